@@ -1,0 +1,68 @@
+"""Every error that onnx2nn raises on purpose; all derive from `Onnx2nnError`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+class Onnx2nnError(Exception):
+    """Base of the errors below; its text is one message written for the person at the keyboard."""
+
+
+class ModelFileError(Onnx2nnError):
+    """The input is not a readable ONNX model: missing, truncated, not ONNX, inconsistent, or outside a stated limit."""
+
+
+class MissingDependencyError(Onnx2nnError):
+    """An optional package is needed; the text holds the pip command that brings it."""
+
+
+class InputError(Onnx2nnError):
+    """A value or option given by the caller does not fit the model: an unknown input name, a wrong rank or dtype."""
+
+
+class OperatorError(Onnx2nnError):
+    """One node asks for something its operator cannot express; raised by row bodies with the reason alone.
+
+    The importer adds the node, so a body says only what was found and what would work.
+    """
+
+
+class VerificationError(Onnx2nnError):
+    """Two runs of the same model disagree by more than the stated tolerance."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One reason why a model cannot be imported, with every node it concerns.
+
+    Attributes:
+        operator: ONNX operator name (`op_type`).
+        domain: operator domain, `""` being `ai.onnx`.
+        version: opset version that the model imports for this domain; 0 where it imports none.
+        reason: what was found.
+        advice: what the user can do about it.
+        nodes: names (or output names) of the nodes concerned.
+    """
+
+    operator: str
+    domain: str
+    version: int
+    reason: str
+    advice: str
+    nodes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        where = ", ".join(self.nodes[:3]) + (", ..." if len(self.nodes) > 3 else "")
+        name = f"{self.domain or 'ai.onnx'}::{self.operator}-{self.version}"
+        return f"{name} ({len(self.nodes)} node{'s' * (len(self.nodes) != 1)}: {where}): {self.reason} {self.advice}".rstrip()
+
+
+class UnsupportedModelError(Onnx2nnError):
+    """The model holds nodes that cannot be imported; `problems` lists all of them."""
+
+    def __init__(self, problems: list[Problem]):
+        self.problems = problems
+        count = sum(len(problem.nodes) for problem in problems)
+        lines = [f"{count} node{'s' * (count != 1)} cannot be imported:", *(f"  {problem}" for problem in problems)]
+        super().__init__("\n".join(lines))
