@@ -35,9 +35,6 @@ Tensors = tuple[torch.Tensor, ...]
 Dynamic = Mapping[str, Mapping[int, str]]
 
 
-# --- making the models -------------------------------------------------------------------------------------------
-
-
 def seeded(build: Callable[[], torch.nn.Module], seed: int = 0) -> torch.nn.Module:
     """Builds a model with random weights in evaluation mode, none of whose parameters or statistics are constant.
 
@@ -171,9 +168,6 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-# --- inputs --------------------------------------------------------------------------------------------------------
-
-
 def random_inputs(path: Path | str, sizes: Mapping[str, int] | int = 2, *, seed: int = 0) -> Tensors:
     """Seeded inputs for a file: floats from a normal distribution, integers from 0 to 9, truth values at random.
 
@@ -201,9 +195,6 @@ def random_inputs(path: Path | str, sizes: Mapping[str, int] | int = 2, *, seed:
             array = generator.integers(0, 2 if dtype.kind == "b" else 10, shape).astype(dtype)
         inputs.append(torch.from_numpy(array))
     return tuple(inputs)
-
-
-# --- comparing -----------------------------------------------------------------------------------------------------
 
 
 def as_tuple(outputs: Any) -> Tensors:
@@ -259,9 +250,6 @@ def check_against_onnxruntime(path: Path | str, module: torch.nn.Module, inputs:
     outputs = run(module, inputs)
     check_same(outputs, run_onnxruntime(path, inputs), "against ONNX Runtime")
     return outputs
-
-
-# --- taking the module further -------------------------------------------------------------------------------------
 
 
 def _export(module: torch.nn.Module, inputs: Tensors, axes: Dynamic) -> Callable[[Tensors], Tensors]:
