@@ -1,0 +1,206 @@
+"""What a model asks for (names, dtypes, shapes) and seeded examples of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.errors import InputError
+
+# Operators that hand indices on without changing their values; the position is always input 0.
+_VALUE_PRESERVING = frozenset(
+    {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One input of a model.
+
+    Attributes:
+        name: as in the file.
+        dtype: element type; None where the input is not a tensor (a sequence, an optional).
+        shape: a number for a fixed dimension, a name (`""` where the file gives none) for a dynamic one;
+            None where even the rank is unknown.
+        limit: one more than the largest index that the model can look up with this input, where it is one.
+    """
+
+    name: str
+    dtype: ir.DataType | None
+    shape: tuple[int | str, ...] | None
+    limit: int | None = None
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether any size is left open by the file."""
+        return self.shape is None or any(isinstance(size, str) for size in self.shape)
+
+    def __str__(self) -> str:
+        shape = "unknown rank" if self.shape is None else "[" + ", ".join(str(size or "?") for size in self.shape) + "]"
+        return f"{self.name}: {self.dtype.name.lower() if self.dtype is not None else 'not a tensor'} {shape}"
+
+
+def input_specs(model: ir.Model) -> list[InputSpec]:
+    """List the inputs that a caller must give, in the graph's order: initializers that stand there too are left out."""
+    initializers = model.graph.initializers
+    return [_spec(value) for value in model.graph.inputs if value.name not in initializers]
+
+
+def _spec(value: ir.Value) -> InputSpec:
+    shape: tuple[int | str, ...] | None = None
+    if value.shape is not None:
+        shape = tuple(size if isinstance(size, int) else str(size.value or "") for size in value.shape)
+    dtype = value.dtype if isinstance(value.type, ir.TensorType) else None
+    return InputSpec(value.name or "", dtype, shape, _index_limit(value))
+
+
+def _index_limit(value: ir.Value) -> int | None:
+    """Follow an input to the tables it indexes (token, position and segment embeddings); the smallest one counts."""
+    limits: list[int] = []
+    seen: set[ir.Value] = set()
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for node, position in current.uses():
+            if node.op_type == "Gather" and position == 1 and node.inputs[0] is not None:
+                table = node.inputs[0].shape
+                axis = node.attributes.get_int("axis", 0)
+                if table is not None and -len(table) <= axis < len(table) and isinstance(table[axis], int):
+                    limits.append(int(table[axis]))
+            elif node.op_type in _VALUE_PRESERVING and position == 0:
+                stack.extend(node.outputs)
+    return min(limits, default=None)
+
+
+def resolve_shapes(
+    specs: Sequence[InputSpec], input_shapes: Mapping[str, Sequence[int]] | None = None, *, batch: int = 1
+) -> dict[str, tuple[int, ...]]:
+    """Choose a shape for every input.
+
+    Args:
+        specs: the model's inputs.
+        input_shapes: sizes given by the caller, by input name; the rest comes from the file.
+        batch: size of a dynamic first dimension that the caller says nothing about.
+
+    Returns:
+        Input name → sizes. Dimensions with the same name in the file get the same size.
+
+    Raises:
+        InputError: an unknown name, a wrong rank, a size that contradicts the file, or a size that nobody gave.
+    """
+    given = check_shapes(specs, input_shapes)
+    sizes = {  # what the given shapes say about named dimensions holds for the other inputs too
+        name: size
+        for spec in specs
+        if spec.name in given and spec.shape is not None
+        for name, size in zip(spec.shape, given[spec.name], strict=True)
+        if isinstance(name, str) and name
+    }
+    return {spec.name: given.get(spec.name) or _complete(spec, sizes, batch) for spec in specs}
+
+
+def check_shapes(
+    specs: Sequence[InputSpec], input_shapes: Mapping[str, Sequence[int]] | None
+) -> dict[str, tuple[int, ...]]:
+    """Check shapes given by a caller against the file.
+
+    Raises:
+        InputError: an unknown name, a wrong rank, or a size that contradicts the file.
+    """
+    by_name = {spec.name: spec for spec in specs}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, sizes in (input_shapes or {}).items():
+        if name not in by_name:
+            raise InputError(f"the model has no input {name!r}; its inputs are {_listed(specs)}")
+        spec = by_name[name]
+        if spec.shape is not None:
+            if len(spec.shape) != len(sizes):
+                raise InputError(
+                    f"input {name!r} has {len(spec.shape)} dimensions, but {len(sizes)} were given "
+                    f"({','.join(map(str, sizes))}); the file says {spec}"
+                )
+            for axis, (wanted, size) in enumerate(zip(spec.shape, sizes, strict=True)):
+                if isinstance(wanted, int) and wanted != size:
+                    raise InputError(
+                        f"dimension {axis} of input {name!r} is fixed at {wanted} in the file, but {size} was given"
+                    )
+        shapes[name] = tuple(sizes)
+    return shapes
+
+
+def _complete(spec: InputSpec, sizes: Mapping[str, int], batch: int) -> tuple[int, ...]:
+    if spec.shape is None:
+        raise InputError(f"the file does not say the shape of input {spec.name!r}; give it: {spec.name}:1,3,224,224")
+    completed: list[int] = []
+    for axis, size in enumerate(spec.shape):
+        if isinstance(size, int):
+            completed.append(size)
+        elif size in sizes:
+            completed.append(sizes[size])
+        elif axis == 0:
+            completed.append(batch)
+        else:
+            example = ",".join(str(known if isinstance(known, int) else "N") for known in spec.shape)
+            raise InputError(f"the file leaves sizes of input {spec} open; give all of them: {spec.name}:{example}")
+    return tuple(completed)
+
+
+def _listed(specs: Iterable[InputSpec]) -> str:
+    return "; ".join(str(spec) for spec in specs) or "none"
+
+
+def example_inputs(
+    specs: Sequence[InputSpec], shapes: Mapping[str, Sequence[int]], *, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Make one seeded array for every input.
+
+    Floats are standard normal. Integers are small and not negative, below the size of the table they index where
+    they index one; inputs named as masks are ones; uint8 and int8 (images, quantised values) use their whole range.
+
+    Raises:
+        InputError: an input is not a tensor, so that no example can be made.
+    """
+    return {
+        spec.name: _example(spec, tuple(shapes[spec.name]), np.random.default_rng([seed, index]))
+        for index, spec in enumerate(specs)
+    }
+
+
+def _example(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    if spec.dtype is None or spec.dtype == ir.DataType.UNDEFINED:
+        raise InputError(f"input {spec.name!r} is not a tensor; no example can be made for it: give the inputs")
+    if spec.dtype == ir.DataType.STRING:
+        words = np.array(["a", "b", "onnx", "Tensor", ""], dtype=object)
+        return words[rng.integers(0, len(words), shape)]
+    dtype = spec.dtype.numpy()
+    if spec.dtype == ir.DataType.BOOL:
+        return np.ones(shape, dtype) if _is_mask(spec) else rng.integers(0, 2, shape).astype(dtype)
+    if spec.dtype.is_integer():
+        return _integers(spec, shape, rng).astype(dtype)
+    if dtype.kind == "c":
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+    return np.asarray(rng.standard_normal(shape)).astype(dtype)
+
+
+def _integers(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    assert spec.dtype is not None
+    if spec.limit is not None:
+        return np.asarray(rng.integers(0, max(spec.limit, 1), shape))
+    if _is_mask(spec) or math.prod(shape) == 1 and spec.dtype not in (ir.DataType.UINT8, ir.DataType.INT8):
+        return np.ones(shape, np.int64)  # a lone integer is a length, a count or an axis more often than an index
+    if spec.dtype == ir.DataType.UINT8:
+        return np.asarray(rng.integers(0, 256, shape))
+    if spec.dtype == ir.DataType.INT8:
+        return np.asarray(rng.integers(-128, 128, shape))
+    return np.asarray(rng.integers(0, min(10, 2 ** (spec.dtype.bitwidth - 1)), shape))
+
+
+def _is_mask(spec: InputSpec) -> bool:
+    return "mask" in spec.name.lower()

@@ -1,0 +1,382 @@
+"""Compares an imported module with ONNX Runtime on the whole model, on the same seeded inputs."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+
+from onnx2nn import inputs as model_inputs
+from onnx2nn.errors import InputError, Onnx2nnError, VerificationError
+from onnx2nn.extras import require
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+MSE_TOLERANCE = 1e-7
+"""Mean squared error below which an output of ordinary size counts as equal."""
+
+RELATIVE_TOLERANCE = 1e-4
+"""Largest difference allowed for one element, relative to the output's largest magnitude; an average hides one bad element."""
+
+_RELATIVE_MSE = 1e-10
+"""For outputs far from 1 (pixel coordinates, logits in the thousands): float32 rounding alone exceeds 1e-7 there."""
+
+_SMALLEST_SCALE = 1e-3
+"""Outputs below this magnitude are compared as if they had it: what is left of them is rounding of larger numbers."""
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """How one output of two runs differs.
+
+    Attributes:
+        name: the output's name in the file; elements of a sequence are `name[0]`, `name[1]` ...
+        shape: the shape expected.
+        mse: mean squared error; infinite where the two cannot be compared.
+        max_difference: largest absolute difference of an element.
+        scale: largest finite magnitude expected.
+        mean_square: mean of the squares expected.
+        reason: why the two cannot be compared number by number (another shape or dtype); empty where they can.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    mse: float
+    max_difference: float
+    scale: float = 0.0
+    mean_square: float = 0.0
+    reason: str = ""
+
+    @property
+    def below_mse(self) -> bool:
+        """Whether the plain mean squared error is below `MSE_TOLERANCE`."""
+        return self.mse < MSE_TOLERANCE
+
+    @property
+    def ok(self) -> bool:
+        """Whether the outputs agree: on average, and in every single element."""
+        if self.reason:
+            return False
+        average = self.mse < max(MSE_TOLERANCE, _RELATIVE_MSE * self.mean_square)
+        return average and self.max_difference <= RELATIVE_TOLERANCE * max(self.scale, _SMALLEST_SCALE)
+
+    def __str__(self) -> str:
+        head = f"{self.name}: shape {list(self.shape)}"
+        if self.reason:
+            return f"{head}, {self.reason}"
+        return f"{head}, mse {self.mse:.3g}, max abs difference {self.max_difference:.3g}"
+
+
+@dataclass
+class Verification:
+    """The comparisons of one or several runs.
+
+    Attributes:
+        oracle: what the module was compared with, for example `"ONNX Runtime 1.23.0"`.
+        outputs: one comparison an output and run.
+        notes: runs that were left out, and why.
+    """
+
+    oracle: str
+    outputs: list[OutputComparison] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output of every run agrees."""
+        return bool(self.outputs) and all(output.ok for output in self.outputs)
+
+    @property
+    def verdict(self) -> str:
+        """The closing line: `OK mse < 1e-7`, or `MISMATCH` with the outputs that differ."""
+        if not self.outputs:
+            return "MISMATCH: nothing was compared"
+        if self.ok and all(output.below_mse for output in self.outputs):
+            return "OK mse < 1e-7"
+        if self.ok:
+            return "OK mse < 1e-7, or < 1e-10 of the mean square where the output's values are large"
+        wrong = sorted({output.name for output in self.outputs if not output.ok})
+        return f"MISMATCH in {len(wrong)} of {len({o.name for o in self.outputs})} outputs: {', '.join(wrong)}"
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.outputs), *self.notes, self.verdict])
+
+
+class Oracle:
+    """Runs an ONNX model on NumPy arrays: ONNX Runtime, or onnx.reference where ONNX Runtime cannot load the file.
+
+    Args:
+        source: path, bytes or ModelProto.
+
+    Raises:
+        MissingDependencyError: onnxruntime is not installed.
+        VerificationError: neither of the two can load the model.
+    """
+
+    def __init__(self, source: Source):
+        runtime = require("onnxruntime", extra="verify", purpose="Comparing with ONNX Runtime")
+        options = runtime.SessionOptions()
+        options.log_severity_level = 4  # its warnings would stand between our own lines
+        self._session = self._reference = None
+        try:
+            model = source.SerializeToString() if isinstance(source, onnx.ModelProto) else source
+            model = os.fspath(model) if isinstance(model, os.PathLike) else model
+            self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            self.name = f"ONNX Runtime {runtime.__version__}"
+        except Exception as error:  # its exceptions share no base class
+            self._load_reference(source, error)
+
+    def _load_reference(self, source: Source, runtime_error: Exception) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            self._reference = ReferenceEvaluator(_proto(source))
+        except Exception as error:
+            raise VerificationError(
+                f"nothing to compare with: ONNX Runtime cannot load the model ({_first_line(runtime_error)}), "
+                f"nor can onnx.reference ({_first_line(error)})"
+            ) from error
+        self.name = f"onnx.reference {onnx.__version__} (ONNX Runtime: {_first_line(runtime_error)})"
+
+    @property
+    def output_names(self) -> list[str]:
+        """The graph's outputs in the file's order."""
+        if self._session is not None:
+            return [output.name for output in self._session.get_outputs()]
+        assert self._reference is not None
+        return list(self._reference.output_names)
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> list[Any]:
+        """Run once.
+
+        Raises:
+            VerificationError: the oracle refused these inputs.
+        """
+        runner: Any = self._session or self._reference
+        try:
+            return list(runner.run(None, dict(feeds)))
+        except Exception as error:
+            raise VerificationError(f"{self.name.partition(' (')[0]} failed: {_first_line(error)}") from error
+
+
+def _proto(source: Source) -> onnx.ModelProto:
+    if isinstance(source, onnx.ModelProto):
+        return source
+    return onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def verify(
+    source: Source | io.IOBase,
+    module: Callable[..., Any] | None = None,
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    runs: int = 1,
+    seed: int = 0,
+) -> Verification:
+    """Compare an imported module with ONNX Runtime.
+
+    Where the file leaves the batch open and the caller gives no shape, batch sizes 1 and 2 are both compared.
+
+    Args:
+        source: the ONNX file: a path, bytes, a ModelProto or an open binary file.
+        module: what `onnx2nn.load` gave for it; loaded here if left out.
+        input_shapes: input name → sizes, for inputs whose shape the file leaves open.
+        inputs: input name → array, used instead of generated ones.
+        runs: number of comparisons on different random inputs.
+        seed: of the first run's inputs; run `i` uses `seed + i`.
+
+    Returns:
+        The comparison of every output; `.ok` says whether all agree.
+
+    Raises:
+        InputError: the shapes or inputs given do not fit the model.
+        MissingDependencyError: onnxruntime is not installed.
+        ModelFileError: the source is not a readable model.
+        UnsupportedModelError: `module` was left out and the model cannot be imported.
+        VerificationError: no oracle can run the model.
+    """
+    if isinstance(source, io.IOBase):
+        source = source.read()
+    import onnx2nn
+
+    specs = model_inputs.input_specs(onnx2nn.reader.read(source))
+    if module is None:
+        module = onnx2nn.load(source, input_shapes=_lists(input_shapes))
+    oracle = Oracle(source)
+    result = Verification(oracle.name)
+    for feeds, optional in _feeds(specs, input_shapes, inputs, runs, seed):
+        try:
+            expected = oracle.run(feeds)
+        except VerificationError as error:
+            if not optional:
+                raise
+            result.notes.append(f"batch size 2 left out: {error}")
+            continue
+        result.outputs += compare(oracle.output_names, run_module(module, list(feeds.values())), expected)
+    return result
+
+
+def _lists(shapes: Mapping[str, Sequence[int]] | None) -> dict[str, list[int]] | None:
+    return None if shapes is None else {name: list(sizes) for name, sizes in shapes.items()}
+
+
+def _feeds(
+    specs: Sequence[model_inputs.InputSpec],
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    inputs: Mapping[str, np.ndarray] | None,
+    runs: int,
+    seed: int,
+) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
+    """Yield the inputs of every run, and whether the oracle may refuse them (a batch that the file only claims)."""
+    if inputs is not None:
+        missing = [spec.name for spec in specs if spec.name not in inputs]
+        if missing:
+            raise InputError(f"no array was given for input {missing[0]!r}")
+        model_inputs.check_shapes(specs, {name: np.shape(array) for name, array in inputs.items()})
+        yield {spec.name: np.asarray(inputs[spec.name]) for spec in specs}, False
+        return
+    shapes = model_inputs.resolve_shapes(specs, input_shapes, batch=1)
+    for run in range(runs):
+        yield model_inputs.example_inputs(specs, shapes, seed=seed + run), False
+    larger = model_inputs.resolve_shapes(specs, input_shapes, batch=2)
+    if larger != shapes:
+        yield model_inputs.example_inputs(specs, larger, seed=seed), True
+
+
+def run_module(module: Callable[..., Any], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
+    """Call a PyTorch module on arrays, without gradients, and give its outputs as a tuple of arrays.
+
+    Raises:
+        VerificationError: the module failed on these inputs.
+    """
+    torch = require("torch", extra="torch", purpose="Running the imported module")
+    tensors = [to_tensor(array) for array in arrays]
+    try:
+        with torch.no_grad():
+            outputs = module(*tensors)
+    except Onnx2nnError:
+        raise
+    except Exception as error:
+        raise VerificationError(
+            f"the imported module failed: {type(error).__name__}: {_first_line(error)}"
+        ) from error
+    return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
+
+
+def to_tensor(array: np.ndarray) -> Any:
+    """Turn an array into what an imported module takes: a tensor that owns its memory; strings stay NumPy arrays."""
+    import torch
+
+    if array.dtype.kind in "OUS":
+        return array
+    array = np.array(array, order="C")  # a copy: a module may work in place
+    if array.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"):
+        carrier = np.int16 if array.dtype.itemsize == 2 else np.uint8
+        return torch.from_numpy(array.view(carrier)).view(getattr(torch, array.dtype.name))
+    if array.dtype.name in ("int4", "uint4", "int2", "uint2"):
+        array = array.astype(np.uint8 if array.dtype.name[0] == "u" else np.int8)
+    return torch.from_numpy(array)
+
+
+def compare(names: Sequence[str], actual: Sequence[Any], expected: Sequence[Any]) -> list[OutputComparison]:
+    """Compare two runs' outputs one by one; sequences and maps element by element.
+
+    Raises:
+        VerificationError: the two have another number of outputs.
+    """
+    if len(actual) != len(expected):
+        raise VerificationError(f"the module gives {len(actual)} outputs where the model has {len(expected)}")
+    comparisons: list[OutputComparison] = []
+    for name, ours, theirs in zip(names, actual, expected, strict=True):
+        left, right = dict(_flatten(name, ours)), dict(_flatten(name, theirs))
+        if left.keys() != right.keys():
+            reason = f"{len(left)} elements where {len(right)} are expected"
+            comparisons.append(OutputComparison(name, (), np.inf, np.inf, reason=reason))
+            continue
+        comparisons += [_compare_arrays(key, left[key], right[key]) for key in right]
+    return comparisons
+
+
+def _flatten(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            yield from _flatten(f"{name}[{key!r}]", value[key])
+    elif isinstance(value, list | tuple):
+        for index, element in enumerate(value):
+            yield from _flatten(f"{name}[{index}]", element)
+    elif value is not None:
+        yield name, _to_array(value)
+
+
+def _to_array(value: Any) -> np.ndarray:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        if not value.dtype.is_complex and value.dtype.is_floating_point and value.dtype.itemsize < 4:
+            return np.asarray(value.float().numpy())  # exact; NumPy itself has no bfloat16 and float8
+        return np.asarray(value.numpy())
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.itemsize < 4 and _is_float(array.dtype) else array
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
+
+
+def _compare_arrays(name: str, actual: np.ndarray, expected: np.ndarray) -> OutputComparison:
+    shape = expected.shape
+    if actual.shape != shape:
+        return _incomparable(name, shape, f"but the module gives shape {list(actual.shape)}")
+    if _family(actual) != _family(expected):
+        return _incomparable(name, shape, f"dtype {expected.dtype}, but the module gives {actual.dtype}")
+    if _family(expected) == "text":
+        different = np.asarray(actual.astype(str) != expected.astype(str))
+        share = float(different.mean()) if different.size else 0.0
+        return OutputComparison(name, shape, share, float(different.any()), scale=1.0)
+    if expected.size == 0:
+        return OutputComparison(name, shape, 0.0, 0.0)
+    return _compare_numbers(name, actual, expected)
+
+
+def _compare_numbers(name: str, actual: np.ndarray, expected: np.ndarray) -> OutputComparison:
+    if expected.dtype.kind in "iub":  # exactly: int64 above 2**53 does not survive a float
+        equal = actual == expected
+        gap = np.where(equal, 0.0, np.abs(actual.astype(np.longdouble) - expected.astype(np.longdouble)))
+        scale = float(np.abs(expected.astype(np.float64)).max())
+        return OutputComparison(
+            name, expected.shape, float(np.mean(gap**2)), float(gap.max()), 0.0 if equal.all() else scale
+        )
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    ours, theirs = actual.astype(wide), expected.astype(wide)
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = np.abs(ours - theirs)
+        gap[(ours == theirs) | (np.isnan(ours) & np.isnan(theirs))] = 0.0  # equal infinities, NaN on both sides
+        gap[np.isnan(gap)] = np.inf
+        magnitudes = np.abs(theirs[np.isfinite(theirs)])
+        return OutputComparison(
+            name,
+            expected.shape,
+            mse=float(np.mean(gap**2)),
+            max_difference=float(gap.max()),
+            scale=float(magnitudes.max(initial=0.0)),
+            mean_square=float(np.mean(magnitudes**2)) if magnitudes.size else 0.0,
+        )
+
+
+def _incomparable(name: str, shape: tuple[int, ...], reason: str) -> OutputComparison:
+    return OutputComparison(name, shape, np.inf, np.inf, reason=reason)
+
+
+def _family(array: np.ndarray) -> str:
+    if array.dtype.kind in "OUS":
+        return "text"
+    return array.dtype.name
