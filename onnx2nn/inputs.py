@@ -193,7 +193,7 @@ def _integers(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator)
     assert spec.dtype is not None
     if spec.limit is not None:
         return np.asarray(rng.integers(0, max(spec.limit, 1), shape))
-    if _is_mask(spec) or math.prod(shape) == 1 and spec.dtype not in (ir.DataType.UINT8, ir.DataType.INT8):
+    if _is_mask(spec) or (math.prod(shape) == 1 and spec.dtype not in (ir.DataType.UINT8, ir.DataType.INT8)):
         return np.ones(shape, np.int64)  # a lone integer is a length, a count or an axis more often than an index
     if spec.dtype == ir.DataType.UINT8:
         return np.asarray(rng.integers(0, 256, shape))

@@ -21,10 +21,13 @@ MSE_TOLERANCE = 1e-7
 """Mean squared error below which an output of ordinary size counts as equal."""
 
 RELATIVE_TOLERANCE = 1e-4
-"""Largest difference allowed for one element, relative to the output's largest magnitude; an average hides one bad element."""
+"""Largest difference of one element, relative to the largest magnitude; an average hides one bad element."""
 
-_RELATIVE_MSE = 1e-10
-"""For outputs far from 1 (pixel coordinates, logits in the thousands): float32 rounding alone exceeds 1e-7 there."""
+RELATIVE_RMS = 1e-5
+"""For outputs far from 1 (pixel coordinates, logits in the thousands): float32 rounding alone exceeds the MSE there."""
+
+_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2}
+"""Spacing of the short float types at 1: an output cannot agree better than to its type's own rounding."""
 
 _SMALLEST_SCALE = 1e-3
 """Outputs below this magnitude are compared as if they had it: what is left of them is rounding of larger numbers."""
@@ -41,6 +44,7 @@ class OutputComparison:
         max_difference: largest absolute difference of an element.
         scale: largest finite magnitude expected.
         mean_square: mean of the squares expected.
+        dtype: the element type expected.
         reason: why the two cannot be compared number by number (another shape or dtype); empty where they can.
     """
 
@@ -50,6 +54,7 @@ class OutputComparison:
     max_difference: float
     scale: float = 0.0
     mean_square: float = 0.0
+    dtype: str = ""
     reason: str = ""
 
     @property
@@ -59,11 +64,15 @@ class OutputComparison:
 
     @property
     def ok(self) -> bool:
-        """Whether the outputs agree: on average, and in every single element."""
+        """Whether the outputs agree: on average, and in every single element; integers, booleans and text exactly."""
         if self.reason:
             return False
-        average = self.mse < max(MSE_TOLERANCE, _RELATIVE_MSE * self.mean_square)
-        return average and self.max_difference <= RELATIVE_TOLERANCE * max(self.scale, _SMALLEST_SCALE)
+        if not _is_float(self.dtype):
+            return self.max_difference == 0
+        epsilon = _EPSILON.get(self.dtype, 0.0)
+        average = self.mse < max(MSE_TOLERANCE, max(RELATIVE_RMS, epsilon) ** 2 * self.mean_square)
+        largest = max(RELATIVE_TOLERANCE, 2 * epsilon) * max(self.scale, _SMALLEST_SCALE)
+        return average and self.max_difference <= largest
 
     def __str__(self) -> str:
         head = f"{self.name}: shape {list(self.shape)}"
@@ -99,7 +108,7 @@ class Verification:
         if self.ok and all(output.below_mse for output in self.outputs):
             return "OK mse < 1e-7"
         if self.ok:
-            return "OK mse < 1e-7, or < 1e-10 of the mean square where the output's values are large"
+            return "OK mse < 1e-7, or equal up to the rounding of the output's type where its values are large"
         wrong = sorted({output.name for output in self.outputs if not output.ok})
         return f"MISMATCH in {len(wrong)} of {len({o.name for o in self.outputs})} outputs: {', '.join(wrong)}"
 
@@ -267,9 +276,7 @@ def run_module(module: Callable[..., Any], arrays: Sequence[np.ndarray]) -> tupl
     except Onnx2nnError:
         raise
     except Exception as error:
-        raise VerificationError(
-            f"the imported module failed: {type(error).__name__}: {_first_line(error)}"
-        ) from error
+        raise VerificationError(f"the imported module failed: {type(error).__name__}: {_first_line(error)}") from error
     return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
 
 
@@ -303,11 +310,11 @@ def compare(names: Sequence[str], actual: Sequence[Any], expected: Sequence[Any]
             reason = f"{len(left)} elements where {len(right)} are expected"
             comparisons.append(OutputComparison(name, (), np.inf, np.inf, reason=reason))
             continue
-        comparisons += [_compare_arrays(key, left[key], right[key]) for key in right]
+        comparisons += [_compare_values(key, left[key], right[key]) for key in right]
     return comparisons
 
 
-def _flatten(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
+def _flatten(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key in sorted(value, key=str):
             yield from _flatten(f"{name}[{key!r}]", value[key])
@@ -315,52 +322,35 @@ def _flatten(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
         for index, element in enumerate(value):
             yield from _flatten(f"{name}[{index}]", element)
     elif value is not None:
-        yield name, _to_array(value)
+        yield name, value if hasattr(value, "dtype") else np.asarray(value)
 
 
-def _to_array(value: Any) -> np.ndarray:
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().resolve_conj().resolve_neg()
-        if not value.dtype.is_complex and value.dtype.is_floating_point and value.dtype.itemsize < 4:
-            return np.asarray(value.float().numpy())  # exact; NumPy itself has no bfloat16 and float8
-        return np.asarray(value.numpy())
-    array = np.asarray(value)
-    return array.astype(np.float32) if array.dtype.itemsize < 4 and _is_float(array.dtype) else array
-
-
-def _is_float(dtype: np.dtype) -> bool:
-    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
-
-
-def _compare_arrays(name: str, actual: np.ndarray, expected: np.ndarray) -> OutputComparison:
-    shape = expected.shape
-    if actual.shape != shape:
+def _compare_values(name: str, actual: Any, expected: Any) -> OutputComparison:
+    """Compare two tensors or arrays: shape and dtype first, then the numbers."""
+    shape, dtype = tuple(expected.shape), _dtype_name(expected)
+    if tuple(actual.shape) != shape:
         return _incomparable(name, shape, f"but the module gives shape {list(actual.shape)}")
-    if _family(actual) != _family(expected):
-        return _incomparable(name, shape, f"dtype {expected.dtype}, but the module gives {actual.dtype}")
-    if _family(expected) == "text":
-        different = np.asarray(actual.astype(str) != expected.astype(str))
-        share = float(different.mean()) if different.size else 0.0
-        return OutputComparison(name, shape, share, float(different.any()), scale=1.0)
-    if expected.size == 0:
-        return OutputComparison(name, shape, 0.0, 0.0)
-    return _compare_numbers(name, actual, expected)
+    if _dtype_name(actual) != dtype:
+        return _incomparable(name, shape, f"dtype {dtype}, but the module gives {_dtype_name(actual)}")
+    ours, theirs = _to_array(actual), _to_array(expected)
+    if theirs.size == 0:
+        return OutputComparison(name, shape, 0.0, 0.0, dtype=dtype)
+    if dtype == "string":
+        different = np.asarray(ours.astype(str) != theirs.astype(str))
+        return OutputComparison(name, shape, float(different.mean()), float(different.any()), dtype=dtype)
+    if not _is_float(dtype):  # in long double: int64 above 2**53 does not survive a float64
+        gap = np.where(ours == theirs, 0, np.abs(ours.astype(np.longdouble) - theirs.astype(np.longdouble)))
+        return OutputComparison(name, shape, float(np.mean(gap**2)), float(gap.max()), dtype=dtype)
+    return _compare_floats(name, ours, theirs, dtype)
 
 
-def _compare_numbers(name: str, actual: np.ndarray, expected: np.ndarray) -> OutputComparison:
-    if expected.dtype.kind in "iub":  # exactly: int64 above 2**53 does not survive a float
-        equal = actual == expected
-        gap = np.where(equal, 0.0, np.abs(actual.astype(np.longdouble) - expected.astype(np.longdouble)))
-        scale = float(np.abs(expected.astype(np.float64)).max())
-        return OutputComparison(
-            name, expected.shape, float(np.mean(gap**2)), float(gap.max()), 0.0 if equal.all() else scale
-        )
+def _compare_floats(name: str, actual: np.ndarray, expected: np.ndarray, dtype: str) -> OutputComparison:
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     ours, theirs = actual.astype(wide), expected.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):
         gap = np.abs(ours - theirs)
-        gap[(ours == theirs) | (np.isnan(ours) & np.isnan(theirs))] = 0.0  # equal infinities, NaN on both sides
-        gap[np.isnan(gap)] = np.inf
+        gap = np.where((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)), 0.0, gap)
+        gap = np.where(np.isnan(gap), np.inf, gap)  # a NaN or an infinity on one side only
         magnitudes = np.abs(theirs[np.isfinite(theirs)])
         return OutputComparison(
             name,
@@ -369,6 +359,7 @@ def _compare_numbers(name: str, actual: np.ndarray, expected: np.ndarray) -> Out
             max_difference=float(gap.max()),
             scale=float(magnitudes.max(initial=0.0)),
             mean_square=float(np.mean(magnitudes**2)) if magnitudes.size else 0.0,
+            dtype=dtype,
         )
 
 
@@ -376,7 +367,19 @@ def _incomparable(name: str, shape: tuple[int, ...], reason: str) -> OutputCompa
     return OutputComparison(name, shape, np.inf, np.inf, reason=reason)
 
 
-def _family(array: np.ndarray) -> str:
-    if array.dtype.kind in "OUS":
-        return "text"
-    return array.dtype.name
+def _to_array(value: Any) -> np.ndarray:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        if value.dtype.is_floating_point and value.dtype.itemsize < 4:
+            value = value.float()  # exact; NumPy itself has no bfloat16 and float8
+        return np.asarray(value.numpy())
+    return np.asarray(value)
+
+
+def _dtype_name(value: Any) -> str:
+    name = str(value.dtype).removeprefix("torch.")
+    return "string" if name == "object" or name.startswith(("<U", "|S", "StringDType")) else name
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat", "complex"))
