@@ -1,0 +1,458 @@
+"""The commands `onnx2pytorch` and `onnx2nn`: each subcommand is one function of the parsed arguments."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from onnx2nn.errors import InputError, MissingDependencyError, Onnx2nnError, UnsupportedModelError
+from onnx2nn.terminal import Terminal
+
+if TYPE_CHECKING:
+    import onnx
+
+    from onnx2nn.inputs import InputSpec
+    from onnx2nn.simplify import Simplification
+    from onnx2nn.verify import Verification
+
+# Exit status: what was asked for holds; a comparison or check failed; the input or the arguments cannot be used.
+OK, FAILED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
+
+_EXIT_STATUS = (
+    "exit status: 0 outputs agree, 1 they differ or the check failed, 2 the input or an option cannot be used"
+)
+
+
+def onnx2pytorch(arguments: Sequence[str] | None = None) -> int:
+    """The command `onnx2pytorch`: convert one ONNX file, compare with ONNX Runtime, save.
+
+    Args:
+        arguments: the command line without the program's name; `sys.argv` if left out.
+
+    Returns:
+        The exit status.
+    """
+    parser = _Parser(
+        prog="onnx2pytorch",
+        description="Turn an ONNX file into a PyTorch module with its weights, compare its outputs with ONNX Runtime's "
+        "on the same seeded input, and save it.",
+        epilog=_EXIT_STATUS,
+    )
+    files = parser.add_argument_group("files")
+    files.add_argument("--onnx_path", required=True, metavar="M.onnx", help="the ONNX file")
+    files.add_argument("--pytorch_path", metavar="M.pth", help=_PYTORCH_PATH_HELP)
+    _add_convert_options(parser, simplify_by_default=True)
+    return _run(parser, arguments, convert)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command `onnx2nn`, with its subcommands.
+
+    Args:
+        arguments: the command line without the program's name; `sys.argv` if left out.
+
+    Returns:
+        The exit status.
+    """
+    parser = _Parser(prog="onnx2nn", description="ONNX files as live nn.Modules.", epilog=_EXIT_STATUS)
+    parser.add_argument("--version", action="version", version=f"onnx2nn {_version()}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add in (_add_convert, _add_check, _add_verify, _add_simplify, _add_ops):
+        add(commands)
+    return _run(parser, arguments, None)
+
+
+def _add_convert(commands: Any) -> None:
+    parser = commands.add_parser("convert", help="import a model, compare it with ONNX Runtime, save it")
+    parser.set_defaults(command=convert)
+    parser.add_argument("onnx_path", metavar="M.onnx", help="the ONNX file")
+    parser.add_argument("pytorch_path", metavar="M.pth", nargs="?", help=_PYTORCH_PATH_HELP)
+    _add_convert_options(parser, simplify_by_default=False)
+
+
+def _add_check(commands: Any) -> None:
+    parser = commands.add_parser("check", help="list everything in a model that cannot be imported")
+    parser.set_defaults(command=check)
+    parser.add_argument("onnx_path", metavar="M.onnx", help="the ONNX file")
+    _add_debug(parser)
+
+
+def _add_verify(commands: Any) -> None:
+    parser = commands.add_parser("verify", help="compare the imported model with ONNX Runtime on random inputs")
+    parser.set_defaults(command=verify)
+    parser.add_argument("onnx_path", metavar="M.onnx", help="the ONNX file")
+    _add_input_options(parser)
+    parser.add_argument(
+        "--comparisons", type=_count, default=3, metavar="N", help="number of random inputs (default 3)"
+    )
+    _add_debug(parser)
+
+
+def _add_simplify(commands: Any) -> None:
+    parser = commands.add_parser("simplify", help="fold constants and fuse operators, ONNX to ONNX")
+    parser.set_defaults(command=simplify)
+    parser.add_argument("onnx_path", metavar="M.onnx", help="the ONNX file")
+    parser.add_argument("simplify_path", metavar="M-simplify.onnx", help="where the simplified model is saved")
+    _add_input_options(parser)
+    _add_simplify_options(parser)
+    _add_debug(parser)
+
+
+def _add_ops(commands: Any) -> None:
+    parser = commands.add_parser("ops", help="list the operators that can be imported")
+    parser.set_defaults(command=ops)
+    _add_debug(parser)
+
+
+_PYTORCH_PATH_HELP = (
+    "where the PyTorch model is saved; the ending says how: .pth or .pt the whole module, .safetensors its weights, "
+    ".pt2 a torch.export program, .torchscript a traced module; left out: only compared"
+)
+
+
+def _add_convert_options(parser: argparse.ArgumentParser, *, simplify_by_default: bool) -> None:
+    parser.add_argument(
+        "--simplify_path",
+        metavar="M-simplify.onnx",
+        help="where the simplified ONNX model is saved (dropout and constants folded)",
+    )
+    _add_input_options(parser)
+    _add_simplify_options(parser)
+    if simplify_by_default:
+        parser.add_argument(
+            "--skip_simplify", dest="simplify", action="store_false", help="import the file as it is, unsimplified"
+        )
+    else:
+        parser.add_argument(
+            "--simplify", action="store_true", help="simplify before the import (--simplify_path implies it)"
+        )
+    _add_debug(parser)
+
+
+def _add_input_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("inputs")
+    group.add_argument(
+        "--input_shape",
+        action="append",
+        type=_input_shape,
+        default=[],
+        metavar="NAME:DIMS",
+        help="shape of an input, such as input:1,3,224,224; once for each input that the file leaves open; the name "
+        "may contain ':'; dims alone (1,3,224,224) mean the only input",
+    )
+    group.add_argument(
+        "--dynamic_input_shape",
+        action="store_true",
+        help="use --input_shape for the comparisons only: sizes that the file leaves open stay open",
+    )
+    group.add_argument("--seed", type=_count, default=0, help="of the random inputs (default 0)")
+
+
+def _add_simplify_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("simplifying")
+    group.add_argument("--skip_shape_inference", action="store_true", help="leave out shape inference")
+    group.add_argument("--skip_optimization", action="store_true", help="leave out the optimiser's rewrites")
+    group.add_argument("--skip_constant_folding", action="store_true", help="leave out constant folding")
+    group.add_argument(
+        "--simplify_comparisons",
+        type=_count,
+        default=3,
+        metavar="N",
+        help="random comparisons of the model before and after (default 3)",
+    )
+    group.add_argument(
+        "--simplify_time_limit",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="end the simplifier after this time and go on with the model as it was (default 300)",
+    )
+
+
+def _add_debug(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--debug", action="store_true", help="show warnings, and the traceback of an error")
+
+
+def convert(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Simplify, import, compare, save."""
+    import onnx2nn
+    from onnx2nn import inputs, reader
+    from onnx2nn.extras import require
+    from onnx2nn.files import check_writable
+    from onnx2nn.save import check_target
+
+    if arguments.pytorch_path:
+        check_target(arguments.pytorch_path)
+    if arguments.simplify_path:
+        check_writable(arguments.simplify_path)
+    specs = inputs.input_specs(reader.read(arguments.onnx_path))
+    given = _named_shapes(arguments.input_shape, specs)
+    sizes = inputs.resolve_shapes(specs, given)
+    with terminal.step("loading PyTorch and ONNX Runtime"):
+        require("torch", extra="torch", purpose="Importing into PyTorch")
+        require("onnxruntime", extra="verify", purpose="Comparing with ONNX Runtime")
+
+    model: str | onnx.ModelProto = arguments.onnx_path
+    if arguments.simplify or arguments.simplify_path:
+        simplification = _simplify(arguments, given, terminal)
+        model = simplification.model if simplification and simplification.simplified else model
+    with terminal.step(f"importing {arguments.onnx_path}"):
+        module = onnx2nn.load(model, input_shapes=None if arguments.dynamic_input_shape else given)
+    with terminal.step("comparing with ONNX Runtime"):
+        result = onnx2nn.verify(arguments.onnx_path, module, input_shapes=given, seed=arguments.seed)
+    if arguments.pytorch_path:
+        with terminal.step(f"saving {arguments.pytorch_path}"):
+            open_axes = _open_axes(specs, () if arguments.dynamic_input_shape else given)
+            example = inputs.example_inputs(specs, _export_sizes(sizes, open_axes, result), seed=arguments.seed)
+            written = onnx2nn.save(
+                module,
+                arguments.pytorch_path,
+                example_inputs=list(example.values()),
+                dynamic_axes=[open_axes[spec.name] for spec in specs],
+            )
+        terminal.line(f"saved {arguments.pytorch_path}: {written}")
+    return _report(result, terminal)
+
+
+def _simplify(arguments: argparse.Namespace, given: dict[str, list[int]], terminal: Terminal) -> Simplification | None:
+    """Simplify as the options say; None where the simplifier is not installed and its result was not asked for."""
+    import onnx2nn
+
+    try:
+        with terminal.step(f"simplifying {arguments.onnx_path}"):
+            simplification = onnx2nn.simplify(
+                arguments.onnx_path,
+                input_shapes=given,
+                keep_dynamic=arguments.dynamic_input_shape,
+                shape_inference=not arguments.skip_shape_inference,
+                optimisation=not arguments.skip_optimization,
+                constant_folding=not arguments.skip_constant_folding,
+                comparisons=arguments.simplify_comparisons,
+                time_limit=arguments.simplify_time_limit,
+            )
+    except MissingDependencyError as error:
+        if arguments.simplify_path:
+            raise
+        terminal.line(f"not simplified, going on with the model as it was: {error}")
+        return None
+    terminal.line(simplification.report)
+    if arguments.simplify_path and simplification.simplified:
+        simplification.save(arguments.simplify_path)
+        terminal.line(f"saved {arguments.simplify_path}")
+    elif arguments.simplify_path:
+        terminal.line(f"not written: {arguments.simplify_path}")
+    return simplification
+
+
+def _open_axes(specs: Sequence[InputSpec], fixed: Any) -> dict[str, dict[int, str]]:
+    """The axes of every input that stay open, axis → name."""
+    return {
+        spec.name: {}
+        if spec.name in fixed
+        else {axis: size for axis, size in enumerate(spec.shape or ()) if isinstance(size, str)}
+        for spec in specs
+    }
+
+
+def _export_sizes(
+    sizes: dict[str, tuple[int, ...]], open_axes: dict[str, dict[int, str]], result: Verification
+) -> dict[str, tuple[int, ...]]:
+    """Sizes to trace with: 2 instead of 1 on open axes, as torch.export takes a 1 for a constant."""
+    if result.notes:  # the file only claims that the axis is open
+        return sizes
+    return {
+        name: tuple(2 if size == 1 and axis in open_axes[name] else size for axis, size in enumerate(shape))
+        for name, shape in sizes.items()
+    }
+
+
+def check(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Print everything that cannot be imported."""
+    import onnx2nn
+
+    report = onnx2nn.check(arguments.onnx_path)
+    terminal.line(str(report))
+    return FAILED if report.problems else OK
+
+
+def verify(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Import and compare."""
+    import onnx2nn
+    from onnx2nn import inputs, reader
+
+    given = _named_shapes(arguments.input_shape, inputs.input_specs(reader.read(arguments.onnx_path)))
+    with terminal.step(f"importing {arguments.onnx_path}"):
+        module = onnx2nn.load(arguments.onnx_path, input_shapes=None if arguments.dynamic_input_shape else given)
+    with terminal.step("comparing with ONNX Runtime"):
+        result = onnx2nn.verify(
+            arguments.onnx_path, module, input_shapes=given, runs=arguments.comparisons, seed=arguments.seed
+        )
+    return _report(result, terminal)
+
+
+def simplify(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Simplify and save."""
+    from onnx2nn import inputs, reader
+    from onnx2nn.files import check_writable
+
+    check_writable(arguments.simplify_path)
+    given = _named_shapes(arguments.input_shape, inputs.input_specs(reader.read(arguments.onnx_path)))
+    simplification = _simplify(arguments, given, terminal)
+    return OK if simplification and simplification.simplified else FAILED
+
+
+def ops(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Print the op table: operator, and the revisions from which its rows hold."""
+    from onnx2nn.table import load_rows
+
+    revisions: dict[tuple[str, str], list[int]] = {}
+    for row in load_rows():
+        revisions.setdefault((row.domain, row.operator), []).append(row.since)
+    for (domain, operator), since in sorted(revisions.items()):
+        terminal.line(f"{domain or 'ai.onnx'}  {operator}  since {', '.join(map(str, since))}")
+    terminal.line(f"{len(revisions)} operators")
+    return OK
+
+
+def _report(result: Verification, terminal: Terminal) -> int:
+    terminal.line(f"compared with {result.oracle}:")
+    for output in result.outputs:
+        terminal.line(f"  {output}")
+    for note in result.notes:
+        terminal.line(f"  {note}")
+    terminal.verdict(result.verdict, good=result.ok)
+    return OK if result.ok else FAILED
+
+
+def _named_shapes(shapes: Sequence[tuple[str | None, list[int]]], specs: Sequence[InputSpec]) -> dict[str, list[int]]:
+    """Give the bare shape the name of the only input.
+
+    Raises:
+        InputError: a bare shape for a model with several inputs, an input named twice, or shapes that do not fit.
+    """
+    from onnx2nn.inputs import check_shapes
+
+    named: dict[str, list[int]] = {}
+    for name, sizes in shapes:
+        if name is None and len(specs) != 1:
+            inputs = ", ".join(spec.name for spec in specs)
+            dims = ",".join(map(str, sizes))
+            raise InputError(f"--input_shape {dims}: the model has {len(specs)} inputs ({inputs}); write NAME:{dims}")
+        name = specs[0].name if name is None else name
+        if name in named:
+            raise InputError(f"--input_shape gives input {name!r} twice")
+        named[name] = sizes
+    check_shapes(specs, named)
+    return named
+
+
+def _input_shape(text: str) -> tuple[str | None, list[int]]:
+    name, colon, dims = text.rpartition(":")
+    try:
+        sizes = [int(size) for size in dims.split(",")] if dims or not colon else []
+        if any(size < 1 for size in sizes):
+            raise ValueError
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NAME:DIMS with positive sizes, such as input:1,3,224,224"
+        ) from None
+    return (name if colon else None), sizes
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("onnx2nn")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line in one line."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(UNUSABLE, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+_Command = Callable[[argparse.Namespace, Terminal], int]
+
+
+def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None, command: _Command | None) -> int:
+    arguments = parser.parse_args(argv)
+    command = command or arguments.command
+    try:
+        with _quiet(arguments.debug):
+            return command(arguments, Terminal())
+    except KeyboardInterrupt:
+        return _fail(parser, "interrupted", INTERRUPTED)
+    except (Exception, _Terminated) as error:
+        if arguments.debug:
+            traceback.print_exc()
+        if isinstance(error, UnsupportedModelError):
+            print(error)  # the whole list; stderr gets its summary
+        return _fail(parser, _message(error), UNUSABLE)
+
+
+def _fail(parser: argparse.ArgumentParser, message: str, status: int) -> int:
+    sys.stdout.flush()
+    print(f"{parser.prog}: error: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, UnsupportedModelError):
+        counts: Counter[str] = Counter()
+        for problem in error.problems:
+            counts[f"{problem.domain}::{problem.operator}" if problem.domain else problem.operator] += len(
+                problem.nodes
+            )
+        listed = ", ".join(f"{name} ({count})" for name, count in counts.most_common())
+        return f"nodes that cannot be imported: {listed}; reasons and advice stand above, and in `onnx2nn check`"
+    if isinstance(error, Onnx2nnError | _Terminated):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    if isinstance(error, OSError):
+        return str(error)
+    return f"internal error, please report it: {type(error).__name__}: {error} (--debug shows where)"
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived; raised so that temporary files are deleted and subprocesses ended."""
+
+
+@contextlib.contextmanager
+def _quiet(debug: bool) -> Iterator[None]:
+    """Keep libraries' warnings off stderr, and turn SIGTERM into an exception."""
+
+    def terminate(*_: Any) -> NoReturn:
+        raise _Terminated("terminated")
+
+    with warnings.catch_warnings():
+        if not debug:
+            warnings.simplefilter("ignore")
+        if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+            yield
+            return
+        previous = signal.signal(signal.SIGTERM, terminate)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, previous)
