@@ -49,7 +49,7 @@ def _factors(graph: onnx.GraphProto) -> dict[str, float]:
     middles: dict[str, float] = {}
     for node in graph.node:
         if node.op_type == "BatchNormalization":
-            middles[node.input[1]] = 0.2 if node.output[0] in summed else 1.0
+            middles[node.input[1]] = 0.1 if node.output[0] in summed else 1.0
             middles[node.input[4]] = 1.0
         elif node.op_type == "Mul":
             middles.update(dict.fromkeys((source.get(name, name) for name in node.input), 1.0))

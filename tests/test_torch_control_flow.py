@@ -1,0 +1,130 @@
+"""Loops and branches written in PyTorch: ONNX Loop and If whose trip count and condition come from the data."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from realmodels import Tensors, check_against_onnxruntime, check_same, check_travels, export_dynamo, run, seeded
+from torch import nn
+
+import onnx2nn
+
+
+class RepeatedLayer(nn.Module):
+    """A layer applied as often as the second input says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, count: int) -> torch.Tensor:
+        for _ in range(count):
+            x = torch.tanh(self.linear(x))
+        return x
+
+
+class DecayingSum(nn.Module):
+    """A loop over the rows, whose count is a size of the input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(x[0])
+        for row in range(x.size(0)):
+            total = total * 0.5 + x[row]
+        return total
+
+
+class HalvedUntilSmall(nn.Module):
+    """A loop that ends when a condition on the data does; its second output counts the rounds."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rounds = torch.zeros((), dtype=torch.int64)
+        while bool(x.abs().max() > 1.0):
+            x = x * 0.5
+            rounds = rounds + 1
+        return x, rounds
+
+
+class Branch(nn.Module):
+    """Two branches of which the data chooses one; each captures the outer value."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(x.sum() > 0):  # noqa: SIM108
+            y = x * 2
+        else:
+            y = x - 1
+        return y
+
+
+class Condition(nn.Module):
+    """The same as `Branch`, in the form that the dynamo exporter takes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+
+
+def _ramp(rows: int, scale: float = 1.0) -> torch.Tensor:
+    return torch.linspace(-1, 2, rows * 4).reshape(rows, 4) * scale
+
+
+SCRIPTED: dict[str, tuple[Callable[[], nn.Module], list[Tensors]]] = {
+    "repeated_layer": (
+        RepeatedLayer,
+        [(_ramp(2), torch.tensor(3)), (_ramp(3), torch.tensor(0)), (_ramp(1), torch.tensor(9))],
+    ),
+    "decaying_sum": (DecayingSum, [(_ramp(3),), (_ramp(1),), (_ramp(6),)]),
+    "halved_until_small": (HalvedUntilSmall, [(_ramp(3),), (_ramp(2, 0.1),), (_ramp(5, 99.0),)]),
+    "branch": (Branch, [(_ramp(3),), (_ramp(3, -1.0),), (_ramp(5, -2.0),)]),
+}
+
+
+def _script(name: str, folder: Path) -> tuple[nn.Module, Path]:
+    """Exports by the TorchScript exporter, which alone writes Python loops as Loop nodes."""
+    build, calls = SCRIPTED[name]
+    model = seeded(build)
+    path = folder / f"{name}.onnx"
+    names = ["x", "count"][: len(calls[0])]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(model)
+        torch.onnx.export(
+            scripted, calls[0], str(path), dynamo=False, input_names=names, dynamic_axes={"x": {0: "rows"}}
+        )
+    return model, path
+
+
+def _operators(path: Path) -> set[str]:
+    return {node.op_type for node in onnx.load(str(path)).graph.node}
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_agrees_however_often_it_loops(name: str, tmp_path: Path) -> None:
+    original, path = _script(name, tmp_path)
+    assert _operators(path) & {"Loop", "If"}
+    module = onnx2nn.load(path)
+    for inputs in SCRIPTED[name][1]:
+        outputs = check_against_onnxruntime(path, module, inputs)
+        values = tuple(int(x) if x.ndim == 0 else x for x in inputs)  # an int argument is a scalar tensor in ONNX
+        with torch.no_grad():
+            expected = original(*values)
+        check_same(outputs, expected if isinstance(expected, tuple) else (expected,), "against the original")
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_copies(name: str, tmp_path: Path) -> None:
+    _, path = _script(name, tmp_path)
+    check_travels(onnx2nn.load(path), SCRIPTED[name][1][0], travels=("pickle", "deepcopy"))
+
+
+def test_condition_from_the_dynamo_exporter() -> None:
+    original = Condition().eval()
+    calls = SCRIPTED["branch"][1]
+    path = export_dynamo("condition", original, calls[0], calls[2])
+    assert "If" in _operators(path)
+    module = onnx2nn.load(path)
+    for inputs in calls:
+        check_same(check_against_onnxruntime(path, module, inputs), run(original, inputs), "against the original")
