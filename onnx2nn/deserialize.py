@@ -117,7 +117,7 @@ class Deserializer:
             )
         infos = {info.name: info for info in proto.value_info}
         infos.update((info.name, info) for info in proto.output)
-        inputs = [self._declare(info.name, info) for info in proto.input]
+        inputs = [_declare(info.name, info, None) for info in proto.input]
         scope: _Scope = {}
         for value in inputs:
             _define(scope, value, "graph input")
@@ -178,7 +178,7 @@ class Deserializer:
                 _define(scope, value, "initializer")
             value.const_value = tensor
             value.type = ir.TensorType(tensor.dtype)
-            value.shape = tensor.shape
+            value.shape = tensor.shape  # type: ignore[assignment]
             values.append(value)
         return values
 
@@ -195,7 +195,7 @@ class Deserializer:
         for proto in protos:
             values = []
             for name in proto.output:
-                value = self._declare(name, infos.get(name))
+                value = _declare(name, infos.get(name), _PENDING)
                 if name:
                     _define(scope, value, f"output of a {proto.op_type} node")
                 values.append(value)
@@ -233,8 +233,7 @@ class Deserializer:
         for scope in reversed(scopes):
             value = scope.get(name)
             if value is not None:
-                # Not an input, not an initializer, and the node that produces it was not built yet.
-                if value.index() == _PENDING and value.producer() is None:
+                if value.index() == _PENDING:
                     self._body.unsorted = True
                 return value
         raise ModelFileError(
@@ -250,17 +249,10 @@ class Deserializer:
                 # A branch that passes on an outer value: legal only by way of a node.
                 node = ir.Node("", "Identity", [scope[name]])
                 nodes.append(node)
-                if scope[name].index() == _PENDING and scope[name].producer() is None:
+                if scope[name].index() == _PENDING:
                     self._body.unsorted = True
                 return node.outputs[0]
         raise ModelFileError(f"Nothing in the model defines the graph output {name!r}. Export the model again.")
-
-    def _declare(self, name: str, info: onnx.ValueInfoProto | None) -> ir.Value:
-        if info is None:
-            return ir.Value(name=name, index=_PENDING)
-        type_, shape = _type(info.type, name)
-        metadata = _metadata(info.metadata_props)
-        return ir.Value(name=name, index=_PENDING, type=type_, shape=shape, metadata_props=metadata)
 
     def _attribute(self, proto: onnx.AttributeProto, scopes: list[_Scope], depth: int) -> ir.Attr:
         name = proto.name
@@ -336,9 +328,16 @@ class Deserializer:
             )
 
 
-# Index of a declared value until a node or nothing claims it.
+# Index of a node's output until the node is built.
 _PENDING = -1
 _SIMPLE_FIELDS = ("f", "i", "s", "floats", "ints", "strings", "tensors", "graphs")
+
+
+def _declare(name: str, info: onnx.ValueInfoProto | None, index: int | None) -> ir.Value:
+    if info is None:
+        return ir.Value(name=name, index=index)
+    type_, shape = _type(info.type, name)
+    return ir.Value(name=name, index=index, type=type_, shape=shape, metadata_props=_metadata(info.metadata_props))
 
 
 def _define(scope: _Scope, value: ir.Value, what: str) -> None:
@@ -383,9 +382,8 @@ def _text(data: bytes) -> str | bytes:
 
 
 def _kind(proto: onnx.AttributeProto) -> ir.AttributeType:
-    kind = proto.type
-    if kind:
-        return _Kind(kind)
+    if proto.type:
+        return _Kind(proto.type)
     # IR version 1 had no `type`: the field in use tells.
     for kind, field in _ATTRIBUTE_FIELDS.items():
         value = getattr(proto, field)

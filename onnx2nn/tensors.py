@@ -46,7 +46,7 @@ class ByteSource(Protocol):
 class MemorySource:
     """Bytes that the caller already holds."""
 
-    def __init__(self, data: bytes):
+    def __init__(self, data: bytes | bytearray | memoryview):
         self._data = memoryview(data)
         self.size = self._data.nbytes
 
@@ -95,7 +95,7 @@ class FileSource:
     def read_array(self, offset: int, length: int) -> np.ndarray:
         """Return the bytes as a new, writable uint8 array (length,)."""
         array = np.empty(length, np.uint8)
-        view = memoryview(array)
+        view = memoryview(array)  # type: ignore[arg-type]
         with self._lock:
             self._file.seek(offset)
             done = 0
@@ -168,7 +168,7 @@ class TensorReader:
             if self._source is None or self._spans.get(offset) != length:
                 raise ModelFileError(f"Tensor {name!r} is stored in segments, which no ONNX release defines.")
             self._check(name, "bytes", length, _nbytes(dtype, size), dims, dtype)
-            if any(len(getattr(proto, field)) for field in _DATA_FIELDS) or proto.HasField("raw_data"):
+            if proto.HasField("raw_data") or _typed_data(proto):
                 raise ModelFileError(f"Tensor {name!r} has data in more than one field; the file is inconsistent.")
             return stored_tensor(self._source, offset, dtype, dims, name)
         if external:
@@ -242,12 +242,12 @@ class TensorReader:
 
     def _check_fields(self, proto: onnx.TensorProto, dtype: ir.DataType, dims: list[int], size: int) -> None:
         name = proto.name
-        used = [field for field in _DATA_FIELDS if len(getattr(proto, field))]
         if proto.HasField("raw_data"):
-            if used or dtype == ir.DataType.STRING:
-                raise ModelFileError(f"Tensor {name!r} has raw_data besides or instead of {used or 'string_data'}.")
+            if dtype == ir.DataType.STRING or _typed_data(proto):
+                raise ModelFileError(f"Tensor {name!r} has raw_data besides or instead of a typed field.")
             self._check(name, "bytes", len(proto.raw_data), _nbytes(dtype, size), dims, dtype)
             return
+        used = _typed_data(proto)
         field = _TYPED_FIELDS.get(dtype.name, "int32_data")
         if used and used != [field]:
             raise ModelFileError(
@@ -306,6 +306,10 @@ class TensorReader:
             )
         self._files[location] = FileSource(target)
         return self._files[location]
+
+
+def _typed_data(proto: onnx.TensorProto) -> list[str]:
+    return [field for field in _DATA_FIELDS if getattr(proto, field)]
 
 
 def _nbytes(dtype: ir.DataType, size: int) -> int:

@@ -17,6 +17,8 @@ from onnx2nn.tensors import ByteSource
 # Messages below this size (bytes) are taken as they are: most nodes are, and walking them would cost time.
 _THRESHOLD = 1024
 _WINDOW = 1 << 16
+# Payload bytes of the wire types that need no length: 64 bits, start and end of a group, 32 bits.
+_FIXED_LENGTH = {1: 8, 3: 0, 4: 0, 5: 4}
 # Protobuf's own limit on messages inside messages.
 _MAX_DEPTH = 100
 
@@ -63,43 +65,51 @@ def skeleton(source: ByteSource) -> tuple[bytes, dict[int, int]]:
     return _message(source, 0, source.size, "Model", spans, 0), spans
 
 
-def fields(source: ByteSource, start: int, end: int) -> Iterator[Field]:
+def fields(source: ByteSource, start: int, end: int, at_least: int = 0) -> Iterator[Field]:
     """Yield the fields of the message at `[start, end)`, those inside groups (obsolete, unknown) left out.
+
+    Args:
+        source: where the message is.
+        start: offset of the message, bytes.
+        end: offset of its end, bytes.
+        at_least: smallest payload, in bytes, of the fields to yield; the others are passed over quickly.
 
     Raises:
         ModelFileError: a field does not end before `end`, or is malformed.
     """
-    position, low, high = start, 0, 0
+    position, low, safe = start, 0, -1
     window = b""
     groups = 0
     while position < end:
-        if not low <= position or position + 20 > high:
+        if position > safe:
             low = position
             window = source.read(position, min(_WINDOW, end - position))
-            high = end if low + len(window) == end else low + len(window) - 20
-            if high <= position:
-                high = position + 20
+            # A tag and a length end within 20 bytes; at the message's end the window has all there is.
+            safe = end if low + len(window) == end else low + len(window) - 20
         try:
-            tag, cursor = _varint(window, position - low)
+            cursor = position - low
+            tag = window[cursor]
+            cursor += 1
+            if tag >= 0x80:
+                tag, cursor = _varint(window, cursor - 1)
             wire_type = tag & 7
             if wire_type == 2:
-                length, cursor = _varint(window, cursor)
-                body = low + cursor
-                stop = body + length
+                length = window[cursor]
+                cursor += 1
+                if length >= 0x80:
+                    length, cursor = _varint(window, cursor - 1)
+            elif wire_type == 0:
+                length = _varint(window, cursor)[1] - cursor
             else:
-                body = low + cursor
-                if wire_type == 0:
-                    stop = low + _varint(window, cursor)[1]
-                elif wire_type in (3, 4):
-                    stop = body
-                    groups += 1 if wire_type == 3 else -1
-                else:
-                    stop = body + {1: 8, 5: 4}[wire_type]
+                length = _FIXED_LENGTH[wire_type]
         except (IndexError, KeyError, OverflowError):
             raise _damaged(source, position, end) from None
+        body = low + cursor
+        stop = body + length
+        groups += (wire_type == 3) - (wire_type == 4)
         if stop > end or tag < 8 or groups < 0:
             raise _damaged(source, position, end)
-        if not groups and wire_type != 4:
+        if length >= at_least and not groups and wire_type != 4:
             yield Field(tag >> 3, wire_type, position, body, stop)
         position = stop
     if groups:
@@ -150,8 +160,8 @@ def _message(source: ByteSource, start: int, end: int, kind: str, spans: dict[in
     children = _CHILDREN[kind]
     parts: list[bytes] = []
     copied = start
-    for number, wire_type, tag, body, stop in fields(source, start, end):
-        if stop - body < _THRESHOLD or wire_type != 2:
+    for number, wire_type, tag, body, stop in fields(source, start, end, _THRESHOLD):
+        if wire_type != 2:
             continue
         if number in children:
             parts.append(source.read(copied, tag - copied))
