@@ -1,0 +1,103 @@
+"""Who is measured: onnx2nn, the other importers, and ONNX Runtime, behind one signature.
+
+Each entry of `IMPORTERS` imports its packages when called and gives a function from a file's path to a loaded model, so
+that the time and memory of importing packages can be told from those of importing models.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+# The checkout itself, and the export helpers that the tests use, so that both export models in one way.
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+Loaded = Callable[[Sequence[Any]], Any]  # takes tensors in the graph's order
+Load = Callable[[Path], Loaded]
+
+
+def _onnx2nn() -> Load:
+    import torch
+
+    import onnx2nn
+
+    def load(path: Path) -> Loaded:
+        return _without_gradients(torch, onnx2nn.load(path))
+
+    return load
+
+
+def _onnx2torch() -> Load:
+    import torch
+    import torchvision_schemas
+
+    torchvision_schemas.predefine()
+    import onnx2torch
+
+    def load(path: Path) -> Loaded:
+        return _without_gradients(torch, onnx2torch.convert(str(path)).eval())
+
+    return load
+
+
+def _onnx2pytorch() -> Load:
+    import onnx
+    import torch
+    import torchvision_schemas
+
+    torchvision_schemas.predefine()
+    import onnx2pytorch
+
+    def load(path: Path) -> Loaded:
+        return _without_gradients(torch, onnx2pytorch.ConvertModel(onnx.load(str(path))).eval())
+
+    return load
+
+
+def _onnxruntime() -> Load:
+    import onnxruntime
+    import torch
+
+    def load(path: Path) -> Loaded:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = torch.get_num_threads()
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        names = [value.name for value in session.get_inputs()]
+        return lambda inputs: session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
+
+    return load
+
+
+def _without_gradients(torch: Any, module: Any) -> Loaded:
+    def call(inputs: Sequence[Any]) -> Any:
+        with torch.no_grad():
+            return module(*inputs)
+
+    return call
+
+
+IMPORTERS: dict[str, Callable[[], Load]] = {
+    "onnx2nn": _onnx2nn,
+    "onnx2torch": _onnx2torch,
+    "onnx2pytorch": _onnx2pytorch,
+    "onnxruntime": _onnxruntime,
+}
+
+
+def title(name: str) -> str:
+    """An importer's name with its version."""
+    try:
+        return f"{name} {importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:
+        return name
+
+
+def reason(error: BaseException) -> str:
+    """One short line for the table's cell of a measurement that failed."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"[:100]

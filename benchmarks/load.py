@@ -1,0 +1,124 @@
+"""What importing costs: memory for 256 MiB of weights, and time beside ONNX Runtime's session creation."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import importers
+import models
+from rich.console import Console
+from rich.table import Table
+
+MEASURES = ("peak", "after", "after a run")
+
+
+def measure_memory(name: str, path: Path) -> dict[str, float] | str:
+    """Bytes over the process's own, or why there are none."""
+    small = models.weights_only(4, external=False)
+    command = [sys.executable, str(Path(__file__).with_name("memory.py")), name, str(small), str(path), "1024"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:100]
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    return result.get("error") or result
+
+
+def memory_table(mebibytes: int, repeats: int) -> Table:
+    """One row an importer and file; the median of `repeats` fresh processes."""
+    table = Table(
+        title=f"Resident memory for {mebibytes} MiB of weights, in MiB over the process's own (x the weights)"
+    )
+    for column in ("importer", "weights are", *MEASURES):
+        table.add_column(column, justify="left" if column in ("importer", "weights are") else "right")
+    for external in (False, True):
+        path = models.weights_only(mebibytes, external=external)
+        for name in importers.IMPORTERS:
+            results = [measure_memory(name, path) for _ in range(repeats)]
+            failed = [result for result in results if isinstance(result, str)]
+            row = [importers.title(name), "external" if external else "in the file"]
+            if failed:
+                table.add_row(*row, failed[0])
+                continue
+            for measure in MEASURES:
+                value = statistics.median(result[measure] for result in results) / models.MIB  # type: ignore[index]
+                row.append(f"{value:.0f} ({value / mebibytes:.2f}x)")
+            table.add_row(*row)
+    return table
+
+
+def measure_times(path: Path, repeats: int) -> dict[str, list[float] | str]:
+    """Seconds of each importer's loads, which take turns; the first round is not counted."""
+    results: dict[str, list[float] | str] = {}
+    loads = {}
+    for name, prepare in importers.IMPORTERS.items():
+        try:
+            loads[name] = prepare()
+            results[name] = []
+        except Exception as error:
+            results[name] = importers.reason(error)
+    for round_ in range(repeats + 1):
+        for name, load in loads.items():
+            times = results[name]
+            if isinstance(times, str):
+                continue
+            gc.collect()
+            start = time.perf_counter()
+            try:
+                loaded = load(path)
+            except Exception as error:
+                results[name] = importers.reason(error)
+                continue
+            if round_:
+                times.append(time.perf_counter() - start)
+            del loaded
+    return results
+
+
+def time_table(repeats: int) -> Table:
+    """One row a model and importer; the ratio is that of the medians."""
+    table = Table(title="Import time (packages apart), ratio to ONNX Runtime's session creation")
+    for column in ("model", "importer", "median s", "fastest s", "ratio"):
+        table.add_column(column, justify="left" if column in ("model", "importer") else "right")
+    for label, path in {
+        "ResNet50": models.exported("resnet50", "torchscript")[1],
+        "BERT base": models.exported("bert_base", "dynamo")[1],
+        "2000 nodes": models.many_nodes(2000),
+    }.items():
+        results = measure_times(path, repeats)
+        reference = results["onnxruntime"]
+        for name, times in results.items():
+            if isinstance(times, str):
+                table.add_row(label, importers.title(name), times)
+                continue
+            median = statistics.median(times)
+            ratio = "" if isinstance(reference, str) else f"{median / statistics.median(reference):.2f}"
+            table.add_row(label, importers.title(name), f"{median:.3f}", f"{min(times):.3f}", ratio)
+        table.add_section()
+    return table
+
+
+def main() -> None:
+    """Prints both tables, or the one asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("memory", "time"), help="measure one of the two")
+    parser.add_argument("--weights", type=int, default=256, metavar="MIB", help="size of the weights (default 256)")
+    parser.add_argument("--repeats", type=int, default=5, help="measurements of each (default 5)")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    console = Console()
+    if arguments.only != "time":
+        console.print(memory_table(arguments.weights, arguments.repeats))
+    if arguments.only != "memory":
+        console.print(time_table(arguments.repeats))
+
+
+if __name__ == "__main__":
+    main()

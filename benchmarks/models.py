@@ -1,0 +1,113 @@
+"""What is measured: files made by torch's exporters, and two synthetic ones whose size is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import importers  # first: it makes the export helpers of the tests importable
+import numpy as np
+import onnx
+import torch
+import torchvision_schemas
+from onnx import TensorProto, helper, numpy_helper
+from realmodels import EXPORTERS, Tensors, seeded
+
+MIB = 1 << 20
+CACHE = importers.ROOT / ".cache" / "benchmarks"
+
+
+def weights_only(mebibytes: int, *, external: bool) -> Path:
+    """A chain of MatMul nodes over square float32 weights of 4 MiB each, inside the file or as external data."""
+    path = CACHE / f"matmul{mebibytes}{'-external' if external else ''}" / "model.onnx"
+    if path.exists():
+        return path
+    generator = np.random.default_rng(0)
+    count, size = max(1, mebibytes // 4), 1024
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"], f"matmul{i}") for i in range(count)]
+    weights = [
+        numpy_helper.from_array(generator.standard_normal((size, size), np.float32) / np.float32(32), f"w{i}")
+        for i in range(count)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(_model(nodes, weights, f"x{count}", size), str(path), save_as_external_data=external, size_threshold=0)
+    return path
+
+
+def many_nodes(count: int) -> Path:
+    """A chain of `count` cheap nodes of four kinds on a small tensor."""
+    path = CACHE / f"nodes{count}" / "model.onnx"
+    if path.exists():
+        return path
+    kinds = [("Add", True), ("Relu", False), ("Mul", True), ("Sigmoid", False)]
+    nodes, weights = [], []
+    for index in range(count):
+        kind, binary = kinds[index % len(kinds)]
+        names = [f"x{index}"]
+        if binary:
+            names.append(f"w{index}")
+            weights.append(numpy_helper.from_array(np.full(8, 0.5 + index / count, np.float32), f"w{index}"))
+        nodes.append(helper.make_node(kind, names, [f"x{index + 1}"], f"{kind}{index}"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(_model(nodes, weights, f"x{count}", 8), str(path))
+    return path
+
+
+def _model(nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], output: str, size: int) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "benchmark",
+        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, ["batch", size])],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", size])],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _torchvision(name: str) -> Callable[[], torch.nn.Module]:
+    def build() -> torch.nn.Module:
+        torchvision_schemas.predefine()
+        import torchvision
+
+        return torchvision.models.get_model(name, weights=None)
+
+    return build
+
+
+def _bert_base() -> torch.nn.Module:
+    torchvision_schemas.predefine()
+    from transformers import BertConfig, BertModel
+
+    class Hidden(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = BertModel(BertConfig())
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            return self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True)[0]
+
+    return Hidden()
+
+
+def _image(batch: int) -> Tensors:
+    return (torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(0)),)
+
+
+def _sentence(batch: int) -> Tensors:
+    return torch.arange(batch * 16).reshape(batch, 16), torch.ones(batch, 16, dtype=torch.int64)
+
+
+ORIGINALS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], Tensors]]] = {
+    "resnet18": (_torchvision("resnet18"), _image),
+    "resnet50": (_torchvision("resnet50"), _image),
+    "mobilenet_v2": (_torchvision("mobilenet_v2"), _image),
+    "vit_b_16": (_torchvision("vit_b_16"), _image),
+    "bert_base": (_bert_base, _sentence),
+}
+
+
+def exported(name: str, exporter: str) -> tuple[torch.nn.Module, Path, Tensors]:
+    """A model of `ORIGINALS`, its file with a dynamic batch, and inputs of batch 1."""
+    build, inputs = ORIGINALS[name]
+    original = seeded(build)
+    return original, EXPORTERS[exporter](f"benchmark_{name}", original, inputs(2), inputs(3)), inputs(1)
