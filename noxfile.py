@@ -24,3 +24,11 @@ def tests(session: nox.Session) -> None:
     """The suite under the other Pythons: `nox -s tests-3.13 -- tests/test_cli.py`."""
     session.install("-c", "constraints.txt", "-e", ".[test]")
     session.run("pytest", "-n", "auto", *session.posargs)
+
+
+@nox.session
+def benchmark(session: nox.Session) -> None:
+    """The benchmarks beside the other importers: `nox -s benchmark -- run.py resnet18`."""
+    session.install("-c", "constraints.txt", "-e", ".[test]", "onnx2torch==1.5.15", "onnx2pytorch==0.6.0")
+    for script, *arguments in [session.posargs] if session.posargs else [["load.py"], ["run.py"]]:
+        session.run("python", f"benchmarks/{script}", *arguments)
