@@ -1,0 +1,89 @@
+"""ONNX files as live modules: `onnx2nn.load("model.onnx")`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from onnx2nn.plan import Report
+from onnx2nn.save import save
+from onnx2nn.simplify import simplify
+from onnx2nn.table import register
+from onnx2nn.verify import verify
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["Report", "check", "load", "register", "save", "simplify", "verify"]
+
+Source = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto"
+
+
+def load(
+    source: str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto,
+    *,
+    framework: str = "torch",
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
+    base_dir: str | os.PathLike[str] | None = None,
+) -> Any:
+    """Imports an ONNX model as a module with its weights, in eval mode.
+
+    Args:
+        source: a path, the bytes of a file, an open binary file or a `ModelProto`.
+        framework: `"torch"`, which gives a `torch.fx.GraphModule`, or `"oneflow"`, which gives a `oneflow.nn.Module`.
+        input_shapes: dimensions by input name that replace those of the file; an int is fixed, a str names a dynamic
+            dimension (equal names are equal dimensions), None is a dynamic dimension of its own.
+        base_dir: folder of the external data where `source` is no path.
+
+    Returns:
+        A module that takes the graph's inputs by position or by name and gives one tensor for one output, a tuple in
+        the file's order for several.
+
+    Raises:
+        ModelFileError: the source is not a readable model.
+        UnsupportedModelError: nodes that cannot be imported, all of them.
+        MissingDependencyError: the framework is not installed.
+        InputError: `framework` or `input_shapes` do not fit.
+    """
+    from onnx2nn import reader
+    from onnx2nn.plan import plan
+    from onnx2nn.errors import InputError
+
+    if framework not in ("torch", "oneflow"):
+        raise InputError(f"framework={framework!r}: it is 'torch' or 'oneflow'.")
+    model = reader.read(source, base_dir=base_dir)
+    names = [value.name for value in model.graph.inputs]
+    for name in input_shapes or {}:
+        if name not in names:
+            raise InputError(f"input_shapes names {name!r}, the model's inputs are {', '.join(map(repr, names))}.")
+    if framework == "oneflow":
+        from oneflow_bridge.importer import import_graph as import_oneflow
+
+        return import_oneflow(model, plan(model), input_shapes=input_shapes)
+    from onnx2nn.extras import require
+
+    require("torch", extra="torch", purpose="Importing to PyTorch")
+    from onnx2nn.importer import import_graph
+
+    return import_graph(model, plan(model), input_shapes=input_shapes)
+
+
+def check(
+    source: str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto,
+    *,
+    base_dir: str | os.PathLike[str] | None = None,
+) -> Report:
+    """Returns which operators a model has and all those that `load` could not import; imports nothing.
+
+    Args:
+        source: as for `load`.
+        base_dir: folder of the external data where `source` is no path.
+
+    Raises:
+        ModelFileError: the source is not a readable model.
+    """
+    from onnx2nn import reader
+    from onnx2nn.plan import report
+
+    return report(reader.read(source, base_dir=base_dir))

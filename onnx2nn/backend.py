@@ -1,0 +1,83 @@
+"""ONNX's backend interface, through which ONNX's own conformance suite runs this library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx.backend.base import Backend, BackendRep
+
+import onnx2nn
+from onnx2nn.constants import from_border, to_border
+
+
+class OnnxModule(BackendRep):
+    """An imported model that takes and gives numpy values."""
+
+    def __init__(self, model: onnx.ModelProto, module: torch.fx.GraphModule):
+        self.module = module
+        self._inputs = {value.name: value.type for value in model.graph.input}
+        self._outputs = [value.type for value in model.graph.output]
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Returns the outputs for `inputs`, a sequence in the graph's order or a mapping by input name."""
+        names = self.module.meta["onnx2nn"]["inputs"]
+        values = [inputs[name] for name in names] if isinstance(inputs, dict) else list(inputs)
+        converted = [to_border(value, self._inputs[name]) for name, value in zip(names, values, strict=False)]
+        with torch.no_grad():
+            outputs = self.module(*converted)
+        results = outputs if isinstance(outputs, tuple) and len(self._outputs) != 1 else (outputs,)
+        return tuple(from_border(value, kind) for value, kind in zip(results, self._outputs, strict=True))
+
+
+class OnnxBackend(Backend):
+    """Runs models in PyTorch on the CPU."""
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> OnnxModule:
+        """Returns `model` imported.
+
+        Raises:
+            Onnx2nnError: it cannot be imported; the text says why.
+        """
+        return OnnxModule(model, onnx2nn.load(model, **kwargs))
+
+    @classmethod
+    def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+        """Returns the outputs of `model` for `inputs`."""
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Sequence[np.ndarray[Any, Any]],
+        device: str = "CPU",
+        outputs_info: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """Returns the outputs of one node for `inputs`."""
+        present = [name for name in node.input if name]
+        infos = [
+            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            for name, value in zip(present, inputs, strict=True)
+        ]
+        outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
+        graph = onnx.helper.make_graph([node], "node", infos, outputs)
+        version = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
+        opsets = [onnx.helper.make_opsetid(node.domain, version)]
+        return cls.run_model(onnx.helper.make_model(graph, opset_imports=opsets), inputs, device)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Returns whether `device` is the CPU."""
+        return device == "CPU"
+
+
+prepare = OnnxBackend.prepare
+run_model = OnnxBackend.run_model
+run_node = OnnxBackend.run_node
+supports_device = OnnxBackend.supports_device

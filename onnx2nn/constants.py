@@ -1,0 +1,184 @@
+"""Values of a graph that are known at import: initializers, constants, and numbers computed from shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+
+from onnx2nn.errors import ModelFileError
+
+_BORDER = {
+    ir.DataType.INT4: np.int8,
+    ir.DataType.INT2: np.int8,
+    ir.DataType.UINT4: np.uint8,
+    ir.DataType.UINT2: np.uint8,
+    ir.DataType.FLOAT4E2M1: np.float32,
+}
+"""What the types that torch cannot compute with travel as; the values are those they denote."""
+
+_TORCH = {
+    ir.DataType.FLOAT: torch.float32,
+    ir.DataType.DOUBLE: torch.float64,
+    ir.DataType.FLOAT16: torch.float16,
+    ir.DataType.BFLOAT16: torch.bfloat16,
+    ir.DataType.FLOAT8E4M3FN: torch.float8_e4m3fn,
+    ir.DataType.FLOAT8E4M3FNUZ: torch.float8_e4m3fnuz,
+    ir.DataType.FLOAT8E5M2: torch.float8_e5m2,
+    ir.DataType.FLOAT8E5M2FNUZ: torch.float8_e5m2fnuz,
+    ir.DataType.FLOAT8E8M0: torch.float8_e8m0fnu,
+    ir.DataType.UINT8: torch.uint8,
+    ir.DataType.INT8: torch.int8,
+    ir.DataType.UINT16: torch.uint16,
+    ir.DataType.INT16: torch.int16,
+    ir.DataType.UINT32: torch.uint32,
+    ir.DataType.INT32: torch.int32,
+    ir.DataType.UINT64: torch.uint64,
+    ir.DataType.INT64: torch.int64,
+    ir.DataType.BOOL: torch.bool,
+    ir.DataType.COMPLEX64: torch.complex64,
+    ir.DataType.COMPLEX128: torch.complex128,
+    ir.DataType.INT4: torch.int8,
+    ir.DataType.INT2: torch.int8,
+    ir.DataType.UINT4: torch.uint8,
+    ir.DataType.UINT2: torch.uint8,
+    ir.DataType.FLOAT4E2M1: torch.float32,
+}
+_ONNX = {dtype: kind for kind, dtype in _TORCH.items() if kind not in _BORDER}
+
+
+def torch_dtype(kind: ir.DataType | int) -> torch.dtype:
+    """Returns the torch dtype in which values of an ONNX element type travel.
+
+    int2 and int4 travel as int8, uint2 and uint4 as uint8, float4e2m1 as float32.
+
+    Raises:
+        ModelFileError: no torch dtype holds it (strings do not travel as tensors).
+    """
+    try:
+        return _TORCH[ir.DataType(kind)]
+    except (KeyError, ValueError):
+        raise ModelFileError(f"Element type {kind} has no torch dtype.") from None
+
+
+def onnx_type(dtype: torch.dtype) -> ir.DataType:
+    """Returns the ONNX element type of a torch dtype."""
+    return _ONNX[dtype]
+
+
+def to_torch(array: np.ndarray[Any, Any], kind: ir.DataType) -> torch.Tensor:
+    """Returns a numpy array of ONNX element type `kind` as a tensor; memory is shared where the array may be written."""
+    if kind in _BORDER:
+        return torch.from_numpy(np.ascontiguousarray(array.astype(_BORDER[kind])))
+    dtype = torch_dtype(kind)
+    if not array.flags.writeable or not array.flags.c_contiguous:
+        array = np.array(array, order="C")
+    if dtype is torch.bfloat16 or dtype.itemsize == 1 and dtype.is_floating_point:
+        return torch.from_numpy(array.view(np.uint16 if dtype.itemsize == 2 else np.uint8)).view(dtype)
+    return torch.from_numpy(array.view(array.dtype.newbyteorder("=")))
+
+
+@dataclass(eq=False)
+class Constant:
+    """A tensor that is known at import; loaded when first used.
+
+    Attributes:
+        name: name of the initializer or output it comes from, `""` where it is computed.
+        kind: ONNX element type.
+        source: the tensor in the file, None once computed.
+        weight: whether it is an initializer, whose float values are trainable.
+    """
+
+    name: str
+    kind: ir.DataType
+    source: ir.TensorProtocol | None = None
+    weight: bool = False
+    _value: torch.Tensor | np.ndarray[Any, Any] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions."""
+        if self._value is not None:
+            return tuple(self._value.shape)
+        assert self.source is not None
+        return tuple(int(d) for d in self.source.shape)  # type: ignore[union-attr]
+
+    @property
+    def value(self) -> torch.Tensor | np.ndarray[Any, Any]:
+        """The values: a torch tensor, or a numpy object array of str for strings."""
+        if self._value is None:
+            assert self.source is not None
+            if self.kind == ir.DataType.STRING:
+                texts = [
+                    item.decode("utf-8") if isinstance(item, bytes) else str(item) for item in self.source.numpy().flat
+                ]
+                array = np.empty(len(texts), dtype=object)
+                array[:] = texts
+                self._value = array.reshape(self.shape)
+            else:
+                self._value = to_torch(self.source.numpy(), self.kind)
+            self.source = None
+        return self._value
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Returns the values as a numpy array (object dtype for strings)."""
+        if self._value is None and self.source is not None and self.kind != ir.DataType.STRING:
+            return self.source.numpy()
+        value = self.value
+        if isinstance(value, np.ndarray):
+            return value
+        return value.detach().float().numpy() if value.dtype is torch.bfloat16 else value.detach().numpy()
+
+    @classmethod
+    def of(cls, value: torch.Tensor | np.ndarray[Any, Any], name: str = "", weight: bool = False) -> Constant:
+        """Returns the constant that holds `value`, a torch tensor or an object array of strings."""
+        kind = ir.DataType.STRING if isinstance(value, np.ndarray) else onnx_type(value.dtype)
+        return cls(name, kind, None, weight, value)
+
+
+class Host(NamedTuple):
+    """Numbers computed from shapes: an object array of Python numbers and `tracing.Dim`s, and the dtype ONNX gives it."""
+
+    array: np.ndarray[Any, Any]
+    dtype: np.dtype[Any]
+
+
+def to_border(value: Any, kind: onnx.TypeProto) -> Any:
+    """Returns a numpy value of ONNX type `kind` as imported modules take it.
+
+    Tensors become torch tensors, strings stay numpy object arrays, a sequence is a list, an empty optional None.
+    """
+    if value is None or kind.HasField("map_type"):
+        return value
+    if kind.HasField("optional_type"):
+        return to_border(value, kind.optional_type.elem_type)
+    if kind.HasField("sequence_type"):
+        return [to_border(item, kind.sequence_type.elem_type) for item in value]
+    element = ir.DataType(kind.tensor_type.elem_type)
+    array = np.asarray(value)
+    if element == ir.DataType.STRING:
+        return array.astype(object)
+    if array.dtype.kind in "OUS":
+        return array
+    return to_torch(np.array(array), element)
+
+
+def from_border(value: Any, kind: onnx.TypeProto) -> Any:
+    """Returns what an imported module gives as numpy values of ONNX type `kind`."""
+    if isinstance(value, (list, tuple)):
+        inner = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind
+        return [from_border(item, inner) for item in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu()
+    element = ir.DataType(kind.tensor_type.elem_type)
+    wanted = element.numpy() if element != ir.DataType.UNDEFINED else onnx_type(value.dtype).numpy()
+    if value.dtype is torch.bfloat16 or (value.dtype.itemsize == 1 and value.dtype.is_floating_point):
+        raw = value.contiguous().view(torch.uint16 if value.dtype.itemsize == 2 else torch.uint8).numpy()
+        return raw.view(onnx_type(value.dtype).numpy())
+    array = value.resolve_conj().numpy()
+    return array.astype(wanted) if element in _BORDER else array

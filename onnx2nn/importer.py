@@ -1,0 +1,607 @@
+"""Walks an ONNX graph, looks its nodes up in the op table and records their bodies with a tracer."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import fx
+
+from onnx2nn import functional, regions
+from onnx2nn.plan import Plan
+from onnx2nn.constants import Constant, Host, torch_dtype
+from onnx2nn.errors import ModelFileError, OperatorError, Problem, UnsupportedModelError
+from onnx2nn.layers import Layer
+from onnx2nn.naming import identifier, split_path
+from onnx2nn.table import REQUIRED, Row
+from onnx2nn.tracing import Dim, Opaque, ShapeMismatch, Spec, Tensor, TraceError, Tracer, is_traced
+
+MAX_CONSTANT_BYTES = 8 << 30
+"""A constant computed at import may take so much memory (a file of a few bytes can ask for more)."""
+
+
+class Sizes:
+    """Sample values for the dynamic dimensions of a model, by name.
+
+    Args:
+        family: which of the sample families to use.
+        fixed: dimensions that have turned out to have one value only.
+    """
+
+    FAMILIES: Sequence[Any] = (
+        lambda k: (5 + 2 * k, 13 + 4 * k, 257 + 6 * k),
+        lambda k: (64 * (3 + k), 64 * (5 + 2 * k), 64 * (11 + 3 * k)),
+        lambda k: (2 + k, 4 + 2 * k, 7 + 3 * k),
+    )
+
+    def __init__(self, names: Sequence[str], family: int, fixed: Mapping[str, int]):
+        dynamic = [name for name in names if name not in fixed]
+        self.points = 3 if dynamic else 1
+        self.values = {name: (fixed[name],) * self.points for name in names if name in fixed}
+        self.values |= {name: self.FAMILIES[family](k) for k, name in enumerate(dynamic)}
+        self.dynamic = dynamic
+
+
+class StuckError(Exception):
+    """The shapes of this sample family do not go through the graph; holds the node and what is known around it."""
+
+    def __init__(self, node: ir.Node, reason: str, inputs: Sequence[Any]):
+        super().__init__(reason)
+        self.node, self.reason, self.inputs = node, reason, inputs
+
+
+def import_graph(
+    model: ir.Model, plan: Plan, *, input_shapes: Mapping[str, Sequence[int | str | None]] | None = None
+) -> fx.GraphModule:
+    """Returns `model` as a module in eval mode.
+
+    Args:
+        model: as `reader.read` gives it.
+        plan: as `check.plan` gives it: every node has a row or a function.
+        input_shapes: dimensions by input name that replace those of the file; a str or None is dynamic.
+
+    Raises:
+        UnsupportedModelError: nodes whose operator refuses what they ask for, all of them.
+    """
+    inputs = {
+        value.name or "": _declared(value, (input_shapes or {}).get(value.name or "")) for value in model.graph.inputs
+    }
+    names = list(dict.fromkeys(d for dims in inputs.values() if dims for d in dims if isinstance(d, str)))
+    constants = {v.name or "": _initializer(v) for v in model.graph.initializers.values()}
+    fixed: dict[str, int] = {}
+    tried: set[tuple[str, int]] = set()
+    while True:
+        stuck: StuckError | None = None
+        for family in range(len(Sizes.FAMILIES)):
+            sizes = Sizes(names, family, fixed)
+            try:
+                return _Import(model, plan, inputs, sizes, constants, strict=True).run(fixed)
+            except StuckError as error:
+                stuck = error
+            if not sizes.dynamic:
+                break
+        assert stuck is not None
+        candidate = next((c for c in _candidates(stuck, sizes) if c not in tried), None)
+        if candidate is None:
+            # Give up on the node's shapes, not on the model: it runs as one call, what comes of it is read at run time.
+            return _Import(model, plan, inputs, Sizes(names, 0, {}), constants, strict=False).run({})
+        tried.add(candidate)
+        fixed = {**fixed, candidate[0]: candidate[1]}
+
+
+def _candidates(stuck: StuckError, sizes: Sizes) -> Iterable[tuple[str, int]]:
+    """Yields values that a dynamic dimension may really be fixed to, by what surrounds the node that fails.
+
+    An exporter may have baked the traced size into a constant: then a dimension, or the number of elements, of one
+    input is that constant divided by what the dynamic dimension is multiplied with.
+    """
+    varying: list[tuple[float, ...]] = []
+    static: list[int] = []
+    for value in stuck.inputs:
+        if isinstance(value, Tensor) and value.spec.shapes is not None:
+            columns = list(zip(*value.spec.shapes, strict=True))
+            varying += [column for column in columns if len(set(column)) > 1]
+            varying.append(tuple(math.prod(shape) for shape in value.spec.shapes))
+            static += [column[0] for column in columns if len(set(column)) == 1]
+        elif isinstance(value, (Constant, Host)) and math.prod(getattr(value, "shape", (1,))) < 64:
+            array = value.array if isinstance(value, Host) else value.numpy()
+            numbers = [n for n in np.ravel(array).tolist() if isinstance(n, (int, float)) and n > 0]
+            static += [int(n) for n in numbers]
+            static.append(int(math.prod(numbers)))
+        if isinstance(value, Constant):
+            static += list(value.shape)
+    for name in sizes.dynamic:
+        for column in varying:
+            ratios = {w / v for w, v in zip(column, sizes.values[name], strict=True)}
+            if len(ratios) == 1 and (ratio := ratios.pop()) > 0:
+                yield from ((name, int(n / ratio)) for n in static if n >= ratio and n % ratio == 0)
+    yield from ((name, 1) for name in sizes.dynamic)
+
+
+def _declared(value: ir.Value, override: Sequence[int | str | None] | None) -> list[int | str] | None:
+    """Returns an input's dimensions, a dynamic one as a name, None where the rank is unknown or it is no tensor."""
+    if not isinstance(value.type, (ir.TensorType, type(None))):
+        return None
+    dims: Iterable[Any] | None = override if override is not None else value.shape
+    if dims is None:
+        return None
+    result: list[int | str] = []
+    for index, dim in enumerate(dims):
+        plain = dim.value if isinstance(dim, ir.SymbolicDim) else dim
+        result.append(plain if isinstance(plain, int) and plain >= 0 else str(plain or f"{value.name}:{index}"))
+    return result
+
+
+def _initializer(value: ir.Value) -> Constant:
+    tensor = value.const_value
+    assert tensor is not None
+    return Constant(value.name or "", ir.DataType(tensor.dtype), tensor, weight=True)
+
+
+class Scope:
+    """The values of one graph by name, and of the graphs around it."""
+
+    def __init__(self, outer: Scope | None = None):
+        self._values: dict[ir.Value, Any] = {}
+        self._outer = outer
+
+    def __getitem__(self, value: ir.Value) -> Any:
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope._values:
+                return scope._values[value]
+            scope = scope._outer
+        raise ModelFileError(f"Value {value.name!r} is used but nothing defines it.")
+
+    def __setitem__(self, value: ir.Value, known: Any) -> None:
+        self._values[value] = known
+
+    def discard(self, value: ir.Value) -> None:
+        """Forgets `value`, which nothing uses any more, so that its memory goes."""
+        self._values.pop(value, None)
+
+
+class _Import:
+    def __init__(
+        self,
+        model: ir.Model,
+        plan: Plan,
+        inputs: Mapping[str, list[int | str] | None],
+        sizes: Sizes,
+        constants: Mapping[str, Constant],
+        strict: bool,
+    ):
+        self.model, self.plan, self.inputs, self.sizes = model, plan, inputs, sizes
+        self.constants, self.strict = constants, strict
+        self.problems: dict[tuple[str, str, int, str], Problem] = {}
+
+    def run(self, fixed: Mapping[str, int]) -> fx.GraphModule:
+        graph = self.model.graph
+        tracer = Tracer(self.sizes.points)
+        scope = Scope()
+        renamed = {}
+        for value in graph.inputs:
+            name = identifier(value.name or "input")
+            while name in renamed:
+                name += "_"
+            renamed[name] = value.name
+            scope[value] = tracer.placeholder(name, self._input_spec(value))
+        walk = Walk(self, tracer, scope, graph, dict(self.model.graph.opset_imports))
+        outputs = walk.run()
+        if self.problems:
+            raise UnsupportedModelError(list(self.problems.values()))
+        module = tracer.finish(outputs[0] if len(outputs) == 1 else tuple(outputs), identifier(graph.name or "Model"))
+        different = {original: name for name, original in renamed.items() if original != name}
+        if different:
+            module.register_forward_pre_hook(regions.RenameInputs(different), with_kwargs=True)
+        module.meta["onnx2nn"] = {
+            "inputs": [value.name for value in graph.inputs],
+            "outputs": [value.name for value in graph.outputs],
+            "fixed": dict(fixed),
+        }
+        return module.eval()
+
+    def _input_spec(self, value: ir.Value) -> Spec | None:
+        if not isinstance(value.type, (ir.TensorType, type(None))) or value.dtype == ir.DataType.STRING:
+            return None
+        dims = self.inputs[value.name or ""]
+        dtype = None if value.dtype is None else torch_dtype(value.dtype)
+        if dims is None:
+            return Spec(None, dtype)
+        columns = [self.sizes.values[d] if isinstance(d, str) else (d,) * self.sizes.points for d in dims]
+        shapes = tuple(zip(*columns, strict=True)) if columns else ((),) * self.sizes.points
+        return Spec(shapes, dtype)
+
+    def report(self, node: ir.Node, version: int, reason: str, advice: str = "") -> None:
+        """Notes that `node` cannot be imported; the walk goes on, so that all problems are found."""
+        key = (node.domain, node.op_type, version, reason)
+        problem = self.problems.setdefault(key, Problem(node.op_type, node.domain, version, reason, advice))
+        problem.nodes.append(node_name(node))
+
+
+def node_name(node: ir.Node) -> str:
+    """Returns the node's name, or its first output's where it has none."""
+    return node.name or next((output.name for output in node.outputs if output.name), "?") or "?"
+
+
+class Unknown:
+    """Stands for the outputs of a node that could not be imported."""
+
+
+UNKNOWN = Unknown()
+
+
+class Walk:
+    """The import of one graph or function body with one tracer."""
+
+    def __init__(
+        self, owner: _Import, tracer: Tracer, scope: Scope, graph: ir.Graph | ir.Function, opsets: Mapping[str, int]
+    ):
+        self.owner, self.tracer, self.scope, self.graph, self.opsets = owner, tracer, scope, graph, opsets
+        self.attributes: Mapping[str, ir.Attr] = {}
+        self.by_memory: dict[int, Constant] = {}
+        self.node: ir.Node | None = None
+        self.step = 0
+        tracer.constant_name = self._constant_name
+        tracer.layer_name = self._layer_name
+        tracer.inline = self._inline
+
+    def run(self) -> list[Any]:
+        """Imports every node; returns the values of the graph's outputs."""
+        if isinstance(self.graph, ir.Graph):
+            for value in self.graph.initializers.values():
+                known = self.owner.constants.get(value.name or "") if self.graph is self.owner.model.graph else None
+                self.scope[value] = known or _initializer(value)
+        remaining = Counter(value for node in self.graph for value in node.inputs if value is not None)
+        keep = set(self.graph.outputs)
+        for node in self.graph:
+            self.node = node
+            results = self.run_node(node)
+            for value, result in zip(node.outputs, results, strict=False):
+                self.scope[value] = result
+            for value in node.inputs:
+                if value is not None and value not in keep:
+                    remaining[value] -= 1
+                    if not remaining[value] and not _used_inside(value, self.graph):
+                        self.scope.discard(value)
+        return [self.as_output(self.scope[value]) for value in self.graph.outputs]
+
+    def as_output(self, value: Any) -> Any:
+        """Returns a value in the form in which a graph gives it out."""
+        if isinstance(value, Constant):
+            self._remember(value)
+            return value.value
+        return self.tensor(value) if isinstance(value, Host) else value
+
+    def run_node(self, node: ir.Node) -> Sequence[Any]:
+        inputs = [None if value is None else self.scope[value] for value in node.inputs]
+        if any(value is UNKNOWN for value in inputs):
+            return [UNKNOWN] * len(node.outputs)
+        version = self.opsets.get(node.domain, 1)
+        try:
+            entry = self.owner.plan.find(node, version)
+            if isinstance(entry, ir.Function):
+                return self.call_function(node, entry, inputs)
+            result = self.run_row(node, entry, inputs)
+        except OperatorError as error:
+            self.owner.report(node, version, str(error))
+            return [UNKNOWN] * len(node.outputs)
+        results = result if isinstance(result, (tuple, list)) and not _is_sequence(node, entry) else (result,)
+        return [self._settle(item) for item in results]
+
+    def run_row(self, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
+        """Returns what `row` gives for `inputs`: folded, as host numbers, recorded, or as one call at run time."""
+        self.step += 1
+        self.tracer.meta = {"onnx": (node.domain, node.op_type, node_name(node))}
+        if row.region:
+            return regions.run(self, node, row, inputs)
+        attributes = self.attribute_values(node, row)
+        if row.facts:
+            attributes |= self._facts(node, row, inputs)
+        self._check_inputs(row, inputs)
+        if row.reads_shape and isinstance(inputs[0], Tensor) and inputs[0].spec.shapes is not None:
+            assert row.host is not None
+            return Host(np.asarray(row.host(inputs[0], **attributes), dtype=object), np.dtype(np.int64))
+        known = all(value is None or isinstance(value, (Constant, Host)) for value in inputs)
+        if known and inputs and any(isinstance(value, Host) for value in inputs) and row.host is not None:
+            try:
+                return self._host(row, inputs, attributes)
+            except TraceError:
+                pass
+        if known and not row.random and not any(isinstance(value, Host) for value in inputs):
+            return self._fold(row, inputs, attributes)
+        if not row.opaque:
+            try:
+                return row.body(self.tracer.F, *self.arguments(row, inputs), **attributes)
+            except ShapeMismatch as error:
+                if self.owner.strict and self.tracer.points > 1:
+                    raise StuckError(node, str(error), inputs) from None
+                if self.owner.strict:
+                    raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
+            except TraceError:
+                pass
+        return self._opaque(node, row, inputs, attributes)
+
+    def arguments(self, row: Row, inputs: Sequence[Any]) -> list[Any]:
+        """Returns the inputs as a traced body takes them: static ones as Python values, others as tensors."""
+        result: list[Any] = []
+        for position, value in enumerate(inputs):
+            if row.input_name(position) not in row.static or value is None:
+                result.append(self.tensor(value))
+            elif isinstance(value, Host):
+                result.append(value.array.tolist())
+            elif isinstance(value, Constant):
+                result.append(value.numpy().tolist())
+            else:
+                raise TraceError(f"input {row.input_name(position)} is computed from data")
+        return result
+
+    def tensor(self, value: Any) -> Any:
+        """Returns a value as a tensor argument: constants as real tensors, host numbers as a tensor made of them."""
+        if isinstance(value, Constant):
+            self._remember(value)
+            return value.value
+        if isinstance(value, Host):
+            dtype = torch.from_numpy(np.empty(0, value.dtype)).dtype
+            return self.tracer.F.tensor(value.array.tolist(), dtype=dtype)
+        return value
+
+    def attribute_values(self, node: ir.Node, row: Row) -> dict[str, Any]:
+        """Returns the node's attributes as the body takes them.
+
+        Raises:
+            OperatorError: an attribute that the row does not know, or one that it needs is missing.
+        """
+        values = {}
+        for name, attribute in node.attributes.items():
+            if attribute.is_ref():
+                referred = self.attributes.get(attribute.ref_attr_name or "")
+                if referred is None:
+                    continue
+                attribute = referred
+            if name not in row.attributes:
+                raise OperatorError(f"attribute {name!r} is unknown to this revision of the operator.")
+            values[name] = self._attribute(attribute)
+        missing = [name for name, default in row.attributes.items() if default is REQUIRED and name not in values]
+        if missing:
+            raise OperatorError(f"attribute {missing[0]!r} is missing.")
+        return values
+
+    def _attribute(self, attribute: ir.Attr) -> Any:
+        value = attribute.value
+        if attribute.type == ir.AttributeType.FLOAT:
+            return self._float(value)
+        if attribute.type == ir.AttributeType.FLOATS:
+            return [self._float(item) for item in value]
+        if attribute.type in (ir.AttributeType.INTS, ir.AttributeType.STRINGS):
+            return list(value)
+        if attribute.type == ir.AttributeType.TENSOR:
+            return Constant("", ir.DataType(value.dtype), value).value
+        return value
+
+    def _float(self, value: float) -> float:
+        """Returns the shortest decimal that is the same float32, which is what the author wrote."""
+        return float(str(np.float32(value)))
+
+    def _check_inputs(self, row: Row, inputs: list[Any]) -> None:
+        """Refuses more inputs than the operator has, and fewer than it needs; leaves out trailing absent ones."""
+        while inputs and inputs[-1] is None and not row.variadic:
+            inputs.pop()
+        if len(inputs) > len(row.inputs) and not row.variadic:
+            raise OperatorError(f"it has {len(inputs)} inputs, the operator takes at most {len(row.inputs)}.")
+        for position, (name, default) in enumerate(row.inputs.items()):
+            needed = default is REQUIRED and not (row.variadic and position == len(row.inputs) - 1)
+            if needed and (position >= len(inputs) or inputs[position] is None):
+                raise OperatorError(f"input {name!r} is missing.")
+
+    def _facts(self, node: ir.Node, row: Row, inputs: Sequence[Any]) -> dict[str, Any]:
+        facts: dict[str, Any] = {}
+        if "_outputs" in row.facts:
+            facts["_outputs"] = len(node.outputs)
+        if "_types" in row.facts:
+            facts["_types"] = [None if v is None else self.owner.plan.type_name(v) for v in node.inputs]
+        if "_output_types" in row.facts:
+            facts["_output_types"] = [self.owner.plan.type_name(v) for v in node.outputs]
+        return facts
+
+    def _host(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+        """Evaluates the row on numbers computed from shapes."""
+        assert row.host is not None
+        arrays = []
+        for value in inputs:
+            if isinstance(value, Constant):
+                if math.prod(value.shape) > 4096:
+                    raise TraceError("a large constant among numbers computed from shapes")
+                arrays.append(value.numpy().astype(object))
+            else:
+                arrays.append(None if value is None else value.array)
+        dtypes = [None if v is None else v.dtype if isinstance(v, Host) else v.numpy().dtype for v in inputs]
+        results = row.host(*arrays, **attributes)
+        several = isinstance(results, tuple)
+        settled = [self._host_value(array, dtypes, row) for array in (results if several else (results,))]
+        return tuple(settled) if several else settled[0]
+
+    def _host_value(self, array: Any, dtypes: Sequence[Any], row: Row) -> Any:
+        array = np.asarray(array)
+        if array.dtype != object:
+            dtype = array.dtype
+        else:
+            first = next((v.values[0] if isinstance(v, Dim) else v for v in array.flat), 0)
+            if isinstance(first, (bool, np.bool_)):
+                dtype = np.dtype(bool)
+            else:
+                dtype = next(d for d in reversed(dtypes) if d is not None and d != np.dtype(bool))
+                if np.issubdtype(dtype, np.integer) and isinstance(first, float):
+                    dtype = np.dtype(np.float32)
+        return Host(array.astype(object), dtype)
+
+    def _settle(self, value: Any) -> Any:
+        """Returns a result as the scope holds it: numbers that turned out to be constant become a constant."""
+        if isinstance(value, Host) and not any(isinstance(item, Dim) for item in value.array.flat):
+            return Constant.of(torch.from_numpy(value.array.astype(value.dtype)))
+        if isinstance(value, (torch.Tensor, np.ndarray)):
+            constant = Constant.of(value)
+            origin = self._origin(value)
+            if origin is not None:
+                constant.name, constant.weight = origin.name, origin.weight
+            return constant
+        if isinstance(value, list) and not is_traced(value):
+            return value
+        return value
+
+    def _fold(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+        """Evaluates a node whose inputs are all known."""
+        values = self.arguments(row, inputs)
+        if row.static and not row.opaque:
+            self._check_size(row, values, attributes)
+        with torch.no_grad():
+            result = row.body(torch, *values, **attributes)
+        weights = [v for v in inputs if isinstance(v, Constant) and v.weight]
+        for item in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(item, torch.Tensor) and weights and item.is_floating_point():
+                self.by_memory.setdefault(item.untyped_storage().data_ptr(), weights[0])
+        return result
+
+    def _check_size(self, row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> None:
+        small = all(v.numel() < 1 << 16 for v in values if isinstance(v, torch.Tensor))
+        if not small:
+            return
+        try:
+            with torch.device("meta"):
+                metas = [v.to("meta") if isinstance(v, torch.Tensor) else v for v in values]
+                result = row.body(torch, *metas, **attributes)
+        except OperatorError:
+            raise
+        except Exception:
+            return  # the body needs the values; nothing of that kind makes large results
+        items = result if isinstance(result, (tuple, list)) else (result,)
+        total = sum(item.numel() * item.element_size() for item in items if isinstance(item, torch.Tensor))
+        if total > MAX_CONSTANT_BYTES:
+            raise OperatorError(
+                f"it makes a constant of {total >> 20} MiB, the limit is {MAX_CONSTANT_BYTES >> 20} MiB."
+            )
+
+    def _opaque(self, node: ir.Node, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+        """Records the node as one call of its operator on run time values."""
+        arguments = []
+        for position, value in enumerate(inputs):
+            static = row.input_name(position) in row.static
+            if isinstance(value, Constant) and static:
+                arguments.append(value.numpy().tolist())
+            elif isinstance(value, Host) and static:
+                arguments.append(value.array.tolist())
+            else:
+                arguments.append(self.tensor(value))
+        specs = [self._spec_of(node, row, index, value, inputs) for index, value in enumerate(node.outputs)]
+        function = getattr(functional, functional.name_of(row))
+        return self.tracer.call_opaque(
+            function, tuple(arguments), attributes, specs[0] if len(specs) == 1 else tuple(specs)
+        )
+
+    def _spec_of(self, node: ir.Node, row: Row, index: int, value: ir.Value, inputs: Sequence[Any]) -> Spec | None:
+        """Returns what the file, or the operator's schema, says of an output: its dtype, perhaps its rank."""
+        kind, container, rank = self.owner.plan.output_type(node, index, self.opsets.get(node.domain, 1), inputs)
+        if container or kind == ir.DataType.STRING:
+            return None
+        dtype = None if kind is None else torch_dtype(kind)
+        dims = value.shape
+        if dims is None and rank is None:
+            return Spec(None, dtype)
+        columns = []
+        for dim in dims if dims is not None else [None] * (rank or 0):
+            columns.append((dim,) * self.tracer.points if isinstance(dim, int) else self.tracer.fresh_dimension())
+        return Spec(tuple(zip(*columns, strict=True)) if columns else ((),) * self.tracer.points, dtype)
+
+    def call_function(self, node: ir.Node, function: ir.Function, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Imports a call of a function as a submodule named after it."""
+        child = Tracer(self.tracer.points, self.tracer)
+        scope = Scope()
+        for value, known in zip(function.inputs, inputs, strict=False):
+            scope[value] = known
+        for value in list(function.inputs)[len(inputs) :]:
+            scope[value] = None
+        opsets = {**self.opsets, **function.opset_imports}
+        walk = Walk(self.owner, child, scope, function, opsets)
+        own = {name: attr for name, attr in node.attributes.items() if not attr.is_ref()}
+        for name, attr in node.attributes.items():
+            if attr.is_ref() and attr.ref_attr_name in self.attributes:
+                own[name] = self.attributes[attr.ref_attr_name or ""]
+        walk.attributes = {**{n: a for n, a in function.attributes.items() if a.value is not None}, **own}
+        outputs = walk.run()
+        return self.call_graph(child, outputs, [identifier(function.name)], len(node.outputs))
+
+    def call_graph(self, child: Tracer, outputs: Sequence[Any], name: list[str], wanted: int) -> Sequence[Any]:
+        """Makes the module of a traced inner graph and records a call of it; known outputs stay known."""
+        outputs = list(outputs)[:wanted]
+        live = [i for i, value in enumerate(outputs) if is_traced(value)]
+        results = list(outputs)
+        if live:
+            specs = tuple(getattr(outputs[i], "spec", None) for i in live)
+            module = child.finish(tuple(outputs[i] for i in live), name[-1])
+            values = self.tracer.call_module(name, module, tuple(child.captured), specs)
+            for i, value in zip(live, values, strict=True):
+                results[i] = value
+        return results
+
+    # Names and roles of constants, asked for by the tracer.
+
+    def _remember(self, constant: Constant) -> None:
+        value = constant.value
+        if isinstance(value, torch.Tensor):
+            self.by_memory.setdefault(value.untyped_storage().data_ptr(), constant)
+
+    def _origin(self, tensor: Any) -> Constant | None:
+        return self.by_memory.get(tensor.untyped_storage().data_ptr()) if isinstance(tensor, torch.Tensor) else None
+
+    def _inline(self, tensor: torch.Tensor) -> bool:
+        origin = self._origin(tensor)
+        return origin is None or not origin.weight or is_generated(origin.name)
+
+    def _constant_name(self, tensor: torch.Tensor, hint: str) -> tuple[list[str], bool, bool]:
+        origin = self._origin(tensor)
+        if origin is not None and origin.name:
+            return split_path(origin.name), origin.weight, True
+        assert self.node is not None
+        steps = split_path(self.node.name or self.node.op_type.lower())
+        return [*steps[:-1], f"{steps[-1]}_constant"], False, origin is not None
+
+    def _layer_name(self, layer: Layer) -> list[str]:
+        assert self.node is not None
+        weight = layer.state.get("weight")
+        origin = self._origin(weight) if weight is not None else None
+        if origin is not None and not is_generated(origin.name):
+            steps = split_path(origin.name)
+            if len(steps) > 1 and steps[-1] == "weight":
+                return steps[:-1]
+        if self.node.name:
+            steps = split_path(self.node.name)
+            if len(steps) > 1 and steps[-1].split("_")[0] == self.node.op_type:
+                return steps[:-1]
+            return steps
+        return [f"{self.node.op_type.lower()}_{self.step}"]
+
+
+def is_generated(name: str) -> bool:
+    """Returns whether an exporter made up an initializer's name, so that it is no weight of the author's."""
+    last = name.rsplit("/", 1)[-1]
+    return (
+        not name or last.isdigit() or "::" in name or last.startswith(("val_", "Constant", "const_", "scalar_tensor"))
+    )
+
+
+def _is_sequence(node: ir.Node, row: Row) -> bool:
+    """Returns whether a Python list is the node's one output rather than a list of outputs."""
+    return len(node.outputs) == 1 and node.op_type.startswith("Sequence") or node.op_type == "SplitToSequence"
+
+
+def _used_inside(value: ir.Value, graph: ir.Graph | ir.Function) -> bool:
+    """Returns whether a subgraph inside `graph` uses `value`."""
+    return any(use.node.graph is not graph for use in value.uses())
+
+
+__all__ = ["Opaque", "Scope", "Walk", "import_graph", "node_name"]

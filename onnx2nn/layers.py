@@ -1,0 +1,277 @@
+"""The `torch.nn` layers that a functional call with constant weights stands for.
+
+A row body writes `F.nn.functional.conv2d(x, weight, ...)`; where the weights are constants the tracer asks `layer_for`
+and records a call of `nn.Conv2d` holding them instead. The functional and the layer mean the same, so rows and layers
+know nothing of each other.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer still to be built.
+
+    Attributes:
+        kind: the `nn.Module` subclass.
+        config: its constructor's arguments.
+        state: its parameters and buffers by name; None where the layer has none of that name.
+        inputs: the positional arguments of its call.
+    """
+
+    kind: type[nn.Module]
+    config: dict[str, Any]
+    state: dict[str, torch.Tensor | None]
+    inputs: tuple[Any, ...]
+
+    def build(self) -> nn.Module:
+        """Returns the layer with its weights; its own initialisation is skipped (it would be thrown away)."""
+        if not self.state:
+            return self.kind(**self.config)
+        module = _uninitialised(self.kind)(**self.config, device="meta")
+        module.__class__ = self.kind
+        for name, tensor in self.state.items():
+            if tensor is None:
+                continue
+            if name in module._buffers or isinstance(tensor, nn.Parameter):
+                setattr(module, name, tensor)
+            else:
+                setattr(module, name, nn.Parameter(tensor))
+        if "num_batches_tracked" in module._buffers:
+            module.num_batches_tracked = torch.zeros((), dtype=torch.int64)
+        return module
+
+
+@functools.cache
+def _uninitialised(kind: type[nn.Module]) -> type[nn.Module]:
+    """Returns `kind` without its random initialisation, which costs more than all else in building a layer."""
+    return type(kind.__name__, (kind,), {"reset_parameters": lambda self: None, "__module__": kind.__module__})
+
+
+_LAYERS: dict[Any, tuple[inspect.Signature, Callable[..., Layer | None]]] = {}
+
+
+def _layer(function: Any) -> Callable[[Callable[..., Layer | None]], Callable[..., Layer | None]]:
+    def add(make: Callable[..., Layer | None]) -> Callable[..., Layer | None]:
+        _LAYERS[function] = (inspect.signature(make), make)
+        return make
+
+    return add
+
+
+def layer_for(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer | None:
+    """Returns the layer that the call `function(*args, **kwargs)` stands for, None where it stands for none.
+
+    Constants among the arguments are real `torch.Tensor`s; anything else that is a tensor is the caller's own type.
+    """
+    entry = _LAYERS.get(function)
+    if entry is None:
+        return None
+    signature, make = entry
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        return None
+    return make(*bound.args, **bound.kwargs)
+
+
+def _constant(*tensors: Any) -> bool:
+    return all(tensor is None or isinstance(tensor, torch.Tensor) for tensor in tensors)
+
+
+def _conv(kind: type[nn.Module]) -> Callable[..., Layer | None]:
+    def make(
+        input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    ) -> Layer | None:
+        if not isinstance(weight, torch.Tensor) or not _constant(bias) or not weight.is_floating_point():
+            return None
+        kernel = tuple(weight.shape[2:])
+        config = dict(in_channels=weight.shape[1] * groups, out_channels=weight.shape[0], kernel_size=kernel)
+        config |= dict(stride=stride, padding=padding, dilation=dilation, groups=groups, bias=bias is not None)
+        return Layer(kind, config, {"weight": weight, "bias": bias}, (input,))
+
+    return make
+
+
+def _conv_transpose(kind: type[nn.Module]) -> Callable[..., Layer | None]:
+    def make(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Layer | None:
+        if not isinstance(weight, torch.Tensor) or not _constant(bias) or not weight.is_floating_point():
+            return None
+        kernel = tuple(weight.shape[2:])
+        config = dict(in_channels=weight.shape[0], out_channels=weight.shape[1] * groups, kernel_size=kernel)
+        config |= dict(stride=stride, padding=padding, output_padding=output_padding, groups=groups, dilation=dilation)
+        config["bias"] = bias is not None
+        return Layer(kind, config, {"weight": weight, "bias": bias}, (input,))
+
+    return make
+
+
+for _function, _kind in ((F.conv1d, nn.Conv1d), (F.conv2d, nn.Conv2d), (F.conv3d, nn.Conv3d)):
+    _layer(_function)(_conv(_kind))
+for _function, _kind in (
+    (F.conv_transpose1d, nn.ConvTranspose1d),
+    (F.conv_transpose2d, nn.ConvTranspose2d),
+    (F.conv_transpose3d, nn.ConvTranspose3d),
+):
+    _layer(_function)(_conv_transpose(_kind))
+
+
+@_layer(F.linear)
+def _linear(input: Any, weight: Any, bias: Any = None) -> Layer | None:
+    if not isinstance(weight, torch.Tensor) or not _constant(bias) or weight.ndim != 2:
+        return None
+    if not weight.is_floating_point() or (bias is not None and tuple(bias.shape) != (weight.shape[0],)):
+        return None
+    config = dict(in_features=weight.shape[1], out_features=weight.shape[0], bias=bias is not None)
+    return Layer(nn.Linear, config, {"weight": weight, "bias": bias}, (input,))
+
+
+@_layer(F.batch_norm)
+def _batch_norm(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Layer | None:
+    kinds = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+    state = dict(weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
+    if training or input.ndim not in kinds or not all(isinstance(t, torch.Tensor) for t in state.values()):
+        return None
+    config = dict(num_features=weight.shape[0], eps=eps, momentum=momentum)
+    return Layer(kinds[input.ndim], config, state, (input,))
+
+
+@_layer(F.instance_norm)
+def _instance_norm(
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Layer | None:
+    kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
+    state = dict(weight=weight, bias=bias)
+    if input.ndim not in kinds or not all(isinstance(t, torch.Tensor) for t in state.values()):
+        return None
+    if running_mean is not None or running_var is not None or not use_input_stats:
+        return None
+    config = dict(num_features=weight.shape[0], eps=eps, momentum=momentum, affine=True)
+    return Layer(kinds[input.ndim], config, state, (input,))
+
+
+@_layer(F.group_norm)
+def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Layer | None:
+    if not isinstance(weight, torch.Tensor) or not isinstance(bias, torch.Tensor):
+        return None
+    config = dict(num_groups=num_groups, num_channels=weight.shape[0], eps=eps)
+    return Layer(nn.GroupNorm, config, {"weight": weight, "bias": bias}, (input,))
+
+
+@_layer(F.layer_norm)
+def _layer_norm(
+    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Layer | None:
+    if not isinstance(weight, torch.Tensor) or not _constant(bias):
+        return None
+    config = dict(normalized_shape=tuple(normalized_shape), eps=eps, bias=bias is not None)
+    return Layer(nn.LayerNorm, config, {"weight": weight, "bias": bias}, (input,))
+
+
+@_layer(F.rms_norm)
+def _rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Layer | None:
+    if not isinstance(weight, torch.Tensor):
+        return None
+    config = dict(normalized_shape=tuple(normalized_shape), eps=eps)
+    return Layer(nn.RMSNorm, config, {"weight": weight}, (input,))
+
+
+@_layer(F.prelu)
+def _prelu(input: Any, weight: Any) -> Layer | None:
+    if not isinstance(weight, torch.Tensor) or weight.ndim != 1 or not weight.is_floating_point():
+        return None
+    return Layer(nn.PReLU, dict(num_parameters=weight.shape[0]), {"weight": weight}, (input,))
+
+
+@_layer(F.embedding)
+def _embedding(
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Layer | None:
+    if not isinstance(weight, torch.Tensor) or weight.ndim != 2 or not weight.is_floating_point():
+        return None
+    if max_norm is not None or scale_grad_by_freq or sparse or padding_idx is not None:
+        return None
+    config = dict(num_embeddings=weight.shape[0], embedding_dim=weight.shape[1])
+    return Layer(nn.Embedding, config, {"weight": weight}, (input,))
+
+
+@_layer(F.dropout)
+def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Layer | None:
+    if training or inplace:
+        return None
+    return Layer(nn.Dropout, dict(p=p), {}, (input,))
+
+
+def _recurrent(kind: type[nn.RNNBase], **fixed: Any) -> Callable[..., Layer | None]:
+    def make(
+        input: Any,
+        hx: Any,
+        params: Any,
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Layer | None:
+        if not all(isinstance(p, torch.Tensor) for p in params) or train:
+            return None
+        config = dict(input_size=params[0].shape[1], hidden_size=params[1].shape[1], num_layers=num_layers, **fixed)
+        config |= dict(bias=has_biases, batch_first=batch_first, dropout=dropout, bidirectional=bidirectional)
+        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh") if has_biases else ("weight_ih", "weight_hh")
+        names = [
+            f"{name}_l{layer}{suffix}"
+            for layer in range(num_layers)
+            for suffix in ("", "_reverse")[: 1 + bidirectional]
+            for name in kinds
+        ]
+        return Layer(kind, config, dict(zip(names, params, strict=True)), (input, hx))
+
+    return make
+
+
+_layer(torch.lstm)(_recurrent(nn.LSTM))
+_layer(torch.gru)(_recurrent(nn.GRU))
+_layer(torch.rnn_tanh)(_recurrent(nn.RNN, nonlinearity="tanh"))
+_layer(torch.rnn_relu)(_recurrent(nn.RNN, nonlinearity="relu"))

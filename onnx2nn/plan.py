@@ -1,0 +1,240 @@
+"""What a model needs of the op table, and what of it is not there: found without importing anything."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx import defs
+
+from onnx2nn.errors import OperatorError, Problem
+from onnx2nn.table import Row, Table, load_rows
+
+ADVICE = "Register a body for it with onnx2nn.register(...)."
+
+
+@dataclass
+class Report:
+    """What `check` found.
+
+    Attributes:
+        operators: how many nodes each operator has, by `domain::name`.
+        problems: what cannot be imported; empty where `load` will find every operator it needs.
+    """
+
+    operators: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every operator of the model is known."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        head = f"{sum(self.operators.values())} nodes of {len(self.operators)} operators"
+        if self.ok:
+            return f"{head}, all of them known."
+        return "\n".join([f"{head}; unknown:", *(f"  {problem}" for problem in self.problems)])
+
+
+@functools.cache
+def schema_of(domain: str, operator: str, version: int) -> defs.OpSchema | None:
+    """Returns the schema of an operator in an opset, None where onnx knows none."""
+    try:
+        return defs.get_schema(operator, version, domain)
+    except defs.SchemaError:
+        return None
+
+
+TypeOf = tuple["ir.DataType | None", str]
+"""An element type (None: unknown) and what holds it: `""` a tensor, else `seq`, `optional` or `map`."""
+
+_UNKNOWN: TypeOf = (None, "")
+_NAMES = {str(kind.name).lower(): kind for kind in ir.DataType} | {"double": ir.DataType.DOUBLE}
+
+
+def _parse_type(text: str) -> TypeOf:
+    """Returns what a schema's type string such as `seq(tensor(float))` says."""
+    container = text.split("(")[0]
+    inner = text.replace(")", "").split("(")[-1].split(",")[-1].strip()
+    return _NAMES.get(inner), "" if container == "tensor" else container
+
+
+def _type_of(value: ir.Value) -> TypeOf:
+    kind = value.type
+    if kind is None:
+        return (ir.DataType(value.const_value.dtype), "") if value.const_value is not None else _UNKNOWN
+    if isinstance(kind, ir.SequenceType):
+        return kind.dtype, "seq"
+    if isinstance(kind, ir.OptionalType):
+        return kind.dtype, "optional"
+    return kind.dtype, ""
+
+
+class Plan:
+    """The row or function that every node of a model is imported with, and the types of its values."""
+
+    def __init__(self, model: ir.Model, table: Table):
+        self.model, self.table = model, table
+        self._types: dict[ir.Value, TypeOf] | None = None
+        self._schema_functions: dict[Any, ir.Function | None] = {}
+
+    def find(self, node: ir.Node, version: int) -> Row | ir.Function:
+        """Returns the model's own function, the table's row, or the schema's function body for `node`, in this order.
+
+        Raises:
+            OperatorError: there is none.
+        """
+        if self.model.functions:
+            function = self.model.functions.get((node.domain, node.op_type, node.overload))
+            if function is not None:
+                return function
+        row = self.table.find(node.domain, node.op_type, version)
+        if row is not None:
+            return row
+        function = self._schema_function(node, version)
+        if function is not None:
+            return function
+        raise OperatorError(self._reason(node, version))
+
+    def _reason(self, node: ir.Node, version: int) -> str:
+        revisions = self.table.revisions(node.domain, node.op_type)
+        if revisions:
+            return f"known from opset {revisions[0].since} on, the model uses opset {version}."
+        return f"there is no such operator in the op table. {ADVICE}"
+
+    def _schema_function(self, node: ir.Node, version: int) -> ir.Function | None:
+        schema = schema_of(node.domain, node.op_type, version)
+        if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+            return None
+        types = tuple(None if v is None else self.type_name(v) for v in node.inputs)
+        attributes = str(sorted((name, str(attr.value)) for name, attr in node.attributes.items()))
+        key = (schema.domain, schema.name, schema.since_version, types, len(node.outputs), attributes)
+        if key not in self._schema_functions:
+            self._schema_functions[key] = self._expand(schema, node, version, types)
+        return self._schema_functions[key]
+
+    def _expand(
+        self, schema: defs.OpSchema, node: ir.Node, version: int, types: Sequence[str | None]
+    ) -> ir.Function | None:
+        if schema.has_function:
+            proto = onnx.FunctionProto()
+            body = (
+                schema.function_body
+                if isinstance(schema.function_body, bytes)
+                else schema.function_body.SerializeToString()
+            )
+            proto.ParseFromString(body)
+        else:
+            inputs = []
+            for name in types:
+                proto_type = onnx.TypeProto()
+                if name is not None:
+                    proto_type.tensor_type.elem_type = int(ir.DataType[name])
+                inputs.append(proto_type.SerializeToString())
+            body = schema.get_context_dependent_function_with_opset_version(
+                version, ir.to_proto(node).SerializeToString(), inputs
+            )
+            if not body:
+                return None
+            proto = onnx.FunctionProto.FromString(body)
+        if not proto.opset_import:
+            proto.opset_import.add(domain=node.domain, version=version)
+        proto.name = proto.name or node.op_type
+        return ir.from_proto(proto)
+
+    def type_name(self, value: ir.Value) -> str | None:
+        """Returns the name of a value's ONNX element type (`"INT4"`), None where nothing tells it."""
+        kind = self._type(value)[0]
+        return None if kind is None else kind.name
+
+    def _type(self, value: ir.Value) -> TypeOf:
+        direct = _type_of(value)
+        if direct[0] is not None or direct[1]:
+            return direct
+        if self._types is None:
+            self._types = {}
+            for graph in (self.model.graph, *self.model.functions.values()):
+                self._infer_types(graph, dict(self.model.graph.opset_imports))
+        return self._types.get(value, _UNKNOWN)
+
+    def _infer_types(self, graph: ir.Graph | ir.Function, opsets: Mapping[str, int]) -> None:
+        assert self._types is not None
+        opsets = {**opsets, **getattr(graph, "opset_imports", {})}
+        for node in graph.all_nodes() if hasattr(graph, "all_nodes") else graph:
+            for index, value in enumerate(node.outputs):
+                known = _type_of(value)
+                if known[0] is None and not known[1]:
+                    known = self._schema_type(node, index, opsets.get(node.domain, 1))
+                self._types[value] = known
+
+    def _schema_type(self, node: ir.Node, index: int, version: int) -> TypeOf:
+        """Returns what the operator's schema, its inputs' types and its attributes say of an output's type."""
+        for name in ("to", "dtype", "output_dtype"):
+            attribute = node.attributes.get(name)
+            if attribute is not None and isinstance(attribute.value, int) and attribute.value:
+                return ir.DataType(attribute.value), ""
+        if node.op_type == "Constant" and "value" in node.attributes:
+            return ir.DataType(node.attributes["value"].value.dtype), ""
+        schema = schema_of(node.domain, node.op_type, version)
+        if schema is None or not schema.outputs:
+            return _UNKNOWN
+        text = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
+        if "(" in text:
+            return _parse_type(text)
+        for position, value in enumerate(node.inputs):
+            formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+            if value is not None and formal.type_str == text:
+                return self._types.get(value, _type_of(value)) if self._types is not None else _type_of(value)
+        allowed = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == text), [])
+        parsed = {_parse_type(item) for item in allowed}
+        if len(parsed) == 1:
+            return parsed.pop()
+        containers = {container for _, container in parsed}
+        return None, containers.pop() if len(containers) == 1 else ""
+
+    def output_type(
+        self, node: ir.Node, index: int, version: int, inputs: Sequence[Any]
+    ) -> tuple[ir.DataType | None, str, int | None]:
+        """Returns an output's element type, what holds it (`""`: a tensor) and its rank, None where unknown."""
+        value = node.outputs[index]
+        kind, container = self._type(value)
+        rank = None if value.shape is None else len(value.shape)
+        return kind, container, rank
+
+
+def plan(model: ir.Model) -> Plan:
+    """Returns the plan of `model`; that nodes may have no row shows when they are looked up."""
+    return Plan(model, load_rows())
+
+
+def report(model: ir.Model) -> Report:
+    """Returns what the model needs, and every operator of it that the table lacks."""
+    result = Report()
+    found = plan(model)
+    problems: dict[tuple[str, str, int], Problem] = {}
+    for node, version in _nodes(model):
+        result.operators[f"{node.domain or 'ai.onnx'}::{node.op_type}"] += 1
+        try:
+            found.find(node, version)
+        except OperatorError as error:
+            key = (node.domain, node.op_type, version)
+            problem = problems.setdefault(key, Problem(node.op_type, node.domain, version, str(error), ""))
+            name = node.name or next((output.name for output in node.outputs if output.name), "?")
+            problem.nodes.append(name or "?")
+    result.problems = list(problems.values())
+    return result
+
+
+def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
+    opsets = model.graph.opset_imports
+    for node in model.graph.all_nodes():
+        yield node, opsets.get(node.domain, 1)
+    for function in model.functions.values():
+        for node in function.all_nodes():
+            yield node, {**opsets, **function.opset_imports}.get(node.domain, 1)

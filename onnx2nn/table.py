@@ -1,0 +1,194 @@
+"""The op table: one row for each form an ONNX operator has had, its meaning a plain Python function.
+
+A row's function takes a namespace `F` (`torch`, or OneFlow behind torch's names), then the operator's inputs in schema
+order, then its attributes as keyword-only parameters with the schema's defaults::
+
+    @op("Gemm", 7)
+    def gemm(F, A, B, C=None, *, alpha=1.0, beta=1.0, transA=0, transB=0): ...
+
+It is callable on real tensors. A row is valid from its revision (`since`) until the next row of the same operator.
+Keyword-only parameters that start with an underscore are not attributes but facts about the node, see `FACTS`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import pkgutil
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+REQUIRED: Any = inspect.Parameter.empty
+"""Stands for "no default" in `Row.inputs` and `Row.attributes`."""
+
+FACTS = ("_outputs", "_types", "_output_types")
+"""What a body may ask about its node.
+
+`_outputs`: how many outputs the node declares; `_types`: element type names of the inputs (`"INT4"`, None where
+unknown), `_output_types`: those of the outputs. They matter where torch's dtype says less than ONNX's.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One form of one operator.
+
+    Attributes:
+        domain: `""` for ai.onnx.
+        operator: ONNX operator name.
+        since: the revision from which the signature and the meaning hold.
+        body: `body(F, *inputs, **attributes)`; returns one value, or a tuple where the operator has several outputs.
+        static: inputs that must be known as Python values (numbers or nested lists) when the body runs.
+        host: the operator on numpy object arrays of Python and symbolic numbers; same signature without `F`.
+        reads_shape: only the shape of its input matters: `host` gets the tensor itself and reads its `shape`.
+        opaque: the body loops over data or returns data dependent shapes: it is called as one function at run time.
+        region: one of its attributes is a graph; the body takes it as a callable.
+        random: two calls with equal inputs differ, so that it is never evaluated at import.
+    """
+
+    domain: str
+    operator: str
+    since: int
+    body: Callable[..., Any]
+    static: frozenset[str] = frozenset()
+    host: Callable[..., Any] | None = None
+    reads_shape: bool = False
+    opaque: bool = False
+    region: bool = False
+    random: bool = False
+
+    @cached_property
+    def _parameters(self) -> list[inspect.Parameter]:
+        return list(inspect.signature(self.body).parameters.values())[1:]
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        """Input names in order with their defaults (`REQUIRED` or None); a variadic one has the default `REQUIRED`."""
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        return {p.name: p.default for p in self._parameters if p.kind in kinds}
+
+    @cached_property
+    def variadic(self) -> bool:
+        """Whether the last input takes any number of values."""
+        return any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in self._parameters)
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """Attribute names with their defaults; `REQUIRED` where the schema has none and demands one."""
+        keywords = (p for p in self._parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
+        return {p.name: p.default for p in keywords if not p.name.startswith("_")}
+
+    @cached_property
+    def facts(self) -> tuple[str, ...]:
+        """The names out of `FACTS` that the body asks for."""
+        return tuple(p.name for p in self._parameters if p.name in FACTS)
+
+    def input_name(self, position: int) -> str:
+        """Returns the schema's name of the input at `position`, a variadic name serving all positions from its own on."""
+        names = list(self.inputs)
+        return names[min(position, len(names) - 1)]
+
+    def __str__(self) -> str:
+        return f"{self.domain + '::' if self.domain else ''}{self.operator}-{self.since}"
+
+
+class Table:
+    """Rows by domain, operator and revision."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], list[Row]] = {}
+
+    def add(self, row: Row) -> None:
+        """Adds `row`; a row of the same operator and revision is replaced."""
+        rows = [other for other in self._rows.get((row.domain, row.operator), []) if other.since != row.since]
+        self._rows[row.domain, row.operator] = sorted([*rows, row], key=lambda r: r.since)
+
+    def remove(self, row: Row) -> None:
+        """Removes `row`."""
+        self._rows[row.domain, row.operator].remove(row)
+
+    def find(self, domain: str, operator: str, version: int) -> Row | None:
+        """Returns the row that gives `operator` its meaning in opset `version` of `domain`, None where there is none."""
+        rows = self._rows.get((domain, operator), [])
+        index = bisect_right([row.since for row in rows], version)
+        return rows[index - 1] if index else None
+
+    def revisions(self, domain: str, operator: str) -> list[Row]:
+        """Returns all rows of an operator, oldest first."""
+        return list(self._rows.get((domain, operator), []))
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for key in sorted(self._rows) for row in self._rows[key])
+
+
+TABLE = Table()
+
+
+def op(
+    operator: str,
+    since: int,
+    *,
+    domain: str = "",
+    static: Sequence[str] = (),
+    host: Callable[..., Any] | None = None,
+    reads_shape: bool = False,
+    opaque: bool = False,
+    region: bool = False,
+    random: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes the decorated function the row of `operator` from revision `since` on; see `Row` for the other arguments."""
+
+    def add(body: Callable[..., Any]) -> Callable[..., Any]:
+        TABLE.add(Row(domain, operator, since, body, frozenset(static), host, reads_shape, opaque, region, random))
+        return body
+
+    return add
+
+
+@contextlib.contextmanager
+def _undo(row: Row, hidden: list[Row]) -> Iterator[Row]:
+    try:
+        yield row
+    finally:
+        TABLE.remove(row)
+        for old in hidden:
+            TABLE.add(old)
+
+
+def register(
+    domain: str, operator: str, since: int = 1, **options: Any
+) -> Callable[[Callable[..., Any]], contextlib.AbstractContextManager[Row]]:
+    """Adds a row from outside: `onnx2nn.register("my.domain", "MyOp")(body)`.
+
+    Args:
+        domain: operator domain as it stands in the file, `""` for ai.onnx.
+        operator: operator name.
+        since: the first opset version of the domain that the body serves.
+        **options: `static`, `opaque`, `random`, `host` as in `Row`.
+
+    Returns:
+        A function that takes the body and gives a context manager; leaving it (`with ...:`) undoes the registration,
+        not entering it keeps it.
+    """
+
+    def add(body: Callable[..., Any]) -> contextlib.AbstractContextManager[Row]:
+        load_rows()
+        hidden = [row for row in TABLE.revisions(domain, operator) if row.since == since]
+        op(operator, since, domain=domain, **options)(body)
+        row = TABLE.find(domain, operator, since)
+        assert row is not None
+        return _undo(row, hidden)
+
+    return add
+
+
+def load_rows() -> Table:
+    """Imports every family of `onnx2nn.ops`, so that the table is complete, and returns it."""
+    package = importlib.import_module("onnx2nn.ops")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"onnx2nn.ops.{module.name}")
+    return TABLE

@@ -1,0 +1,769 @@
+"""Records what row bodies do as a `torch.fx` graph.
+
+Inside a body a tensor is a `Tensor` of this module: its shape, rank and dtype are real, every operation on it becomes
+an fx node. Dimensions that may differ from call to call are `Dim`s. What a function does to shapes is found by running
+it on meta tensors at a few *sample points*: each dynamic dimension of the model takes one value a point, and a result's
+dimension that is the same at every point is static, any other is read from the tensor at run time (`x.size(i)`). No
+formula over shapes is guessed, so none can be wrong; a model without dynamic dimensions has one point.
+"""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from onnx2nn.layers import Layer, layer_for
+from onnx2nn.naming import Names
+from onnx2nn.shapes import RULES
+
+
+class TraceError(Exception):
+    """A body cannot be recorded here; it is then called as one function at run time."""
+
+
+class ShapeMismatch(TraceError):
+    """A recorded call fails on the shapes it gets at a sample point; the text is torch's own."""
+
+
+class Spec(NamedTuple):
+    """What is known of a tensor: its shape at every sample point, None where even the rank is unknown, and its dtype."""
+
+    shapes: tuple[tuple[int, ...], ...] | None
+    dtype: torch.dtype | None
+
+
+class Dim:
+    """A number that is known only at run time: a dynamic dimension, or what is computed from some.
+
+    It behaves like a Python int or float. `bool()` of a comparison answers where all sample points agree.
+    """
+
+    __slots__ = ("_make", "_node", "tracer", "values")
+
+    def __init__(self, tracer: Tracer, values: tuple[Any, ...], make: Callable[[], fx.Node]):
+        self.tracer, self.values, self._make = tracer, values, make
+        self._node: fx.Node | None = None
+
+    @property
+    def node(self) -> fx.Node:
+        """The fx node that computes it, recorded when first asked for."""
+        if self._node is None:
+            self._node = self._make()
+        return self._node
+
+    def __bool__(self) -> bool:
+        truths = {bool(value) for value in self.values}
+        if len(truths) > 1:
+            raise TraceError(f"a branch depends on a dynamic dimension (samples {self.values})")
+        return truths.pop()
+
+    def __index__(self) -> int:
+        raise TraceError(f"a dynamic dimension (samples {self.values}) is needed as a fixed number")
+
+    __int__ = __float__ = __index__
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"Dim{self.values}"
+
+    def __eq__(self, other: object) -> Any:
+        return self._compare(operator.eq, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compare(operator.ne, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compare(operator.lt, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._compare(operator.le, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compare(operator.gt, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compare(operator.ge, other)
+
+    def _compare(self, function: Callable[[Any, Any], bool], other: Any) -> Any:
+        if self is other:
+            return function(0, 0)
+        if not isinstance(other, (Dim, int, float, np.number)):
+            return NotImplemented
+        if not isinstance(other, Dim) and other < 0 and all(value >= 0 for value in self.values):
+            return function(0, -1)  # a size is never negative, so that `shape == -1` is settled for all sizes
+        return self.tracer.number(function, self, other)
+
+    def __neg__(self) -> Any:
+        return self.tracer.number(operator.neg, self)
+
+    def __abs__(self) -> Any:
+        return self if all(value >= 0 for value in self.values) else self.tracer.number(abs, self)
+
+    def __floor__(self) -> Any:
+        return self.tracer.number(math.floor, self)
+
+    def __ceil__(self) -> Any:
+        return self.tracer.number(math.ceil, self)
+
+    def __round__(self, digits: None = None) -> Any:
+        return self.tracer.number(round, self)
+
+
+def _arithmetic(name: str) -> None:
+    function = getattr(operator, name)
+
+    def forward(self: Dim, other: Any) -> Any:
+        return self.tracer.number(function, self, other) if _is_number(other) else NotImplemented
+
+    def reflected(self: Dim, other: Any) -> Any:
+        return self.tracer.number(function, other, self) if _is_number(other) else NotImplemented
+
+    setattr(Dim, f"__{name}__", forward)
+    setattr(Dim, f"__r{name}__", reflected)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (Dim, int, float, np.number, np.bool_))
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    _arithmetic(_name)
+
+_NEUTRAL = {(operator.add, 0), (operator.sub, 0), (operator.mul, 1), (operator.floordiv, 1)}
+_SELF_INVERSE = {operator.sub: 0, operator.floordiv: 1, operator.mod: 0}
+
+
+class Tensor:
+    """A tensor of the traced program; methods, operators and attributes are those of `torch.Tensor`."""
+
+    __slots__ = ("_shape", "node", "spec", "tracer")
+    __array_priority__ = 1000
+    __array__ = __array_interface__ = __array_struct__ = None  # numpy must not take it for an array
+
+    def __init__(self, tracer: Tracer, node: fx.Node, spec: Spec):
+        self.tracer, self.node, self.spec = tracer, node, spec
+        self._shape: tuple[Any, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The dimensions: an int where static, a `Dim` where dynamic."""
+        if self._shape is None:
+            if self.spec.shapes is None:
+                raise TraceError("the rank of a tensor is unknown")
+            self._shape = tuple(
+                self._dimension(i, values) for i, values in enumerate(zip(*self.spec.shapes, strict=True))
+            )
+        return self._shape
+
+    def _dimension(self, index: int, values: tuple[int, ...]) -> Any:
+        if len(set(values)) == 1:
+            return values[0]
+        return Dim(self.tracer, values, lambda: self.tracer.record("call_method", "size", (self, index)))
+
+    @property
+    def ndim(self) -> int:
+        """The rank."""
+        if self.spec.shapes is None:
+            raise TraceError("the rank of a tensor is unknown")
+        return len(self.spec.shapes[0])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The element type."""
+        if self.spec.dtype is None:
+            raise TraceError("the dtype of a tensor is unknown")
+        return self.spec.dtype
+
+    @property
+    def device(self) -> Any:
+        """The device at run time, for the `device=` of a factory function."""
+        return _Reference(self.tracer, self.tracer.record("call_function", getattr, (self, "device")))
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802 (torch's name)
+        """The matrix transposed."""
+        return self.tracer.call("call_method", "t", (self,), {})
+
+    @property
+    def mT(self) -> Tensor:  # noqa: N802 (torch's name)
+        """The last two dimensions swapped."""
+        return self.tracer.call("call_method", "transpose", (self, -2, -1), {})
+
+    @property
+    def real(self) -> Any:
+        """The real part."""
+        return self.tracer.call("call_function", torch.real, (self,), {})
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part."""
+        return self.tracer.call("call_function", torch.imag, (self,), {})
+
+    def dim(self) -> int:
+        """Returns the rank."""
+        return self.ndim
+
+    def size(self, index: int | None = None) -> Any:
+        """Returns the shape, or the dimension at `index`."""
+        return self.shape if index is None else self.shape[index]
+
+    def numel(self) -> Any:
+        """Returns the number of elements."""
+        return math.prod(self.shape)
+
+    def is_floating_point(self) -> bool:
+        """Returns whether the dtype is a floating point type."""
+        return self.dtype.is_floating_point
+
+    def is_complex(self) -> bool:
+        """Returns whether the dtype is complex."""
+        return self.dtype.is_complex
+
+    def element_size(self) -> int:
+        """Returns the bytes an element takes."""
+        return self.dtype.itemsize
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not callable(getattr(torch.Tensor, name, None)):
+            raise AttributeError(name)
+        if name in ("item", "tolist", "numpy"):
+            raise TraceError(f"the body reads the values of a tensor (.{name}())")
+        return lambda *args, **kwargs: self.tracer.call("call_method", name, (self, *args), kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.tracer.call("call_function", operator.getitem, (self, index), {})
+
+    def __len__(self) -> int:
+        return operator.index(self.shape[0])
+
+    def __iter__(self) -> Any:
+        return iter(self.unbind(0))
+
+    def __bool__(self) -> bool:
+        raise TraceError("a branch depends on the values of a tensor")
+
+    __index__ = __int__ = __float__ = __bool__
+    __hash__ = object.__hash__
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Records a call of torch that has one of these among its arguments."""
+        tracer = next(arg.tracer for arg in _leaves((args, kwargs or {})) if isinstance(arg, Tensor))
+        if getattr(torch.Tensor, getattr(function, "__name__", ""), None) is function:
+            return tracer.call("call_method", function.__name__, args, kwargs or {})
+        return tracer.call("call_function", function, args, kwargs or {})
+
+
+def _operators() -> None:
+    binary = [
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "matmul",
+        "and",
+        "or",
+        "xor",
+        "lshift",
+        "rshift",
+    ]
+    for name in binary:
+        function = getattr(operator, f"__{name}__")
+        function = getattr(operator, f"{name}_" if name in ("and", "or") else name, function)
+
+        def forward(self: Tensor, other: Any, function: Any = function) -> Any:
+            return self.tracer.call("call_function", function, (self, other), {})
+
+        def reflected(self: Tensor, other: Any, function: Any = function) -> Any:
+            return self.tracer.call("call_function", function, (other, self), {})
+
+        setattr(Tensor, f"__{name}__", forward)
+        setattr(Tensor, f"__r{name}__", reflected)
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+
+        def compare(self: Tensor, other: Any, function: Any = getattr(operator, name)) -> Any:  # noqa: B008
+            return self.tracer.call("call_function", function, (self, other), {})
+
+        setattr(Tensor, f"__{name}__", compare)
+    for name in ("neg", "invert", "abs"):
+
+        def unary(self: Tensor, function: Any = getattr(operator, name)) -> Any:  # noqa: B008
+            return self.tracer.call("call_function", function, (self,), {})
+
+        setattr(Tensor, f"__{name}__", unary)
+    # Tensor.__hash__ was removed by defining __eq__ in the class namespace only if done there; set here it stays.
+
+
+_operators()
+
+
+class _Reference:
+    """A run time value that is neither tensor nor number, such as a device."""
+
+    __slots__ = ("node", "tracer")
+
+    def __init__(self, tracer: Tracer, node: fx.Node):
+        self.tracer, self.node = tracer, node
+
+
+class Opaque:
+    """A run time value of which nothing is known but that it exists: a sequence, an optional, strings, a map."""
+
+    __slots__ = ("node", "tracer")
+
+    def __init__(self, tracer: Tracer, node: fx.Node):
+        self.tracer, self.node = tracer, node
+
+
+TRACED = (Tensor, Dim, Opaque, _Reference)
+
+
+def _leaves(value: Any) -> Iterable[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, slice):
+        yield from (value.start, value.stop, value.step)
+    else:
+        yield value
+
+
+def is_traced(value: Any) -> bool:
+    """Returns whether `value` is, or holds, something known only at run time."""
+    return any(isinstance(leaf, TRACED) for leaf in _leaves(value))
+
+
+_FACTORIES = {torch.zeros, torch.ones, torch.full, torch.arange, torch.empty, torch.eye, torch.tensor, torch.linspace}
+_FACTORIES |= {torch.hann_window, torch.hamming_window, torch.blackman_window, torch.scalar_tensor}
+_RANDOM = {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal}
+_NOT_TENSORS = {
+    torch.finfo,
+    torch.iinfo,
+    torch.is_tensor,
+    torch.promote_types,
+    torch.is_floating_point,
+    torch.is_complex,
+}
+_NOT_TENSORS |= {torch.can_cast, torch.broadcast_shapes, torch.get_default_dtype}
+_SCALAR_OPERATORS = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.pow: "**",
+    operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=",
+}  # fmt: skip
+_MAX_FOLDED = 1 << 16
+
+
+class Namespace:
+    """`torch` as row bodies see it while they are traced: a call with traced arguments is recorded, others run."""
+
+    def __init__(self, tracer: Tracer, module: ModuleType = torch):
+        self._tracer, self._module = tracer, module
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        if isinstance(value, ModuleType):
+            value = Namespace(self._tracer, value)
+        elif callable(value) and not isinstance(value, (torch.dtype, type)) and value not in _NOT_TENSORS:
+            value = self._recorder(value)
+        self.__dict__[name] = value
+        return value
+
+    def _recorder(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        tracer = self._tracer
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if function in (torch.numel,) and isinstance(args[0], Tensor):
+                return args[0].numel()
+            if is_traced((args, kwargs)) or function in _RANDOM:
+                return tracer.call("call_function", function, args, kwargs)
+            if function in _FACTORIES and tracer.infer("call_function", function, args, kwargs).numel > _MAX_FOLDED:
+                return tracer.call("call_function", function, args, kwargs)
+            return function(*args, **kwargs)
+
+        return call
+
+
+class _Known(NamedTuple):
+    """A result of `Tracer.infer`: one spec or a nested tuple of them."""
+
+    specs: Any
+
+    @property
+    def numel(self) -> int:
+        """Elements of a single result at its largest sample point."""
+        return max(math.prod(shape) for shape in self.specs.shapes)
+
+
+class Tracer:
+    """Builds one fx graph and the module tree its nodes refer to.
+
+    Args:
+        points: how many sample points the dynamic dimensions have.
+        parent: the tracer of the enclosing graph, for a subgraph or function; what this graph uses of it becomes an
+            argument of this graph's module (`captured`).
+    """
+
+    def __init__(self, points: int = 1, parent: Tracer | None = None):
+        self.points = points
+        self.parent = parent
+        self.root = nn.Module()
+        self.graph = fx.Graph()
+        self.names = Names()
+        self.F = Namespace(self)
+        self.captured: list[Any] = []
+        self.constant_name: Callable[[torch.Tensor, str], tuple[list[str], bool, bool]] = _anonymous
+        self.layer_name: Callable[[Layer], list[str]] = lambda layer: [layer.kind.__name__.lower()]
+        self.inline: Callable[[torch.Tensor], bool] = lambda tensor: True
+        self.meta: dict[str, Any] = {}
+        self._captures: dict[int, Any] = {}
+        self._numbers: dict[Any, Any] = {}
+        self._attributes: dict[Any, fx.Node] = {}
+        self._layers: dict[Any, str] = {}
+        self._reference: Tensor | None = None
+        self._keep: list[Any] = []
+        shared = parent or self
+        self._inferred: dict[Any, Any] = shared._inferred if parent else {}
+        self._parameters: dict[Any, nn.Parameter] = shared._parameters if parent else {}
+        self._fresh: Any = shared._fresh if parent else itertools.count()
+
+    def placeholder(self, name: str, spec: Spec | None) -> Tensor | Opaque:
+        """Adds an argument of the graph; `spec` None says that it is no tensor."""
+        node = self.graph.placeholder(name)
+        if spec is None:
+            return Opaque(self, node)
+        tensor = Tensor(self, node, spec)
+        if self._reference is None:
+            self._reference = tensor
+        return tensor
+
+    def fresh_dimension(self) -> tuple[int, ...]:
+        """Returns sample values for a dimension of which nothing is known, unlike those of any other."""
+        index = next(self._fresh)
+        return tuple((3 + 2 * index, 17 + 5 * index, 251 + 11 * index)[: self.points])
+
+    def number(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Returns `function(*args)` of numbers, some dynamic: a `Dim`, or a plain number where it no longer varies."""
+        args = tuple(arg.item() if isinstance(arg, np.generic) else arg for arg in args)
+        if len(args) == 2:
+            if not isinstance(args[1], Dim) and (function, args[1]) in _NEUTRAL:
+                return args[0]
+            if not isinstance(args[0], Dim) and (function, args[0]) in {(operator.add, 0), (operator.mul, 1)}:
+                return args[1]
+            if args[0] is args[1] and function in _SELF_INVERSE:
+                return _SELF_INVERSE[function]
+        key = (function, *((id(arg) if isinstance(arg, Dim) else (type(arg), arg)) for arg in args))
+        if key not in self._numbers:
+            columns = [arg.values if isinstance(arg, Dim) else (arg,) * self.points for arg in args]
+            try:
+                values = tuple(function(*column) for column in zip(*columns, strict=True))
+            except ArithmeticError as error:
+                raise TraceError(str(error)) from None
+            self._keep.append(args)
+            self._numbers[key] = Dim(self, values, lambda: self.record("call_function", function, args))
+        return self._numbers[key]
+
+    def record(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> fx.Node:
+        """Adds a node to the graph; equal size and attribute reads are recorded once."""
+        fx_args = tuple(self._argument(arg) for arg in args)
+        fx_kwargs = {name: self._argument(arg) for name, arg in (kwargs or {}).items()}
+        once = target == "size" or target is getattr
+        key = (target, fx_args) if once else None
+        if key is not None and key in self._attributes:
+            return self._attributes[key]
+        node = self.graph.create_node(kind, target, fx_args, fx_kwargs)
+        node.meta.update(self.meta)
+        if key is not None:
+            self._attributes[key] = node
+        return node
+
+    def call(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records a call and returns its result as traced values.
+
+        Raises:
+            ShapeMismatch: torch refuses these shapes, at one of the sample points.
+        """
+        if target in _SCALAR_OPERATORS:
+            args = self._inline_scalars(args)
+        args, kwargs = self._own(args), self._own(kwargs)
+        specs = self.infer(kind, target, args, kwargs).specs
+        layer = layer_for(target, args, kwargs) if kind == "call_function" else None
+        if layer is not None:
+            return self.wrap(self.record("call_module", self._add_layer(layer), layer.inputs), specs)
+        if (target in _FACTORIES or target in _RANDOM) and "device" not in kwargs and self._reference is not None:
+            kwargs = {**kwargs, "device": self._reference.device}
+        return self.wrap(self.record(kind, target, args, kwargs), specs)
+
+    def call_module(self, name: list[str], module: nn.Module, args: tuple[Any, ...], specs: Any) -> Any:
+        """Adds `module` under `name`, records a call of it and returns its result, which is as `specs` say."""
+        path = self.names.claim(name)
+        _set_attribute(self.root, path, module)
+        return self.wrap(self.record("call_module", path, self._own(args)), specs)
+
+    def call_opaque(self, function: Callable[..., Any], args: Any, kwargs: Any, specs: Any) -> Any:
+        """Records a call of `function`, one importable by name, whose result is as `specs` say (None: no tensor)."""
+        node = self.record("call_function", function, self._own(args), self._own(kwargs))
+        node.meta["is_wrapped"] = True
+        return self.wrap(node, specs)
+
+    def wrap(self, node: fx.Node, specs: Any) -> Any:
+        """Returns the traced values that stand for `node`, whose result has the structure of `specs`."""
+        if isinstance(specs, Spec):
+            return Tensor(self, node, specs)
+        if specs is None:
+            return Opaque(self, node)
+        items = []
+        for index, spec in enumerate(specs):
+            item = self.graph.call_function(operator.getitem, (node, index))
+            item.meta.update(self.meta)
+            items.append(self.wrap(item, spec))
+        return tuple(items)
+
+    def attribute(self, tensor: torch.Tensor) -> Tensor:
+        """Returns a constant as a parameter or buffer of the module; the same constant is held once."""
+        key = _identity(tensor)
+        if key not in self._attributes:
+            steps, trainable, persistent = self.constant_name(tensor, "")
+            path = self.names.claim(steps)
+            holder, name = _container(self.root, path)
+            if trainable and tensor.is_floating_point():
+                holder.register_parameter(name, self.parameter(tensor))
+            else:
+                holder.register_buffer(name, tensor, persistent=persistent)
+            self._keep.append(tensor)
+            self._attributes[key] = self.graph.create_node("get_attr", path)
+        spec = Spec((tuple(tensor.shape),) * self.points, tensor.dtype)
+        return Tensor(self, self._attributes[key], spec)
+
+    def parameter(self, tensor: torch.Tensor) -> nn.Parameter:
+        """Returns the one `nn.Parameter` that holds `tensor`."""
+        if isinstance(tensor, nn.Parameter):
+            return tensor
+        key = _identity(tensor)
+        if key not in self._parameters:
+            self._parameters[key] = nn.Parameter(tensor)
+        return self._parameters[key]
+
+    def finish(self, outputs: Any, name: str = "GraphModule") -> fx.GraphModule:
+        """Returns the module whose forward computes `outputs`."""
+        self.graph.output(self._argument(self._own(outputs)))
+        self._erase_unused()
+        self.graph._tracer_cls = None
+        return fx.GraphModule(self.root, self.graph, name)
+
+    def _erase_unused(self) -> None:
+        for node in reversed(self.graph.nodes):
+            if not node.users and node.op not in ("placeholder", "output") and node.target is not torch._check:
+                self.graph.erase_node(node)
+
+    def infer(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known:
+        """Returns the spec of the call's result, or a tuple of them."""
+        try:
+            key = (target, _key(args), _key(kwargs))
+            known = self._inferred.get(key)
+        except TypeError:
+            key = known = None
+        if known is None:
+            rule = RULES.get(target)
+            specs = rule(args, kwargs) if rule is not None else None
+            known = _Known(Spec(*specs) if specs is not None else self._run(target, args, kwargs))
+            if key is not None:
+                self._inferred[key] = known
+        return known
+
+    def _run(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        function = getattr(torch.Tensor, target) if isinstance(target, str) else target
+        kwargs = {name: value for name, value in kwargs.items() if name != "device"}
+        if function in _FACTORIES or function in _RANDOM:
+            kwargs["device"] = "meta"
+        results = []
+        for point in range(self.points):
+            try:
+                with torch.no_grad():
+                    results.append(function(*_at(args, point), **_at(kwargs, point)))
+            except TraceError:
+                raise
+            except NotImplementedError as error:
+                raise TraceError(f"{_title(target)}: {error}") from None
+            except Exception as error:
+                raise ShapeMismatch(f"{_title(target)}: {str(error).strip().splitlines()[0]}") from None
+        return _merge(results)
+
+    def _inline_scalars(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Replaces a one-element constant beside a tensor by the Python number that means the same."""
+        traced = [arg for arg in args if isinstance(arg, Tensor)]
+        if len(traced) != 1 or traced[0].spec.shapes is None:
+            return args
+        other = traced[0]
+
+        def plain(arg: Any) -> Any:
+            fits = isinstance(arg, torch.Tensor) and arg.numel() == 1 and arg.ndim <= other.ndim
+            if not fits or arg.dtype != other.spec.dtype or not self.inline(arg) or arg.dtype not in _INLINE:
+                return arg
+            value = arg.item()
+            # The shortest decimal that means this float32: torch rounds it to float32 again before it computes.
+            return float(str(np.float32(value))) if arg.dtype is torch.float32 else value
+
+        return tuple(plain(arg) for arg in args)
+
+    def _add_layer(self, layer: Layer) -> str:
+        state = {name: tensor if tensor is None else _identity(tensor) for name, tensor in layer.state.items()}
+        key = (layer.kind, repr(layer.config), tuple(state.items()))
+        if not layer.state or key not in self._layers:
+            for name, tensor in layer.state.items():
+                if tensor is not None and not name.startswith("running_"):
+                    layer.state[name] = self.parameter(tensor)
+                self._keep.append(tensor)
+            path = self.names.claim(self.layer_name(layer))
+            _set_attribute(self.root, path, layer.build())
+            self._layers[key] = path
+        return self._layers[key]
+
+    def _own(self, value: Any) -> Any:
+        """Returns `value` with everything that belongs to an enclosing graph replaced by an argument of this one."""
+        if isinstance(value, (list, tuple)):
+            return (
+                type(value)(self._own(item) for item in value)
+                if type(value) in (list, tuple)
+                else tuple(map(self._own, value))
+            )
+        if isinstance(value, dict):
+            return {name: self._own(item) for name, item in value.items()}
+        if isinstance(value, slice):
+            return slice(self._own(value.start), self._own(value.stop), self._own(value.step))
+        if isinstance(value, TRACED) and value.tracer is not self:
+            return self._capture(value)
+        return value
+
+    def _capture(self, value: Any) -> Any:
+        if id(value) not in self._captures:
+            assert self.parent is not None, "a value of another trace"
+            self.captured.append(value)
+            if isinstance(value, Dim):
+                node = self.graph.placeholder(f"size_{len(self.captured)}")
+                own: Any = Dim(self, value.values, lambda: node)
+                own.node  # noqa: B018 (the placeholder exists already)
+            elif isinstance(value, _Reference):
+                own = _Reference(self, self.graph.placeholder(f"value_{len(self.captured)}"))
+            else:
+                own = self.placeholder(f"outer_{len(self.captured)}", getattr(value, "spec", None))
+            self._captures[id(value)] = own
+            self._keep.append(value)
+        return self._captures[id(value)]
+
+    def _argument(self, value: Any) -> Any:
+        """Returns `value` as fx takes it."""
+        if isinstance(value, TRACED):
+            return (value if value.tracer is self else self._capture(value)).node
+        if isinstance(value, torch.Tensor):
+            return self.attribute(value).node
+        if type(value) in (list, tuple):
+            return type(value)(self._argument(item) for item in value)
+        if isinstance(value, (list, tuple)):
+            return tuple(self._argument(item) for item in value)
+        if isinstance(value, dict):
+            return {name: self._argument(item) for name, item in value.items()}
+        if isinstance(value, slice):
+            return slice(*(self._argument(item) for item in (value.start, value.stop, value.step)))
+        if isinstance(value, np.generic):
+            return value.item()
+        return value
+
+
+_INLINE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32}
+
+
+def _anonymous(tensor: torch.Tensor, hint: str) -> tuple[list[str], bool, bool]:
+    return ["constant"], False, False
+
+
+def _identity(tensor: torch.Tensor) -> Any:
+    """What makes two tensors the same values in the same memory."""
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else id(tensor)
+
+
+def _container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
+    *steps, name = path.split(".")
+    for step in steps:
+        if step not in root._modules:
+            root.add_module(step, nn.Module())
+        root = root._modules[step]  # type: ignore[assignment]
+    return root, name
+
+
+def _set_attribute(root: nn.Module, path: str, module: nn.Module) -> None:
+    holder, name = _container(root, path)
+    holder.add_module(name, module)
+
+
+def _key(value: Any) -> Any:
+    kind = type(value)
+    if kind is Tensor:
+        return value.spec
+    if kind is Dim:
+        return ("dim", value.values)
+    if kind is list or kind is tuple:
+        return tuple([_key(item) for item in value])
+    if kind is dict:
+        return tuple([(name, _key(item)) for name, item in value.items()])
+    if isinstance(value, torch.Tensor):
+        return ("tensor", value.shape, value.dtype)
+    if kind is slice:
+        return ("slice", _key(value.start), _key(value.stop), _key(value.step))
+    if kind is _Reference:
+        return "reference"
+    if kind is Opaque:
+        raise TraceError("a value that is no tensor is used as one")
+    hash(value)
+    return (kind, value)
+
+
+def _at(value: Any, point: int) -> Any:
+    """Returns `value` as it is at one sample point: meta tensors and plain numbers."""
+    if isinstance(value, Tensor):
+        if value.spec.shapes is None or value.spec.dtype is None:
+            raise TraceError("the shape of a tensor is unknown")
+        return torch.empty(value.spec.shapes[point], dtype=value.spec.dtype, device="meta")
+    if isinstance(value, Dim):
+        return value.values[point]
+    if isinstance(value, torch.Tensor):
+        return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    if isinstance(value, slice):
+        return slice(_at(value.start, point), _at(value.stop, point), _at(value.step, point))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_at(item, point) for item in value)
+    if isinstance(value, dict):
+        return {name: _at(item, point) for name, item in value.items() if not isinstance(item, _Reference)}
+    return value
+
+
+def _merge(results: Sequence[Any]) -> Any:
+    first = results[0]
+    if isinstance(first, torch.Tensor):
+        if len({result.ndim for result in results}) > 1:
+            return Spec(None, first.dtype)
+        return Spec(tuple(tuple(result.shape) for result in results), first.dtype)
+    if isinstance(first, (list, tuple)):
+        if len({len(result) for result in results}) > 1:
+            raise TraceError("the number of results depends on a dynamic dimension")
+        return tuple(_merge(items) for items in zip(*results, strict=True))
+    if first is None:
+        return None
+    raise TraceError(f"a call gives a {builtins.type(first).__name__}, not a tensor")
+
+
+def _title(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
