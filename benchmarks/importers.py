@@ -98,6 +98,5 @@ def title(name: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """One short line for the table's cell of a measurement that failed."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:100]
+    """What ended a measurement, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

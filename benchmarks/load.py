@@ -31,8 +31,8 @@ def measure_memory(name: str, path: Path) -> dict[str, float] | str:
     return result.get("error") or result
 
 
-def memory_table(mebibytes: int, repeats: int) -> Table:
-    """One row an importer and file; the median of `repeats` fresh processes."""
+def memory_table(mebibytes: int, repeats: int, notes: list[str]) -> Table:
+    """One row an importer and file; the median of `repeats` fresh processes. Appends to `notes` what failed."""
     table = Table(
         title=f"Resident memory for {mebibytes} MiB of weights, in MiB over the process's own (x the weights)"
     )
@@ -45,7 +45,8 @@ def memory_table(mebibytes: int, repeats: int) -> Table:
             failed = [result for result in results if isinstance(result, str)]
             row = [importers.title(name), "external" if external else "in the file"]
             if failed:
-                table.add_row(*row, failed[0])
+                table.add_row(*row, "failed")
+                notes.append(f"{row[0]}, {row[1]}: {failed[0]}")
                 continue
             for measure in MEASURES:
                 value = statistics.median(result[measure] for result in results) / models.MIB  # type: ignore[index]
@@ -82,8 +83,8 @@ def measure_times(path: Path, repeats: int) -> dict[str, list[float] | str]:
     return results
 
 
-def time_table(repeats: int) -> Table:
-    """One row a model and importer; the ratio is that of the medians."""
+def time_table(repeats: int, notes: list[str]) -> Table:
+    """One row a model and importer; the ratio is that of the medians. Appends to `notes` what failed."""
     table = Table(title="Import time (packages apart), ratio to ONNX Runtime's session creation")
     for column in ("model", "importer", "median s", "fastest s", "ratio"):
         table.add_column(column, justify="left" if column in ("model", "importer") else "right")
@@ -96,7 +97,8 @@ def time_table(repeats: int) -> Table:
         reference = results["onnxruntime"]
         for name, times in results.items():
             if isinstance(times, str):
-                table.add_row(label, importers.title(name), times)
+                table.add_row(label, importers.title(name), "failed")
+                notes.append(f"{importers.title(name)}, {label}: {times}")
                 continue
             median = statistics.median(times)
             ratio = "" if isinstance(reference, str) else f"{median / statistics.median(reference):.2f}"
@@ -114,10 +116,13 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     console = Console()
+    notes: list[str] = []
     if arguments.only != "time":
-        console.print(memory_table(arguments.weights, arguments.repeats))
+        console.print(memory_table(arguments.weights, arguments.repeats, notes))
     if arguments.only != "memory":
-        console.print(time_table(arguments.repeats))
+        console.print(time_table(arguments.repeats, notes))
+    for note in notes:
+        console.print(note, markup=False)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ def measure(contestants: dict[str, importers.Loaded], inputs: models.Tensors, re
     return times
 
 
-def add_rows(table: Table, name: str, exporter: str, repeats: int) -> None:
-    """The original's row, then one for each importer, with what ended it where it failed."""
+def add_rows(table: Table, name: str, exporter: str, repeats: int, notes: list[str]) -> None:
+    """Adds the original's row, then one for each importer; appends to `notes` what ended the failed ones."""
     original, path, inputs = models.exported(name, exporter)
     label = f"{name} ({exporter})"
 
@@ -57,7 +57,8 @@ def add_rows(table: Table, name: str, exporter: str, repeats: int) -> None:
         ratio = f"{statistics.median(ratios):.3f}"
         table.add_row(label, importers.title(contestant), f"{median:.2f}", f"{fastest:.2f}", ratio)
     for importer, reason in failed.items():
-        table.add_row(label, importers.title(importer), reason)
+        table.add_row(label, importers.title(importer), "failed")
+        notes.append(f"{importers.title(importer)}, {label}: {reason}")
     table.add_section()
 
 
@@ -76,10 +77,14 @@ def main() -> None:
     )
     for column in ("model", "who", "median ms", "fastest ms", "ratio"):
         table.add_column(column, justify="left" if column in ("model", "who") else "right")
+    notes: list[str] = []
     for name in arguments.models:
         for exporter in ("torchscript", "dynamo") if arguments.exporter == "both" else (arguments.exporter,):
-            add_rows(table, name, exporter, arguments.repeats)
-    Console().print(table)
+            add_rows(table, name, exporter, arguments.repeats, notes)
+    console = Console()
+    console.print(table)
+    for note in notes:
+        console.print(note, markup=False)
 
 
 if __name__ == "__main__":
