@@ -100,11 +100,10 @@ class Deserializer:
         return ir.Model(
             graph,
             ir_version=proto.ir_version,
-            producer_name=proto.producer_name,
-            producer_version=proto.producer_version,
-            domain=proto.domain,
+            producer_name=_text(proto.producer_name),
+            producer_version=_text(proto.producer_version),
+            domain=_text(proto.domain),
             model_version=proto.model_version,
-            doc_string=proto.doc_string,
             functions=functions,
             metadata_props=_metadata(proto.metadata_props),
         )
@@ -135,8 +134,7 @@ class Deserializer:
             outputs,
             nodes=nodes,
             initializers=initializers,
-            doc_string=proto.doc_string or None,
-            name=proto.name or None,
+            name=_text(proto.name) or None,
             metadata_props=_metadata(proto.metadata_props),
         )
 
@@ -152,14 +150,13 @@ class Deserializer:
             inputs,
             [self._output(output, [scope], nodes) for output in proto.output],
             nodes=nodes,
-            doc_string=proto.doc_string or None,
             opset_imports=_opset_imports(proto.opset_import, f"Function {name!r}"),
             name=name,
             metadata_props=_metadata(proto.metadata_props),
         )
         self._sort(graph)
         attributes = [self._attribute(attribute, [], 0) for attribute in proto.attribute_proto]
-        attributes += [ir.Attr(attribute, _Kind.UNDEFINED, None) for attribute in proto.attribute]
+        attributes += [ir.Attr(_text(attribute), _Kind.UNDEFINED, None) for attribute in proto.attribute]
         return ir.Function(domain, name, overload, graph=graph, attributes=attributes)
 
     def _initializers(
@@ -203,13 +200,10 @@ class Deserializer:
         return [self._node(proto, values, scopes, depth) for proto, values in zip(protos, outputs, strict=True)]
 
     def _node(self, proto: onnx.NodeProto, outputs: list[ir.Value], scopes: list[_Scope], depth: int) -> ir.Node:
-        op_type = proto.op_type
-        domain = proto.domain
-        if domain == "ai.onnx":
-            domain = ""
+        name, op_type, domain = _text(proto.name), _text(proto.op_type), _domain(proto.domain)
+        overload = _text(getattr(proto, "overload", ""))
         if not op_type:
-            raise ModelFileError(f"Node {proto.name!r} has no operator. Export the model again.")
-        overload = getattr(proto, "overload", "")
+            raise ModelFileError(f"Node {name!r} has no operator. Export the model again.")
         if (domain, op_type, overload) in self._functions:
             self._body.calls[domain, op_type, overload] += 1
         inputs = [self._lookup(name, scopes, proto) if name else None for name in proto.input]
@@ -221,8 +215,7 @@ class Deserializer:
             attributes,
             overload=overload,
             outputs=outputs,
-            name=proto.name,
-            doc_string=proto.doc_string or None,
+            name=name,
             metadata_props=_metadata(proto.metadata_props),
         )
         if len(node.attributes) != len(attributes):
@@ -255,10 +248,10 @@ class Deserializer:
         raise ModelFileError(f"Nothing in the model defines the graph output {name!r}. Export the model again.")
 
     def _attribute(self, proto: onnx.AttributeProto, scopes: list[_Scope], depth: int) -> ir.Attr:
-        name = proto.name
+        name = _text(proto.name)
         kind = _kind(proto)
         if proto.ref_attr_name:
-            return ir.RefAttr(name, proto.ref_attr_name, kind)
+            return ir.RefAttr(name, _text(proto.ref_attr_name), kind)
         field = _ATTRIBUTE_FIELDS[kind]
         value = getattr(proto, field)
         if kind in _MESSAGES and not proto.HasField(field):
@@ -267,9 +260,9 @@ class Deserializer:
         if not value and any(getattr(proto, other) for other in _SIMPLE_FIELDS if other != field):
             raise ModelFileError(f"Attribute {name!r} is declared {kind.name} but holds another type of value.")
         if kind == _Kind.STRING:
-            value = _text(value)
+            value = _decode(value)
         elif kind == _Kind.STRINGS:
-            value = [_text(item) for item in value]
+            value = [_decode(item) for item in value]
         elif kind == _Kind.TENSOR:
             value = self._tensors.read(value)
         elif kind == _Kind.TENSORS:
@@ -307,12 +300,11 @@ class Deserializer:
             for function, count in body.calls.items():
                 if function in path:
                     raise ModelFileError(f"Function {function[1]!r} calls itself, which ONNX does not allow.")
-                if len(path) >= self._limits.function_depth:
-                    break
-                if function not in sizes:
+                if len(path) < self._limits.function_depth and function not in sizes:
                     sizes[function] = measure(bodies[function], (*path, function))
-                nodes += count * sizes[function][0]
-                height = max(height, 1 + sizes[function][1])
+                function_nodes, function_height = sizes.get(function, (0, 0))
+                nodes += count * function_nodes
+                height = max(height, 1 + function_height)
             if len(path) + height > self._limits.function_depth:
                 raise ModelFileError(
                     f"Functions call each other deeper than {self._limits.function_depth} levels "
@@ -321,7 +313,8 @@ class Deserializer:
             return nodes, height
 
         for function, body in bodies.items():
-            sizes.setdefault(function, measure(body, (function,)))
+            if function not in sizes:
+                sizes[function] = measure(body, (function,))
         if measure(main, ())[0] > self._limits.nodes:
             raise ModelFileError(
                 f"With its functions inlined the model has more than {self._limits.nodes} nodes (Limits.nodes)."
@@ -341,7 +334,7 @@ def _declare(name: str, info: onnx.ValueInfoProto | None, index: int | None) -> 
 
 
 def _define(scope: _Scope, value: ir.Value, what: str) -> None:
-    if scope.setdefault(value.name or "", value) is not value:
+    if scope.setdefault(_text(value.name or ""), value) is not value:
         raise ModelFileError(
             f"The value {value.name!r} is defined twice, the second time as {what}. Which one is meant is unknown: "
             "export the model again."
@@ -353,13 +346,13 @@ def _label(proto: onnx.NodeProto) -> str:
 
 
 def _function_id(proto: onnx.FunctionProto) -> _FunctionId:
-    return "" if proto.domain == "ai.onnx" else proto.domain, proto.name, getattr(proto, "overload", "")
+    return _domain(proto.domain), _text(proto.name), _text(getattr(proto, "overload", ""))
 
 
 def _opset_imports(protos: Iterable[onnx.OperatorSetIdProto], owner: str) -> dict[str, int]:
     opsets: dict[str, int] = {}
     for proto in protos:
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        domain = _domain(proto.domain)
         if proto.version < (domain == ""):
             raise ModelFileError(
                 f"{owner} imports opset version {proto.version} of domain {domain!r}: no such version."
@@ -370,10 +363,21 @@ def _opset_imports(protos: Iterable[onnx.OperatorSetIdProto], owner: str) -> dic
 
 
 def _metadata(protos: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | None:
-    return {entry.key: entry.value for entry in protos} if protos else None
+    return {_text(entry.key): _text(entry.value) for entry in protos} if protos else None
 
 
-def _text(data: bytes) -> str | bytes:
+def _text(text: str) -> str:
+    """Pass text on; protobuf gives bytes where a string is not UTF-8."""
+    if isinstance(text, str):
+        return text
+    raise ModelFileError(f"The model is damaged: it holds {text!r} where a name should be.")
+
+
+def _domain(text: str) -> str:
+    return "" if text == "ai.onnx" else _text(text)
+
+
+def _decode(data: bytes) -> str | bytes:
     """Decode a string attribute; custom operators keep arbitrary bytes in them."""
     try:
         return data.decode()
@@ -433,5 +437,5 @@ def _shape(tensor: Any) -> ir.Shape | None:
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             dims.append(dim.dim_value)
         else:
-            dims.append(ir.SymbolicDim(dim.dim_param or None))
+            dims.append(ir.SymbolicDim(_text(dim.dim_param) or None))
     return ir.Shape(dims)

@@ -55,8 +55,8 @@ def read(
     `numpy()`, which returns a writable array of the caller's own. So the peak is about one copy of what is asked for,
     files above protobuf's 2 GiB are read, and the file must stay in place while the model is in use. Graph inputs
     that have an initializer are listed among the initializers only. Nodes are sorted where the file's are not. Sparse
-    initializers and attributes become dense tensors. Training information, quantization annotations, denotations and
-    checksums of external data are ignored.
+    initializers and attributes become dense tensors. Training information, quantization annotations, denotations,
+    documentation and checksums of external data are ignored.
 
     Args:
         source: path, bytes, binary stream (read to its end) or message. Paths may also end in a text format's suffix
@@ -101,8 +101,8 @@ def _read(source: object, base_dir: str | os.PathLike[str] | None, limits: Limit
 
 
 def _read_path(path: str, roots: list[str], limits: Limits) -> ir.Model:
-    roots = roots or [os.path.dirname(path) or ".", os.path.dirname(os.path.realpath(path))]
     source = FileSource(path)
+    roots = roots or [os.path.dirname(path) or ".", os.path.dirname(os.path.realpath(path))]
     try:
         if not path.lower().endswith(_TEXT_SUFFIXES):
             return _read_bytes(source, roots, limits)

@@ -78,12 +78,13 @@ class FileSource:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise ModelFileError(f"{path}: cannot be opened: {reason}. Check the path and its permissions.") from error
-        self._file = open(descriptor, "rb", buffering=0)  # noqa: SIM115
-        weakref.finalize(self, self._file.close)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
             kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise ModelFileError(f"{path}: is {kind}. Give the path of an .onnx file.")
+        self._file = open(descriptor, "rb", buffering=0)  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()
         self.path = path
         self.size = status.st_size
@@ -159,6 +160,8 @@ class TensorReader:
             ModelFileError: unknown data type, bad dimensions, or data that does not fit them.
         """
         name = proto.name
+        if not isinstance(name, str):
+            raise ModelFileError(f"The model is damaged: a tensor's name is {name!r}.")
         dims = list(proto.dims)
         dtype = self._dtype(proto.data_type, name)
         size = self._size(dims, name)

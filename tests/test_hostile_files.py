@@ -1,0 +1,457 @@
+"""Damaged and hostile files end with an error that says what is wrong: no other exception, no hang, no huge array."""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import pickle
+import time
+import warnings
+import zipfile
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from onnx2nn.errors import ModelFileError, Onnx2nnError
+from onnx2nn.reader import Limits, read
+
+OPSETS = [helper.make_opsetid("", 17)]
+RELU = helper.make_node("Relu", ["x"], ["y"])
+
+
+def value_info(name, dims=(None,), dtype=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, dtype, list(dims))
+
+
+def model_of(nodes=(RELU,), initializers=(), *, inputs=("x",), outputs=("y",), functions=()):
+    graph = helper.make_graph(
+        list(nodes), "g", [value_info(i) for i in inputs], [value_info(o) for o in outputs], list(initializers)
+    )
+    return helper.make_model(graph, opset_imports=OPSETS, functions=list(functions), ir_version=8)
+
+
+def relu(a, b):
+    return helper.make_node("Relu", [a], [b])
+
+
+def function_of(name, calls):
+    """A function that calls each of `calls` in turn."""
+    names = ["a", *(f"v{i}" for i in range(len(calls) - 1)), "b"]
+    nodes = [
+        helper.make_node(call, [a], [b], domain="local") for call, a, b in zip(calls, names, names[1:], strict=False)
+    ]
+    return helper.make_function("local", name, ["a"], ["b"], nodes or [relu("a", "b")], OPSETS)
+
+
+def zip_bytes():
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("archive/data.pkl", b"weights")
+    return stream.getvalue()
+
+
+LOOKALIKES = {
+    "zip": (zip_bytes(), "zip archive"),
+    "pickle": (pickle.dumps({"weight": np.ones(3)}, protocol=2), "pickle"),
+    "html": (b"<!DOCTYPE html><html><body>404</body></html>", "HTML"),
+    "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 4\n", "git lfs pull"),
+    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(100), "HDF5"),
+    "gzip": (b"\x1f\x8b\x08\x00" + bytes(100), "gzip"),
+    "tflite": (b"\x1c\x00\x00\x00TFL3" + bytes(100), "TensorFlow Lite"),
+    "json": (b'{"irVersion": "8"}', "JSON"),
+    "ncnn": (b"7767517\n1 1\n", "NCNN"),
+    "empty": (b"", "empty"),
+    "zeros": (bytes(100), "no complete ONNX model"),
+    "text": (b"hello, this is some text\n", "no complete ONNX model"),
+    "no graph": (onnx.ModelProto(ir_version=8).SerializeToString(), "no graph"),
+}
+
+
+@pytest.mark.parametrize("name", LOOKALIKES)
+def test_files_of_other_kinds(tmp_path, name):
+    data, message = LOOKALIKES[name]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    for source in (path, data):
+        with pytest.raises(ModelFileError, match=message) as error:
+            read(source)
+    with pytest.raises(ModelFileError, match=r"model\.onnx") as error:
+        read(path)
+    assert "\n" not in str(error.value)
+
+
+def test_paths_that_are_no_files(tmp_path):
+    for path, message in [(tmp_path / "none.onnx", "No such file"), (tmp_path, "directory"), ("a\0b", "null")]:
+        with pytest.raises(ModelFileError, match=message):
+            read(path)
+    with pytest.raises(ModelFileError, match="binary mode"):
+        read(io.StringIO("text"))
+    with pytest.raises(TypeError):
+        read(3)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")
+def test_a_fifo_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "model.onnx")
+    with pytest.raises(ModelFileError, match="regular file"):
+        read(tmp_path / "model.onnx")
+
+
+def test_every_truncation_is_an_error(tmp_path):
+    weights = numpy_helper.from_array(np.ones(500, np.float32), "w")
+    data = model_of([helper.make_node("Add", ["x", "w"], ["y"], name="n" * 200)], [weights]).SerializeToString()
+    path = tmp_path / "m.onnx"
+    for length in range(0, len(data), 7):
+        path.write_bytes(data[:length])
+        for source in (path, data[:length]):
+            with pytest.raises(ModelFileError):
+                read(source)
+
+
+def cycle():
+    return model_of([helper.make_node("Add", ["x", "b"], ["a"]), relu("a", "b"), relu("b", "y")])
+
+
+def cycle_through_a_subgraph():
+    branch = helper.make_graph([relu("y", "z")], "b", [], [value_info("z")])
+    condition = numpy_helper.from_array(np.array(True), "c")
+    return model_of([helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)], [condition])
+
+
+def two_opsets():
+    proto = model_of()
+    proto.opset_import.append(helper.make_opsetid("ai.onnx", 18))
+    return proto
+
+
+def opset_zero():
+    proto = model_of()
+    proto.opset_import[0].version = 0
+    return proto
+
+
+def attribute_twice():
+    return model_of([onnx.NodeProto(op_type="Elu", input=["x"], output=["y"], attribute=[alpha(), alpha()])])
+
+
+def alpha(**kwargs):
+    return onnx.AttributeProto(**{"name": "alpha", "type": onnx.AttributeProto.FLOAT, "f": 1.0, **kwargs})
+
+
+def elu(**kwargs):
+    return model_of([onnx.NodeProto(op_type="Elu", input=["x"], output=["y"], attribute=[alpha(**kwargs)])])
+
+
+def nested(depth):
+    graph = helper.make_graph([relu("x", "y")], "g", [], [value_info("y")])
+    for _ in range(depth):
+        node = helper.make_node("If", ["c"], ["y"], then_branch=graph)
+        graph = helper.make_graph([node], "g", [], [value_info("y")])
+    return model_of(graph.node, [numpy_helper.from_array(np.array(True), "c")])
+
+
+def laughs(levels):
+    """Each function calls the next one ten times."""
+    functions = [function_of(f"f{i}", [f"f{i + 1}"] * 10) for i in range(levels)]
+    return model_of(
+        [helper.make_node("f0", ["x"], ["y"], domain="local")], functions=[*functions, function_of(f"f{levels}", [])]
+    )
+
+
+def chain(levels):
+    functions = [function_of(f"f{i}", [f"f{i + 1}"]) for i in range(levels)]
+    return model_of(
+        [helper.make_node("f0", ["x"], ["y"], domain="local")], functions=[*functions, function_of(f"f{levels}", [])]
+    )
+
+
+INCONSISTENT = {
+    "output defined twice": (lambda: model_of([relu("x", "y"), relu("x", "y")]), "defined twice"),
+    "input and output": (lambda: model_of([relu("x", "x")], outputs=("x",)), "defined twice"),
+    "input twice": (lambda: model_of(inputs=("x", "x")), "defined twice"),
+    "initializer twice": (
+        lambda: model_of(initializers=[numpy_helper.from_array(np.ones(1, np.float32), "w")] * 2),
+        "defined twice",
+    ),
+    "undefined input": (lambda: model_of([relu("nothing", "y")]), "'nothing'"),
+    "undefined output": (lambda: model_of(outputs=("nothing",)), "'nothing'"),
+    "no operator": (lambda: model_of([onnx.NodeProto(input=["x"], output=["y"])]), "no operator"),
+    "cycle": (cycle, "cycle"),
+    "node of its own": (lambda: model_of([relu("y", "y")]), "cycle"),
+    "cycle through a subgraph": (cycle_through_a_subgraph, "cycle"),
+    "recursion": (lambda: model_of(functions=[function_of("f", ["f"])]), "calls itself"),
+    "mutual recursion": (
+        lambda: model_of(functions=[function_of("f", ["g"]), function_of("g", ["f"])]),
+        "calls itself",
+    ),
+    "function twice": (lambda: model_of(functions=[function_of("f", [])] * 2), "function twice"),
+    "laughs": (lambda: laughs(12), "Limits.nodes"),
+    "long chain of functions": (lambda: chain(2000), "function_depth"),
+    "deep subgraphs": (lambda: nested(28), "subgraph_depth"),
+    "two opsets": (two_opsets, "two versions"),
+    "opset 0": (opset_zero, "no such version"),
+    "attribute twice": (attribute_twice, "twice"),
+    "attribute of another type": (lambda: elu(type=onnx.AttributeProto.INT), "another type"),
+    "attribute without type and value": (lambda: elu(type=0, f=None), "neither a type nor a value"),
+    "tensor attribute without value": (lambda: elu(type=onnx.AttributeProto.TENSOR), "no value"),
+}
+
+
+@pytest.mark.parametrize("name", INCONSISTENT)
+def test_inconsistent_models(tmp_path, name):
+    make, message = INCONSISTENT[name]
+    proto = make()
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    for source in (proto, proto.SerializeToString(), tmp_path / "m.onnx"):
+        with pytest.raises(ModelFileError, match=message):
+            read(source)
+
+
+def test_what_is_within_the_limits_is_read():
+    for proto in (nested(24), laughs(4), chain(63)):
+        read(proto)
+    with pytest.raises(ModelFileError, match=r"Limits\.nodes"):
+        read(laughs(4), limits=Limits(nodes=10000))
+
+
+def tensor(**kwargs):
+    return TensorProto(**{"name": "w", "data_type": TensorProto.FLOAT, "dims": [2], **kwargs})
+
+
+EXTERNAL = {"data_location": TensorProto.EXTERNAL}
+BAD_TENSORS = {
+    "too little raw data": (tensor(raw_data=bytes(7)), "needs 8 bytes"),
+    "too much raw data": (tensor(raw_data=bytes(5000)), "needs 8 bytes"),
+    "too few entries": (tensor(float_data=[1]), "needs 2 entries"),
+    "wrong field": (tensor(int64_data=[1, 2]), "int64_data"),
+    "two fields": (tensor(float_data=[1, 2], int32_data=[1, 2]), "int32_data"),
+    "raw and typed": (tensor(float_data=[1, 2], raw_data=bytes(8)), "besides"),
+    "big raw and typed": (tensor(dims=[500], float_data=[1], raw_data=bytes(2000)), "more than one field"),
+    "no data": (tensor(), "needs 2 entries"),
+    "huge without data": (tensor(dims=[1 << 40]), "entries"),
+    "overflowing": (tensor(dims=[1 << 62, 1 << 62]), "impossible"),
+    "overflowing but empty": (tensor(dims=[0, 1 << 62, 1 << 62]), "impossible"),
+    "negative": (tensor(dims=[-2], raw_data=bytes(8)), "negative"),
+    "rank": (tensor(dims=[1] * 70, float_data=[1]), "dimensions"),
+    "no type": (tensor(data_type=0, raw_data=bytes(8)), "data type 0"),
+    "unknown type": (tensor(data_type=99, raw_data=bytes(8)), "data type 99"),
+    "strings in raw data": (tensor(data_type=TensorProto.STRING, raw_data=bytes(8)), "raw_data"),
+    "no name": (tensor(name="", raw_data=bytes(8)), "no name"),
+    "segment": (tensor(segment=TensorProto.Segment(begin=0, end=8)), "segments"),
+    "negative segment": (tensor(segment=TensorProto.Segment(begin=-8, end=0)), "segments"),
+    "external without location": (tensor(**EXTERNAL), "relative path"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TENSORS)
+def test_bad_tensors(tmp_path, name):
+    bad, message = BAD_TENSORS[name]
+    constant = helper.make_node("Constant", [], ["c"])
+    constant.attribute.append(onnx.AttributeProto(name="value", type=onnx.AttributeProto.TENSOR, t=bad))
+    for proto in (model_of(initializers=[bad]), model_of([constant, RELU])):
+        if name == "no name" and proto.graph.node[0].op_type == "Constant":
+            continue  # a tensor in an attribute needs no name
+        (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+        with pytest.raises(ModelFileError, match=message):
+            read(tmp_path / "m.onnx")
+
+
+def external(location="w.bin", **entries):
+    proto = tensor(**EXTERNAL)
+    for key, value in {"location": location, **entries}.items():
+        proto.external_data.add(key=key, value=value)
+    return model_of(initializers=[proto])
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"location": "/etc/passwd"}, "unsafe"),
+        ({"location": "../w.bin"}, "unsafe"),
+        ({"location": "sub/../../w.bin"}, "unsafe"),
+        ({"location": "..\\w.bin"}, "unsafe"),
+        ({"location": "C:w.bin"}, "unsafe"),
+        ({"location": "w\0.bin"}, "unsafe"),
+        ({"location": "link"}, "link"),
+        ({"location": "folder/w.bin"}, "link"),
+        ({"location": "null"}, "link"),
+        ({"location": "."}, "link|directory"),
+        ({"location": "sub"}, "directory"),
+        ({"location": "missing"}, "does not exist"),
+        ({"location": "fifo"}, "regular file"),
+        ({"offset": "-1"}, "offset"),
+        ({"offset": "1e3"}, "offset"),
+        ({"offset": "9" * 5000}, "offset"),
+        ({"offset": "9"}, "16 bytes only"),
+        ({"offset": "9223372036854775807"}, "16 bytes only"),
+        ({"length": "4"}, "needs 8 bytes"),
+        ({"length": "\u0664"}, "length"),
+    ],
+)
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")
+def test_external_data_stays_in_the_folder(tmp_path, entries, message):
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "w.bin").write_bytes(bytes(16))
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    os.symlink(tmp_path / "w.bin", folder / "link")
+    os.symlink(tmp_path, folder / "folder")
+    os.symlink("/dev/zero", folder / "null")
+    os.mkfifo(folder / "fifo")
+    (folder / "m.onnx").write_bytes(external(**entries).SerializeToString())
+    with pytest.raises(ModelFileError, match=message):
+        read(folder / "m.onnx")
+
+
+def test_external_strings_are_refused(tmp_path):
+    proto = external()
+    proto.graph.initializer[0].data_type = TensorProto.STRING
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    with pytest.raises(ModelFileError, match="strings"):
+        read(proto, base_dir=tmp_path)
+
+
+def test_names_that_are_not_utf_8():
+    data = model_of([relu("x", "QQQQ")], outputs=("QQQQ",)).SerializeToString().replace(b"QQQQ", b"\xff\xfe\xff\xfe")
+    with pytest.raises(ModelFileError, match=r"damaged|complete"):
+        read(data)
+
+
+def test_deep_nesting_of_unknown_and_known_messages():
+    def wrap(number, payload):
+        return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+    graph = b"x" * 2000
+    for _ in range(3000):
+        graph = wrap(6, graph)
+        graph = wrap(5, graph)
+        graph = wrap(1, graph)
+    for data in (wrap(7, graph), b"\x3b" * 5000, wrap(7, b"\x3b" * 5000)):
+        with pytest.raises(ModelFileError):
+            read(data)
+
+
+def varint(value):
+    out = b""
+    while value >= 0x80:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def seeds():
+    """Small models that together use every message of onnx.proto that is read."""
+    branch = helper.make_graph(
+        [helper.make_node("Add", ["x", "k"], ["z"])],
+        "branch",
+        [],
+        [value_info("z")],
+        [numpy_helper.from_array(np.ones(300, np.float32), "k")],
+    )
+    sparse = onnx.SparseTensorProto(
+        values=numpy_helper.from_array(np.ones(2, np.float32), "sparse"),
+        indices=numpy_helper.from_array(np.array([1, 3])),
+        dims=[5],
+    )
+    everything = model_of(
+        [
+            helper.make_node("If", ["c"], ["i"], then_branch=branch, else_branch=branch),
+            helper.make_node("f", ["i"], ["j"], domain="local"),
+            helper.make_node("Sum", ["j", "w", "sparse", "typed"], ["y"], name="sum"),
+        ],
+        [
+            numpy_helper.from_array(np.array(True), "c"),
+            numpy_helper.from_array(np.ones(300, np.float32), "w"),
+            helper.make_tensor("typed", TensorProto.INT64, [3], [1, 2, 3]),
+            helper.make_tensor("words", TensorProto.STRING, [1], [b"a"]),
+        ],
+        functions=[function_of("f", [])],
+    )
+    everything.graph.sparse_initializer.append(sparse)
+    everything.graph.value_info.append(value_info("i", ["N", 300]))
+    yield everything.SerializeToString()
+    yield external().SerializeToString()
+    folder = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data")
+    for path in sorted(glob.glob(os.path.join(folder, "light", "*squeezenet.onnx"))):
+        with open(path, "rb") as stream:
+            yield stream.read()
+
+
+SEEDS = list(seeds())
+BUDGET = 2.0  # seconds; the largest seed takes some milliseconds
+
+
+def read_or_refuse(source):
+    start = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = read(source)
+            for value in model.graph.initializers.values():
+                value.const_value.numpy()
+    except Onnx2nnError as error:
+        assert str(error)
+    assert time.perf_counter() - start < BUDGET
+
+
+mutations = st.lists(
+    st.tuples(
+        st.sampled_from(["set", "insert", "delete", "copy", "bump"]),
+        st.floats(0, 1, exclude_max=True),
+        st.integers(0, 255),
+        st.integers(1, 12),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def mutate(data, changes):
+    data = bytearray(data)
+    for kind, where, value, count in changes:
+        position = int(where * len(data)) if data else 0
+        if kind == "set":
+            data[position : position + 1] = bytes([value])
+        elif kind == "insert":
+            data[position:position] = bytes([value]) * count
+        elif kind == "delete":
+            del data[position : position + count]
+        elif kind == "copy":
+            data[position:position] = data[position : position + count * 16]
+        elif data:
+            data[position] = (data[position] + 1) % 256
+    return bytes(data)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(SEEDS), mutations)
+def test_mutated_models_are_read_or_refused(data, changes):
+    read_or_refuse(mutate(data, changes))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=400))
+def test_random_bytes_are_read_or_refused(data):
+    read_or_refuse(data)
+    read_or_refuse(b"\x08\x08:" + varint(len(data)) + data)
+
+
+def test_mutated_bytes_of_a_small_model_exhaustively(tmp_path):
+    # Every byte of the model with every message, replaced by the values that move lengths and types most.
+    data = SEEDS[0]
+    path = tmp_path / "m.onnx"
+    payload = np.ones(300, np.float32).tobytes()
+    positions = list(range(len(data)))
+    while payload in data:  # what is inside a payload changes no structure
+        start = data.index(payload)
+        data = data.replace(payload, bytes(len(payload)), 1)
+        del positions[positions.index(start) : positions.index(start) + len(payload)]
+    for position in positions:
+        for value in (0, data[position] ^ 1, 0x7F, 0xFF):
+            path.write_bytes(data[:position] + bytes([value]) + data[position + 1 :])
+            read_or_refuse(path)
