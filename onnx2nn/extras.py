@@ -25,7 +25,7 @@ def require(module: str, *, extra: str, purpose: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0]:
+        if not f"{module}.".startswith(f"{error.name}."):
             raise  # it is installed but broken: its own message says more
         raise MissingDependencyError(
             f'{purpose} needs {module}, which is not installed: pip install "onnx2nn[{extra}]"'

@@ -186,7 +186,8 @@ def _example(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) 
         return _integers(spec, shape, rng).astype(dtype)
     if dtype.kind == "c":
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
-    return np.asarray(rng.standard_normal(shape)).astype(dtype)
+    numbers = np.asarray(rng.standard_normal(shape))
+    return (np.abs(numbers) if spec.dtype == ir.DataType.FLOAT8E8M0 else numbers).astype(dtype)  # it has no sign
 
 
 def _integers(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

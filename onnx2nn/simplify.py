@@ -15,6 +15,7 @@ from pathlib import Path
 import onnx
 
 from onnx2nn import inputs as model_inputs
+from onnx2nn import reader
 from onnx2nn.errors import ModelFileError, Onnx2nnError
 from onnx2nn.extras import require
 from onnx2nn.files import check_writable, replacing
@@ -101,9 +102,7 @@ def simplify(
     require("onnxsim", extra="simplify", purpose="Simplifying a model")
     if isinstance(source, io.IOBase):
         source = source.read()
-    import onnx2nn
-
-    specs = model_inputs.input_specs(onnx2nn.reader.read(source))
+    specs = model_inputs.input_specs(reader.read(source))
     shapes = model_inputs.check_shapes(specs, input_shapes)
     original = _load(source)
     with tempfile.TemporaryDirectory(prefix="onnx2nn-") as folder:
@@ -170,7 +169,12 @@ def _run_onnxsim(source: Path, target: Path, flags: Sequence[str], time_limit: f
     command = [sys.executable, "-m", "onnxsim", str(source), str(target), *flags]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=target.parent,  # python -m looks for modules in its folder first, and the user's may hold any
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             status = process.wait(time_limit)

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from onnx2nn import inputs as model_inputs
+from onnx2nn import reader
 from onnx2nn.errors import InputError, Onnx2nnError, VerificationError
 from onnx2nn.extras import require
 
@@ -216,10 +217,10 @@ def verify(
     """
     if isinstance(source, io.IOBase):
         source = source.read()
-    import onnx2nn
-
-    specs = model_inputs.input_specs(onnx2nn.reader.read(source))
+    specs = model_inputs.input_specs(reader.read(source))
     if module is None:
+        import onnx2nn  # it imports this module
+
         module = onnx2nn.load(source, input_shapes=_lists(input_shapes))
     oracle = Oracle(source)
     result = Verification(oracle.name)

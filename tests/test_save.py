@@ -1,0 +1,177 @@
+"""Saving: every ending reads back to the same numbers, and a file is complete or absent."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import onnx2nn
+from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
+from onnx2nn.files import check_writable, replacing
+
+
+class Shared(nn.Module):
+    """Two layers with one weight, a buffer and an open batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.register_buffer("offset", torch.randn(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x))) + self.offset
+
+
+class Flag(nn.Module):
+    """Its outputs depend on its input in a way that tracing cannot see."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if float(x.sum()) > 0 else x - 1
+
+
+@pytest.fixture
+def module() -> Shared:
+    torch.manual_seed(0)
+    return Shared().eval()
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
+
+
+def _read_state(path: Path) -> nn.Module:
+    from safetensors.torch import load_model
+
+    fresh = Shared()
+    load_model(fresh, path)
+    return fresh
+
+
+READERS: dict[str, Callable[[Path], nn.Module]] = {
+    ".pth": lambda path: torch.load(path, weights_only=False),
+    ".pt": lambda path: torch.load(path, weights_only=False),
+    ".safetensors": _read_state,
+    ".pt2": lambda path: torch.export.load(path).module(),
+    ".torchscript": lambda path: torch.jit.load(path),
+}
+
+
+@pytest.mark.parametrize("ending", READERS)
+def test_reads_back_equal(module: Shared, x: torch.Tensor, ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"model{ending}"
+    told = onnx2nn.save(module, path, example_inputs=[x])
+    assert len(told.splitlines()) == 1
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    torch.testing.assert_close(READERS[ending](path)(x), module(x), rtol=0, atol=0)
+
+
+def test_weight_used_twice_is_stored_once(module: Shared, tmp_path: Path) -> None:
+    onnx2nn.save(module, tmp_path / "model.safetensors")
+    numbers = sum(p.numel() for p in module.parameters()) + 4
+    assert (tmp_path / "model.safetensors").stat().st_size < 4 * numbers + 1000
+    fresh = _read_state(tmp_path / "model.safetensors")
+    assert fresh.first.weight is fresh.second.weight
+
+
+def test_program_keeps_the_batch_open(module: Shared, x: torch.Tensor, tmp_path: Path) -> None:
+    told = onnx2nn.save(module, tmp_path / "open.pt2", example_inputs=[x], dynamic_axes=[{0: "batch"}])
+    assert "dynamic: batch (axis 0 of x)" in told
+    larger = torch.randn(7, 4)
+    torch.testing.assert_close(torch.export.load(tmp_path / "open.pt2").module()(larger), module(larger))
+
+
+def test_program_says_what_it_had_to_fix(x: torch.Tensor, tmp_path: Path) -> None:
+    class Fixed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(2, 2, 2)
+
+    told = onnx2nn.save(Fixed(), tmp_path / "fixed.pt2", example_inputs=[x], dynamic_axes=[{0: "batch"}])
+    assert "fixed although the file leaves it open: batch (axis 0 of x)" in told
+
+
+@pytest.mark.parametrize("ending", [".pt2", ".torchscript"])
+def test_tracing_needs_examples(module: Shared, ending: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="needs example inputs"):
+        onnx2nn.save(module, tmp_path / f"model{ending}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_exported_is_said(x: torch.Tensor, tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match=r"torch\.export cannot export"):
+        onnx2nn.save(Flag(), tmp_path / "model.pt2", example_inputs=[x])
+    assert not list(tmp_path.iterdir())
+
+
+def test_traced_module_that_computes_something_else_is_not_written(tmp_path: Path) -> None:
+    class Counting(nn.Module):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            Counting.calls += 1
+            return x + Counting.calls
+
+    with pytest.raises(VerificationError, match="differs from the module"):
+        onnx2nn.save(Counting(), tmp_path / "model.torchscript", example_inputs=[torch.zeros(2)])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model", "model.pth.gz"])
+def test_unknown_ending(module: Shared, name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"its ending is none of \.pth, \.pt, "):
+        onnx2nn.save(module, tmp_path / name)
+
+
+def test_unwritable_targets(module: Shared, tmp_path: Path) -> None:
+    (tmp_path / "folder.pth").mkdir()
+    with pytest.raises(InputError, match="it is a folder"):
+        onnx2nn.save(module, tmp_path / "folder.pth")
+    with pytest.raises(InputError, match="there is no folder"):
+        onnx2nn.save(module, tmp_path / "missing" / "model.pth")
+    with pytest.raises(InputError, match="cannot write"):
+        check_writable("/proc/model.pth")
+
+
+def test_missing_safetensors_is_named(module: Shared, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "onnx2nn\[torch\]"'):
+        onnx2nn.save(module, tmp_path / "model.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_failure_leaves_the_old_file(error: type[BaseException], tmp_path: Path) -> None:
+    target = tmp_path / "file.bin"
+    target.write_text("old")
+    with pytest.raises(error), replacing(target) as temporary:
+        temporary.write_text("half of the n")
+        raise error
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_success_replaces_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "file.bin"
+    target.write_text("old")
+    with replacing(target) as temporary:
+        assert temporary.parent == tmp_path and temporary.suffix == ".bin"
+        temporary.write_text("new")
+        assert target.read_text() == "old"
+    assert target.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_full_disk_is_reported(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match="No space left on device"),
+        replacing(tmp_path / "file.bin"),
+        open("/dev/full", "wb", buffering=0) as full,
+    ):
+        full.write(b"x")
+    assert not list(tmp_path.iterdir())
