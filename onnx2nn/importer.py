@@ -18,7 +18,7 @@ from onnx2nn.constants import Constant, Host, torch_dtype
 from onnx2nn.errors import ModelFileError, OperatorError, Problem, UnsupportedModelError
 from onnx2nn.layers import Layer
 from onnx2nn.naming import identifier, split_path
-from onnx2nn.table import REQUIRED, Row
+from onnx2nn.table import HINTS, REQUIRED, Row
 from onnx2nn.tracing import Dim, Opaque, ShapeMismatch, Spec, Tensor, TraceError, Tracer, is_traced
 
 MAX_CONSTANT_BYTES = 8 << 30
@@ -359,6 +359,8 @@ class Walk:
         """
         values = {}
         for name, attribute in node.attributes.items():
+            if name in HINTS:
+                continue
             if attribute.is_ref():
                 referred = self.attributes.get(attribute.ref_attr_name or "")
                 if referred is None:

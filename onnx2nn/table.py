@@ -32,6 +32,9 @@ FACTS = ("_outputs", "_types", "_output_types")
 unknown), `_output_types`: those of the outputs. They matter where torch's dtype says less than ONNX's.
 """
 
+HINTS = frozenset({"consumed_inputs"})
+"""Attributes of opsets 1 to 5 that say how memory may be reused; no row has them."""
+
 
 @dataclass(frozen=True)
 class Row:

@@ -1,0 +1,85 @@
+"""The case lists of the op table's rows, one file a family as in `onnx2nn/ops`: `CASES = [case("Relu", f32(2, 3)), ...]`.
+
+`tests/test_cases.py` runs each case at every opset in which the operator has it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Make = Callable[[np.random.Generator], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of an operator.
+
+    Attributes:
+        operator: ONNX operator name.
+        inputs: arrays, makers of arrays, or None for an absent optional input.
+        attributes: in the newest revision's form.
+        domain: operator domain.
+        outputs: how many outputs are asked for.
+        since: the first opset in which the operator has this case; earlier revisions are not tried.
+        until: the last one.
+        constant: positions of inputs that are initializers rather than graph inputs.
+        tolerance: relative to the output's scale; exact (0) for integers whatever this says.
+        expected: outputs to compare with where no oracle is right; `why` says so and where they come from.
+    """
+
+    operator: str
+    inputs: tuple[Any, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    domain: str = ""
+    outputs: int = 1
+    since: int = 1
+    until: int = 1 << 30
+    constant: tuple[int, ...] = ()
+    tolerance: float = 1e-5
+    expected: Any = None
+    why: str = ""
+    note: str = ""
+
+    def arrays(self) -> list[np.ndarray | None]:
+        """Returns the inputs; the same at every call."""
+        rng = np.random.default_rng(zlib.crc32(self.operator.encode()))
+        return [make(rng) if callable(make) else make for make in self.inputs]
+
+    def __str__(self) -> str:
+        attributes = ",".join(f"{k}={v}" for k, v in self.attributes.items() if not isinstance(v, np.ndarray))
+        return f"{self.operator}[{self.note or attributes}]"[:100]
+
+
+def case(operator: str, *inputs: Any, **options: Any) -> Case:
+    """Returns a `Case`; names in `options` that are no field of it are attributes."""
+    known = {name: options.pop(name) for name in list(options) if name in Case.__dataclass_fields__ and name != "attributes"}
+    attributes = {**options.pop("attributes", {}), **options}
+    return Case(operator, inputs, attributes, **known)
+
+
+def f32(*shape: int) -> Make:
+    """Returns a maker of normally distributed float32."""
+    return lambda rng: rng.standard_normal(shape).astype(np.float32)
+
+
+def of(dtype: Any, *shape: int, low: float = -5, high: float = 5) -> Make:
+    """Returns a maker of uniformly distributed values of `dtype` between `low` and `high`."""
+    return lambda rng: rng.uniform(low, high, shape).astype(dtype)
+
+
+def i64(*values: Any) -> np.ndarray:
+    """Returns a 1-D int64 array."""
+    return np.array(values, dtype=np.int64)
+
+
+def all_cases() -> list[Case]:
+    """Returns the cases of every family."""
+    modules = [importlib.import_module(f"tests.cases.{m.name}") for m in pkgutil.iter_modules(__path__)]
+    return [item for module in modules for item in module.CASES]

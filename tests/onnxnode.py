@@ -1,0 +1,149 @@
+"""One-node models from cases, at any opset, and what the oracles say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import defs, helper, numpy_helper
+
+from tests.cases import Case
+
+
+class NotExpressible(Exception):
+    """The case has no form at this opset."""
+
+
+def schema_at(case: Case, version: int) -> defs.OpSchema:
+    try:
+        return defs.get_schema(case.operator, version, case.domain)
+    except defs.SchemaError as error:
+        raise NotExpressible(str(error)) from None
+
+
+def element_type(array: np.ndarray) -> int:
+    if array.dtype == object or array.dtype.kind in "US":
+        return onnx.TensorProto.STRING
+    return helper.np_dtype_to_tensor_dtype(array.dtype)
+
+
+def fit(case: Case, version: int) -> tuple[list[Any], dict[str, Any]]:
+    """Returns the case's inputs and attributes in the form of opset `version`.
+
+    An input that the older revision had as an attribute (axes, split, pads, k, min ...) becomes that attribute.
+    """
+    newest, schema = schema_at(case, 1 << 20 if not case.domain else version), schema_at(case, version)
+    inputs, attributes = case.arrays(), dict(case.attributes)
+    names = [p.name for p in newest.inputs]
+    if len(names) and newest.inputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic:
+        return inputs, attributes
+    older = {p.name.lower() for p in schema.inputs}
+    for position in reversed(range(min(len(inputs), len(names)))):
+        name = names[position]
+        if position >= len(schema.inputs) or (name.lower() not in older and name.lower() in map(str.lower, schema.attributes)):
+            value = inputs.pop(position)
+            attribute = next((a for a in schema.attributes if a.lower() == name.lower()), None)
+            if value is None:
+                continue
+            if attribute is None or position in case.constant and False:
+                raise NotExpressible(f"no input {name}")
+            attributes[attribute] = value.tolist()
+    return inputs, attributes
+
+
+def allowed(schema: defs.OpSchema, inputs: Sequence[Any], attributes: dict[str, Any]) -> None:
+    """Raises NotExpressible where the schema does not take these."""
+    unknown = set(attributes) - set(schema.attributes)
+    if unknown:
+        raise NotExpressible(f"no attribute {unknown}")
+    for name, value in schema.attributes.items():
+        if value.required and name not in attributes:
+            raise NotExpressible(f"attribute {name} is required")
+    if len(inputs) > schema.max_input or len(inputs) < schema.min_input:
+        raise NotExpressible("number of inputs")
+    for position, value in enumerate(inputs):
+        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if isinstance(value, np.ndarray):
+            kind = onnx.TensorProto.DataType.Name(element_type(value)).lower()
+            kind = {"double": "double"}.get(kind, kind)
+            if formal.types and f"tensor({kind})" not in formal.types:
+                raise NotExpressible(f"type {kind} of input {formal.name}")
+
+
+def model_of(case: Case, version: int, dynamic: bool = False) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Returns the case as a model at opset `version`, and its feeds; `dynamic` names every dimension."""
+    schema = schema_at(case, version)
+    inputs, attributes = fit(case, version)
+    allowed(schema, inputs, attributes)
+    names, infos, initializers, feeds = [], [], [], {}
+    for position, value in enumerate(inputs):
+        if value is None:
+            names.append("")
+            continue
+        name = f"in{position}"
+        names.append(name)
+        if position in case.constant:
+            initializers.append(numpy_helper.from_array(value, name))
+            continue
+        dims = [f"{name}_{axis}" for axis in range(value.ndim)] if dynamic else value.shape
+        infos.append(helper.make_tensor_value_info(name, element_type(value), dims))
+        feeds[name] = value
+    while names and not names[-1]:
+        names.pop()
+    outputs = [f"out{i}" for i in range(case.outputs)]
+    tensors = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
+    node = helper.make_node(case.operator, names, outputs, name="node", domain=case.domain, **tensors)
+    results = [helper.make_empty_tensor_value_info(name) for name in outputs]
+    graph = helper.make_graph([node], "case", infos, results, initializers)
+    opsets = [helper.make_opsetid(case.domain, version)]
+    if case.domain:
+        opsets.append(helper.make_opsetid("", 17))
+    ir_version = helper.find_min_ir_version_for([helper.make_opsetid("", min(version, 21))]) if not case.domain else 8
+    return helper.make_model(graph, opset_imports=opsets, ir_version=max(ir_version, 4)), feeds
+
+
+def oracle(case: Case, model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> tuple[str, list[Any]] | None:
+    """Returns who answered and the outputs: stored data, ONNX Runtime, else the reference; None where nobody can."""
+    if case.expected is not None:
+        return "stored", [np.asarray(item) for item in case.expected]
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+        return "onnxruntime", session.run(None, feeds)
+    except Exception:
+        pass
+    try:
+        from onnx.reference import ReferenceEvaluator
+
+        return "reference", ReferenceEvaluator(model).run(None, feeds)
+    except Exception:
+        return None
+
+
+def assert_close(actual: Any, expected: Any, tolerance: float) -> None:
+    """Compares outputs: integers, bools and strings exactly, floats relative to the output's scale, with NaN and inf."""
+    if isinstance(expected, (list, tuple)):
+        assert len(actual) == len(expected)
+        for a, e in zip(actual, expected, strict=True):
+            assert_close(a, e, tolerance)
+        return
+    if expected is None:
+        assert actual is None
+        return
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.shape == expected.shape, f"shape {actual.shape}, expected {expected.shape}"
+    if expected.dtype.kind in "biuOUS":
+        assert actual.dtype.kind == expected.dtype.kind or expected.dtype.kind in "OUS", (actual.dtype, expected.dtype)
+        np.testing.assert_array_equal(actual, expected)
+        return
+    assert actual.dtype == expected.dtype, f"dtype {actual.dtype}, expected {expected.dtype}"
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    actual, expected = actual.astype(wide), expected.astype(wide)
+    finite = expected[np.isfinite(expected)]
+    scale = np.abs(finite).max() if finite.size else 1.0
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * max(scale, 1e-30))

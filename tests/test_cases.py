@@ -1,0 +1,52 @@
+"""Every case of every row, at every revision that its operator has had, against an oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import defs
+
+import onnx2nn
+from onnx2nn.backend import OnnxModule
+from tests import onnxnode
+from tests.cases import Case, all_cases
+
+
+def revisions(case: Case) -> list[int]:
+    """Returns the opsets to try: the first of each revision of the operator, as far as the case says."""
+    schemas = [s for s in defs.get_all_schemas_with_history() if s.name == case.operator and s.domain == case.domain]
+    return sorted({s.since_version for s in schemas if case.since <= s.since_version <= case.until and not s.deprecated})
+
+
+def pairs() -> list[tuple[Case, int]]:
+    result = []
+    for case in all_cases():
+        for version in revisions(case):
+            try:
+                onnxnode.model_of(case, version)
+            except onnxnode.NotExpressible:
+                continue
+            result.append((case, version))
+    return result
+
+
+def titles(pair: tuple[Case, int]) -> str:
+    return f"{pair[0]}-{pair[1]}"
+
+
+@pytest.mark.parametrize("pair", pairs(), ids=titles)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_case(pair: tuple[Case, int], dynamic: bool, unverified: list[str]) -> None:
+    case, version = pair
+    model, feeds = onnxnode.model_of(case, version, dynamic=dynamic)
+    answer = onnxnode.oracle(case, *onnxnode.model_of(case, version))
+    outputs = OnnxModule(model, onnx2nn.load(model)).run(feeds)
+    if answer is None:
+        unverified.append(titles(pair))
+        pytest.skip("neither ONNX Runtime nor the reference runs this revision")
+    for actual, expected in zip(outputs, answer[1], strict=True):
+        onnxnode.assert_close(actual, expected, case.tolerance)
+
+
+def test_there_are_cases() -> None:
+    assert len(pairs()) > 5 and all(np.all(c.arrays()[0] == c.arrays()[0]) for c in all_cases()[:1])
