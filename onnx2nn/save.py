@@ -119,10 +119,18 @@ def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[
     for name, given in zip(names, axes, strict=True):
         for axis, dimension in given.items():
             value = values.get(str(name))
-            open_ = isinstance(value, torch.Tensor) and isinstance(value.shape[axis], torch.SymInt)
+            open_ = isinstance(value, torch.Tensor) and _is_symbolic(value.shape[axis])
             (kept if open_ else fixed).append(f"{dimension or '?'} (axis {axis} of {name})")
     text = f"dynamic: {', '.join(kept) or 'nothing'}"
     return text + (f"; fixed although the file leaves it open: {', '.join(fixed)}" if fixed else "")
+
+
+def _is_symbolic(size: Any) -> bool:
+    import torch
+
+    return (
+        isinstance(size, torch.SymInt) and not size.node.expr.is_number
+    )  # torch.export leaves a specialised one there
 
 
 def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.Tensor, ...], *_: Any) -> str:

@@ -1,0 +1,172 @@
+"""What a user installs: dependencies, extras, files in the wheel, the README's commands."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from onnx2nn.errors import MissingDependencyError
+from onnx2nn.extras import require
+
+tomllib = pytest.importorskip("tomllib", reason="the standard library reads TOML since Python 3.11")
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+CORE = {"numpy", "onnx", "onnx_ir"}
+OPTIONAL = {"torch", "safetensors", "onnxruntime", "onnxsim", "rich", "oneflow", "ncnn", "pnnx", "scipy", "torchvision"}
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("module", ["onnx2nn", "onnx2nn.cli", "onnx2nn.verify", "onnx2nn.reader"])
+def test_optional_packages_are_imported_late(module: str) -> None:
+    done = _python(f"import sys, {module}; print(sorted(set(sys.modules) & {OPTIONAL!r}))")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n"
+
+
+def test_core_works_without_any_optional_package() -> None:
+    """Reading and checking need no framework, nor anything else that an extra brings."""
+    done = _python(
+        "import sys\n"
+        f"for name in {sorted(OPTIONAL)!r}: sys.modules[name] = None\n"
+        "import onnx2nn\n"
+        "assert not onnx2nn.check('examples/digits/digits.onnx').problems\n"
+        "try: onnx2nn.load('examples/digits/digits.onnx')\n"
+        "except onnx2nn.errors.MissingDependencyError as error: print(error)\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'pip install "onnx2nn[torch]"' in done.stdout
+
+
+def test_imports_at_module_level_are_declared() -> None:
+    """A module that is imported with the library may only need what the library depends on."""
+    allowed = CORE | {"onnx2nn", "oneflow_bridge", "google"} | set(sys.stdlib_module_names)  # google: protobuf, by onnx
+    torch_only = _modules_reached_only_with_torch()
+    for path in sorted((ROOT / "onnx2nn").rglob("*.py")):
+        if path in torch_only:
+            continue
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            unknown = {name.partition(".")[0] for name in names} - allowed
+            assert not unknown, f"{path.relative_to(ROOT)} imports {unknown} at module level"
+
+
+def _modules_reached_only_with_torch() -> set[Path]:
+    """The files that `import onnx2nn` and reading a model do not load: they may import their framework at the top."""
+    done = _python(
+        "import sys, onnx2nn.cli, onnx2nn.reader; onnx2nn.check('examples/digits/digits.onnx')\n"
+        "print([m.__file__ for n, m in sys.modules.items() if n.startswith('onnx2nn')])"
+    )
+    assert done.returncode == 0, done.stderr
+    return set((ROOT / "onnx2nn").rglob("*.py")) - {Path(name) for name in ast.literal_eval(done.stdout)}
+
+
+def test_every_extra_that_an_error_names_exists() -> None:
+    calls = [
+        match
+        for folder in ("onnx2nn", "oneflow_bridge", "scripts")
+        for path in (ROOT / folder).rglob("*.py")
+        for match in re.findall(r'require\(\s*"([\w.]+)",\s*extra="(\w+)"', path.read_text())
+    ]
+    assert calls
+    for module, extra in calls:
+        brought = {_module(requirement) for requirement in EXTRAS[extra]}
+        assert module.partition(".")[0] in brought, f"onnx2nn[{extra}] does not bring {module}"
+
+
+def _module(requirement: str) -> str:
+    return Requirement(requirement).name.replace("-", "_")
+
+
+def test_missing_package_is_named_with_its_command() -> None:
+    with pytest.raises(MissingDependencyError, match=r'Trying needs no_such_package.*pip install "onnx2nn\[verify\]"'):
+        require("no_such_package", extra="verify", purpose="Trying")
+
+
+def test_broken_package_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_package.py").write_text("import its_own_missing_dependency")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="its_own_missing_dependency"):
+        require("broken_package", extra="verify", purpose="Trying")
+
+
+def test_every_dependency_has_a_reason() -> None:
+    lines = (ROOT / "pyproject.toml").read_text().splitlines()
+    start = lines.index("dependencies = [")
+    end = lines.index("[project.scripts]")
+    entries = [line for line in lines[start:end] if line.startswith('    "')]
+    assert len(entries) > 20
+    assert [line for line in entries if " # " not in line and "onnx2nn[" not in line] == []
+
+
+def test_tests_run_with_pinned_versions() -> None:
+    """Without a pin a newer release of anything here could change the outcome; torch would also bring gigabytes."""
+    pinned = {
+        Requirement(line.partition(" #")[0]).name
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    wanted = {
+        Requirement(entry).name
+        for name in ("torch", "simplify", "verify", "cli", "test", "dev")
+        for entry in EXTRAS[name]
+    }
+    wanted |= {Requirement(entry).name for entry in PROJECT["dependencies"]}
+    assert wanted - pinned == {"onnx2nn"}
+
+
+def test_ci_runs_the_command_of_the_readme() -> None:
+    commands = re.findall(r"^```sh\n(.*?)\n```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(commands) == 2 and all("\n" not in command for command in commands)
+    assert commands[1] in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_python_versions_agree() -> None:
+    names = (ROOT / ".python-version").read_text().split()
+    assert names == ["3.11.7", "3.10.13"]
+    minors = [c.rpartition(" ")[2] for c in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", c)]
+    assert minors == ["3.10", "3.11", "3.12", "3.13"]
+    assert PROJECT["requires-python"] == ">=3.10"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The names in the wheel, built from a copy so that the tree stays clean."""
+    source = tmp_path_factory.mktemp("source")
+    ignore = shutil.ignore_patterns("__pycache__")
+    for folder in ("onnx2nn", "oneflow_bridge"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=ignore)
+    for name in ("pyproject.toml", "setup.py", "README.md"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "out", "."]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (path,) = (source / "out").glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+
+
+def test_wheel_holds_every_module(wheel: list[str]) -> None:
+    modules = [
+        str(path.relative_to(ROOT))
+        for folder in ("onnx2nn", "oneflow_bridge")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    assert set(modules) <= set(wheel)
+
+
+def test_wheel_is_typed_and_holds_nothing_else(wheel: list[str]) -> None:
+    assert {"onnx2nn/py.typed", "oneflow_bridge/py.typed"} <= set(wheel)
+    assert {name.partition("/")[0].partition("-")[0] for name in wheel} == {"onnx2nn", "oneflow_bridge"}
+    assert any(name.endswith("entry_points.txt") for name in wheel)
