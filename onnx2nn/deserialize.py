@@ -63,6 +63,7 @@ class Deserializer:
         self._limits = limits
         self._tensors = tensors
         self._functions: set[_FunctionId] = set()
+        self._tensor_types: dict[bytes, tuple[ir.DataType, ir.Shape | None]] = {}
         self._body = _Body()
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
@@ -116,7 +117,7 @@ class Deserializer:
             )
         infos = {info.name: info for info in proto.value_info}
         infos.update((info.name, info) for info in proto.output)
-        inputs = [_declare(info.name, info, None) for info in proto.input]
+        inputs = [self._declare(info.name, info, None) for info in proto.input]
         scope: _Scope = {}
         for value in inputs:
             _define(scope, value, "graph input")
@@ -192,7 +193,7 @@ class Deserializer:
         for proto in protos:
             values = []
             for name in proto.output:
-                value = _declare(name, infos.get(name), _PENDING)
+                value = self._declare(name, infos.get(name), _PENDING)
                 if name:
                     _define(scope, value, f"output of a {proto.op_type} node")
                 values.append(value)
@@ -246,6 +247,23 @@ class Deserializer:
                     self._body.unsorted = True
                 return node.outputs[0]
         raise ModelFileError(f"Nothing in the model defines the graph output {name!r}. Export the model again.")
+
+    def _declare(self, name: str, info: onnx.ValueInfoProto | None, index: int | None) -> ir.Value:
+        if info is None:
+            return ir.Value(name=name, index=index)
+        type_, shape = self._value_type(info.type, name)
+        return ir.Value(name=name, index=index, type=type_, shape=shape, metadata_props=_metadata(info.metadata_props))
+
+    def _value_type(self, proto: onnx.TypeProto, name: str) -> _Type:
+        # A model has few different types, and decoding one field by field costs several times as much as copying it.
+        key = proto.SerializeToString()
+        if key in self._tensor_types:
+            dtype, shape = self._tensor_types[key]
+            return _Type(ir.TensorType(dtype), None if shape is None else shape.copy())
+        decoded = _type(proto, name)
+        if isinstance(decoded.type, ir.TensorType):
+            self._tensor_types[key] = decoded.type.dtype, decoded.shape
+        return decoded
 
     def _attribute(self, proto: onnx.AttributeProto, scopes: list[_Scope], depth: int) -> ir.Attr:
         name = _text(proto.name)
@@ -324,13 +342,6 @@ class Deserializer:
 # Index of a node's output until the node is built.
 _PENDING = -1
 _SIMPLE_FIELDS = ("f", "i", "s", "floats", "ints", "strings", "tensors", "graphs")
-
-
-def _declare(name: str, info: onnx.ValueInfoProto | None, index: int | None) -> ir.Value:
-    if info is None:
-        return ir.Value(name=name, index=index)
-    type_, shape = _type(info.type, name)
-    return ir.Value(name=name, index=index, type=type_, shape=shape, metadata_props=_metadata(info.metadata_props))
 
 
 def _define(scope: _Scope, value: ir.Value, what: str) -> None:

@@ -229,12 +229,13 @@ class TensorReader:
     def _size(self, dims: list[int], name: str) -> int:
         if len(dims) > self._limits.rank:
             raise ModelFileError(f"Tensor {name!r} has {len(dims)} dimensions, above the limit of {self._limits.rank}.")
-        if any(dim < 0 for dim in dims):
+        if dims and min(dims) < 0:
             raise ModelFileError(f"Tensor {name!r} has a negative dimension: {dims}.")
+        size = math.prod(dims)
         # NumPy multiplies the non-zero dimensions and refuses more than an index can count, also for empty tensors.
-        if math.prod(dim for dim in dims if dim) > sys.maxsize // 16:
+        if (size or math.prod(filter(None, dims))) > sys.maxsize // 16:
             raise ModelFileError(f"Tensor {name!r} has impossible dimensions: {dims}.")
-        return math.prod(dims)
+        return size
 
     def _check(self, name: str, unit: str, found: int, wanted: int, dims: list[int], dtype: ir.DataType) -> None:
         if found != wanted:
