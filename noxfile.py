@@ -1,4 +1,4 @@
-"""Environments. `nox` runs the default sessions; the suite itself is `pytest`, in the environment nox is installed in."""
+"""Environments. `nox` runs the default sessions; the suite itself is `pytest`, where nox is installed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import nox
 
-nox.options.sessions = ["lint"]
+nox.options.sessions = ["lint", "zoo_tensorflow", "zoo_paddle"]
 nox.options.default_venv_backend = "virtualenv"
 
 
@@ -32,3 +32,29 @@ def benchmark(session: nox.Session) -> None:
     session.install("-c", "constraints.txt", "-e", ".[test]", "onnx2torch==1.5.15", "onnx2pytorch==0.6.0")
     for script, *arguments in [session.posargs] if session.posargs else [["load.py"], ["run.py"]]:
         session.run("python", f"benchmarks/{script}", *arguments)
+
+
+@nox.session
+def zoo_tensorflow(session: nox.Session) -> None:
+    """Keras files for tests/test_zoo.py: one model, or all models and operators by `nox -s zoo_tensorflow -- --all`."""
+    session.install("-c", "scripts/zoo/constraints-tensorflow.txt", "tensorflow-cpu", "tf2onnx", "onnxruntime", "rich")
+    session.run("python", "scripts/zoo/tensorflow_models.py", *(session.posargs or ["--only", "keras_mobilenet_v2"]))
+
+
+@nox.session
+def zoo_paddle(session: nox.Session) -> None:
+    """Paddle files for tests/test_zoo.py: one model, or all models and operators by `nox -s zoo_paddle -- --all`."""
+    constraints = "scripts/zoo/constraints-paddle.txt"
+    exporter = ["paddlepaddle", "paddle2onnx", "onnx_graphsurgeon", "onnxruntime", "rich"]
+    definitions = ["requests", "tqdm", "pyyaml", "scipy", "six"]  # what the files of paddleclas that are used import
+    session.install("-c", constraints, *exporter, *definitions)
+    session.install("-c", constraints, "--no-deps", "paddleclas")
+    session.run("python", "scripts/zoo/paddle_models.py", *(session.posargs or ["--only", "paddle_resnet18"]))
+
+
+@nox.session
+def train_digits(session: nox.Session) -> None:
+    """Trains the digits classifier again and exports it: the files in examples/digits."""
+    packages = ["tensorflow-cpu", "tf2onnx", "scikit-learn"]
+    session.install("-c", "scripts/zoo/constraints-tensorflow.txt", *packages)
+    session.run("python", "examples/digits/train.py", *session.posargs)

@@ -1,0 +1,1 @@
+"""Architectures that neither `paddle.vision` nor PaddleClas holds."""

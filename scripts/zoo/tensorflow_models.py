@@ -1,0 +1,152 @@
+"""Writes the TensorFlow part of the model zoo: Keras models with random weights and single operators, by tf2onnx.
+
+Runs in the environment of `constraints-tensorflow.txt` (``nox -s zoo_tensorflow``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # read when TensorFlow is imported
+
+import keras
+import numpy as np
+import runner
+import tensorflow as tf
+import tf2onnx
+
+OPSET = 17
+BATCH = 2
+CALIBRATION_BATCH = 16
+CLASSES = 10
+
+
+def export(path: Path, function: Callable[..., tf.Tensor], inputs: Mapping[str, np.ndarray]) -> runner.Sample:
+    """Writes a function of tensors as ONNX with a dynamic batch; returns its answer to `inputs`."""
+    signature = [tf.TensorSpec((None, *array.shape[1:]), array.dtype, name=name) for name, array in inputs.items()]
+    traced = tf.function(function, input_signature=signature)
+    tf2onnx.convert.from_function(traced, input_signature=signature, opset=OPSET, output_path=str(path))
+    return runner.Sample(inputs, [function(*map(tf.constant, inputs.values())).numpy()])
+
+
+def randomise(model: keras.Model, images: np.ndarray, generator: np.random.Generator) -> None:
+    """Gives a fresh model weights that a test can tell apart.
+
+    Constant weights (biases, scales) get noise. Batch normalization gets the statistics of `images`, which keeps
+    deep networks from fading or overflowing; networks without it get kernels scaled for ReLU (He et al. 2015).
+    """
+    normalised = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    for weight in model.trainable_weights:
+        shape = tuple(weight.shape)
+        if np.std(weight.numpy()) == 0:
+            weight.assign(weight.numpy() + 0.1 * generator.standard_normal(shape))
+        elif not normalised and len(shape) > 1:
+            weight.assign(generator.standard_normal(shape) * np.sqrt(2 / np.prod(shape[:-1])))
+    for layer in normalised:
+        layer.momentum = 0.0
+    model(images, training=True)
+
+
+def application(
+    path: Path, build: Callable[..., keras.Model], edge: int, low: float = -1.0, high: float = 1.0, **options: object
+) -> runner.Sample:
+    """Recipe of a model of `keras.applications` for images of `edge` pixels with values from `low` to `high`."""
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
+    generator = np.random.default_rng(0)
+    size = (edge, edge, 3)
+    model = build(input_shape=size, weights=None, classes=CLASSES, **options)
+    images = generator.uniform(low, high, (CALIBRATION_BATCH, *size)).astype(np.float32)
+    randomise(model, images, generator)
+    # Not `export`: `from_function` makes inputs of the constants in a Normalization layer.
+    signature = [tf.TensorSpec((None, *size), tf.float32, name="image")]
+    tf2onnx.convert.from_keras(model, input_signature=signature, opset=OPSET, output_path=str(path))
+    return runner.Sample({"image": images[:BATCH]}, [model(images[:BATCH], training=False).numpy()])
+
+
+apps = keras.applications
+MODELS: dict[str, runner.Recipe] = {
+    "keras_vgg16": partial(application, build=apps.VGG16, edge=32),
+    "keras_resnet50": partial(application, build=apps.ResNet50, edge=64),
+    "keras_resnet50_v2": partial(application, build=apps.ResNet50V2, edge=64),
+    "keras_xception": partial(application, build=apps.Xception, edge=71),
+    "keras_mobilenet": partial(application, build=apps.MobileNet, edge=64, alpha=0.25),
+    "keras_mobilenet_v2": partial(application, build=apps.MobileNetV2, edge=96, alpha=0.35),
+    "keras_mobilenet_v3_small": partial(application, build=apps.MobileNetV3Small, edge=64, low=0, high=255),
+    "keras_mobilenet_v3_large": partial(application, build=apps.MobileNetV3Large, edge=64, low=0, high=255),
+    "keras_densenet121": partial(application, build=apps.DenseNet121, edge=64),
+    "keras_efficientnet_b0": partial(application, build=apps.EfficientNetB0, edge=64, low=0, high=255),
+    "keras_efficientnet_v2_b0": partial(application, build=apps.EfficientNetV2B0, edge=64, low=0, high=255),
+    "keras_inception_v3": partial(application, build=apps.InceptionV3, edge=128),
+    "keras_inception_resnet_v2": partial(application, build=apps.InceptionResNetV2, edge=96),
+}
+
+
+def operator(path: Path, function: Callable[..., tf.Tensor], shapes: Sequence[tuple[int, ...]]) -> runner.Sample:
+    """Recipe of one operator: `function` of float32 inputs `x`, `y` ... of these shapes behind the batch."""
+    generator = np.random.default_rng(0)
+    names = "xyz"[: len(shapes)]
+    arrays = [generator.standard_normal((BATCH, *shape)).astype(np.float32) for shape in shapes]
+    return export(path, function, dict(zip(names, arrays, strict=True)))
+
+
+def weight(*shape: int) -> tf.Tensor:
+    """A constant of seeded normal values."""
+    return tf.constant(np.random.default_rng(1).standard_normal(shape), tf.float32)
+
+
+def batch_normalization(x: tf.Tensor) -> tf.Tensor:
+    """TensorFlow's fused operator in inference, over 4 channels."""
+    variance = tf.abs(weight(4)) + 0.5
+    return tf.compat.v1.nn.fused_batch_norm(x, weight(4), weight(4) - 1, weight(4) + 1, variance, is_training=False)[0]
+
+
+IMAGE = (9, 8, 4)
+OPERATORS: dict[str, tuple[Any, ...]] = {  # name: function, shape of each input without the batch
+    "relu": (tf.nn.relu, IMAGE),
+    "concatenate": (lambda x, y: tf.concat([x, y], axis=-1), IMAGE, (9, 8, 3)),
+    "expand_dims": (lambda x: tf.expand_dims(x, 1), IMAGE),
+    "transpose": (lambda x: tf.transpose(x, (0, 3, 1, 2)), IMAGE),
+    "batchnorm": (batch_normalization, IMAGE),
+    "slice": (lambda x: tf.slice(x, (0, 1, 2, 0), (-1, 4, 5, 3)), IMAGE),
+    "strided_slice": (lambda x: x[:, ::-2, 1:-1, -3:], IMAGE),
+    "gather": (lambda x: tf.gather(x, [3, 0, 3, 5], axis=1), IMAGE),
+    "clip_by_value": (lambda x: tf.clip_by_value(x, -0.5, 0.75), IMAGE),
+    "conv2d": (lambda x: tf.nn.conv2d(x, weight(3, 3, 4, 6), 2, "SAME"), IMAGE),
+    "conv2d_valid_dilated": (lambda x: tf.nn.conv2d(x, weight(3, 2, 4, 6), 1, "VALID", dilations=2), IMAGE),
+    "conv2d_grouped": (lambda x: tf.nn.conv2d(x, weight(3, 3, 2, 6), 1, "SAME"), IMAGE),
+    "depthwiseconv2d": (lambda x: tf.nn.depthwise_conv2d(x, weight(3, 3, 4, 2), (1, 2, 2, 1), "SAME"), IMAGE),
+    "flatten": (lambda x: tf.reshape(x, (tf.shape(x)[0], -1)), IMAGE),
+    "add": (tf.add, IMAGE, (1, 8, 4)),
+    "sub": (tf.subtract, IMAGE, (1, 8, 4)),
+    "mul": (tf.multiply, IMAGE, (1, 8, 4)),
+    "div": (lambda x, y: tf.divide(x, tf.abs(y) + 0.5), IMAGE, (1, 8, 4)),
+    "pow": (lambda x, y: tf.pow(tf.abs(x), y), IMAGE, (1, 8, 4)),
+    "sqrt": (lambda x: tf.sqrt(tf.abs(x)), IMAGE),
+    "tanh": (tf.tanh, IMAGE),
+    "sigmoid": (tf.sigmoid, IMAGE),
+    "erf": (tf.math.erf, IMAGE),
+    "cast": (lambda x: tf.cast(x * 3, tf.int32), IMAGE),
+    "pad": (lambda x: tf.pad(x, ((0, 0), (1, 2), (0, 3), (2, 0)), constant_values=0.5), IMAGE),
+    "pad_reflect": (lambda x: tf.pad(x, ((0, 0), (1, 2), (3, 0), (0, 0)), "REFLECT"), IMAGE),
+    "maxpool": (lambda x: tf.nn.max_pool2d(x, 3, 2, "SAME"), IMAGE),
+    "avgpool": (lambda x: tf.nn.avg_pool2d(x, 3, 2, "SAME"), IMAGE),
+    "globalavgpool": (keras.layers.GlobalAveragePooling2D(), IMAGE),
+    "globalmaxpool": (keras.layers.GlobalMaxPooling2D(), IMAGE),
+    "reduce_mean": (lambda x: tf.reduce_mean(x, axis=(1, -1), keepdims=True), IMAGE),
+    "reshape": (lambda x: tf.reshape(x, (-1, 6, 12, 4)), IMAGE),
+    "softmax": (lambda x: tf.nn.softmax(x, axis=-1), IMAGE),
+    "relu6": (lambda x: tf.nn.relu6(4 * x), IMAGE),
+}
+RECIPES = MODELS | {
+    f"tensorflow_op_{name}": partial(operator, function=function, shapes=shapes)
+    for name, (function, *shapes) in OPERATORS.items()
+}
+
+if __name__ == "__main__":
+    sys.exit(runner.main("tensorflow", RECIPES, __doc__))
