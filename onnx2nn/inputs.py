@@ -72,8 +72,9 @@ def _index_limit(value: ir.Value) -> int | None:
             if node.op_type == "Gather" and position == 1 and node.inputs[0] is not None:
                 table = node.inputs[0].shape
                 axis = node.attributes.get_int("axis", 0)
-                if table is not None and -len(table) <= axis < len(table) and isinstance(table[axis], int):
-                    limits.append(int(table[axis]))
+                size = table[axis] if table is not None and -len(table) <= axis < len(table) else None
+                if isinstance(size, int):
+                    limits.append(size)
             elif node.op_type in _VALUE_PRESERVING and position == 0:
                 stack.extend(node.outputs)
     return min(limits, default=None)

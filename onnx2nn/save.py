@@ -115,7 +115,8 @@ def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[
 
     names = program.graph_signature.user_inputs
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
-    kept, fixed = [], []
+    kept: list[str] = []
+    fixed: list[str] = []
     for name, given in zip(names, axes, strict=True):
         for axis, dimension in given.items():
             value = values.get(str(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx
 
@@ -19,7 +19,7 @@ from onnx2nn import reader
 from onnx2nn.errors import ModelFileError, Onnx2nnError
 from onnx2nn.extras import require
 from onnx2nn.files import check_writable, replacing
-from onnx2nn.verify import Oracle, OutputComparison, compare
+from onnx2nn.verify import Oracle, OutputComparison, Stored, compare, stored
 
 _PROTOBUF_LIMIT = 2**31 - 2**20  # protobuf refuses messages of 2 GiB; the rest is room for what is not weights
 
@@ -66,7 +66,7 @@ class _Rejected(Exception):
 
 
 def simplify(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto | io.IOBase,
+    source: Stored | BinaryIO,
     *,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     keep_dynamic: bool = False,
@@ -100,8 +100,7 @@ def simplify(
         ModelFileError: the source is not a readable model.
     """
     require("onnxsim", extra="simplify", purpose="Simplifying a model")
-    if isinstance(source, io.IOBase):
-        source = source.read()
+    source = stored(source)
     specs = model_inputs.input_specs(reader.read(source))
     shapes = model_inputs.check_shapes(specs, input_shapes)
     original = _load(source)
@@ -122,7 +121,7 @@ def simplify(
     return Simplification(simplified, True, f"simplified from {before} to {after} nodes, {compared}")
 
 
-def _load(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
+def _load(source: Stored) -> onnx.ModelProto:
     if isinstance(source, onnx.ModelProto):
         return source
     try:
@@ -131,7 +130,7 @@ def _load(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.Mode
         raise ModelFileError(f"cannot read the model: {error}") from error
 
 
-def _as_file(source: str | os.PathLike[str] | bytes | onnx.ModelProto, folder: Path) -> Path:
+def _as_file(source: Stored, folder: Path) -> Path:
     if isinstance(source, bytes):
         path = folder / "original.onnx"
         path.write_bytes(source)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
@@ -16,7 +15,8 @@ from onnx2nn import reader
 from onnx2nn.errors import InputError, Onnx2nnError, VerificationError
 from onnx2nn.extras import require
 
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto
+Stored = str | os.PathLike[str] | bytes | onnx.ModelProto
+"""The forms of a model that can be read several times."""
 
 MSE_TOLERANCE = 1e-7
 """Mean squared error below which an output of ordinary size counts as equal."""
@@ -128,11 +128,12 @@ class Oracle:
         VerificationError: neither of the two can load the model.
     """
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Stored):
         runtime = require("onnxruntime", extra="verify", purpose="Comparing with ONNX Runtime")
         options = runtime.SessionOptions()
         options.log_severity_level = 4  # its warnings would stand between our own lines
-        self._session = self._reference = None
+        self._session: Any = None
+        self._reference: Any = None
         try:
             model = source.SerializeToString() if isinstance(source, onnx.ModelProto) else source
             model = os.fspath(model) if isinstance(model, os.PathLike) else model
@@ -141,7 +142,7 @@ class Oracle:
         except Exception as error:  # its exceptions share no base class
             self._load_reference(source, error)
 
-    def _load_reference(self, source: Source, runtime_error: Exception) -> None:
+    def _load_reference(self, source: Stored, runtime_error: Exception) -> None:
         from onnx.reference import ReferenceEvaluator
 
         try:
@@ -158,7 +159,6 @@ class Oracle:
         """The graph's outputs in the file's order."""
         if self._session is not None:
             return [output.name for output in self._session.get_outputs()]
-        assert self._reference is not None
         return list(self._reference.output_names)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[Any]:
@@ -167,14 +167,19 @@ class Oracle:
         Raises:
             VerificationError: the oracle refused these inputs.
         """
-        runner: Any = self._session or self._reference
+        runner = self._session or self._reference
         try:
             return list(runner.run(None, dict(feeds)))
         except Exception as error:
             raise VerificationError(f"{self.name.partition(' (')[0]} failed: {_first_line(error)}") from error
 
 
-def _proto(source: Source) -> onnx.ModelProto:
+def stored(source: Stored | BinaryIO) -> Stored:
+    """Read an open file into memory; the other forms stay as they are."""
+    return source if isinstance(source, str | os.PathLike | bytes | onnx.ModelProto) else source.read()
+
+
+def _proto(source: Stored) -> onnx.ModelProto:
     if isinstance(source, onnx.ModelProto):
         return source
     return onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source)
@@ -185,7 +190,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def verify(
-    source: Source | io.IOBase,
+    source: Stored | BinaryIO,
     module: Callable[..., Any] | None = None,
     *,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
@@ -215,8 +220,7 @@ def verify(
         UnsupportedModelError: `module` was left out and the model cannot be imported.
         VerificationError: no oracle can run the model.
     """
-    if isinstance(source, io.IOBase):
-        source = source.read()
+    source = stored(source)
     specs = model_inputs.input_specs(reader.read(source))
     if module is None:
         import onnx2nn  # it imports this module
