@@ -1,0 +1,575 @@
+"""Reading and writing by index, searching, sorting.
+
+OneFlow ends the process on some indices out of range and gives zeros or wrong elements for others, so indices are
+checked here first. While a graph is traced there are no values to check: there an index out of range is brought into
+the range, so that the process lives; what such an element then holds is undefined, as it is in ONNX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onnx2nn.errors import OperatorError
+from oneflow_bridge.namespace import dtypes, elementwise
+from oneflow_bridge.namespace.creation import arange, full, tensor
+from oneflow_bridge.namespace.dtypes import DType, flow
+from oneflow_bridge.namespace.shaping import (
+    diag_embed,
+    expand,
+    flatten,
+    flip,
+    movedim,
+    narrow,
+    permute,
+    ravel,
+    reshape,
+    select,
+    unsqueeze,
+)
+from oneflow_bridge.namespace.tensor import (
+    Size,
+    Tensor,
+    as_tensor,
+    axis,
+    broadcast_shapes,
+    convert,
+    expanded,
+    from_array,
+    moved,
+    store,
+    widened,
+)
+
+
+class Sorted(NamedTuple):
+    """Values and where they were."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def checked_index(index: Tensor, size: int, negative: bool = False) -> Any:
+    """An int64 OneFlow tensor of indices into a dim of `size`, safe to hand to a kernel.
+
+    Args:
+        index: integers of any shape.
+        size: the dim.
+        negative: whether -1 means the last element.
+
+    Raises:
+        OperatorError: an index is out of range (not while a graph is traced), or is no integer.
+    """
+    if not index.dtype.is_integer:
+        raise OperatorError(f"An index of type {index.dtype}; integers are needed.")
+    value = widened(index)
+    if value.is_lazy:
+        if negative:
+            value = value + (value < 0).to(flow.int64) * size
+        return flow.clamp(value, 0, max(size - 1, 0))
+    if not value.numel():
+        return value
+    low, high = int(value.min().item()), int(value.max().item())
+    if high >= size or low < (-size if negative else 0):
+        raise OperatorError(f"Index {high if high >= size else low} in a dim of size {size}.")
+    return value + (value < 0).to(flow.int64) * size if low < 0 else value
+
+
+def take_rows(x: Tensor, dim: int, index: Any) -> Tensor:
+    """numpy.take: `index`, an int64 OneFlow tensor of any rank that was checked, takes the place of the dim."""
+    shape = (*x.shape[:dim], *index.shape, *x.shape[dim + 1 :])
+    if not Size(shape).numel():
+        return full(shape, 0, dtype=x.dtype, device=x.device)
+    return moved(lambda v: flow._C.gather(v, index, dim), x)
+
+
+def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Elements of a dim chosen by a 1-D index."""
+    place = axis(dim, x.ndim)
+    return take_rows(x, place, checked_index(reshape(index, -1), x.shape[place]))
+
+
+def embedding(index: Tensor, weight: Tensor, padding_idx: int | None = None, **_: Any) -> Tensor:
+    """Rows of `weight` (N, D) chosen by an index of any shape: (*, D)."""
+    return take_rows(weight, 0, checked_index(index, weight.shape[0]))
+
+
+def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    """x[i][index[i][j][k]][k] for dim 1: an element of x for each element of `index`."""
+    if x.ndim == 0 or index.ndim == 0:
+        return reshape(gather(reshape(x, -1), 0, reshape(index, -1)), index.shape)
+    place = axis(dim, x.ndim)
+    checked = checked_index(index, x.shape[place])
+    if not index.numel():
+        return full(index.shape, 0, dtype=x.dtype, device=x.device)
+    for d, (have, want) in enumerate(zip(x.shape, index.shape, strict=True)):
+        if d != place and want < have:
+            x = narrow(x, d, 0, want)
+        elif d != place and want > have:
+            raise OperatorError(f"gather: index of shape {tuple(index.shape)} in a tensor of shape {tuple(x.shape)}.")
+    return moved(lambda v: flow.gather(v, place, checked), x)
+
+
+def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """`gather` whose other dims broadcast; negative indices count from the end."""
+    if dim is None:
+        return take_along_dim(ravel(x), ravel(indices), 0)
+    place = axis(dim, x.ndim)
+    shape = list(broadcast_shapes(*([s if d != place else 1 for d, s in enumerate(v.shape)] for v in (x, indices))))
+    x, indices = (
+        expand(v, [s if d != place else v.shape[place] for d, s in enumerate(shape)]) for v in (x, indices)
+    )
+    return gather(x, place, Tensor(checked_index(indices, x.shape[place], negative=True)))
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """Elements of the flattened x."""
+    return take_rows(ravel(x), 0, checked_index(index, x.numel(), negative=True))
+
+
+def getitem(x: Tensor, key: Any) -> Tensor:
+    """x[key], with everything torch allows and negative steps as numpy has them."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    if any(isinstance(item, (list, np.ndarray)) for item in items):
+        items = [tensor(item, device=x.device) if isinstance(item, (list, np.ndarray)) else item for item in items]
+    items = [_bool_index(item) if _is_mask(item) else [item] for item in items]
+    items = _fill_ellipsis([part for group in items for part in group], x.ndim)
+    indices: dict[int, Tensor] = {}
+    dim = 0
+    for item in items:
+        if item is None:
+            x, dim = unsqueeze(x, dim), dim + 1
+        elif isinstance(item, slice):
+            x, dim = _slice(x, dim, item), dim + 1
+        elif isinstance(item, Tensor) and item.ndim:
+            indices[dim], dim = item, dim + 1
+        elif isinstance(item, Tensor) and item.is_lazy:
+            indices[dim], dim = item, dim + 1
+        else:
+            x = select(x, dim, int(item))
+    return _advanced(x, indices) if indices else x
+
+
+def _is_mask(item: Any) -> bool:
+    return isinstance(item, (bool, np.bool_)) or (isinstance(item, Tensor) and item.dtype is dtypes.bool_)
+
+
+def _bool_index(mask: Any) -> list[Any]:
+    """A mask as one integer index for each of its dims."""
+    if isinstance(mask, (bool, np.bool_)) or mask.ndim == 0:
+        raise OperatorError("Indexing with a single bool.")
+    return list(nonzero(mask, as_tuple=True))
+
+
+def _fill_ellipsis(items: list[Any], ndim: int) -> list[Any]:
+    used = sum(item is not None and item is not Ellipsis for item in items)
+    if used > ndim:
+        raise OperatorError(f"{used} indices for a tensor of rank {ndim}.")
+    place = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
+    return [*items[:place], *[slice(None)] * (ndim - used), *items[place + 1 :]]
+
+
+def _slice(x: Tensor, dim: int, item: slice) -> Tensor:
+    """One dim sliced; OneFlow refuses negative steps, which run forward over the flipped dim here."""
+    bounds = (None if v is None else int(v) for v in (item.start, item.stop, item.step))
+    start, stop, step = slice(*bounds).indices(x.shape[dim])
+    count = len(range(start, stop, step))
+    if step < 0:
+        x, start, step = flip(x, dim), x.shape[dim] - 1 - start, -step
+    if count == 0:
+        return narrow(x, dim, 0, 0)
+    if step == 1 or count == 1:
+        return narrow(x, dim, start, count)
+    place = (slice(None),) * dim + (slice(start, start + (count - 1) * step + 1, step),)
+    return Tensor(x.value[place], x.dtype)
+
+
+def _advanced(x: Tensor, indices: dict[int, Tensor]) -> Tensor:
+    """Integer tensors in some dims: one gather over these dims taken as one."""
+    dims = list(indices)
+    if len(dims) == 1:
+        return take_rows(x, dims[0], checked_index(indices[dims[0]], x.shape[dims[0]], negative=True))
+    flat = _flat_index(x.shape, indices)
+    adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    place = dims[0] if adjacent else 0
+    rest = [d for d in range(x.ndim) if d not in dims]
+    merged = flatten(permute(x, [*rest[:place], *dims, *rest[place:]]), place, place + len(dims) - 1)
+    return take_rows(merged, place, flat)
+
+
+def _flat_index(shape: Sequence[int], indices: dict[int, Tensor]) -> Any:
+    """Indices of several dims as one into these dims flattened."""
+    flat: Any = None
+    wide = broadcast_shapes(*(index.shape for index in indices.values()))
+    for dim, index in indices.items():
+        checked = expanded(checked_index(index, shape[dim], negative=True), wide)
+        flat = checked if flat is None else flat * shape[dim] + checked
+    return flat
+
+
+REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
+
+
+def scatter(x: Tensor, dim: int, index: Tensor, src: Any, *, reduce: str | None = None) -> Tensor:
+    """x with `src` (a tensor or number) written at the elements `index` names; the last of equal indices wins."""
+    names = {"add": "sum", "multiply": "prod"}
+    if reduce is not None:
+        return scatter_reduce(x, dim, index, as_tensor_like(src, x, index), names.get(reduce, reduce))
+    return _scatter(x, dim, index, as_tensor_like(src, x, index), lambda v, p, i, s: flow.scatter(v, p, i, s))
+
+
+def as_tensor_like(src: Any, x: Tensor, index: Tensor) -> Tensor:
+    """A number as a tensor of x's type with the shape of the index."""
+    return src if isinstance(src, Tensor) else full(index.shape, src, dtype=x.dtype, device=x.device)
+
+
+def _scatter(x: Tensor, dim: int, index: Tensor, src: Tensor, kernel: Callable[[Any, int, Any, Any], Any]) -> Tensor:
+    if x.ndim == 0:
+        return reshape(_scatter(reshape(x, 1), 0, reshape(index, -1), reshape(src, -1), kernel), ())
+    place = axis(dim, x.ndim)
+    checked = checked_index(index, x.shape[place])
+    if not index.numel():
+        return x
+    if src.dtype is not x.dtype:
+        raise OperatorError(f"scatter of {src.dtype} into {x.dtype}.")
+    src = _leading_part(src, index.shape)
+    target = widened(x)
+    values = src.value.to(target.dtype)
+    if x.dtype is dtypes.bool_:
+        target, values = target.to(flow.int64), values.to(flow.int64)
+    return store(kernel(target, place, checked, values), x.dtype)
+
+
+def _leading_part(x: Tensor, shape: Sequence[int]) -> Tensor:
+    for dim, size in enumerate(shape):
+        x = narrow(x, dim, 0, size)
+    return x
+
+
+def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """x with `src` added at the elements `index` names."""
+    return _scatter(x, dim, index, src, flow.scatter_add)
+
+
+def scatter_reduce(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """x with `src` combined into the elements `index` names by sum, prod, mean, amax or amin.
+
+    OneFlow adds alone; the others run over the sources one after the other along `dim`, which is exact with equal indices.
+    """
+    if reduce not in REDUCTIONS:
+        raise OperatorError(f"reduce {reduce!r}; there are {', '.join(REDUCTIONS)}.")
+    if not include_self and index.numel():
+        x = scatter(x, dim, index, _identity(reduce, x.dtype))
+    if reduce == "sum":
+        return scatter_add(x, dim, index, src)
+    if reduce == "mean":
+        ones = full(index.shape, 1, dtype=x.dtype, device=x.device)
+        start = full(x.shape, int(include_self), dtype=x.dtype, device=x.device)
+        count = elementwise.clamp(scatter_add(start, dim, index, ones), min=1)
+        total = scatter_add(x, dim, index, src)
+        return elementwise.div(total, count, rounding_mode=None if x.dtype.is_floating_point else "floor")
+    if x.ndim == 0:
+        return reshape(scatter_reduce(reshape(x, 1), 0, reshape(index, -1), reshape(src, -1), reduce), ())
+    place = axis(dim, x.ndim)
+    combine = {"prod": elementwise.mul, "amax": elementwise.maximum, "amin": elementwise.minimum}[reduce]
+    for i in range(index.shape[place]):
+        at = narrow(index, place, i, 1)
+        part = narrow(_leading_part(src, index.shape), place, i, 1)
+        x = scatter(x, place, at, convert(combine(gather(x, place, at), part), x.dtype))
+    return x
+
+
+def _identity(reduce: str, dtype: DType) -> Any:
+    """What a reduction starts from."""
+    if reduce in ("sum", "mean", "prod"):
+        return int(reduce == "prod")
+    if dtype.is_floating_point:
+        return float("-inf") if reduce == "amax" else float("inf")
+    if dtype is dtypes.bool_:
+        return reduce == "amin"
+    limits = dtypes.IInfo(dtype)
+    return limits.min if reduce == "amax" else limits.max
+
+
+def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    """x with `values` written (or added) where the index tensors, one for each leading dim, point."""
+    parts: list[Any] = []
+    for item in indices:
+        parts.extend(_bool_index(item) if _is_mask(item) else [item])
+    given = {d: item for d, item in enumerate(parts) if item is not None}
+    dims = list(given)
+    rest = [d for d in range(x.ndim) if d not in dims]
+    adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    flat = _flat_index(x.shape, given)
+    order = [*dims, *rest]
+    merged = flatten(permute(x, order), 0, len(dims) - 1)
+    wide = (*flat.shape, *merged.shape[1:])
+    values = convert(as_tensor(values, x), x.dtype)
+    if adjacent and dims[0] and values.ndim:  # their place in the result is that of the indexed dims
+        shape = [*x.shape[: dims[0]], *flat.shape, *x.shape[dims[-1] + 1 :]]
+        values = movedim(
+            expand(values, shape), tuple(range(dims[0], dims[0] + flat.ndim)), tuple(range(flat.ndim))
+        )
+    values = flatten(expand(values, wide), 0, max(flat.ndim - 1, 0)) if flat.ndim else unsqueeze(expand(values, wide), 0)
+    result = _put_rows(merged, flat.reshape([-1]), values, accumulate)
+    back = [order.index(d) for d in range(x.ndim)]
+    return permute(reshape(result, [x.shape[d] for d in order]), back)
+
+
+def _put_rows(x: Tensor, index: Any, values: Tensor, accumulate: bool) -> Tensor:
+    """Rows of x (N, ...) replaced or added to; `index` (M,) was checked, `values` (M, ...)."""
+    if not values.numel():
+        return x
+    wide = index.reshape([-1] + [1] * (x.ndim - 1)).expand(*values.shape)
+    write = scatter_add if accumulate else scatter
+    return write(x, 0, Tensor(wide), values)
+
+
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    """x with slices added along a dim."""
+    return _index_write(x, dim, index, source if alpha == 1 else elementwise.mul(source, alpha), True)
+
+
+def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """x with slices replaced along a dim."""
+    return _index_write(x, dim, index, source, False)
+
+
+def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """x with slices set to a number along a dim."""
+    place = axis(dim, x.ndim)
+    value = value.item() if isinstance(value, Tensor) else value
+    shape = [*x.shape[:place], index.numel(), *x.shape[place + 1 :]]
+    return _index_write(x, dim, index, full(shape, value, dtype=x.dtype, device=x.device), False)
+
+
+def _index_write(x: Tensor, dim: int, index: Tensor, source: Tensor, accumulate: bool) -> Tensor:
+    place = axis(dim, x.ndim)
+    checked = checked_index(reshape(index, -1), x.shape[place])
+    result = _put_rows(movedim(x, place, 0), checked, movedim(source, place, 0), accumulate)
+    return movedim(result, 0, place)
+
+
+def select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """x with one element of a dim replaced."""
+    place = axis(dim, x.ndim)
+    return slice_scatter(x, unsqueeze(src, place), place, int(index) % x.shape[place], int(index) % x.shape[place] + 1)
+
+
+def slice_scatter(
+    x: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    """x with a slice of a dim replaced."""
+    place = axis(dim, x.ndim)
+    index = arange(*slice(start, end, step).indices(x.shape[place]), device=x.device)
+    return index_copy(x, place, index, convert(src, x.dtype))
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """x with a number (or 0-d tensor) where the mask holds; the type is x's."""
+    value = convert(value, x.dtype) if isinstance(value, Tensor) else value
+    filled = elementwise.where(mask, value, x)
+    return filled if filled.dtype is x.dtype else convert(filled, x.dtype)
+
+
+def masked_select(x: Tensor, mask: Tensor) -> Tensor:
+    """The elements where the mask holds, 1-D."""
+    shape = broadcast_shapes(x.shape, mask.shape)
+    return getitem(expand(x, shape), expand(mask, shape))
+
+
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """x with the elements where the mask holds replaced by those of `source`, in order."""
+    mask = expand(mask, x.shape)
+    order = flow.cumsum(ravel(mask).value.to(flow.int64), 0)
+    index = flow.clamp(order - 1, 0, max(source.numel() - 1, 0))
+    if not mask.is_lazy and mask.numel() and int(order[-1].item()) > source.numel():
+        raise OperatorError(f"masked_scatter needs {int(order[-1].item())} elements and has {source.numel()}.")
+    return elementwise.where(mask, reshape(take_rows(ravel(source), 0, index), x.shape), x)
+
+
+def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
+    """Indices of the elements that are not zero: (count, rank), or one 1-D tensor for each dim."""
+    found = np.stack(np.nonzero(np.atleast_1d(x.numpy())), 1)[:, : x.ndim].astype(np.int64)
+    index = from_array(found, device=x.device)
+    return tuple(select(index, 1, d) for d in range(x.ndim)) if as_tuple else index
+
+
+def argwhere(x: Tensor) -> Tensor:
+    """`nonzero`, int64 (OneFlow's gives int32)."""
+    return nonzero(x)
+
+
+def where(condition: Tensor, x: Any = None, y: Any = None) -> Any:
+    """x where the condition holds, else y; with a condition alone `nonzero(as_tuple=True)`."""
+    return nonzero(condition, as_tuple=True) if x is None else elementwise.where(condition, x, y)
+
+
+def argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
+    """The order that sorts a dim; equal elements keep theirs, NaN counts as the largest."""
+    if x.ndim == 0 or not x.numel():
+        return full(x.shape, 0, dtype=dtypes.int64, device=x.device)
+    elementwise._no_uint64(x.dtype, "sorting", x)
+    place = axis(dim, x.ndim)
+    value = (x if x.dtype is not dtypes.bool_ else convert(x, dtypes.int64)).value
+    value = widened(x) if x.dtype is not dtypes.bool_ else value
+    value = value.transpose(place, -1) if place != x.ndim - 1 else value
+    order = _argsort(value, descending) if x.dtype.is_floating_point else _plain_argsort(value, descending)
+    return Tensor(order.transpose(place, -1) if place != x.ndim - 1 else order)
+
+
+def _plain_argsort(value: Any, descending: bool) -> Any:
+    return flow.argsort(value, dim=-1, descending=descending).to(flow.int64)
+
+
+def _argsort(value: Any, descending: bool) -> Any:
+    """Floats: the kernel's comparison breaks down with NaN, so they are sorted as infinity and then put at their end."""
+    nan = value != value
+    if not value.is_lazy and not nan.any().item():
+        return _plain_argsort(value, descending)
+    infinity = flow.where(nan, _constant_like(value, float("inf")), value)
+    order = _plain_argsort(infinity, descending)
+    behind = flow.gather(nan.to(flow.int64), value.ndim - 1, order)
+    return flow.gather(order, value.ndim - 1, _plain_argsort(behind, descending))
+
+
+def _constant_like(value: Any, number: float) -> Any:
+    return flow._C.constant((1,), number, dtype=value.dtype, device=value.device)
+
+
+def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Sorted:
+    """A dim sorted: values and int64 indices (OneFlow's are int32); stable, NaN counts as the largest."""
+    order = argsort(x, dim, descending)
+    return Sorted(gather(x, dim, order) if x.ndim else x, order)
+
+
+def msort(x: Tensor) -> Tensor:
+    """The first dim sorted."""
+    return sort(x, 0).values
+
+
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Sorted:
+    """The k largest (smallest) of a dim, best first, the earlier of equal ones first."""
+    if x.ndim == 0:
+        part = topk(reshape(x, 1), k, 0, largest)
+        return Sorted(reshape(part.values, ()), reshape(part.indices, ())) if k else part
+    if not 0 <= int(k) <= x.shape[dim]:
+        raise OperatorError(f"The {int(k)} largest of {x.shape[dim]}.")
+    order = narrow(argsort(x, dim, largest), dim, 0, int(k))
+    return Sorted(gather(x, dim, order), order)
+
+
+def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Sorted:
+    """The k-th smallest of a dim, k from 1."""
+    values, indices = sort(x, dim)
+    parts = (narrow(v, dim, k - 1, 1) if keepdim else select(v, dim, k - 1) for v in (values, indices))
+    return Sorted(*parts)
+
+
+def searchsorted(
+    sorted_sequence: Tensor, values: Any, *, right: bool = False, side: str | None = None, out_int32: bool = False
+) -> Tensor:
+    """How many elements of the last dim are below (or not above, with `right`) each value."""
+    values = as_tensor(values, sorted_sequence)
+    right = right or side == "right"
+    if sorted_sequence.ndim == 1:
+        left = reshape(sorted_sequence, [1] * values.ndim + [-1])
+    else:
+        left = unsqueeze(sorted_sequence, -2)
+    below = (elementwise.le if right else elementwise.lt)(left, unsqueeze(values, -1))
+    count = below.value.to(flow.int64).sum(-1)
+    return store(count, dtypes.int32 if out_int32 else dtypes.int64)
+
+
+def bucketize(x: Any, boundaries: Tensor, *, right: bool = False, out_int32: bool = False) -> Tensor:
+    """The bucket of each element."""
+    return searchsorted(boundaries, x, right=right, out_int32=out_int32)
+
+
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Which elements occur among the others."""
+    elements, test_elements = as_tensor(elements), as_tensor(test_elements)
+    if not test_elements.numel():
+        found = full(elements.shape, False, dtype=dtypes.bool_, device=elements.device)
+    else:
+        found = Tensor(elementwise.eq(unsqueeze(elements, -1), ravel(test_elements)).value.any(-1))
+    return elementwise.logical_not(found) if invert else found
+
+
+def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """int64 ones at the index along a new last dim."""
+    classes = int(x.numpy().max()) + 1 if num_classes < 0 else num_classes
+    checked = checked_index(x, classes)
+    return convert(Tensor(checked.unsqueeze(-1) == arange(classes, device=x.device).value), dtypes.int64)
+
+
+def unique(
+    x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """The distinct elements in ascending order, with the index of each element among them and their counts."""
+    found = np.unique(x.numpy(), return_inverse=True, return_counts=True, axis=dim)
+    values, inverse, counts = found
+    inverse = inverse.reshape(x.shape if dim is None else (-1,))
+    return _results(x, values, inverse, counts, return_inverse, return_counts)
+
+
+def _results(x: Tensor, values: Any, inverse: Any, counts: Any, with_inverse: bool, with_counts: bool) -> Any:
+    results = [convert(from_array(np.ascontiguousarray(values), device=x.device), x.dtype)]
+    for wanted, array in ((with_inverse, inverse), (with_counts, counts)):
+        if wanted:
+            results.append(from_array(np.ascontiguousarray(array).astype(np.int64).reshape(array.shape), device=x.device))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
+    """The elements without repetitions of the one before."""
+    array = x.numpy().reshape(-1) if dim is None else np.moveaxis(x.numpy(), dim, 0)
+    size = array.shape[0]
+    changes = np.ones(size, bool)
+    changes[1:] = (array[1:] != array[:-1]).reshape(max(size - 1, 0), -1).any(1) if size else changes[1:]
+    starts = np.flatnonzero(changes)
+    inverse = np.cumsum(changes) - 1
+    counts = np.diff(np.append(starts, size))
+    values = array[starts] if dim is None else np.moveaxis(array[starts], 0, dim)
+    return _results(x, values, inverse.reshape(x.shape) if dim is None else inverse, counts, return_inverse, return_counts)
+
+
+def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each number occurs."""
+    counts = np.bincount(x.numpy(), None if weights is None else weights.numpy(), minlength)
+    return from_array(counts, device=x.device)
+
+
+def diag(x: Tensor, offset: int = 0) -> Tensor:
+    """The diagonal of a matrix, or the matrix with this diagonal."""
+    return diagonal(x, offset) if x.ndim == 2 else diag_embed(x, offset)
+
+
+def repeat_interleave(x: Tensor, repeats: Any, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
+    """Each element several times in a row."""
+    x, place = (ravel(x), 0) if dim is None else (x, axis(dim, x.ndim))
+    if isinstance(repeats, Tensor):
+        counts = repeats.tolist()
+        counts = counts * x.shape[place] if isinstance(counts, list) and len(counts) == 1 else counts
+        counts = counts if isinstance(counts, list) else [counts] * x.shape[place]
+        chosen = [i for i, n in enumerate(counts) for _ in range(n)]
+        return index_select(x, place, tensor(chosen, dtype=dtypes.int64, device=x.device))
+    wide = expand(unsqueeze(x, place + 1), [*x.shape[: place + 1], repeats, *x.shape[place + 1 :]])
+    return flatten(wide, place, place + 1)
+
+
+def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """The diagonal of two dims as a new last dim."""
+    a, b = axis(dim1, x.ndim), axis(dim2, x.ndim)
+    rest = [d for d in range(x.ndim) if d not in (a, b)]
+    height, width = x.shape[a], x.shape[b]
+    count = max(min(height, width - offset) if offset >= 0 else min(height + offset, width), 0)
+    start = offset if offset >= 0 else -offset * width
+    flat = flatten(permute(x, [*rest, a, b]), -2, -1)
+    if not count:
+        return narrow(flat, -1, 0, 0)
+    return index_select(flat, flat.ndim - 1, arange(start, start + count * (width + 1), width + 1, device=x.device))
