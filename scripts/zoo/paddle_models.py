@@ -52,12 +52,11 @@ def export(path: Path, layer: nn.Layer, inputs: Mapping[str, np.ndarray], free_a
 def randomise(model: nn.Layer, size: Sequence[int], generator: np.random.Generator) -> None:
     """Gives a fresh model weights that a test can tell apart.
 
-    Constant weights (biases, scales) get noise. Batch normalization gets the statistics of a random batch, which keeps
-    deep networks from fading or overflowing; networks without it get kernels scaled for ReLU (He et al. 2015).
+    Constant weights (biases, scales) get noise. Batch normalization gets a random batch's statistics, which keep deep
+    networks from fading or overflowing, and a shift of about one: at zero each ReLU behind it makes rounding errors 1.2
+    times larger, thousands of times in 50 layers. Networks without it get kernels scaled for ReLU (He et al. 2015).
     """
     normalised = [layer for layer in model.sublayers() if isinstance(layer, (nn.BatchNorm, nn.BatchNorm2D))]
-    for layer in normalised:
-        layer._momentum = 0.0
     for weight in model.parameters():
         if weight.stop_gradient:
             continue
@@ -67,6 +66,9 @@ def randomise(model: nn.Layer, size: Sequence[int], generator: np.random.Generat
         elif not normalised and values.ndim == 4:
             fan_in = np.prod(values.shape[1:])
             weight.set_value((generator.standard_normal(values.shape) * np.sqrt(2 / fan_in)).astype(np.float32))
+    for layer in normalised:
+        layer.bias.set_value(layer.bias + 1)
+        layer._momentum = 0.0
     model.train()
     with paddle.no_grad():
         model(paddle.to_tensor(generator.standard_normal((CALIBRATION_BATCH, *size)).astype(np.float32)))

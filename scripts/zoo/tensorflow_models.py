@@ -37,8 +37,9 @@ def export(path: Path, function: Callable[..., tf.Tensor], inputs: Mapping[str, 
 def randomise(model: keras.Model, images: np.ndarray, generator: np.random.Generator) -> None:
     """Gives a fresh model weights that a test can tell apart.
 
-    Constant weights (biases, scales) get noise. Batch normalization gets the statistics of `images`, which keeps
-    deep networks from fading or overflowing; networks without it get kernels scaled for ReLU (He et al. 2015).
+    Constant weights (biases, scales) get noise. Batch normalization gets the statistics of `images`, which keep deep
+    networks from fading or overflowing, and a shift of about one: at zero each ReLU behind it makes rounding errors 1.2
+    times larger, thousands of times in 50 layers. Networks without it get kernels scaled for ReLU (He et al. 2015).
     """
     normalised = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
     for weight in model.trainable_weights:
@@ -48,6 +49,7 @@ def randomise(model: keras.Model, images: np.ndarray, generator: np.random.Gener
         elif not normalised and len(shape) > 1:
             weight.assign(generator.standard_normal(shape) * np.sqrt(2 / np.prod(shape[:-1])))
     for layer in normalised:
+        layer.beta.assign_add(tf.ones_like(layer.beta))
         layer.momentum = 0.0
     model(images, training=True)
 
