@@ -209,12 +209,18 @@ def run(module: Callable[..., Any], inputs: Tensors) -> Tensors:
 
 
 def run_onnxruntime(model: Path | str | bytes, inputs: Tensors) -> Tensors:
-    """Runs a file (or the bytes of one) in ONNX Runtime on one thread; inputs in the graph's order."""
+    """Runs a file (or the bytes of one) in ONNX Runtime on one thread; inputs in the graph's order.
+
+    Pad_Fusion stays off: 1.31 merges a Pad with 0 into the MaxPool behind it, which pads with -inf (Keras's ResNet50V2).
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(
-        model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
+        model if isinstance(model, bytes) else str(model),
+        options,
+        providers=["CPUExecutionProvider"],
+        disabled_optimizers=["Pad_Fusion"],
     )
     feeds = {value.name: x.numpy() for value, x in zip(session.get_inputs(), inputs, strict=True)}
     return tuple(torch.from_numpy(np.asarray(output)) for output in session.run(None, feeds))
