@@ -211,7 +211,7 @@ def run(module: Callable[..., Any], inputs: Tensors) -> Tensors:
 def run_onnxruntime(model: Path | str | bytes, inputs: Tensors) -> Tensors:
     """Runs a file (or the bytes of one) in ONNX Runtime on one thread; inputs in the graph's order.
 
-    Pad_Fusion stays off: 1.31 merges a Pad with 0 into the MaxPool behind it, which pads with -inf (Keras's ResNet50V2).
+    Pad_Fusion stays off: 1.31 merges a Pad with 0 into the MaxPool behind it, which pads with -inf (Keras ResNet50V2).
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
