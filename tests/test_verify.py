@@ -9,11 +9,20 @@ import torch
 import onnx2nn
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.inputs import InputSpec, example_inputs, input_specs, resolve_shapes
-from onnx2nn.verify import OutputComparison, compare
+from onnx2nn.verify import Oracle, OutputComparison, compare
 
 ADD = """
 <ir_version: 8, opset_import: ["" : 17]>
 graph (float[batch, 3] x, float[batch, 3] y) => (float[batch, 3] z) { z = Add(x, y) }
+"""
+
+PAD_AND_POOL = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[1, 1, 2, 2] x) => (float[1, 1, 3, 3] z) {
+    pads = Constant <value = int64[8] {0, 0, 1, 1, 0, 0, 1, 1}> ()
+    y = Pad (x, pads)
+    z = MaxPool <kernel_shape = [2, 2]> (y)
+}
 """
 
 
@@ -197,3 +206,9 @@ def test_shapes_are_completed() -> None:
         resolve_shapes(specs)
     with pytest.raises(InputError, match="does not say the shape"):
         resolve_shapes([InputSpec("x", ir.DataType.FLOAT, None)])
+
+
+def test_oracle_keeps_a_pad_in_front_of_a_pool() -> None:
+    """ONNX Runtime 1.31's Pad_Fusion turns the zeros around the image into the pool's own -inf."""
+    (pooled,) = Oracle(onnx.parser.parse_model(PAD_AND_POOL)).run({"x": -np.ones((1, 1, 2, 2), np.float32)})
+    assert pooled.ravel().tolist() == [0, 0, 0, 0, -1, 0, 0, 0, 0]
