@@ -18,7 +18,7 @@ from onnx2nn.constants import Constant, Host, torch_dtype
 from onnx2nn.errors import ModelFileError, OperatorError, Problem, UnsupportedModelError
 from onnx2nn.layers import Layer
 from onnx2nn.naming import identifier, split_path
-from onnx2nn.table import HINTS, REQUIRED, Row
+from onnx2nn.table import HINTS, REQUIRED, NeedsValues, Row
 from onnx2nn.tracing import Dim, Opaque, ShapeMismatch, Spec, Tensor, TraceError, Tracer, is_traced
 
 MAX_CONSTANT_BYTES = 8 << 30
@@ -311,11 +311,11 @@ class Walk:
         if known and inputs and any(isinstance(value, Host) for value in inputs) and row.host is not None:
             try:
                 return self._host(row, inputs, attributes)
-            except TraceError:
+            except NeedsValues:
                 pass
         if known and not row.random and not any(isinstance(value, Host) for value in inputs):
             return self._fold(row, inputs, attributes)
-        if not row.opaque:
+        if not row.opaque and not any(isinstance(value, Opaque) for value in inputs):
             try:
                 return row.body(self.tracer.F, *self.arguments(row, inputs), **attributes)
             except ShapeMismatch as error:
@@ -323,7 +323,7 @@ class Walk:
                     raise StuckError(node, str(error), inputs) from None
                 if self.owner.strict:
                     raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
-            except TraceError:
+            except NeedsValues:
                 pass
         return self._opaque(node, row, inputs, attributes)
 
@@ -388,7 +388,8 @@ class Walk:
 
     def _float(self, value: float) -> float:
         """Returns the shortest decimal that is the same float32, which is what the author wrote."""
-        return float(str(np.float32(value)))
+        shortest = float(str(np.float32(value)))
+        return shortest if abs(shortest) <= np.finfo(np.float32).max else value
 
     def _check_inputs(self, row: Row, inputs: list[Any]) -> None:
         """Refuses more inputs than the operator has, and fewer than it needs; leaves out trailing absent ones."""
@@ -423,6 +424,8 @@ class Walk:
             else:
                 arrays.append(None if value is None else value.array)
         dtypes = [None if v is None else v.dtype if isinstance(v, Host) else v.numpy().dtype for v in inputs]
+        if row.host_takes_dtype:
+            attributes = {**attributes, "_dtype": dtypes[0]}
         results = row.host(*arrays, **attributes)
         several = isinstance(results, tuple)
         settled = [self._host_value(array, dtypes, row) for array in (results if several else (results,))]

@@ -22,6 +22,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+
+
+class NeedsValues(Exception):
+    """A body asks for numbers that are known only at run time; its node then runs as one call on real values."""
+
+
 REQUIRED: Any = inspect.Parameter.empty
 """Stands for "no default" in `Row.inputs` and `Row.attributes`."""
 
@@ -89,6 +95,11 @@ class Row:
     def facts(self) -> tuple[str, ...]:
         """The names out of `FACTS` that the body asks for."""
         return tuple(p.name for p in self._parameters if p.name in FACTS)
+
+    @cached_property
+    def host_takes_dtype(self) -> bool:
+        """Whether `host` asks for the numpy dtype of the first input (`_dtype`): its numbers do not tell it."""
+        return self.host is not None and "_dtype" in inspect.signature(self.host).parameters
 
     def input_name(self, position: int) -> str:
         """Returns the schema's name of the input at `position`, a variadic name serving all positions from its own on."""

@@ -24,9 +24,10 @@ from torch import fx, nn
 from onnx2nn.layers import Layer, layer_for
 from onnx2nn.naming import Names
 from onnx2nn.shapes import RULES
+from onnx2nn.table import NeedsValues
 
 
-class TraceError(Exception):
+class TraceError(NeedsValues):
     """A body cannot be recorded here; it is then called as one function at run time."""
 
 

@@ -48,7 +48,7 @@ def fit(case: Case, version: int) -> tuple[list[Any], dict[str, Any]]:
             attribute = next((a for a in schema.attributes if a.lower() == name.lower()), None)
             if value is None:
                 continue
-            if attribute is None or position in case.constant and False:
+            if attribute is None:
                 raise NotExpressible(f"no input {name}")
             attributes[attribute] = value.tolist()
     return inputs, attributes
@@ -88,7 +88,8 @@ def model_of(case: Case, version: int, dynamic: bool = False) -> tuple[onnx.Mode
         if position in case.constant:
             initializers.append(numpy_helper.from_array(value, name))
             continue
-        dims = [f"{name}_{axis}" for axis in range(value.ndim)] if dynamic else value.shape
+        # Equal sizes are one dimension; 1 and 0 stay, as they mean broadcasting and nothing at all.
+        dims = [f"d{size}" if dynamic and size > 1 else size for size in value.shape]
         infos.append(helper.make_tensor_value_info(name, element_type(value), dims))
         feeds[name] = value
     while names and not names[-1]:

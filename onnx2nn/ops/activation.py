@@ -1,10 +1,14 @@
-"""Activations and other elementwise functions of one input."""
+"""Activations: elementwise functions of one tensor with parameters, and the softmax family."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from onnx2nn.errors import OperatorError
+from onnx2nn.ops.arithmetic import ordered
 from onnx2nn.table import op
+
+_FLOAT32_MAX = 3.4028234663852886e38
 
 
 @op("Relu", 1)
@@ -17,6 +21,82 @@ def leaky_relu(F: Any, X: Any, *, alpha: float = 0.01) -> Any:
     return F.nn.functional.leaky_relu(X, alpha)
 
 
+@op("ThresholdedRelu", 10)
+def thresholded_relu(F: Any, X: Any, *, alpha: float = 1.0) -> Any:
+    return F.nn.functional.threshold(X, alpha, 0.0)
+
+
+op("ThresholdedRelu", 1)(lambda F, X, *, alpha=1.0: thresholded_relu(F, X, alpha=alpha))
+
+
+@op("PRelu", 7)
+def prelu(F: Any, X: Any, slope: Any) -> Any:
+    """A slope of one value for each channel is torch's PReLU; any other broadcasts one way."""
+    if X.is_floating_point() and X.ndim > 1:
+        if slope.numel() == 1:
+            return F.nn.functional.prelu(X, slope.reshape([1]))
+        if slope.ndim == X.ndim - 1 and slope.numel() == slope.shape[0] == X.shape[1]:
+            return F.nn.functional.prelu(X, slope.reshape([X.shape[1]]))
+    return F.where(X < 0, X * slope, X)
+
+
+@op("PRelu", 1)
+def prelu_1(F: Any, X: Any, slope: Any) -> Any:
+    """A 1-D slope goes along the channels."""
+    if slope.ndim == 1 and X.ndim > 1:
+        slope = slope.reshape([-1, *[1] * (X.ndim - 2)])
+    return prelu(F, X, slope)
+
+
+@op("Elu", 1)
+def elu(F: Any, X: Any, *, alpha: float = 1.0) -> Any:
+    return F.nn.functional.elu(X, alpha)
+
+
+@op("Selu", 6)
+def selu(F: Any, X: Any, *, alpha: float = 1.6732632, gamma: float = 1.050701) -> Any:
+    if (alpha, gamma) == (1.6732632, 1.050701):
+        return F.nn.functional.selu(X)
+    return F.nn.functional.elu(X, alpha) * gamma
+
+
+@op("Selu", 1)
+def selu_1(F: Any, X: Any, *, alpha: float = 1.6732, gamma: float = 1.0507) -> Any:
+    return selu(F, X, alpha=alpha, gamma=gamma)
+
+
+@op("Celu", 12)
+def celu(F: Any, X: Any, *, alpha: float = 1.0) -> Any:
+    return F.nn.functional.celu(X, alpha)
+
+
+@op("Gelu", 20)
+def gelu(F: Any, X: Any, *, approximate: str = "none") -> Any:
+    return F.nn.functional.gelu(X, approximate=approximate) if approximate != "none" else F.nn.functional.gelu(X)
+
+
+@op("Swish", 24)
+def swish(F: Any, X: Any, *, alpha: float = 1.0) -> Any:
+    return F.nn.functional.silu(X) if alpha == 1.0 else X * F.sigmoid(X * alpha)
+
+
+@op("Mish", 18)
+def mish(F: Any, X: Any) -> Any:
+    return F.nn.functional.mish(X)
+
+
+@op("HardSwish", 14)
+def hard_swish(F: Any, X: Any) -> Any:
+    return F.nn.functional.hardswish(X)
+
+
+@op("HardSigmoid", 1)
+def hard_sigmoid(F: Any, X: Any, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
+    if (alpha, beta) == (0.16666667, 0.5):
+        return F.nn.functional.hardsigmoid(X)
+    return (X * alpha + beta).clamp(0, 1)
+
+
 @op("Sigmoid", 1)
 def sigmoid(F: Any, X: Any) -> Any:
     return F.sigmoid(X)
@@ -27,11 +107,57 @@ def tanh(F: Any, input: Any) -> Any:
     return F.tanh(input)
 
 
-@op("HardSigmoid", 1)
-def hard_sigmoid(F: Any, X: Any, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
-    if alpha in (1 / 6, 0.16666667) and beta == 0.5:
-        return F.nn.functional.hardsigmoid(X)
-    return (X * alpha + beta).clamp(0, 1)
+@op("Softplus", 1)
+def softplus(F: Any, X: Any) -> Any:
+    """torch switches to the identity above 20, where float32 no longer tells the two apart; float64 does at 20."""
+    if X.dtype == F.float64:
+        return F.nn.functional.softplus(X, threshold=40)
+    return F.nn.functional.softplus(X)
+
+
+@op("Softsign", 1)
+def softsign(F: Any, input: Any) -> Any:
+    return F.nn.functional.softsign(input)
+
+
+@op("Shrink", 9)
+def shrink(F: Any, input: Any, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
+    zero = F.zeros_like(input)
+    below = F.where(input < -lambd, (input + bias).to(input.dtype), zero)
+    return F.where(input > lambd, (input - bias).to(input.dtype), below)
+
+
+@op("Clip", 11)
+def clip(F: Any, input: Any, min: Any = None, max: Any = None) -> Any:
+    """Where `min` exceeds `max` every element becomes `max`, in torch too."""
+    if min is None and max is None:
+        return input
+    if input.dtype in (F.uint16, F.uint32, F.uint64):
+        input = input if min is None else ordered(lambda F, a, b: F.maximum(a, b))(F, input, min)
+        return input if max is None else ordered(lambda F, a, b: F.minimum(a, b))(F, input, max)
+    return F.clamp(input, min, max)
+
+
+@op("Clip", 6)
+def clip_6(F: Any, input: Any, *, min: float = -_FLOAT32_MAX, max: float = _FLOAT32_MAX) -> Any:
+    return F.clamp(input, min, max)
+
+
+@op("Clip", 1)
+def clip_1(F: Any, input: Any, *, max: float | None = None, min: float | None = None) -> Any:
+    return input if max is None and min is None else F.clamp(input, min, max)
+
+
+def _axis_form(function: Any) -> Any:
+    """Returns a softmax of opsets 1 to 12: flattened to two dimensions at `axis`, normalised over the second."""
+
+    def flattened(F: Any, input: Any, *, axis: int = 1) -> Any:
+        axis = axis % input.ndim if input.ndim else 0
+        if axis == input.ndim - 1 or input.ndim == 0:
+            return function(F, input, axis=-1)
+        return function(F, input.flatten(axis), axis=-1).reshape(input.shape)
+
+    return flattened
 
 
 @op("Softmax", 13)
@@ -39,10 +165,38 @@ def softmax(F: Any, input: Any, *, axis: int = -1) -> Any:
     return F.softmax(input, axis)
 
 
-@op("Softmax", 1)
-def softmax_1(F: Any, input: Any, *, axis: int = 1) -> Any:
-    """Flattens to two dimensions at `axis` and normalises over the second."""
-    axis %= max(input.ndim, 1)
-    if axis == input.ndim - 1:
-        return softmax(F, input, axis=-1)
-    return softmax(F, input.flatten(axis), axis=-1).reshape(input.shape)
+@op("LogSoftmax", 13)
+def log_softmax(F: Any, input: Any, *, axis: int = -1) -> Any:
+    return F.log_softmax(input, axis)
+
+
+@op("Hardmax", 13)
+def hardmax(F: Any, input: Any, *, axis: int = -1) -> Any:
+    """1 at the first of the largest values."""
+    return F.zeros_like(input).scatter(axis, F.argmax(input, axis, keepdim=True), 1.0)
+
+
+for _name, _function in (("Softmax", softmax), ("LogSoftmax", log_softmax), ("Hardmax", hardmax)):
+    op(_name, 1)(_axis_form(_function))
+
+
+@op("ParametricSoftplus", 1)
+def parametric_softplus(F: Any, X: Any, *, alpha: float | None = None, beta: float | None = None) -> Any:
+    """Experimental in opset 1: `alpha * softplus(beta * x)`."""
+    if alpha is None or beta is None:
+        raise OperatorError("alpha and beta are needed.")
+    return F.nn.functional.softplus(X * beta) * alpha
+
+
+@op("ScaledTanh", 1)
+def scaled_tanh(F: Any, input: Any, *, alpha: float | None = None, beta: float | None = None) -> Any:
+    """Experimental in opset 1: `alpha * tanh(beta * x)`."""
+    if alpha is None or beta is None:
+        raise OperatorError("alpha and beta are needed.")
+    return F.tanh(input * beta) * alpha
+
+
+@op("Affine", 1)
+def affine(F: Any, X: Any, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
+    """Experimental in opset 1."""
+    return X * alpha + beta

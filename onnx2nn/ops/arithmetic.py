@@ -1,0 +1,378 @@
+"""Arithmetic: elementwise functions of numbers, with ONNX's integer rules."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.table import NeedsValues, op
+
+Body = Callable[..., Any]
+
+
+def widened(body: Body) -> Body:
+    """Lets `body` compute uint16, uint32 and uint64 in int64, for torch has no kernels; results are cast back.
+
+    uint64 wraps around in two's complement, so addition, subtraction, multiplication and bit operations are exact;
+    what depends on the order of numbers sees them shifted (`ordered`) or says so.
+    """
+
+    @functools.wraps(body)
+    def wide(F: Any, *inputs: Any, **attributes: Any) -> Any:
+        narrow = (F.uint16, F.uint32, F.uint64)
+        dtype = next((x.dtype for x in inputs if getattr(x, "dtype", None) in narrow), None)
+        if dtype is None:
+            return body(F, *inputs, **attributes)
+        result = body(F, *(_to_int64(F, x) for x in inputs), **attributes)
+        if isinstance(result, tuple):
+            return tuple(_from_int64(F, item, dtype) for item in result)
+        return _from_int64(F, result, dtype)
+
+    return wide
+
+
+def _to_int64(F: Any, x: Any) -> Any:
+    dtype = getattr(x, "dtype", None)
+    if dtype == F.uint64:
+        return x.view(F.int64)
+    return x.to(F.int64) if dtype in (F.uint16, F.uint32) else x
+
+
+def _from_int64(F: Any, x: Any, dtype: Any) -> Any:
+    if x.dtype != F.int64:
+        return x
+    return x.view(F.uint64) if dtype == F.uint64 else x.to(dtype)
+
+
+def ordered(body: Body) -> Body:
+    """Like `widened`, for functions of the order of numbers: uint64 is shifted to int64's range and back."""
+
+    @functools.wraps(body)
+    def shifted(F: Any, *inputs: Any, **attributes: Any) -> Any:
+        if not any(getattr(x, "dtype", None) == F.uint64 for x in inputs):
+            return widened(body)(F, *inputs, **attributes)
+        low = F.iinfo(F.int64).min
+        uints = [getattr(x, "dtype", None) == F.uint64 for x in inputs]
+        result = body(F, *(x.view(F.int64) ^ low if u else x for x, u in zip(inputs, uints, strict=True)), **attributes)
+        return (result ^ low).view(F.uint64) if result.dtype == F.int64 else result
+
+    return shifted
+
+
+def _divide_uint64(F: Any, A: Any, B: Any) -> tuple[Any, Any]:
+    """Returns quotient and rest of uint64 values viewed as int64 (Warren, Hacker's Delight 9-3: halve, divide, correct)."""
+    low = F.iinfo(F.int64).min
+    half = F.bitwise_right_shift(A, 1) & ~low
+    quotient = F.div(half, B, rounding_mode="trunc") * 2
+    rest = A - quotient * B
+    more = (rest ^ low) >= (B ^ low)
+    quotient = F.where(B < 0, ((A ^ low) >= (B ^ low)).to(F.int64), quotient + more.to(F.int64))
+    return quotient, A - quotient * B
+
+
+def legacy_broadcast(body: Body) -> Body:
+    """Returns the form of a binary operator in opsets 1 to 6: the dimensions of `B` stand at `axis` of those of `A`."""
+
+    def legacy(F: Any, A: Any, B: Any, *, axis: int | None = None, broadcast: int = 0) -> Any:
+        if broadcast and axis is not None and B.ndim:
+            behind = A.ndim - axis % A.ndim - B.ndim
+            B = B.reshape([*B.shape, *[1] * behind]) if behind > 0 else B
+        return body(F, A, B)
+
+    return legacy
+
+
+def host_binary(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Returns the host form of a binary operator from its form on two numbers."""
+    ufunc = np.frompyfunc(function, 2, 1)
+    return lambda A, B: np.asarray(ufunc(A, B), dtype=object)
+
+
+def host_unary(function: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Returns the host form of a unary operator from its form on one number."""
+    ufunc = np.frompyfunc(function, 1, 1)
+    return lambda X: np.asarray(ufunc(X), dtype=object)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a float that is a whole number as int: numbers computed from sizes stay ints as long as they can."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _host_product(a: Any, b: Any) -> Any:
+    a, b = _plain(a), _plain(b)
+    for factor in (a, b):
+        if isinstance(factor, float) and (factor * 1024) % 1:
+            raise NeedsValues(f"float32 rounds a size times {factor} differently")
+    return a * b
+
+
+def truncated_quotient(a: Any, b: Any) -> Any:
+    """Returns the quotient of two integers, one of which may be symbolic, rounded towards zero."""
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    if a >= 0 and b > 0:
+        return a // b
+    raise NeedsValues("a quotient of numbers of which one may be negative")
+
+
+def _host_div(A: Any, B: Any, *, _dtype: np.dtype[Any]) -> Any:
+    if np.issubdtype(_dtype, np.integer):
+        return host_binary(truncated_quotient)(A, B)
+    return host_binary(_float_quotient)(A, B)
+
+
+def _float_quotient(a: Any, b: Any) -> Any:
+    a, b = _plain(a), _plain(b)
+    if isinstance(a, float) or isinstance(b, float):
+        raise NeedsValues("float32 rounds the quotient of a size differently")
+    return a if isinstance(b, int) and b == 1 else a / b
+
+
+def _host_mod(A: Any, B: Any, *, fmod: int = 0) -> Any:
+    if fmod:
+        raise NeedsValues("fmod of a size")
+    return host_binary(lambda a, b: a % b)(A, B)
+
+
+def _host_pow(X: Any, Y: Any) -> Any:
+    return host_binary(lambda x, y: _plain(x) ** _plain(y))(X, Y)
+
+
+@op("Add", 7, host=host_binary(lambda a, b: _plain(a) + _plain(b)))
+@widened
+def add(F: Any, A: Any, B: Any) -> Any:
+    return A + B
+
+
+@op("Sub", 7, host=host_binary(lambda a, b: _plain(a) - _plain(b)))
+@widened
+def sub(F: Any, A: Any, B: Any) -> Any:
+    return A - B
+
+
+@op("Mul", 7, host=host_binary(_host_product))
+@widened
+def mul(F: Any, A: Any, B: Any) -> Any:
+    return A * B
+
+
+@op("Div", 7, host=_host_div)
+def div(F: Any, A: Any, B: Any) -> Any:
+    """Integers are divided towards zero."""
+    if A.dtype == F.uint64:
+        return _divide_uint64(F, A.view(F.int64), B.view(F.int64))[0].view(F.uint64)
+    if A.is_floating_point() or A.is_complex():
+        return A / B
+    return widened(lambda F, A, B: F.div(A, B, rounding_mode="trunc"))(F, A, B)
+
+
+@op("Mod", 10, host=_host_mod)
+def mod(F: Any, A: Any, B: Any, *, fmod: int = 0) -> Any:
+    """`fmod=0`: the result has the sign of the divisor; `fmod=1`: that of the dividend."""
+    if A.dtype == F.uint64:
+        return _divide_uint64(F, A.view(F.int64), B.view(F.int64))[1].view(F.uint64)
+    function = F.fmod if fmod else F.remainder
+    return widened(lambda F, A, B: function(A, B))(F, A, B)
+
+
+for _name, _body in (("Add", add), ("Sub", sub), ("Mul", mul), ("Div", div)):
+    op(_name, 1)(legacy_broadcast(_body))
+
+
+@op("Pow", 7, host=_host_pow)
+def pow(F: Any, X: Any, Y: Any) -> Any:
+    """The result has the base's type; an integer base with a fractional exponent is computed in float64, then cut."""
+    if X.dtype == Y.dtype:
+        return widened(lambda F, X, Y: X**Y)(F, X, Y) if X.is_floating_point() else _integer_power(F, X, Y)
+    if X.is_floating_point():
+        return X ** Y.to(X.dtype) if Y.is_floating_point() or not Y.numel() else F.pow(X, Y.to(X.dtype))
+    if Y.is_floating_point():
+        return (X.to(F.float64) ** Y.to(F.float64)).to(X.dtype)
+    return _integer_power(F, X, Y)
+
+
+def _integer_power(F: Any, X: Any, Y: Any) -> Any:
+    return F.pow(X.to(F.int64), Y.to(F.int64)).to(X.dtype)
+
+
+@op("Pow", 1)
+def pow_1(F: Any, X: Any, Y: Any, *, axis: int | None = None, broadcast: int = 0) -> Any:
+    """The exponent broadcast at `axis`."""
+    return legacy_broadcast(pow)(F, X, Y, axis=axis, broadcast=broadcast)
+
+
+@op("Neg", 1, host=host_unary(lambda x: -x))
+@widened
+def neg(F: Any, X: Any) -> Any:
+    return -X
+
+
+@op("Abs", 1, host=host_unary(abs))
+def abs_(F: Any, X: Any) -> Any:
+    return X if X.dtype in (F.uint8, F.uint16, F.uint32, F.uint64) else F.abs(X)
+
+
+@op("Sign", 9)
+def sign(F: Any, input: Any) -> Any:
+    if input.dtype in (F.uint16, F.uint32, F.uint64):
+        return (input != 0).to(input.dtype)
+    return F.sign(input)
+
+
+@op("Reciprocal", 1)
+def reciprocal(F: Any, X: Any) -> Any:
+    return F.reciprocal(X)
+
+
+@op("Floor", 1, host=host_unary(math.floor))
+def floor(F: Any, X: Any) -> Any:
+    return F.floor(X)
+
+
+@op("Ceil", 1, host=host_unary(math.ceil))
+def ceil(F: Any, X: Any) -> Any:
+    return F.ceil(X)
+
+
+@op("Round", 11)
+def round_(F: Any, X: Any) -> Any:
+    """Halves go to the even neighbour, in torch too."""
+    return F.round(X)
+
+
+@op("Sqrt", 1)
+def sqrt(F: Any, X: Any) -> Any:
+    return F.sqrt(X)
+
+
+@op("Exp", 1)
+def exp(F: Any, input: Any) -> Any:
+    return F.exp(input)
+
+
+@op("Log", 1)
+def log(F: Any, input: Any) -> Any:
+    return F.log(input)
+
+
+@op("Erf", 9)
+def erf(F: Any, input: Any) -> Any:
+    """An integer result is cut towards zero."""
+    return F.erf(input) if input.is_floating_point() else F.erf(input.to(F.float32)).to(input.dtype)
+
+
+def _trigonometry(operator: str, since: int, function: str) -> None:
+    @op(operator, since)
+    def body(F: Any, input: Any) -> Any:
+        return getattr(F, function)(input)
+
+    body.__name__ = function
+
+
+for _name in ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan"):
+    _trigonometry(_name, 7, _name.lower())
+for _name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"):
+    _trigonometry(_name, 9, _name.lower())
+
+
+def _fold(pair: Body) -> Body:
+    """Returns a variadic operator from its form on two inputs."""
+    return lambda F, *items: functools.reduce(lambda a, b: pair(F, a, b), items)
+
+
+def _extreme(F: Any, function: Any, data_0: tuple[Any, ...]) -> Any:
+    return ordered(_fold(lambda F, a, b: function(a, b)))(F, *data_0)
+
+
+@op("Max", 1, host=lambda *data_0: functools.reduce(host_binary(lambda a, b: b if a <= b else a), data_0))
+def max(F: Any, *data_0: Any) -> Any:
+    """NaN wins."""
+    return _extreme(F, F.maximum, data_0)
+
+
+@op("Min", 1, host=lambda *data_0: functools.reduce(host_binary(lambda a, b: a if a <= b else b), data_0))
+def min(F: Any, *data_0: Any) -> Any:
+    """NaN wins."""
+    return _extreme(F, F.minimum, data_0)
+
+
+@op("Sum", 1)
+def sum(F: Any, *data_0: Any) -> Any:
+    return _fold(add)(F, *data_0)
+
+
+@op("Mean", 1)
+def mean(F: Any, *data_0: Any) -> Any:
+    return sum(F, *data_0) / len(data_0)
+
+
+@op("CumSum", 11, static=["axis"])
+def cumsum(F: Any, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
+    return _cumulative(F, F.cumsum, x, axis, exclusive, reverse, neutral=0)
+
+
+@op("CumProd", 26, static=["axis"])
+def cumprod(F: Any, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
+    return _cumulative(F, F.cumprod, x, axis, exclusive, reverse, neutral=1)
+
+
+def _cumulative(F: Any, function: Any, x: Any, axis: Any, exclusive: int, reverse: int, neutral: int) -> Any:
+    axis = axis[0] if isinstance(axis, list) else axis
+    if reverse:
+        x = F.flip(x, [axis])
+    if exclusive:
+        first = F.full_like(x.narrow(axis, 0, 1), neutral)
+        x = F.cat([first, x.narrow(axis, 0, x.shape[axis] - 1)], axis)
+    result = widened(lambda F, x: function(x, axis, dtype=x.dtype))(F, x)
+    return F.flip(result, [axis]) if reverse else result
+
+
+@op("BitwiseAnd", 18)
+@widened
+def bitwise_and(F: Any, A: Any, B: Any) -> Any:
+    return A & B
+
+
+@op("BitwiseOr", 18)
+@widened
+def bitwise_or(F: Any, A: Any, B: Any) -> Any:
+    return A | B
+
+
+@op("BitwiseXor", 18)
+@widened
+def bitwise_xor(F: Any, A: Any, B: Any) -> Any:
+    return A ^ B
+
+
+@op("BitwiseNot", 18)
+@widened
+def bitwise_not(F: Any, X: Any) -> Any:
+    return ~X
+
+
+@op("BitShift", 11)
+def bit_shift(F: Any, X: Any, Y: Any, *, direction: str) -> Any:
+    """Shifting by the width or more gives 0, as numpy has it; the types are unsigned, zeros come in from the left."""
+    if direction not in ("LEFT", "RIGHT"):
+        raise OperatorError(f"direction={direction!r} is neither LEFT nor RIGHT.")
+    bits = X.dtype.itemsize * 8
+    if direction == "LEFT":
+        shifted = widened(lambda F, x, y: F.bitwise_left_shift(x, y))(F, X, Y)
+    elif X.dtype == F.uint64:
+        shifted = _shift_right_uint64(F, X.view(F.int64), Y.view(F.int64)).view(F.uint64)
+    else:
+        shifted = widened(lambda F, x, y: F.bitwise_right_shift(x, y))(F, X, Y)
+    inside = widened(lambda F, y: (y >= 0) & (y < bits))(F, Y)
+    return widened(lambda F, s: F.where(inside, s, F.zeros_like(s)))(F, shifted)
+
+
+def _shift_right_uint64(F: Any, X: Any, Y: Any) -> Any:
+    shifted = F.bitwise_right_shift(F.bitwise_right_shift(X, 1) & F.iinfo(F.int64).max, (Y - 1).clamp(0))
+    return F.where(Y == 0, X, shifted)

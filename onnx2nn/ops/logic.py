@@ -1,0 +1,76 @@
+"""Comparisons and boolean operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx2nn.ops.arithmetic import host_binary, host_unary, legacy_broadcast, ordered
+from onnx2nn.table import op
+
+
+@op("And", 7, host=host_binary(lambda a, b: a and b))
+def and_(F: Any, A: Any, B: Any) -> Any:
+    return A & B
+
+
+@op("Or", 7, host=host_binary(lambda a, b: a or b))
+def or_(F: Any, A: Any, B: Any) -> Any:
+    return A | B
+
+
+@op("Xor", 7)
+def xor(F: Any, A: Any, B: Any) -> Any:
+    return A ^ B
+
+
+@op("Not", 1, host=host_unary(lambda x: (not x) if isinstance(x, bool) else x == False))  # noqa: E712
+def not_(F: Any, X: Any) -> Any:
+    return ~X
+
+
+@op("Equal", 7, host=host_binary(lambda a, b: a == b))
+@ordered
+def equal(F: Any, A: Any, B: Any) -> Any:
+    return A == B
+
+
+@op("Less", 7, host=host_binary(lambda a, b: a < b))
+@ordered
+def less(F: Any, A: Any, B: Any) -> Any:
+    return A < B
+
+
+@op("Greater", 7, host=host_binary(lambda a, b: a > b))
+@ordered
+def greater(F: Any, A: Any, B: Any) -> Any:
+    return A > B
+
+
+@op("LessOrEqual", 12, host=host_binary(lambda a, b: a <= b))
+@ordered
+def less_or_equal(F: Any, A: Any, B: Any) -> Any:
+    return A <= B
+
+
+@op("GreaterOrEqual", 12, host=host_binary(lambda a, b: a >= b))
+@ordered
+def greater_or_equal(F: Any, A: Any, B: Any) -> Any:
+    return A >= B
+
+
+for _name, _body in (("And", and_), ("Or", or_), ("Xor", xor), ("Equal", equal), ("Less", less), ("Greater", greater)):
+    op(_name, 1)(legacy_broadcast(_body))
+
+
+@op("IsNaN", 9)
+def isnan(F: Any, X: Any) -> Any:
+    return F.isnan(X)
+
+
+@op("IsInf", 10)
+def isinf(F: Any, X: Any, *, detect_negative: int = 1, detect_positive: int = 1) -> Any:
+    if detect_negative and detect_positive:
+        return F.isinf(X)
+    if detect_positive:
+        return F.isposinf(X)
+    return F.isneginf(X) if detect_negative else F.zeros_like(X, dtype=F.bool)

@@ -1,0 +1,179 @@
+"""Reductions over axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from onnx2nn.ops.arithmetic import ordered, truncated_quotient, widened
+from onnx2nn.table import NeedsValues, op
+
+Function = Callable[[Any, Any, list[int], bool], Any]
+
+
+def _sum(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
+    return x.sum(axes, keepdim=keepdim) if x.is_floating_point() else x.sum(axes, keepdim=keepdim, dtype=x.dtype)
+
+
+def _mean(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
+    """The mean of integers is cut towards zero."""
+    if x.is_floating_point():
+        return x.mean(axes, keepdim=keepdim)
+    count = math.prod(x.shape[axis] for axis in axes)
+    return F.div(x.sum(axes, keepdim=keepdim), count, rounding_mode="trunc").to(x.dtype)
+
+
+def _prod(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
+    for axis in sorted(axes, reverse=True):
+        x = x.prod(axis, keepdim=keepdim, dtype=x.dtype)
+    return x
+
+
+def _extreme(name: str, empty: float) -> Function:
+    def reduce(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
+        if any(isinstance(x.shape[axis], int) and x.shape[axis] == 0 for axis in axes):
+            shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keepdim or i not in axes]
+            return F.full(shape, _limit(F, x.dtype, empty), dtype=x.dtype)
+        return ordered(lambda F, x: getattr(x, name)(axes, keepdim=keepdim))(F, x)
+
+    return reduce
+
+
+def _limit(F: Any, dtype: Any, empty: float) -> Any:
+    if dtype == F.bool:
+        return empty > 0
+    if dtype.is_floating_point:
+        return empty
+    return F.iinfo(dtype).max if empty > 0 else F.iinfo(dtype).min
+
+
+def _in_float(function: Function) -> Function:
+    """Integers are computed in float64 and cut, as their result has their type."""
+
+    def reduce(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
+        if x.is_floating_point():
+            return function(F, x, axes, keepdim)
+        return function(F, x.to(F.float64), axes, keepdim).to(x.dtype)
+
+    return reduce
+
+
+def _l1(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
+    return _sum(F, F.abs(x), axes, keepdim)
+
+
+def _sum_square(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
+    return _sum(F, x * x, axes, keepdim)
+
+
+def _l2(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
+    return F.sqrt(_sum_square(F, x, axes, keepdim))
+
+
+def _log_sum(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
+    return F.log(_sum(F, x, axes, keepdim))
+
+
+def _log_sum_exp(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
+    return F.logsumexp(x, axes, keepdim=keepdim)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "ReduceSum": _sum,
+    "ReduceMean": _mean,
+    "ReduceProd": _prod,
+    "ReduceMax": _extreme("amax", -math.inf),
+    "ReduceMin": _extreme("amin", math.inf),
+    "ReduceL1": _l1,
+    "ReduceL2": _in_float(_l2),
+    "ReduceSumSquare": _sum_square,
+    "ReduceLogSum": _in_float(_log_sum),
+    "ReduceLogSumExp": _in_float(_log_sum_exp),
+}
+
+
+def _host(operator: str) -> Callable[..., Any] | None:
+    """Returns the operator on numbers computed from sizes."""
+    functions: dict[str, Callable[[Sequence[Any]], Any]] = {
+        "ReduceSum": sum,
+        "ReduceProd": math.prod,
+        "ReduceMax": lambda items: _extremum(items, largest=True),
+        "ReduceMin": lambda items: _extremum(items, largest=False),
+        "ReduceMean": lambda items: truncated_quotient(sum(items), len(items)),
+    }
+    function = functions.get(operator)
+    if function is None:
+        return None
+
+    def host(data: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
+        if data.ndim != 1 or (axes is not None and np.size(axes) != 1):
+            raise NeedsValues("a reduction of numbers computed from sizes over several axes")
+        result = function(data.tolist())
+        return np.array([result] if keepdims else result, dtype=object)
+
+    return host
+
+
+def _extremum(items: Sequence[Any], largest: bool) -> Any:
+    best = items[0]
+    for item in items[1:]:
+        best = item if (item > best if largest else item < best) else best
+    return best
+
+
+def reduce_with(F: Any, function: Function, data: Any, axes: Any, keepdims: int, noop: int) -> Any:
+    """Reduces `data` over `axes`, all of them where none are given and `noop` is not set."""
+    if not axes:
+        axes = [] if noop else list(range(data.ndim))
+    if data.ndim == 0 or not axes:
+        return function(F, data.unsqueeze(0), [0], False)
+    axes = [axis % data.ndim for axis in axes]
+    return widened(lambda F, x: function(F, x, axes, bool(keepdims)))(F, data)
+
+
+def _add_rows(operator: str, function: Function) -> None:
+    moved = 13 if operator == "ReduceSum" else 18
+
+    @op(operator, moved, static=["axes"], host=_host(operator))
+    def newest(F: Any, data: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
+        return reduce_with(F, function, data, axes, keepdims, noop_with_empty_axes)
+
+    host = _host(operator)
+
+    @op(operator, 1, host=host and (lambda data, *, axes=None, keepdims=1: host(data, axes, keepdims=keepdims)))
+    def attribute_form(F: Any, data: Any, *, axes: Sequence[int] | None = None, keepdims: int = 1) -> Any:
+        return reduce_with(F, function, data, axes, keepdims, 0)
+
+
+for _operator, _function in FUNCTIONS.items():
+    _add_rows(_operator, _function)
+
+
+@op("ArgMax", 12)
+def argmax(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
+    return _arg_extreme(F, F.argmax, data, axis, keepdims, select_last_index)
+
+
+@op("ArgMin", 12)
+def argmin(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Any:
+    return _arg_extreme(F, F.argmin, data, axis, keepdims, select_last_index)
+
+
+def _arg_extreme(F: Any, function: Any, data: Any, axis: int, keepdims: int, last: int) -> Any:
+    """torch.argmax and argmin give the first of equal values, as their CPU kernels compare index after value."""
+    if last:
+        return data.shape[axis] - 1 - function(data.flip([axis]), axis, keepdim=bool(keepdims))
+    return function(data, axis, keepdim=bool(keepdims))
+
+
+@op("ArgMax", 1)
+def argmax_1(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1) -> Any:
+    return argmax(F, data, axis=axis, keepdims=keepdims)
+
+
+@op("ArgMin", 1)
+def argmin_1(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1) -> Any:
+    return argmin(F, data, axis=axis, keepdims=keepdims)
