@@ -92,7 +92,7 @@ def main(family: str, recipes: Mapping[str, Recipe], description: str) -> int:
     console = Console(file=os.fdopen(os.dup(sys.stdout.fileno()), "w"), soft_wrap=True, highlight=False)
     folder = arguments.out / family
     folder.mkdir(parents=True, exist_ok=True)
-    digest = _digest()
+    digest = _digest(family)
     results = []
     for index, name in enumerate(names, 1):
         with console.status(f"{name} ({index} of {len(names)})"):
@@ -134,11 +134,12 @@ def _make(name: str, recipe: Recipe, folder: Path, digest: str, again: bool) -> 
     return Result(name, state, final[".onnx"].stat().st_size / 1e6, difference, time.monotonic() - started)
 
 
-def _digest() -> str:
-    """Changes with the scripts in this folder and the versions they are pinned to."""
-    digest = hashlib.sha256()
+def _digest(family: str) -> str:
+    """Changes with the scripts of a family, this file, and the versions they are pinned to."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
     for path in sorted([*FOLDER.rglob("*.py"), *FOLDER.glob("*.txt")]):
-        digest.update(path.read_bytes())
+        if family in str(path.relative_to(FOLDER)):
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
