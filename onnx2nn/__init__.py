@@ -14,6 +14,7 @@ from onnx2nn.verify import verify
 
 if TYPE_CHECKING:
     import onnx
+    import onnx_ir as ir
 
 __all__ = ["Report", "check", "load", "register", "save", "simplify", "verify"]
 
@@ -47,8 +48,8 @@ def load(
         InputError: `framework` or `input_shapes` do not fit.
     """
     from onnx2nn import reader
-    from onnx2nn.plan import plan
-    from onnx2nn.errors import InputError
+    from onnx2nn.errors import InputError, UnsupportedModelError
+    from onnx2nn.plan import report
 
     if framework not in ("torch", "oneflow"):
         raise InputError(f"framework={framework!r}: it is 'torch' or 'oneflow'.")
@@ -57,12 +58,23 @@ def load(
     for name in input_shapes or {}:
         if name not in names:
             raise InputError(f"input_shapes names {name!r}, the model's inputs are {', '.join(map(repr, names))}.")
+    try:
+        return _import(model, framework, input_shapes)
+    except UnsupportedModelError as error:  # the import never got to what stands behind the nodes that it names
+        unknown = report(model).problems
+        known = {(problem.domain, problem.operator, problem.reason) for problem in unknown}
+        others = [p for p in error.problems if (p.domain, p.operator, p.reason) not in known]
+        raise UnsupportedModelError([*unknown, *others]) from None
+
+
+def _import(model: ir.Model, framework: str, input_shapes: Mapping[str, Sequence[int | str | None]] | None) -> Any:
+    from onnx2nn.extras import require
+    from onnx2nn.plan import plan
+
     if framework == "oneflow":
         from oneflow_bridge.importer import import_graph as import_oneflow
 
         return import_oneflow(model, plan(model), input_shapes=input_shapes)
-    from onnx2nn.extras import require
-
     require("torch", extra="torch", purpose="Importing to PyTorch")
     from onnx2nn.importer import import_graph
 

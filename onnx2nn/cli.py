@@ -334,12 +334,12 @@ def _report(result: Verification, terminal: Terminal) -> int:
 
 
 def _named_shapes(shapes: Sequence[tuple[str | None, list[int]]], specs: Sequence[InputSpec]) -> dict[str, list[int]]:
-    """Give the bare shape the name of the only input.
+    """Give the bare shape the name of the only input, and add the shapes that follow from those given.
 
     Raises:
         InputError: a bare shape for a model with several inputs, an input named twice, or shapes that do not fit.
     """
-    from onnx2nn.inputs import check_shapes
+    from onnx2nn.inputs import fixed_shapes
 
     named: dict[str, list[int]] = {}
     for name, sizes in shapes:
@@ -351,8 +351,7 @@ def _named_shapes(shapes: Sequence[tuple[str | None, list[int]]], specs: Sequenc
         if name in named:
             raise InputError(f"--input_shape gives input {name!r} twice")
         named[name] = sizes
-    check_shapes(specs, named)
-    return named
+    return {name: list(sizes) for name, sizes in fixed_shapes(specs, named).items()}
 
 
 def _input_shape(text: str) -> tuple[str | None, list[int]]:

@@ -96,15 +96,38 @@ def resolve_shapes(
     Raises:
         InputError: an unknown name, a wrong rank, a size that contradicts the file, or a size that nobody gave.
     """
+    given = fixed_shapes(specs, input_shapes)
+    sizes = _named_sizes(specs, given)
+    return {spec.name: given[spec.name] if spec.name in given else _complete(spec, sizes, batch) for spec in specs}
+
+
+def fixed_shapes(
+    specs: Sequence[InputSpec], input_shapes: Mapping[str, Sequence[int]] | None
+) -> dict[str, tuple[int, ...]]:
+    """Add to the shapes given by a caller those that follow from them, as dimensions with one name have one size.
+
+    Raises:
+        InputError: as `check_shapes`.
+    """
     given = check_shapes(specs, input_shapes)
-    sizes = {  # what the given shapes say about named dimensions holds for the other inputs too
+    sizes = _named_sizes(specs, given)
+    for spec in specs:
+        if spec.name not in given and spec.is_dynamic and spec.shape is not None:
+            shape = [sizes.get(size) if isinstance(size, str) else size for size in spec.shape]
+            known = [size for size in shape if size is not None]
+            if len(known) == len(shape):
+                given[spec.name] = tuple(known)
+    return given
+
+
+def _named_sizes(specs: Sequence[InputSpec], given: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    return {
         name: size
         for spec in specs
         if spec.name in given and spec.shape is not None
         for name, size in zip(spec.shape, given[spec.name], strict=True)
         if isinstance(name, str) and name
     }
-    return {spec.name: given.get(spec.name) or _complete(spec, sizes, batch) for spec in specs}
 
 
 def check_shapes(

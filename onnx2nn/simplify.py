@@ -102,7 +102,7 @@ def simplify(
     require("onnxsim", extra="simplify", purpose="Simplifying a model")
     source = stored(source)
     specs = model_inputs.input_specs(reader.read(source))
-    shapes = model_inputs.check_shapes(specs, input_shapes)
+    shapes = model_inputs.fixed_shapes(specs, input_shapes)
     original = _load(source)
     with tempfile.TemporaryDirectory(prefix="onnx2nn-") as folder:
         try:
