@@ -71,13 +71,13 @@ def onnx_type(dtype: torch.dtype) -> ir.DataType:
 
 
 def to_torch(array: np.ndarray[Any, Any], kind: ir.DataType) -> torch.Tensor:
-    """Returns a numpy array of ONNX element type `kind` as a tensor; memory is shared where the array may be written."""
+    """Returns a numpy array of ONNX element type `kind` as a tensor that shares its memory where that may be written."""
     if kind in _BORDER:
         return torch.from_numpy(np.ascontiguousarray(array.astype(_BORDER[kind])))
     dtype = torch_dtype(kind)
     if not array.flags.writeable or not array.flags.c_contiguous:
         array = np.array(array, order="C")
-    if dtype is torch.bfloat16 or dtype.itemsize == 1 and dtype.is_floating_point:
+    if dtype is torch.bfloat16 or (dtype.itemsize == 1 and dtype.is_floating_point):
         return torch.from_numpy(array.view(np.uint16 if dtype.itemsize == 2 else np.uint8)).view(dtype)
     return torch.from_numpy(array.view(array.dtype.newbyteorder("=")))
 
@@ -105,7 +105,7 @@ class Constant:
         if self._value is not None:
             return tuple(self._value.shape)
         assert self.source is not None
-        return tuple(int(d) for d in self.source.shape)  # type: ignore[union-attr]
+        return tuple(self.source.shape.numpy())
 
     @property
     def value(self) -> torch.Tensor | np.ndarray[Any, Any]:
@@ -141,7 +141,7 @@ class Constant:
 
 
 class Host(NamedTuple):
-    """Numbers computed from shapes: an object array of Python numbers and `tracing.Dim`s, and the dtype ONNX gives it."""
+    """Numbers computed from shapes: an object array of Python numbers and `tracing.Dim`s, and their dtype in ONNX."""
 
     array: np.ndarray[Any, Any]
     dtype: np.dtype[Any]

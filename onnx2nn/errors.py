@@ -55,7 +55,8 @@ class Problem:
     def __str__(self) -> str:
         where = ", ".join(self.nodes[:3]) + (", ..." if len(self.nodes) > 3 else "")
         name = f"{self.domain or 'ai.onnx'}::{self.operator}-{self.version}"
-        return f"{name} ({len(self.nodes)} node{'s' * (len(self.nodes) != 1)}: {where}): {self.reason} {self.advice}".rstrip()
+        count = f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}"
+        return f"{name} ({count}: {where}): {self.reason} {self.advice}".rstrip()
 
 
 class UnsupportedModelError(Onnx2nnError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,11 +14,11 @@ import torch
 from torch import fx
 
 from onnx2nn import functional, regions
-from onnx2nn.plan import Plan
 from onnx2nn.constants import Constant, Host, torch_dtype
 from onnx2nn.errors import ModelFileError, OperatorError, Problem, UnsupportedModelError
 from onnx2nn.layers import Layer
 from onnx2nn.naming import identifier, split_path
+from onnx2nn.plan import Plan
 from onnx2nn.table import HINTS, REQUIRED, NeedsValues, Row
 from onnx2nn.tracing import Dim, Opaque, ShapeMismatch, Spec, Tensor, TraceError, Tracer, is_traced
 
@@ -45,14 +46,15 @@ class Sizes:
         self.values = {name: (fixed[name],) * self.points for name in names if name in fixed}
         self.values |= {name: self.FAMILIES[family](k) for k, name in enumerate(dynamic)}
         self.dynamic = dynamic
+        self.sampled = bool(names)
 
 
 class StuckError(Exception):
-    """The shapes of this sample family do not go through the graph; holds the node and what is known around it."""
+    """The sample sizes do not go through the graph: the inputs of the node that refuses them, and how far it went."""
 
-    def __init__(self, node: ir.Node, reason: str, inputs: Sequence[Any]):
+    def __init__(self, reason: str, inputs: Sequence[Any], sizes: Sizes, step: int):
         super().__init__(reason)
-        self.node, self.reason, self.inputs = node, reason, inputs
+        self.inputs, self.sizes, self.step = inputs, sizes, step
 
 
 def import_graph(
@@ -73,28 +75,41 @@ def import_graph(
     }
     names = list(dict.fromkeys(d for dims in inputs.values() if dims for d in dims if isinstance(d, str)))
     constants = {v.name or "": _initializer(v) for v in model.graph.initializers.values()}
-    fixed: dict[str, int] = {}
-    tried: set[tuple[str, int]] = set()
-    while True:
+
+    def attempt(fixed: Mapping[str, int]) -> fx.GraphModule:
+        """Imports with the first family of sample sizes that goes through."""
         stuck: StuckError | None = None
         for family in range(len(Sizes.FAMILIES)):
             sizes = Sizes(names, family, fixed)
             try:
                 return _Import(model, plan, inputs, sizes, constants, strict=True).run(fixed)
             except StuckError as error:
-                stuck = error
+                stuck = error if stuck is None or error.step > stuck.step else stuck
             if not sizes.dynamic:
                 break
         assert stuck is not None
-        candidate = next((c for c in _candidates(stuck, sizes) if c not in tried), None)
-        if candidate is None:
+        raise stuck
+
+    fixed: dict[str, int] = {}
+    while True:
+        try:
+            return attempt(fixed)
+        except StuckError as error:
+            stuck = error
+        for name, size in dict.fromkeys(_candidates(stuck)):
+            trial = {**fixed, name: size}
+            try:
+                return attempt(trial)
+            except StuckError as error:
+                if error.step > stuck.step:
+                    fixed = trial
+                    break
+        else:
             # Give up on the node's shapes, not on the model: it runs as one call, what comes of it is read at run time.
             return _Import(model, plan, inputs, Sizes(names, 0, {}), constants, strict=False).run({})
-        tried.add(candidate)
-        fixed = {**fixed, candidate[0]: candidate[1]}
 
 
-def _candidates(stuck: StuckError, sizes: Sizes) -> Iterable[tuple[str, int]]:
+def _candidates(stuck: StuckError) -> Iterable[tuple[str, int]]:
     """Yields values that a dynamic dimension may really be fixed to, by what surrounds the node that fails.
 
     An exporter may have baked the traced size into a constant: then a dimension, or the number of elements, of one
@@ -115,12 +130,12 @@ def _candidates(stuck: StuckError, sizes: Sizes) -> Iterable[tuple[str, int]]:
             static.append(int(math.prod(numbers)))
         if isinstance(value, Constant):
             static += list(value.shape)
-    for name in sizes.dynamic:
+    for name in stuck.sizes.dynamic:
         for column in varying:
-            ratios = {w / v for w, v in zip(column, sizes.values[name], strict=True)}
+            ratios = {w / v for w, v in zip(column, stuck.sizes.values[name], strict=True)}
             if len(ratios) == 1 and (ratio := ratios.pop()) > 0:
                 yield from ((name, int(n / ratio)) for n in static if n >= ratio and n % ratio == 0)
-    yield from ((name, 1) for name in sizes.dynamic)
+    yield from ((name, 1) for name in stuck.sizes.dynamic)
 
 
 def _declared(value: ir.Value, override: Sequence[int | str | None] | None) -> list[int | str] | None:
@@ -178,19 +193,22 @@ class _Import:
     ):
         self.model, self.plan, self.inputs, self.sizes = model, plan, inputs, sizes
         self.constants, self.strict = constants, strict
+        self.steps = 0
         self.problems: dict[tuple[str, str, int, str], Problem] = {}
 
     def run(self, fixed: Mapping[str, int]) -> fx.GraphModule:
         graph = self.model.graph
         tracer = Tracer(self.sizes.points)
         scope = Scope()
-        renamed = {}
+        renamed: dict[str, str] = {}
         for value in graph.inputs:
             name = identifier(value.name or "input")
             while name in renamed:
                 name += "_"
-            renamed[name] = value.name
+            renamed[name] = value.name or ""
             scope[value] = tracer.placeholder(name, self._input_spec(value))
+        for value in graph.inputs:
+            self._guard(tracer, scope[value], self.inputs[value.name or ""], fixed)
         walk = Walk(self, tracer, scope, graph, dict(self.model.graph.opset_imports))
         outputs = walk.run()
         if self.problems:
@@ -205,6 +223,14 @@ class _Import:
             "fixed": dict(fixed),
         }
         return module.eval()
+
+    def _guard(self, tracer: Tracer, tensor: Any, dims: Sequence[int | str] | None, fixed: Mapping[str, int]) -> None:
+        """Lets a size fail at run time that the file declares as dynamic but fixes in a constant."""
+        for axis, dim in enumerate(dims or ()):
+            if isinstance(dim, str) and dim in fixed:
+                size = tracer.record("call_method", "size", (tensor, axis))
+                same = tracer.graph.call_function(operator.eq, (size, fixed[dim]))
+                tracer.graph.call_function(torch._check, (same,))
 
     def _input_spec(self, value: ir.Value) -> Spec | None:
         if not isinstance(value.type, (ir.TensorType, type(None))) or value.dtype == ir.DataType.STRING:
@@ -264,11 +290,11 @@ class Walk:
             results = self.run_node(node)
             for value, result in zip(node.outputs, results, strict=False):
                 self.scope[value] = result
-            for value in node.inputs:
-                if value is not None and value not in keep:
-                    remaining[value] -= 1
-                    if not remaining[value] and not _used_inside(value, self.graph):
-                        self.scope.discard(value)
+            for used in node.inputs:
+                if used is not None and used not in keep:
+                    remaining[used] -= 1
+                    if not remaining[used] and not _used_inside(used, self.graph):
+                        self.scope.discard(used)
         return [self.as_output(self.scope[value]) for value in self.graph.outputs]
 
     def as_output(self, value: Any) -> Any:
@@ -279,6 +305,7 @@ class Walk:
         return self.tensor(value) if isinstance(value, Host) else value
 
     def run_node(self, node: ir.Node) -> Sequence[Any]:
+        """Imports one node; returns its outputs, `UNKNOWN` ones where it cannot be imported (a problem is noted)."""
         inputs = [None if value is None else self.scope[value] for value in node.inputs]
         if any(value is UNKNOWN for value in inputs):
             return [UNKNOWN] * len(node.outputs)
@@ -297,6 +324,7 @@ class Walk:
     def run_row(self, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
         """Returns what `row` gives for `inputs`: folded, as host numbers, recorded, or as one call at run time."""
         self.step += 1
+        self.owner.steps += 1
         self.tracer.meta = {"onnx": (node.domain, node.op_type, node_name(node))}
         if row.region:
             return regions.run(self, node, row, inputs)
@@ -319,8 +347,8 @@ class Walk:
             try:
                 return row.body(self.tracer.F, *self.arguments(row, inputs), **attributes)
             except ShapeMismatch as error:
-                if self.owner.strict and self.tracer.points > 1:
-                    raise StuckError(node, str(error), inputs) from None
+                if self.owner.strict and self.owner.sizes.sampled:
+                    raise StuckError(str(error), inputs, self.owner.sizes, self.owner.steps) from None
                 if self.owner.strict:
                     raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
             except NeedsValues:
@@ -415,7 +443,7 @@ class Walk:
     def _host(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
         """Evaluates the row on numbers computed from shapes."""
         assert row.host is not None
-        arrays = []
+        arrays: list[Any] = []
         for value in inputs:
             if isinstance(value, Constant):
                 if math.prod(value.shape) > 4096:
@@ -601,7 +629,7 @@ def is_generated(name: str) -> bool:
 
 def _is_sequence(node: ir.Node, row: Row) -> bool:
     """Returns whether a Python list is the node's one output rather than a list of outputs."""
-    return len(node.outputs) == 1 and node.op_type.startswith("Sequence") or node.op_type == "SplitToSequence"
+    return (len(node.outputs) == 1 and node.op_type.startswith("Sequence")) or node.op_type == "SplitToSequence"
 
 
 def _used_inside(value: ir.Value, graph: ir.Graph | ir.Function) -> bool:

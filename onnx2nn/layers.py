@@ -53,7 +53,7 @@ class Layer:
 
 
 @functools.cache
-def _uninitialised(kind: type[nn.Module]) -> type[nn.Module]:
+def _uninitialised(kind: Any) -> type[nn.Module]:
     """Returns `kind` without its random initialisation, which costs more than all else in building a layer."""
     return type(kind.__name__, (kind,), {"reset_parameters": lambda self: None, "__module__": kind.__module__})
 
@@ -125,14 +125,12 @@ def _conv_transpose(kind: type[nn.Module]) -> Callable[..., Layer | None]:
     return make
 
 
-for _function, _kind in ((F.conv1d, nn.Conv1d), (F.conv2d, nn.Conv2d), (F.conv3d, nn.Conv3d)):
-    _layer(_function)(_conv(_kind))
-for _function, _kind in (
-    (F.conv_transpose1d, nn.ConvTranspose1d),
-    (F.conv_transpose2d, nn.ConvTranspose2d),
-    (F.conv_transpose3d, nn.ConvTranspose3d),
-):
-    _layer(_function)(_conv_transpose(_kind))
+_layer(F.conv1d)(_conv(nn.Conv1d))
+_layer(F.conv2d)(_conv(nn.Conv2d))
+_layer(F.conv3d)(_conv(nn.Conv3d))
+_layer(F.conv_transpose1d)(_conv_transpose(nn.ConvTranspose1d))
+_layer(F.conv_transpose2d)(_conv_transpose(nn.ConvTranspose2d))
+_layer(F.conv_transpose3d)(_conv_transpose(nn.ConvTranspose3d))
 
 
 @_layer(F.linear)

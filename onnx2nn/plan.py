@@ -43,7 +43,7 @@ class Report:
 
 
 @functools.cache
-def schema_of(domain: str, operator: str, version: int) -> defs.OpSchema | None:
+def schema_of(domain: str, operator: str, version: int) -> Any:
     """Returns the schema of an operator in an opset, None where onnx knows none."""
     try:
         return defs.get_schema(operator, version, domain)
@@ -119,9 +119,7 @@ class Plan:
             self._schema_functions[key] = self._expand(schema, node, version, types)
         return self._schema_functions[key]
 
-    def _expand(
-        self, schema: defs.OpSchema, node: ir.Node, version: int, types: Sequence[str | None]
-    ) -> ir.Function | None:
+    def _expand(self, schema: Any, node: ir.Node, version: int, types: Sequence[str | None]) -> ir.Function | None:
         if schema.has_function:
             proto = onnx.FunctionProto()
             body = (
@@ -146,7 +144,9 @@ class Plan:
         if not proto.opset_import:
             proto.opset_import.add(domain=node.domain, version=version)
         proto.name = proto.name or node.op_type
-        return ir.from_proto(proto)
+        function = ir.from_proto(proto)
+        assert isinstance(function, ir.Function)
+        return function
 
     def type_name(self, value: ir.Value) -> str | None:
         """Returns the name of a value's ONNX element type (`"INT4"`), None where nothing tells it."""
@@ -159,14 +159,16 @@ class Plan:
             return direct
         if self._types is None:
             self._types = {}
-            for graph in (self.model.graph, *self.model.functions.values()):
-                self._infer_types(graph, dict(self.model.graph.opset_imports))
+            opsets = dict(self.model.graph.opset_imports)
+            self._infer_types(self.model.graph, opsets)
+            for function in self.model.functions.values():
+                self._infer_types(function, opsets)
         return self._types.get(value, _UNKNOWN)
 
     def _infer_types(self, graph: ir.Graph | ir.Function, opsets: Mapping[str, int]) -> None:
         assert self._types is not None
-        opsets = {**opsets, **getattr(graph, "opset_imports", {})}
-        for node in graph.all_nodes() if hasattr(graph, "all_nodes") else graph:
+        opsets = {**opsets, **graph.opset_imports}
+        for node in graph.all_nodes():
             for index, value in enumerate(node.outputs):
                 known = _type_of(value)
                 if known[0] is None and not known[1]:
@@ -191,8 +193,8 @@ class Plan:
             formal = schema.inputs[min(position, len(schema.inputs) - 1)]
             if value is not None and formal.type_str == text:
                 return self._types.get(value, _type_of(value)) if self._types is not None else _type_of(value)
-        allowed = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == text), [])
-        parsed = {_parse_type(item) for item in allowed}
+        constraints = [c for c in schema.type_constraints if c.type_param_str == text]
+        parsed = {_parse_type(item) for constraint in constraints for item in constraint.allowed_type_strs}
         if len(parsed) == 1:
             return parsed.pop()
         containers = {container for _, container in parsed}

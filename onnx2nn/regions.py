@@ -26,6 +26,7 @@ class RenameInputs:
         self.names = dict(names)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Returns the call's arguments under the names that the module's forward has."""
         return args, {self.names.get(name, name): value for name, value in kwargs.items()}
 
 

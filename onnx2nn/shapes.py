@@ -64,8 +64,13 @@ def _binary(comparison: bool) -> Callable[[tuple[Any, ...], dict[str, Any]], Res
                 return None
         if right[0] is None or right[1] != left[1] or not left[1].is_floating_point:
             return None
-        shapes = [_broadcast(m, n) for m, n in zip(left[0], right[0], strict=True)]
-        return None if None in shapes else (tuple(shapes), dtype)  # type: ignore[return-value]
+        shapes = []
+        for m, n in zip(left[0], right[0], strict=True):
+            shape = _broadcast(m, n)
+            if shape is None:
+                return None
+            shapes.append(shape)
+        return tuple(shapes), dtype
 
     return rule
 

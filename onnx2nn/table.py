@@ -23,7 +23,6 @@ from functools import cached_property
 from typing import Any
 
 
-
 class NeedsValues(Exception):
     """A body asks for numbers that are known only at run time; its node then runs as one call on real values."""
 
@@ -102,7 +101,7 @@ class Row:
         return self.host is not None and "_dtype" in inspect.signature(self.host).parameters
 
     def input_name(self, position: int) -> str:
-        """Returns the schema's name of the input at `position`, a variadic name serving all positions from its own on."""
+        """Returns the name of the input at `position`; a variadic name serves all positions from its own on."""
         names = list(self.inputs)
         return names[min(position, len(names) - 1)]
 
@@ -126,7 +125,7 @@ class Table:
         self._rows[row.domain, row.operator].remove(row)
 
     def find(self, domain: str, operator: str, version: int) -> Row | None:
-        """Returns the row that gives `operator` its meaning in opset `version` of `domain`, None where there is none."""
+        """Returns the row that gives `operator` its meaning in opset `version` of `domain`, if there is one."""
         rows = self._rows.get((domain, operator), [])
         index = bisect_right([row.since for row in rows], version)
         return rows[index - 1] if index else None
@@ -154,7 +153,7 @@ def op(
     region: bool = False,
     random: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes the decorated function the row of `operator` from revision `since` on; see `Row` for the other arguments."""
+    """Makes the decorated function the row of `operator` from revision `since` on; the rest is as in `Row`."""
 
     def add(body: Callable[..., Any]) -> Callable[..., Any]:
         TABLE.add(Row(domain, operator, since, body, frozenset(static), host, reads_shape, opaque, region, random))

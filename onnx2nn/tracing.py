@@ -36,7 +36,7 @@ class ShapeMismatch(TraceError):
 
 
 class Spec(NamedTuple):
-    """What is known of a tensor: its shape at every sample point, None where even the rank is unknown, and its dtype."""
+    """What is known of a tensor: its shape at every sample point (None: not even the rank), and its dtype."""
 
     shapes: tuple[tuple[int, ...], ...] | None
     dtype: torch.dtype | None
@@ -190,12 +190,12 @@ class Tensor:
         return _Reference(self.tracer, self.tracer.record("call_function", getattr, (self, "device")))
 
     @property
-    def T(self) -> Tensor:  # noqa: N802 (torch's name)
+    def T(self) -> Tensor:
         """The matrix transposed."""
         return self.tracer.call("call_method", "t", (self,), {})
 
     @property
-    def mT(self) -> Tensor:  # noqa: N802 (torch's name)
+    def mT(self) -> Tensor:
         """The last two dimensions swapped."""
         return self.tracer.call("call_method", "transpose", (self, -2, -1), {})
 
@@ -259,8 +259,9 @@ class Tensor:
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Records a call of torch that has one of these among its arguments."""
         tracer = next(arg.tracer for arg in _leaves((args, kwargs or {})) if isinstance(arg, Tensor))
-        if getattr(torch.Tensor, getattr(function, "__name__", ""), None) is function:
-            return tracer.call("call_method", function.__name__, args, kwargs or {})
+        name = getattr(function, "__name__", "")
+        if getattr(torch.Tensor, name, None) is function:
+            return tracer.call("call_method", name, args, kwargs or {})
         return tracer.call("call_function", function, args, kwargs or {})
 
 
@@ -573,7 +574,7 @@ class Tracer:
     def infer(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known:
         """Returns the spec of the call's result, or a tuple of them."""
         try:
-            key = (target, _key(args), _key(kwargs))
+            key: Any = (target, _key(args), _key(kwargs))
             known = self._inferred.get(key)
         except TypeError:
             key = known = None

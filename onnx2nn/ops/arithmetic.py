@@ -65,7 +65,7 @@ def ordered(body: Body) -> Body:
 
 
 def _divide_uint64(F: Any, A: Any, B: Any) -> tuple[Any, Any]:
-    """Returns quotient and rest of uint64 values viewed as int64 (Warren, Hacker's Delight 9-3: halve, divide, correct)."""
+    """Returns quotient and rest of uint64 values viewed as int64 (Warren, Hacker's Delight, 9-3)."""
     low = F.iinfo(F.int64).min
     half = F.bitwise_right_shift(A, 1) & ~low
     quotient = F.div(half, B, rounding_mode="trunc") * 2
