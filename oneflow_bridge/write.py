@@ -103,9 +103,10 @@ def _write(model: ir.Model, path: Path, external_data: bool) -> None:
 def _without_weights(model: ir.Model) -> onnx.ModelProto:
     """The proto of the model with an empty list of initializers."""
     held = {value: value.const_value for value in model.graph.initializers.values()}
+    nothing = ir.Tensor(np.zeros(0, dtype=np.float32))
     try:
         for value in held:
-            value.const_value = None
+            value.const_value = nothing
         proto = ir.serde.serialize_model(model)
     finally:
         for value, tensor in held.items():
