@@ -111,8 +111,7 @@ def _make(name: str, recipe: Recipe, folder: Path, digest: str, again: bool) -> 
     try:
         if again or not _is_current(final[".npz"], digest):
             with _chatter_to(log):
-                sample = recipe(unfinished[".onnx"])
-            arrays = _check(unfinished[".onnx"], sample)
+                arrays = _check(unfinished[".onnx"], recipe(unfinished[".onnx"]))
             np.savez_compressed(unfinished[".npz"], recipe=digest, **arrays)
             for ending in final:
                 unfinished[ending].replace(final[ending])
