@@ -19,8 +19,8 @@ from onnx2nn.errors import ModelFileError, OperatorError, Problem, UnsupportedMo
 from onnx2nn.layers import Layer
 from onnx2nn.naming import identifier, split_path
 from onnx2nn.plan import Plan
-from onnx2nn.table import HINTS, REQUIRED, NeedsValues, Row
-from onnx2nn.tracing import Dim, Opaque, ShapeMismatch, Spec, Tensor, TraceError, Tracer, is_traced
+from onnx2nn.table import HINTS, REQUIRED, NeedsValues, Row, Typed
+from onnx2nn.tracing import Dim, NeedsSamples, Opaque, ShapeMismatch, Spec, Tensor, TraceError, Tracer, is_traced
 
 MAX_CONSTANT_BYTES = 8 << 30
 """A constant computed at import may take so much memory (a file of a few bytes can ask for more)."""
@@ -32,6 +32,7 @@ class Sizes:
     Args:
         family: which of the sample families to use.
         fixed: dimensions that have turned out to have one value only.
+        needed: whether there are other dynamic dimensions, those of results that depend on data.
     """
 
     FAMILIES: Sequence[Any] = (
@@ -40,9 +41,9 @@ class Sizes:
         lambda k: (2 + k, 4 + 2 * k, 7 + 3 * k),
     )
 
-    def __init__(self, names: Sequence[str], family: int, fixed: Mapping[str, int]):
+    def __init__(self, names: Sequence[str], family: int, fixed: Mapping[str, int], needed: bool = False):
         dynamic = [name for name in names if name not in fixed]
-        self.points = 3 if dynamic else 1
+        self.points = 3 if dynamic or needed else 1
         self.values = {name: (fixed[name],) * self.points for name in names if name in fixed}
         self.values |= {name: self.FAMILIES[family](k) for k, name in enumerate(dynamic)}
         self.dynamic = dynamic
@@ -76,11 +77,22 @@ def import_graph(
     names = list(dict.fromkeys(d for dims in inputs.values() if dims for d in dims if isinstance(d, str)))
     constants = {v.name or "": _initializer(v) for v in model.graph.initializers.values()}
 
+    needed = False
+
     def attempt(fixed: Mapping[str, int]) -> fx.GraphModule:
+        """Imports; once more where sizes turn out to depend on data in a model of fixed shapes."""
+        nonlocal needed
+        try:
+            return families(fixed)
+        except NeedsSamples:
+            needed = True
+            return families(fixed)
+
+    def families(fixed: Mapping[str, int]) -> fx.GraphModule:
         """Imports with the first family of sample sizes that goes through."""
         stuck: StuckError | None = None
         for family in range(len(Sizes.FAMILIES)):
-            sizes = Sizes(names, family, fixed)
+            sizes = Sizes(names, family, fixed, needed)
             try:
                 return _Import(model, plan, inputs, sizes, constants, strict=True).run(fixed)
             except StuckError as error:
@@ -106,7 +118,7 @@ def import_graph(
                     break
         else:
             # Give up on the node's shapes, not on the model: it runs as one call, what comes of it is read at run time.
-            return _Import(model, plan, inputs, Sizes(names, 0, {}), constants, strict=False).run({})
+            return _Import(model, plan, inputs, Sizes(names, 0, {}, True), constants, strict=False).run({})
 
 
 def _candidates(stuck: StuckError) -> Iterable[tuple[str, int]]:
@@ -265,6 +277,8 @@ UNKNOWN = Unknown()
 class Walk:
     """The import of one graph or function body with one tracer."""
 
+    UNKNOWN = UNKNOWN
+
     def __init__(
         self, owner: _Import, tracer: Tracer, scope: Scope, graph: ir.Graph | ir.Function, opsets: Mapping[str, int]
     ):
@@ -273,6 +287,10 @@ class Walk:
         self.by_memory: dict[int, Constant] = {}
         self.node: ir.Node | None = None
         self.step = 0
+        self.serve(tracer)
+
+    def serve(self, tracer: Tracer) -> None:
+        """Lets `tracer` ask this walk what constants and layers are called."""
         tracer.constant_name = self._constant_name
         tracer.layer_name = self._layer_name
         tracer.inline = self._inline
@@ -302,6 +320,8 @@ class Walk:
         if isinstance(value, Constant):
             self._remember(value)
             return value.value
+        if isinstance(value, list):
+            return [self.as_output(item) for item in value]
         return self.tensor(value) if isinstance(value, Host) else value
 
     def run_node(self, node: ir.Node) -> Sequence[Any]:
@@ -318,7 +338,7 @@ class Walk:
         except OperatorError as error:
             self.owner.report(node, version, str(error))
             return [UNKNOWN] * len(node.outputs)
-        results = result if isinstance(result, (tuple, list)) and not _is_sequence(node, entry) else (result,)
+        results = result if isinstance(result, tuple) else (result,)  # a list is one sequence
         return [self._settle(item) for item in results]
 
     def run_row(self, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
@@ -335,7 +355,7 @@ class Walk:
         if row.reads_shape and isinstance(inputs[0], Tensor) and inputs[0].spec.shapes is not None:
             assert row.host is not None
             return Host(np.asarray(row.host(inputs[0], **attributes), dtype=object), np.dtype(np.int64))
-        known = all(value is None or isinstance(value, (Constant, Host)) for value in inputs)
+        known = all(_is_known(value) for value in inputs)
         if known and inputs and any(isinstance(value, Host) for value in inputs) and row.host is not None:
             try:
                 return self._host(row, inputs, attributes)
@@ -359,14 +379,17 @@ class Walk:
         """Returns the inputs as a traced body takes them: static ones as Python values, others as tensors."""
         result: list[Any] = []
         for position, value in enumerate(inputs):
-            if row.input_name(position) not in row.static or value is None:
+            name = row.input_name(position)
+            if name in row.numbers and isinstance(value, (Constant, Host)) and not _shape_of(value):
+                result.append(value.array.item() if isinstance(value, Host) else value.numpy().item())
+            elif name not in row.static or value is None:
                 result.append(self.tensor(value))
             elif isinstance(value, Host):
                 result.append(value.array.tolist())
             elif isinstance(value, Constant):
                 result.append(value.numpy().tolist())
             else:
-                raise TraceError(f"input {row.input_name(position)} is computed from data")
+                raise TraceError(f"input {name} is computed from data")
         return result
 
     def tensor(self, value: Any) -> Any:
@@ -377,7 +400,7 @@ class Walk:
         if isinstance(value, Host):
             dtype = torch.from_numpy(np.empty(0, value.dtype)).dtype
             return self.tracer.F.tensor(value.array.tolist(), dtype=dtype)
-        return value
+        return [self.tensor(item) for item in value] if isinstance(value, list) else value
 
     def attribute_values(self, node: ir.Node, row: Row) -> dict[str, Any]:
         """Returns the node's attributes as the body takes them.
@@ -394,7 +417,7 @@ class Walk:
                 if referred is None:
                     continue
                 attribute = referred
-            if name not in row.attributes:
+            if name not in row.attributes and name not in row.inputs:  # Split-1 has an input and an attribute "split"
                 raise OperatorError(f"attribute {name!r} is unknown to this revision of the operator.")
             values[name] = self._attribute(attribute)
         missing = [name for name, default in row.attributes.items() if default is REQUIRED and name not in values]
@@ -455,11 +478,13 @@ class Walk:
         if row.host_takes_dtype:
             attributes = {**attributes, "_dtype": dtypes[0]}
         results = row.host(*arrays, **attributes)
-        several = isinstance(results, tuple)
+        several = isinstance(results, tuple) and not isinstance(results, Typed)
         settled = [self._host_value(array, dtypes, row) for array in (results if several else (results,))]
         return tuple(settled) if several else settled[0]
 
     def _host_value(self, array: Any, dtypes: Sequence[Any], row: Row) -> Any:
+        if isinstance(array, Typed):
+            return Host(np.asarray(array.array, dtype=object), array.dtype)
         array = np.asarray(array)
         if array.dtype != object:
             dtype = array.dtype
@@ -468,7 +493,7 @@ class Walk:
             if isinstance(first, (bool, np.bool_)):
                 dtype = np.dtype(bool)
             else:
-                dtype = next(d for d in reversed(dtypes) if d is not None and d != np.dtype(bool))
+                dtype = next(d for d in dtypes if d is not None and d != np.dtype(bool))
                 if np.issubdtype(dtype, np.integer) and isinstance(first, float):
                     dtype = np.dtype(np.float32)
         return Host(array.astype(object), dtype)
@@ -483,9 +508,7 @@ class Walk:
             if origin is not None:
                 constant.name, constant.weight = origin.name, origin.weight
             return constant
-        if isinstance(value, list) and not is_traced(value):
-            return value
-        return value
+        return [self._settle(item) for item in value] if isinstance(value, list) else value
 
     def _fold(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
         """Evaluates a node whose inputs are all known."""
@@ -493,7 +516,7 @@ class Walk:
         if row.static and not row.opaque:
             self._check_size(row, values, attributes)
         with torch.no_grad():
-            result = row.body(torch, *values, **attributes)
+            result = row.run(torch, *values, **attributes)
         weights = [v for v in inputs if isinstance(v, Constant) and v.weight]
         for item in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(item, torch.Tensor) and weights and item.is_floating_point():
@@ -627,9 +650,15 @@ def is_generated(name: str) -> bool:
     )
 
 
-def _is_sequence(node: ir.Node, row: Row) -> bool:
-    """Returns whether a Python list is the node's one output rather than a list of outputs."""
-    return (len(node.outputs) == 1 and node.op_type.startswith("Sequence")) or node.op_type == "SplitToSequence"
+def _is_known(value: Any) -> bool:
+    """Returns whether nothing of a value is left to run time but, perhaps, sizes."""
+    if isinstance(value, list):
+        return all(_is_known(item) for item in value)
+    return value is None or isinstance(value, (Constant, Host))
+
+
+def _shape_of(value: Constant | Host) -> tuple[int, ...]:
+    return value.array.shape if isinstance(value, Host) else value.shape
 
 
 def _used_inside(value: ir.Value, graph: ir.Graph | ir.Function) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ class Layer:
         """Returns the layer with its weights; its own initialisation is skipped (it would be thrown away)."""
         if not self.state:
             return self.kind(**self.config)
-        module = _uninitialised(self.kind)(**self.config, device="meta")
+        module = _uninitialised(self.kind)(**self.config, device="meta")  # type: ignore[arg-type]
         module.__class__ = self.kind
         for name, tensor in self.state.items():
             if tensor is None:
@@ -232,6 +233,16 @@ def _embedding(
         return None
     config = dict(num_embeddings=weight.shape[0], embedding_dim=weight.shape[1])
     return Layer(nn.Embedding, config, {"weight": weight}, (input,))
+
+
+@_layer(operator.getitem)
+def _lookup(table: Any, index: Any) -> Layer | None:
+    """Rows of a constant table by an index tensor; to the layer an index below zero is an error."""
+    if isinstance(index, (tuple, list, slice, torch.Tensor)) or getattr(index, "ndim", 0) < 1:
+        return None
+    if getattr(index, "dtype", None) not in (torch.int32, torch.int64):
+        return None
+    return _embedding(index, table)
 
 
 @_layer(F.dropout)

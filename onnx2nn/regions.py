@@ -51,12 +51,136 @@ class If(nn.Module):
         return then(*captured) if cond else otherwise(*captured)
 
 
+class Loop(nn.Module):
+    """ONNX Loop: runs its body while the condition holds, at most so many times; scan outputs are stacked.
+
+    Args:
+        body: takes the iteration number, the condition, the carried values and the captured ones; returns the next
+            condition, the carried values and one value for each scan output.
+        carried: how many values are carried from iteration to iteration.
+        empty: shape and dtype of one element of each scan output, for a loop that never runs.
+    """
+
+    def __init__(self, body: nn.Module, carried: int, empty: Sequence[tuple[Sequence[int], torch.dtype]]):
+        super().__init__()
+        self.body, self.carried, self.empty = body, carried, list(empty)
+
+    def forward(self, trips: Any, condition: Any, *values: Any) -> Any:
+        """Returns the carried values after the last iteration, then the scan outputs.
+
+        Args:
+            trips: the largest number of iterations, an int64 tensor of one element, an int or None.
+            condition: a bool tensor of one element, a bool or None.
+            *values: the carried values, then those of the surrounding graph that the body uses.
+        """
+        carried, captured = values[: self.carried], values[self.carried :]
+        scans: list[list[torch.Tensor]] = [[] for _ in self.empty]
+        limit = None if trips is None else int(trips)
+        running = True if condition is None else condition
+        device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
+        iteration = 0
+        while (limit is None or iteration < limit) and running:
+            number = torch.tensor(iteration, device=device)
+            flag = running if isinstance(running, torch.Tensor) else torch.tensor(bool(running), device=device)
+            running, *results = self.body(number, flag, *carried, *captured)
+            carried = results[: self.carried]
+            for scan, item in zip(scans, results[self.carried :], strict=True):
+                scan.append(item)
+            iteration += 1
+        stacked = [
+            torch.stack(scan) if scan else torch.empty((0, *shape), dtype=dtype, device=device)
+            for scan, (shape, dtype) in zip(scans, self.empty, strict=True)
+        ]
+        return (*carried, *stacked)
+
+
+class Scan(nn.Module):
+    """ONNX Scan: runs its body once for each slice of the scan inputs.
+
+    Args:
+        body: takes the states, one slice of each scan input and the captured values; returns the next states and one
+            slice of each scan output.
+        states: how many values are carried.
+        inputs: axis and direction (1: backwards) of each scan input.
+        outputs: axis and direction of each scan output.
+        empty: shape and dtype of a slice of each scan output, for inputs of length 0.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        states: int,
+        inputs: Sequence[tuple[int, int]],
+        outputs: Sequence[tuple[int, int]],
+        empty: Sequence[tuple[Sequence[int], torch.dtype]],
+    ):
+        super().__init__()
+        self.body, self.states, self.empty = body, states, list(empty)
+        self.inputs, self.outputs = list(inputs), list(outputs)
+
+    def forward(self, *values: Any) -> Any:
+        """Returns the last states, then the scan outputs.
+
+        Args:
+            *values: the states, the scan inputs, and what the body uses of the surrounding graph.
+        """
+        end = self.states + len(self.inputs)
+        states, scanned, captured = values[: self.states], values[self.states : end], values[end:]
+        slices = [
+            item.unbind(axis)[::-1] if backwards else item.unbind(axis)
+            for item, (axis, backwards) in zip(scanned, self.inputs, strict=True)
+        ]
+        scans: list[list[torch.Tensor]] = [[] for _ in self.outputs]
+        for step in zip(*slices, strict=True):
+            results = self.body(*states, *step, *captured)
+            states = results[: self.states]
+            for scan, item in zip(scans, results[self.states :], strict=True):
+                scan.append(item)
+        stacked = [
+            torch.stack(scan[::-1] if backwards else scan, axis)
+            if scan
+            else torch.empty((0, *shape), dtype=dtype, device=scanned[0].device).movedim(0, axis)
+            for scan, (axis, backwards), (shape, dtype) in zip(scans, self.outputs, self.empty, strict=True)
+        ]
+        return (*states, *stacked)
+
+
+class BatchedScan(nn.Module):
+    """ONNX Scan of opset 8: a `Scan` for each element of a batch, each over its own length; padded with zeros."""
+
+    def __init__(self, scan: Scan):
+        super().__init__()
+        self.scan = scan
+
+    def forward(self, lengths: Any, *values: Any) -> Any:
+        """Returns the last states and the scan outputs, all with the batch as first dimension.
+
+        Args:
+            lengths: int64 tensor `(batch,)`, or None: all have the full length.
+            *values: as for `Scan`, states and scan inputs with a batch dimension in front.
+        """
+        end = self.scan.states + len(self.scan.inputs)
+        own, captured = values[:end], values[end:]
+        full = own[self.scan.states].shape[1]
+        results = []
+        for index in range(own[0].shape[0]):
+            length = full if lengths is None else int(lengths[index])
+            states = [item[index] for item in own[: self.scan.states]]
+            scanned = [item[index, :length] for item in own[self.scan.states :]]
+            outputs = list(self.scan(*states, *scanned, *captured))
+            for position in range(self.scan.states, len(outputs)):
+                missing = outputs[position].new_zeros((full - length, *outputs[position].shape[1:]))
+                outputs[position] = torch.cat([outputs[position], missing])
+            results.append(outputs)
+        return tuple(torch.stack(items) for items in zip(*results, strict=True))
+
+
 def run(walk: Walk, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
-    """Imports a node whose attributes are graphs."""
-    importer = _IMPORTERS.get(row.operator)
+    """Imports a node whose attributes are graphs; returns its outputs as a tuple."""
+    importer = _IMPORTERS.get((row.operator, row.since))
     if importer is None:
         raise OperatorError("its subgraph cannot be imported.")
-    return importer(walk, node, inputs)
+    return tuple(importer(walk, node, inputs))
 
 
 def trace_graph(walk: Walk, graph: ir.Graph, bindings: Mapping[ir.Value, Any], tracer: Tracer) -> list[Any]:
@@ -69,16 +193,15 @@ def trace_graph(walk: Walk, graph: ir.Graph, bindings: Mapping[ir.Value, Any], t
     inner = Walk(walk.owner, tracer, scope, graph, walk.opsets)
     inner.attributes = walk.attributes
     inner.by_memory = walk.by_memory
+    outputs = inner.run()
     if tracer is walk.tracer:
-        try:
-            return inner.run()
-        finally:
-            tracer.constant_name, tracer.layer_name = walk._constant_name, walk._layer_name
-            tracer.inline = walk._inline
-    return inner.run()
+        walk.serve(tracer)
+    if any(value is walk.UNKNOWN for value in outputs):
+        raise OperatorError("its subgraph holds nodes that cannot be imported, named on their own.")
+    return outputs
 
 
-def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Any:
+def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
     branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
     (condition,) = inputs
     if isinstance(condition, Host):
@@ -103,12 +226,156 @@ def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Any:
     return walk.tracer.call_module(_name(node), module, captured, specs)
 
 
+def _import_loop(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    graph = node.attributes["body"].as_graph()
+    trips, condition, *initial = [*inputs, None, None][: max(len(inputs), 2)]
+    values = [_as_argument(walk, value) for value in initial]
+    fixed = [Spec(((),) * walk.tracer.points, dtype) for dtype in (torch.int64, torch.bool)]
+    carried = [_carried_spec(walk, value) for value in values]
+    child, outputs = _trace_body(walk, graph, fixed, carried, first=1)
+    scans = [output_spec(value, child) for value in outputs[1 + len(carried) :]]
+    module = Loop(child.finish(tuple(outputs), "Body"), len(carried), [_empty(spec) for spec in scans])
+    stacked = [_stacked(walk.tracer, spec, 0, None) for spec in scans]
+    arguments = (_number(walk, trips), _number(walk, condition), *values, *child.captured)
+    return walk.tracer.call_module(_name(node), module, arguments, (*carried, *stacked))
+
+
+def _import_scan(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    graph = node.attributes["body"].as_graph()
+    count = node.attributes["num_scan_inputs"].as_int()
+    values = [_as_argument(walk, value) for value in inputs]
+    states = len(values) - count
+    outputs_count = len(graph.outputs) - states
+    axes_in = _ints(node, "scan_input_axes", count)
+    axes_in = [a % v.ndim if isinstance(v, Tensor) and v.spec.shapes else a for a, v in zip(axes_in, values[states:])]
+    directions_in = _ints(node, "scan_input_directions", count)
+    axes_out = _ints(node, "scan_output_axes", outputs_count)
+    directions_out = _ints(node, "scan_output_directions", outputs_count)
+    slices = [_sliced(_carried_spec(walk, v), a) for v, a in zip(values[states:], axes_in, strict=True)]
+    carried = [_carried_spec(walk, value) for value in values[:states]]
+    child, outputs = _trace_body(walk, graph, slices, carried, first=0)
+    scans = [output_spec(value, child) for value in outputs[states:]]
+    module = Scan(
+        child.finish(tuple(outputs), "Body"),
+        states,
+        list(zip(axes_in, directions_in, strict=True)),
+        list(zip(axes_out, directions_out, strict=True)),
+        [_empty(spec) for spec in scans],
+    )
+    first = _carried_spec(walk, values[states])
+    length = None if first is None or first.shapes is None else tuple(shape[axes_in[0]] for shape in first.shapes)
+    stacked = [_stacked(walk.tracer, spec, axis, length) for spec, axis in zip(scans, axes_out, strict=True)]
+    return walk.tracer.call_module(_name(node), module, (*values, *child.captured), (*carried, *stacked))
+
+
+def _import_scan_8(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    graph = node.attributes["body"].as_graph()
+    count = node.attributes["num_scan_inputs"].as_int()
+    lengths, *values = [_as_argument(walk, value) for value in inputs]
+    states = len(values) - count
+    directions = _ints(node, "directions", count)
+    slices = [_sliced(_sliced(_carried_spec(walk, value), 0), 0) for value in values[states:]]
+    carried = [_sliced(_carried_spec(walk, value), 0) for value in values[:states]]
+    child, outputs = _trace_body(walk, graph, slices, carried, first=0)
+    scans = [output_spec(value, child) for value in outputs[states:]]
+    scan = Scan(
+        child.finish(tuple(outputs), "Body"),
+        states,
+        [(0, direction) for direction in directions],
+        [(0, 0)] * len(scans),
+        [_empty(spec) for spec in scans],
+    )
+    specs = tuple(
+        _stacked(walk.tracer, spec if i < states else _stacked(walk.tracer, spec, 0, None), 0, None)
+        for i, spec in enumerate([*carried, *scans])
+    )
+    return walk.tracer.call_module(_name(node), BatchedScan(scan), (lengths, *values, *child.captured), specs)
+
+
+def _trace_body(
+    walk: Walk, graph: ir.Graph, others: Sequence[Spec | None], carried: list[Spec | None], first: int
+) -> tuple[Tracer, list[Any]]:
+    """Imports a loop's body until the carried values keep their shapes; `carried` becomes what holds of them.
+
+    Args:
+        walk: the surrounding graph's.
+        graph: the body.
+        others: specs of the inputs that are not carried: iteration number and condition before, slices behind.
+        carried: specs of the carried values at the start.
+        first: position of the first carried output; 1 for Loop, whose inputs begin with `others`.
+    """
+    for _ in range(4):
+        child = Tracer(walk.tracer.points, walk.tracer)
+        specs = [*others, *carried] if first else [*carried, *others]
+        bindings = {}
+        for index, (value, spec) in enumerate(zip(graph.inputs, specs, strict=True)):
+            bindings[value] = child.placeholder(f"value_{index}", spec)
+        outputs = trace_graph(walk, graph, bindings, child)
+        results = [output_spec(value, child) for value in outputs[first : first + len(carried)]]
+        unified = [unify(walk.tracer, a, b) for a, b in zip(carried, results, strict=True)]
+        if unified == carried:
+            return child, outputs
+        carried[:] = unified
+    carried[:] = [spec and Spec(None, spec.dtype) for spec in carried]
+    return _trace_body(walk, graph, others, carried, first)
+
+
 def _name(node: ir.Node) -> list[str]:
     return split_path(node.name or node.outputs[0].name or node.op_type.lower())
 
 
+def _ints(node: ir.Node, name: str, count: int) -> list[int]:
+    attribute = node.attributes.get(name)
+    return [0] * count if attribute is None else list(attribute.as_ints())
+
+
+def _as_argument(walk: Walk, value: Any) -> Any:
+    """Returns a value as a submodule takes it: numbers and constants as tensors."""
+    return walk.tensor(value)
+
+
+def _number(walk: Walk, value: Any) -> Any:
+    """Returns a trip count or condition: a Python number where it is known, else the tensor."""
+    if isinstance(value, Constant):
+        return value.numpy().reshape(-1)[0].item()
+    if isinstance(value, Host):
+        return value.array.reshape(-1)[0]
+    return value
+
+
+def _carried_spec(walk: Walk, value: Any) -> Spec | None:
+    return output_spec(value, walk.tracer)
+
+
+def _empty(spec: Spec | None) -> tuple[Sequence[int], torch.dtype]:
+    """Returns shape and dtype of one slice of a scan output, 0 for dimensions known only at run time."""
+    if spec is None or spec.shapes is None:
+        return (), (spec and spec.dtype) or torch.float32
+    columns = zip(*spec.shapes, strict=True)
+    return [column[0] if len(set(column)) == 1 else 0 for column in columns], spec.dtype or torch.float32
+
+
+def _stacked(tracer: Tracer, spec: Spec | None, axis: int, length: tuple[int, ...] | None) -> Spec | None:
+    """Returns the spec of slices stacked along a new `axis`."""
+    if spec is None or spec.shapes is None:
+        return spec
+    lengths = length or tracer.fresh_dimension()
+    shapes = []
+    for shape, size in zip(spec.shapes, lengths, strict=True):
+        at = axis % (len(shape) + 1)
+        shapes.append((*shape[:at], size, *shape[at:]))
+    return Spec(tuple(shapes), spec.dtype)
+
+
+def _sliced(spec: Spec | None, axis: int) -> Spec | None:
+    """Returns the spec of one slice along `axis`."""
+    if spec is None or spec.shapes is None:
+        return spec
+    return Spec(tuple(shape[:axis] + shape[axis + 1 :] for shape in spec.shapes), spec.dtype)
+
+
 def output_spec(value: Any, tracer: Tracer) -> Spec | None:
-    """Returns what is known of a subgraph's output."""
+    """Returns what is known of a subgraph's output; None for what is no tensor."""
     if isinstance(value, torch.Tensor):
         return Spec((tuple(value.shape),) * tracer.points, value.dtype)
     return value.spec if isinstance(value, Tensor) else None
@@ -122,10 +389,17 @@ def unify(tracer: Tracer, a: Spec | None, b: Spec | None) -> Spec | None:
     if a.shapes is None or b.shapes is None or len(a.shapes[0]) != len(b.shapes[0]):
         return Spec(None, dtype)
     columns = [
-        m if m == n else tracer.fresh_dimension()
+        m if m == n or len(set(m)) > 1 else tracer.fresh_dimension()
         for m, n in zip(zip(*a.shapes, strict=True), zip(*b.shapes, strict=True), strict=True)
     ]
     return Spec(tuple(zip(*columns, strict=True)) if columns else a.shapes, dtype)
 
 
-_IMPORTERS: dict[str, Callable[[Walk, ir.Node, list[Any]], Sequence[Any]]] = {"If": _import_if}
+_IMPORTERS: dict[tuple[str, int], Callable[[Walk, ir.Node, list[Any]], Sequence[Any]]] = {
+    ("If", 1): _import_if,
+    ("Loop", 1): _import_loop,
+    ("Scan", 8): _import_scan_8,
+    ("Scan", 9): _import_scan,
+}
+
+__all__ = ["BatchedScan", "If", "Loop", "RenameInputs", "Scan", "run", "trace_graph"]

@@ -20,7 +20,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Typed(NamedTuple):
+    """What a row's `host` returns where the result's dtype is not that of its first input."""
+
+    array: Any
+    dtype: np.dtype[Any]
 
 
 class NeedsValues(Exception):
@@ -51,7 +60,9 @@ class Row:
         since: the revision from which the signature and the meaning hold.
         body: `body(F, *inputs, **attributes)`; returns one value, or a tuple where the operator has several outputs.
         static: inputs that must be known as Python values (numbers or nested lists) when the body runs.
-        host: the operator on numpy object arrays of Python and symbolic numbers; same signature without `F`.
+        numbers: inputs that arrive as a Python number where they are one known number (0-D), else as tensors.
+        host: the operator on numpy object arrays, of Python and symbolic numbers or of strings; same signature without
+            `F`. An object array it returns has the dtype of its first input (bools are bool), `Typed` says another.
         reads_shape: only the shape of its input matters: `host` gets the tensor itself and reads its `shape`.
         opaque: the body loops over data or returns data dependent shapes: it is called as one function at run time.
         region: one of its attributes is a graph; the body takes it as a callable.
@@ -63,6 +74,7 @@ class Row:
     since: int
     body: Callable[..., Any]
     static: frozenset[str] = frozenset()
+    numbers: frozenset[str] = frozenset()
     host: Callable[..., Any] | None = None
     reads_shape: bool = False
     opaque: bool = False
@@ -99,6 +111,25 @@ class Row:
     def host_takes_dtype(self) -> bool:
         """Whether `host` asks for the numpy dtype of the first input (`_dtype`): its numbers do not tell it."""
         return self.host is not None and "_dtype" in inspect.signature(self.host).parameters
+
+    def run(self, F: Any, *inputs: Any, **attributes: Any) -> Any:
+        """Evaluates the row on real values: `host` where there are strings (numpy object arrays) among them."""
+        if self.host is None or self.reads_shape or not any(isinstance(value, np.ndarray) for value in inputs):
+            return self.body(F, *inputs, **attributes)
+        arrays = (None if value is None else np.asarray(value).astype(object) for value in inputs)
+        try:
+            results = self.host(*arrays, **attributes)
+        except NeedsValues:
+            return self.body(F, *inputs, **attributes)
+        if isinstance(results, tuple) and not isinstance(results, Typed):
+            return tuple(self._value(F, array) for array in results)
+        return self._value(F, results)
+
+    @staticmethod
+    def _value(F: Any, array: Any) -> Any:
+        if isinstance(array, Typed):
+            array = np.asarray(array.array).astype(array.dtype)
+        return array if array.dtype == object else F.from_numpy(array)
 
     def input_name(self, position: int) -> str:
         """Returns the name of the input at `position`; a variadic name serves all positions from its own on."""
@@ -147,6 +178,7 @@ def op(
     *,
     domain: str = "",
     static: Sequence[str] = (),
+    numbers: Sequence[str] = (),
     host: Callable[..., Any] | None = None,
     reads_shape: bool = False,
     opaque: bool = False,
@@ -156,7 +188,8 @@ def op(
     """Makes the decorated function the row of `operator` from revision `since` on; the rest is as in `Row`."""
 
     def add(body: Callable[..., Any]) -> Callable[..., Any]:
-        TABLE.add(Row(domain, operator, since, body, frozenset(static), host, reads_shape, opaque, region, random))
+        inputs = (frozenset(static), frozenset(numbers))
+        TABLE.add(Row(domain, operator, since, body, *inputs, host, reads_shape, opaque, region, random))
         return body
 
     return add

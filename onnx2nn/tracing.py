@@ -35,6 +35,10 @@ class ShapeMismatch(TraceError):
     """A recorded call fails on the shapes it gets at a sample point; the text is torch's own."""
 
 
+class NeedsSamples(Exception):
+    """A dimension depends on data, but the one sample point of a model of fixed shapes cannot show that it varies."""
+
+
 class Spec(NamedTuple):
     """What is known of a tensor: its shape at every sample point (None: not even the rank), and its dtype."""
 
@@ -260,6 +264,8 @@ class Tensor:
         """Records a call of torch that has one of these among its arguments."""
         tracer = next(arg.tracer for arg in _leaves((args, kwargs or {})) if isinstance(arg, Tensor))
         name = getattr(function, "__name__", "")
+        if function is torch.Tensor.__getitem__:
+            return tracer.call("call_function", operator.getitem, args, {})
         if getattr(torch.Tensor, name, None) is function:
             return tracer.call("call_method", name, args, kwargs or {})
         return tracer.call("call_function", function, args, kwargs or {})
@@ -436,6 +442,7 @@ class Tracer:
         self._attributes: dict[Any, fx.Node] = {}
         self._layers: dict[Any, str] = {}
         self._reference: Tensor | None = None
+        self._last_placeholder: fx.Node | None = None
         self._keep: list[Any] = []
         shared = parent or self
         self._inferred: dict[Any, Any] = shared._inferred if parent else {}
@@ -444,7 +451,7 @@ class Tracer:
 
     def placeholder(self, name: str, spec: Spec | None) -> Tensor | Opaque:
         """Adds an argument of the graph; `spec` None says that it is no tensor."""
-        node = self.graph.placeholder(name)
+        node = self._place(name)
         if spec is None:
             return Opaque(self, node)
         tensor = Tensor(self, node, spec)
@@ -452,8 +459,21 @@ class Tracer:
             self._reference = tensor
         return tensor
 
+    def _place(self, name: str) -> fx.Node:
+        """Adds a placeholder behind the last one, also where calls have been recorded already."""
+        if self._last_placeholder is None:
+            self._last_placeholder = next(iter(self.graph.nodes), None)
+            position = self.graph.inserting_before(self._last_placeholder)
+        else:
+            position = self.graph.inserting_after(self._last_placeholder)
+        with position:
+            self._last_placeholder = self.graph.placeholder(name)
+        return self._last_placeholder
+
     def fresh_dimension(self) -> tuple[int, ...]:
         """Returns sample values for a dimension of which nothing is known, unlike those of any other."""
+        if self.points == 1:
+            raise NeedsSamples
         index = next(self._fresh)
         return tuple((3 + 2 * index, 17 + 5 * index, 251 + 11 * index)[: self.points])
 
@@ -655,11 +675,11 @@ class Tracer:
             assert self.parent is not None, "a value of another trace"
             self.captured.append(value)
             if isinstance(value, Dim):
-                node = self.graph.placeholder(f"size_{len(self.captured)}")
+                node = self._place(f"size_{len(self.captured)}")
                 own: Any = Dim(self, value.values, lambda: node)
                 own.node  # noqa: B018 (the placeholder exists already)
             elif isinstance(value, _Reference):
-                own = _Reference(self, self.graph.placeholder(f"value_{len(self.captured)}"))
+                own = _Reference(self, self._place(f"value_{len(self.captured)}"))
             else:
                 own = self.placeholder(f"outer_{len(self.captured)}", getattr(value, "spec", None))
             self._captures[id(value)] = own

@@ -1,0 +1,47 @@
+"""Control flow: the signatures; `onnx2nn.regions` holds the modules that run the subgraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.table import op
+
+_REGION = "its subgraphs are imported with the model; it is no function of tensors."
+
+
+@op("If", 1, region=True)
+def if_(F: Any, cond: Any, *, then_branch: Any, else_branch: Any) -> Any:
+    raise OperatorError(_REGION)
+
+
+@op("Loop", 1, region=True)
+def loop(F: Any, M: Any = None, cond: Any = None, *v_initial: Any, body: Any) -> Any:
+    raise OperatorError(_REGION)
+
+
+@op("Scan", 9, region=True)
+def scan(
+    F: Any,
+    *initial_state_and_scan_inputs: Any,
+    body: Any,
+    num_scan_inputs: int,
+    scan_input_axes: Sequence[int] | None = None,
+    scan_input_directions: Sequence[int] | None = None,
+    scan_output_axes: Sequence[int] | None = None,
+    scan_output_directions: Sequence[int] | None = None,
+) -> Any:
+    raise OperatorError(_REGION)
+
+
+@op("Scan", 8, region=True)
+def scan_8(
+    F: Any,
+    sequence_lens: Any = None,
+    *initial_state_and_scan_inputs: Any,
+    body: Any,
+    directions: Sequence[int] | None = None,
+    num_scan_inputs: int,
+) -> Any:
+    raise OperatorError(_REGION)
