@@ -34,19 +34,26 @@ def resolve_pads(
         raise OperatorError(f"auto_pad={auto_pad!r} is none of NOTSET, SAME_UPPER, SAME_LOWER, VALID.")
     begins, ends = [], []
     for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
-        outputs = (size + stride - 1) // stride
-        missing = (outputs - 1) * stride + (k - 1) * dilation + 1 - size
-        total = max(missing, 0)
+        # ceil(size / stride) * stride is size + (-size) % stride: no branch on a dynamic size in the usual cases.
+        missing = (k - 1) * dilation + 1 - stride
+        total = missing if stride == 1 else 0 if k == 1 else missing + (-size) % stride
+        if missing < 0 and stride > 1:
+            total = max(total, 0)
         small = total // 2
         begins.append(small if auto_pad == "SAME_UPPER" else total - small)
         ends.append(total - small if auto_pad == "SAME_UPPER" else small)
     return begins + ends
 
 
+def is_zero(pad: Any) -> bool:
+    """Returns whether a pad, which may depend on a dynamic size, is 0 whatever the size."""
+    return isinstance(pad, int) and pad == 0
+
+
 def pad_spatial(F: Any, X: Any, pads: Sequence[Any], value: float = 0.0) -> Any:
     """Returns `X` padded in front of an operator that takes no such padding itself; `pads` as ONNX orders them."""
     rank = len(pads) // 2
-    if all(isinstance(p, int) and p == 0 for p in pads):
+    if all(map(is_zero, pads)):
         return X
     order = [p for axis in reversed(range(rank)) for p in (pads[axis], pads[axis + rank])]
     return F.nn.functional.pad(X, order, value=value) if value else F.nn.functional.pad(X, order)
@@ -68,10 +75,12 @@ def conv(
 ) -> Any:
     """Asymmetric pads go in front of an unpadded convolution."""
     rank = W.ndim - 2
-    if rank not in (1, 2, 3):
-        raise OperatorError(f"a convolution over {rank} spatial dimensions; torch has 1 to 3.")
+    if rank < 1:
+        raise OperatorError("a convolution needs at least one spatial dimension.")
     strides, dilations = list(strides or [1] * rank), list(dilations or [1] * rank)
     pads = resolve_pads(auto_pad, pads, X.shape[2:], W.shape[2:], strides, dilations)
+    if rank > 3:
+        return _conv_by_slices(F, pad_spatial(F, X, pads), W, B, strides, dilations, group)
     padding: list[Any] = [0] * rank
     if pads[:rank] == pads[rank:] and all(isinstance(p, int) and p >= 0 for p in pads):
         padding = list(pads[:rank])
@@ -79,3 +88,72 @@ def conv(
         X = pad_spatial(F, X, pads)
     function = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
     return function(X, W, B, tuple(strides), tuple(padding), tuple(dilations), group)
+
+
+def _conv_by_slices(
+    F: Any, X: Any, W: Any, B: Any, strides: Sequence[int], dilations: Sequence[int], group: int
+) -> Any:
+    """Convolves over more than three spatial dimensions: a sum over the first one's kernel, which joins the batch."""
+    stride, dilation, kernel = strides[0], dilations[0], W.shape[2]
+    last = X.shape[2] - (kernel - 1) * dilation
+    total = None
+    for k in range(kernel):
+        part = X[:, :, k * dilation : k * dilation + last : stride].transpose(1, 2)
+        count = part.shape[1]
+        part = conv(F, part.flatten(0, 1), W[:, :, k], strides=strides[1:], dilations=dilations[1:], group=group)
+        part = part.unflatten(0, (X.shape[0], count)).transpose(1, 2)
+        total = part if total is None else total + part
+    return total if B is None else total + B.reshape([-1] + [1] * (W.ndim - 2))
+
+
+@op("ConvTranspose", 1)
+def conv_transpose(
+    F: Any,
+    X: Any,
+    W: Any,
+    B: Any = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    output_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """Pads crop the full result; torch's `padding` and `output_padding` can say so where the end is cropped less.
+
+    As in ONNX Runtime an `output_shape` larger than the full result adds zeros (and the bias) at the end.
+    """
+    rank = W.ndim - 2
+    if rank not in (1, 2, 3):
+        raise OperatorError(f"a transposed convolution over {rank} spatial dimensions; torch has 1 to 3.")
+    strides, dilations = list(strides or [1] * rank), list(dilations or [1] * rank)
+    extra = list(output_padding or [0] * rank)
+    spans = [(k - 1) * d + 1 for k, d in zip(W.shape[2:], dilations, strict=True)]
+    begins, ends = [0] * rank, [0] * rank
+    if output_shape or auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        for i in range(rank):
+            if output_shape:
+                total = (X.shape[2 + i] - 1) * strides[i] + extra[i] + spans[i] - list(output_shape)[-rank:][i]
+            else:
+                total = extra[i] + spans[i] - strides[i]
+            if total < 0:
+                extra[i], total = extra[i] - total, 0
+            small = total // 2
+            begins[i], ends[i] = (small, total - small) if auto_pad == "SAME_UPPER" else (total - small, small)
+    elif pads and auto_pad == "NOTSET":
+        begins, ends = list(pads[:rank]), list(pads[rank:])
+    elif auto_pad not in ("NOTSET", "VALID"):
+        raise OperatorError(f"auto_pad={auto_pad!r} is none of NOTSET, SAME_UPPER, SAME_LOWER, VALID.")
+    function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
+    outputs = [e - end + begin for e, end, begin in zip(extra, ends, begins, strict=True)]
+    limits = [max(s, d) for s, d in zip(strides, dilations, strict=True)]
+    if all(0 <= o < limit for o, limit in zip(outputs, limits, strict=True)) and all(b >= 0 for b in begins):
+        return function(X, W, B, tuple(strides), tuple(begins), tuple(outputs), group, tuple(dilations))
+    tails = [e - end for e, end in zip(extra, ends, strict=True)]
+    late = B is not None and any(amount > 0 for amount in (*tails, *(-b for b in begins)))
+    Y = function(X, W, None if late else B, tuple(strides), 0, 0, group, tuple(dilations))
+    Y = pad_spatial(F, Y, [*(-b for b in begins), *tails])
+    return Y + B.reshape([-1] + [1] * rank) if late else Y

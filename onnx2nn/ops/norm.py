@@ -1,0 +1,205 @@
+"""Normalisations and dropout."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from onnx2nn.table import op
+
+
+def _channelwise(X: Any, value: Any) -> Any:
+    """Returns a vector over the channels in a shape that broadcasts to `X`."""
+    return value.reshape([-1] + [1] * (X.ndim - 2))
+
+
+@op("BatchNormalization", 14)
+def batch_normalization(
+    F: Any,
+    X: Any,
+    scale: Any,
+    B: Any,
+    input_mean: Any,
+    input_var: Any,
+    *,
+    epsilon: float = 1e-05,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+    _outputs: int = 1,
+) -> Any:
+    """ONNX's momentum weighs the old running statistics, torch's the new ones; ONNX keeps the population variance."""
+    new = round(1 - momentum, 7)
+    if not training_mode:
+        if X.dtype == scale.dtype:
+            input_mean, input_var = input_mean.to(X.dtype), input_var.to(X.dtype)
+        return F.nn.functional.batch_norm(X, input_mean, input_var, scale, B, False, new, epsilon)
+    Y = F.nn.functional.batch_norm(X, None, None, scale.to(X.dtype), B.to(X.dtype), True, 0.0, epsilon)
+    if _outputs == 1:
+        return Y
+    mean, var = _batch_statistics(F, X, input_mean.dtype)
+    return Y, input_mean * momentum + mean * (1 - momentum), input_var * momentum + var * (1 - momentum)
+
+
+def _batch_statistics(F: Any, X: Any, dtype: Any) -> tuple[Any, Any]:
+    axes = tuple(i for i in range(X.ndim) if i != 1)
+    X = X.to(dtype)
+    return X.mean(axes), X.var(axes, correction=0)
+
+
+@op("BatchNormalization", 9)
+def batch_normalization_9(
+    F: Any,
+    X: Any,
+    scale: Any,
+    B: Any,
+    mean: Any,
+    var: Any,
+    *,
+    epsilon: float = 1e-05,
+    momentum: float = 0.9,
+    _outputs: int = 1,
+) -> Any:
+    """More than one output means training."""
+    options = dict(epsilon=epsilon, momentum=momentum, training_mode=int(_outputs > 1), _outputs=_outputs)
+    results = batch_normalization(F, X, scale, B, mean, var, **options)
+    return results if _outputs <= 3 else (*results, *_batch_statistics(F, X, mean.dtype))[:_outputs]
+
+
+@op("BatchNormalization", 7)
+def batch_normalization_7(
+    F: Any,
+    X: Any,
+    scale: Any,
+    B: Any,
+    mean: Any,
+    var: Any,
+    *,
+    epsilon: float = 1e-05,
+    momentum: float = 0.9,
+    spatial: int = 1,
+    _outputs: int = 1,
+) -> Any:
+    """Without `spatial` every feature of a sample has statistics of its own: X is taken as (N, C * D1 * ...)."""
+    options = dict(epsilon=epsilon, momentum=momentum, _outputs=_outputs)
+    if spatial or X.ndim == 2:
+        return batch_normalization_9(F, X, scale, B, mean, var, **options)
+    flat = [value.flatten() for value in (scale, B, mean, var)]
+    results = batch_normalization_9(F, X.flatten(1), *flat, **options)
+    if _outputs == 1:
+        return results.reshape(X.shape)
+    return (results[0].reshape(X.shape), *(value.reshape(X.shape[1:]) for value in results[1:]))
+
+
+@op("BatchNormalization", 1)
+def batch_normalization_1(
+    F: Any,
+    X: Any,
+    scale: Any,
+    B: Any,
+    mean: Any,
+    var: Any,
+    *,
+    epsilon: float = 1e-05,
+    is_test: int = 0,
+    momentum: float = 0.9,
+    spatial: int = 1,
+    _outputs: int = 1,
+) -> Any:
+    """One output is the test mode, whatever `is_test` says: the schema lists no training with one output."""
+    options = dict(epsilon=epsilon, momentum=momentum, spatial=spatial)
+    return batch_normalization_7(F, X, scale, B, mean, var, **options, _outputs=1 if is_test else _outputs)
+
+
+@op("InstanceNormalization", 1)
+def instance_normalization(F: Any, input: Any, scale: Any, B: Any, *, epsilon: float = 1e-05) -> Any:
+    if math.prod(input.shape[2:]) == 1:  # torch refuses a single element; its variance is 0
+        return (input - input) / math.sqrt(epsilon) * _channelwise(input, scale) + _channelwise(input, B)
+    return F.nn.functional.instance_norm(input, weight=scale, bias=B, eps=epsilon)
+
+
+def _stash_dtype(F: Any, stash_type: int) -> Any:
+    return {1: F.float32, 10: F.float16, 11: F.float64, 16: F.bfloat16}[stash_type]
+
+
+@op("LayerNormalization", 17)
+def layer_normalization(
+    F: Any,
+    X: Any,
+    Scale: Any,
+    B: Any = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-05,
+    stash_type: int = 1,
+    _outputs: int = 1,
+) -> Any:
+    """float16 and bfloat16 are computed in float32 and rounded once, in torch as in ONNX Runtime."""
+    axis %= X.ndim
+    normalized = X.shape[axis:]
+    fits = all(v is None or (v.ndim == len(normalized) and tuple(v.shape) == tuple(normalized)) for v in (Scale, B))
+    if fits:
+        Y = F.nn.functional.layer_norm(X, normalized, Scale, B, epsilon)
+    else:
+        Y = F.nn.functional.layer_norm(X, normalized, eps=epsilon) * Scale
+        Y = Y if B is None else Y + B
+    if _outputs == 1:
+        return Y
+    axes = tuple(range(axis, X.ndim))
+    stash = X.to(_stash_dtype(F, stash_type))
+    inverse = (stash.var(axes, correction=0, keepdim=True) + epsilon).rsqrt()
+    return (Y, stash.mean(axes, keepdim=True), inverse)[:_outputs]
+
+
+@op("LRN", 1)
+def lrn(F: Any, X: Any, *, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0, size: int) -> Any:
+    """A window of even size reaches one channel further up than down; torch's reaches further down."""
+    if size % 2 and X.ndim > 2:
+        return F.nn.functional.local_response_norm(X, size, alpha, beta, bias)
+    squares = F.nn.functional.pad(X.square().flatten(2).unsqueeze(1), (0, 0, (size - 1) // 2, size // 2))
+    means = F.nn.functional.avg_pool2d(squares, (size, 1), 1).reshape(X.shape)
+    return X / (means * alpha + bias) ** beta
+
+
+def _drop(F: Any, data: Any, ratio: float, _outputs: int) -> Any:
+    if _outputs == 1:
+        return F.nn.functional.dropout(data, ratio, True)
+    mask = F.rand_like(data) >= ratio
+    return F.where(mask, data / (1 - ratio), 0.0), mask
+
+
+@op("Dropout", 12, static=["ratio", "training_mode"], random=True)
+def dropout(
+    F: Any, data: Any, ratio: Any = None, training_mode: Any = None, *, seed: int | None = None, _outputs: int = 1
+) -> Any:
+    """Which elements a training dropout keeps follows torch's generator; `seed` is ignored."""
+    ratio = 0.5 if ratio is None else float(str(np.float32(ratio)))
+    if training_mode:
+        return _drop(F, data, ratio, _outputs)
+    Y = F.nn.functional.dropout(data, ratio, False)
+    return Y if _outputs == 1 else (Y, F.ones_like(data, dtype=F.bool))
+
+
+@op("Dropout", 10)
+def dropout_10(F: Any, data: Any, *, ratio: float = 0.5, _outputs: int = 1) -> Any:
+    """The mask is all False, as in ONNX Runtime: nothing was dropped."""
+    Y = F.nn.functional.dropout(data, ratio, False)
+    return Y if _outputs == 1 else (Y, F.zeros_like(data, dtype=F.bool))
+
+
+@op("Dropout", 7)
+def dropout_7(F: Any, data: Any, *, ratio: float = 0.5, _outputs: int = 1) -> Any:
+    """The mask has the type of the data."""
+    Y = F.nn.functional.dropout(data, ratio, False)
+    return Y if _outputs == 1 else (Y, F.zeros_like(data))
+
+
+@op("Dropout", 1, random=True)
+def dropout_1(F: Any, data: Any, *, is_test: int = 0, ratio: float = 0.5, _outputs: int = 1) -> Any:
+    if is_test:
+        return dropout_7(F, data, ratio=ratio, _outputs=_outputs)
+    if _outputs == 1:
+        return _drop(F, data, ratio, 1)
+    Y, mask = _drop(F, data, ratio, 2)
+    return Y, mask.to(data.dtype)
