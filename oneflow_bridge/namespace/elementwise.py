@@ -132,7 +132,7 @@ def sign(x: Tensor) -> Tensor:
     if x.dtype.is_floating_point:
         return store(flow.sign(value), x.dtype)
     above = value != 0 if x.dtype is dtypes.uint64 else value > 0
-    return store(above.to(flow.int64) - (value < 0).to(flow.int64) * x.dtype.is_signed, x.dtype)
+    return store(above.to(flow.int64) - (value < 0).to(flow.int64) * int(x.dtype.is_signed), x.dtype)
 
 
 sgn = sign
@@ -256,29 +256,61 @@ def div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Tensor:
     dtype = result_type(x, y)
     if dtype.is_floating_point:
         return trunc(true_divide(x, y))
-    _no_uint64(dtype, "division", x, y)
-    a, b = _int_operands(x, y, dtype)
-    return store(_int_quotient(a, b), dtype)
+    return store(_int_division(x, y, dtype)[2], dtype)
 
 
 divide = div
 
 
-def _int_operands(x: Any, y: Any, dtype: DType) -> tuple[Any, Any]:
-    """Two int64 OneFlow tensors of one shape, the second free of zeros.
+def _int_division(x: Any, y: Any, dtype: DType) -> tuple[Any, Any, Any]:
+    """Dividend, divisor and truncated quotient as int64; the divisor is a Python int where y is a number.
 
-    OneFlow's integer division does not broadcast, and dividing by zero ends the process.
+    Dividing by zero, or the smallest integer by -1, ends the process in OneFlow; its division of two tensors does not
+    broadcast and goes through float64.
+
+    Raises:
+        OperatorError: a divisor is zero (while a graph is traced it counts as 1, for there are no values to look at).
     """
+    _no_uint64(dtype, "division", x, y)
     inside = dtypes.int64 if dtype is dtypes.bool_ else dtype
-    like = x if isinstance(x, Tensor) else y
-    a, b = (_tensor_operand(item, inside, like) for item in (x, y))
+    a = _tensor_operand(x, inside, y)
+    if not isinstance(y, Tensor):
+        b = operand(y, inside)
+        if b == 0:
+            raise OperatorError("Integer division by zero.")
+        return a, b, a * -1 if b == -1 else a // b
+    b = operand(y, inside)
     shape = broadcast_shapes(a.shape, b.shape)
     a, b = expanded(a, shape), expanded(b, shape)
-    if isinstance(y, Tensor) and b.is_lazy:
+    if b.is_lazy:
         b = b + (b == 0).to(flow.int64)
-    elif (y == 0) if not isinstance(y, Tensor) else (b == 0).any().item():
+    elif (b == 0).any().item():
         raise OperatorError("Integer division by zero.")
-    return a, b
+    return a, b, _int_quotient(a, b, dtype.bits > 32)
+
+
+def _int_quotient(a: Any, b: Any, wide: bool) -> Any:
+    """a / b truncated, for tensors of one shape; `wide` where they may not fit into float64."""
+    minus = (b == -1).to(flow.int64)  # its own inverse, and a trap of the processor
+    b = b + minus * 2
+    if wide:
+        whole = a - flow.fmod(a, b)
+        quotient = _rounded_quotient(whole, b)
+        quotient = quotient + _rounded_quotient(whole - quotient * b, b)
+    else:
+        quotient = a // b
+    return quotient * (1 - minus * 2)
+
+
+def _rounded_quotient(a: Any, b: Any) -> Any:
+    return flow.round(a.to(flow.float64) / b.to(flow.float64)).to(flow.int64)
+
+
+def _other_sign(rest: Any, divisor: Any) -> Any:
+    """Where a remainder is not zero and has not the sign of the divisor."""
+    if isinstance(divisor, flow.Tensor):
+        return flow.logical_and(rest != 0, (rest < 0) != (divisor < 0))
+    return rest > 0 if divisor < 0 else rest < 0
 
 
 def _tensor_operand(x: Any, dtype: DType, like: Tensor) -> Any:
@@ -286,24 +318,13 @@ def _tensor_operand(x: Any, dtype: DType, like: Tensor) -> Any:
     return value if isinstance(x, Tensor) else _constant((), value, dtype.compute, like.device)
 
 
-def _int_quotient(a: Any, b: Any) -> Any:
-    """a / b truncated; the smallest integer by -1, which the processor traps, wraps around."""
-    minus = (b == -1).to(flow.int64)
-    quotient = a // (b + minus * 2)
-    return quotient * (1 - minus * 2)
-
-
 def floor_divide(x: Any, y: Any) -> Tensor:
     """x / y rounded down; OneFlow's own truncates integers."""
     dtype = result_type(x, y)
     if dtype.is_floating_point:
         return _float_floor_divide(operand(x, dtype), operand(y, dtype), dtype, x if isinstance(x, Tensor) else y)
-    _no_uint64(dtype, "division", x, y)
-    a, b = _int_operands(x, y, dtype)
-    quotient = _int_quotient(a, b)
-    rest = a - quotient * b
-    below = flow.logical_and(rest != 0, (rest < 0) != (b < 0))
-    return store(quotient - below.to(flow.int64), dtype)
+    a, b, quotient = _int_division(x, y, dtype)
+    return store(quotient - _other_sign(a - quotient * b, b).to(flow.int64), dtype)
 
 
 def _float_floor_divide(a: Any, b: Any, dtype: DType, like: Tensor) -> Tensor:
@@ -313,7 +334,7 @@ def _float_floor_divide(a: Any, b: Any, dtype: DType, like: Tensor) -> Tensor:
     quotient = a / b
     rest = flow.fmod(a, b)
     exact = (a - rest) / b
-    exact = exact - flow.logical_and(rest != 0, (rest < 0) != (b < 0)).to(exact.dtype)
+    exact = exact - _other_sign(rest, b).to(exact.dtype)
     floored = flow.floor(exact)
     floored = floored + ((exact - floored) > 0.5).to(exact.dtype)
     return store(flow.where(b == 0, quotient, flow.where(exact == 0, quotient * 0, floored)), dtype)
@@ -325,24 +346,21 @@ def fmod(x: Any, y: Any) -> Tensor:
     if dtype.is_floating_point:
         like = x if isinstance(x, Tensor) else y
         return store(flow.fmod(_tensor_operand(x, dtype, like), _tensor_operand(y, dtype, like)), dtype)
-    _no_uint64(dtype, "remainder", x, y)
-    a, b = _int_operands(x, y, dtype)
-    return store(a - _int_quotient(a, b) * b, dtype)
+    a, b, quotient = _int_division(x, y, dtype)
+    return store(a - quotient * b, dtype)
 
 
 def remainder(x: Any, y: Any) -> Tensor:
     """The remainder with the sign of y; OneFlow's `%` has that of x."""
     dtype = result_type(x, y)
     if not dtype.is_floating_point:
-        _no_uint64(dtype, "remainder", x, y)
-        a, b = _int_operands(x, y, dtype)
-        rest = a - _int_quotient(a, b) * b
-        return store(rest + flow.logical_and(rest != 0, (rest < 0) != (b < 0)).to(flow.int64) * b, dtype)
+        a, b, quotient = _int_division(x, y, dtype)
+        rest = a - quotient * b
+        return store(rest + _other_sign(rest, b).to(flow.int64) * b, dtype)
     like = x if isinstance(x, Tensor) else y
     divisor = _tensor_operand(y, dtype, like)
     rest = flow.fmod(_tensor_operand(x, dtype, like), divisor)
-    other_sign = flow.logical_and(rest != 0, (rest < 0) != (divisor < 0))
-    return store(flow.where(other_sign, rest + divisor, rest), dtype)
+    return store(flow.where(_other_sign(rest, divisor), rest + divisor, rest), dtype)
 
 
 def pow(x: Any, y: Any) -> Tensor:
@@ -612,34 +630,6 @@ def isclose(x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_
     return logical_or(result, logical_and(isnan(x), isnan(y))) if equal_nan else result
 
 
-def _bits(value: Any, count: int) -> Any:
-    """The lowest `count` bits of an int64 tensor along a new last dim, two's complement."""
-    powers = _powers_of_two(min(count, 63), value.device)
-    shifted = _int_quotient_floor(value.unsqueeze(-1), powers)
-    bits = shifted - _int_quotient_floor(shifted, powers * 0 + 2) * 2
-    return flow.cat([bits, (value < 0).to(flow.int64).unsqueeze(-1)], -1) if count == 64 else bits
-
-
-def _powers_of_two(count: int, device: Any) -> Any:
-    """[1, 2, 4, ...] in int64, by operators so that a graph holds no captured value."""
-    return flow.cat([_constant((1,), 2**k, flow.int64, device) for k in range(count)], 0)
-
-
-def _int_quotient_floor(a: Any, b: Any) -> Any:
-    """a / b rounded down for positive b."""
-    shape = broadcast_shapes(a.shape, b.shape)
-    a, b = expanded(a, shape), expanded(b, shape)
-    quotient = a // b
-    return quotient - (a < quotient * b).to(flow.int64)
-
-
-def _from_bits(bits: Any, count: int) -> Any:
-    powers = _powers_of_two(min(count, 63), bits.device)
-    if count == 64:
-        powers = flow.cat([powers, _constant((1,), -(2**63), flow.int64, bits.device)], 0)
-    return (bits * powers).sum(-1)
-
-
 def _bitwise(of_bools: Callable[[Any, Any], Any], of_bits: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Tensor]:
     """Bit operations: OneFlow's `& | ^` are logical and it has no bitwise kernels, so integers are taken apart."""
 
@@ -649,15 +639,35 @@ def _bitwise(of_bools: Callable[[Any, Any], Any], of_bits: Callable[[Any, Any], 
             return Tensor(of_bools(_truth(x, y), _truth(y, x)))
         if not dtype.is_integer:
             raise OperatorError(f"Bitwise operation on {dtype}.")
-        a, b = (_bits(v, dtype.bits) for v in _same_shape(x, y, dtype))
-        return store(_from_bits(of_bits(a, b), dtype.bits), dtype)
+        a, b = _same_shape(x, y, dtype)
+        top = dtype.bits - 1
+        signs = [(v < 0).to(flow.int64) for v in (a, b)]
+        a, b = (v + sign * _power_of_two(top) for v, sign in zip((a, b), signs, strict=True))
+        total = of_bits(*signs) * _power_of_two(top)
+        for k in range(dtype.bits if dtype.kind == "u" and dtype.bits < 64 else top):
+            half_a, half_b = a // 2, b // 2
+            total = total + of_bits(a - half_a * 2, b - half_b * 2) * _power_of_two(k)
+            a, b = half_a, half_b
+        return store(total, dtype)
 
     return function
 
 
+def _power_of_two(k: int) -> int:
+    """2 ** k as int64 holds it."""
+    return -(2**63) if k == 63 else 2**k
+
+
 bitwise_and = _bitwise(flow.logical_and, lambda a, b: a * b)
 bitwise_or = _bitwise(flow.logical_or, lambda a, b: a + b - a * b)
-bitwise_xor = _bitwise(flow.logical_xor, lambda a, b: a + b - 2 * (a * b))
+_xor = _bitwise(flow.logical_xor, lambda a, b: a + b - 2 * (a * b))
+
+
+def bitwise_xor(x: Any, y: Any) -> Tensor:
+    """Bits that differ; turning the top bit of an int64 over is an addition."""
+    if isinstance(x, Tensor) and x.dtype is dtypes.int64 and y is not True and y is not False and isinstance(y, int) and y == -(2**63):
+        return add(x, y)
+    return _xor(x, y)
 
 
 def bitwise_not(x: Tensor) -> Tensor:
@@ -675,7 +685,7 @@ def bitwise_left_shift(x: Any, y: Any) -> Tensor:
     value, count = _same_shape(x, y, dtype)
     inside = flow.clamp(count, 0, 62)
     shifted = value * _int_power(inside * 0 + 2, inside)
-    shifted = flow.where(count == 63, value * _constant((), -(2**63), flow.int64, value.device), shifted)
+    shifted = flow.where(count == 63, value * _power_of_two(63), shifted)
     return store(flow.where(flow.logical_or(count < 0, count >= dtype.bits), value * 0, shifted), dtype)
 
 
@@ -685,19 +695,23 @@ def bitwise_right_shift(x: Any, y: Any) -> Tensor:
     value, count = _same_shape(x, y, dtype)
     if dtype is dtypes.uint64:
         return _uint64_right_shift(value, count)
-    inside = flow.clamp(count, 0, 62)
-    shifted = _int_quotient_floor(value, _int_power(inside * 0 + 2, inside))
+    shifted = _shifted_right(value, flow.clamp(count, 0, 62))
     outside = flow.logical_or(count < 0, count > 62)
     return store(flow.where(outside, (value < 0).to(flow.int64) * -1, shifted), dtype)
+
+
+def _shifted_right(value: Any, count: Any) -> Any:
+    """An int64 tensor divided by 2 ** count (0 to 62) and rounded down."""
+    power = _int_power(count * 0 + 2, count)
+    quotient = _int_quotient(value, power, True)
+    return quotient - (value < quotient * power).to(flow.int64)
 
 
 def _uint64_right_shift(value: Any, count: Any) -> Tensor:
     """The lower 63 bits shifted as a positive int64, and the top bit put where it goes."""
     top = (value < 0).to(flow.int64)
-    lower = value + top * _constant((), -(2**63), flow.int64, value.device)
-    inside = flow.clamp(count, 0, 62)
-    shifted = _int_quotient_floor(lower, _int_power(inside * 0 + 2, inside))
+    lower = value + top * _power_of_two(63)
     back = flow.clamp(count * -1 + 63, 0, 62)
-    moved = flow.where(count == 0, value, shifted + top * _int_power(back * 0 + 2, back))
-    moved = flow.where(count == 63, top, moved)
-    return Tensor(flow.where(flow.logical_or(count < 0, count > 63), value * 0, moved), dtypes.uint64)
+    shifted = _shifted_right(lower, flow.clamp(count, 0, 62)) + top * _int_power(back * 0 + 2, back)
+    shifted = flow.where(count == 0, value, flow.where(count == 63, top, shifted))
+    return Tensor(flow.where(flow.logical_or(count < 0, count > 63), value * 0, shifted), dtypes.uint64)

@@ -335,8 +335,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     shape = [x.numel() for x in xs]
     grids = [expand(reshape(x, [-1 if i == d else 1 for i in range(len(xs))]), shape) for d, x in enumerate(xs)]
     if indexing == "xy" and len(xs) > 1:
-        grids[0], grids[1] = transpose(grids[1], 0, 1), transpose(grids[0], 0, 1)
-        grids[2:] = [transpose(grid, 0, 1) for grid in grids[2:]]
+        grids[0], grids[1] = grids[1], grids[0]
     return tuple(grids)
 
 

@@ -1,0 +1,18 @@
+"""These tests need OneFlow, hence Python 3.10: `nox -s oneflow` runs them in an environment of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+AVAILABLE = importlib.util.find_spec("oneflow") is not None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if not AVAILABLE and collection_path.name.startswith("test_") else None
+
+
+def pytest_report_header() -> str | None:
+    return None if AVAILABLE else "tests/oneflow: left out, for OneFlow is not installed (nox -s oneflow runs them)"
