@@ -33,9 +33,9 @@ def _function(row: Row) -> Any:
         values = [_plain(v) if i < len(static) and static[i] else v for i, v in enumerate(inputs)]
         device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
         if device is None or device.type in ("cpu", "meta"):
-            return row.body(torch, *values, **attributes)
+            return row.run(torch, *values, **attributes)
         with torch.device(device):
-            return row.body(torch, *values, **attributes)
+            return row.run(torch, *values, **attributes)
 
     function.__name__ = function.__qualname__ = name_of(row)
     function.__module__ = __name__

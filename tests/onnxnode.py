@@ -59,6 +59,8 @@ def allowed(schema: defs.OpSchema, inputs: Sequence[Any], attributes: dict[str, 
     unknown = set(attributes) - set(schema.attributes)
     if unknown:
         raise NotExpressible(f"no attribute {unknown}")
+    if any(isinstance(value, (list, tuple)) and not value for value in attributes.values()):
+        raise NotExpressible("an empty list as an attribute has no type")
     for name, value in schema.attributes.items():
         if value.required and name not in attributes:
             raise NotExpressible(f"attribute {name} is required")

@@ -1,14 +1,57 @@
-"""Shapes: reading them, changing them, joining and cutting tensors."""
+"""Shapes: reading them, changing them, joining and cutting tensors, tensors made from shapes alone."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from onnx2nn.table import op
+from onnx2nn.errors import OperatorError
+from onnx2nn.table import NeedsValues, op
+
+_SAME_WIDTH = {
+    "float8_e4m3fn": "int8",
+    "float8_e4m3fnuz": "int8",
+    "float8_e5m2": "int8",
+    "float8_e5m2fnuz": "int8",
+    "float8_e8m0fnu": "int8",
+    "uint16": "int16",
+    "uint32": "int32",
+    "uint64": "int64",
+}
+
+
+def moves_elements(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets `body`, which only moves elements, run on types without torch kernels: as integers of the same width."""
+
+    @functools.wraps(body)
+    def viewed(F: Any, *inputs: Any, **attributes: Any) -> Any:
+        dtype = next((x.dtype for x in inputs if _width_of(x)), None)
+        if dtype is None:
+            return body(F, *inputs, **attributes)
+        plain = [x.view(getattr(F, _width_of(x))) if _width_of(x) else x for x in inputs]
+        return body(F, *plain, **attributes).view(dtype)
+
+    return viewed
+
+
+def _width_of(value: Any) -> str:
+    return _SAME_WIDTH.get(str(getattr(value, "dtype", "")).rpartition(".")[2], "")
+
+
+def fixed(number: Any) -> bool:
+    """Returns whether a number of a shape computation is known: no dynamic dimension is in it."""
+    return isinstance(number, (int, np.integer))
+
+
+def scalar(value: Any) -> Any:
+    """Returns the number in a static input of one element, be it 0-D or 1-D."""
+    while isinstance(value, (list, tuple)):
+        (value,) = value
+    return value
 
 
 def _host_shape(data: Any, *, start: int = 0, end: int | None = None) -> Any:
@@ -25,9 +68,14 @@ def shape_1(F: Any, data: Any) -> Any:
     return shape(F, data)
 
 
+@op("Size", 1, host=lambda data: np.array(math.prod(data.shape), dtype=object), reads_shape=True)
+def size(F: Any, data: Any) -> Any:
+    return F.tensor(math.prod(data.shape), dtype=F.int64)
+
+
 def _target(dims: Sequence[Any], current: Sequence[Any], allowzero: int) -> list[Any]:
     """Returns the target of a Reshape with every 0 replaced by the dimension it copies."""
-    return [current[i] if not allowzero and isinstance(d, int) and d == 0 else d for i, d in enumerate(dims)]
+    return [current[i] if not allowzero and fixed(d) and d == 0 else d for i, d in enumerate(dims)]
 
 
 def _host_reshape(data: Any, shape: Any, *, allowzero: int = 0) -> Any:
@@ -36,12 +84,358 @@ def _host_reshape(data: Any, shape: Any, *, allowzero: int = 0) -> Any:
 
 @op("Reshape", 14, static=["shape"], host=_host_reshape)
 def reshape(F: Any, data: Any, shape: Any, *, allowzero: int = 0) -> Any:
-    return data.reshape(_target(shape, data.shape if 0 in shape else (), allowzero))
+    copies = not allowzero and any(fixed(d) and d == 0 for d in shape)
+    target = _target(shape, data.shape, allowzero) if copies else shape
+    return data.reshape(*target) if target else data.reshape(())
 
 
-@op("Flatten", 1)
-def flatten(F: Any, input: Any, *, axis: int = 1) -> Any:
-    if axis == 1 and input.ndim > 1:
-        return input.flatten(1)
+@op("Reshape", 5, static=["shape"], host=_host_reshape)
+def reshape_5(F: Any, data: Any, shape: Any) -> Any:
+    return reshape(F, data, shape)
+
+
+@op("Reshape", 1)
+def reshape_1(F: Any, data: Any, *, shape: Sequence[int] | None = None) -> Any:
+    return reshape(F, data, list(shape or []))
+
+
+def _host_flatten(input: Any, *, axis: int = 1) -> Any:
     axis = axis + input.ndim if axis < 0 else axis
-    return input.reshape([math.prod(input.shape[:axis]), math.prod(input.shape[axis:])])
+    return input.reshape(math.prod(input.shape[:axis]), -1)
+
+
+@op("Flatten", 1, host=_host_flatten)
+def flatten(F: Any, input: Any, *, axis: int = 1) -> Any:
+    """The result always has two dimensions."""
+    axis = axis + input.ndim if axis < 0 else axis
+    if axis == 0:
+        return input.reshape(1, -1)
+    if axis == input.ndim:
+        return input.reshape(-1, 1)
+    front = input if axis == 1 else input.flatten(0, axis - 1)
+    return front if front.ndim == 2 else front.flatten(1)
+
+
+def _host_squeeze(data: Any, axes: Any = None) -> Any:
+    return data.squeeze() if axes is None else data.squeeze(tuple(int(a) for a in axes))
+
+
+@op("Squeeze", 13, static=["axes"], host=_host_squeeze)
+def squeeze(F: Any, data: Any, axes: Any = None) -> Any:
+    """An axis that is not of size 1 is an error; torch would leave it."""
+    if axes is None:
+        return data.squeeze()
+    axes = sorted(axis % data.ndim if data.ndim else 0 for axis in axes)
+    sizes = [data.shape[axis] for axis in axes]
+    if any(fixed(size) and size != 1 for size in sizes):
+        raise OperatorError(f"dimensions {axes} of {list(data.shape)} are to be squeezed and not all of size 1.")
+    if not all(fixed(size) for size in sizes):
+        return data.reshape(*(size for axis, size in enumerate(data.shape) if axis not in axes))
+    if not axes:
+        return data
+    return data.squeeze(axes[0]) if len(axes) == 1 else data.squeeze(tuple(axes))
+
+
+@op("Squeeze", 1, host=lambda data, *, axes=None: _host_squeeze(data, axes))
+def squeeze_1(F: Any, data: Any, *, axes: Sequence[int] | None = None) -> Any:
+    return squeeze(F, data, axes)
+
+
+def _host_unsqueeze(data: Any, axes: Any) -> Any:
+    return np.expand_dims(data, tuple(int(axis) for axis in np.ravel(axes)))
+
+
+@op("Unsqueeze", 13, static=["axes"], host=_host_unsqueeze)
+def unsqueeze(F: Any, data: Any, axes: Any) -> Any:
+    if not isinstance(axes, (list, tuple)):
+        axes = [axes]  # ONNX Runtime takes a scalar, some exporters write one
+    if len(axes) == 1:
+        return data.unsqueeze(axes[0])
+    rank = data.ndim + len(axes)
+    positions = sorted(axis + rank if axis < 0 else axis for axis in axes)
+    if len(set(positions)) < len(positions) or (positions and not 0 <= positions[0] <= positions[-1] < rank):
+        raise OperatorError(f"axes {list(axes)} do not name different dimensions of a result of rank {rank}.")
+    for axis in positions:
+        data = data.unsqueeze(axis)
+    return data
+
+
+@op("Unsqueeze", 1, host=lambda data, *, axes: _host_unsqueeze(data, axes))
+def unsqueeze_1(F: Any, data: Any, *, axes: Sequence[int]) -> Any:
+    return unsqueeze(F, data, axes)
+
+
+@op("Transpose", 1, host=lambda data, *, perm=None: data.transpose(perm))
+def transpose(F: Any, data: Any, *, perm: Sequence[int] | None = None) -> Any:
+    perm = list(reversed(range(data.ndim))) if perm is None else [axis % len(perm) for axis in perm]
+    moved = [axis for axis, source in enumerate(perm) if axis != source]
+    if not moved:
+        return data
+    return data.transpose(*moved) if len(moved) == 2 else data.permute(*perm)
+
+
+def _host_concat(*inputs: Any, axis: int) -> Any:
+    return np.concatenate(inputs, axis)
+
+
+@op("Concat", 4, host=_host_concat)
+def concat(F: Any, *inputs: Any, axis: int) -> Any:
+    return inputs[0] if len(inputs) == 1 else F.cat(inputs, axis)
+
+
+@op("Concat", 1, host=lambda *inputs, axis=None: _host_concat(*inputs, axis=1 if axis is None else axis))
+def concat_1(F: Any, *inputs: Any, axis: int | None = None) -> Any:
+    """Caffe2's default axis, 1."""
+    return concat(F, *inputs, axis=1 if axis is None else axis)
+
+
+def _split_sizes(size: Any, parts: int, even: bool) -> list[int] | None:
+    """Returns the lengths of `parts` parts of a dimension, the last one smaller; None where it is dynamic."""
+    if not fixed(size):
+        return None
+    length = -(-size // parts)
+    last = size - length * (parts - 1)
+    if last < 0 or (even and last != length):
+        raise OperatorError(f"a dimension of {size} cannot be split into {parts} parts.")
+    return [length] * (parts - 1) + [last]
+
+
+def _host_split(
+    input: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, _outputs: int = 0
+) -> Any:
+    if split is None:
+        split = _split_sizes(input.shape[axis], num_outputs or _outputs, num_outputs is None)
+    ends = np.cumsum([int(length) for length in split])
+    return tuple(np.split(input, ends[:-1], axis))
+
+
+@op("Split", 18, static=["split"], host=_host_split)
+def split(
+    F: Any, input: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, _outputs: int = 0
+) -> Any:
+    """Without `split`, all parts but the last are of one length; before opset 18 the last one too."""
+    parts = num_outputs or _outputs
+    if split is None:
+        sizes = _split_sizes(input.shape[axis], parts, num_outputs is None)
+        if sizes is None or len(set(sizes)) == 1:
+            return tuple(input.chunk(parts, axis))
+        split = sizes
+    return tuple(input.split(split, axis))
+
+
+@op("Split", 13, static=["split"], host=_host_split)
+def split_13(F: Any, input: Any, split: Any = None, *, axis: int = 0, _outputs: int = 0) -> Any:
+    return _split(F, input, split, axis=axis, _outputs=_outputs)
+
+
+_split = split
+
+
+def _host_split_2(input: Any, *, split: Any = None, axis: int = 0, _outputs: int = 0) -> Any:
+    return _host_split(input, split, axis=axis, _outputs=_outputs)
+
+
+@op("Split", 2, host=_host_split_2)
+def split_2(F: Any, input: Any, *, split: Sequence[int] | None = None, axis: int = 0, _outputs: int = 0) -> Any:
+    return _split(F, input, split, axis=axis, _outputs=_outputs)
+
+
+@op("Split", 1, static=["split"])
+def split_1(F: Any, input: Any, split: Any = None, *, axis: int | None = None, _outputs: int = 0) -> Any:
+    """The lengths are an input or an attribute of the same name."""
+    if axis is None:
+        raise OperatorError("attribute 'axis' is missing, and revision 1 of the standard names no default.")
+    return _split(F, input, split, axis=axis, _outputs=_outputs)
+
+
+def broadcast(shape: Sequence[Any], other: Sequence[Any]) -> list[Any]:
+    """Returns the shape to which two shapes broadcast; of two dynamic dimensions the second."""
+    rank = max(len(shape), len(other))
+    left = [1] * (rank - len(shape)) + list(shape)
+    right = [1] * (rank - len(other)) + list(other)
+    return [
+        a if fixed(b) and b == 1 else b if fixed(a) and a == 1 else a if fixed(a) else b
+        for a, b in zip(left, right, strict=True)
+    ]
+
+
+def _host_expand(input: Any, shape: Any) -> Any:
+    return np.broadcast_to(input, [int(d) for d in broadcast(input.shape, shape.tolist())]).copy()
+
+
+@op("Expand", 8, static=["shape"], host=_host_expand)
+def expand(F: Any, input: Any, shape: Any) -> Any:
+    """Broadcasts both ways: a 1 in `shape` keeps the input's dimension."""
+    target = broadcast(input.shape, shape)
+    if len(target) == input.ndim and all(
+        a is b or (fixed(a) and fixed(b) and a == b) for a, b in zip(target, input.shape, strict=True)
+    ):
+        return input
+    return input.expand(*target) if target else input
+
+
+def _host_tile(input: Any, repeats: Any) -> Any:
+    return np.tile(input, [int(count) for count in repeats])
+
+
+@op("Tile", 6, static=["repeats"], host=_host_tile)
+def tile(F: Any, input: Any, repeats: Any) -> Any:
+    if all(fixed(count) and count == 1 for count in repeats):
+        return input
+    return input.repeat(*repeats)
+
+
+@op("Tile", 1, static=["tiles", "axis"])
+def tile_1(F: Any, input: Any, tiles: Any, axis: Any) -> Any:
+    repeats = [1] * input.ndim
+    repeats[scalar(axis)] = scalar(tiles)
+    return tile(F, input, repeats)
+
+
+@op("Identity", 1, host=lambda input: input)
+def identity(F: Any, input: Any) -> Any:
+    return input
+
+
+@op("Constant", 12)
+def constant(
+    F: Any,
+    *,
+    sparse_value: Any = None,
+    value: Any = None,
+    value_float: float | None = None,
+    value_floats: Sequence[float] | None = None,
+    value_int: int | None = None,
+    value_ints: Sequence[int] | None = None,
+    value_string: str | None = None,
+    value_strings: Sequence[str] | None = None,
+) -> Any:
+    """A sparse value arrives dense."""
+    tensor = sparse_value if value is None else value
+    numbers = value_float if value_floats is None else list(value_floats)
+    integers = value_int if value_ints is None else list(value_ints)
+    texts = value_string if value_strings is None else list(value_strings)
+    if tensor is not None:
+        return tensor
+    if numbers is not None:
+        return F.tensor(numbers, dtype=F.float32)
+    if integers is not None:
+        return F.tensor(integers, dtype=F.int64)
+    if texts is not None:
+        return np.array(texts, dtype=object)
+    raise OperatorError("it has none of the attributes that give it a value.")
+
+
+@op("Constant", 11)
+def constant_11(F: Any, *, sparse_value: Any = None, value: Any = None) -> Any:
+    return constant(F, sparse_value=sparse_value, value=value)
+
+
+@op("Constant", 1)
+def constant_1(F: Any, *, value: Any) -> Any:
+    return value
+
+
+def _host_constant_of_shape(input: Any, *, value: Any = None) -> Any:
+    if not all(fixed(d) for d in input):
+        raise NeedsValues("a tensor of dynamic size")
+    number = np.float32(0) if value is None else value.numpy().reshape(())
+    return np.full([int(d) for d in input], number)
+
+
+@op("ConstantOfShape", 9, static=["input"], host=_host_constant_of_shape)
+def constant_of_shape(F: Any, input: Any, *, value: Any = None) -> Any:
+    if value is None:
+        return F.zeros(input, dtype=F.float32)
+    return F.full(input, value.reshape(()).item(), dtype=value.dtype)
+
+
+def _range_length(start: Any, limit: Any, delta: Any) -> int:
+    """Returns the number of elements, computed as ONNX Runtime does: the difference in the input's precision."""
+    return max(math.ceil(float(limit - start) / float(delta)), 0)
+
+
+def _host_range(start: Any, limit: Any, delta: Any, *, _types: Sequence[Any] = ()) -> Any:
+    numbers = [array.item() for array in (start, limit, delta)]
+    if not all(fixed(number) for number in numbers):
+        raise NeedsValues("a range of dynamic length")
+    return np.arange(*numbers).astype(object)
+
+
+@op("Range", 27, static=["start", "limit", "delta"])
+def range_(F: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1, _types: Sequence[Any] = ()) -> Any:
+    """float16 and bfloat16 are computed in float32, which is what `stash_type` asks for by default."""
+    start, limit, delta = scalar(start), scalar(limit), scalar(delta)
+    kind = next((kind for kind in _types if kind), "FLOAT" if isinstance(delta, float) else "INT64")
+    if kind in ("INT64", "INT32", "INT16"):
+        dtype = getattr(F, kind.lower())
+        if fixed(start) and fixed(limit) and (limit - start) * delta <= 0:
+            return F.zeros([0], dtype=dtype)
+        if fixed(start) and start == 0 and fixed(delta) and delta == 1:
+            return F.arange(limit, dtype=dtype)
+        return (
+            F.arange(start, limit, dtype=dtype)
+            if fixed(delta) and delta == 1
+            else F.arange(start, limit, delta, dtype=dtype)
+        )
+    return _float_range(F, start, limit, delta, kind)
+
+
+def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
+    dtype = {"DOUBLE": F.float64, "FLOAT16": F.float16, "BFLOAT16": F.bfloat16}.get(kind, F.float32)
+    if all(isinstance(number, (int, float)) for number in (start, limit, delta)):
+        precision = np.float64 if kind == "DOUBLE" else np.float32
+        limit = _range_length(precision(start), precision(limit), precision(delta))
+        steps = F.arange(limit, dtype=F.float64)
+        return (steps * delta + start).to(dtype)
+    if not (fixed(delta) or isinstance(delta, float)):
+        raise NeedsValues("a range with a step computed from sizes")
+    return (
+        F.arange(start, limit, delta, dtype=F.float32).to(dtype)
+        if kind in ("FLOAT16", "BFLOAT16")
+        else F.arange(start, limit, delta, dtype=dtype)
+    )
+
+
+@op("Range", 11, static=["start", "limit", "delta"], host=_host_range)
+def range_11(F: Any, start: Any, limit: Any, delta: Any, *, _types: Sequence[Any] = ()) -> Any:
+    return range_(F, start, limit, delta, _types=_types)
+
+
+@op("DepthToSpace", 11)
+@moves_elements
+def depth_to_space(F: Any, input: Any, *, blocksize: int, mode: str = "DCR") -> Any:
+    if mode == "CRD":
+        return F.pixel_shuffle(input, blocksize)
+    n, c, h, w = input.shape
+    c = c // (blocksize * blocksize)
+    blocks = input.reshape(n, blocksize, blocksize, c, h, w).permute(0, 3, 4, 1, 5, 2)
+    return blocks.reshape(n, c, h * blocksize, w * blocksize)
+
+
+@op("DepthToSpace", 1)
+def depth_to_space_1(F: Any, input: Any, *, blocksize: int) -> Any:
+    return depth_to_space(F, input, blocksize=blocksize)
+
+
+@op("SpaceToDepth", 28)
+@moves_elements
+def space_to_depth(F: Any, input: Any, *, blocksize: int, mode: str = "DCR") -> Any:
+    if mode == "CRD":
+        return F.pixel_unshuffle(input, blocksize)
+    n, c, h, w = input.shape
+    h, w = h // blocksize, w // blocksize
+    blocks = input.reshape(n, c, h, blocksize, w, blocksize).permute(0, 3, 5, 1, 2, 4)
+    return blocks.reshape(n, c * blocksize * blocksize, h, w)
+
+
+@op("SpaceToDepth", 1)
+def space_to_depth_1(F: Any, input: Any, *, blocksize: int) -> Any:
+    return space_to_depth(F, input, blocksize=blocksize)
+
+
+@op("Trilu", 14, static=["k"])
+@moves_elements
+def trilu(F: Any, input: Any, k: Any = None, *, upper: int = 1) -> Any:
+    diagonal = 0 if k is None else scalar(k)
+    return F.triu(input, diagonal) if upper else F.tril(input, diagonal)

@@ -1,0 +1,398 @@
+"""Reading and writing elements by position: gather, scatter, slice, select, order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.ops.arithmetic import ordered
+from onnx2nn.ops.shape import fixed, moves_elements, scalar
+from onnx2nn.table import NeedsValues, op
+
+_FAR = (1 << 31) - 1
+"""Exporters write it, or int64's maximum, for "to the end"."""
+
+
+def _integers(array: Any) -> Any:
+    """Returns a host array of indices as numpy integers; a dynamic dimension among them needs run time values."""
+    if not all(fixed(number) for number in np.ravel(array)):
+        raise NeedsValues("an index computed from a dynamic dimension")
+    return np.asarray(array).astype(np.int64)
+
+
+def _from_front(F: Any, indices: Any, size: Any) -> Any:
+    """Returns `indices` with those that count from the back counted from the front; torch's gather wants that."""
+    return F.where(indices < 0, indices + size, indices).to(F.int64)
+
+
+def _host_gather(data: Any, indices: Any, *, axis: int = 0) -> Any:
+    return np.asarray(np.take(data, _integers(indices), axis), dtype=object)
+
+
+@op("Gather", 1, numbers=["indices"], host=_host_gather)
+def gather(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
+    """A constant float table becomes `nn.Embedding`, to which negative indices are errors."""
+    axis = axis % data.ndim
+    if not hasattr(indices, "ndim"):
+        return data.select(axis, indices)
+    return data[(slice(None),) * axis + (indices,)] if axis else data[indices]
+
+
+def _host_gather_elements(data: Any, indices: Any, *, axis: int = 0) -> Any:
+    indices = _integers(indices)
+    grid = list(np.indices(indices.shape))
+    grid[axis] = indices
+    return np.asarray(data[tuple(grid)], dtype=object)
+
+
+@op("GatherElements", 11, host=_host_gather_elements)
+@moves_elements
+def gather_elements(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
+    return data.gather(axis, _from_front(F, indices, data.shape[axis]))
+
+
+def _coordinates(F: Any, indices: Any, data: Any, batch_dims: int = 0) -> tuple[Any, ...]:
+    """Returns the index tensors that the last axis of `indices` holds, behind those of the batch dimensions."""
+    rank = indices.ndim - 1
+    grid = [
+        F.arange(data.shape[axis]).reshape([-1 if i == axis else 1 for i in range(rank)]) for axis in range(batch_dims)
+    ]
+    return (*grid, *indices.unbind(-1))
+
+
+def _host_gather_nd(data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
+    indices = _integers(indices)
+    grid = np.indices(indices.shape[:-1])[:batch_dims]
+    return np.asarray(data[(*grid, *np.moveaxis(indices, -1, 0))], dtype=object)
+
+
+@op("GatherND", 12, host=_host_gather_nd)
+def gather_nd(F: Any, data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
+    return data[_coordinates(F, indices, data, batch_dims)]
+
+
+@op("GatherND", 11, host=_host_gather_nd)
+def gather_nd_11(F: Any, data: Any, indices: Any) -> Any:
+    return gather_nd(F, data, indices)
+
+
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+_HOST_REDUCTIONS = {
+    "none": lambda old, new: new,
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "max": max,
+    "min": min,
+}
+
+
+def _host_scatter(data: Any, grid: Sequence[Any], updates: Any, reduction: str) -> Any:
+    reduce = _HOST_REDUCTIONS[reduction]
+    result = data.copy()
+    for position in np.ndindex(*np.shape(grid[0])):
+        where = tuple(axis[position] for axis in grid)
+        result[where] = reduce(result[where], updates[position])
+    return result
+
+
+def _host_scatter_elements(data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
+    indices = _integers(indices)
+    grid = list(np.indices(indices.shape))
+    grid[axis] = indices
+    return _host_scatter(data, grid, updates, reduction)
+
+
+@moves_elements
+def _replace(F: Any, data: Any, updates: Any, *, axis: int, indices: Any) -> Any:
+    return data.scatter(axis, indices, updates)
+
+
+@ordered
+def _reduce(F: Any, data: Any, updates: Any, *, axis: int, indices: Any, reduction: str) -> Any:
+    if data.dtype == F.bool:  # torch's kernels take no bool
+        wide = data.to(F.uint8).scatter_reduce(axis, indices, updates.to(F.uint8), _REDUCTIONS[reduction])
+        return wide.to(F.bool)
+    return data.scatter_reduce(axis, indices, updates, _REDUCTIONS[reduction])
+
+
+@op("ScatterElements", 16, host=_host_scatter_elements)
+def scatter_elements(F: Any, data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
+    """Which of several updates of one element without reduction stays is open in the standard."""
+    indices = _from_front(F, indices, data.shape[axis])
+    if reduction == "none":
+        return _replace(F, data, updates, axis=axis, indices=indices)
+    return _reduce(F, data, updates, axis=axis, indices=indices, reduction=reduction)
+
+
+@op("ScatterElements", 11, host=_host_scatter_elements)
+def scatter_elements_11(F: Any, data: Any, indices: Any, updates: Any, *, axis: int = 0) -> Any:
+    return scatter_elements(F, data, indices, updates, axis=axis)
+
+
+@op("Scatter", 9, host=_host_scatter_elements)
+def scatter(F: Any, data: Any, indices: Any, updates: Any, *, axis: int = 0) -> Any:
+    """ScatterElements under its first name."""
+    return scatter_elements(F, data, indices, updates, axis=axis)
+
+
+def _host_scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
+    indices = _integers(indices)
+    result, reduce = data.copy(), _HOST_REDUCTIONS[reduction]
+    elementwise = np.frompyfunc(reduce, 2, 1)
+    for position in np.ndindex(*indices.shape[:-1]):
+        where = tuple(indices[position])
+        result[where] = elementwise(result[where], updates[position])
+    return result
+
+
+@op("ScatterND", 16, host=_host_scatter_nd)
+def scatter_nd(F: Any, data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
+    if reduction == "none":
+        return _put(F, data, updates, indices=indices)
+    depth = indices.shape[-1]
+    position: Any = 0
+    for axis, part in enumerate(indices.unbind(-1)):
+        position = position * data.shape[axis] + _from_front(F, part, data.shape[axis])
+    rest = data.shape[depth:]
+    rows = updates.reshape(-1, *rest)
+    position = position.reshape(-1, *[1] * len(rest)).expand(rows.shape)
+    flat = data.reshape(-1, *rest)
+    return _reduce(F, flat, rows, axis=0, indices=position, reduction=reduction).reshape(data.shape)
+
+
+@moves_elements
+def _put(F: Any, data: Any, updates: Any, *, indices: Any) -> Any:
+    return data.index_put(indices.unbind(-1), updates)
+
+
+@op("ScatterND", 11, host=_host_scatter_nd)
+def scatter_nd_11(F: Any, data: Any, indices: Any, updates: Any) -> Any:
+    return scatter_nd(F, data, indices, updates)
+
+
+@op("TensorScatter", 24)
+@moves_elements
+def tensor_scatter(
+    F: Any, past_cache: Any, update: Any, write_indices: Any = None, *, axis: int = -2, mode: str = "linear"
+) -> Any:
+    axis = axis % update.ndim
+    steps = F.arange(update.shape[axis])
+    positions = steps.unsqueeze(0) if write_indices is None else write_indices.unsqueeze(1) + steps
+    if mode == "circular":
+        positions = positions % past_cache.shape[axis]
+    index = positions.reshape(-1, *[1] * (axis - 1), update.shape[axis], *[1] * (update.ndim - axis - 1))
+    return past_cache.scatter(axis, index.expand(update.shape), update)
+
+
+def _plan_slices(rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> list[tuple[int, Any, Any, int]]:
+    """Returns `(axis, start, end, step)` of a Slice, axes counted from the front."""
+    axes = range(len(starts)) if axes is None else [axis % rank for axis in axes]
+    steps = [1] * len(starts) if steps is None else steps
+    plan = [(axis, *rest) for axis, *rest in zip(axes, starts, ends, steps, strict=True)]
+    if any(fixed(step) and step == 0 for *_, step in plan):
+        raise OperatorError("a step of 0.")
+    if not all(fixed(step) for *_, step in plan):
+        raise NeedsValues("a step computed from a dynamic dimension")
+    return plan
+
+
+def _forward(start: Any, end: Any, step: int) -> slice:
+    """Returns the Python slice with a positive step; beyond the ends both clamp."""
+    first = None if fixed(start) and (start == 0 or start <= -_FAR) else start
+    last = None if fixed(end) and end >= _FAR else end
+    return slice(first, last, None if step == 1 else step)
+
+
+def _backward(start: Any, end: Any, step: int, size: Any) -> slice:
+    """Returns the slice of the flipped axis that a negative step takes.
+
+    `end` at int32's or int64's maximum means "through the first element", as in ONNX Runtime.
+    """
+    if not (fixed(start) and fixed(end)):
+        raise NeedsValues("a backward slice with dynamic ends")
+    if end >= _FAR or end <= -_FAR:
+        last = None
+    else:
+        last = -(end + 1)  # counted from the front of the flipped axis where negative, else from its back
+        if end < 0:
+            last = None if fixed(size) and last >= size else last
+        elif fixed(size):
+            last = max(size + last, 0)
+    first = -(start + 1)
+    if fixed(size):
+        start = min(max(start + size if start < 0 else start, 0), max(size - 1, 0))
+        first = size - 1 - start
+    elif start < -1:
+        raise NeedsValues("a backward slice from a place that may lie before a dynamic axis")
+    first = None if first == 0 or first < -_FAR else first
+    return slice(first, last, None if step == -1 else -step)
+
+
+def _host_slice(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+    numbers = [None if v is None else _integers(v).tolist() for v in (starts, ends, axes, steps)]
+    for axis, start, end, step in _plan_slices(data.ndim, *numbers):
+        if step < 0:
+            data = np.flip(data, axis)
+            part = _backward(start, end, step, data.shape[axis])
+        else:
+            part = _forward(start, end, step)
+        data = data[(slice(None),) * axis + (part,)]
+    return data
+
+
+@op("Slice", 10, static=["starts", "ends", "axes", "steps"], host=_host_slice)
+def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+    """torch has no negative steps: the axis is flipped first."""
+    rank = data.ndim if axes is None or any(axis < 0 for axis in axes) else max(axes, default=0) + 1
+    parts = [slice(None)] * rank
+    flipped = []
+    for axis, start, end, step in _plan_slices(rank, starts, ends, axes, steps):
+        if step > 0:
+            parts[axis] = _forward(start, end, step)
+        else:
+            parts[axis] = _backward(start, end, step, data.shape[axis])
+            flipped.append(axis)
+    if flipped:
+        data = data.flip(flipped)
+    while parts and parts[-1] == slice(None):
+        parts.pop()
+    return data[tuple(parts)] if parts else data
+
+
+@op("Slice", 1, host=lambda data, *, starts, ends, axes=None: _host_slice(data, starts, ends, axes))
+def slice_1(F: Any, data: Any, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None) -> Any:
+    return slice_(F, data, starts, ends, axes)
+
+
+def _host_where(condition: Any, X: Any, Y: Any) -> Any:
+    return np.asarray(np.frompyfunc(lambda c, x, y: x if c else y, 3, 1)(condition, X, Y), dtype=object)
+
+
+@op("Where", 9, host=_host_where)
+def where(F: Any, condition: Any, X: Any, Y: Any) -> Any:
+    return F.where(condition, X, Y)
+
+
+def _host_one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
+    depth = int(depth.item())
+    off, on = values
+    indices = np.where(indices < 0, indices + depth, indices)
+    axis = axis + indices.ndim + 1 if axis < 0 else axis
+    classes = np.arange(depth).reshape([depth] + [1] * (indices.ndim - axis))
+    return np.where(np.expand_dims(indices, axis) == classes, np.array(on, object), np.array(off, object))
+
+
+@op("OneHot", 9, static=["depth"], host=_host_one_hot)
+def one_hot(F: Any, indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
+    """An index out of range gives a row of `off_value`; negative ones count from the back."""
+    depth = scalar(depth)
+    depth = int(depth) if isinstance(depth, float) else depth
+    indices = _from_front(F, indices.to(F.int64), depth)
+    axis = axis + indices.ndim + 1 if axis < 0 else axis
+    classes = F.arange(depth).reshape(-1, *[1] * (indices.ndim - axis))
+    return F.where(indices.unsqueeze(axis) == classes, values[1], values[0])
+
+
+def _host_non_zero(X: Any) -> Any:
+    return np.stack(np.nonzero(np.atleast_1d(X))).astype(np.int64)
+
+
+@op("NonZero", 9, opaque=True, host=_host_non_zero)
+def non_zero(F: Any, X: Any) -> Any:
+    """A scalar counts as a vector of one element, as in ONNX Runtime."""
+    X = X.reshape(1) if X.ndim == 0 else X
+    return (X != 0).nonzero().t()
+
+
+def _host_compress(input: Any, condition: Any, *, axis: int | None = None) -> Any:
+    return np.compress(condition.astype(bool), input, axis)
+
+
+@op("Compress", 9, opaque=True, host=_host_compress)
+def compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
+    """A condition shorter than the axis drops what lies behind it."""
+    if axis is None:
+        input, axis = input.flatten(), 0
+    return input.index_select(axis, condition.nonzero().flatten())
+
+
+def _host_top_k(X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
+    order = np.argsort(-X if largest else X, axis, kind="stable").take(np.arange(int(K.item())), axis)
+    return np.take_along_axis(X, order, axis), order.astype(np.int64)
+
+
+@op("TopK", 11, static=["K"], host=_host_top_k)
+def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
+    """Of equal values the one with the lower index comes first, which torch's topk does not promise."""
+    count = scalar(K)
+    size = X.shape[axis]
+    if fixed(size) and fixed(count) and count > size:
+        raise OperatorError(f"the {count} greatest of {size} elements are asked for.")
+    unsigned = {F.uint16: F.int32, F.uint32: F.int64}
+    if X.dtype == F.uint64:
+        keys = X.view(F.int64) ^ F.iinfo(F.int64).min
+    elif X.dtype in unsigned:
+        keys = X.to(unsigned[X.dtype])
+    else:
+        values, indices = X.sort(dim=axis, descending=bool(largest), stable=True)
+        return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
+    indices = keys.sort(dim=axis, descending=bool(largest), stable=True)[1].narrow(axis, 0, count)
+    return gather_elements(F, X, indices, axis=axis), indices
+
+
+@op("TopK", 10, static=["K"], host=_host_top_k)
+def top_k_10(F: Any, X: Any, K: Any, *, axis: int = -1) -> Any:
+    return top_k(F, X, K, axis=axis)
+
+
+@op("TopK", 1)
+def top_k_1(F: Any, X: Any, *, k: int, axis: int = -1) -> Any:
+    return top_k(F, X, k, axis=axis)
+
+
+def _host_unique(X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
+    rows = X.reshape(-1) if axis is None else np.moveaxis(X, axis, 0)
+    keys = [tuple(np.ravel(row)) for row in rows]
+    firsts = list(dict.fromkeys(keys))
+    if sorted:
+        firsts.sort()
+    place = {key: i for i, key in enumerate(firsts)}
+    inverse = np.array([place[key] for key in keys], dtype=np.int64)
+    indices = np.array([keys.index(key) for key in firsts], dtype=np.int64)
+    values = rows[indices] if axis is None else np.moveaxis(rows[indices], 0, axis)
+    return values, indices, inverse, np.bincount(inverse, minlength=len(place)).astype(np.int64)
+
+
+@op("Unique", 11, opaque=True, host=_host_unique)
+def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
+    values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True, dim=axis)
+    inverse = inverse.reshape(-1)
+    places = F.arange(inverse.shape[0])
+    indices = F.full([counts.shape[0]], inverse.shape[0], dtype=F.int64)
+    indices = indices.scatter_reduce(0, inverse, places, "amin")
+    if sorted:
+        return values, indices, inverse, counts
+    order = indices.argsort()
+    values = values.index_select(0 if axis is None else axis, order)
+    return values, indices[order], order.argsort()[inverse], counts[order]
+
+
+def _host_reverse_sequence(input: Any, sequence_lens: Any, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
+    result = np.moveaxis(input, (batch_axis, time_axis), (0, 1)).copy()
+    for row, length in zip(result, _integers(sequence_lens), strict=True):
+        row[:length] = row[:length][::-1].copy()
+    return np.moveaxis(result, (0, 1), (batch_axis, time_axis))
+
+
+@op("ReverseSequence", 10, host=_host_reverse_sequence)
+def reverse_sequence(F: Any, input: Any, sequence_lens: Any, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
+    steps = F.arange(input.shape[time_axis])
+    lengths = sequence_lens.unsqueeze(1)
+    places = F.where(steps < lengths, lengths - 1 - steps, steps)
+    rows = F.arange(input.shape[batch_axis])
+    if batch_axis == 1 and time_axis == 0:
+        return input[places.t(), rows]
+    return input[rows.unsqueeze(1), places]
