@@ -266,6 +266,8 @@ def _export(module: torch.nn.Module, inputs: Tensors, axes: Dynamic) -> Callable
 
 def _compile(module: torch.nn.Module, inputs: Tensors, axes: Dynamic) -> Callable[[Tensors], Tensors]:
     torch._dynamo.reset()
+    # nn.LSTM, nn.GRU and nn.RNN are refused without this switch, in every module that holds one.
+    torch._dynamo.config.allow_rnn = True
     compiled = torch.compile(module, fullgraph=True, backend="eager", dynamic=bool(axes) or None)
     return lambda values: run(compiled, values)
 
