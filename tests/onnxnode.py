@@ -104,7 +104,7 @@ def model_of(case: Case, version: int, dynamic: bool = False) -> tuple[onnx.Mode
     opsets = [helper.make_opsetid(case.domain, version)]
     if case.domain:
         opsets.append(helper.make_opsetid("", 17))
-    ir_version = helper.find_min_ir_version_for([helper.make_opsetid("", min(version, 21))]) if not case.domain else 8
+    ir_version = helper.find_min_ir_version_for([helper.make_opsetid("", min(max(version, 8), 21))]) if not case.domain else 8
     return helper.make_model(graph, opset_imports=opsets, ir_version=max(ir_version, 4)), feeds
 
 
