@@ -105,7 +105,12 @@ def _save_program(
     except Exception as error:  # torch.export raises errors of many unrelated classes
         raise VerificationError(f"torch.export cannot export the module: {error}") from error
     _check_same(module, program.module(), tensors)
-    torch.export.save(program, path)
+    try:
+        torch.export.save(program, path)
+    except OSError:
+        raise
+    except Exception as error:  # some operators on sizes can be exported but not written
+        raise VerificationError(f"torch.export cannot write the program: {error}") from error
     return "torch.export program, read back with torch.export.load; " + _kept_dynamic(program, axes)
 
 
