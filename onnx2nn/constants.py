@@ -3,58 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
 
+from onnx2nn.elements import BY_NAME
 from onnx2nn.errors import ModelFileError
 
-_BORDER = {
-    ir.DataType.INT4: np.int8,
-    ir.DataType.INT2: np.int8,
-    ir.DataType.UINT4: np.uint8,
-    ir.DataType.UINT2: np.uint8,
-    ir.DataType.FLOAT4E2M1: np.float32,
-}
+_ELEMENTS = {ir.DataType[name]: element for name, element in BY_NAME.items() if name in ir.DataType.__members__}
+_TORCH = {kind: getattr(torch, element.dtype) for kind, element in _ELEMENTS.items()}
+_BORDER = {kind: np.dtype(element.dtype) for kind, element in _ELEMENTS.items() if element.travels_wider}
 """What the types that torch cannot compute with travel as; the values are those they denote."""
 
-_TORCH = {
-    ir.DataType.FLOAT: torch.float32,
-    ir.DataType.DOUBLE: torch.float64,
-    ir.DataType.FLOAT16: torch.float16,
-    ir.DataType.BFLOAT16: torch.bfloat16,
-    ir.DataType.FLOAT8E4M3FN: torch.float8_e4m3fn,
-    ir.DataType.FLOAT8E4M3FNUZ: torch.float8_e4m3fnuz,
-    ir.DataType.FLOAT8E5M2: torch.float8_e5m2,
-    ir.DataType.FLOAT8E5M2FNUZ: torch.float8_e5m2fnuz,
-    ir.DataType.FLOAT8E8M0: torch.float8_e8m0fnu,
-    ir.DataType.UINT8: torch.uint8,
-    ir.DataType.INT8: torch.int8,
-    ir.DataType.UINT16: torch.uint16,
-    ir.DataType.INT16: torch.int16,
-    ir.DataType.UINT32: torch.uint32,
-    ir.DataType.INT32: torch.int32,
-    ir.DataType.UINT64: torch.uint64,
-    ir.DataType.INT64: torch.int64,
-    ir.DataType.BOOL: torch.bool,
-    ir.DataType.COMPLEX64: torch.complex64,
-    ir.DataType.COMPLEX128: torch.complex128,
-    ir.DataType.INT4: torch.int8,
-    ir.DataType.INT2: torch.int8,
-    ir.DataType.UINT4: torch.uint8,
-    ir.DataType.UINT2: torch.uint8,
-    ir.DataType.FLOAT4E2M1: torch.float32,
-}
 _ONNX = {dtype: kind for kind, dtype in _TORCH.items() if kind not in _BORDER}
 
 
 def torch_dtype(kind: ir.DataType | int) -> torch.dtype:
     """Returns the torch dtype in which values of an ONNX element type travel.
 
-    int2 and int4 travel as int8, uint2 and uint4 as uint8, float4e2m1 as float32.
+    int2 and int4 travel as int8, uint2 and uint4 as uint8, float4 and float6 as float32.
 
     Raises:
         ModelFileError: no torch dtype holds it (strings do not travel as tensors).
@@ -140,7 +110,8 @@ class Constant:
         return cls(name, kind, None, weight, value)
 
 
-class Host(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Host:
     """Numbers computed from shapes: an object array of Python numbers and `tracing.Dim`s, and their dtype in ONNX."""
 
     array: np.ndarray[Any, Any]
@@ -169,6 +140,8 @@ def to_border(value: Any, kind: onnx.TypeProto) -> Any:
 
 def from_border(value: Any, kind: onnx.TypeProto) -> Any:
     """Returns what an imported module gives as numpy values of ONNX type `kind`."""
+    if kind.HasField("optional_type"):
+        return from_border(value, kind.optional_type.elem_type)
     if isinstance(value, (list, tuple)):
         inner = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind
         return [from_border(item, inner) for item in value]

@@ -1,0 +1,254 @@
+"""Conversions between element types."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from onnx2nn.elements import BY_NAME, BY_NUMBER, STRING, Element, SmallFloat
+from onnx2nn.errors import OperatorError
+from onnx2nn.table import NeedsValues, Typed, op
+
+
+def element_of(number: int) -> Element:
+    """Returns the element type with this number in `TensorProto.DataType`.
+
+    Raises:
+        OperatorError: there is none that a tensor can have.
+    """
+    if number not in BY_NUMBER:
+        raise OperatorError(f"{number} is the number of no element type that tensors can have.")
+    return BY_NUMBER[number]
+
+
+def convert(F: Any, x: Any, element: Element, *, saturate: bool = True, round_mode: str = "up") -> Any:
+    """Returns the tensor `x` converted as Cast does it.
+
+    What leaves the range of an integer type follows ONNX Runtime on x86, as torch does; what leaves that of an integer
+    of less than eight bits loses its higher bits, a fraction being rounded to the nearest integer, halves away from
+    zero. Float8 types: rounded to nearest even; `saturate` puts what is too large to the largest number, else it is
+    NaN, or infinity where the type has one. Source: ONNX Cast-28; float4 and float6 always saturate, NaN becomes -0.
+    """
+    dtype = getattr(F, element.dtype)
+    if element.narrow:
+        return _to_narrow(F, x, element)
+    if element.small is not None:
+        return _to_small_float(F, x if x.dtype == F.float64 else x.to(F.float32), element.small)
+    if element.name == "FLOAT8E8M0":
+        return _to_e8m0(F, x.to(F.float32), saturate, round_mode)
+    if element.largest is not None:
+        return _to_float8(F, x, dtype, element.largest, saturate)
+    return x if x.dtype == dtype else x.to(dtype)
+
+
+def _to_narrow(F: Any, x: Any, element: Element) -> Any:
+    if x.is_floating_point():
+        x = x if x.dtype in (F.float32, F.float64) else x.to(F.float32)
+        whole = F.trunc(x)
+        x = F.where((x - whole).abs() >= 0.5, whole + F.sign(x), whole)
+    if element.dtype == "uint8":
+        return x.to(F.uint8) & (1 << element.bits) - 1
+    high = 1 << element.bits - 1
+    return ((x.to(F.int8) & 2 * high - 1) ^ high) - high
+
+
+def _to_small_float(F: Any, x: Any, small: SmallFloat) -> Any:
+    size = x.abs().clamp(0.0, small.largest)
+    exponent = (F.frexp(size)[1] - 1).clamp(min=small.exponent) - small.mantissa
+    rounded = F.ldexp(F.round(F.ldexp(size, -exponent)), exponent).to(F.float32)
+    return F.where(F.isnan(x), F.full_like(rounded, -0.0), F.copysign(rounded, x.to(F.float32)))
+
+
+def _to_float8(F: Any, x: Any, dtype: Any, largest: float, saturate: bool) -> Any:
+    if x.dtype == dtype:
+        return x
+    if not x.is_floating_point() or x.dtype.itemsize == 1:
+        x = x.to(F.float32)
+    if saturate:
+        x = x.clamp(-largest, largest)
+    elif dtype == F.float8_e4m3fn:  # torch saturates; 464 is the last that rounds to 448
+        x = F.where(x.abs() > 464.0, F.full_like(x, math.nan), x)
+    return x.to(dtype)
+
+
+def _to_e8m0(F: Any, x: Any, saturate: bool, round_mode: str) -> Any:
+    """What is not positive becomes the smallest number, as in ONNX Runtime; the standard leaves it open."""
+    mantissa, exponent = F.frexp(x)
+    if round_mode == "up":
+        exponent = exponent - (mantissa <= 0.5).to(F.int32)
+    elif round_mode == "nearest":
+        exponent = exponent - (mantissa < 0.75).to(F.int32)
+    elif round_mode == "down":
+        exponent = exponent - 1
+    else:
+        raise OperatorError(f"round_mode={round_mode!r} is none of up, down, nearest.")
+    code = F.where(x == math.inf, F.full_like(exponent, 255), exponent + 127)
+    code = F.where(x <= 0, F.full_like(code, -1), code)
+    inside = (code >= 0) & (code <= 254)
+    code = code.clamp(0, 254) if saturate else F.where(inside, code, F.full_like(code, 255))
+    return F.where(F.isnan(x), F.full_like(code, 255), code).to(F.uint8).view(F.float8_e8m0fnu)
+
+
+def to_strings(x: Any) -> np.ndarray[Any, Any]:
+    """Returns a real tensor as text: floats with eight significant digits, NaN, INF, bools as 0 and 1 (as ORT does)."""
+    if x.is_floating_point():
+        texts = [_float_text(value) for value in x.double().flatten().tolist()]
+    else:
+        texts = [str(int(value)) for value in x.flatten().tolist()]
+    result = np.empty(len(texts), dtype=object)
+    result[:] = texts
+    return result.reshape(tuple(x.shape))
+
+
+def _float_text(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return f"{value:.8g}" if math.isfinite(value) else ("INF" if value > 0 else "-INF")
+
+
+_WHOLE = re.compile(r"\s*[+-]?\d+")
+
+
+def from_strings(F: Any, texts: np.ndarray[Any, Any], element: Element) -> Any:
+    """Returns numbers read from text; of a fraction an integer type takes the digits before the point, as ORT does.
+
+    Raises:
+        OperatorError: a text is no number.
+    """
+    integer = element.narrow or not (element.small or "float" in element.dtype)
+    try:
+        if not integer:
+            values = np.array([float(text.replace("_", "?")) for text in texts.flat], dtype=np.float64)
+        else:
+            matches = [int(_WHOLE.match(text)[0]) for text in texts.flat]  # type: ignore[index]
+            values = np.array([(value + (1 << 63)) % (1 << 64) - (1 << 63) for value in matches], dtype=np.int64)
+    except (ValueError, TypeError):
+        shown = ", ".join(repr(text) for text in texts.flat[:3])
+        raise OperatorError(f"a text is no number (the first are {shown}).") from None
+    return convert(F, F.from_numpy(values.reshape(texts.shape)), element)
+
+
+def _host_cast(
+    input: Any, *, to: int, saturate: int = 1, round_mode: str = "up", _dtype: np.dtype[Any] | None = None
+) -> Any:
+    """Numbers computed from sizes: a size cast to float stays an int in the host array."""
+    element = element_of(to) if to != STRING else None
+    if element is None or _dtype is None or _dtype.kind == "O":
+        raise NeedsValues("strings")
+    if element.dtype not in ("float32", "float64", "int32", "int64", "bool"):
+        raise NeedsValues(f"a size as {element.name}")
+    dtype = np.dtype(element.dtype)
+    number = {"b": _host_bool, "i": _host_integer, "f": _host_float}[dtype.kind]
+    return Typed(np.asarray(np.frompyfunc(lambda value: number(value, dtype), 1, 1)(input), dtype=object), dtype)
+
+
+def _host_bool(value: Any, dtype: np.dtype[Any]) -> Any:
+    return value != 0
+
+
+def _host_float(value: Any, dtype: np.dtype[Any]) -> Any:
+    if isinstance(value, (bool, int, float)):
+        value = dtype.type(value).item()
+        return int(value) if value.is_integer() else value
+    return value
+
+
+def _host_integer(value: Any, dtype: np.dtype[Any]) -> Any:
+    if isinstance(value, (bool, int, float)):
+        if isinstance(value, float) and not abs(value) < 2 ** (8 * dtype.itemsize - 1):
+            return int(np.iinfo(dtype).min)  # what x86 makes of a float out of range
+        return int(np.array(int(value)).astype(dtype))
+    if value >= 0:
+        return math.floor(value)
+    raise NeedsValues("the whole part of a number that may be negative")
+
+
+@op("Cast", 24, host=_host_cast)
+def cast(F: Any, input: Any, *, round_mode: str = "up", saturate: int = 1, to: int) -> Any:
+    """See `convert`, `to_strings` and `from_strings`."""
+    if to == STRING:
+        return input if isinstance(input, np.ndarray) else to_strings(input)
+    element = element_of(to)
+    if isinstance(input, np.ndarray):
+        return from_strings(F, input, element)
+    return convert(F, input, element, saturate=bool(saturate), round_mode=round_mode)
+
+
+@op("Cast", 19, host=_host_cast)
+def cast_19(F: Any, input: Any, *, saturate: int = 1, to: int) -> Any:
+    return cast(F, input, saturate=saturate, to=to)
+
+
+@op("Cast", 6, host=_host_cast)
+def cast_6(F: Any, input: Any, *, to: int) -> Any:
+    return cast(F, input, to=to)
+
+
+def _number_of(name: str) -> int:
+    if name == "STRING":
+        return STRING
+    if name not in BY_NAME:
+        raise OperatorError(f"to={name!r} is the name of no element type.")
+    return BY_NAME[name].number
+
+
+@op("Cast", 1, host=lambda input, *, to, _dtype=None: _host_cast(input, to=_number_of(to), _dtype=_dtype))
+def cast_1(F: Any, input: Any, *, to: str) -> Any:
+    """The type is given by name."""
+    return cast(F, input, to=_number_of(to.upper()))
+
+
+@op("CastLike", 24)
+def cast_like(
+    F: Any, input: Any, target_type: Any, *, round_mode: str = "up", saturate: int = 1, _types: Any = None
+) -> Any:
+    """Cast to the type of `target_type`; where the file does not tell it (int4 travels as int8), to its dtype's."""
+    return cast(F, input, round_mode=round_mode, saturate=saturate, to=_type_number(F, target_type, _types, 1))
+
+
+def _type_number(F: Any, value: Any, types: Any, position: int) -> int:
+    if isinstance(value, np.ndarray):
+        return STRING
+    name = types[position] if types is not None else None
+    if name is not None:
+        return BY_NAME[name].number
+    return next(e.number for e in BY_NUMBER.values() if not e.travels_wider and getattr(F, e.dtype) == value.dtype)
+
+
+@op("CastLike", 19)
+def cast_like_19(F: Any, input: Any, target_type: Any, *, saturate: int = 1, _types: Any = None) -> Any:
+    return cast_like(F, input, target_type, saturate=saturate, _types=_types)
+
+
+@op("CastLike", 15)
+def cast_like_15(F: Any, input: Any, target_type: Any, *, _types: Any = None) -> Any:
+    return cast_like(F, input, target_type, _types=_types)
+
+
+@op("BitCast", 26)
+def bit_cast(F: Any, input: Any, *, to: int, _types: Any = None) -> Any:
+    """The same bits as another type of the same width."""
+    target, source = element_of(to), element_of(_type_number(F, input, _types, 0))
+    if source.bits != target.bits:
+        raise OperatorError(f"{source.name} has {source.bits} bits, {target.name} has {target.bits}.")
+    if not target.travels_wider:
+        return input if source == target else input.view(getattr(F, target.dtype))
+    codes = _codes(F, input, source)
+    if target.small is not None:
+        table = F.tensor([*_FLOAT4, *(-value for value in _FLOAT4)])
+        return table[codes.to(F.int64)]
+    return convert(F, codes, target)
+
+
+_FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def _codes(F: Any, x: Any, source: Element) -> Any:
+    """Returns the bits of values of less than eight bits as uint8."""
+    if source.small is None:
+        return x.to(F.uint8) & (1 << source.bits) - 1
+    negative = F.signbit(x).to(F.uint8) * 8
+    return F.searchsorted(F.tensor(_FLOAT4), x.abs().contiguous()).to(F.uint8) + negative
