@@ -178,7 +178,7 @@ class _JobReader:
         )
         graph.sort()
         model = ir.Model(graph, ir_version=8, producer_name="onnx2nn")
-        model.meta[DIMENSIONS] = self._dimensions
+        model.meta[DIMENSIONS] = graph.meta[DIMENSIONS] = self._dimensions
         return model
 
     def _check_same_ops(self) -> None:
@@ -292,6 +292,8 @@ class _JobReader:
     def _vary(self, op: Any, name: str, values: list[Any]) -> Any:
         if all(isinstance(value, int) for value in values):
             return self._dimensions.entry(values)
+        if all(isinstance(value, float) for value in values):
+            return tuple(values)  # as in the 1 / n of a mean; an op that cannot use it refuses it
         if all(isinstance(value, list) for value in values) and len({len(value) for value in values}) == 1:
             return [self._dimensions.entry(sizes) for sizes in zip(*values, strict=True)]
         raise ModelFileError(

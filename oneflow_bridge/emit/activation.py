@@ -49,8 +49,9 @@ def hardswish(g: Builder, in_: ir.Value) -> ir.Value:
 
 
 @emit("softplus")
-def softplus(g: Builder, x: ir.Value, *, beta: float, threshold: float) -> ir.Value:
+def softplus(g: Builder, in_: ir.Value, *, beta: float, threshold: float) -> ir.Value:
     """log(1 + exp(beta x)) / beta, and x itself where beta x > threshold."""
+    x = in_
     if beta == 1 and threshold >= 20:  # log(1 + exp(x)) is x in float32 from 17 on
         return g.Softplus(x)
     scaled = g.Mul(x, beta)

@@ -233,13 +233,13 @@ def logical_xor(g: Builder, x: ir.Value, y: ir.Value) -> ir.Value:
     return g.Xor(_truth(g, x), _truth(g, y))
 
 
-@emit("broadcast_isclose_eq_nan")
+@emit("broadcast_isclose_eq_nan", ignore="equal_nan")
 def isclose_equal_nan(g: Builder, x: ir.Value, y: ir.Value, *, atol: float, rtol: float) -> ir.Value:
     """|x - y| <= atol + rtol |y|, or both NaN."""
     return g.Or(isclose(g, x, y, atol=atol, rtol=rtol), g.And(g.IsNaN(x), g.IsNaN(y)))
 
 
-@emit("broadcast_isclose_neq_nan")
+@emit("broadcast_isclose_neq_nan", ignore="equal_nan")
 def isclose(g: Builder, x: ir.Value, y: ir.Value, *, atol: float, rtol: float) -> ir.Value:
     """|x - y| <= atol + rtol |y|; equal infinities are close."""
     near = g.LessOrEqual(g.Abs(g.Sub(x, y)), g.Add(g.Mul(g.Abs(y), rtol), atol))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any, NoReturn
 
 import numpy as np
@@ -164,6 +166,7 @@ class Builder:
 
     def full(self, number: float, like: ir.Value) -> ir.Value:
         """A 0-D constant of the type of `like`."""
+        self.fixed(number)
         return self.const(number, like.dtype)
 
     def sizes(self, value: ir.Value) -> list[int | str]:
@@ -176,10 +179,18 @@ class Builder:
             return size
         self.refuse(f"{what} depends on the dynamic dimension {size!r}; export with that dimension fixed.")
 
+    def fixed(self, number: Any) -> None:
+        """Refuses a number that differs between traces."""
+        if isinstance(number, (tuple, str)):
+            self.refuse(f"uses a number that depends on a dynamic dimension ({number}); export with it fixed.")
+
     def shape(self, sizes: Sequence[int | str], *sources: ir.Value) -> ir.Value:
         """A 1-D int64 tensor of sizes; dynamic ones are computed from the shape of a source or of a graph input."""
         if all(isinstance(size, int) for size in sizes):
             return self.ints([int(size) for size in sizes])
+        for source in sources:
+            if self.sizes_or_none(source) == list(sizes):
+                return self.append("Shape", source)
         parts = [self.ints([s]) if isinstance(s, int) else self.size(s, *sources) for s in sizes]
         return parts[0] if len(parts) == 1 else self.Concat(*parts, axis=0)
 
@@ -187,35 +198,26 @@ class Builder:
         """A dynamic dimension as a 1-D int64 tensor of one element."""
         wanted = self._dimensions.sizes[name]
         for source in (*sources, *self._graph_inputs):
-            for axis, size in enumerate(self.sizes(source)):
-                if not isinstance(size, str):
-                    continue
-                have = self._dimensions.sizes[size]
-                if have == wanted:
-                    return self._axis_size(source, axis)
-                factor, rest = divmod(wanted[0], have[0])
-                if not rest and factor > 1 and all(w == factor * h for w, h in zip(wanted, have, strict=True)):
-                    return self.Mul(self._axis_size(source, axis), self.ints([factor]))
-                factor, rest = divmod(have[0], wanted[0])
-                if not rest and factor > 1 and all(h == factor * w for w, h in zip(wanted, have, strict=True)):
-                    return self.Div(self._axis_size(source, axis), self.ints([factor]))
-        for source in sources:
-            product = self._product(source, wanted)
-            if product is not None:
-                return product
+            for axes, factor in self._factors(source, wanted):
+                return self._product(source, axes, factor)
         self.refuse(f"the size {name} (sizes {wanted} in the traces) cannot be computed from the inputs of the op.")
 
-    def _product(self, source: ir.Value, wanted: tuple[int, ...]) -> ir.Value | None:
-        """`wanted` as the product of neighbouring dimensions of the source."""
-        sizes = self.sizes(source)
-        every = [(s,) * len(wanted) if isinstance(s, int) else self._dimensions.sizes[s] for s in sizes]
-        for start in range(len(every)):
-            for stop in range(start + 2, len(every) + 1):
-                product = tuple(math.prod(column) for column in zip(*every[start:stop], strict=True))
-                if product == wanted:
-                    part = self.Slice(self.Shape(source), [start], [stop], [0])
-                    return self.reduce("ReduceProd", part, [0], keepdims=True)
-        return None
+    def _factors(self, source: ir.Value, wanted: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Fraction]]:
+        """Dynamic axes of a value, and the constant with which their product is `wanted`; few axes first."""
+        sizes = {axis: size for axis, size in enumerate(self.sizes(source)) if isinstance(size, str)}
+        for count in range(1, len(sizes) + 1):
+            for axes in itertools.combinations(sizes, count):
+                columns = zip(*(self._dimensions.sizes[sizes[axis]] for axis in axes), strict=True)
+                ratios = {Fraction(w, math.prod(column)) for w, column in zip(wanted, columns, strict=True)}
+                if len(ratios) == 1:
+                    yield axes, ratios.pop()
+
+    def _product(self, source: ir.Value, axes: tuple[int, ...], factor: Fraction) -> ir.Value:
+        total = self._axis_size(source, axes[0])
+        for axis in axes[1:]:
+            total = self.Mul(total, self._axis_size(source, axis))
+        total = total if factor.numerator == 1 else self.Mul(total, self.ints([factor.numerator]))
+        return total if factor.denominator == 1 else self.Div(total, self.ints([factor.denominator]))
 
     def _axis_size(self, source: ir.Value, axis: int) -> ir.Value:
         return self.Slice(self.Shape(source), [axis], [axis + 1], [0])
@@ -262,9 +264,10 @@ class Builder:
         for kind, value in zip(kinds, inputs, strict=True):
             if value is None or isinstance(value, ir.Value):
                 values.append(value)
-            elif isinstance(value, (np.ndarray, np.generic)):
+            elif isinstance(value, np.ndarray):
                 values.append(self.const(value))
             else:
+                self.fixed(value)
                 values.append(self.const(value, types.get(kind) or _DATA_TYPES.get(kind)))
         return values
 
@@ -340,11 +343,15 @@ class Builder:
         return x
 
     def Reshape(self, x: ir.Value, sizes: Sequence[int | str]) -> ir.Value:
-        """x in another shape. One dynamic size is written as -1, several are computed."""
-        dynamic = [s for s in sizes if isinstance(s, str)]
-        if len(dynamic) == 1:
-            return self.append("Reshape", x, self.ints([-1 if isinstance(s, str) else s for s in sizes]))
-        return self.append("Reshape", x, self.shape(sizes, x))
+        """x in another shape. A dynamic size is written as 0 where x has it in the same place, one more as -1."""
+        old = self.sizes_or_none(x) or []
+        places = [
+            0 if isinstance(size, str) and axis < len(old) and old[axis] == size else size
+            for axis, size in enumerate(sizes)
+        ]
+        if sum(isinstance(size, str) for size in places) > 1:
+            return self.append("Reshape", x, self.shape(sizes, x))
+        return self.append("Reshape", x, self.ints([-1 if isinstance(size, str) else size for size in places]))
 
     def Transpose(self, x: ir.Value, perm: Sequence[int]) -> ir.Value:
         """x with its axes permuted; x itself where the permutation changes nothing."""
@@ -414,7 +421,8 @@ class Builder:
         if self.opset >= 12 or (self.opset == 11 and x.dtype in FLOATS):
             return self.append("Clip", x, *(None if b is None else self.full(b, x) for b in (low, high)))
         if x.dtype in FLOATS:
-            return self.append("Clip", x, min=low, max=high)
+            bounds = {"min": low, "max": high}
+            return self.append("Clip", x, **{k: float(v) for k, v in bounds.items() if v is not None})
         x = x if low is None else self.Max(x, self.full(low, x))
         return x if high is None else self.Min(x, self.full(high, x))
 
@@ -462,6 +470,8 @@ class Builder:
         """x with a border; the widths became an input at opset 11. Negative widths cut."""
         if not any(pads):
             return x
+        if self.opset < 11 and x.dtype not in FLOATS:
+            raise NeedsOpsetError(f"Pad of {x.dtype.name}", 11)
         if self.opset >= 11:
             fill = self.full(value, x) if mode == "constant" and value else None
             return self.append("Pad", x, self.ints(pads), fill, mode=mode)
@@ -471,6 +481,8 @@ class Builder:
         """The k largest or smallest along an axis and their int64 indices, sorted."""
         if self.opset >= 11:
             return self.append("TopK", x, self.ints([k]), axis=axis, largest=int(largest), n_outputs=2)
+        if x.dtype not in FLOATS:
+            raise NeedsOpsetError(f"TopK of {x.dtype.name}", 11)
         operands = (x if largest else self.Neg(x),)
         if self.opset >= 10:
             values, indices = self.append("TopK", *operands, self.ints([k]), axis=axis, n_outputs=2)

@@ -51,6 +51,7 @@ def dim_gather(g: Builder, input: ir.Value, index: ir.Value, *, dim: int) -> ir.
 @emit("batch_gather")
 def batch_gather(g: Builder, in_: ir.Value, indices: ir.Value) -> ir.Value:
     """Slices along the last axis of the indices, the axes before being a batch."""
+    g.needs("GatherND with batch axes", 12)
     batch = len(indices.shape) - 1
     return g.GatherND(in_, g.Unsqueeze(g.Cast(indices, to=ir.DataType.INT64), [batch + 1]), batch_dims=batch)
 

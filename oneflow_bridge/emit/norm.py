@@ -174,6 +174,12 @@ def _by_groups(g: Builder, x: ir.Value, num_groups: int, epsilon: float) -> ir.V
     return g.append("Reshape", y, g.shape(g.sizes(x), x))
 
 
+@emit("standardise")
+def standardise(g: Builder, x: ir.Value, *, axis: int, epsilon: float) -> ir.Value:
+    """(x - mean) / sqrt(variance + epsilon) over the axes from `axis` on, which raising found in a job."""
+    return _standardised(g, x, list(range(axis, len(x.shape))), epsilon)[2]
+
+
 @emit("rms_norm")
 def rms_norm(
     g: Builder, x: ir.Value, weight: ir.Value | None = None, *, normalized_shape: Sequence[int], epsilon: float

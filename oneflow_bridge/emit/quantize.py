@@ -5,6 +5,8 @@ Source of the formulas: OneFlow 0.9 min_max_observer, moving_average_min_max_obs
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -24,6 +26,8 @@ def min_max_observer(
 ) -> dict[str, ir.Value]:
     """Scale and zero point from the extremes of the tensor, or of each slice of its first axis."""
     rank = len(in_.shape)
+    if quantization_formula == "cambricon" and not per_layer_quantization:
+        g.refuse("has the formula cambricon per channel, which OneFlow itself cannot run.")
     axes = list(range(0 if per_layer_quantization else 1, rank))
     largest = g.reduce("ReduceMax", in_, axes, keepdims=False)
     smallest = g.reduce("ReduceMin", in_, axes, keepdims=False)
@@ -48,6 +52,8 @@ def moving_average_min_max_observer(
     """Scale and zero point from the extremes that training has recorded."""
     if training:
         g.refuse("updates its moving extremes: call model.eval() before the export.")
+    if quantization_scheme == "symmetric" or quantization_formula == "cambricon":
+        moving_min = moving_max  # which recorded magnitudes: OneFlow does not read the minimum then
     return _parameters(g, moving_max, moving_min, quantization_formula, quantization_bit, quantization_scheme)
 
 
@@ -57,7 +63,7 @@ def _parameters(
     extreme = g.Max(g.Abs(largest), g.Abs(smallest))
     zero = g.Mul(extreme, 0)
     if formula == "cambricon":
-        exponent = g.Sub(g.Floor(g.Mul(g.Log(extreme), 1 / np.log(2))), bits - 2)
+        exponent = g.Sub(g.Floor(g.Mul(g.Log(extreme), 1 / math.log(2))), bits - 2)
         return {"scale": exponent, "zero_point": zero}
     if formula != "google":
         g.refuse(f"has the quantization formula {formula!r}; google and cambricon are known.")

@@ -18,8 +18,7 @@ def _axes(x: ir.Value, axis: Sequence[int]) -> list[int]:
     return sorted(a % rank for a in axis) if len(axis) else list(range(rank))
 
 
-def _reduced(g: Builder, operator: str, x: ir.Value, axis: Sequence[int], keepdims: bool) -> ir.Value:
-    axes = _axes(x, axis)
+def _reduced(g: Builder, operator: str, x: ir.Value, axes: Sequence[int], keepdims: bool) -> ir.Value:
     return g.reduce(operator, x, axes, keepdims) if axes else x
 
 
@@ -27,25 +26,34 @@ def _reduced(g: Builder, operator: str, x: ir.Value, axis: Sequence[int], keepdi
 def reduce_sum(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
     """The sum, in the type of the result (a bool is counted)."""
     x = g.Cast(input_tensor, to=g.result().dtype)
-    return _reduced(g, "ReduceSum", x, axis, keepdims)
+    return _reduced(g, "ReduceSum", x, _axes(input_tensor, axis), keepdims)
+
+
+@emit("reduce_mean")
+def reduce_mean(g: Builder, x: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
+    """The mean; in a job it is a sum and a product, raising puts them together."""
+    axes = list(axis)
+    if axes == list(range(2, len(x.shape))) and keepdims and len(axes) > 1:
+        return g.GlobalAveragePool(x)
+    return _reduced(g, "ReduceMean", x, axes, keepdims)
 
 
 @emit("reduce_prod")
 def reduce_prod(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
     """The product."""
-    return _reduced(g, "ReduceProd", g.Cast(input_tensor, to=g.result().dtype), axis, keepdims)
+    return _reduced(g, "ReduceProd", g.Cast(input_tensor, to=g.result().dtype), _axes(input_tensor, axis), keepdims)
 
 
 @emit("reduce_max")
 def reduce_max(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
     """The largest."""
-    return _reduced(g, "ReduceMax", input_tensor, axis, keepdims)
+    return _reduced(g, "ReduceMax", input_tensor, _axes(input_tensor, axis), keepdims)
 
 
 @emit("reduce_min")
 def reduce_min(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
     """The smallest."""
-    return _reduced(g, "ReduceMin", input_tensor, axis, keepdims)
+    return _reduced(g, "ReduceMin", input_tensor, _axes(input_tensor, axis), keepdims)
 
 
 @emit("reduce_any")
@@ -62,7 +70,7 @@ def reduce_all(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepd
 
 def _counted(g: Builder, operator: str, x: ir.Value, axis: Sequence[int], keepdims: bool) -> ir.Value:
     truth = x if x.dtype == ir.DataType.BOOL else g.Not(g.Equal(x, 0))
-    found = _reduced(g, operator, g.Cast(truth, to=ir.DataType.INT32), axis, keepdims)
+    found = _reduced(g, operator, g.Cast(truth, to=ir.DataType.INT32), _axes(x, axis), keepdims)
     return g.Cast(g.Greater(found, 0), to=g.result().dtype)
 
 
@@ -70,7 +78,7 @@ def _counted(g: Builder, operator: str, x: ir.Value, axis: Sequence[int], keepdi
 def reduce_nansum(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
     """The sum of what is a number."""
     numbers = g.Where(g.IsNaN(input_tensor), g.full(0, input_tensor), input_tensor)
-    return _reduced(g, "ReduceSum", numbers, axis, keepdims)
+    return _reduced(g, "ReduceSum", numbers, _axes(input_tensor, axis), keepdims)
 
 
 @emit("reduce_sum_like")
@@ -78,7 +86,7 @@ def reduce_sum_like(g: Builder, x: ir.Value, like: ir.Value, *, axis: Sequence[i
     """The sum over some axes, in the shape of another tensor."""
     if not len(axis):
         return x
-    return g.Reshape(_reduced(g, "ReduceSum", x, axis, keepdims=True), g.sizes(g.result()))
+    return g.Reshape(_reduced(g, "ReduceSum", x, _axes(x, axis), keepdims=True), g.sizes(g.result()))
 
 
 @emit("var", ignore="dtype")

@@ -160,8 +160,9 @@ def flip(g: Builder, x: ir.Value, *, dims: Sequence[int]) -> ir.Value:
         return x
     if g.opset >= 10:
         return g.Slice(x, [-1] * len(axes), [-INT64_MAX] * len(axes), axes, [-1] * len(axes))
+    sizes = g.sizes(x)
     for axis in axes:
-        size = g.static(g.sizes(x)[axis], "the axis that is reversed")
+        size = g.static(sizes[axis], "the axis that is reversed")
         x = g.Gather(x, np.arange(size - 1, -1, -1, dtype=np.int64), axis=axis)
     return x
 
@@ -170,7 +171,7 @@ def flip(g: Builder, x: ir.Value, *, dims: Sequence[int]) -> ir.Value:
 def roll(g: Builder, in_: ir.Value, *, shifts: Sequence[int], dims: Sequence[int]) -> ir.Value:
     """Shifted along axes, what leaves at the end comes back at the start; without axes the flat tensor is."""
     x = in_
-    if not len(dims):
+    if list(dims) == [-1]:  # OneFlow counts axes from 0; this means the flat tensor
         flat = g.append("Reshape", x, g.ints([-1]))
         rolled = _rolled(g, flat, shifts[0], 0, None)
         return g.append("Reshape", rolled, g.shape(g.sizes(x), x))

@@ -32,19 +32,6 @@ def _group_norm(x: Any, groups: int) -> Any:
     return flat.reshape(x.shape)
 
 
-def _lstm_cell(a: Any, b: Any, c: Any) -> Any:
-    i, f, g, o = (a + b).chunk(4, 1)
-    cy = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return o.sigmoid() * cy.tanh(), cy
-
-
-def _gru_cell(a: Any, b: Any, h: Any) -> Any:
-    (ra, za, na), (rb, zb, nb) = a.chunk(3, 1), b.chunk(3, 1)
-    new = (na + (ra + rb).sigmoid() * nb).tanh()
-    update = (za + zb).sigmoid()
-    return (1 - update) * new + update * h
-
-
 def _self_attention(hidden: Any, head: int, alpha: float) -> Any:
     steps, batch, width = hidden.shape
     q, k, v = (hidden.reshape(steps, batch, -1, 3, head)[:, :, :, j].permute(1, 2, 0, 3) for j in range(3))
@@ -52,9 +39,7 @@ def _self_attention(hidden: Any, head: int, alpha: float) -> Any:
 
 
 def _observer() -> Any:
-    module = flow.nn.MovingAverageMinMaxObserver(
-        stop_update_after_iters=1, training=False
-    ) if False else flow.nn.MovingAverageMinMaxObserver(stop_update_after_iters=1)
+    module = flow.nn.MovingAverageMinMaxObserver(stop_update_after_iters=1)
     module.moving_max.fill_(2.0)
     module.moving_min.fill_(-3.0)
     return module
@@ -62,7 +47,7 @@ def _observer() -> Any:
 
 _NAMES = {
     **{"T": flow, "F": F, "nn": flow.nn, "setitem": _setitem, "copied": _copied, "F_group_norm": _group_norm},
-    **{"lstm_cell": _lstm_cell, "gru_cell": _gru_cell, "self_attention": _self_attention, "observer": _observer},
+    **{"self_attention": _self_attention, "observer": _observer},
 }
 
 
