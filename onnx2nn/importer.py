@@ -14,11 +14,11 @@ import torch
 from torch import fx
 
 from onnx2nn import functional, regions
-from onnx2nn.constants import Constant, Host, torch_dtype
+from onnx2nn.constants import Constant, Host, onnx_type, torch_dtype
 from onnx2nn.errors import ModelFileError, OperatorError, Problem, UnsupportedModelError
 from onnx2nn.layers import Layer
 from onnx2nn.naming import identifier, split_path
-from onnx2nn.plan import Plan
+from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf
 from onnx2nn.table import HINTS, REQUIRED, NeedsValues, Row, Typed
 from onnx2nn.tracing import Dim, NeedsSamples, Opaque, ShapeMismatch, Spec, Tensor, TraceError, Tracer, is_traced
 
@@ -146,7 +146,7 @@ def _candidates(stuck: StuckError) -> Iterable[tuple[str, int]]:
         for column in varying:
             ratios = {w / v for w, v in zip(column, stuck.sizes.values[name], strict=True)}
             if len(ratios) == 1 and (ratio := ratios.pop()) > 0:
-                yield from ((name, int(n / ratio)) for n in static if n >= ratio and n % ratio == 0)
+                yield from ((name, int(n / ratio)) for n in static if n > ratio and n % ratio == 0)
     yield from ((name, 1) for name in stuck.sizes.dynamic)
 
 
@@ -326,12 +326,14 @@ class Walk:
 
     def run_node(self, node: ir.Node) -> Sequence[Any]:
         """Imports one node; returns its outputs, `UNKNOWN` ones where it cannot be imported (a problem is noted)."""
-        inputs = [None if value is None else self.scope[value] for value in node.inputs]
+        inputs = [None if value is None else self.tracer.own(self.scope[value]) for value in node.inputs]
         if any(value is UNKNOWN for value in inputs):
             return [UNKNOWN] * len(node.outputs)
         version = self.opsets.get(node.domain, 1)
         try:
-            entry = self.owner.plan.find(node, version)
+            entry = self.owner.plan.find(
+                node, version, lambda: [self.type_of(*pair) for pair in zip(node.inputs, inputs)]
+            )
             if isinstance(entry, ir.Function):
                 return self.call_function(node, entry, inputs)
             result = self.run_row(node, entry, inputs)
@@ -374,6 +376,20 @@ class Walk:
             except NeedsValues:
                 pass
         return self._opaque(node, row, inputs, attributes)
+
+    def type_of(self, value: ir.Value | None, known: Any) -> TypeOf:
+        """Returns a value's ONNX type: what the file says, else what the import knows."""
+        declared = self.owner.plan.type_of(value) if value is not None else UNKNOWN_TYPE
+        if declared != UNKNOWN_TYPE:
+            return declared
+        if isinstance(known, list):
+            return self.type_of(None, known[0])[0] if known else None, "seq"
+        if isinstance(known, Constant):
+            return known.kind, ""
+        if isinstance(known, Host):
+            return ir.DataType.from_numpy(known.dtype), ""
+        dtype = known.spec.dtype if isinstance(known, Tensor) else None
+        return None if dtype is None else onnx_type(dtype), ""
 
     def arguments(self, row: Row, inputs: Sequence[Any]) -> list[Any]:
         """Returns the inputs as a traced body takes them: static ones as Python values, others as tensors."""

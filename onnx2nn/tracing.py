@@ -262,7 +262,7 @@ class Tensor:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Records a call of torch that has one of these among its arguments."""
-        tracer = next(arg.tracer for arg in _leaves((args, kwargs or {})) if isinstance(arg, Tensor))
+        tracer = next(arg.tracer for arg in _leaves((args, kwargs or {})) if isinstance(arg, (Tensor, Dim)))
         name = getattr(function, "__name__", "")
         if function is torch.Tensor.__getitem__:
             return tracer.call("call_function", operator.getitem, args, {})
@@ -315,6 +315,7 @@ def _operators() -> None:
 
 
 _operators()
+Dim.__torch_function__ = classmethod(Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]  # constant * Dim
 
 
 class _Reference:
@@ -520,7 +521,7 @@ class Tracer:
         """
         if target in _SCALAR_OPERATORS:
             args = self._inline_scalars(args)
-        args, kwargs = self._own(args), self._own(kwargs)
+        args, kwargs = self.own(args), self.own(kwargs)
         specs = self.infer(kind, target, args, kwargs).specs
         layer = layer_for(target, args, kwargs) if kind == "call_function" else None
         if layer is not None:
@@ -533,11 +534,11 @@ class Tracer:
         """Adds `module` under `name`, records a call of it and returns its result, which is as `specs` say."""
         path = self.names.claim(name)
         _set_attribute(self.root, path, module)
-        return self.wrap(self.record("call_module", path, self._own(args)), specs)
+        return self.wrap(self.record("call_module", path, self.own(args)), specs)
 
     def call_opaque(self, function: Callable[..., Any], args: Any, kwargs: Any, specs: Any) -> Any:
         """Records a call of `function`, one importable by name, whose result is as `specs` say (None: no tensor)."""
-        node = self.record("call_function", function, self._own(args), self._own(kwargs))
+        node = self.record("call_function", function, self.own(args), self.own(kwargs))
         node.meta["is_wrapped"] = True
         return self.wrap(node, specs)
 
@@ -581,8 +582,13 @@ class Tracer:
 
     def finish(self, outputs: Any, name: str = "GraphModule") -> fx.GraphModule:
         """Returns the module whose forward computes `outputs`."""
-        self.graph.output(self._argument(self._own(outputs)))
+        self.graph.output(self._argument(self.own(outputs)))
         self._erase_unused()
+        for value in list(self.captured):
+            node = self._captures[id(value)].node
+            if not node.users:
+                self.graph.erase_node(node)
+                self.captured.remove(value)
         self.graph._tracer_cls = None
         return fx.GraphModule(self.root, self.graph, name)
 
@@ -654,18 +660,18 @@ class Tracer:
             self._layers[key] = path
         return self._layers[key]
 
-    def _own(self, value: Any) -> Any:
+    def own(self, value: Any) -> Any:
         """Returns `value` with everything that belongs to an enclosing graph replaced by an argument of this one."""
         if isinstance(value, (list, tuple)):
             return (
-                type(value)(self._own(item) for item in value)
+                type(value)(self.own(item) for item in value)
                 if type(value) in (list, tuple)
-                else tuple(map(self._own, value))
+                else tuple(map(self.own, value))
             )
         if isinstance(value, dict):
-            return {name: self._own(item) for name, item in value.items()}
+            return {name: self.own(item) for name, item in value.items()}
         if isinstance(value, slice):
-            return slice(self._own(value.start), self._own(value.stop), self._own(value.step))
+            return slice(self.own(value.start), self.own(value.stop), self.own(value.step))
         if isinstance(value, TRACED) and value.tracer is not self:
             return self._capture(value)
         return value
