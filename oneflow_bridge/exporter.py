@@ -17,6 +17,7 @@ from oneflow_bridge import check as checks
 from oneflow_bridge.emit import lower
 from oneflow_bridge.optimize import optimize as optimized
 from oneflow_bridge.raising import raise_ops
+from oneflow_bridge.runtime import import_oneflow
 from oneflow_bridge.trace import Arguments, CompiledJob, Dynamic, compile_job, dynamic_axes
 from oneflow_bridge.write import write_model
 
@@ -87,7 +88,7 @@ def export(
 
 def _writes() -> bool:
     """Among several processes of one job, only the first writes."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return bool(import_oneflow().env.get_rank() == 0)
 
 
 def to_onnx(

@@ -1,0 +1,173 @@
+"""Exports flowvision's models with a dynamic batch and compares each with ONNX Runtime at a batch that was not traced.
+
+    python scripts/oneflow_zoo.py                       # the whole list, writes docs/oneflow_models.md
+    python scripts/oneflow_zoo.py squeezenet1_1 vgg11   # some models, prints their rows
+
+Each model runs in a process of its own: OneFlow ends the process on errors that an exception would report elsewhere.
+Weights are random, batch statistics are perturbed. Needs the packages of `onnx2nn[oneflow]`, flowvision 0.2.2, scipy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "docs" / "oneflow_models.md"
+
+CI_MODELS = (
+    *("squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "levit_128s", "mobilevit_xx_small"),
+    *("deit_tiny_patch16_224", "googlenet", "rexnet_lite_1_0", "swin_tiny_patch4_window7_224"),
+)
+
+MODELS = (
+    *("alexnet", "densenet121", "densenet169", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "mnasnet0_5", "mnasnet0_75"),
+    *("mnasnet1_0", "resnet18", "resnet34", "resnet50", "resnet101", "resnext50_32x4d", "wide_resnet50_2"),
+    *("inception_v3", "googlenet", "shufflenet_v2_x0_5", "shufflenet_v2_x1_0", "shufflenet_v2_x1_5", "mobilenet_v2"),
+    *("mobilenet_v3_small", "mobilenet_v3_large", "squeezenet1_0", "squeezenet1_1", "convmixer_768_32_relu"),
+    *("convmixer_1024_20", "swin_tiny_patch4_window7_224", "swin_small_patch4_window7_224"),
+    *("crossformer_tiny_patch4_group7_224", "crossformer_small_patch4_group7_224", "pvt_tiny", "pvt_small"),
+    *("cswin_tiny_224", "cswin_small_224", "resmlp_12_224", "resmlp_12_distilled_224", "resmlp_24_224"),
+    *("regionvit_tiny_224", "regionvit_small_224", "mlp_mixer_s16_224", "mlp_mixer_s32_224", "mlp_mixer_b32_224"),
+    *("gmlp_ti16_224", "gmlp_s16_224", "rexnetv1_1_0", "rexnetv1_1_3", "rexnet_lite_1_0", "rexnet_lite_1_3"),
+    *("ghostnet", "res2net50_26w_4s", "res2net50_14w_8s", "res2net50_48w_2s", "efficientnet_b0", "efficientnet_b1"),
+    *("efficientnet_b2", "regnet_y_400mf", "regnet_y_800mf", "regnet_x_400mf", "regnet_x_800mf"),
+    *("vit_tiny_patch16_224", "vit_small_patch32_224", "vit_small_patch16_224", "vit_base_patch32_224"),
+    *("vit_tiny_patch16_384", "deit_tiny_patch16_224", "deit_small_patch16_224", "deit_tiny_distilled_patch16_224"),
+    *("convnext_tiny_224", "convnext_small_224", "convnext_iso_small_224", "poolformer_s12", "poolformer_s24"),
+    *("resnest50", "resnest101", "uniformer_small", "uniformer_small_plus", "senet154", "se_resnet50"),
+    *("se_resnext50_32x4d", "van_tiny", "van_small", "levit_128s", "levit_128", "levit_192", "levit_256"),
+    *("mobilevit_xx_small", "mobilevit_x_small", "mobilevit_small", "deit_small_patch16_LS_224", "cait_XS24_384"),
+    *("cait_S24_224", "dla34", "dla46_c", "dla46x_c", "dla60x_c", "dla60", "genet_small", "genet_normal"),
+    *("fan_tiny_12_p16_224", "fan_small_12_p16_224", "fast_neural_style", "fcn_resnet50_coco"),
+    *("deeplabv3_resnet50_coco", "deeplabv3_mobilenet_v3_large_coco", "lraspp_mobilenet_v3_large_coco", "iresnet50"),
+    *("iresnet101", "hrnet_w18_small", "hrnet_w18_small_v2", "fan_tiny_8_p4_hybrid"),
+)
+
+_SIZES = {"inception_v3": 299, "iresnet50": 112, "iresnet101": 112}
+
+
+def input_size(name: str) -> int:
+    """Height and width of the input that a model expects."""
+    return _SIZES.get(name, 384 if "384" in name else 224)
+
+
+def create(name: str) -> Any:
+    """The model with random weights, in eval mode; flowvision 0.2.2 needs a name that OneFlow 0.9 does not have."""
+    import numpy as np
+
+    from oneflow_bridge.runtime import import_oneflow
+
+    flow = import_oneflow()
+    import oneflow.jit
+
+    if not hasattr(oneflow.jit, "_script_if_tracing"):
+        oneflow.jit._script_if_tracing = lambda function: function
+    from flowvision.models import ModelCreator
+
+    flow.manual_seed(0)
+    options = {} if name not in ("fcn_resnet50_coco", *_BACKBONES) else {"pretrained_backbone": False}
+    model = ModelCreator.create_model(name, pretrained=False, **options).eval()
+    generator = np.random.default_rng(0)
+    for key, buffer in model.named_buffers():
+        if key.endswith("running_mean"):
+            buffer.copy_(flow.tensor(generator.normal(0, 0.1, tuple(buffer.shape)).astype(np.float32)))
+        if key.endswith("running_var"):
+            buffer.copy_(flow.tensor(generator.uniform(0.5, 1.5, tuple(buffer.shape)).astype(np.float32)))
+    return model
+
+
+_BACKBONES = ("deeplabv3_resnet50_coco", "deeplabv3_mobilenet_v3_large_coco", "lraspp_mobilenet_v3_large_coco")
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Exports one model and compares it at batch 1; batches 2 and 3 were traced."""
+    import numpy as np
+
+    from oneflow_bridge import check
+    from oneflow_bridge.exporter import export
+    from oneflow_bridge.trace import Arguments
+
+    model = create(name)
+    size = input_size(name)
+    image = np.random.default_rng(1).normal(size=(2, 3, size, size)).astype(np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        start = time.perf_counter()
+        proto = export(model, image, path, dynamic=True, check=False)
+        seconds = time.perf_counter() - start
+        differences = check.compare(model, Arguments.of(model, image[:1]), {}, path)
+        megabytes = path.stat().st_size / 1e6
+    worst = max(differences, key=lambda d: d.relative)
+    return {
+        "model": name,
+        "nodes": len(proto.graph.node),
+        "megabytes": round(megabytes, 1),
+        "seconds": round(seconds, 2),
+        "scale": float(f"{worst.scale:.3g}"),
+        "difference": float(f"{worst.relative:.2g}"),
+        "equal": "Yes",
+    }
+
+
+def in_process(name: str, timeout: float = 600) -> dict[str, Any]:
+    """`measure` in a process of its own; a failure is a row too."""
+    command = [sys.executable, __file__, "--one", name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return {"model": name, "equal": f"No: more than {timeout:.0f} s"}
+    rows = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if rows:
+        return dict(json.loads(rows[-1]))
+    last = [line for line in done.stderr.splitlines() if line.strip()][-1:] or ["no output"]
+    return {"model": name, "equal": f"No: {last[0][:160]}"}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as a Markdown page."""
+    good = sum(row["equal"] == "Yes" for row in rows)
+    columns = ("model", "nodes", "megabytes", "seconds", "scale", "difference", "equal")
+    lines = [
+        "# flowvision models, exported and compared",
+        "",
+        f"Generated by `scripts/oneflow_zoo.py`. {good} of {len(rows)} models equal OneFlow at batch 1; the job was traced at",
+        "batches 2 and 3, weights are random. Seconds: the export, tracing twice included, on a busy machine. Scale: the",
+        "largest magnitude of the output. Difference: the largest difference over the scale (at most 1e-4).",
+        "",
+        "| " + " | ".join(columns) + " |",
+        "|" + "---|" * len(columns),
+    ]
+    lines += ["| " + " | ".join(str(row.get(column, "")) for column in columns) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help="flowvision models; none runs the whole list and writes the table")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    if options.one:
+        print(json.dumps(measure(options.one)))
+        return
+    rows = []
+    for name in options.models or MODELS:
+        rows.append(in_process(name))
+        print(json.dumps(rows[-1]), flush=True)
+    if not options.models:
+        TABLE.parent.mkdir(exist_ok=True)
+        TABLE.write_text(table(rows))
+    if any(row["equal"] != "Yes" for row in rows if options.models):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
