@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +54,7 @@ def schema_of(domain: str, operator: str, version: int) -> Any:
 TypeOf = tuple["ir.DataType | None", str]
 """An element type (None: unknown) and what holds it: `""` a tensor, else `seq`, `optional` or `map`."""
 
-_UNKNOWN: TypeOf = (None, "")
+UNKNOWN_TYPE: TypeOf = (None, "")
 _NAMES = {str(kind.name).lower(): kind for kind in ir.DataType} | {"double": ir.DataType.DOUBLE}
 
 
@@ -68,12 +68,39 @@ def _parse_type(text: str) -> TypeOf:
 def _type_of(value: ir.Value) -> TypeOf:
     kind = value.type
     if kind is None:
-        return (ir.DataType(value.const_value.dtype), "") if value.const_value is not None else _UNKNOWN
+        return (ir.DataType(value.const_value.dtype), "") if value.const_value is not None else UNKNOWN_TYPE
     if isinstance(kind, ir.SequenceType):
         return kind.dtype, "seq"
     if isinstance(kind, ir.OptionalType):
         return kind.dtype, "optional"
     return kind.dtype, ""
+
+
+def _type_proto(known: TypeOf) -> onnx.TypeProto:
+    """Returns a type as ONNX writes it; an unknown element type as undefined."""
+    kind, container = known
+    proto = onnx.TypeProto()
+    inner = {"seq": proto.sequence_type.elem_type, "optional": proto.optional_type.elem_type}.get(container, proto)
+    inner.tensor_type.elem_type = int(kind or 0)
+    return proto
+
+
+def _complete(function: onnx.FunctionProto, schema: Any) -> None:
+    """Gives a schema's function body what it leaves to the schema: defaults of attributes, and outputs it never makes.
+
+    Such an output is one that the node does not ask for; another one stands in for it.
+    """
+    for name in list(function.attribute):
+        default = schema.attributes[name].default_value
+        if default.name:
+            function.attribute.remove(name)
+            function.attribute_proto.append(default)
+    made = {output for node in function.node for output in node.output} | set(function.input)
+    for name in function.output:
+        if name not in made:
+            function.node.add(op_type="Identity", input=[next(o for o in function.output if o in made)], output=[name])
+    if not any(opset.domain == "" for opset in function.opset_import):
+        function.opset_import.add(domain="", version=defs.onnx_opset_version())
 
 
 class Plan:
@@ -84,8 +111,15 @@ class Plan:
         self._types: dict[ir.Value, TypeOf] | None = None
         self._schema_functions: dict[Any, ir.Function | None] = {}
 
-    def find(self, node: ir.Node, version: int) -> Row | ir.Function:
+    def find(
+        self, node: ir.Node, version: int, types: Callable[[], Sequence[TypeOf]] | None = None
+    ) -> Row | ir.Function:
         """Returns the model's own function, the table's row, or the schema's function body for `node`, in this order.
+
+        Args:
+            node: a node of the model, or of a function body.
+            version: opset version of its domain.
+            types: gives the types of its inputs, which decide some schemas' bodies; by default what the file says.
 
         Raises:
             OperatorError: there is none.
@@ -97,7 +131,7 @@ class Plan:
         row = self.table.find(node.domain, node.op_type, version)
         if row is not None:
             return row
-        function = self._schema_function(node, version)
+        function = self._schema_function(node, version, types or (lambda: self._declared_types(node)))
         if function is not None:
             return function
         raise OperatorError(self._reason(node, version))
@@ -108,18 +142,23 @@ class Plan:
             return f"known from opset {revisions[0].since} on, the model uses opset {version}."
         return f"there is no such operator in the op table. {ADVICE}"
 
-    def _schema_function(self, node: ir.Node, version: int) -> ir.Function | None:
+    def _declared_types(self, node: ir.Node) -> list[TypeOf]:
+        return [UNKNOWN_TYPE if value is None else self.type_of(value) for value in node.inputs]
+
+    def _schema_function(
+        self, node: ir.Node, version: int, types: Callable[[], Sequence[TypeOf]]
+    ) -> ir.Function | None:
         schema = schema_of(node.domain, node.op_type, version)
         if schema is None or not (schema.has_function or schema.has_context_dependent_function):
             return None
-        types = tuple(None if v is None else self.type_name(v) for v in node.inputs)
+        known = tuple(types())
         attributes = str(sorted((name, str(attr.value)) for name, attr in node.attributes.items()))
-        key = (schema.domain, schema.name, schema.since_version, types, len(node.outputs), attributes)
+        key = (schema.domain, schema.name, schema.since_version, known, len(node.outputs), attributes)
         if key not in self._schema_functions:
-            self._schema_functions[key] = self._expand(schema, node, version, types)
+            self._schema_functions[key] = self._expand(schema, node, version, known)
         return self._schema_functions[key]
 
-    def _expand(self, schema: Any, node: ir.Node, version: int, types: Sequence[str | None]) -> ir.Function | None:
+    def _expand(self, schema: Any, node: ir.Node, version: int, types: Sequence[TypeOf]) -> ir.Function | None:
         if schema.has_function:
             proto = onnx.FunctionProto()
             body = (
@@ -129,12 +168,7 @@ class Plan:
             )
             proto.ParseFromString(body)
         else:
-            inputs = []
-            for name in types:
-                proto_type = onnx.TypeProto()
-                if name is not None:
-                    proto_type.tensor_type.elem_type = int(ir.DataType[name])
-                inputs.append(proto_type.SerializeToString())
+            inputs = [_type_proto(known).SerializeToString() for known in types]
             body = schema.get_context_dependent_function_with_opset_version(
                 version, ir.to_proto(node).SerializeToString(), inputs
             )
@@ -144,16 +178,18 @@ class Plan:
         if not proto.opset_import:
             proto.opset_import.add(domain=node.domain, version=version)
         proto.name = proto.name or node.op_type
+        _complete(proto, schema)
         function = ir.from_proto(proto)
         assert isinstance(function, ir.Function)
         return function
 
     def type_name(self, value: ir.Value) -> str | None:
         """Returns the name of a value's ONNX element type (`"INT4"`), None where nothing tells it."""
-        kind = self._type(value)[0]
+        kind = self.type_of(value)[0]
         return None if kind is None else kind.name
 
-    def _type(self, value: ir.Value) -> TypeOf:
+    def type_of(self, value: ir.Value) -> TypeOf:
+        """Returns a value's type as the file, or what made the value, says it."""
         direct = _type_of(value)
         if direct[0] is not None or direct[1]:
             return direct
@@ -163,7 +199,7 @@ class Plan:
             self._infer_types(self.model.graph, opsets)
             for function in self.model.functions.values():
                 self._infer_types(function, opsets)
-        return self._types.get(value, _UNKNOWN)
+        return self._types.get(value, UNKNOWN_TYPE)
 
     def _infer_types(self, graph: ir.Graph | ir.Function, opsets: Mapping[str, int]) -> None:
         assert self._types is not None
@@ -185,7 +221,7 @@ class Plan:
             return ir.DataType(node.attributes["value"].value.dtype), ""
         schema = schema_of(node.domain, node.op_type, version)
         if schema is None or not schema.outputs:
-            return _UNKNOWN
+            return UNKNOWN_TYPE
         text = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
         if "(" in text:
             return _parse_type(text)
@@ -205,7 +241,7 @@ class Plan:
     ) -> tuple[ir.DataType | None, str, int | None]:
         """Returns an output's element type, what holds it (`""`: a tensor) and its rank, None where unknown."""
         value = node.outputs[index]
-        kind, container = self._type(value)
+        kind, container = self.type_of(value)
         rank = None if value.shape is None else len(value.shape)
         return kind, container, rank
 

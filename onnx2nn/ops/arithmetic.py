@@ -359,7 +359,7 @@ def bitwise_not(F: Any, X: Any) -> Any:
 
 @op("BitShift", 11)
 def bit_shift(F: Any, X: Any, Y: Any, *, direction: str) -> Any:
-    """Shifting by the width or more gives 0, as numpy has it; the types are unsigned, zeros come in from the left."""
+    """Shifting by less than 0, or by the width or more, gives 0; a negative number shifted right gives -1."""
     if direction not in ("LEFT", "RIGHT"):
         raise OperatorError(f"direction={direction!r} is neither LEFT nor RIGHT.")
     bits = X.dtype.itemsize * 8
@@ -369,6 +369,8 @@ def bit_shift(F: Any, X: Any, Y: Any, *, direction: str) -> Any:
         shifted = _shift_right_uint64(F, X.view(F.int64), Y.view(F.int64)).view(F.uint64)
     else:
         shifted = widened(lambda F, x, y: F.bitwise_right_shift(x, y))(F, X, Y)
+    if direction == "RIGHT" and X.dtype in (F.int8, F.int16, F.int32, F.int64):
+        return F.bitwise_right_shift(X, F.where((Y < 0) | (Y >= bits), bits - 1, Y))
     inside = widened(lambda F, y: (y >= 0) & (y < bits))(F, Y)
     return widened(lambda F, s: F.where(inside, s, F.zeros_like(s)))(F, shifted)
 

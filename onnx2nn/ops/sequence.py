@@ -24,6 +24,7 @@ def _position(position: Any, length: int) -> int:
     Raises:
         OperatorError: it lies outside `[-length, length)`.
     """
+    position = position[0] if isinstance(position, list) else position
     if not -length <= position < length:
         raise OperatorError(f"position {position} lies outside a sequence of {length} elements.")
     return int(position) % length
@@ -44,7 +45,7 @@ def sequence_erase(F: Any, input_sequence: Any, position: Any = None) -> Any:
 def sequence_insert(F: Any, input_sequence: Any, tensor: Any, position: Any = None) -> Any:
     """The position may be the sequence's length, which appends."""
     length = len(input_sequence)
-    if position is None or position == length:
+    if position is None or position in (length, [length]):
         return [*input_sequence, tensor]
     index = _position(position, length)
     return [*input_sequence[:index], tensor, *input_sequence[index:]]
