@@ -84,7 +84,9 @@ def _library_path(package: str, name: str) -> str:
 def _require_python(version: tuple[int, int]) -> None:
     if version != PYTHON:
         wanted, found = (".".join(map(str, v)) for v in (PYTHON, version))
-        raise _missing(f"OneFlow {VERSION} is used under Python {wanted}; this is Python {found}. Under Python {wanted}:")
+        raise _missing(
+            f"OneFlow {VERSION} is used under Python {wanted}; this is Python {found}. Under Python {wanted}:"
+        )
 
 
 def _missing(found: str) -> MissingDependencyError:

@@ -16,7 +16,17 @@ from types import ModuleType
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from oneflow_bridge.namespace import creation, dtypes, elementwise, functional, indexing, linalg, methods, reduction, shaping
+from oneflow_bridge.namespace import (
+    creation,
+    dtypes,
+    elementwise,
+    functional,
+    indexing,
+    linalg,
+    methods,
+    reduction,
+    shaping,
+)
 from oneflow_bridge.namespace.dtypes import ALIASES, BY_NAME, DType, flow
 from oneflow_bridge.namespace.dtypes import FInfo as finfo
 from oneflow_bridge.namespace.dtypes import IInfo as iinfo
@@ -51,7 +61,9 @@ class MissingNameError(OperatorError, AttributeError):
 
     def __init__(self, name: str):
         lacks = MISSING.get(name.rsplit(".", 1)[-1]) or MISSING.get(name.split(".")[0])
-        super().__init__(f"OneFlow 0.9 has no {lacks} (torch.{name})." if lacks else f"There is no torch.{name} on OneFlow 0.9.")
+        super().__init__(
+            f"OneFlow 0.9 has no {lacks} (torch.{name})." if lacks else f"There is no torch.{name} on OneFlow 0.9."
+        )
 
 
 class Names:
@@ -90,16 +102,43 @@ _functional = {
     **{name: getattr(indexing, name) for name in ("embedding", "one_hot")},
     **{name: getattr(elementwise, name) for name in ("relu", "sigmoid", "tanh")},
 }
-_special = {name: getattr(elementwise, name) for name in "erf erfc erfinv exp2 expm1 log1p logit sinc xlogy round".split()}
+_special = {
+    name: getattr(elementwise, name) for name in "erf erfc erfinv exp2 expm1 log1p logit sinc xlogy round".split()
+}
 
 _TORCH: dict[str, Any] = {
     name: value
     for module in (creation, elementwise, shaping, indexing, reduction, linalg)
     for name, value in _functions(module).items()
 }
-for _name in ("view", "to", "type", "type_as", "view_as", "reshape_as", "getitem", "checked_index", "take_rows", "as_tensor_like"):
+for _name in (
+    "view",
+    "to",
+    "type",
+    "type_as",
+    "view_as",
+    "reshape_as",
+    "getitem",
+    "checked_index",
+    "take_rows",
+    "as_tensor_like",
+):
     _TORCH.pop(_name)
-for _name in ("unfold", "cpu", "cuda", "half", "double", "short", "long", "byte", "char", "float_", "int_", "bool_", "bfloat16_"):
+for _name in (
+    "unfold",
+    "cpu",
+    "cuda",
+    "half",
+    "double",
+    "short",
+    "long",
+    "byte",
+    "char",
+    "float_",
+    "int_",
+    "bool_",
+    "bfloat16_",
+):
     _TORCH.pop(_name, None)
 _TORCH |= {
     **{name: _functional[name] for name in _FROM_FUNCTIONAL.split()},
@@ -124,7 +163,9 @@ _TORCH |= {
     "linalg": Names(
         "linalg",
         {
-            **{name: getattr(linalg, name) for name in "cross det diagonal inv matmul matrix_norm matrix_power".split()},
+            **{
+                name: getattr(linalg, name) for name in "cross det diagonal inv matmul matrix_norm matrix_power".split()
+            },
             "norm": reduction.vector_norm,
             "vector_norm": reduction.vector_norm,
         },

@@ -63,7 +63,9 @@ def full(size: Sequence[int] | int, fill_value: Any, *, dtype: Any = None, devic
     size = (size,) if isinstance(size, int) else ints((size,))
     if isinstance(fill_value, Tensor):
         value = fill_value if dtype is None else convert(fill_value, as_dtype(dtype))
-        return Tensor(value.value.reshape([1] * len(size)).expand(*size) if size else value.value.reshape([]), value.dtype)
+        return Tensor(
+            value.value.reshape([1] * len(size)).expand(*size) if size else value.value.reshape([]), value.dtype
+        )
     wanted = scalar_dtype(fill_value) if dtype is None else as_dtype(dtype)
     return constant(size, _fitting(fill_value, wanted), wanted, device)
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from onnx2nn.errors import OperatorError
 from oneflow_bridge.namespace import dtypes
 from oneflow_bridge.namespace.dtypes import DType, flow
@@ -16,6 +18,7 @@ from oneflow_bridge.namespace.tensor import (
     broadcast_shapes,
     convert,
     expanded,
+    known,
     operand,
     result_type,
     store,
@@ -198,8 +201,13 @@ def _no_uint64(dtype: DType, what: str, *operands: Any) -> None:
     if dtype is not dtypes.uint64:
         return
     for x in operands:
-        if isinstance(x, Tensor) and x.dtype is dtype and (x.is_lazy or (x.value < 0).any().item()):
-            raise OperatorError(f"OneFlow 0.9 has no uint64: {what} of values from 2**63 on cannot be computed in int64.")
+        if not isinstance(x, Tensor) or x.dtype is not dtype:
+            continue
+        array = known(x.value)
+        if array is None or (array < 0).any():
+            raise OperatorError(
+                f"OneFlow 0.9 has no uint64: {what} of values from 2**63 on cannot be computed in int64."
+            )
 
 
 def _binary(kernel: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Tensor]:
@@ -282,9 +290,10 @@ def _int_division(x: Any, y: Any, dtype: DType) -> tuple[Any, Any, Any]:
     b = operand(y, inside)
     shape = broadcast_shapes(a.shape, b.shape)
     a, b = expanded(a, shape), expanded(b, shape)
-    if b.is_lazy:
+    divisors = known(b)
+    if divisors is None:
         b = b + (b == 0).to(flow.int64)
-    elif (b == 0).any().item():
+    elif (divisors == 0).any():
         raise OperatorError("Integer division by zero.")
     return a, b, _int_quotient(a, b, dtype.bits > 32)
 
@@ -387,8 +396,10 @@ def _int_power(base: Any, exponent: Any) -> Any:
     """Square and multiply, with as many steps as the largest exponent has bits; 1 / base, truncated, below 0."""
     shape = broadcast_shapes(base.shape, exponent.shape)
     base, exponent = expanded(base, shape), expanded(exponent, shape)
-    steps = 63 if exponent.is_lazy else int(flow.abs(exponent).max().item()).bit_length() if exponent.numel() else 0
-    unit = (base == 1).to(flow.int64) + (base == -1).to(flow.int64) * (1 - 2 * (flow.abs(exponent) - flow.abs(exponent) // 2 * 2))
+    exponents = known(exponent)
+    steps = 63 if exponents is None else int(np.abs(exponents).max(initial=0)).bit_length()
+    odd = flow.abs(exponent) - flow.abs(exponent) // 2 * 2
+    unit = (base == 1).to(flow.int64) + (base == -1).to(flow.int64) * (1 - 2 * odd)
     result, rest, square_ = base * 0 + 1, exponent, base
     for _ in range(steps):
         half = rest // 2
@@ -606,6 +617,28 @@ def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
     return add(x, div(a, b), alpha=value)
 
 
+def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
+    """x * 2 ** exponent, in two factors of float64 so that none overflows."""
+    dtype = result_type(_float(x), exponent)
+    count = operand(exponent, dtypes.float64)
+    first = flow.floor(count / 2)
+    value = operand(x, dtypes.float64) * flow.pow(2.0, first) * flow.pow(2.0, count - first)
+    return convert(Tensor(value), dtype)
+
+
+def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mantissa, 0.5 to 1, and int32 exponent of floats; 0, infinity and NaN are their own mantissa, with exponent 0."""
+    value = operand(x, dtypes.float64)
+    plain = flow.logical_and(flow.isfinite(value), value != 0)
+    size = flow.where(plain, flow.abs(value), flow.ones_like(value))
+    exponent = flow.floor(flow.log2(size)) + 1
+    mantissa = ldexp(Tensor(size), Tensor(-exponent)).value  # the logarithm may be off by one near a power of two
+    exponent = exponent + (mantissa >= 1).to(flow.float64) - (mantissa < 0.5).to(flow.float64)
+    mantissa = ldexp(Tensor(value), Tensor(-exponent)).value
+    exponent = flow.where(plain, exponent, flow.zeros_like(exponent))
+    return store(flow.where(plain, mantissa, value), x.dtype), convert(Tensor(exponent), dtypes.int32)
+
+
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), x clamped to [eps, 1 - eps]."""
     x = x if eps is None else clamp(x, eps, 1 - eps)
@@ -665,7 +698,14 @@ _xor = _bitwise(flow.logical_xor, lambda a, b: a + b - 2 * (a * b))
 
 def bitwise_xor(x: Any, y: Any) -> Tensor:
     """Bits that differ; turning the top bit of an int64 over is an addition."""
-    if isinstance(x, Tensor) and x.dtype is dtypes.int64 and y is not True and y is not False and isinstance(y, int) and y == -(2**63):
+    if (
+        isinstance(x, Tensor)
+        and x.dtype is dtypes.int64
+        and y is not True
+        and y is not False
+        and isinstance(y, int)
+        and y == -(2**63)
+    ):
         return add(x, y)
     return _xor(x, y)
 

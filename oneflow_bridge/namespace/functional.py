@@ -13,7 +13,6 @@ from oneflow_bridge.namespace import dtypes
 from oneflow_bridge.namespace.creation import full, tensor
 from oneflow_bridge.namespace.dtypes import DType, flow
 from oneflow_bridge.namespace.elementwise import (
-    _float_unary,
     abs,
     add,
     clamp,
@@ -42,7 +41,7 @@ from oneflow_bridge.namespace.elementwise import (
 )
 from oneflow_bridge.namespace.indexing import embedding, index_select, one_hot, scatter, take_along_dim
 from oneflow_bridge.namespace.linalg import bilinear as exact_bilinear
-from oneflow_bridge.namespace.linalg import matmul
+from oneflow_bridge.namespace.linalg import einsum, matmul
 from oneflow_bridge.namespace.reduction import mean, norm, sum, var
 from oneflow_bridge.namespace.shaping import (
     cat,
@@ -58,7 +57,18 @@ from oneflow_bridge.namespace.shaping import (
     tril,
     unsqueeze,
 )
-from oneflow_bridge.namespace.tensor import Size, Tensor, axis, convert, moved, operand, result_type, store, widened
+from oneflow_bridge.namespace.tensor import (
+    Size,
+    Tensor,
+    axis,
+    convert,
+    known,
+    moved,
+    operand,
+    result_type,
+    store,
+    widened,
+)
 
 __all__ = ["embedding", "one_hot", "relu", "sigmoid", "tanh"]
 
@@ -81,7 +91,9 @@ def relu6(x: Tensor) -> Tensor:
 
 @_inplace_ignored
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """x, times the slope below 0."""
+    """x, times the slope below 0; the kernel rounds the slope to float32."""
+    if x.dtype is dtypes.float64:
+        return where(gt(x, 0), x, mul(x, float(negative_slope)))
     return store(flow._C.leaky_relu(widened(x), alpha=float(negative_slope)), x.dtype)
 
 
@@ -182,7 +194,9 @@ def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
     return where(le(x, threshold), convert(tensor(value, device=x.device), x.dtype), x)
 
 
-logsigmoid = _float_unary(flow.nn.functional.logsigmoid)
+def logsigmoid(x: Tensor) -> Tensor:
+    """log(sigmoid(x)), without overflow."""
+    return sub(clamp(x, max=0.0), log1p(exp(neg(abs(x)))))
 
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
@@ -209,7 +223,15 @@ def _along(kernel: Callable[[Any, int], Any]) -> Callable[..., Tensor]:
 
 
 softmax = _along(lambda v, d: flow.nn.functional.softmax(v, d))
-log_softmax = _along(lambda v, d: flow.nn.functional.log_softmax(v, d))
+
+
+def _log_softmax(value: Any, dim: int) -> Any:
+    """By its definition: OneFlow's kernel is off by 1e-6 where a result is near 0, which is 1e-3 of it."""
+    shifted = value - flow._C.reduce_max(value, [dim], True)
+    return shifted - flow.log(flow.sum(flow.exp(shifted), [dim], True))
+
+
+log_softmax = _along(_log_softmax)
 
 
 def softmin(x: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
@@ -238,7 +260,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight @ y for each output feature."""
-    product = sum(mul(matmul(unsqueeze(x, -2), transpose(weight, 1, 2)), unsqueeze(y, -2)), -1)
+    product = einsum("...i,oij,...j->...o", x, weight, y)
     return product if bias is None else add(product, bias)
 
 
@@ -297,7 +319,9 @@ def _check_convolution(x: Tensor, weight: Tensor, rank: int, groups: int, channe
     if x.ndim != rank + 2 or weight.ndim != rank + 2:
         raise OperatorError(f"A {rank}-d convolution of {tuple(x.shape)} with {tuple(weight.shape)}.")
     if x.shape[1] != channels or weight.shape[0] % groups:
-        raise OperatorError(f"A convolution of {x.shape[1]} channels with weights {tuple(weight.shape)}, {groups} groups.")
+        raise OperatorError(
+            f"A convolution of {x.shape[1]} channels with weights {tuple(weight.shape)}, {groups} groups."
+        )
 
 
 conv1d, conv2d, conv3d = (_convolution(rank) for rank in (1, 2, 3))
@@ -317,7 +341,9 @@ def _transposed_convolution(rank: int) -> Callable[..., Tensor]:
         dilation: Any = 1,
     ) -> Tensor:
         if x.ndim == rank + 1:
-            return squeeze(function(unsqueeze(x, 0), weight, bias, stride, padding, output_padding, groups, dilation), 0)
+            return squeeze(
+                function(unsqueeze(x, 0), weight, bias, stride, padding, output_padding, groups, dilation), 0
+            )
         _check_convolution(x, weight, rank, groups, weight.shape[0])
         dtype = result_type(x, weight)
         geometry = [_tuple(v, rank) for v in (stride, padding, output_padding, dilation)]
@@ -405,7 +431,8 @@ def _poolable(x: Tensor) -> Any:
     """A float tensor that holds every value of x exactly: OneFlow pools few integer types."""
     if x.dtype.is_floating_point:
         return widened(x)
-    if x.dtype.bits > 32 and (x.is_lazy or (flow.abs(x.value) >= 2**53).any().item()):
+    array = known(x.value)
+    if x.dtype.bits > 32 and (array is None or (np.abs(array) >= 2**53).any()):
         raise OperatorError(f"OneFlow 0.9 has no max pool of {x.dtype} from 2**53 on.")
     return widened(x).to(flow.float64)
 
@@ -443,7 +470,9 @@ def _avg_pool(rank: int) -> Callable[..., Tensor]:
     ) -> Tensor:
         if x.ndim == rank + 1:
             wide = unsqueeze(x, 0)
-            return squeeze(function(wide, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override), 0)
+            return squeeze(
+                function(wide, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override), 0
+            )
         size = _tuple(kernel_size, rank)
         geometry = [size, _tuple(stride or size, rank), _tuple(padding, rank)]
         if any(p > k // 2 for p, k in zip(geometry[2], size, strict=True)):
@@ -484,7 +513,9 @@ def _ceil_avg_pool(
     """Windows that reach beyond the padding: the sum of each window over the elements torch counts in it."""
     rank = len(counts)
     value = widened(x)
-    padded = _padded(value, [side for e, p in zip(reversed(extra), reversed(geometry[2]), strict=True) for side in (p, p + e)], 0.0)
+    padded = _padded(
+        value, [side for e, p in zip(reversed(extra), reversed(geometry[2]), strict=True) for side in (p, p + e)], 0.0
+    )
     options = {"kernel_size": geometry[0], "stride": geometry[1], "padding": (0,) * rank, "ceil_mode": False}
     options |= {"count_include_pad": True, "divisor_override": 1, "data_format": "channels_first"}
     total = kernel(padded, **options)
@@ -500,7 +531,9 @@ def _ceil_avg_pool(
     area = np.ones(())
     for length in lengths:
         area = area * length
-    return store(total / tensor(area.astype(np.float64), dtype=dtypes.NATIVE[total.dtype], device=x.device).value, x.dtype)
+    return store(
+        total / tensor(area.astype(np.float64), dtype=dtypes.NATIVE[total.dtype], device=x.device).value, x.dtype
+    )
 
 
 avg_pool1d, avg_pool2d, avg_pool3d = (_avg_pool(rank) for rank in (1, 2, 3))
@@ -566,9 +599,7 @@ def unfold(x: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, str
     return moved(lambda v: flow.nn.functional.unfold(v, size, spread, edge, step), x)
 
 
-def fold(
-    x: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-) -> Tensor:
+def fold(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """Columns (N, C * kernel, windows) added up to (N, C, H, W)."""
     sizes, size, spread, edge, step = (_tuple(v, 2) for v in (output_size, kernel_size, dilation, padding, stride))
     return store(flow.nn.functional.fold(widened(x), sizes, size, spread, edge, step), x.dtype)
@@ -655,7 +686,9 @@ def interpolate(
         raise OperatorError("interpolate takes either size or scale_factor.")
     given: list[float | None] = [None] * rank
     if scale_factor is not None:
-        factors = [float(scale_factor)] * rank if isinstance(scale_factor, (int, float)) else [float(f) for f in scale_factor]
+        factors = (
+            [float(scale_factor)] * rank if isinstance(scale_factor, (int, float)) else [float(f) for f in scale_factor]
+        )
         sizes = [math.floor(n * f) for n, f in zip(x.shape[2:], factors, strict=True)]
         given = [None] * rank if recompute_scale_factor else list(factors)
     else:
@@ -682,7 +715,9 @@ def _resized_in_planes(
     x: Tensor, sizes: Sequence[int], given: Sequence[float | None], mode: str, align_corners: bool, antialias: bool
 ) -> Tensor:
     if antialias or (mode == "bicubic" and x.ndim != 4):
-        raise OperatorError(f"OneFlow 0.9 has no interpolate with mode {mode!r}{' and antialias' if antialias else ''} here.")
+        raise OperatorError(
+            f"OneFlow 0.9 has no interpolate with mode {mode!r}{' and antialias' if antialias else ''} here."
+        )
     if mode == "area":
         return (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)[x.ndim - 3](x, list(sizes))
     inner = convert(x, dtypes.NATIVE[x.dtype.compute])
@@ -708,7 +743,9 @@ def _source(n: int, out: int, factor: float | None, align_corners: bool) -> np.n
     return (index + np.float32(0.5)) * scale - np.float32(0.5)
 
 
-def _linear_places(n: int, out: int, factor: float | None, align_corners: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _linear_places(
+    n: int, out: int, factor: float | None, align_corners: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For each output element the two inputs around it and the weight of the second."""
     source = np.maximum(_source(n, out, factor, align_corners), 0)
     low = np.minimum(source.astype(np.int64), n - 1)
@@ -760,7 +797,9 @@ def grid_sample(
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
     """The grid of an affine map (N, rank, rank + 1)."""
     kernel = flow.nn.functional.affine_grid
-    return store(kernel(widened(theta), flow.Size([int(s) for s in size]), align_corners=bool(align_corners)), theta.dtype)
+    return store(
+        kernel(widened(theta), flow.Size([int(s) for s in size]), align_corners=bool(align_corners)), theta.dtype
+    )
 
 
 def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
@@ -840,12 +879,16 @@ def layer_norm(
     return _affine(_standardized(x, dims, eps), weight, bias, list(normalized_shape), x.dtype)
 
 
-def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+def rms_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
     """x over its root mean square in the last dims."""
     dims = list(range(x.ndim - len(normalized_shape), x.ndim))
     eps = dtypes.FInfo(x.dtype).eps if eps is None else eps
     inner = convert(x, dtypes.float32) if x.dtype.bits == 16 else x
-    return _affine(mul(inner, rsqrt(add(mean(square(inner), dims, True), eps))), weight, None, list(normalized_shape), x.dtype)
+    return _affine(
+        mul(inner, rsqrt(add(mean(square(inner), dims, True), eps))), weight, None, list(normalized_shape), x.dtype
+    )
 
 
 def group_norm(
@@ -989,4 +1032,3 @@ def binary_cross_entropy_with_logits(
     factor = soft if pos_weight is None else mul(soft, add(mul(sub(pos_weight, 1.0), target), 1.0))
     loss = add(mul(rsub(target, 1.0), x), factor)
     return _reduced(loss if weight is None else mul(loss, weight), reduction)
-

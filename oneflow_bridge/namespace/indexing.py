@@ -38,6 +38,7 @@ from oneflow_bridge.namespace.tensor import (
     convert,
     expanded,
     from_array,
+    known,
     moved,
     store,
     widened,
@@ -65,13 +66,14 @@ def checked_index(index: Tensor, size: int, negative: bool = False) -> Any:
     if not index.dtype.is_integer:
         raise OperatorError(f"An index of type {index.dtype}; integers are needed.")
     value = widened(index)
-    if value.is_lazy:
+    array = known(value)
+    if array is None:
         if negative:
             value = value + (value < 0).to(flow.int64) * size
         return flow.clamp(value, 0, max(size - 1, 0))
-    if not value.numel():
+    if not array.size:
         return value
-    low, high = int(value.min().item()), int(value.max().item())
+    low, high = int(array.min()), int(array.max())
     if high >= size or low < (-size if negative else 0):
         raise OperatorError(f"Index {high if high >= size else low} in a dim of size {size}.")
     return value + (value < 0).to(flow.int64) * size if low < 0 else value
@@ -118,9 +120,7 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor
         return take_along_dim(ravel(x), ravel(indices), 0)
     place = axis(dim, x.ndim)
     shape = list(broadcast_shapes(*([s if d != place else 1 for d, s in enumerate(v.shape)] for v in (x, indices))))
-    x, indices = (
-        expand(v, [s if d != place else v.shape[place] for d, s in enumerate(shape)]) for v in (x, indices)
-    )
+    x, indices = (expand(v, [s if d != place else v.shape[place] for d, s in enumerate(shape)]) for v in (x, indices))
     return gather(x, place, Tensor(checked_index(indices, x.shape[place], negative=True)))
 
 
@@ -311,10 +311,10 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accum
     values = convert(as_tensor(values, x), x.dtype)
     if adjacent and dims[0] and values.ndim:  # their place in the result is that of the indexed dims
         shape = [*x.shape[: dims[0]], *flat.shape, *x.shape[dims[-1] + 1 :]]
-        values = movedim(
-            expand(values, shape), tuple(range(dims[0], dims[0] + flat.ndim)), tuple(range(flat.ndim))
-        )
-    values = flatten(expand(values, wide), 0, max(flat.ndim - 1, 0)) if flat.ndim else unsqueeze(expand(values, wide), 0)
+        values = movedim(expand(values, shape), tuple(range(dims[0], dims[0] + flat.ndim)), tuple(range(flat.ndim)))
+    values = (
+        flatten(expand(values, wide), 0, max(flat.ndim - 1, 0)) if flat.ndim else unsqueeze(expand(values, wide), 0)
+    )
     result = _put_rows(merged, flat.reshape([-1]), values, accumulate)
     back = [order.index(d) for d in range(x.ndim)]
     return permute(reshape(result, [x.shape[d] for d in order]), back)
@@ -387,8 +387,9 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     mask = expand(mask, x.shape)
     order = flow.cumsum(ravel(mask).value.to(flow.int64), 0)
     index = flow.clamp(order - 1, 0, max(source.numel() - 1, 0))
-    if not mask.is_lazy and mask.numel() and int(order[-1].item()) > source.numel():
-        raise OperatorError(f"masked_scatter needs {int(order[-1].item())} elements and has {source.numel()}.")
+    needed = known(mask.value)
+    if needed is not None and int(needed.sum()) > source.numel():
+        raise OperatorError(f"masked_scatter needs {int(needed.sum())} elements and has {source.numel()}.")
     return elementwise.where(mask, reshape(take_rows(ravel(source), 0, index), x.shape), x)
 
 
@@ -429,7 +430,8 @@ def _plain_argsort(value: Any, descending: bool) -> Any:
 def _argsort(value: Any, descending: bool) -> Any:
     """Floats: the kernel's comparison breaks down with NaN, so they are sorted as infinity and then put at their end."""
     nan = value != value
-    if not value.is_lazy and not nan.any().item():
+    array = known(value)
+    if array is not None and not np.isnan(array).any():
         return _plain_argsort(value, descending)
     infinity = flow.where(nan, _constant_like(value, float("inf")), value)
     order = _plain_argsort(infinity, descending)
@@ -521,11 +523,15 @@ def _results(x: Tensor, values: Any, inverse: Any, counts: Any, with_inverse: bo
     results = [convert(from_array(np.ascontiguousarray(values), device=x.device), x.dtype)]
     for wanted, array in ((with_inverse, inverse), (with_counts, counts)):
         if wanted:
-            results.append(from_array(np.ascontiguousarray(array).astype(np.int64).reshape(array.shape), device=x.device))
+            results.append(
+                from_array(np.ascontiguousarray(array).astype(np.int64).reshape(array.shape), device=x.device)
+            )
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
+def unique_consecutive(
+    x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
     """The elements without repetitions of the one before."""
     array = x.numpy().reshape(-1) if dim is None else np.moveaxis(x.numpy(), dim, 0)
     size = array.shape[0]
@@ -535,7 +541,9 @@ def unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: b
     inverse = np.cumsum(changes) - 1
     counts = np.diff(np.append(starts, size))
     values = array[starts] if dim is None else np.moveaxis(array[starts], 0, dim)
-    return _results(x, values, inverse.reshape(x.shape) if dim is None else inverse, counts, return_inverse, return_counts)
+    return _results(
+        x, values, inverse.reshape(x.shape) if dim is None else inverse, counts, return_inverse, return_counts
+    )
 
 
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:

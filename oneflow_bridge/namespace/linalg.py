@@ -24,7 +24,7 @@ from oneflow_bridge.namespace.shaping import (
     transpose,
     unsqueeze,
 )
-from oneflow_bridge.namespace.tensor import Tensor, axis, broadcast_shapes, operand, result_type, store
+from oneflow_bridge.namespace.tensor import Tensor, axis, broadcast_shapes, known, operand, result_type, store
 
 
 def _product_type(x: Tensor, y: Tensor) -> DType:
@@ -74,9 +74,10 @@ def bilinear(kernel: Callable[[Any, Any], Any], a: Any, b: Any, terms: int, dtyp
 
 def _largest(value: Any, dtype: DType) -> int:
     """A bound of the absolute values; of the type where a graph is traced."""
-    if value.is_lazy or dtype.bits <= 8:
+    array = known(value)
+    if array is None or dtype.bits <= 8:
         return 2 ** (dtype.bits - (dtype.kind == "i"))
-    return max(builtins.abs(value.max().item()), builtins.abs(value.min().item()))
+    return max(builtins.abs(int(array.max())), builtins.abs(int(array.min())))
 
 
 def _digits(value: Any, dtype: DType) -> list[Any]:
@@ -175,7 +176,9 @@ def _einsum_terms(equation: str, operands: tuple[Tensor, ...]) -> tuple[list[lis
         if hidden < 0 or (hidden and not dots):
             raise OperatorError(f"einsum {equation!r}: operand of rank {x.ndim} for {term!r}.")
         named.append([*before, *(f"...{i}" for i in range(hidden, 0, -1)), *after])
-    widest = max((sorted((n for n in term if n.startswith("...")), key=lambda n: -int(n[3:])) for term in named), key=len)
+    widest = max(
+        (sorted((n for n in term if n.startswith("...")), key=lambda n: -int(n[3:])) for term in named), key=len
+    )
     if arrow:
         before, dots, after = output.partition("...")
         return named, [*before, *(widest if dots else []), *after]
@@ -239,7 +242,8 @@ def kron(x: Tensor, y: Tensor) -> Tensor:
     rank = max(x.ndim, y.ndim)
     x, y = (reshape(v, [*(1,) * (rank - v.ndim), *v.shape]) for v in (x, y))
     wide = mul(
-        reshape(x, [size for dim in x.shape for size in (dim, 1)]), reshape(y, [size for dim in y.shape for size in (1, dim)])
+        reshape(x, [size for dim in x.shape for size in (dim, 1)]),
+        reshape(y, [size for dim in y.shape for size in (1, dim)]),
     )
     return reshape(wide, [a * b for a, b in zip(x.shape, y.shape, strict=True)])
 

@@ -111,7 +111,9 @@ def _extremum(kernel: Callable[[Any, list[int], bool], Any]) -> Callable[..., Te
             if not value.dtype.is_floating_point:
                 return result
             nan = flow._C.reduce_any(value != value, dims, keep)
-            return flow.where(nan, flow._C.constant((1,) * nan.ndim, math.nan, dtype=value.dtype, device=value.device), result)
+            return flow.where(
+                nan, flow._C.constant((1,) * nan.ndim, math.nan, dtype=value.dtype, device=value.device), result
+            )
 
         return _reduce(x, dim, keepdim, x.dtype, None, keeping_nan)
 
@@ -197,17 +199,23 @@ def var(
     return convert(div(total, float(divisor)), x.dtype)
 
 
-def std(x: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: int | None = None) -> Tensor:
+def std(
+    x: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: int | None = None
+) -> Tensor:
     """The square root of the variance."""
     return sqrt(var(x, dim, unbiased, keepdim, correction=correction))
 
 
-def var_mean(x: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: int | None = None) -> Any:
+def var_mean(
+    x: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: int | None = None
+) -> Any:
     """Variance and mean."""
     return var(x, dim, unbiased, keepdim, correction=correction), mean(x, dim, keepdim)
 
 
-def std_mean(x: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: int | None = None) -> Any:
+def std_mean(
+    x: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: int | None = None
+) -> Any:
     """Standard deviation and mean."""
     return std(x, dim, unbiased, keepdim, correction=correction), mean(x, dim, keepdim)
 
@@ -318,7 +326,9 @@ def median(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     return kthvalue(x, (x.shape[dim] + 1) // 2, dim, keepdim)
 
 
-def quantile(x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
+def quantile(
+    x: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
     """The q-quantile, between neighbours by linear interpolation."""
     if interpolation != "linear":
         raise OperatorError(f"quantile with interpolation {interpolation!r}; 'linear' is there.")

@@ -189,7 +189,9 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, **names: Any) -> Tensor:
     kept = [convert(x, dtype) for x in parts if not (x.shape == (0,) and rank > 1)]
     place = axis(dim, rank)
     for x in kept:
-        if x.ndim != rank or any(a != b for d, (a, b) in enumerate(zip(x.shape, kept[0].shape, strict=True)) if d != place):
+        if x.ndim != rank or any(
+            a != b for d, (a, b) in enumerate(zip(x.shape, kept[0].shape, strict=True)) if d != place
+        ):
             shapes = ", ".join(str(tuple(x.shape)) for x in kept)
             raise OperatorError(f"Tensors of shapes {shapes} cannot be joined along dim {dim}.")
     full = [x for x in kept if x.shape[place]] or kept[:1]
@@ -440,5 +442,3 @@ def is_tensor(x: Any) -> bool:
 def numel(x: Tensor) -> int:
     """How many elements."""
     return x.numel()
-
-

@@ -115,15 +115,12 @@ class Tensor:
         Raises:
             OperatorError: a graph is being traced.
         """
-        if self.is_lazy:
+        array = known(self.value)
+        if array is None:
             raise OperatorError("The values of a tensor are not known while a oneflow.nn.Graph is traced.")
-        value = self.value.detach() if self.value.requires_grad else self.value
-        if self.dtype is dtypes.bfloat16:
-            value = value.to(flow.float32)
-        array = value.cpu().numpy()
-        return array.view(np.uint64) if self.dtype is dtypes.uint64 else array.astype(self.dtype.name, copy=False) if (
-            self.dtype.emulated
-        ) else array
+        if self.dtype is dtypes.uint64:
+            return array.view(np.uint64)
+        return array.astype(self.dtype.name, copy=False) if self.dtype.emulated else array
 
     def item(self) -> Any:
         """The only element as a Python number."""
@@ -176,6 +173,14 @@ def unwrap(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: unwrap(item) for key, item in value.items()}
     return value
+
+
+def known(value: Any) -> np.ndarray | None:
+    """The values of a OneFlow tensor; None while a graph is traced, except of constants, which have theirs."""
+    if value.is_lazy:
+        return None
+    array: np.ndarray = (value.detach() if value.requires_grad else value).numpy()
+    return array
 
 
 def as_tensor(value: Any, like: Tensor | None = None) -> Tensor:

@@ -136,7 +136,9 @@ def test_shift_by_the_width_and_more():
     assert (x << 64).tolist() == [0, 0]
     assert (x >> 70).tolist() == [0, -1]
     assert (x << 63).tolist() == [-(2**63), -(2**63)]
-    assert (F.from_numpy(np.array([2**63 + 5], np.uint64)) >> F.from_numpy(np.array([1], np.uint64))).tolist() == [2**62 + 2]
+    assert (F.from_numpy(np.array([2**63 + 5], np.uint64)) >> F.from_numpy(np.array([1], np.uint64))).tolist() == [
+        2**62 + 2
+    ]
 
 
 def test_bools():
@@ -207,16 +209,51 @@ def test_float_power(dtype):
 
 
 UNARY = {
-    "acos": np.arccos, "asin": np.arcsin, "atan": np.arctan, "asinh": np.arcsinh, "atanh": np.arctanh, "sinh": np.sinh,
-    "cosh": np.cosh, "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "tan": np.tan, "exp": np.exp, "expm1": np.expm1,
-    "exp2": np.exp2, "log": np.log, "log2": np.log2, "log10": np.log10, "log1p": np.log1p, "sqrt": np.sqrt,
-    "reciprocal": np.reciprocal, "rsqrt": lambda a: (1 / np.sqrt(a)).astype(a.dtype), "ceil": np.ceil, "floor": np.floor,
-    "trunc": np.trunc, "round": np.round, "sign": np.sign, "abs": np.abs, "square": np.square, "frac": lambda a: a - np.trunc(a),
-    "sigmoid": lambda a: (1 / (1 + np.exp(-a.astype(np.float64)))).astype(a.dtype), "isnan": np.isnan, "isinf": np.isinf,
-    "isfinite": np.isfinite, "signbit": np.signbit, "deg2rad": np.deg2rad, "rad2deg": np.rad2deg, "sinc": np.sinc,
-    "isposinf": np.isposinf, "isneginf": np.isneginf, "acosh": np.arccosh,
-    "erf": np.vectorize(math.erf), "erfc": np.vectorize(math.erfc),
-    "lgamma": np.vectorize(lambda v: math.lgamma(v) if math.isfinite(v) and (v > 0 or v % 1) else math.nan if math.isnan(v) else math.inf),
+    "acos": np.arccos,
+    "asin": np.arcsin,
+    "atan": np.arctan,
+    "asinh": np.arcsinh,
+    "atanh": np.arctanh,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "tanh": np.tanh,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "exp2": np.exp2,
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "log1p": np.log1p,
+    "sqrt": np.sqrt,
+    "reciprocal": np.reciprocal,
+    "rsqrt": lambda a: (1 / np.sqrt(a)).astype(a.dtype),
+    "ceil": np.ceil,
+    "floor": np.floor,
+    "trunc": np.trunc,
+    "round": np.round,
+    "sign": np.sign,
+    "abs": np.abs,
+    "square": np.square,
+    "frac": lambda a: a - np.trunc(a),
+    "sigmoid": lambda a: (1 / (1 + np.exp(-a.astype(np.float64)))).astype(a.dtype),
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "isfinite": np.isfinite,
+    "signbit": np.signbit,
+    "deg2rad": np.deg2rad,
+    "rad2deg": np.rad2deg,
+    "sinc": np.sinc,
+    "isposinf": np.isposinf,
+    "isneginf": np.isneginf,
+    "acosh": np.arccosh,
+    "erf": np.vectorize(math.erf),
+    "erfc": np.vectorize(math.erfc),
+    "lgamma": np.vectorize(
+        lambda v: math.lgamma(v) if math.isfinite(v) and (v > 0 or v % 1) else math.nan if math.isnan(v) else math.inf
+    ),
 }
 
 
@@ -332,7 +369,9 @@ def test_two_argument_floats():
     same(F.add(x, y, alpha=3), a + 3 * b)
     same(F.sub(x, y, alpha=3), a - 3 * b)
     same(F.rsub(x, y), b - a)
-    same(F.xlogy(F.tensor([0.0, 2.0]), F.tensor([0.0, 3.0])), np.array([0, 2 * np.log(np.float32(3))], np.float32), 1e-6)
+    same(
+        F.xlogy(F.tensor([0.0, 2.0]), F.tensor([0.0, 3.0])), np.array([0, 2 * np.log(np.float32(3))], np.float32), 1e-6
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -342,7 +381,36 @@ def test_nan_to_num(dtype):
     same(F.nan_to_num(F.from_numpy(a), 2.0, 3.0, -3.0), np.nan_to_num(a, nan=2, posinf=3, neginf=-3))
 
 
-CASTS = ["bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_frexp_and_ldexp(dtype):
+    info = np.finfo(dtype)
+    a = np.array(
+        [0.0, -0.0, 1, 0.5, -3.7, 8, 0.1, 65504, info.tiny, info.max, -info.smallest_subnormal, math.inf, math.nan],
+        dtype,
+    )
+    mantissa, exponent = F.frexp(F.from_numpy(a))
+    expected = np.frexp(a)
+    same(mantissa, expected[0])
+    finite = np.isfinite(a)
+    np.testing.assert_array_equal(exponent.numpy()[finite], expected[1][finite])
+    assert exponent.dtype is F.int32
+    same(F.ldexp(mantissa, exponent), a)
+
+
+CASTS = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
 
 
 @pytest.mark.parametrize("source", CASTS)
@@ -427,7 +495,12 @@ def test_uint64_that_cannot_be_computed_says_so():
 
 def test_limits():
     for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
-        assert (F.iinfo(getattr(F, name)).min, F.iinfo(getattr(F, name)).max) == (np.iinfo(name).min, np.iinfo(name).max)
+        assert (F.iinfo(getattr(F, name)).min, F.iinfo(getattr(F, name)).max) == (
+            np.iinfo(name).min,
+            np.iinfo(name).max,
+        )
     for name in FLOATS:
         info = F.finfo(getattr(F, name))
-        assert (info.min, info.max, info.eps, info.tiny) == tuple(float(getattr(np.finfo(name), k)) for k in ("min", "max", "eps", "tiny"))
+        assert (info.min, info.max, info.eps, info.tiny) == tuple(
+            float(getattr(np.finfo(name), k)) for k in ("min", "max", "eps", "tiny")
+        )

@@ -13,7 +13,20 @@ from hypothesis.extra import numpy as hnp
 from oneflow_bridge import namespace as F
 from onnx2nn.errors import OperatorError
 
-TYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
+TYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
 generator = np.random.default_rng(0)
 
 
@@ -82,7 +95,10 @@ def test_every_type_moves(dtype):
     same(F.stack([x, x], -1), np.stack([array, array], -1))
     same(x.tril(1), np.tril(array, 1))
     same(x.triu(), np.triu(array))
-    same(F.gather(x, 1, F.tensor([[0, 3], [1, 1], [2, 0]])), np.take_along_axis(array, np.array([[0, 3], [1, 1], [2, 0]]), 1))
+    same(
+        F.gather(x, 1, F.tensor([[0, 3], [1, 1], [2, 0]])),
+        np.take_along_axis(array, np.array([[0, 3], [1, 1], [2, 0]]), 1),
+    )
     same(F.index_select(x, 0, F.tensor([2, 0])), array[[2, 0]])
     same(F.zeros_like(x), np.zeros_like(array))
     same(F.nn.functional.pad(x, (1, 2, 0, 1)), np.pad(array, [(0, 1), (1, 2)]))
@@ -93,7 +109,9 @@ def test_every_type_moves(dtype):
     assert [part.shape for part in x.split([1, 0, 3], 1)] == [(3, 1), (3, 0), (3, 3)]
 
 
-@pytest.mark.parametrize("function", ["gather", "index_select", "embedding", "take", "getitem", "scatter", "index_put", "one_hot"])
+@pytest.mark.parametrize(
+    "function", ["gather", "index_select", "embedding", "take", "getitem", "scatter", "index_put", "one_hot"]
+)
 @pytest.mark.parametrize("bad", [7, -7])
 def test_an_index_out_of_range_is_an_error_and_not_the_end_of_the_process(function, bad):
     x, index = F.zeros(3, 3), F.tensor([[bad, 0, 0]])
@@ -147,10 +165,17 @@ def test_shaping_against_numpy():
     same(x.flatten(1), array.reshape(2, 12))
     same(x.unfold(2, 2, 1), np.lib.stride_tricks.sliding_window_view(array, 2, 2))
     same(x.diff(), np.diff(array))
-    for ours, theirs in zip(F.meshgrid(x[0, 0], x[0, 1, :2], indexing="xy"), np.meshgrid(array[0, 0], array[0, 1, :2]), strict=True):
+    for ours, theirs in zip(
+        F.meshgrid(x[0, 0], x[0, 1, :2], indexing="xy"), np.meshgrid(array[0, 0], array[0, 1, :2]), strict=True
+    ):
         same(ours, theirs)
     same(F.tensor(5).reshape(1).squeeze(), np.array(5))
-    for bad in (lambda: x.reshape(5, 5), lambda: x.expand(2, 3, 5), lambda: x.split([1, 1], 1), lambda: F.cat([x, x[:1]], 1)):
+    for bad in (
+        lambda: x.reshape(5, 5),
+        lambda: x.expand(2, 3, 5),
+        lambda: x.split([1, 1], 1),
+        lambda: F.cat([x, x[:1]], 1),
+    ):
         with pytest.raises(OperatorError):
             bad()
 
@@ -177,7 +202,12 @@ def test_creation():
 
 def reductions():
     return {
-        "sum": np.sum, "prod": np.prod, "amax": np.max, "amin": np.min, "any": np.any, "all": np.all,
+        "sum": np.sum,
+        "prod": np.prod,
+        "amax": np.max,
+        "amin": np.min,
+        "any": np.any,
+        "all": np.all,
         "count_nonzero": lambda a, axis, keepdims: np.count_nonzero(a, axis, keepdims=keepdims),
     }
 
@@ -309,7 +339,9 @@ def test_scatter_reduce(dtype, reduce, include_self):
     function = {"sum": np.add, "prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
     if not include_self:
         limit = np.iinfo(dtype) if np.dtype(dtype).kind in "iu" else None
-        start = {"sum": 0, "prod": 1, "amax": limit.min if limit else -np.inf, "amin": limit.max if limit else np.inf}[reduce]
+        start = {"sum": 0, "prod": 1, "amax": limit.min if limit else -np.inf, "amin": limit.max if limit else np.inf}[
+            reduce
+        ]
         np.put_along_axis(expected, index, np.array(start).astype(dtype), 1)
     for i, j in np.ndindex(3, 6):
         expected[i, index[i, j]] = function(expected[i, index[i, j]], source[i, j])
@@ -332,7 +364,9 @@ def test_scatter(dtype):
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
-@pytest.mark.parametrize("key", [([0, 2],), ([0, 2], [1, 3]), ([[0], [1]], [2, 3]), (None, [1, 3]), (None, [1, 3], [0, 4])])
+@pytest.mark.parametrize(
+    "key", [([0, 2],), ([0, 2], [1, 3]), ([[0], [1]], [2, 3]), (None, [1, 3]), (None, [1, 3], [0, 4])]
+)
 def test_index_put(key, accumulate):
     array = np.arange(60.0, dtype=np.float32).reshape(3, 4, 5)
     full = tuple(slice(None) if k is None else np.array(k) for k in key)
@@ -371,16 +405,23 @@ def test_searching():
     same(F.where(x > 1)[0], np.nonzero(array > 1)[0])
     assert tuple(F.nonzero(F.tensor(3)).shape) == (1, 0)
     values, inverse, counts = F.unique(x, return_inverse=True, return_counts=True)
-    for ours, theirs in zip((values, inverse, counts), np.unique(array, return_inverse=True, return_counts=True), strict=True):
+    for ours, theirs in zip(
+        (values, inverse, counts), np.unique(array, return_inverse=True, return_counts=True), strict=True
+    ):
         same(ours, theirs)
     same(F.unique_consecutive(F.tensor([1, 1, 2, 1]), return_counts=True)[1], np.array([2, 1, 1]))
     same(F.unique(F.tensor([[1, 2], [1, 2], [0, 1]]), dim=0), np.array([[0, 1], [1, 2]]))
     same(F.isin(x, F.tensor([3, 0])), np.isin(array, [3, 0]))
     edges = np.array([0.0, 1.0, 2.0], np.float32)
     for right in (False, True):
-        same(F.searchsorted(F.from_numpy(edges), F.tensor([[1.0, 5.0], [-1.0, 0.5]]), right=right),
-             np.searchsorted(edges, [[1, 5], [-1, 0.5]], "right" if right else "left"))
-    same(F.take_along_dim(F.from_numpy(np.arange(12).reshape(3, 4)), F.tensor([[0], [-1], [2]]), 1), np.array([[0], [7], [10]]))
+        same(
+            F.searchsorted(F.from_numpy(edges), F.tensor([[1.0, 5.0], [-1.0, 0.5]]), right=right),
+            np.searchsorted(edges, [[1, 5], [-1, 0.5]], "right" if right else "left"),
+        )
+    same(
+        F.take_along_dim(F.from_numpy(np.arange(12).reshape(3, 4)), F.tensor([[0], [-1], [2]]), 1),
+        np.array([[0], [7], [10]]),
+    )
     same(F.bincount(x), np.bincount(array))
     same(F.nn.functional.one_hot(x, 4), np.eye(4, dtype=np.int64)[array])
 
@@ -405,11 +446,28 @@ def test_matmul(shapes, dtype):
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
 def test_integer_matmul_is_exact_and_wraps(dtype):
     info = np.iinfo(dtype)
-    a, b = generator.integers(info.min, info.max, (3, 70), dtype), generator.integers(info.min, info.max, (70, 4), dtype)
+    a, b = (
+        generator.integers(info.min, info.max, (3, 70), dtype),
+        generator.integers(info.min, info.max, (70, 4), dtype),
+    )
     same(F.from_numpy(a) @ F.from_numpy(b), a @ b)
 
 
-EQUATIONS = ["ij,jk->ik", "bij,bjk->bik", "ij->ji", "ii->i", "ii", "ij,kj", "bhqd,bhkd->bhqk", "i,j->ij", "ij,ij->", "ijk->k", "...ij,...jk->...ik", "ij,jk,kl->il", "i,i"]
+EQUATIONS = [
+    "ij,jk->ik",
+    "bij,bjk->bik",
+    "ij->ji",
+    "ii->i",
+    "ii",
+    "ij,kj",
+    "bhqd,bhkd->bhqk",
+    "i,j->ij",
+    "ij,ij->",
+    "ijk->k",
+    "...ij,...jk->...ik",
+    "ij,jk,kl->il",
+    "i,i",
+]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int64"])
@@ -417,7 +475,9 @@ EQUATIONS = ["ij,jk->ik", "bij,bjk->bik", "ij->ji", "ii->i", "ii", "ij,kj", "bhq
 def test_einsum(equation, dtype):
     sizes = dict(zip("bhqkdijl", (2, 3, 4, 5, 3, 3, 4, 2), strict=True))
     terms = equation.split("->")[0].replace("...", "b").split(",")
-    arrays = [generator.integers(-3, 4, [sizes[c] if "ii" not in term else 3 for c in term]).astype(dtype) for term in terms]
+    arrays = [
+        generator.integers(-3, 4, [sizes[c] if "ii" not in term else 3 for c in term]).astype(dtype) for term in terms
+    ]
     result = F.einsum(equation, *(F.from_numpy(a) for a in arrays))
     same(result, np.einsum(equation, *arrays), 1e-12)
 
