@@ -43,7 +43,9 @@ def fit(case: Case, version: int) -> tuple[list[Any], dict[str, Any]]:
     older = {p.name.lower() for p in schema.inputs}
     for position in reversed(range(min(len(inputs), len(names)))):
         name = names[position]
-        if position >= len(schema.inputs) or (name.lower() not in older and name.lower() in map(str.lower, schema.attributes)):
+        if position >= len(schema.inputs) or (
+            name.lower() not in older and name.lower() in map(str.lower, schema.attributes)
+        ):
             value = inputs.pop(position)
             attribute = next((a for a in schema.attributes if a.lower() == name.lower()), None)
             if value is None:
@@ -51,6 +53,9 @@ def fit(case: Case, version: int) -> tuple[list[Any], dict[str, Any]]:
             if attribute is None:
                 raise NotExpressible(f"no input {name}")
             attributes[attribute] = value.tolist()
+    named = schema.attributes.get("to")
+    if named is not None and named.type == defs.OpSchema.AttrType.STRING:  # Cast gave its type by name up to opset 5
+        attributes["to"] = onnx.TensorProto.DataType.Name(attributes["to"])
     return inputs, attributes
 
 
@@ -68,6 +73,8 @@ def allowed(schema: defs.OpSchema, inputs: Sequence[Any], attributes: dict[str, 
         raise NotExpressible("number of inputs")
     for position, value in enumerate(inputs):
         formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if value is None and formal.option == defs.OpSchema.FormalParameterOption.Single:
+            raise NotExpressible(f"input {formal.name} is required")
         if isinstance(value, np.ndarray):
             kind = onnx.TensorProto.DataType.Name(element_type(value)).lower()
             kind = {"double": "double"}.get(kind, kind)
@@ -104,7 +111,9 @@ def model_of(case: Case, version: int, dynamic: bool = False) -> tuple[onnx.Mode
     opsets = [helper.make_opsetid(case.domain, version)]
     if case.domain:
         opsets.append(helper.make_opsetid("", 17))
-    ir_version = helper.find_min_ir_version_for([helper.make_opsetid("", min(max(version, 8), 21))]) if not case.domain else 8
+    ir_version = (
+        helper.find_min_ir_version_for([helper.make_opsetid("", min(max(version, 8), 21))]) if not case.domain else 8
+    )
     return helper.make_model(graph, opset_imports=opsets, ir_version=max(ir_version, 4)), feeds
 
 
