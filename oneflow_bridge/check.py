@@ -176,6 +176,16 @@ def _runner(path: Path):  # type: ignore[no-untyped-def]
     return run
 
 
+def run_file(path: Path, feeds: Mapping[str, np.ndarray]) -> tuple[list[str], list[np.ndarray]]:
+    """Output names and values of an ONNX file, by ONNX Runtime, or onnx.reference for kernels it lacks.
+
+    Raises:
+        VerificationError: the file does not load or does not run.
+    """
+    names, values = _runner(path)(dict(feeds))
+    return list(names), list(values)
+
+
 def _reference(path: Path):  # type: ignore[no-untyped-def]
     from onnx.reference import ReferenceEvaluator
 
@@ -183,4 +193,4 @@ def _reference(path: Path):  # type: ignore[no-untyped-def]
     return lambda feeds: (evaluator.output_names, evaluator.run(None, feeds))
 
 
-__all__ = ["OutputDifference", "compare", "difference", "run_model", "why_not"]
+__all__ = ["OutputDifference", "compare", "difference", "run_file", "run_model", "why_not"]

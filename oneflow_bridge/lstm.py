@@ -1,9 +1,174 @@
-"""Finds the LSTMs that a job unrolls over time."""
+"""Finds the LSTMs that a job unrolls over time: on CPU every step is twenty ops."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import onnx_ir as ir
+
+from oneflow_bridge.job import DOMAIN, OPERANDS, RESULTS
+from oneflow_bridge.matching import Match, Op, Var, matches, readers
+
+_BIASED = (
+    Op("fused_matmul_bias", (Var("h"), Var("weight_hh"), Var("bias_hh"))),
+    Op("fused_matmul_bias", (Var("x"), Var("weight_ih"), Var("bias_ih"))),
+)
+_UNBIASED = (
+    Op("matmul", (Var("h"), Var("weight_hh")), "hidden_product"),
+    Op("matmul", (Var("x"), Var("weight_ih")), "input_product"),
+)
+_GATES = Var("gates")
+_CELL = Op(
+    "add_n",
+    (
+        Op("broadcast_mul", (Op("sigmoid", (Op("narrow", (_GATES,), "forget"),)), Var("c"))),
+        Op(
+            "broadcast_mul",
+            (Op("sigmoid", (Op("narrow", (_GATES,), "input"),)), Op("tanh", (Op("narrow", (_GATES,), "cell"),))),
+        ),
+    ),
+    "state",
+)
+_HIDDEN = Op("broadcast_mul", (Op("sigmoid", (Op("narrow", (_GATES,), "output"),)), Op("tanh", (_CELL,))))
+
+_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+@dataclass
+class _Step:
+    """One step: its output, its state, what it starts from, and the time whose input it takes."""
+
+    hidden: ir.Value
+    state: ir.Value
+    match: Match
+    source: ir.Value
+    time: int
 
 
 def raise_lstms(model: ir.Model) -> None:
-    """Later."""
+    """Replaces each unrolled LSTM by one op `lstm`, in place; the steps are left for the removal of dead nodes."""
+    steps = {step.hidden: step for node in model.graph if (step := _step(node)) is not None}
+    followed = {step.match["h"] for step in steps.values()}
+    for last in [step for hidden, step in steps.items() if hidden not in followed]:
+        chain = _chain(last, steps)
+        if _is_whole(chain):
+            _replace(model.graph, chain)
+
+
+def _step(node: ir.Node) -> _Step | None:
+    for cell in matches(node.outputs[0], _HIDDEN, {}) if node.op_type == "broadcast_mul" else ():
+        for sums in (_BIASED, _UNBIASED):
+            for match in matches(cell["gates"], Op("add_n", sums), cell):
+                taken = _time(match["x"])
+                if taken is not None and _gates_in_order(match) and _plain_products(match):
+                    return _Step(node.outputs[0], match["state"].outputs[0], match, *taken)
+    return None
+
+
+def _gates_in_order(match: Match) -> bool:
+    """Input, forget, cell, output, each as wide as the state."""
+    size = match["c"].shape[-1]
+    narrows = [match[name] for name in ("input", "forget", "cell", "output")]
+    return match["gates"].shape[-1] == 4 * size and all(
+        n.attributes["dim"].value == 1 and n.attributes["start"].value == i * size and n.attributes["length"].value == size
+        for i, n in enumerate(narrows)
+    )
+
+
+def _plain_products(match: Match) -> bool:
+    products = [match[name] for name in ("hidden_product", "input_product") if name in match]
+    wanted = {"transpose_a": 0, "transpose_b": 1, "alpha": 1.0}
+    return all(p.attributes[name].value == value for p in products for name, value in wanted.items())
+
+
+def _time(value: ir.Value) -> tuple[ir.Value, int] | None:
+    """The sequence and the time that a step's input is taken from: squeeze(narrow(sequence, 0, time, 1))."""
+    taken = next(matches(value, Op("squeeze", (Op("narrow", (Var("sequence"),), "at"),), "squeeze"), {}), None)
+    if taken is None or list(taken["squeeze"].attributes["axes"].value) != [0]:
+        return None
+    at = taken["at"].attributes
+    if at["dim"].value != 0 or at["length"].value != 1:
+        return None
+    return taken["sequence"], at["start"].value
+
+
+def _chain(last: _Step, steps: dict[ir.Value, _Step]) -> list[_Step]:
+    """All steps before the last that share its weights and sequence, in the order they are computed."""
+    chain = [last]
+    while chain[0].match["h"] in steps:
+        before = steps[chain[0].match["h"]]
+        same = all(before.match.get(name) is last.match.get(name) for name in _PARAMETERS)
+        if not same or before.source is not last.source or before.state is not chain[0].match["c"]:
+            break
+        chain.insert(0, before)
+    return chain
+
+
+def _is_whole(chain: list[_Step]) -> bool:
+    """Whether the steps take every time once, upwards or downwards, and no state between is read elsewhere."""
+    times = [step.time for step in chain]
+    length = chain[0].source.shape[0]
+    if times not in (list(range(len(times))), list(range(len(times)))[::-1]) or length != len(times):
+        return False
+    return all(readers(step.state) == 2 for step in chain[:-1])  # the next step and its own tanh
+
+
+def _replace(graph: ir.Graph, chain: list[_Step]) -> None:
+    """The op reads what the first step reads; stacks of all steps become its sequence, the last step its final values."""
+    first, last = chain[0], chain[-1]
+    match = first.match
+    operands = {"x": first.source, "h": match["h"], "c": match["c"]}
+    operands.update({name: match[name] for name in _PARAMETERS if name in match})
+    steps, (batch, size) = len(chain), match["c"].shape
+    sequence = _value(last.hidden, "sequence", [steps, batch, size])
+    hidden, state = _value(last.hidden, "hidden", [batch, size]), _value(last.state, "state", [batch, size])
+    node = _node("lstm", operands, {"y": sequence, "hy": hidden, "cy": state}, last, reverse=int(first.time > last.time))
+    by_time = [step.hidden for step in sorted(chain, key=lambda step: step.time)]
+    stacks = [use.node for use in last.hidden.uses() if _is_stack(use.node, by_time)]
+    inside = {step.hidden.producer() for step in chain}
+    graph.append(node)
+    for stack in stacks:
+        stack.outputs[0].replace_all_uses_with(sequence, replace_graph_outputs=True)
+    for step in chain[:-1]:
+        _give_slice(graph, step, sequence, {*inside, *stacks})
+    last.state.replace_all_uses_with(state, replace_graph_outputs=True)
+    last.hidden.replace_all_uses_with(hidden, replace_graph_outputs=True)
+    graph.sort()
+
+
+def _is_stack(node: ir.Node, values: list[ir.Value]) -> bool:
+    return node.op_type == "stack" and node.attributes["axis"].value == 0 and list(node.inputs) == values
+
+
+def _give_slice(graph: ir.Graph, step: _Step, sequence: ir.Value, known: set[ir.Node]) -> None:
+    """Readers of one step's output outside the LSTM get that slice of the sequence."""
+    product = step.hidden
+    outside = [u for u in product.uses() if u.node not in known and not _feeds_next(u.node, product)]
+    if not outside and not product.is_graph_output():
+        return
+    batch, size = product.shape
+    part = _value(product, "slice", [1, batch, size])
+    row = _value(product, "row", [batch, size])
+    graph.append(_node("narrow", {"in": sequence}, {"out": part}, step, dim=0, start=step.time, length=1))
+    graph.append(_node("squeeze", {"in": part}, {"out": row}, step, axes=[0]))
+    for use in outside:
+        use.node.replace_input_with(use.idx, row)
+    for index, output in enumerate(graph.outputs):
+        if output is product:
+            graph.outputs[index] = row
+
+
+def _feeds_next(node: ir.Node, hidden: ir.Value) -> bool:
+    """Whether a reader is the next step's product with the hidden weights."""
+    return node.op_type in ("fused_matmul_bias", "matmul") and node.inputs[0] is hidden
+
+
+def _value(like: ir.Value, name: str, shape: list) -> ir.Value:
+    return ir.Value(name=f"{like.name}/{name}", shape=ir.Shape(shape), type=like.type)
+
+
+def _node(op_type, operands, results, near, **attributes):  # type: ignore[no-untyped-def]
+    written = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
+    written += [ir.AttrStrings(OPERANDS, list(operands)), ir.AttrStrings(RESULTS, list(results))]
+    name = f"{near.hidden.producer().name}/{op_type}"
+    return ir.Node(DOMAIN, op_type, list(operands.values()), written, outputs=list(results.values()), name=name)

@@ -8,55 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from oneflow_bridge.job import DIMENSIONS, DOMAIN, OPERANDS, RESULTS, VARYING, Dimensions
+from oneflow_bridge.job import DIMENSIONS, OPERANDS, RESULTS, VARYING, Dimensions
 from oneflow_bridge.lstm import raise_lstms
+from oneflow_bridge.matching import Match, New, Op, Var, matches, replace
 
 
-@dataclass(frozen=True)
-class Var:
-    """Matches any value, the same one wherever the name stands."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Op:
-    """Matches an op's first output.
-
-    Attributes:
-        types: op types, separated by spaces.
-        inputs: patterns of the inputs, as many as the op has; two inputs of a commutative op match in either order.
-        name: binds the node.
-        alone: the op's output has no other reader.
-    """
-
-    types: str
-    inputs: tuple[Any, ...]
-    name: str = ""
-    alone: bool = False
-
-
-Match = dict[str, Any]
 Build = Callable[[Match, ir.Value], "New | None"]
-
-_COMMUTATIVE = frozenset({"add_n", "broadcast_add", "broadcast_mul"})
-
-
-@dataclass(frozen=True)
-class New:
-    """The op to put in place: type, inputs by name, attributes."""
-
-    op_type: str
-    operands: dict[str, ir.Value]
-    attributes: dict[str, Any] = field(default_factory=dict)
-    result: str = "out"
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -74,60 +37,11 @@ def raise_ops(model: ir.Model) -> None:
             by_type.setdefault(op_type, []).append(rule)
     for node in list(model.graph):
         for rule in by_type.get(node.op_type, ()):
-            new = next(filter(None, (rule.build(m, node.outputs[0]) for m in _matches(node.outputs[0], rule.pattern, {}))), None)
+            new = next(filter(None, (rule.build(m, node.outputs[0]) for m in matches(node.outputs[0], rule.pattern, {}))), None)
             if new is not None:
-                node = _replace(model.graph, node, new)
+                node = replace(model.graph, node, new)
     raise_lstms(model)
     RemoveUnusedNodesPass()(model)
-
-
-def _matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Match]:
-    """Every way in which a value fits a pattern."""
-    if value is None:
-        return
-    if isinstance(pattern, Var):
-        if match.get(pattern.name, value) is value:
-            yield {**match, pattern.name: value}
-        return
-    node = value.producer()
-    if node is None or node.op_type not in pattern.types.split() or value is not node.outputs[0]:
-        return
-    if len(node.inputs) != len(pattern.inputs) or (pattern.alone and _readers(value) > 1):
-        return
-    if pattern.name:
-        match = {**match, pattern.name: node}
-    orders = [node.inputs]
-    if node.op_type in _COMMUTATIVE and len(node.inputs) == 2:
-        orders.append(tuple(reversed(node.inputs)))
-    for inputs in orders:
-        yield from _all_match(inputs, pattern.inputs, match)
-
-
-def _all_match(values: Sequence[ir.Value | None], patterns: Sequence[Any], match: Match) -> Iterator[Match]:
-    if not patterns:
-        yield match
-        return
-    for found in _matches(values[0], patterns[0], match):
-        yield from _all_match(values[1:], patterns[1:], found)
-
-
-def _readers(value: ir.Value) -> int:
-    return len(value.uses()) + value.is_graph_output()
-
-
-def _replace(graph: ir.Graph, node: ir.Node, new: New) -> ir.Node:
-    """The new op takes the node's place, output value and name."""
-    old = node.outputs[0]
-    attributes = [ir.convenience.convert_attribute(name, value) for name, value in new.attributes.items()]
-    attributes.append(ir.AttrStrings(OPERANDS, list(new.operands)))
-    attributes.append(ir.AttrStrings(RESULTS, [new.result]))
-    output = ir.Value(name=old.name, shape=old.shape, type=old.type)
-    replacement = ir.Node(
-        DOMAIN, new.op_type, list(new.operands.values()), attributes, outputs=[output], name=node.name
-    )
-    graph.insert_before(node, replacement)
-    old.replace_all_uses_with(output, replace_graph_outputs=True)
-    return replacement
 
 
 # ---- what rules read from a match

@@ -51,3 +51,39 @@ def fused_gru_cell(
     update = g.Sigmoid(g.Add(from_input[1], from_hidden[1]))
     new = g.Tanh(g.Add(from_input[2], g.Mul(reset, from_hidden[2])))
     return {"hy": g.Add(new, g.Mul(update, g.Sub(hx, new)))}
+
+
+@emit("lstm")
+def lstm(
+    g: Builder,
+    x: ir.Value,
+    h: ir.Value,
+    c: ir.Value,
+    weight_ih: ir.Value,
+    weight_hh: ir.Value,
+    bias_ih: ir.Value | None = None,
+    bias_hh: ir.Value | None = None,
+    *,
+    reverse: bool,
+) -> dict[str, ir.Value]:
+    """The whole LSTM that raising found: x (T, N, I) → y (T, N, H) and the last step's values (N, H)."""
+    size = int(weight_hh.shape[1])
+    biases = [_onnx_order(g, bias, size) for bias in (bias_ih, bias_hh) if bias is not None]
+    y, hy, cy = g.LSTM(
+        x,
+        *(g.Unsqueeze(_onnx_order(g, weight, size), [0]) for weight in (weight_ih, weight_hh)),
+        g.Unsqueeze(g.Concat(*biases, axis=0), [0]) if biases else None,
+        None,
+        g.Unsqueeze(h, [0]),
+        g.Unsqueeze(c, [0]),
+        hidden_size=size,
+        direction="reverse" if reverse else "forward",
+        n_outputs=3,
+    )
+    return {"y": g.Squeeze(y, [1]), "hy": g.Squeeze(hy, [0]), "cy": g.Squeeze(cy, [0])}
+
+
+def _onnx_order(g: Builder, weight: ir.Value, size: int) -> ir.Value:
+    """Gate rows input, forget, cell, output as ONNX has them: input, output, forget, cell."""
+    i, f, c, o = g.Split(weight, [size] * 4, axis=0)
+    return g.Concat(i, o, f, c, axis=0)

@@ -1,0 +1,59 @@
+"""Every op of `export_cases`, at every opset: the file must give OneFlow's numbers, or the export must say what it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnx2nn.errors import UnsupportedModelError
+from oneflow_bridge import check
+from oneflow_bridge.emit import HANDLERS, ROWS
+from oneflow_bridge.exporter import OLDEST_OPSET, to_onnx
+from oneflow_bridge.trace import CompiledJob, compile_job, leaves
+from oneflow_bridge.write import write_model
+from tests.oneflow.export_cases import CASES, Case
+from tests.oneflow.harness import module_of
+
+OPSETS = range(OLDEST_OPSET, onnx.defs.onnx_opset_version() + 1)
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case: Case, tmp_path: Path) -> None:
+    module, reference, inputs = module_of(case)
+    compiled = compile_job(module, inputs)
+    assert case.op in _ops(compiled), "the call no longer makes the op that it is here for"
+    expected = None
+    if case.reference != "None":
+        expected = [tensor.numpy() for tensor in leaves((reference or module)(**inputs))]
+    written = 0
+    for opset in OPSETS:
+        path = tmp_path / f"{opset}.onnx"
+        try:
+            lowered = to_onnx(compiled, opset=opset)
+        except UnsupportedModelError as error:
+            assert opset < 20, error
+            assert all("exists from opset" in problem.reason for problem in error.problems), error
+            continue
+        onnx.checker.check_model(write_model(lowered, path), full_check=True)
+        written += 1
+        if expected is not None:
+            _compare(path, inputs, expected, opset)
+    assert written
+
+
+def _ops(compiled: CompiledJob) -> set[str]:
+    return {op.user_conf.op_type_name for op in compiled.jobs[0].net.op}
+
+
+def _compare(path: Path, inputs: dict, expected: list, opset: int) -> None:
+    names, actual = check.run_file(path, {name: tensor.numpy() for name, tensor in inputs.items()})
+    for name, wanted, got in zip(names, expected, actual, strict=True):
+        difference = check.difference(name, wanted, got)
+        assert difference.relative <= difference.tolerance, f"opset {opset}: {difference}"
+
+
+def test_breadth() -> None:
+    """At least 200 op types are written, and the cases reach them."""
+    reached = {case.op for case in CASES}
+    assert len(reached & (ROWS.keys() | HANDLERS.keys())) >= 200
