@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections import Counter
@@ -31,7 +32,7 @@ class Sizes:
 
     Args:
         family: which of the sample families to use.
-        fixed: dimensions that have turned out to have one value only.
+        fixed: dimensions that have turned out to have one value only, or to equal another one, by its name.
         needed: whether there are other dynamic dimensions, those of results that depend on data.
     """
 
@@ -39,13 +40,20 @@ class Sizes:
         lambda k: (5 + 2 * k, 13 + 4 * k, 257 + 6 * k),
         lambda k: (64 * (3 + k), 64 * (5 + 2 * k), 64 * (11 + 3 * k)),
         lambda k: (2 + k, 4 + 2 * k, 7 + 3 * k),
+        lambda k: (1009 - 3 * k, 1511 - 5 * k, 2017 - 7 * k),
     )
 
-    def __init__(self, names: Sequence[str], family: int, fixed: Mapping[str, int], needed: bool = False):
+    def __init__(self, names: Sequence[str], family: int, fixed: Mapping[str, int | str], needed: bool = False):
+        equal = {name: other for name, other in fixed.items() if isinstance(other, str)}
         dynamic = [name for name in names if name not in fixed]
         self.points = 3 if dynamic or needed else 1
-        self.values = {name: (fixed[name],) * self.points for name in names if name in fixed}
+        self.values = {name: (fixed[name],) * self.points for name in names if isinstance(fixed.get(name), int)}
         self.values |= {name: self.FAMILIES[family](k) for k, name in enumerate(dynamic)}
+        for name in equal:
+            other = name
+            while other in equal:
+                other = equal[other]
+            self.values[name] = self.values[other]
         self.dynamic = dynamic
         self.sampled = bool(names)
 
@@ -71,15 +79,13 @@ def import_graph(
     Raises:
         UnsupportedModelError: nodes whose operator refuses what they ask for, all of them.
     """
-    inputs = {
-        value.name or "": _declared(value, (input_shapes or {}).get(value.name or "")) for value in model.graph.inputs
-    }
+    inputs = _input_dimensions(model, input_shapes or {})
     names = list(dict.fromkeys(d for dims in inputs.values() if dims for d in dims if isinstance(d, str)))
     constants = {v.name or "": _initializer(v) for v in model.graph.initializers.values()}
 
     needed = False
 
-    def attempt(fixed: Mapping[str, int]) -> fx.GraphModule:
+    def attempt(fixed: Mapping[str, int | str]) -> fx.GraphModule:
         """Imports; once more where sizes turn out to depend on data in a model of fixed shapes."""
         nonlocal needed
         try:
@@ -88,7 +94,7 @@ def import_graph(
             needed = True
             return families(fixed)
 
-    def families(fixed: Mapping[str, int]) -> fx.GraphModule:
+    def families(fixed: Mapping[str, int | str]) -> fx.GraphModule:
         """Imports with the first family of sample sizes that goes through."""
         stuck: StuckError | None = None
         for family in range(len(Sizes.FAMILIES)):
@@ -102,7 +108,7 @@ def import_graph(
         assert stuck is not None
         raise stuck
 
-    fixed: dict[str, int] = {}
+    fixed: dict[str, int | str] = {}
     while True:
         try:
             return attempt(fixed)
@@ -121,9 +127,10 @@ def import_graph(
             return _Import(model, plan, inputs, Sizes(names, 0, {}, True), constants, strict=False).run({})
 
 
-def _candidates(stuck: StuckError) -> Iterable[tuple[str, int]]:
-    """Yields values that a dynamic dimension may really be fixed to, by what surrounds the node that fails.
+def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
+    """Yields what a dynamic dimension may really be, by what surrounds the node that fails.
 
+    Two names may stand for one dimension: exporters give every unknown dimension a name of its own.
     An exporter may have baked the traced size into a constant: then a dimension, or the number of elements, of one
     input is that constant divided by what the dynamic dimension is multiplied with.
     """
@@ -142,12 +149,31 @@ def _candidates(stuck: StuckError) -> Iterable[tuple[str, int]]:
             static.append(int(math.prod(numbers)))
         if isinstance(value, Constant):
             static += list(value.shape)
+    present = [n for n in stuck.sizes.dynamic if stuck.sizes.values[n] in varying]
+    yield from ((b, a) for i, a in enumerate(present) for b in present[i + 1 :])
     for name in stuck.sizes.dynamic:
         for column in varying:
             ratios = {w / v for w, v in zip(column, stuck.sizes.values[name], strict=True)}
             if len(ratios) == 1 and (ratio := ratios.pop()) > 0:
                 yield from ((name, int(n / ratio)) for n in static if n > ratio and n % ratio == 0)
     yield from ((name, 1) for name in stuck.sizes.dynamic)
+
+
+def _input_dimensions(
+    model: ir.Model, overrides: Mapping[str, Sequence[int | str | None]]
+) -> dict[str, list[int | str] | None]:
+    """Returns every input's dimensions; what an override makes of a named dimension holds wherever the name stands."""
+    named: dict[int | str, int | str] = {}
+    result = {}
+    for value in model.graph.inputs:
+        override = overrides.get(value.name or "")
+        dims, declared = _declared(value, override), _declared(value, None)
+        if override is not None and dims and declared and len(dims) == len(declared):
+            named |= {old: new for old, new in zip(declared, dims, strict=True) if isinstance(old, str)}
+        result[value.name or ""] = dims
+    return {
+        name: dims and [named.get(d, d) if isinstance(d, str) else d for d in dims] for name, dims in result.items()
+    }
 
 
 def _declared(value: ir.Value, override: Sequence[int | str | None] | None) -> list[int | str] | None:
@@ -208,7 +234,7 @@ class _Import:
         self.steps = 0
         self.problems: dict[tuple[str, str, int, str], Problem] = {}
 
-    def run(self, fixed: Mapping[str, int]) -> fx.GraphModule:
+    def run(self, fixed: Mapping[str, int | str]) -> fx.GraphModule:
         graph = self.model.graph
         tracer = Tracer(self.sizes.points)
         scope = Scope()
@@ -236,10 +262,12 @@ class _Import:
         }
         return module.eval()
 
-    def _guard(self, tracer: Tracer, tensor: Any, dims: Sequence[int | str] | None, fixed: Mapping[str, int]) -> None:
+    def _guard(
+        self, tracer: Tracer, tensor: Any, dims: Sequence[int | str] | None, fixed: Mapping[str, int | str]
+    ) -> None:
         """Lets a size fail at run time that the file declares as dynamic but fixes in a constant."""
         for axis, dim in enumerate(dims or ()):
-            if isinstance(dim, str) and dim in fixed:
+            if isinstance(dim, str) and isinstance(fixed.get(dim), int):
                 size = tracer.record("call_method", "size", (tensor, axis))
                 same = tracer.graph.call_function(operator.eq, (size, fixed[dim]))
                 tracer.graph.call_function(torch._check, (same,))
@@ -331,9 +359,8 @@ class Walk:
             return [UNKNOWN] * len(node.outputs)
         version = self.opsets.get(node.domain, 1)
         try:
-            entry = self.owner.plan.find(
-                node, version, lambda: [self.type_of(*pair) for pair in zip(node.inputs, inputs)]
-            )
+            types = functools.partial(self._types, node.inputs, inputs)
+            entry = self.owner.plan.find(node, version, types, self.attributes)
             if isinstance(entry, ir.Function):
                 return self.call_function(node, entry, inputs)
             result = self.run_row(node, entry, inputs)
@@ -376,6 +403,9 @@ class Walk:
             except NeedsValues:
                 pass
         return self._opaque(node, row, inputs, attributes)
+
+    def _types(self, values: Sequence[ir.Value | None], known: Sequence[Any]) -> list[TypeOf]:
+        return [self.type_of(value, item) for value, item in zip(values, known, strict=True)]
 
     def type_of(self, value: ir.Value | None, known: Any) -> TypeOf:
         """Returns a value's ONNX type: what the file says, else what the import knows."""

@@ -52,11 +52,12 @@ class Dim:
     It behaves like a Python int or float. `bool()` of a comparison answers where all sample points agree.
     """
 
-    __slots__ = ("_make", "_node", "tracer", "values")
+    __slots__ = ("_make", "_node", "quotient", "tracer", "values")
 
     def __init__(self, tracer: Tracer, values: tuple[Any, ...], make: Callable[[], fx.Node]):
         self.tracer, self.values, self._make = tracer, values, make
         self._node: fx.Node | None = None
+        self.quotient: tuple[Any, Any] | None = None  # of two ints, where it is one
 
     @property
     def node(self) -> fx.Node:
@@ -114,13 +115,23 @@ class Dim:
         return self if all(value >= 0 for value in self.values) else self.tracer.number(abs, self)
 
     def __floor__(self) -> Any:
-        return self.tracer.number(math.floor, self)
+        if self._is_whole():
+            return self
+        if self.quotient is not None:
+            return self.quotient[0] // self.quotient[1]
+        if all(value >= 0 for value in self.values):
+            return self.tracer.number(torch.sym_int, self)  # math.floor cannot be saved with torch.export
+        raise TraceError("the whole part of a number that may be negative")
 
     def __ceil__(self) -> Any:
-        return self.tracer.number(math.ceil, self)
+        if self._is_whole():
+            return self
+        if self.quotient is None:
+            raise TraceError("a number computed from sizes is rounded up")
+        return (self.quotient[0] + self.quotient[1] - 1) // self.quotient[1]
 
-    def __round__(self, digits: None = None) -> Any:
-        return self.tracer.number(round, self)
+    def _is_whole(self) -> bool:
+        return all(isinstance(value, int) for value in self.values)
 
 
 def _arithmetic(name: str) -> None:
@@ -496,7 +507,11 @@ class Tracer:
             except ArithmeticError as error:
                 raise TraceError(str(error)) from None
             self._keep.append(args)
-            self._numbers[key] = Dim(self, values, lambda: self.record("call_function", function, args))
+            number = Dim(self, values, lambda: self.record("call_function", function, args))
+            whole = all(isinstance(item, int) for column in columns for item in column)
+            if function is operator.truediv and whole and all(item > 0 for item in columns[1]):
+                number.quotient = (args[0], args[1])
+            self._numbers[key] = number
         return self._numbers[key]
 
     def record(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> fx.Node:
@@ -570,6 +585,15 @@ class Tracer:
             self._attributes[key] = self.graph.create_node("get_attr", path)
         spec = Spec((tuple(tensor.shape),) * self.points, tensor.dtype)
         return Tensor(self, self._attributes[key], spec)
+
+    def _strings(self, array: np.ndarray[Any, Any]) -> fx.Node:
+        """Returns the node that reads an array of strings, a plain attribute of the module."""
+        if id(array) not in self._attributes:
+            path = self.names.claim(["strings"])
+            setattr(self.root, path, array)
+            self._keep.append(array)
+            self._attributes[id(array)] = self.graph.create_node("get_attr", path)
+        return self._attributes[id(array)]
 
     def parameter(self, tensor: torch.Tensor) -> nn.Parameter:
         """Returns the one `nn.Parameter` that holds `tensor`."""
@@ -698,6 +722,8 @@ class Tracer:
             return (value if value.tracer is self else self._capture(value)).node
         if isinstance(value, torch.Tensor):
             return self.attribute(value).node
+        if isinstance(value, np.ndarray):
+            return self._strings(value)
         if type(value) in (list, tuple):
             return type(value)(self._argument(item) for item in value)
         if isinstance(value, (list, tuple)):

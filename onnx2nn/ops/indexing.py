@@ -38,6 +38,8 @@ def gather(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
     axis = axis % data.ndim
     if not hasattr(indices, "ndim"):
         return data.select(axis, indices)
+    if indices.ndim == 0:
+        return gather(F, data, indices.reshape(1), axis=axis).squeeze(axis)
     return data[(slice(None),) * axis + (indices,)] if axis else data[indices]
 
 

@@ -287,8 +287,9 @@ def tile(F: Any, input: Any, repeats: Any) -> Any:
 
 @op("Tile", 1, static=["tiles", "axis"])
 def tile_1(F: Any, input: Any, tiles: Any, axis: Any) -> Any:
+    """Both numbers have the input's type."""
     repeats = [1] * input.ndim
-    repeats[scalar(axis)] = scalar(tiles)
+    repeats[int(scalar(axis))] = int(scalar(tiles))
     return tile(F, input, repeats)
 
 

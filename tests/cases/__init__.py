@@ -50,7 +50,8 @@ class Case:
     def arrays(self) -> list[np.ndarray | None]:
         """Returns the inputs; the same at every call."""
         rng = np.random.default_rng(zlib.crc32(self.operator.encode()))
-        return [make(rng) if callable(make) else make for make in self.inputs]
+        values = (make(rng) if callable(make) else make for make in self.inputs)
+        return [np.asarray(value) if isinstance(value, np.generic) else value for value in values]
 
     def __str__(self) -> str:
         attributes = ",".join(f"{k}={v}" for k, v in self.attributes.items() if not isinstance(v, np.ndarray))
@@ -59,7 +60,9 @@ class Case:
 
 def case(operator: str, *inputs: Any, **options: Any) -> Case:
     """Returns a `Case`; names in `options` that are no field of it are attributes."""
-    known = {name: options.pop(name) for name in list(options) if name in Case.__dataclass_fields__ and name != "attributes"}
+    known = {
+        name: options.pop(name) for name in list(options) if name in Case.__dataclass_fields__ and name != "attributes"
+    }
     attributes = {**options.pop("attributes", {}), **options}
     return Case(operator, inputs, attributes, **known)
 

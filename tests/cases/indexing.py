@@ -135,7 +135,7 @@ CASES = [
     ),
     case("OneHot", _ints(0, 3, -1, 7, -9), np.int64(4), np.float32([0, 1]), constant=(1, 2)),
     case("OneHot", _ints([0, 3], [1, 2]), np.int64(4), np.float32([2, 5]), axis=1),
-    case("OneHot", np.float32([0, 3]), np.float32([4]), np.int64([2, 5]), axis=0, note="floats"),
+    case("OneHot", np.float32([0, 3]), np.float32([4]), np.float32([2, 5]), axis=0, note="floats"),
     case("OneHot", _ints(0, 1), np.int64(3), np.array(["off", "on"], dtype=object), note="strings"),
     case("NonZero", of(np.int64, 3, 4, low=-1, high=2)),
     case("NonZero", np.float32(2), note="scalar"),

@@ -1,0 +1,142 @@
+"""Pad and CenterCropPad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.ops.shape import fixed, moves_elements
+from onnx2nn.table import NeedsValues, op
+
+_MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wrap": "circular"}
+
+
+def _by_axis(rank: int, pads: Sequence[Any], axes: Sequence[int] | None) -> list[tuple[Any, Any]]:
+    """Returns the pads before and behind each axis."""
+    axes = range(rank) if axes is None else axes
+    count = len(axes)
+    result: list[tuple[Any, Any]] = [(0, 0)] * rank
+    for place, axis in enumerate(axes):
+        result[axis] = (pads[place], pads[place + count])
+    return result
+
+
+def _crop(data: Any, pads: list[tuple[Any, Any]]) -> tuple[Any, list[tuple[Any, Any]]]:
+    """Returns `data` with its negative pads cut off, and what is left to pad."""
+    negative = [fixed(p) and p < 0 for pair in pads for p in pair]
+    if not any(negative):
+        return data, pads
+    parts = [slice(-b if fixed(b) and b < 0 else None, e if fixed(e) and e < 0 else None) for b, e in pads]
+    left = [tuple(0 if fixed(p) and p < 0 else p for p in pair) for pair in pads]
+    return data[tuple(parts)], left  # type: ignore[return-value]
+
+
+def _positions(F: Any, size: Any, begin: Any, end: Any, mode: str) -> Any:
+    """Returns for every place of a padded axis the place it is read from."""
+    places = F.arange(-begin, size + end)
+    if mode == "edge":
+        return places.clamp(0, size - 1)
+    if mode == "wrap":
+        return places % size
+    period = 2 * (size - 1)
+    folded = places % period if not fixed(period) or period else places * 0
+    return size - 1 - (folded - (size - 1)).abs()
+
+
+def _host_pad(data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
+    axes = None if axes is None else [int(axis) for axis in axes]
+    pairs = _by_axis(data.ndim, [int(p) for p in pads], axes)
+    data, pairs = _crop(data, pairs)
+    if mode != "constant":
+        return np.pad(data, pairs, mode=mode)
+    empty = "" if any(isinstance(item, str) for item in data.flat) else 0
+    return np.pad(data, pairs, constant_values=empty if constant_value is None else constant_value.item())
+
+
+def _easy(data: Any, pads: list[tuple[Any, Any]], mode: str) -> bool:
+    """Returns whether torch's own pad does it: up to three last axes of four or more, no pad beyond the data."""
+    lead = data.ndim - 2 if data.ndim > 2 else 0
+    if data.ndim not in (3, 4, 5) or not data.dtype.is_floating_point or mode == "wrap":
+        return False
+    if any(not (fixed(p) and p == 0) for pair in pads[: data.ndim - lead] for p in pair):
+        return False
+    sizes = data.shape[2:]
+    return all(
+        fixed(p) and (mode == "edge" or not fixed(size) or p < size)
+        for size, pair in zip(sizes, pads[2:], strict=True)
+        for p in pair
+    )
+
+
+@op("Pad", 18, static=["pads", "axes"], numbers=["constant_value"], host=_host_pad)
+def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
+    """Negative pads crop. Modes other than constant read by computed positions where torch's pad does not reach."""
+    if mode not in _MODES:
+        raise OperatorError(f"mode {mode!r} is none of {', '.join(_MODES)}.")
+    data, pairs = _crop(data, _by_axis(data.ndim, pads, axes))
+    padded = [axis for axis, pair in enumerate(pairs) if any(not (fixed(p) and p == 0) for p in pair)]
+    if not padded:
+        return data
+    if mode == "constant":
+        return _pad_constant(F, data, pairs[padded[0] :], 0 if constant_value is None else constant_value)
+    if _easy(data, pairs, mode):
+        order = [p for pair in reversed(pairs[2:]) for p in pair]
+        return F.nn.functional.pad(data, order, mode=_MODES[mode])
+    for axis in padded:
+        if mode != "wrap" and fixed(data.shape[axis]) and data.shape[axis] == 0:
+            raise OperatorError(f"axis {axis} is empty, so that mode {mode!r} has nothing to read.")
+        places = _positions(F, data.shape[axis], *pairs[axis], mode)
+        data = data.index_select(axis, places)
+    return data
+
+
+def _pad_constant(F: Any, data: Any, pairs: list[tuple[Any, Any]], value: Any) -> Any:
+    order = [p for pair in reversed(pairs) for p in pair]
+    if not hasattr(value, "dtype"):
+        return _pad_number(F, data, order=order, value=value)
+    inside = F.nn.functional.pad(F.ones_like(data, dtype=F.bool), order)
+    return F.where(inside, _pad_number(F, data, order=order, value=0), value.reshape(()))
+
+
+def _pad_number(F: Any, data: Any, *, order: list[Any], value: Any) -> Any:
+    if value == 0:
+        return _pad_zero(F, data, order=order)
+    return F.nn.functional.pad(data, order, value=value)
+
+
+@moves_elements
+def _pad_zero(F: Any, data: Any, *, order: list[Any]) -> Any:
+    return F.nn.functional.pad(data, order)
+
+
+@op("Pad", 11, static=["pads"], numbers=["constant_value"], host=_host_pad)
+def pad_11(F: Any, data: Any, pads: Any, constant_value: Any = None, *, mode: str = "constant") -> Any:
+    return pad(F, data, pads, constant_value, mode=mode)
+
+
+@op("Pad", 2)
+def pad_2(F: Any, data: Any, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
+    return pad(F, data, pads, value, mode=mode)
+
+
+@op("Pad", 1)
+def pad_1(F: Any, data: Any, *, paddings: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
+    return pad(F, data, paddings, value, mode=mode)
+
+
+@op("CenterCropPad", 18, static=["shape"])
+def center_crop_pad(F: Any, input_data: Any, shape: Any, *, axes: Sequence[int] | None = None) -> Any:
+    """Cropping an odd rest shifts the window to the front, padding one puts the larger part behind."""
+    axes = range(input_data.ndim) if axes is None else axes
+    begins, ends = [], []
+    for axis, target in zip(axes, shape, strict=True):
+        missing = target - input_data.shape[axis]
+        if not fixed(missing):
+            raise NeedsValues("whether a dynamic dimension is cropped or padded")
+        begin = missing // 2 if missing >= 0 else -(-missing // 2)
+        begins.append(begin)
+        ends.append(missing - begin)
+    return pad(F, input_data, [*begins, *ends], axes=list(axes))
