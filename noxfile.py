@@ -6,7 +6,7 @@ import sys
 
 import nox
 
-nox.options.sessions = ["lint", "zoo_tensorflow", "zoo_paddle"]
+nox.options.sessions = ["lint", "oneflow", "zoo_tensorflow", "zoo_paddle"]
 nox.options.default_venv_backend = "virtualenv"
 
 
@@ -24,6 +24,13 @@ def tests(session: nox.Session) -> None:
     """The suite under the other Pythons: `nox -s tests-3.13 -- tests/test_cli.py`."""
     session.install("-c", "constraints.txt", "-e", ".[test]")
     session.run("pytest", "-n", "auto", *session.posargs)
+
+
+@nox.session(python="3.10")
+def oneflow(session: nox.Session) -> None:
+    """The tests of the OneFlow side, under the one Python that OneFlow has; there is no torch in this environment."""
+    session.install("-e", ".[oneflow]", "pytest", "pytest-xdist", "hypothesis", "onnxruntime")
+    session.run("pytest", "-n", "auto", "tests/oneflow", *session.posargs)
 
 
 @nox.session

@@ -15,7 +15,6 @@ import math
 from types import ModuleType
 from typing import Any
 
-from onnx2nn.errors import OperatorError
 from oneflow_bridge.namespace import (
     creation,
     dtypes,
@@ -32,6 +31,7 @@ from oneflow_bridge.namespace.dtypes import FInfo as finfo
 from oneflow_bridge.namespace.dtypes import IInfo as iinfo
 from oneflow_bridge.namespace.dtypes import promote_types as promote_types
 from oneflow_bridge.namespace.tensor import Size, Tensor, broadcast_shapes, result_type, unwrap, wrap
+from onnx2nn.errors import OperatorError
 
 MISSING = {
     "fft": "Fourier transforms",
@@ -91,10 +91,11 @@ def _functions(module: ModuleType) -> dict[str, Any]:
 
 
 _FROM_FUNCTIONAL = (
-    "adaptive_avg_pool1d adaptive_max_pool1d alpha_dropout avg_pool1d batch_norm bilinear celu channel_shuffle conv1d conv2d "
-    "conv3d conv_transpose1d conv_transpose2d conv_transpose3d cosine_similarity dropout group_norm hardshrink instance_norm "
-    "layer_norm log_softmax max_pool1d max_pool2d max_pool3d pairwise_distance pixel_shuffle pixel_unshuffle prelu rms_norm "
-    "selu softmax threshold"
+    "adaptive_avg_pool1d adaptive_max_pool1d alpha_dropout avg_pool1d batch_norm bilinear celu "
+    "channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
+    "cosine_similarity dropout group_norm hardshrink instance_norm layer_norm log_softmax max_pool1d "
+    "max_pool2d max_pool3d pairwise_distance pixel_shuffle pixel_unshuffle prelu rms_norm selu softmax "
+    "threshold"
 )
 
 _functional = {
@@ -103,7 +104,8 @@ _functional = {
     **{name: getattr(elementwise, name) for name in ("relu", "sigmoid", "tanh")},
 }
 _special = {
-    name: getattr(elementwise, name) for name in "erf erfc erfinv exp2 expm1 log1p logit sinc xlogy round".split()
+    name: getattr(elementwise, name)
+    for name in ("erf", "erfc", "erfinv", "exp2", "expm1", "log1p", "logit", "sinc", "xlogy", "round")
 }
 
 _TORCH: dict[str, Any] = {
@@ -164,7 +166,8 @@ _TORCH |= {
         "linalg",
         {
             **{
-                name: getattr(linalg, name) for name in "cross det diagonal inv matmul matrix_norm matrix_power".split()
+                name: getattr(linalg, name)
+                for name in ("cross", "det", "diagonal", "inv", "matmul", "matrix_norm", "matrix_power")
             },
             "norm": reduction.vector_norm,
             "vector_norm": reduction.vector_norm,

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.errors import OperatorError
 from oneflow_bridge.namespace import dtypes
 from oneflow_bridge.namespace.dtypes import DType, as_dtype, flow, scalar_dtype
 from oneflow_bridge.namespace.tensor import Tensor, constant, convert, from_array, ints, store
 from oneflow_bridge.namespace.tensor import as_tensor as _as_tensor
+from onnx2nn.errors import OperatorError
 
 
 def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -212,7 +212,7 @@ def randn_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
 def bernoulli(x: Tensor, *, generator: Any = None) -> Tensor:
     """1 with the probabilities x, else 0."""
     chance = rand(*x.shape, device=x.device, generator=generator)
-    return store(chance.value.to(x.dtype.compute) < x.value.to(x.dtype.compute), dtypes.bool_).to(x.dtype)  # type: ignore[attr-defined]
+    return convert(Tensor(chance.value.to(x.dtype.compute) < x.value.to(x.dtype.compute)), x.dtype)
 
 
 def multinomial(x: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:

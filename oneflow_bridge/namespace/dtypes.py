@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.errors import OperatorError
 from oneflow_bridge.runtime import import_oneflow
+from onnx2nn.errors import OperatorError
 
 flow: Any = import_oneflow()
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.errors import OperatorError
 from oneflow_bridge.namespace import dtypes
 from oneflow_bridge.namespace.dtypes import DType, flow
 from oneflow_bridge.namespace.tensor import (
@@ -24,6 +23,7 @@ from oneflow_bridge.namespace.tensor import (
     store,
     widened,
 )
+from onnx2nn.errors import OperatorError
 
 
 def _float(x: Tensor) -> Tensor:

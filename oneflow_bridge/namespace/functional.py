@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.errors import OperatorError
 from oneflow_bridge.namespace import dtypes
 from oneflow_bridge.namespace.creation import full, tensor
 from oneflow_bridge.namespace.dtypes import DType, flow
@@ -69,6 +68,7 @@ from oneflow_bridge.namespace.tensor import (
     store,
     widened,
 )
+from onnx2nn.errors import OperatorError
 
 __all__ = ["embedding", "one_hot", "relu", "sigmoid", "tanh"]
 
@@ -398,7 +398,7 @@ def _max_pool(rank: int) -> Callable[..., Any]:
         geometry = [size, _tuple(stride or size, rank), _tuple(padding, rank), _tuple(dilation, rank)]
         if any(p > k // 2 for p, k in zip(geometry[2], size, strict=True)):
             raise OperatorError(f"Padding {geometry[2]} of a pool of {size}; at most half of the kernel.")
-        counts = [_pool_size(n, *g, ceil_mode) for n, *g in zip(x.shape[2:], *geometry, strict=True)]
+        counts = [_pool_size(n, k, s, p, d, ceil_mode) for n, k, s, p, d in zip(x.shape[2:], *geometry, strict=True)]
         if min(counts) < 1:
             raise OperatorError(f"A pool of {size} does not fit into {tuple(x.shape[2:])}.")
         value, spatial = _poolable(x), x.shape[2:]
@@ -478,7 +478,9 @@ def _avg_pool(rank: int) -> Callable[..., Tensor]:
         if any(p > k // 2 for p, k in zip(geometry[2], size, strict=True)):
             raise OperatorError(f"Padding {geometry[2]} of a pool of {size}; at most half of the kernel.")
         ones = (1,) * rank
-        counts = [_pool_size(n, *g, ceil_mode) for n, *g in zip(x.shape[2:], *geometry, ones, strict=True)]
+        counts = [
+            _pool_size(n, k, s, p, d, ceil_mode) for n, k, s, p, d in zip(x.shape[2:], *geometry, ones, strict=True)
+        ]
         if min(counts) < 1:
             raise OperatorError(f"A pool of {size} does not fit into {tuple(x.shape[2:])}.")
         extra = _ceil_padding(x, rank, [*geometry, ones]) if ceil_mode else [0] * rank
@@ -519,7 +521,8 @@ def _ceil_avg_pool(
     options = {"kernel_size": geometry[0], "stride": geometry[1], "padding": (0,) * rank, "ceil_mode": False}
     options |= {"count_include_pad": True, "divisor_override": 1, "data_format": "channels_first"}
     total = kernel(padded, **options)
-    total = total[(slice(None), slice(None), *(slice(0, c) for c in counts))]
+    place = (slice(None), slice(None), *(slice(0, c) for c in counts))
+    total = total[place]
     if divisor_override:
         return store(total / float(divisor_override), x.dtype)
     lengths = []
@@ -634,14 +637,14 @@ def _pad_constant(x: Tensor, pairs: dict[int, tuple[int, int]], value: Any) -> T
     if not added:
         return x
     if x.numel() and x.dtype.is_floating_point and isinstance(value, (int, float)) and x.ndim > 1:
-        first = min(added)
-        flat = [side for dim in range(x.ndim - 1, first - 1, -1) for side in added.get(dim, (0, 0))]
+        outermost = min(added)
+        flat = [side for dim in range(x.ndim - 1, outermost - 1, -1) for side in added.get(dim, (0, 0))]
         if len(flat) < 2 * x.ndim:
             return store(_padded(widened(x), flat, float(value)), x.dtype)
     for dim, sides in added.items():
         edges = [[*x.shape[:dim], size, *x.shape[dim + 1 :]] for size in sides]
-        before, after = (full(shape, value, dtype=x.dtype, device=x.device) for shape in edges)
-        x = cat([before, x, after], dim)
+        first, last = (full(shape, value, dtype=x.dtype, device=x.device) for shape in edges)
+        x = cat([first, x, last], dim)
     return x
 
 

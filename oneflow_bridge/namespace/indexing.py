@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnx2nn.errors import OperatorError
 from oneflow_bridge.namespace import dtypes, elementwise
 from oneflow_bridge.namespace.creation import arange, full, tensor
 from oneflow_bridge.namespace.dtypes import DType, flow
@@ -43,6 +42,7 @@ from oneflow_bridge.namespace.tensor import (
     store,
     widened,
 )
+from onnx2nn.errors import OperatorError
 
 
 class Sorted(NamedTuple):
@@ -143,9 +143,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
             x, dim = unsqueeze(x, dim), dim + 1
         elif isinstance(item, slice):
             x, dim = _slice(x, dim, item), dim + 1
-        elif isinstance(item, Tensor) and item.ndim:
-            indices[dim], dim = item, dim + 1
-        elif isinstance(item, Tensor) and item.is_lazy:
+        elif isinstance(item, Tensor) and (item.ndim or item.is_lazy):
             indices[dim], dim = item, dim + 1
         else:
             x = select(x, dim, int(item))
@@ -258,7 +256,7 @@ def scatter_reduce(
 ) -> Tensor:
     """x with `src` combined into the elements `index` names by sum, prod, mean, amax or amin.
 
-    OneFlow adds alone; the others run over the sources one after the other along `dim`, which is exact with equal indices.
+    OneFlow adds alone; the others take the sources one after the other along `dim`, exact with equal indices too.
     """
     if reduce not in REDUCTIONS:
         raise OperatorError(f"reduce {reduce!r}; there are {', '.join(REDUCTIONS)}.")
@@ -428,7 +426,7 @@ def _plain_argsort(value: Any, descending: bool) -> Any:
 
 
 def _argsort(value: Any, descending: bool) -> Any:
-    """Floats: the kernel's comparison breaks down with NaN, so they are sorted as infinity and then put at their end."""
+    """Floats: the kernel's comparison breaks down with NaN, which is sorted as infinity and then put at its end."""
     nan = value != value
     array = known(value)
     if array is not None and not np.isnan(array).any():

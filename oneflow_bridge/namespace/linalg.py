@@ -6,7 +6,6 @@ import builtins
 from collections.abc import Callable
 from typing import Any
 
-from onnx2nn.errors import OperatorError
 from oneflow_bridge.namespace import dtypes
 from oneflow_bridge.namespace.creation import arange, full
 from oneflow_bridge.namespace.dtypes import DType, flow
@@ -21,10 +20,10 @@ from oneflow_bridge.namespace.shaping import (
     select,
     squeeze,
     stack,
-    transpose,
     unsqueeze,
 )
 from oneflow_bridge.namespace.tensor import Tensor, axis, broadcast_shapes, known, operand, result_type, store
+from onnx2nn.errors import OperatorError
 
 
 def _product_type(x: Tensor, y: Tensor) -> DType:

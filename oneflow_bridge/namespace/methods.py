@@ -10,28 +10,30 @@ from oneflow_bridge.namespace.tensor import Tensor
 
 METHODS = {
     elementwise: (
-        "abs absolute acos acosh add addcdiv addcmul arccos arcsin arctan arctan2 asin asinh atan atan2 atanh bitwise_and "
-        "bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp clamp_max clamp_min clip clone "
-        "copysign cos cosh deg2rad div divide eq erf erfc erfinv exp exp2 expm1 fix float_power floor floor_divide fmax fmin "
-        "fmod frac ge greater greater_equal gt hypot isclose isfinite isinf isnan isneginf isposinf le lerp less less_equal "
-        "lgamma log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor logit lt maximum minimum mul "
-        "multiply nan_to_num ne neg negative not_equal positive pow rad2deg reciprocal relu remainder round rsqrt sgn sigmoid "
-        "sign signbit sin sinc sinh sqrt square sub subtract tan tanh true_divide trunc xlogy"
+        "abs absolute acos acosh add addcdiv addcmul arccos arcsin arctan arctan2 asin asinh atan atan2 atanh "
+        "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp "
+        "clamp_max clamp_min clip clone copysign cos cosh deg2rad div divide eq erf erfc erfinv exp exp2 "
+        "expm1 fix float_power floor floor_divide fmax fmin fmod frac ge greater greater_equal gt hypot "
+        "isclose isfinite isinf isnan isneginf isposinf le lerp less less_equal lgamma log log10 log1p log2 "
+        "logaddexp logical_and logical_not logical_or logical_xor logit lt maximum minimum mul multiply "
+        "nan_to_num ne neg negative not_equal positive pow rad2deg reciprocal relu remainder round rsqrt sgn "
+        "sigmoid sign signbit sin sinc sinh sqrt square sub subtract tan tanh true_divide trunc xlogy"
     ),
     shaping: (
-        "broadcast_to chunk contiguous cpu cuda detach diag_embed double expand expand_as flatten flip fliplr flipud half long "
-        "movedim moveaxis narrow permute ravel repeat reshape reshape_as roll rot90 select short split split_with_sizes "
-        "squeeze swapaxes swapdims t tensor_split tile to transpose tril triu type type_as unbind unflatten unfold unsqueeze "
-        "view view_as byte char"
+        "broadcast_to chunk contiguous cpu cuda detach diag_embed double expand expand_as flatten flip fliplr "
+        "flipud half long movedim moveaxis narrow permute ravel repeat reshape reshape_as roll rot90 select "
+        "short split split_with_sizes squeeze swapaxes swapdims t tensor_split tile to transpose tril triu "
+        "type type_as unbind unflatten unfold unsqueeze view view_as byte char"
     ),
     indexing: (
-        "argsort argwhere bincount diag diagonal gather index_add index_copy index_fill index_put index_select kthvalue "
-        "masked_fill masked_scatter masked_select msort nonzero repeat_interleave scatter scatter_add scatter_reduce "
-        "select_scatter slice_scatter sort take take_along_dim topk unique unique_consecutive"
+        "argsort argwhere bincount diag diagonal gather index_add index_copy index_fill index_put "
+        "index_select kthvalue masked_fill masked_scatter masked_select msort nonzero repeat_interleave "
+        "scatter scatter_add scatter_reduce select_scatter slice_scatter sort take take_along_dim topk unique "
+        "unique_consecutive"
     ),
     reduction: (
-        "all allclose amax amin aminmax any argmax argmin count_nonzero cummax cummin cumprod cumsum diff equal logcumsumexp "
-        "logsumexp max mean median min nansum norm prod quantile std sum var"
+        "all allclose amax amin aminmax any argmax argmin count_nonzero cummax cummin cumprod cumsum diff "
+        "equal logcumsumexp logsumexp max mean median min nansum norm prod quantile std sum var"
     ),
     linalg: "addmm baddbmm bmm cross det dot inverse kron matmul mm mv outer trace",
     creation: "new_empty new_full new_ones new_tensor new_zeros",
@@ -64,6 +66,19 @@ BINARY = {
 COMPARISONS = {name: getattr(elementwise, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
+PROTOCOLS = {
+    "__neg__": elementwise.neg,
+    "__pos__": elementwise.positive,
+    "__abs__": elementwise.abs,
+    "__invert__": elementwise.bitwise_not,
+    "__getitem__": indexing.getitem,
+    "__iter__": lambda x: iter(shaping.unbind(x)),
+    "T": property(lambda x: shaping.permute(x, *range(x.ndim - 1, -1, -1))),
+    "mT": property(lambda x: shaping.transpose(x, -2, -1)),
+    "where": lambda x, condition, other: elementwise.where(condition, x, other),
+}
+
+
 def attach() -> None:
     """Give `Tensor` its methods; called once when the namespace is imported."""
     for module, names in METHODS.items():
@@ -76,11 +91,5 @@ def attach() -> None:
         setattr(Tensor, f"__r{name}__", _reversed(function))
     for name, function in COMPARISONS.items():
         setattr(Tensor, f"__{name}__", function)
-    Tensor.__neg__ = elementwise.neg  # type: ignore[attr-defined]
-    Tensor.__pos__ = elementwise.positive  # type: ignore[attr-defined]
-    Tensor.__abs__ = elementwise.abs  # type: ignore[attr-defined]
-    Tensor.__invert__ = elementwise.bitwise_not  # type: ignore[attr-defined]
-    Tensor.__getitem__ = indexing.getitem  # type: ignore[attr-defined]
-    Tensor.__iter__ = lambda x: iter(shaping.unbind(x))  # type: ignore[attr-defined]
-    Tensor.T = property(lambda x: shaping.permute(x, *range(x.ndim - 1, -1, -1)))  # type: ignore[attr-defined]
-    Tensor.mT = property(lambda x: shaping.transpose(x, -2, -1))  # type: ignore[attr-defined]
+    for name, value in PROTOCOLS.items():
+        setattr(Tensor, name, value)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from onnx2nn.errors import OperatorError
 from oneflow_bridge.namespace import dtypes
 from oneflow_bridge.namespace.creation import arange, full
 from oneflow_bridge.namespace.dtypes import DType, as_dtype, flow
@@ -31,6 +30,7 @@ from oneflow_bridge.namespace.elementwise import (
 from oneflow_bridge.namespace.indexing import Sorted, gather, kthvalue, sort
 from oneflow_bridge.namespace.shaping import narrow, reshape, squeeze
 from oneflow_bridge.namespace.tensor import Tensor, axes, axis, convert, store, widened
+from onnx2nn.errors import OperatorError
 
 
 def _dims(x: Tensor, dim: Any) -> tuple[int, ...]:
@@ -229,7 +229,7 @@ def logsumexp(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
     big = amax(x, dims, True)
     shift = where(ne(abs(big), math.inf), big, 0.0)
     total = log(sum(exp(sub(x, shift)), dims, True))
-    result = Tensor((total.value.to(x.dtype.compute) + shift.value.to(x.dtype.compute)))
+    result = Tensor(total.value.to(x.dtype.compute) + shift.value.to(x.dtype.compute))
     result = convert(result, x.dtype)
     return result if keepdim else reshape(result, _reduced_shape(x, dims, False))
 

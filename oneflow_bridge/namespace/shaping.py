@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onnx2nn.errors import OperatorError
 from oneflow_bridge.namespace import dtypes
 from oneflow_bridge.namespace.creation import arange, new_zeros
 from oneflow_bridge.namespace.dtypes import as_dtype, flow
@@ -24,6 +23,7 @@ from oneflow_bridge.namespace.tensor import (
     result_type,
     rows,
 )
+from onnx2nn.errors import OperatorError
 
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.errors import OperatorError
 from oneflow_bridge.namespace import dtypes
 from oneflow_bridge.namespace.dtypes import DType, as_dtype, flow
+from onnx2nn.errors import OperatorError
 
 TWO_63 = 2.0**63
 TWO_64 = 2.0**64
@@ -304,13 +304,9 @@ def result_type(*operands: Any) -> DType:
         held = groups[group]
         groups[group] = dtype if held is None else dtypes.promote_types(held, dtype)
     found: DType | None = None
-    for dtype in groups:
-        if dtype is None:
-            continue
-        if found is None:
-            found = dtype
-        elif dtypes.category(dtype) > dtypes.category(found):
-            found = dtypes.promote_types(found, dtype)
+    for held in groups:
+        if held is not None and (found is None or dtypes.category(held) > dtypes.category(found)):
+            found = held if found is None else dtypes.promote_types(found, held)
     if found is None:
         raise TypeError("at least one operand is needed")
     return found

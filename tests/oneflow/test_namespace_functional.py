@@ -91,7 +91,7 @@ def test_prelu():
 
 def windows(array, kernel, stride, dilation):
     """(N, C, *out, *kernel) of (N, C, *spatial)."""
-    span = [d * (k - 1) + 1 for k, d in zip(kernel, dilation)]
+    span = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     axes = tuple(range(2, array.ndim))
     view = np.lib.stride_tricks.sliding_window_view(array, span, axes)
     rank = len(kernel)
@@ -151,11 +151,11 @@ def test_convolution_same_padding_and_without_batch():
 )
 def test_transposed_convolution(rank, stride, padding, output_padding, groups, dilation):
     x, w = normal("float64", 2, 4, *(5, 4, 3)[:rank]), normal("float64", 4, 3, *(3, 2, 2)[:rank])
-    sizes = [(n - 1) * stride + dilation * (k - 1) + 1 for n, k in zip(x.shape[2:], w.shape[2:])]
+    sizes = [(n - 1) * stride + dilation * (k - 1) + 1 for n, k in zip(x.shape[2:], w.shape[2:], strict=True)]
     full = np.zeros((2, 3 * groups, *(s + output_padding for s in sizes)))
     for place in np.ndindex(*x.shape[2:]):
         for tap in np.ndindex(*w.shape[2:]):
-            at = tuple(p * stride + t * dilation for p, t in zip(place, tap))
+            at = tuple(p * stride + t * dilation for p, t in zip(place, tap, strict=True))
             for g in range(groups):
                 part = slice(g * 4 // groups, (g + 1) * 4 // groups)
                 full[(slice(None), slice(3 * g, 3 * g + 3), *at)] += (
@@ -179,13 +179,13 @@ def pool_places(size, kernel, stride, padding, dilation, ceil_mode):
 
 def pooled(x, kernel, stride, padding, dilation, ceil_mode, reduce):
     spatial = x.shape[2:]
-    places = [pool_places(n, *g, ceil_mode) for n, *g in zip(spatial, kernel, stride, padding, dilation)]
+    places = [pool_places(n, *g, ceil_mode) for n, *g in zip(spatial, kernel, stride, padding, dilation, strict=True)]
     out = np.zeros((*x.shape[:2], *map(len, places)))
     for at in itertools.product(*(range(len(p)) for p in places)):
-        starts = [p[i] for p, i in zip(places, at)]
-        taps = [[s + d * t for t in range(k)] for s, k, d in zip(starts, kernel, dilation)]
-        inside = [[t for t in tap if 0 <= t < n] for tap, n in zip(taps, spatial)]
-        padded = [[t for t in tap if t < n + p] for tap, n, p in zip(taps, spatial, padding)]
+        starts = [p[i] for p, i in zip(places, at, strict=True)]
+        taps = [[s + d * t for t in range(k)] for s, k, d in zip(starts, kernel, dilation, strict=True)]
+        inside = [[t for t in tap if 0 <= t < n] for tap, n in zip(taps, spatial, strict=True)]
+        padded = [[t for t in tap if t < n + p] for tap, n, p in zip(taps, spatial, padding, strict=True)]
         out[(slice(None), slice(None), *at)] = reduce(
             x[np.ix_(range(x.shape[0]), range(x.shape[1]), *inside)], inside, padded
         )
@@ -232,7 +232,7 @@ def test_avg_pool(rank, geometry, ceil_mode, count_include_pad, divisor):
         return window.sum(tuple(range(2, 2 + rank))) / count
 
     expected = pooled(x, kernel, stride, padding, [1] * rank, ceil_mode, mean)
-    arguments = (*geometry, ceil_mode, count_include_pad) + ((divisor,) if rank > 1 else (divisor,))
+    arguments = (*geometry, ceil_mode, count_include_pad, divisor)
     same(getattr(functional, f"avg_pool{rank}d")(F.from_numpy(x), *arguments), expected, 1e-12)
 
 

@@ -1,0 +1,1 @@
+"""OneFlow: ONNX files as OneFlow modules, and OneFlow jobs as ONNX files."""
