@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.cast import element_of
 from onnx2nn.table import NeedsValues, op
 
 _SAME_WIDTH = {
@@ -440,3 +441,12 @@ def space_to_depth_1(F: Any, input: Any, *, blocksize: int) -> Any:
 def trilu(F: Any, input: Any, k: Any = None, *, upper: int = 1) -> Any:
     diagonal = 0 if k is None else scalar(k)
     return F.triu(input, diagonal) if upper else F.tril(input, diagonal)
+
+
+@op("EyeLike", 9)
+def eye_like(F: Any, input: Any, *, dtype: int | None = None, k: int = 0) -> Any:
+    rows, columns = input.shape
+    kind = input.dtype if dtype is None else getattr(F, element_of(dtype).dtype)
+    if k == 0 and kind.is_floating_point:
+        return F.eye(rows, columns, dtype=kind)
+    return (F.arange(columns) - F.arange(rows).unsqueeze(1) == k).to(kind)

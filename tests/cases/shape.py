@@ -111,4 +111,8 @@ CASES = [
     case("Trilu", f32(2, 3, 4), np.int64(1), note="k at run time"),
     case("Trilu", of(np.bool_, 3, 3, low=0, high=2), note="bool"),
     case("Trilu", of(np.uint64, 3, 3, low=0, high=9), note="uint64", upper=0),
+    case("EyeLike", f32(3, 4)),
+    case("EyeLike", f32(3, 4), k=1, attributes={"dtype": 11}),
+    case("EyeLike", of(np.int32, 4, 3), k=-2),
+    case("EyeLike", of(np.uint64, 4, 3, low=0), note="uint64"),
 ]
