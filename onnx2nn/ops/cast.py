@@ -206,10 +206,11 @@ def cast_like(
     F: Any, input: Any, target_type: Any, *, round_mode: str = "up", saturate: int = 1, _types: Any = None
 ) -> Any:
     """Cast to the type of `target_type`; where the file does not tell it (int4 travels as int8), to its dtype's."""
-    return cast(F, input, round_mode=round_mode, saturate=saturate, to=_type_number(F, target_type, _types, 1))
+    return cast(F, input, round_mode=round_mode, saturate=saturate, to=type_number(F, target_type, _types, 1))
 
 
-def _type_number(F: Any, value: Any, types: Any, position: int) -> int:
+def type_number(F: Any, value: Any, types: Any, position: int) -> int:
+    """Returns the number of the element type of an input; `types` are the node's `_types`, None where not asked for."""
     if isinstance(value, np.ndarray):
         return STRING
     name = types[position] if types is not None else None
@@ -231,7 +232,7 @@ def cast_like_15(F: Any, input: Any, target_type: Any, *, _types: Any = None) ->
 @op("BitCast", 26)
 def bit_cast(F: Any, input: Any, *, to: int, _types: Any = None) -> Any:
     """The same bits as another type of the same width."""
-    target, source = element_of(to), element_of(_type_number(F, input, _types, 0))
+    target, source = element_of(to), element_of(type_number(F, input, _types, 0))
     if source.bits != target.bits:
         raise OperatorError(f"{source.name} has {source.bits} bits, {target.name} has {target.bits}.")
     if not target.travels_wider:

@@ -1,0 +1,295 @@
+"""Quantisation: numbers held as small integers or floats, a scale and a zero point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from onnx2nn.elements import BY_NUMBER, Element
+from onnx2nn.errors import OperatorError
+from onnx2nn.ops.cast import convert, element_of, type_number
+from onnx2nn.ops.conv import conv
+from onnx2nn.table import op
+
+_UINT8 = 2
+
+
+def _along(F: Any, parameter: Any, x: Any, axis: int, block_size: int) -> Any:
+    """Returns a scale or zero point so that it broadcasts against `x`: one number, one a slice of `axis`, or blocks."""
+    if block_size:
+        return parameter.repeat_interleave(block_size, axis).narrow(axis, 0, x.shape[axis])
+    if parameter.ndim == 0:
+        return parameter
+    if parameter.ndim == 1 and parameter.shape[0] == 1:
+        return parameter.reshape([])
+    if parameter.ndim != 1:
+        raise OperatorError(f"a scale or zero point of rank {parameter.ndim} needs block_size.")
+    behind = x.ndim - axis % x.ndim - 1
+    return parameter.reshape([-1, *[1] * behind]) if behind else parameter
+
+
+def _is_zero(F: Any, zero_point: Any) -> bool:
+    """Returns whether a zero point is known to be 0, so that nothing is added."""
+    if zero_point is None:
+        return True
+    return isinstance(zero_point, F.Tensor) and not bool(zero_point.to(F.float32).any())
+
+
+def _limits(element: Element) -> tuple[int, int]:
+    if element.name.startswith("UINT"):
+        return 0, (1 << element.bits) - 1
+    return -(1 << element.bits - 1), (1 << element.bits - 1) - 1
+
+
+def _round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool = True) -> Any:
+    """Returns `y`, already divided by its scale, as `element`: rounded half to even, shifted, saturated."""
+    integer = element.small is None and element.largest is None
+    if integer:
+        y = F.round(y)
+    if not _is_zero(F, zero_point):
+        y = y + zero_point.to(y.dtype)
+    if not integer:
+        return convert(F, y, element, saturate=saturate)
+    return y.clamp(*_limits(element)).to(getattr(F, element.dtype))
+
+
+@op("QuantizeLinear", 23)
+def quantize_linear(
+    F: Any,
+    x: Any,
+    y_scale: Any,
+    y_zero_point: Any = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,
+    _types: Any = None,
+) -> Any:
+    """Integers are rounded before the zero point is added, float16 and bfloat16 divided in float32, as ORT does.
+
+    `precision` says otherwise. NaN gives 0.
+    """
+    if y_zero_point is not None:
+        element = BY_NUMBER[type_number(F, y_zero_point, _types, 2)]
+    else:
+        element = element_of(output_dtype or _UINT8)
+    if precision:
+        dtype = getattr(F, element_of(precision).dtype)
+    else:
+        dtype = F.float64 if y_scale.dtype == F.float64 else F.float32
+    scale = _along(F, y_scale, x, axis, block_size).to(dtype)
+    if y_zero_point is not None:
+        y_zero_point = _along(F, y_zero_point, x, axis, block_size)
+    return _round_to(F, x.to(dtype) / scale, y_zero_point, element, bool(saturate))
+
+
+@op("QuantizeLinear", 21)
+def quantize_linear_21(
+    F: Any,
+    x: Any,
+    y_scale: Any,
+    y_zero_point: Any = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    saturate: int = 1,
+    _types: Any = None,
+) -> Any:
+    options = {"axis": axis, "block_size": block_size, "output_dtype": output_dtype, "saturate": saturate}
+    return quantize_linear(F, x, y_scale, y_zero_point, **options, _types=_types)
+
+
+@op("QuantizeLinear", 19)
+def quantize_linear_19(
+    F: Any, x: Any, y_scale: Any, y_zero_point: Any = None, *, axis: int = 1, saturate: int = 1, _types: Any = None
+) -> Any:
+    return quantize_linear(F, x, y_scale, y_zero_point, axis=axis, saturate=saturate, _types=_types)
+
+
+@op("QuantizeLinear", 13)
+def quantize_linear_13(
+    F: Any, x: Any, y_scale: Any, y_zero_point: Any = None, *, axis: int = 1, _types: Any = None
+) -> Any:
+    return quantize_linear(F, x, y_scale, y_zero_point, axis=axis, _types=_types)
+
+
+@op("QuantizeLinear", 10)
+def quantize_linear_10(F: Any, x: Any, y_scale: Any, y_zero_point: Any = None, *, _types: Any = None) -> Any:
+    return quantize_linear(F, x, y_scale, y_zero_point, _types=_types)
+
+
+@op("DequantizeLinear", 23)
+def dequantize_linear(
+    F: Any,
+    x: Any,
+    x_scale: Any,
+    x_zero_point: Any = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Any:
+    """Computed in the output's type where that holds every difference, which is so for 8 bits; else in float32."""
+    dtype = getattr(F, element_of(output_dtype).dtype) if output_dtype else x_scale.dtype
+    wide = dtype if x.dtype.itemsize == 1 and not x.is_floating_point() else F.promote_types(dtype, F.float32)
+    if not _is_zero(F, x_zero_point):
+        zero_point = _along(F, x_zero_point, x, axis, block_size)
+        # int32 wraps around, as in ONNX Runtime.
+        x = x - zero_point if x.dtype == F.int32 else x.to(wide) - zero_point.to(wide)
+    return (x.to(wide) * _along(F, x_scale, x, axis, block_size).to(wide)).to(dtype)
+
+
+@op("DequantizeLinear", 21)
+def dequantize_linear_21(
+    F: Any, x: Any, x_scale: Any, x_zero_point: Any = None, *, axis: int = 1, block_size: int = 0
+) -> Any:
+    return dequantize_linear(F, x, x_scale, x_zero_point, axis=axis, block_size=block_size)
+
+
+@op("DequantizeLinear", 13)
+def dequantize_linear_13(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None, *, axis: int = 1) -> Any:
+    return dequantize_linear(F, x, x_scale, x_zero_point, axis=axis)
+
+
+@op("DequantizeLinear", 10)
+def dequantize_linear_10(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None) -> Any:
+    return dequantize_linear(F, x, x_scale, x_zero_point)
+
+
+@op("DynamicQuantizeLinear", 11)
+def dynamic_quantize_linear(F: Any, x: Any) -> Any:
+    """A scale of 0, which an input of zeros has, becomes 1, as in ONNX Runtime."""
+    low, high = x.amin().clamp(max=0.0), x.amax().clamp(min=0.0)
+    scale = (high - low) / 255.0
+    scale = F.where(scale == 0.0, F.ones_like(scale), scale)
+    zero_point = F.round((-low / scale).clamp(0.0, 255.0))
+    return (F.round(x / scale) + zero_point).clamp(0.0, 255.0).to(F.uint8), scale, zero_point.to(F.uint8)
+
+
+def _sum_dtype(F: Any, count: Any, w: Any, w_zero_point: Any, dims: Sequence[int], bias: Any = None) -> Any:
+    """Returns a float type in which sums of `count` products of 8-bit integers are exact in any order.
+
+    float32 holds whole numbers up to 2**24; where the weights are constants their own sums say whether that is enough.
+    """
+    known = all(t is None or isinstance(t, F.Tensor) for t in (w, w_zero_point, bias))
+    if known and w.numel():
+        weights = w.to(F.float64) if w_zero_point is None else w.to(F.float64) - w_zero_point.to(F.float64)
+        bound = float(weights.abs().sum(dims).max()) * 255
+        bound += 0 if bias is None else float(bias.to(F.float64).abs().max())
+    else:
+        bound = count * 255 * 255 if isinstance(count, int) and bias is None else math.inf
+    return F.float32 if bound < 1 << 24 else F.float64
+
+
+def _shifted(F: Any, x: Any, zero_point: Any) -> Any:
+    return x if _is_zero(F, zero_point) else x - zero_point.to(x.dtype)
+
+
+def _rows(parameter: Any, matrix: Any) -> Any:
+    """Returns a scale or zero point of the rows of `matrix` so that it broadcasts against it."""
+    one_a_row = parameter is not None and parameter.ndim == 1 and matrix.ndim > 1 and parameter.shape[0] != 1
+    return parameter.reshape([-1, 1]) if one_a_row else parameter
+
+
+def _integer_matmul(F: Any, a: Any, b: Any, a_zero_point: Any, b_zero_point: Any) -> Any:
+    """Returns the exact product as floats; a constant `b` is held as it is and converted when used (`type_as`)."""
+    if (a.dtype.itemsize == 1 and a.is_floating_point()) or b.is_floating_point():
+        dtype = F.float64
+    else:
+        dtype = _sum_dtype(F, a.shape[-1], b, b_zero_point, [-2] if b.ndim > 1 else [0])
+    left = _shifted(F, a.to(dtype), _rows(a_zero_point, a))
+    return F.matmul(left, _shifted(F, b.type_as(left), b_zero_point))
+
+
+def _to_int32(F: Any, x: Any) -> Any:
+    """Returns whole numbers as int32, wrapping around as the sum of int32 does."""
+    return x.to(F.int32) if x.dtype == F.float32 else x.to(F.int64).to(F.int32)
+
+
+@op("MatMulInteger", 10)
+def matmul_integer(F: Any, A: Any, B: Any, a_zero_point: Any = None, b_zero_point: Any = None) -> Any:
+    """Computed in a float type that holds every sum exactly: torch has no fast integer product on all devices."""
+    return _to_int32(F, _integer_matmul(F, A, B, a_zero_point, b_zero_point))
+
+
+@op("QLinearMatMul", 10)
+def qlinear_matmul(
+    F: Any,
+    a: Any,
+    a_scale: Any,
+    a_zero_point: Any,
+    b: Any,
+    b_scale: Any,
+    b_zero_point: Any,
+    y_scale: Any,
+    y_zero_point: Any,
+) -> Any:
+    """The product is exact; it is scaled in float32 and rounded before the zero point is added, as in ONNX Runtime."""
+    product = _integer_matmul(F, a, b, a_zero_point, b_zero_point).to(F.float32)
+    scale = (_rows(a_scale, a) * b_scale / _rows(y_scale, a)).to(F.float32)
+    element = BY_NUMBER[type_number(F, y_zero_point, None, 0)]
+    return _round_to(F, product * scale, _rows(y_zero_point, a), element)
+
+
+def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
+    """Returns the exact convolution as floats; constant weights are held as they are and converted when used."""
+    if w_zero_point is not None and w_zero_point.ndim == 1:
+        w_zero_point = w_zero_point.reshape([-1, *[1] * (w.ndim - 1)])
+    dtype = _sum_dtype(F, math.prod(w.shape[1:]), w, w_zero_point, list(range(1, w.ndim)), bias)
+    data = _shifted(F, x.to(dtype), x_zero_point)
+    weights = _shifted(F, w.type_as(data), w_zero_point)
+    return conv(F, data, weights, None if bias is None else bias.type_as(data), **attributes)
+
+
+@op("ConvInteger", 10)
+def conv_integer(
+    F: Any,
+    x: Any,
+    w: Any,
+    x_zero_point: Any = None,
+    w_zero_point: Any = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """The border is padded with the zero point. See MatMulInteger for how it is computed."""
+    attributes = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    return _to_int32(F, _integer_conv(F, x, w, x_zero_point, w_zero_point, None, attributes))
+
+
+@op("QLinearConv", 10)
+def qlinear_conv(
+    F: Any,
+    x: Any,
+    x_scale: Any,
+    x_zero_point: Any,
+    w: Any,
+    w_scale: Any,
+    w_zero_point: Any,
+    y_scale: Any,
+    y_zero_point: Any,
+    B: Any = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """See ConvInteger and QLinearMatMul."""
+    attributes = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    result = _integer_conv(F, x, w, x_zero_point, w_zero_point, B, attributes).to(F.float32)
+    scale = x_scale * w_scale / y_scale
+    if w_scale.ndim == 1:
+        scale = scale.reshape([-1, *[1] * (x.ndim - 2)])
+    element = BY_NUMBER[type_number(F, y_zero_point, None, 0)]
+    return _round_to(F, result * scale, y_zero_point, element)
