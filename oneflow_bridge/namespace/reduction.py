@@ -28,8 +28,8 @@ from oneflow_bridge.namespace.elementwise import (
     where,
 )
 from oneflow_bridge.namespace.indexing import Sorted, gather, kthvalue, sort
-from oneflow_bridge.namespace.shaping import narrow, reshape, squeeze
-from oneflow_bridge.namespace.tensor import Tensor, axes, axis, convert, store, widened
+from oneflow_bridge.namespace.shaping import narrow, permute, reshape, squeeze
+from oneflow_bridge.namespace.tensor import Size, Tensor, axes, axis, convert, store, widened
 from onnx2nn.errors import OperatorError
 
 
@@ -54,7 +54,12 @@ def _reduce(
         return full(_reduced_shape(x, dims, keepdim), empty, dtype=dtype, device=x.device)
     if not dims:
         return x
-    return store(kernel(widened(x), list(dims), keepdim), dtype)
+    if x.ndim <= 5:
+        return store(kernel(widened(x), list(dims), keepdim), dtype)
+    # OneFlow ends the process on reductions of tensors of rank 8: kept and reduced dims become one each.
+    kept = [d for d in range(x.ndim) if d not in dims]
+    matrix = reshape(permute(x, [*kept, *dims]), Size(x.shape[d] for d in kept).numel(), -1)
+    return reshape(store(kernel(widened(matrix), [1], False), dtype), _reduced_shape(x, dims, keepdim))
 
 
 def _sum_type(x: Tensor, dtype: Any) -> DType:

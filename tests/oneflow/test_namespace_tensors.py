@@ -243,6 +243,15 @@ def test_float_reductions(dtype, dim):
         same(F.linalg.vector_norm(x, p, dim), np.asarray(expected).astype(dtype), rtol)
 
 
+@pytest.mark.parametrize("name", ["sum", "amax", "prod", "any", "mean"])
+@pytest.mark.parametrize("dims", [(5, 6, 7), (0, 3, 7), (2,), None])
+def test_reductions_of_rank_8(name, dims):
+    array = generator.standard_normal((2, 1, 3, 2, 1, 2, 3, 2))
+    array = array > 0 if name == "any" else array
+    expected = getattr(np, {"amax": "max"}.get(name, name))(array, axis=dims)
+    same(getattr(F, name)(F.from_numpy(array), dims), np.asarray(expected), 1e-12)
+
+
 def test_logsumexp_of_infinities():
     x = F.tensor([[-math.inf, -math.inf], [1000.0, 1000.0], [math.inf, 1.0]])
     same(F.logsumexp(x, 1), np.array([-math.inf, 1000 + math.log(2), math.inf], np.float32), 1e-6)
