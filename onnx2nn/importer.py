@@ -47,7 +47,10 @@ class Sizes:
         equal = {name: other for name, other in fixed.items() if isinstance(other, str)}
         dynamic = [name for name in names if name not in fixed]
         self.points = 3 if dynamic or needed else 1
-        self.values = {name: (fixed[name],) * self.points for name in names if isinstance(fixed.get(name), int)}
+        self.values: dict[str, tuple[int, ...]] = {}
+        for name, size in fixed.items():
+            if isinstance(size, int):
+                self.values[name] = (size,) * self.points
         self.values |= {name: self.FAMILIES[family](k) for k, name in enumerate(dynamic)}
         for name in equal:
             other = name

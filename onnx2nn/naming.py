@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _SEPARATORS = re.compile(r"[./]|::")
 _ILLEGAL = re.compile(r"\W", re.ASCII)
@@ -45,15 +45,20 @@ def split_path(name: str) -> list[str]:
 
 
 class Names:
-    """Gives out dotted paths in one module tree; no path is given twice, and none runs through another's leaf."""
+    """Gives out dotted paths in one module tree; no path is given twice, and none runs through another's leaf.
 
-    def __init__(self) -> None:
+    Args:
+        taken: names that every module has already, such as `training` and `forward`; a step never gets one.
+    """
+
+    def __init__(self, taken: Collection[str] = ()) -> None:
+        self._taken = frozenset(taken)
         self._leaves: set[str] = set()
         self._containers: set[str] = set()
 
     def claim(self, steps: Sequence[str]) -> str:
         """Returns the path `steps` joined by dots, its last step numbered where it is taken, and marks it as a leaf."""
-        steps = list(steps)
+        steps = [f"{step}_" if step in self._taken else step for step in steps]
         for end in range(1, len(steps)):
             while ".".join(steps[:end]) in self._leaves:
                 steps[end - 1] += "_"

@@ -6,6 +6,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -112,7 +113,11 @@ class Plan:
         self._schema_functions: dict[Any, ir.Function | None] = {}
 
     def find(
-        self, node: ir.Node, version: int, types: Callable[[], Sequence[TypeOf]] | None = None
+        self,
+        node: ir.Node,
+        version: int,
+        types: Callable[[], Sequence[TypeOf]] | None = None,
+        attributes: Mapping[str, ir.Attr] = MappingProxyType({}),
     ) -> Row | ir.Function:
         """Returns the model's own function, the table's row, or the schema's function body for `node`, in this order.
 
@@ -120,6 +125,7 @@ class Plan:
             node: a node of the model, or of a function body.
             version: opset version of its domain.
             types: gives the types of its inputs, which decide some schemas' bodies; by default what the file says.
+            attributes: those of the surrounding function's call, to which the node's may refer.
 
         Raises:
             OperatorError: there is none.
@@ -131,7 +137,8 @@ class Plan:
         row = self.table.find(node.domain, node.op_type, version)
         if row is not None:
             return row
-        function = self._schema_function(node, version, types or (lambda: self._declared_types(node)))
+        known = types or (lambda: self._declared_types(node))
+        function = self._schema_function(node, version, known, attributes)
         if function is not None:
             return function
         raise OperatorError(self._reason(node, version))
@@ -146,38 +153,44 @@ class Plan:
         return [UNKNOWN_TYPE if value is None else self.type_of(value) for value in node.inputs]
 
     def _schema_function(
-        self, node: ir.Node, version: int, types: Callable[[], Sequence[TypeOf]]
+        self,
+        node: ir.Node,
+        version: int,
+        types: Callable[[], Sequence[TypeOf]],
+        outer: Mapping[str, ir.Attr],
     ) -> ir.Function | None:
         schema = schema_of(node.domain, node.op_type, version)
         if schema is None or not (schema.has_function or schema.has_context_dependent_function):
             return None
         known = tuple(types())
-        attributes = str(sorted((name, str(attr.value)) for name, attr in node.attributes.items()))
-        key = (schema.domain, schema.name, schema.since_version, known, len(node.outputs), attributes)
+        call = ir.to_proto(node)
+        for attribute in [a for a in call.attribute if a.ref_attr_name]:
+            referred = outer.get(attribute.ref_attr_name)
+            name = attribute.name
+            call.attribute.remove(attribute)
+            if referred is not None:
+                call.attribute.append(ir.to_proto(ir.Attr(name, referred.type, referred.value)))
+        attributes = str([a.SerializeToString() for a in sorted(call.attribute, key=lambda a: a.name)])
+        key = (schema.domain, schema.name, version, known, len(node.outputs), attributes)
         if key not in self._schema_functions:
-            self._schema_functions[key] = self._expand(schema, node, version, known)
+            self._schema_functions[key] = self._expand(schema, call, version, known)
         return self._schema_functions[key]
 
-    def _expand(self, schema: Any, node: ir.Node, version: int, types: Sequence[TypeOf]) -> ir.Function | None:
+    def _expand(self, schema: Any, call: onnx.NodeProto, version: int, types: Sequence[TypeOf]) -> ir.Function | None:
         if schema.has_function:
-            proto = onnx.FunctionProto()
-            body = (
-                schema.function_body
-                if isinstance(schema.function_body, bytes)
-                else schema.function_body.SerializeToString()
-            )
-            proto.ParseFromString(body)
+            body = schema.get_function_with_opset_version(version)
+            if body is None:
+                return None
+            proto = onnx.FunctionProto.FromString(body if isinstance(body, bytes) else body.SerializeToString())
         else:
             inputs = [_type_proto(known).SerializeToString() for known in types]
-            body = schema.get_context_dependent_function_with_opset_version(
-                version, ir.to_proto(node).SerializeToString(), inputs
-            )
+            body = schema.get_context_dependent_function_with_opset_version(version, call.SerializeToString(), inputs)
             if not body:
                 return None
             proto = onnx.FunctionProto.FromString(body)
         if not proto.opset_import:
-            proto.opset_import.add(domain=node.domain, version=version)
-        proto.name = proto.name or node.op_type
+            proto.opset_import.add(domain=call.domain, version=version)
+        proto.name = proto.name or call.op_type
         _complete(proto, schema)
         function = ir.from_proto(proto)
         assert isinstance(function, ir.Function)

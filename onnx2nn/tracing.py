@@ -428,6 +428,9 @@ class _Known(NamedTuple):
         return max(math.prod(shape) for shape in self.specs.shapes)
 
 
+_TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | frozenset(vars(nn.Module()))
+
+
 class Tracer:
     """Builds one fx graph and the module tree its nodes refer to.
 
@@ -442,7 +445,7 @@ class Tracer:
         self.parent = parent
         self.root = nn.Module()
         self.graph = fx.Graph()
-        self.names = Names()
+        self.names = Names(_TAKEN)
         self.F = Namespace(self)
         self.captured: list[Any] = []
         self.constant_name: Callable[[torch.Tensor, str], tuple[list[str], bool, bool]] = _anonymous
