@@ -371,6 +371,7 @@ def is_traced(value: Any) -> bool:
 _FACTORIES = {torch.zeros, torch.ones, torch.full, torch.arange, torch.empty, torch.eye, torch.tensor, torch.linspace}
 _FACTORIES |= {torch.hann_window, torch.hamming_window, torch.blackman_window, torch.scalar_tensor}
 _RANDOM = {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal}
+_DRAWS = {torch.bernoulli, torch.multinomial, torch.nn.functional.dropout}
 _NOT_TENSORS = {
     torch.finfo,
     torch.iinfo,
@@ -408,7 +409,7 @@ class Namespace:
         def call(*args: Any, **kwargs: Any) -> Any:
             if function in (torch.numel,) and isinstance(args[0], Tensor):
                 return args[0].numel()
-            if is_traced((args, kwargs)) or function in _RANDOM:
+            if is_traced((args, kwargs)) or function in _RANDOM or function in _DRAWS:
                 return tracer.call("call_function", function, args, kwargs)
             if function in _FACTORIES and tracer.infer("call_function", function, args, kwargs).numel > _MAX_FOLDED:
                 return tracer.call("call_function", function, args, kwargs)

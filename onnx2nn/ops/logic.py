@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from onnx2nn.ops.arithmetic import host_binary, host_unary, legacy_broadcast, ordered
-from onnx2nn.table import op
+from onnx2nn.table import Typed, op
+
+
+def _host_equal(A: Any, B: Any) -> Typed:
+    """Compares numbers, or strings, whose comparison is no string."""
+    return Typed(host_binary(lambda a, b: a == b)(A, B), np.dtype(bool))
 
 
 @op("And", 7, host=host_binary(lambda a, b: a and b))
@@ -28,7 +35,7 @@ def not_(F: Any, X: Any) -> Any:
     return ~X
 
 
-@op("Equal", 7, host=host_binary(lambda a, b: a == b))
+@op("Equal", 7, host=_host_equal)
 @ordered
 def equal(F: Any, A: Any, B: Any) -> Any:
     return A == B

@@ -1,0 +1,137 @@
+"""Fourier transforms, windows and mel filters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from onnx2nn.constants import torch_dtype
+from onnx2nn.errors import OperatorError
+from onnx2nn.table import op
+
+
+def _scalar(value: Any) -> Any:
+    """Returns a static input, a number or a list of one, as a number; None stays."""
+    while isinstance(value, list):
+        value = value[0]
+    return value
+
+
+def _widened(F: Any, x: Any) -> Any:
+    """Returns `x` in a type that torch transforms: float16 and bfloat16 are computed in float32."""
+    return x.float() if x.dtype in (F.float16, F.bfloat16) else x
+
+
+def _signal(F: Any, input: Any) -> Any:
+    """Returns a signal whose last dimension holds its real part, or that and its imaginary part, without that one."""
+    x = _widened(F, input)
+    return x[..., 0] if x.shape[-1] == 1 else F.complex(x[..., 0], x[..., 1])
+
+
+def _forward(F: Any, x: Any, length: Any, axis: int, onesided: int) -> Any:
+    """Returns the transform of `x`; `onesided` keeps the frequencies up to half the sampling rate."""
+    if onesided and not x.is_complex():
+        return F.fft.rfft(x, length, axis)
+    spectrum = F.fft.fft(x, length, axis)
+    return spectrum.narrow(axis, 0, spectrum.shape[axis] // 2 + 1) if onesided else spectrum
+
+
+@op("DFT", 20, static=["dft_length", "axis"])
+def dft(F: Any, input: Any, dft_length: Any = None, axis: Any = None, *, inverse: int = 0, onesided: int = 0) -> Any:
+    """The inverse of a one-sided transform is real: its last dimension has size 1."""
+    position = (-2 if axis is None else _scalar(axis)) % input.ndim
+    if position == input.ndim - 1:
+        raise OperatorError("its axis is the last one, which holds the real and the imaginary part.")
+    x, length = _signal(F, input), _scalar(dft_length)
+    if inverse and onesided:
+        return F.fft.irfft(x, length, position).unsqueeze(-1).to(input.dtype)
+    spectrum = F.fft.ifft(x, length, position) if inverse else _forward(F, x, length, position, onesided)
+    return F.view_as_real(spectrum).to(input.dtype)
+
+
+@op("DFT", 17, static=["dft_length"])
+def dft_17(F: Any, input: Any, dft_length: Any = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0) -> Any:
+    return dft(F, input, dft_length, axis, inverse=inverse, onesided=onesided)
+
+
+@op("STFT", 17, static=["frame_step", "frame_length"])
+def stft(
+    F: Any, signal: Any, frame_step: Any, window: Any = None, frame_length: Any = None, *, onesided: int = 1
+) -> Any:
+    """The signal is `(N, length, 1 or 2)`, the result `(N, frames, bins, 2)`; nothing is padded."""
+    length = _scalar(frame_length)
+    if length is None:
+        length = signal.shape[1] if window is None else window.shape[0]
+    if window is not None and window.shape[0] != length:
+        raise OperatorError(f"its window has {window.shape[0]} elements, a frame {length}.")
+    frames = _signal(F, signal).unfold(1, length, _scalar(frame_step))
+    frames = frames if window is None else frames * _widened(F, window)
+    return F.view_as_real(_forward(F, frames, None, 2, onesided)).to(signal.dtype)
+
+
+def _window(make: Any, F: Any, periodic: int, output_datatype: int) -> Any:
+    """Returns what `make` gives, computed in the type asked for where that is wide enough, else in float64."""
+    dtype = torch_dtype(output_datatype)
+    if dtype in (F.float32, F.float64):
+        return make(periodic=bool(periodic), dtype=dtype)
+    return make(periodic=bool(periodic), dtype=F.float64).to(dtype)
+
+
+@op("HannWindow", 17, static=["size"])
+def hann_window(F: Any, size: Any, *, output_datatype: int = 1, periodic: int = 1) -> Any:
+    return _window(lambda **options: F.hann_window(_scalar(size), **options), F, periodic, output_datatype)
+
+
+@op("HammingWindow", 17, static=["size"])
+def hamming_window(F: Any, size: Any, *, output_datatype: int = 1, periodic: int = 1) -> Any:
+    """The coefficients are 25/46 and 21/46, not torch's 0.54 and 0.46."""
+    coefficients = dict(alpha=25 / 46, beta=21 / 46)
+    make = lambda **options: F.hamming_window(_scalar(size), **coefficients, **options)  # noqa: E731
+    return _window(make, F, periodic, output_datatype)
+
+
+@op("BlackmanWindow", 17, static=["size"])
+def blackman_window(F: Any, size: Any, *, output_datatype: int = 1, periodic: int = 1) -> Any:
+    return _window(lambda **options: F.blackman_window(_scalar(size), **options), F, periodic, output_datatype)
+
+
+def _mel(hertz: float) -> float:
+    return 2595 * math.log10(1 + hertz / 700)
+
+
+def _hertz(mel: float) -> float:
+    return 700 * (10 ** (mel / 2595) - 1)
+
+
+@op(
+    "MelWeightMatrix",
+    17,
+    static=["num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz", "upper_edge_hertz"],
+)
+def mel_weight_matrix(
+    F: Any,
+    num_mel_bins: Any,
+    dft_length: Any,
+    sample_rate: Any,
+    lower_edge_hertz: Any,
+    upper_edge_hertz: Any,
+    *,
+    output_datatype: int = 1,
+) -> Any:
+    """Each column is a triangle over the bins of a spectrum: up from one mel frequency to the next, down to the third."""
+    mels, length, rate = (int(_scalar(v)) for v in (num_mel_bins, dft_length, sample_rate))
+    low, high = _mel(_scalar(lower_edge_hertz)), _mel(_scalar(upper_edge_hertz))
+    step = (high - low) / (mels + 2)
+    corners = [math.floor((length + 1) * _hertz(low + step * i) / rate) for i in range(mels + 2)]
+    bins = length // 2 + 1
+    if corners[0] < 0 or corners[-1] > bins:
+        raise OperatorError(f"its mel bands reach beyond the {bins} bins of the spectrum.")
+    matrix = F.zeros(bins, mels, dtype=F.float64)
+    for band, (left, center, right) in enumerate(zip(corners, corners[1:], corners[2:], strict=False)):
+        if left == center:
+            matrix[center, band] = 1
+        else:
+            matrix[left : center + 1, band] = F.arange(center - left + 1, dtype=F.float64) / (center - left)
+        if center < right:
+            matrix[center:right, band] = F.arange(right - center, 0, -1, dtype=F.float64) / (right - center)
+    return matrix.to(torch_dtype(output_datatype))

@@ -1,0 +1,158 @@
+"""Strings: they travel as numpy object arrays of `str`, on the host."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.extras import require
+from onnx2nn.table import op
+
+
+def strings(values: Sequence[str]) -> np.ndarray[Any, Any]:
+    """Returns a 1-D object array of `values`."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = list(values)
+    return array
+
+
+def _map(function: Any, X: Any) -> np.ndarray[Any, Any]:
+    """Returns the object array of what `function` gives for each element of `X`."""
+    return strings([function(item) for item in X.flat]).reshape(X.shape)
+
+
+@op("StringConcat", 20, opaque=True)
+def string_concat(F: Any, X: Any, Y: Any) -> Any:
+    return np.asarray(np.add(X, Y, dtype=object), dtype=object)
+
+
+@op("StringSplit", 20, opaque=True)
+def string_split(F: Any, X: Any, *, delimiter: str | None = None, maxsplit: int | None = None) -> Any:
+    """No delimiter, or an empty one, splits at runs of white space; shorter results are filled up with `""`."""
+    parts = [text.split(delimiter or None, -1 if maxsplit is None else maxsplit) for text in X.flat]
+    counts = [len(items) for items in parts]
+    width = max(counts, default=0)
+    padded = [item for items in parts for item in (*items, *[""] * (width - len(items)))]
+    return strings(padded).reshape((*X.shape, width)), F.tensor(counts, dtype=F.int64).reshape(X.shape)
+
+
+@op("RegexFullMatch", 20, opaque=True)
+def regex_full_match(F: Any, X: Any, *, pattern: str | None = None) -> Any:
+    """The syntax is RE2's, and so is the library: Python's `re` differs and takes exponential time on some patterns."""
+    re2 = require("re2", extra="text", purpose="Matching regular expressions")
+    try:
+        compiled = re2.compile(pattern or "")
+    except re2.error as error:
+        raise OperatorError(f"{pattern!r} is no RE2 pattern: {error}.") from None
+    matches = [compiled.fullmatch(text) is not None for text in X.flat]
+    return F.tensor(matches, dtype=F.bool).reshape(X.shape)
+
+
+_DOTTED = {"i": "İ", "ı": "I"}, {"I": "ı", "İ": "i"}
+"""Upper and lower case of the two kinds of i in Turkish and Azerbaijani."""
+
+
+def _change_case(text: str, action: str, locale: str) -> str:
+    """Returns `text` in upper or lower case, one character for each as in ONNX Runtime (`"ß"` stays)."""
+    if action == "NONE":
+        return text
+    upper = action == "UPPER"
+    special = _DOTTED[not upper] if locale.split("_")[0] in ("tr", "az") else {}
+
+    def changed(character: str) -> str:
+        other = special.get(character) or (character.upper() if upper else character.lower())
+        return other if len(other) == 1 else character
+
+    return "".join(map(changed, text))
+
+
+@op("StringNormalizer", 10, opaque=True)
+def string_normalizer(
+    F: Any,
+    X: Any,
+    *,
+    case_change_action: str = "NONE",
+    is_case_sensitive: int = 0,
+    locale: str | None = None,
+    stopwords: Sequence[str] | None = None,
+) -> Any:
+    """Where every string is a stop word the result is one empty string."""
+    if case_change_action not in ("NONE", "LOWER", "UPPER"):
+        raise OperatorError(f"case_change_action {case_change_action!r} is neither NONE, LOWER nor UPPER.")
+    if X.ndim not in (1, 2) or (X.ndim == 2 and X.shape[0] != 1):
+        raise OperatorError(f"its input has the shape {list(X.shape)}; [C] or [1, C] is needed.")
+    language = locale or "en_US"
+
+    def key(text: str) -> str:
+        return text if is_case_sensitive else _change_case(text, "LOWER", language)
+
+    stops = {key(word) for word in stopwords or ()}
+    kept = [_change_case(text, case_change_action, language) for text in X.flat if not stops or key(text) not in stops]
+    return strings(kept or [""]).reshape((1,) * (X.ndim - 1) + (-1,))
+
+
+@lru_cache(maxsize=64)
+def _grams(
+    pool: tuple[Any, ...], counts: tuple[int, ...], indexes: tuple[int, ...], shortest: int, longest: int
+) -> dict[int, dict[tuple[Any, ...], int]]:
+    """Returns for every length from `shortest` to `longest` the pool's n-grams and the output columns they count in."""
+    tables: dict[int, dict[tuple[Any, ...], int]] = {}
+    column = itertools.count()
+    ends = [*counts[1:], len(pool)]
+    for length, (start, end) in enumerate(zip(counts, ends, strict=True), 1):
+        if not 0 <= start <= end <= len(pool) or (end - start) % length:
+            raise OperatorError(f"ngram_counts {list(counts)} do not divide a pool of {len(pool)} items.")
+        grams = (pool[i : i + length] for i in range(start, end, length))
+        numbered = {gram: next(column) for gram in grams}
+        if shortest <= length <= longest:
+            tables[length] = numbered
+    if next(column) > len(indexes):
+        raise OperatorError("ngram_indexes has fewer entries than the pool has n-grams.")
+    return {length: {gram: indexes[i] for gram, i in table.items()} for length, table in tables.items()}
+
+
+@op("TfIdfVectorizer", 9, opaque=True)
+def tf_idf_vectorizer(
+    F: Any,
+    X: Any,
+    *,
+    max_gram_length: int,
+    max_skip_count: int,
+    min_gram_length: int,
+    mode: str,
+    ngram_counts: Sequence[int],
+    ngram_indexes: Sequence[int],
+    pool_int64s: Sequence[int] | None = None,
+    pool_strings: Sequence[str] | None = None,
+    weights: Sequence[float] | None = None,
+) -> Any:
+    """Counts n-grams whose items lie `1 + skip` apart, for every skip up to `max_skip_count` (0 alone for 1-grams).
+
+    The mode IDF gives the weight of a gram that occurs at all, TFIDF the weight times its count.
+    """
+    if mode not in ("TF", "IDF", "TFIDF"):
+        raise OperatorError(f"mode {mode!r} is neither TF, IDF nor TFIDF.")
+    pool = tuple(pool_strings or pool_int64s or ())
+    tables = _grams(pool, tuple(ngram_counts), tuple(ngram_indexes), min_gram_length, max_gram_length)
+    rows = X.tolist() if X.ndim == 2 else [X.tolist()]
+    columns = max(ngram_indexes, default=-1) + 1
+    counts = np.zeros((len(rows), columns), dtype=np.float32)
+    for row, items in enumerate(rows):
+        hits = [
+            table[gram]
+            for length, table in tables.items()
+            for step in range(1, (1 if length == 1 else max_skip_count + 1) + 1)
+            for gram in zip(*(items[i * step :] for i in range(length)), strict=False)
+            if gram in table
+        ]
+        counts[row] = np.bincount(np.asarray(hits, dtype=np.int64), minlength=columns)
+    if mode != "TF":
+        scale = np.ones(columns, dtype=np.float32)
+        scale[np.asarray(ngram_indexes)] = np.asarray(weights if weights else [1.0] * len(ngram_indexes))
+        counts = (counts > 0) * scale if mode == "IDF" else counts * scale
+    return F.from_numpy(counts.reshape(-1) if X.ndim == 1 else counts)
