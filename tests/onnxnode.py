@@ -17,6 +17,21 @@ class NotExpressible(Exception):
     """The case has no form at this opset."""
 
 
+def revisions(case: Case) -> list[int]:
+    """Returns the opsets to try: the first of each revision of the operator, as far as the case says.
+
+    An operator of which onnx has no schema has one revision, in which the case is used as it stands.
+    """
+    if not has_schema(case):
+        return [1]
+    schemas = [s for s in defs.get_all_schemas_with_history() if s.name == case.operator and s.domain == case.domain]
+    return sorted({s.since_version for s in schemas if case.since <= s.since_version <= case.until and not s.deprecated})
+
+
+def has_schema(case: Case) -> bool:
+    return defs.has(case.operator, case.domain)
+
+
 def schema_at(case: Case, version: int) -> defs.OpSchema:
     try:
         return defs.get_schema(case.operator, version, case.domain)
@@ -84,9 +99,10 @@ def allowed(schema: defs.OpSchema, inputs: Sequence[Any], attributes: dict[str, 
 
 def model_of(case: Case, version: int, dynamic: bool = False) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Returns the case as a model at opset `version`, and its feeds; `dynamic` names every dimension."""
-    schema = schema_at(case, version)
-    inputs, attributes = fit(case, version)
-    allowed(schema, inputs, attributes)
+    inputs, attributes = case.arrays(), dict(case.attributes)
+    if has_schema(case):
+        inputs, attributes = fit(case, version)
+        allowed(schema_at(case, version), inputs, attributes)
     names, infos, initializers, feeds = [], [], [], {}
     for position, value in enumerate(inputs):
         if value is None:
@@ -103,10 +119,10 @@ def model_of(case: Case, version: int, dynamic: bool = False) -> tuple[onnx.Mode
         feeds[name] = value
     while names and not names[-1]:
         names.pop()
-    outputs = [f"out{i}" for i in range(case.outputs)]
+    outputs = ["" if i in case.absent else f"out{i}" for i in range(case.outputs)]
     tensors = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
     node = helper.make_node(case.operator, names, outputs, name="node", domain=case.domain, **tensors)
-    results = [helper.make_empty_tensor_value_info(name) for name in outputs]
+    results = [helper.make_empty_tensor_value_info(name) for name in outputs if name]
     graph = helper.make_graph([node], "case", infos, results, initializers)
     opsets = [helper.make_opsetid(case.domain, version)]
     if case.domain:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.table import op
+from onnx2nn.table import NeedsValues, op
 
 
 def resolve_pads(
@@ -38,6 +38,8 @@ def resolve_pads(
         missing = (k - 1) * dilation + 1 - stride
         total = missing if stride == 1 else 0 if k == 1 else missing + (-size) % stride
         if missing < 0 and stride > 1:
+            if not isinstance(total, int):
+                raise NeedsValues("SAME pads of a kernel smaller than its stride over a dynamic size")
             total = max(total, 0)
         small = total // 2
         begins.append(small if auto_pad == "SAME_UPPER" else total - small)
@@ -124,7 +126,7 @@ def conv_transpose(
 ) -> Any:
     """Pads crop the full result; torch's `padding` and `output_padding` can say so where the end is cropped less.
 
-    As in ONNX Runtime an `output_shape` larger than the full result adds zeros (and the bias) at the end.
+    As in ONNX Runtime SAME_* never makes a result larger than the full one, and no `output_shape` may be larger.
     """
     rank = W.ndim - 2
     if rank not in (1, 2, 3):
@@ -139,8 +141,11 @@ def conv_transpose(
                 total = (X.shape[2 + i] - 1) * strides[i] + extra[i] + spans[i] - list(output_shape)[-rank:][i]
             else:
                 total = extra[i] + spans[i] - strides[i]
-            if total < 0:
-                extra[i], total = extra[i] - total, 0
+            if not isinstance(total, int):
+                raise NeedsValues("the crop of a transposed convolution by a dynamic size")
+            if total < 0 and output_shape:
+                raise OperatorError(f"output_shape={list(output_shape)} is larger than the full result.")
+            total = max(total, 0)
             small = total // 2
             begins[i], ends[i] = (small, total - small) if auto_pad == "SAME_UPPER" else (total - small, small)
     elif pads and auto_pad == "NOTSET":
@@ -148,6 +153,7 @@ def conv_transpose(
     elif auto_pad not in ("NOTSET", "VALID"):
         raise OperatorError(f"auto_pad={auto_pad!r} is none of NOTSET, SAME_UPPER, SAME_LOWER, VALID.")
     function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
+    # torch takes an output_padding below the stride or the dilation; it makes up for a beginning cropped more.
     outputs = [e - end + begin for e, end, begin in zip(extra, ends, begins, strict=True)]
     limits = [max(s, d) for s, d in zip(strides, dilations, strict=True)]
     if all(0 <= o < limit for o, limit in zip(outputs, limits, strict=True)) and all(b >= 0 for b in begins):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.arithmetic import widened
 from onnx2nn.table import op
 
 
@@ -23,6 +24,7 @@ def _factor(value: float, like: Any) -> Any:
 
 
 @op("MatMul", 1)
+@widened
 def matmul(F: Any, A: Any, B: Any) -> Any:
     if _is_weight(B, A):
         return F.nn.functional.linear(A, B.T)
@@ -30,6 +32,7 @@ def matmul(F: Any, A: Any, B: Any) -> Any:
 
 
 @op("Gemm", 11)
+@widened
 def gemm(
     F: Any,
     A: Any,

@@ -8,7 +8,7 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.conv import is_zero, pad_spatial, resolve_pads
-from onnx2nn.table import op
+from onnx2nn.table import NeedsValues, op
 
 
 class Windows:
@@ -61,6 +61,8 @@ class Windows:
             span, stride = (self.kernel[i] - 1) * self.dilations[i] + 1, self.strides[i]
             last = (size + self.begins[i] + self.ends[i] - span + stride - 1) // stride
             if self.ends[i] + stride > span:
+                if not isinstance(size, int):
+                    raise NeedsValues("whether a last window is left out over a dynamic size")
                 last = min(last, (size + self.begins[i] - 1) // stride)
             result.append(last * stride + span - size - self.begins[i])
         return result

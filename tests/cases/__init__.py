@@ -26,7 +26,8 @@ class Case:
         inputs: arrays, makers of arrays, or None for an absent optional input.
         attributes: in the newest revision's form.
         domain: operator domain.
-        outputs: how many outputs are asked for.
+        outputs: how many outputs the node has.
+        absent: positions of outputs that it leaves out.
         since: the first opset in which the operator has this case; earlier revisions are not tried.
         until: the last one.
         constant: positions of inputs that are initializers rather than graph inputs.
@@ -39,6 +40,7 @@ class Case:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     domain: str = ""
     outputs: int = 1
+    absent: tuple[int, ...] = ()
     since: int = 1
     until: int = 1 << 30
     constant: tuple[int, ...] = ()

@@ -1,0 +1,434 @@
+"""Images: resizing, sampling, decoding, and the selection of boxes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.table import NeedsValues, op
+
+
+class Axis(NamedTuple):
+    """How one axis is resized.
+
+    Attributes:
+        index: the axis.
+        size, output: its size before and after, an int or a dynamic size.
+        scale: output / input as the node gives it.
+        given: whether the scale is more than output / input: the node gives it, or the policy on the aspect ratio.
+        start, end: the region of interest along the axis, as fractions.
+    """
+
+    index: int
+    size: Any
+    output: Any
+    scale: Any
+    given: bool
+    start: float
+    end: float
+
+    @property
+    def static(self) -> bool:
+        return isinstance(self.size, int) and isinstance(self.output, int)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the axis stays as it is whatever the coordinate transformation (but for a region of interest)."""
+        if not self.given and not self.static:
+            return self.size is self.output
+        return isinstance(self.scale, (int, float)) and self.scale == 1
+
+
+class Method(NamedTuple):
+    """The attributes of Resize that say how values are found."""
+
+    mode: str
+    transformation: str
+    nearest: str
+    antialias: int
+    exclude_outside: int
+    cubic_coeff_a: float
+    extrapolation_value: float
+
+
+def _number(value: Any) -> Any:
+    """Returns a float32 scale as the shortest decimal that means it, and a whole one as it is."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
+def _scaled(size: Any, scale: Any) -> Any:
+    """Returns floor(size * scale) as ONNX Runtime rounds it: in float32."""
+    if isinstance(size, int) and isinstance(scale, (int, float)):
+        return int(np.float32(size) * np.float32(scale))
+    if isinstance(scale, (int, float)) and scale == int(scale):
+        return size * int(scale)
+    if isinstance(scale, float) and not _floors_alike(scale):
+        raise NeedsValues("the product of a dynamic size and a scale that float32 rounds differently")
+    return math.floor(size * scale)
+
+
+def _floors_alike(scale: float) -> bool:
+    """Whether floor(size * scale) is the same in Python's and in float32 numbers for sizes up to 65536."""
+    sizes = np.arange(1 << 16)
+    return bool(np.all(np.floor(sizes * scale) == np.floor(sizes.astype(np.float32) * np.float32(scale))))
+
+
+def _axes_of(
+    X: Any,
+    roi: Sequence[float] | None,
+    scales: Sequence[Any] | None,
+    sizes: Sequence[Any] | None,
+    axes: Sequence[int] | None,
+    policy: str,
+) -> list[Axis]:
+    """Returns the axes that the node names, with their output sizes.
+
+    Raises:
+        OperatorError: scales and sizes do not fit the axes, or are both or neither given.
+    """
+    indices = [axis % X.ndim for axis in axes] if axes else list(range(X.ndim))
+    if bool(scales) == bool(sizes):
+        raise OperatorError("exactly one of scales and sizes has to be given.")
+    given = list(scales or sizes or [])
+    if len(given) != len(indices):
+        raise OperatorError(f"{len(given)} scales or sizes for {len(indices)} axes.")
+    roi = list(roi or [0.0] * len(indices) + [1.0] * len(indices))
+    inputs = [X.shape[index] for index in indices]
+    if scales:
+        factors = [_number(scale) for scale in given]
+        outputs = [_scaled(size, factor) for size, factor in zip(inputs, factors, strict=True)]
+    elif policy == "stretch":
+        outputs = given
+        factors = [output / size for output, size in zip(outputs, inputs, strict=True)]
+    elif policy in ("not_larger", "not_smaller"):
+        if not all(isinstance(n, int) for n in (*given, *inputs)):
+            raise NeedsValues("keep_aspect_ratio_policy over dynamic sizes")
+        ratios = [output / size for output, size in zip(given, inputs, strict=True)]
+        factors = [min(ratios) if policy == "not_larger" else max(ratios)] * len(indices)
+        outputs = [math.floor(size * factor + 0.5) for size, factor in zip(inputs, factors, strict=True)]
+    else:
+        raise OperatorError(f"keep_aspect_ratio_policy={policy!r} is none of stretch, not_larger, not_smaller.")
+    columns = zip(indices, inputs, outputs, factors, roi[: len(indices)], roi[len(indices) :], strict=True)
+    given_scale = bool(scales) or policy != "stretch"
+    return [Axis(i, size, out, factor, given_scale, lo, hi) for i, size, out, factor, lo, hi in columns]
+
+
+def _coordinates(F: Any, axis: Axis, transformation: str) -> Any:
+    """Returns where each output element lies in the input, float32, computed as ONNX Runtime does."""
+    x = F.arange(axis.output, dtype=F.float32)
+    if transformation == "half_pixel" or transformation == "half_pixel_symmetric":
+        x = (x + 0.5) / axis.scale
+        return x - 0.5 if transformation == "half_pixel" else x + _centre(axis) - 0.5
+    if transformation == "pytorch_half_pixel":
+        return (x + 0.5) / axis.scale - 0.5 if axis.output > 1 else F.zeros_like(x)
+    if transformation == "align_corners":
+        length = axis.size * axis.scale if axis.given and not _is_whole(axis) else axis.output
+        return x * (axis.size - 1) / (length - 1) if axis.output > 1 else F.zeros_like(x)
+    if transformation == "asymmetric":
+        return x / axis.scale
+    if transformation == "tf_half_pixel_for_nn":
+        return (x + 0.5) / axis.scale
+    if transformation == "tf_crop_and_resize":
+        if axis.output > 1:
+            step = (axis.end - axis.start) * (axis.size - 1) / (axis.output - 1)
+            return x * step + axis.start * (axis.size - 1)
+        return F.zeros_like(x) + 0.5 * (axis.start + axis.end) * (axis.size - 1)
+    raise OperatorError(f"coordinate_transformation_mode={transformation!r} is none of the standard's.")
+
+
+def _centre(axis: Axis) -> Any:
+    """Returns by how much half_pixel_symmetric moves the coordinates, so that both images have the same centre."""
+    if not axis.given or _is_whole(axis):
+        return 0.0
+    if not axis.static:
+        raise NeedsValues("half_pixel_symmetric over a dynamic size")
+    scale, half = np.float32(axis.scale), np.float32(axis.size / 2)  # in float32, as ONNX Runtime
+    return float(half * (np.float32(1) - np.float32(axis.output) / (np.float32(axis.size) * scale)))
+
+
+def _nearest(F: Any, x: Any, axis: Axis, mode: str) -> Any:
+    """Returns the index of the input element that stands for each coordinate."""
+    if mode == "round_prefer_floor":
+        x = F.ceil(x - 0.5)
+    elif mode == "round_prefer_ceil":
+        x = F.where(x - F.floor(x) >= 0.5, F.ceil(x), F.floor(x))
+    elif mode == "floor":
+        x = F.floor(x)
+    elif mode == "ceil":
+        x = F.ceil(x)
+    elif mode == "truncated":
+        down = isinstance(axis.scale, (int, float)) and axis.scale < 1
+        x = F.ceil(x) if down else F.floor(x)
+    else:
+        raise OperatorError(f"nearest_mode={mode!r} is none of the standard's.")
+    return x.to(F.int64).clamp(0, axis.size - 1)
+
+
+def _taps(F: Any, x: Any, axis: Axis, method: Method) -> tuple[Any, Any]:
+    """Returns the input indices and weights that make up each output element, both (taps, outputs)."""
+    reach = 1 if method.mode == "linear" else 2
+    scale = min(axis.scale, 1.0) if method.antialias else 1.0
+    if not isinstance(scale, (int, float)):
+        raise NeedsValues("antialias over dynamic sizes")
+    first = math.floor(-reach / scale) + 1
+    floor = F.floor(x)
+    offsets = F.arange(first, 2 - first, dtype=F.float32).reshape(-1, 1)
+    distance = ((offsets - (x - floor)) * scale).abs()
+    if method.mode == "linear":
+        weights = (1 - distance).clamp(min=0)
+    else:
+        weights = _cubic(F, distance, method.cubic_coeff_a)
+    indices = offsets + floor
+    if method.exclude_outside:
+        weights = F.where((indices >= 0) & (indices < axis.size), weights, 0.0)
+    if method.exclude_outside or method.antialias:
+        weights = weights / weights.sum(0, keepdim=True)
+    return indices.to(F.int64).clamp(0, axis.size - 1), weights
+
+
+def _cubic(F: Any, d: Any, a: float) -> Any:
+    """Returns Keys's cubic convolution kernel at distances `d`."""
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return F.where(d <= 1, near, F.where(d < 2, far, 0.0))
+
+
+def _along(X: Any, axis: Axis, vector: Any) -> Any:
+    """Returns a vector over the axis in a shape that broadcasts to `X`."""
+    return vector.reshape([-1] + [1] * (X.ndim - 1 - axis.index))
+
+
+def _resize_axis(F: Any, X: Any, axis: Axis, method: Method) -> Any:
+    """Resizes one axis by gathering."""
+    x = _coordinates(F, axis, method.transformation)
+    if method.mode == "nearest":
+        return X.index_select(axis.index, _nearest(F, x, axis, method.nearest))
+    indices, weights = _taps(F, x, axis, method)
+    total = None
+    for index, weight in zip(indices.unbind(0), weights.unbind(0), strict=True):
+        part = X.index_select(axis.index, index) * _along(X, axis, weight)
+        total = part if total is None else total + part
+    return total
+
+
+def _extrapolate(F: Any, X: Any, axes: Sequence[Axis], value: float) -> Any:
+    """Replaces what tf_crop_and_resize takes from beyond the input."""
+    for axis in axes:
+        x = _coordinates(F, axis, "tf_crop_and_resize")
+        X = F.where(_along(X, axis, (x >= 0) & (x <= axis.size - 1)), X, value)
+    return X
+
+
+def _interpolated(F: Any, X: Any, axes: Sequence[Axis], method: Method) -> Any:
+    """Returns what torch's own interpolate gives where it means exactly the same, else None."""
+    spatial = [axis for axis in axes if axis.index >= 2]
+    if len(spatial) != X.ndim - 2 or not all(axis.kept for axis in axes if axis.index < 2):
+        return None
+    if X.ndim not in (3, 4, 5) or not X.is_floating_point() or method.exclude_outside:
+        return None
+    spatial.sort(key=lambda axis: axis.index)
+    size = _interpolate_size(spatial)
+    if size is None:
+        return None
+    if method.mode == "nearest":
+        for mode in ("nearest", "nearest-exact"):
+            if all(_same_nearest(F, axis, method, mode) for axis in spatial):
+                return F.nn.functional.interpolate(X, **size, mode=mode)
+        return None
+    if method.antialias or method.mode == "cubic" and (X.ndim != 4 or method.cubic_coeff_a != -0.75):
+        return None
+    mode = "bicubic" if method.mode == "cubic" else ("linear", "bilinear", "trilinear")[X.ndim - 3]
+    whole = all(not axis.given or _is_whole(axis) for axis in spatial)
+    exact = {
+        "align_corners": whole,
+        "half_pixel": True,
+        "half_pixel_symmetric": whole,
+        "pytorch_half_pixel": method.transformation == "pytorch_half_pixel" and all(a.output > 1 for a in spatial),
+    }
+    if not exact.get(method.transformation, False):
+        return None
+    align = method.transformation == "align_corners"
+    return F.nn.functional.interpolate(X, **size, mode=mode, align_corners=align)
+
+
+def _is_whole(axis: Axis) -> bool:
+    """Whether input size times scale is a whole number for certain."""
+    return axis.scale == int(axis.scale) or axis.static and axis.size * axis.scale == axis.output
+
+
+def _interpolate_size(axes: Sequence[Axis]) -> dict[str, Any] | None:
+    """Returns `size` or `scale_factor` for torch's interpolate, None where it would find another output size."""
+    if not axes[0].given:
+        return {"size": tuple(axis.output for axis in axes)}
+    factors = [float(axis.scale) if isinstance(axis.scale, (int, float)) else None for axis in axes]
+    if None in factors:
+        return None
+    for axis, factor in zip(axes, factors, strict=True):
+        if (
+            axis.static
+            and math.floor(axis.size * factor) != axis.output
+            or not axis.static
+            and not _floors_alike(factor)
+        ):
+            return None
+    return {"scale_factor": factors[0] if len(set(factors)) == 1 else tuple(factors)}
+
+
+def _same_nearest(F: Any, axis: Axis, method: Method, mode: str) -> bool:
+    """Whether torch's nearest mode takes the same elements as ONNX Runtime.
+
+    Static sizes are tried out. Under a given scale an index does not depend on the size: the first 16384 are tried.
+    Where a size is dynamic and no scale given only the rounding of output / input can differ, in which either side
+    misses the exact index for some sizes.
+    """
+    if not axis.static and not axis.given:
+        kind = (method.transformation, method.nearest, mode)
+        return kind in (("asymmetric", "floor", "nearest"), ("half_pixel", "round_prefer_ceil", "nearest-exact"))
+    if not axis.static:
+        axis = axis._replace(size=1 << 24, output=1 << 14)
+    scale = np.float32(1 / axis.scale) if axis.given else np.float32(axis.size) / np.float32(axis.output)
+    x = np.arange(axis.output, dtype=np.float32) + np.float32(0 if mode == "nearest" else 0.5)
+    theirs = F.tensor(np.minimum(np.floor(x * scale), axis.size - 1).astype(np.int64).tolist())
+    return bool((_nearest(F, _coordinates(F, axis, method.transformation), axis, method.nearest) == theirs).all())
+
+
+@op("Resize", 18, static=["roi", "scales", "sizes"])
+def resize(
+    F: Any,
+    X: Any,
+    roi: Sequence[float] | None = None,
+    scales: Sequence[Any] | None = None,
+    sizes: Sequence[Any] | None = None,
+    *,
+    antialias: int = 0,
+    axes: Sequence[int] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Any:
+    """Torch's interpolate where it means exactly the same, else one gathering an axis (ONNX Resize-19).
+
+    Coordinates are float32 and rounded as ONNX Runtime rounds them; it differs from the standard's test data, which hold
+    here, in align_corners with scales that give no whole size: there the length is input * scale, unrounded. With pytorch_half_pixel a dynamic output size is
+    taken to be more than 1. Integers are interpolated in float32 and truncated.
+    """
+    if mode not in ("nearest", "linear", "cubic"):
+        raise OperatorError(f"mode={mode!r} is none of nearest, linear, cubic.")
+    method = Method(
+        mode,
+        coordinate_transformation_mode,
+        nearest_mode,
+        antialias,
+        exclude_outside,
+        cubic_coeff_a,
+        extrapolation_value,
+    )
+    resized = _axes_of(X, roi, scales, sizes, axes, keep_aspect_ratio_policy)
+    crop = coordinate_transformation_mode == "tf_crop_and_resize"
+    if not crop:
+        Y = _interpolated(F, X, resized, method)
+        if Y is not None:
+            return Y
+    changed = [a for a in resized if not a.kept or crop and (a.start, a.end) != (0, 1)]
+    dtype = X.dtype
+    if mode != "nearest" and dtype not in (F.float32, F.float64):
+        X = X.to(F.float32)
+    for axis in changed:
+        X = _resize_axis(F, X, axis, method)
+    if crop:
+        X = _extrapolate(F, X, changed, extrapolation_value)
+    return X.to(dtype) if X.dtype != dtype else X
+
+
+@op("Resize", 13, static=["roi", "scales", "sizes"])
+def resize_13(
+    F: Any,
+    X: Any,
+    roi: Sequence[float] | None = None,
+    scales: Sequence[Any] | None = None,
+    sizes: Sequence[Any] | None = None,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Any:
+    return resize(
+        F,
+        X,
+        roi,
+        scales,
+        sizes,
+        coordinate_transformation_mode=coordinate_transformation_mode,
+        cubic_coeff_a=cubic_coeff_a,
+        exclude_outside=exclude_outside,
+        extrapolation_value=extrapolation_value,
+        mode=mode,
+        nearest_mode=nearest_mode,
+    )
+
+
+@op("Resize", 11, static=["roi", "scales", "sizes"])
+def resize_11(
+    F: Any,
+    X: Any,
+    roi: Sequence[float],
+    scales: Sequence[Any],
+    sizes: Sequence[Any] | None = None,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Any:
+    """An empty tensor stands for what is not given."""
+    return resize(
+        F,
+        X,
+        roi,
+        scales,
+        sizes,
+        coordinate_transformation_mode=coordinate_transformation_mode,
+        cubic_coeff_a=cubic_coeff_a,
+        exclude_outside=exclude_outside,
+        extrapolation_value=extrapolation_value,
+        mode=mode,
+        nearest_mode=nearest_mode,
+    )
+
+
+@op("Resize", 10, static=["scales"])
+def resize_10(F: Any, X: Any, scales: Sequence[Any], *, mode: str = "nearest") -> Any:
+    """Coordinates are index / scale; the nearest one is the ceiling when shrinking, the floor when growing.
+
+    The text leaves that open; ONNX Runtime does it so.
+    """
+    mode = "linear" if mode == "bilinear" else mode
+    return resize(F, X, None, scales, coordinate_transformation_mode="asymmetric", mode=mode, nearest_mode="truncated")
+
+
+@op("Upsample", 9, static=["scales"])
+def upsample(F: Any, X: Any, scales: Sequence[Any], *, mode: str = "nearest") -> Any:
+    return resize_10(F, X, scales, mode=mode)
+
+
+@op("Upsample", 7)
+def upsample_7(F: Any, X: Any, *, mode: str = "nearest", scales: Sequence[float]) -> Any:
+    return upsample(F, X, list(scales), mode=mode)
+
+
+@op("Upsample", 1)
+def upsample_1(F: Any, X: Any, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Any:
+    return upsample(F, X, [1.0, 1.0, height_scale, width_scale], mode=mode)
