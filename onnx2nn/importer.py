@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import operator
@@ -17,6 +18,7 @@ from torch import fx
 from onnx2nn import functional, regions
 from onnx2nn.constants import Constant, Host, onnx_type, torch_dtype
 from onnx2nn.errors import ModelFileError, OperatorError, Problem, UnsupportedModelError
+from onnx2nn.inputs import InputSpec, input_specs
 from onnx2nn.layers import Layer
 from onnx2nn.naming import identifier, split_path
 from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf
@@ -262,8 +264,15 @@ class _Import:
             "inputs": [value.name for value in graph.inputs],
             "outputs": [value.name for value in graph.outputs],
             "fixed": dict(fixed),
+            "signature": [self._signature(spec, fixed) for spec in input_specs(self.model)],
         }
         return module.eval()
+
+    def _signature(self, spec: InputSpec, fixed: Mapping[str, int | str]) -> dict[str, Any]:
+        """Returns an input as the module takes it, in plain Python values, which pickle anywhere."""
+        dims = self.inputs[spec.name]
+        shape = None if dims is None else tuple(fixed.get(d, d) if isinstance(d, str) else d for d in dims)
+        return {**dataclasses.asdict(spec), "dtype": spec.dtype and spec.dtype.name, "shape": shape}
 
     def _guard(
         self, tracer: Tracer, tensor: Any, dims: Sequence[int | str] | None, fixed: Mapping[str, int | str]
@@ -339,12 +348,18 @@ class Walk:
             results = self.run_node(node)
             for value, result in zip(node.outputs, results, strict=False):
                 self.scope[value] = result
+                self._mark(value, result)
             for used in node.inputs:
                 if used is not None and used not in keep:
                     remaining[used] -= 1
                     if not remaining[used] and not _used_inside(used, self.graph):
                         self.scope.discard(used)
         return [self.as_output(self.scope[value]) for value in self.graph.outputs]
+
+    def _mark(self, value: ir.Value, result: Any) -> None:
+        """Notes on the fx node that computes `result` which value of the file it is; one node may be several values."""
+        if isinstance(result, (Tensor, Opaque)) and result.tracer is self.tracer and value.name:
+            result.node.meta["onnx_outputs"] = (*result.node.meta.get("onnx_outputs", ()), value.name)
 
     def as_output(self, value: Any) -> Any:
         """Returns a value in the form in which a graph gives it out."""
@@ -439,6 +454,9 @@ class Walk:
                 result.append(value.numpy().tolist())
             else:
                 raise TraceError(f"input {name} is computed from data")
+        if is_traced([value for value in result if not isinstance(value, Tensor)]):
+            # A method of a real tensor takes no symbolic number: the constants become values of the traced program.
+            return [self.tracer.attribute(v) if isinstance(v, torch.Tensor) else v for v in result]
         return result
 
     def tensor(self, value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -48,6 +49,23 @@ def input_specs(model: ir.Model) -> list[InputSpec]:
     """List the inputs that a caller must give, in the graph's order: initializers that stand there too are left out."""
     initializers = model.graph.initializers
     return [_spec(value) for value in model.graph.inputs if value.name not in initializers]
+
+
+def specs_of(module: Any) -> list[InputSpec]:
+    """List the inputs of an imported module, as `input_specs` does those of its file.
+
+    Sizes that `input_shapes` fixed or opened at import are as they were chosen there.
+
+    Raises:
+        InputError: the module does not come from `onnx2nn.load`.
+    """
+    signature = getattr(module, "meta", {}).get("onnx2nn", {}).get("signature")
+    if signature is None:
+        raise InputError("the module has no record of its ONNX file's inputs: it is not one that onnx2nn.load gave")
+    return [
+        InputSpec(**{**spec, "dtype": None if spec["dtype"] is None else ir.DataType[spec["dtype"]]})
+        for spec in signature
+    ]
 
 
 def _spec(value: ir.Value) -> InputSpec:
