@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from oneflow_bridge.namespace.tensor import (
     _constant,
     as_tensor,
     broadcast_shapes,
+    constant,
     convert,
     expanded,
     known,
@@ -210,9 +212,25 @@ def _no_uint64(dtype: DType, what: str, *operands: Any) -> None:
             )
 
 
+def _of_nothing(function: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+    """Give empty operands their empty result: OneFlow broadcasts them to shapes that are not empty."""
+
+    @functools.wraps(function)
+    def guarded(x: Any, y: Any) -> Tensor:
+        shapes = [v.shape for v in (x, y) if isinstance(v, Tensor)]
+        if not any(0 in shape for shape in shapes):
+            return function(x, y)
+        like = x if isinstance(x, Tensor) else y
+        ones = (constant((1,), 1, v.dtype, like.device) if isinstance(v, Tensor) else v for v in (x, y))
+        return constant(broadcast_shapes(*shapes), 0, function(*ones).dtype, like.device)
+
+    return guarded
+
+
 def _binary(kernel: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Tensor]:
     """A function of two operands whose result has their common type; bools become integers for the kernel."""
 
+    @_of_nothing
     def function(x: Any, y: Any) -> Tensor:
         dtype = result_type(x, y)
         inside = dtypes.int64 if dtype is dtypes.bool_ else dtype
@@ -246,6 +264,7 @@ def rsub(x: Any, y: Any, *, alpha: Any = 1) -> Tensor:
     return sub(y, x, alpha=alpha)
 
 
+@_of_nothing
 def true_divide(x: Any, y: Any) -> Tensor:
     """x / y in floating point."""
     dtype = result_type(x, y)
@@ -327,6 +346,7 @@ def _tensor_operand(x: Any, dtype: DType, like: Tensor) -> Any:
     return value if isinstance(x, Tensor) else _constant((), value, dtype.compute, like.device)
 
 
+@_of_nothing
 def floor_divide(x: Any, y: Any) -> Tensor:
     """x / y rounded down; OneFlow's own truncates integers."""
     dtype = result_type(x, y)
@@ -349,6 +369,7 @@ def _float_floor_divide(a: Any, b: Any, dtype: DType, like: Tensor) -> Tensor:
     return store(flow.where(b == 0, quotient, flow.where(exact == 0, quotient * 0, floored)), dtype)
 
 
+@_of_nothing
 def fmod(x: Any, y: Any) -> Tensor:
     """The remainder with the sign of x."""
     dtype = result_type(x, y)
@@ -359,6 +380,7 @@ def fmod(x: Any, y: Any) -> Tensor:
     return store(a - quotient * b, dtype)
 
 
+@_of_nothing
 def remainder(x: Any, y: Any) -> Tensor:
     """The remainder with the sign of y; OneFlow's `%` has that of x."""
     dtype = result_type(x, y)
@@ -372,6 +394,7 @@ def remainder(x: Any, y: Any) -> Tensor:
     return store(flow.where(_other_sign(rest, divisor), rest + divisor, rest), dtype)
 
 
+@_of_nothing
 def pow(x: Any, y: Any) -> Tensor:
     """x ** y; integers by repeated multiplication, exact where OneFlow's goes through floating point."""
     dtype = result_type(x, y)
@@ -413,6 +436,7 @@ def float_power(x: Any, y: Any) -> Tensor:
     return pow(*(convert(v, dtypes.float64) if isinstance(v, Tensor) else float(v) for v in (x, y)))
 
 
+@_of_nothing
 def atan2(x: Tensor, y: Tensor) -> Tensor:
     """The angle of (y, x)."""
     dtype = result_type(x, y)
@@ -456,6 +480,7 @@ def _same_shape(x: Any, y: Any, dtype: DType) -> tuple[Any, Any]:
 def _extremum(kernel: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Tensor]:
     """maximum and minimum: OneFlow loses a NaN of the first operand, torch keeps every NaN."""
 
+    @_of_nothing
     def function(x: Any, y: Any) -> Tensor:
         dtype = result_type(x, y)
         _no_uint64(dtype, "comparison", x, y)
@@ -534,6 +559,7 @@ def clamp_max(x: Tensor, max: Any) -> Tensor:
 
 
 def _comparison(kernel: Callable[[Any, Any], Any], ordered: bool) -> Callable[[Any, Any], Tensor]:
+    @_of_nothing
     def function(x: Any, y: Any) -> Tensor:
         dtype = result_type(x, y)
         inside = dtypes.int64 if not dtype.is_floating_point else dtype
@@ -570,16 +596,19 @@ def _truth(x: Any, like: Any) -> Any:
     return widened(convert(as_tensor(x, like), dtypes.bool_))
 
 
+@_of_nothing
 def logical_and(x: Any, y: Any) -> Tensor:
     """Both non-zero."""
     return Tensor(flow.logical_and(_truth(x, y), _truth(y, x)))
 
 
+@_of_nothing
 def logical_or(x: Any, y: Any) -> Tensor:
     """One non-zero."""
     return Tensor(flow.logical_or(_truth(x, y), _truth(y, x)))
 
 
+@_of_nothing
 def logical_xor(x: Any, y: Any) -> Tensor:
     """Exactly one non-zero."""
     return Tensor(flow.logical_xor(_truth(x, y), _truth(y, x)))
@@ -597,6 +626,9 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
     """
     dtype = result_type(x, y)
     chosen = [_tensor_operand(v, dtype, condition) for v in (x, y)]
+    shape = broadcast_shapes(condition.shape, *(v.shape for v in chosen))
+    if 0 in shape:
+        return constant(shape, 0, dtype, condition.device)
     return store(flow.where(_truth(condition, condition), *chosen), dtype)
 
 
@@ -666,6 +698,7 @@ def isclose(x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_
 def _bitwise(of_bools: Callable[[Any, Any], Any], of_bits: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Tensor]:
     """Bit operations: OneFlow's `& | ^` are logical and it has no bitwise kernels, so integers are taken apart."""
 
+    @_of_nothing
     def function(x: Any, y: Any) -> Tensor:
         dtype = result_type(x, y)
         if dtype is dtypes.bool_:

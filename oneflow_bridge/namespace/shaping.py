@@ -224,7 +224,7 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
 
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     """`length` elements of a dim from `start`."""
-    place, start = axis(dim, x.ndim), int(start)
+    place, start, length = axis(dim, x.ndim), int(start), int(length)  # numpy integers end the process
     start = start + x.shape[place] if start < 0 else start
     if not 0 <= start <= start + length <= x.shape[place]:
         raise OperatorError(f"Elements {start} to {start + length} of a dim of size {x.shape[place]}.")
@@ -357,6 +357,8 @@ def _zero_padded(x: Tensor, before: int, after: int) -> Tensor:
 
 
 def _triangle(x: Tensor, diagonal: int, lower: bool) -> Tensor:
+    if not x.numel():
+        return x
     rows_, columns = (arange(x.shape[d], device=x.device).value for d in (-2, -1))
     distance = columns.unsqueeze(0) - rows_.unsqueeze(1)
     keep = distance <= diagonal if lower else distance >= diagonal

@@ -150,7 +150,8 @@ class Tensor:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        return f"Tensor(shape={tuple(self.shape)}, dtype={self.dtype}, {self.value!r})"
+        shown = f", {self.value!r}" if self.numel() else ""  # OneFlow ends the process on empty ones
+        return f"Tensor(shape={tuple(self.shape)}, dtype={self.dtype}{shown})"
 
 
 def wrap(value: Any) -> Any:
@@ -333,14 +334,15 @@ def axis(dim: int, ndim: int) -> int:
     """
     if not -max(ndim, 1) <= dim < max(ndim, 1):
         raise OperatorError(f"Dim {dim} of a tensor of rank {ndim}.")
-    return dim % max(ndim, 1)
+    return int(dim) % max(ndim, 1)
 
 
 def axes(dim: Any, ndim: int) -> tuple[int, ...]:
     """The dims named by None (all), an int or a sequence, counted from the front."""
     if dim is None:
         return tuple(range(ndim))
-    return tuple(axis(d, ndim) for d in ((dim,) if isinstance(dim, int) else dim))
+    dims = (dim,) if isinstance(dim, (int, np.integer)) else dim
+    return tuple(axis(int(d), ndim) for d in dims)
 
 
 def ints(arguments: Any) -> tuple[int, ...]:

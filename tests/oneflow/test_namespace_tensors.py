@@ -272,6 +272,34 @@ def test_reductions_of_nothing():
             function(x, 1)
 
 
+def test_nothing_survives_elementwise():
+    x, y = F.zeros(0, 3), F.ones(1, 3)
+    for result in (
+        x + y,
+        x * 2,
+        x // y,
+        x % y,
+        F.maximum(x, y),
+        F.where(x > y, x, y),
+        F.clamp(x, 0, 1),
+        x.tril(),
+        x.exp(),
+    ):
+        assert tuple(result.shape) == (0, 3)
+    integers = F.zeros(0, 3, dtype=F.int64)
+    for result in (integers // 2, integers & 3, integers**2, integers % F.ones(1, 3, dtype=F.int64)):
+        assert tuple(result.shape) == (0, 3)
+
+
+def test_numpy_integers_as_sizes():
+    x = F.from_numpy(np.arange(12).reshape(3, 4))
+    n = np.int64(2)
+    same(x.narrow(1, n - 1, n), np.arange(12).reshape(3, 4)[:, 1:3])
+    same(x[n - 1 : n], np.arange(12).reshape(3, 4)[1:2])
+    same(x.reshape(n, n * 3), np.arange(12).reshape(2, 6))
+    same(F.topk(x, n, 1).values, np.array([[3, 2], [7, 6], [11, 10]]))
+
+
 def test_scalars_survive():
     x = F.tensor(5.0)
     assert F.argmax(x).item() == 0
