@@ -147,6 +147,16 @@ def _arithmetic(name: str) -> None:
     setattr(Dim, f"__r{name}__", reflected)
 
 
+def _fraction(args: tuple[Any, ...]) -> tuple[Dim, int, int] | None:
+    """Returns a whole symbolic number and the fraction it is multiplied with, None where the product is not such."""
+    for number, factor in (args, args[::-1]):
+        if isinstance(number, Dim) and isinstance(factor, float) and isinstance(number.values[0], int):
+            numerator, denominator = factor.as_integer_ratio()
+            if 1 < denominator <= 1024:
+                return number, numerator, denominator
+    return None
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (Dim, int, float, np.number, np.bool_))
 
@@ -515,6 +525,9 @@ class Tracer:
             whole = all(isinstance(item, int) for column in columns for item in column)
             if function is operator.truediv and whole and all(item > 0 for item in columns[1]):
                 number.quotient = (args[0], args[1])
+            if function is operator.mul and (fraction := _fraction(args)) is not None:
+                factor, numerator, denominator = fraction
+                number.quotient = (self.number(operator.mul, factor, numerator), denominator)
             self._numbers[key] = number
         return self._numbers[key]
 
@@ -544,7 +557,10 @@ class Tracer:
         specs = self.infer(kind, target, args, kwargs).specs
         layer = layer_for(target, args, kwargs) if kind == "call_function" else None
         if layer is not None:
-            return self.wrap(self.record("call_module", self._add_layer(layer), layer.inputs), specs)
+            node = self.record("call_module", self._add_layer(layer), layer.inputs)
+            if layer.structure is None:
+                return self.wrap(node, specs)
+            return tuple(_leaves(self.wrap(node, _arranged(specs, layer.structure))))
         if (target in _FACTORIES or target in _RANDOM) and "device" not in kwargs and self._reference is not None:
             kwargs = {**kwargs, "device": self._reference.device}
         return self.wrap(self.record(kind, target, args, kwargs), specs)
@@ -635,7 +651,10 @@ class Tracer:
         if known is None:
             rule = RULES.get(target)
             specs = rule(args, kwargs) if rule is not None else None
-            known = _Known(Spec(*specs) if specs is not None else self._run(target, args, kwargs))
+            if specs is None:
+                known = _Known(self._run(target, args, kwargs))
+            else:
+                known = _Known(tuple(Spec(*spec) for spec in specs) if isinstance(specs, list) else Spec(*specs))
             if key is not None:
                 self._inferred[key] = known
         return known
@@ -821,6 +840,11 @@ def _merge(results: Sequence[Any]) -> Any:
     if first is None:
         return None
     raise TraceError(f"a call gives a {builtins.type(first).__name__}, not a tensor")
+
+
+def _arranged(items: Sequence[Any], structure: Any) -> Any:
+    """Returns `items` in nested tuples: `structure` holds their positions."""
+    return items[structure] if isinstance(structure, int) else tuple(_arranged(items, part) for part in structure)
 
 
 def _title(target: Any) -> str:

@@ -347,9 +347,10 @@ def _host_constant_of_shape(input: Any, *, value: Any = None) -> Any:
 
 @op("ConstantOfShape", 9, static=["input"], host=_host_constant_of_shape)
 def constant_of_shape(F: Any, input: Any, *, value: Any = None) -> Any:
-    if value is None:
-        return F.zeros(input, dtype=F.float32)
-    return F.full(input, value.reshape(()).item(), dtype=value.dtype)
+    number, dtype = (0, F.float32) if value is None else (value.reshape(()).item(), value.dtype)
+    if number in (0, 1):  # not full: torch.jit.trace cannot record it with a bool
+        return (F.ones if number else F.zeros)(input, dtype=dtype)
+    return F.full(input, number, dtype=dtype)
 
 
 def _range_length(start: Any, limit: Any, delta: Any) -> int:
@@ -440,7 +441,8 @@ def space_to_depth_1(F: Any, input: Any, *, blocksize: int) -> Any:
 @moves_elements
 def trilu(F: Any, input: Any, k: Any = None, *, upper: int = 1) -> Any:
     diagonal = 0 if k is None else scalar(k)
-    return F.triu(input, diagonal) if upper else F.tril(input, diagonal)
+    function = F.triu if upper else F.tril
+    return function(input) if fixed(diagonal) and diagonal == 0 else function(input, diagonal)
 
 
 @op("EyeLike", 9)

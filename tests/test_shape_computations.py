@@ -1,0 +1,204 @@
+"""Shape computations of real exporters stay sizes: no tensors made of shapes, and every way out of eager mode works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_same, check_travels, run, seeded
+from torch import nn
+
+import onnx2nn
+
+LEAVES_THE_GRAPH = re.compile(
+    r"\.item\(|\.tolist\(|\.numpy\(|\bint\(|torch\.(as_)?tensor\(|_shape_as_tensor|onnx2nn_functional"
+)
+
+
+class Views(nn.Module):
+    """Reshapes, splits and joins whose targets are computed from the input's shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        x = self.inner(x).view(batch, length, 3, 4).permute(0, 2, 1, 3).reshape(batch * 3, length, 4)
+        first, second = x.chunk(2, dim=-1)
+        x = torch.cat([second, first, x[:, :, -2:]], dim=2)
+        x = x.view(batch, -1, 6 * length).flatten(0, 1)
+        return x.unsqueeze(1).expand(-1, 2, -1).reshape(batch, 3, -1, length).mean(2)
+
+
+class Resized(nn.Module):
+    """Interpolation to sizes computed from other tensors' sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.stem(x)
+        y = nn.functional.interpolate(y, scale_factor=2, mode="nearest")
+        y = nn.functional.interpolate(y, size=(x.shape[2] * 2, x.shape[3] + 3), mode="bilinear", align_corners=False)
+        return torch.flatten(y, 2)[:, :, 1 : x.shape[3]]
+
+
+class Positions(nn.Module):
+    """Position embeddings and a causal mask of the input's length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(11, 8), nn.Embedding(32, 8)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        length = ids.shape[1]
+        places = torch.arange(length, device=ids.device)
+        x = self.words(ids) + self.places(places).unsqueeze(0)
+        scores = x @ x.transpose(1, 2)
+        mask = torch.ones(length, length, dtype=torch.bool).tril()
+        return scores.masked_fill(~mask, -1e4).softmax(-1) @ x + x[:, length - 1 : length]
+
+
+def _floats(*shape: int) -> Callable[[tuple[int, ...]], Tensors]:
+    def make(size: tuple[int, ...]) -> Tensors:
+        dims = [size[d] if d < 0 else d for d in shape]
+        return (torch.randn(*dims, generator=torch.Generator().manual_seed(sum(size))),)
+
+    return make
+
+
+def _ids(size: tuple[int, ...]) -> Tensors:
+    return (torch.randint(11, size, generator=torch.Generator().manual_seed(sum(size))),)
+
+
+# model, inputs of a size, (size at export, another), sizes never seen
+MODELS: dict[str, tuple[type[nn.Module], Callable[[tuple[int, ...]], Tensors], list[tuple[int, ...]]]] = {
+    "views": (Views, lambda s: _floats(*s, 6)(s), [(2, 5), (3, 8), (1, 1), (7, 4)]),
+    "resized": (Resized, lambda s: _floats(s[0], 3, *s[1:])(s), [(2, 8, 12), (3, 10, 16), (1, 6, 20), (4, 32, 6)]),
+    "positions": (Positions, _ids, [(2, 5), (3, 8), (1, 2), (7, 31)]),
+}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_torch_exporters(name: str, exporter: str) -> None:
+    build, inputs, (first, second, *unseen) = MODELS[name]
+    original = seeded(build)
+    path = EXPORTERS[exporter](f"shapes_{name}_{exporter}", original, inputs(first), inputs(second))
+    module = onnx2nn.load(path)
+    assert not LEAVES_THE_GRAPH.search(module.code), module.code
+    for size in (first, second, *unseen):
+        outputs = check_against_onnxruntime(path, module, inputs(size))
+        check_same(outputs, run(original, inputs(size)), f"against the original at {size}")
+    check_travels(module, inputs(first), inputs(second))
+
+
+def _model(nodes: list[onnx.NodeProto], dims: list[str | int], **constants: object) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _tensorflow_reshape() -> onnx.ModelProto:
+    """Shape, Cast to int32, Slice, Concat, Cast, Reshape, as tf2onnx writes `tf.reshape(x, [tf.shape(x)[0], -1, 4])`."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Cast", ["shape"], ["shape32"], to=TensorProto.INT32),
+        helper.make_node("Slice", ["shape32", "zero", "one", "zero"], ["first"]),
+        helper.make_node("Squeeze", ["first", "zero"], ["batch"]),
+        helper.make_node("Unsqueeze", ["batch", "zero"], ["packed"]),
+        helper.make_node("Concat", ["packed", "rest"], ["target32"], axis=0),
+        helper.make_node("Cast", ["target32"], ["target"], to=TensorProto.INT64),
+        helper.make_node("Reshape", ["x", "target"], ["y"]),
+    ]
+    return _model(nodes, ["N", "L", 8], zero=np.int64([0]), one=np.int64([1]), rest=np.int32([-1, 4]))
+
+
+def _half_size() -> onnx.ModelProto:
+    """Half of the length by Cast, Mul, Floor, Cast, and the other half by Div and Sub: two slices joined the other way."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], start=1, end=2),
+        helper.make_node("Cast", ["shape"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["float", "half"], ["scaled"]),
+        helper.make_node("Floor", ["scaled"], ["floored"]),
+        helper.make_node("Cast", ["floored"], ["middle"], to=TensorProto.INT64),
+        helper.make_node("Div", ["shape", "two"], ["divided"]),
+        helper.make_node("Sub", ["shape", "divided"], ["rest"]),
+        helper.make_node("Slice", ["x", "zero", "middle", "one"], ["front"]),
+        helper.make_node("Slice", ["x", "middle", "shape", "one"], ["back"]),
+        helper.make_node("Concat", ["back", "front"], ["turned"], axis=1),
+        helper.make_node("Concat", ["batch", "rest"], ["sizes0"], axis=0),
+        helper.make_node("Concat", ["sizes0", "one"], ["sizes"], axis=0),
+        helper.make_node("ConstantOfShape", ["sizes"], ["zeros"]),
+        helper.make_node("Slice", ["turned", "zero", "rest", "one"], ["kept"]),
+        helper.make_node("Add", ["kept", "zeros"], ["y"]),
+    ]
+    return _model(
+        nodes,
+        ["N", "L", 3],
+        half=np.float32([0.5]),
+        two=np.int64([2]),
+        zero=np.int64([0]),
+        one=np.int64([1]),
+        batch=np.int64([1]),
+    )
+
+
+def _expanded_mask() -> onnx.ModelProto:
+    """torch's expand: ConstantOfShape, Mul by -1, Equal and Where choose between the given sizes and the input's own."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "first"], ["batch"], axis=0),
+        helper.make_node("Unsqueeze", ["batch", "zero"], ["batch1"]),
+        helper.make_node("Concat", ["batch1", "minus", "minus", "two"], ["sizes"], axis=0),
+        helper.make_node("Shape", ["sizes"], ["rank"]),
+        helper.make_node("ConstantOfShape", ["rank"], ["ones"], value=numpy_helper.from_array(np.int64([1]))),
+        helper.make_node("Mul", ["ones", "minus"], ["minuses"]),
+        helper.make_node("Equal", ["sizes", "minuses"], ["kept"]),
+        helper.make_node("Where", ["kept", "ones", "sizes"], ["target"]),
+        helper.make_node("Unsqueeze", ["x", "last"], ["column"]),
+        helper.make_node("Expand", ["column", "target"], ["y"]),
+    ]
+    constants = dict(first=np.int64(0), zero=np.int64([0]), minus=np.int64([-1]), two=np.int64([2]), last=np.int64([3]))
+    return _model(nodes, ["N", "L", 3], **constants)
+
+
+def _padded_to_eight() -> onnx.ModelProto:
+    """Pads the length to a multiple of eight, the amount by Mod, and scatters it into the list of pads."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], start=1, end=2),
+        helper.make_node("Neg", ["shape"], ["negative"]),
+        helper.make_node("Mod", ["negative", "eight"], ["missing"]),
+        helper.make_node("ScatterND", ["pads", "place", "missing"], ["all"]),
+        helper.make_node("Pad", ["x", "all"], ["y"]),
+    ]
+    constants = dict(eight=np.int64([8]), pads=np.zeros(6, np.int64), place=np.int64([[4]]))
+    return _model(nodes, ["N", "L", 3], **constants)
+
+
+CHAINS = {f.__name__.strip("_"): f for f in (_tensorflow_reshape, _half_size, _expanded_mask, _padded_to_eight)}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.onnx"
+    onnx.save(CHAINS[name](), path)
+    width = 8 if name == "tensorflow_reshape" else 3
+    module = onnx2nn.load(path)
+    assert not LEAVES_THE_GRAPH.search(module.code), module.code
+    for size in ((2, 6), (3, 9), (1, 1), (7, 4), (5, 17)):
+        check_against_onnxruntime(path, module, _floats(*size, width)(size))
+    check_travels(module, _floats(2, 6, width)((2, 6)), _floats(3, 9, width)((3, 9)))
