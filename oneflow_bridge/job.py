@@ -178,6 +178,7 @@ class _JobReader:
         )
         graph.sort()
         model = ir.Model(graph, ir_version=8, producer_name="onnx2nn")
+        model.meta["oneflow_ops"] = sorted({node.op_type for node in self._nodes})
         model.meta[DIMENSIONS] = graph.meta[DIMENSIONS] = self._dimensions
         return model
 

@@ -1,12 +1,80 @@
-"""Simplifies an exported graph with onnx-ir's passes."""
+"""Simplifies an exported graph: onnx-ir's passes, and constant folding and rewriting by onnxscript where it is installed.
+
+Weights keep their names, layout and number: nothing that would replace a weight by a computed one is folded.
+"""
 
 from __future__ import annotations
+
+import logging
 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+logging.getLogger("onnx_ir.passes").setLevel(logging.WARNING)
+
 
 def optimize(model: ir.Model) -> ir.Model:
-    """Removes what does nothing."""
+    """Folds small constants, merges transposes and reshapes, removes duplicates and what nobody reads, in place."""
+    graph = model.graph
+    _merge_transposes(graph)
+    _merge_reshapes(graph)
+    _fold_constants(model)
+    common.CommonSubexpressionEliminationPass()(model)
     common.RemoveUnusedNodesPass()(model)
     return model
+
+
+def _merge_transposes(graph: ir.Graph) -> None:
+    """Two transposes in a row are one, or none where they undo each other."""
+    for node in graph:
+        if node.op_type != "Transpose" or node.domain:
+            continue
+        inner = node.inputs[0].producer() if node.inputs[0] is not None else None
+        if inner is None or inner.op_type != "Transpose" or inner.domain:
+            continue
+        first, second = inner.attributes["perm"].as_ints(), node.attributes["perm"].as_ints()
+        perm = [first[axis] for axis in second]
+        source = inner.inputs[0]
+        if perm == list(range(len(perm))) and not node.outputs[0].is_graph_output():
+            node.outputs[0].replace_all_uses_with(source)
+        else:
+            node.replace_input_with(0, source)
+            node.attributes["perm"] = ir.AttrInt64s("perm", perm)
+
+
+def _merge_reshapes(graph: ir.Graph) -> None:
+    """A reshape of a reshape is the later one; a 0 in its target would copy from the shape between."""
+    for node in graph:
+        inner = node.inputs[0].producer() if node.op_type == "Reshape" and node.inputs[0] is not None else None
+        if inner is None or inner.op_type not in ("Reshape", "Squeeze", "Unsqueeze", "Flatten") or inner.domain:
+            continue
+        target = ir.convenience.get_const_tensor(node.inputs[1])
+        if target is not None and 0 not in target.numpy():
+            node.replace_input_with(0, inner.inputs[0])
+
+
+_LARGEST = 1024
+"""Elements of the largest tensor that is folded: sizes, masks and scalars."""
+
+
+def _fold_constants(model: ir.Model) -> None:
+    """Evaluates what depends only on constants that the exporter made, by onnxscript where it is installed."""
+    try:
+        from onnxscript.optimizer import fold_constants
+    except ImportError:
+        return
+    weights = model.meta.get("weights", frozenset())
+
+    def made(value: ir.Value | None) -> bool:
+        if value is None or value.is_initializer():
+            return value is None or value.name not in weights
+        producer = value.producer()
+        return producer is not None and producer.op_type == "Constant"
+
+    fold_constants(
+        model,
+        input_size_limit=_LARGEST,
+        output_size_limit=_LARGEST,
+        should_fold=lambda node: None if node.inputs and all(map(made, node.inputs)) else False,
+    )
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)

@@ -131,7 +131,6 @@ def compile_job(
     arguments = Arguments.of(model, example_inputs, input_names)
     sizes = _trace_sizes(arguments, dynamic)
     if isinstance(model, flow.nn.Graph):
-        _check_inference_graph(model)
         compiled = _compile_graph(model, arguments, sizes)
     elif isinstance(model, flow.nn.Module):
         compiled = _compile_module(model, arguments, sizes)

@@ -105,6 +105,8 @@ class _Lowering:
             raise UnsupportedModelError(problems)
         lowered = self._finish()
         lowered.meta["unmapped"] = problems
+        lowered.meta["oneflow_ops"] = self._model.meta.get("oneflow_ops", ())
+        lowered.meta["weights"] = frozenset(self._model.graph.initializers)
         return lowered
 
     def _write(self, node: ir.Node) -> None:

@@ -1,0 +1,124 @@
+"""The command `oneflow2onnx`: exports what a Python function makes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from onnx2nn.errors import InputError, Onnx2nnError
+from oneflow_bridge.runtime import import_oneflow
+
+OK, UNUSABLE = 0, 2
+
+
+def oneflow2onnx(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; the exit status is 0, or 2 after an error, which is printed.
+
+    Args:
+        arguments: command line arguments; None takes those of the process.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format="%(message)s")
+    try:
+        _export(options)
+    except Onnx2nnError as error:
+        print(f"oneflow2onnx: {error}", file=sys.stderr)
+        return UNUSABLE
+    return OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("oneflow2onnx", description="Exports a OneFlow model to an ONNX file.")
+    parser.add_argument("model", help="module:factory, a function or class that gives an nn.Module or nn.Graph; or a folder with a saved job")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME:DIMS[:DTYPE]", help="an example input: x:1,3,224,224 or ids:1,128:int64"
+    )
+    parser.add_argument("-o", "--output", required=True, type=Path, help="the ONNX file")
+    parser.add_argument("--opset", type=int, help="opset version (default: 17, or what the model needs)")
+    parser.add_argument("--dynamic", action="append", default=[], metavar="NAME:AXIS=DIM", help="a dynamic dimension: x:0=batch")
+    parser.add_argument("--dynamic-batch", action="store_true", help="axis 0 of every input is dynamic")
+    parser.add_argument("--weights", type=Path, help="a state dict (oneflow.save) that is loaded into the model")
+    parser.add_argument("--output-name", action="append", dest="output_names", help="name of an output, in order")
+    parser.add_argument("--external-data", action="store_true", default=None, help="weights into a file of their own")
+    parser.add_argument("--no-optimize", action="store_true", help="leave the graph as the job has it")
+    parser.add_argument("--no-check", action="store_true", help="do not run the file in ONNX Runtime")
+    parser.add_argument("--continue-on-error", action="store_true", help="write unknown ops as custom operators")
+    parser.add_argument("-v", "--verbose", action="store_true", help="tell what was compared")
+    return parser
+
+
+def _export(options: argparse.Namespace) -> None:
+    from oneflow_bridge.exporter import export
+    from oneflow_bridge.trace import CompiledJob
+
+    saved = Path(options.model).is_dir()
+    model = CompiledJob.load(options.model) if saved else _model(options.model, options.weights)
+    inputs = dict(_input(text) for text in options.input)
+    if not inputs and not saved:
+        raise InputError("Name the example inputs: --input x:1,3,224,224.")
+    proto = export(
+        model,
+        () if saved else tuple(inputs.values()),
+        options.output,
+        opset=options.opset,
+        dynamic=True if options.dynamic_batch else _dynamic(options.dynamic),
+        external_data=options.external_data,
+        optimize=not options.no_optimize,
+        continue_on_error=options.continue_on_error,
+        check=not options.no_check,
+        input_names=None if saved else list(inputs),
+        output_names=options.output_names,
+    )
+    print(f"{options.output}: opset {proto.opset_import[0].version}, {len(proto.graph.node)} nodes")
+
+
+def _model(text: str, weights: Path | None) -> Any:
+    """What `module:factory` gives, in eval mode."""
+    module, _, factory = text.partition(":")
+    if not factory:
+        raise InputError(f"{text!r} is not module:factory (as in mypackage.models:resnet50) and no folder with a saved job.")
+    flow = import_oneflow()
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        make = getattr(importlib.import_module(module), factory)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"{text!r} cannot be imported: {error}") from error
+    model = make() if callable(make) and not isinstance(make, (flow.nn.Module, flow.nn.Graph)) else make
+    if weights is not None:
+        model.load_state_dict(flow.load(str(weights)))
+    return model.eval() if isinstance(model, flow.nn.Module) else model
+
+
+def _input(text: str) -> tuple[str, Any]:
+    """NAME:DIMS[:DTYPE] → name and a random tensor; integers are zeros, which index anything."""
+    flow = import_oneflow()
+    parts = text.split(":")
+    if len(parts) not in (2, 3):
+        raise InputError(f"{text!r} is not NAME:DIMS or NAME:DIMS:DTYPE, as in x:1,3,224,224.")
+    try:
+        dims = [int(size) for size in parts[1].split(",") if size]
+    except ValueError as error:
+        raise InputError(f"{parts[1]!r} in {text!r} is not a list of sizes.") from error
+    dtype = getattr(flow, parts[2] if len(parts) == 3 else "float32", None)
+    if not isinstance(dtype, flow.dtype):
+        raise InputError(f"{parts[-1]!r} in {text!r} is no OneFlow dtype.")
+    return parts[0], flow.randn(*dims).to(dtype) if dtype.is_floating_point else flow.zeros(*dims, dtype=dtype)
+
+
+def _dynamic(texts: Sequence[str]) -> dict[str | int, dict[int, str]] | None:
+    """NAME:AXIS=DIM → input name → axis → dimension name."""
+    found: dict[str | int, dict[int, str]] = {}
+    for text in texts:
+        try:
+            place, dimension = text.split("=")
+            name, axis = place.rsplit(":", 1)
+            found.setdefault(name, {})[int(axis)] = dimension
+        except ValueError as error:
+            raise InputError(f"{text!r} is not NAME:AXIS=DIM, as in x:0=batch.") from error
+    return found or None
