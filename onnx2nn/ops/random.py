@@ -1,4 +1,4 @@
-"""Random numbers: drawn from torch's generator, so that `torch.manual_seed` governs them and ONNX's `seed` is ignored."""
+"""Random numbers: they come from torch's generator, which `torch.manual_seed` sets; ONNX's `seed` is ignored."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def mel_weight_matrix(
     *,
     output_datatype: int = 1,
 ) -> Any:
-    """Each column is a triangle over the bins of a spectrum: up from one mel frequency to the next, down to the third."""
+    """Each column is a triangle over the bins of a spectrum: up from one mel frequency to the next, then down."""
     mels, length, rate = (int(_scalar(v)) for v in (num_mel_bins, dft_length, sample_rate))
     low, high = _mel(_scalar(lower_edge_hertz)), _mel(_scalar(upper_edge_hertz))
     step = (high - low) / (mels + 2)

@@ -53,7 +53,7 @@ def regex_full_match(F: Any, X: Any, *, pattern: str | None = None) -> Any:
     return F.tensor(matches, dtype=F.bool).reshape(X.shape)
 
 
-_DOTTED = {"i": "İ", "ı": "I"}, {"I": "ı", "İ": "i"}
+_DOTTED = {"i": "\u0130", "\u0131": "I"}, {"I": "\u0131", "\u0130": "i"}
 """Upper and lower case of the two kinds of i in Turkish and Azerbaijani."""
 
 
@@ -62,7 +62,7 @@ def _change_case(text: str, action: str, locale: str) -> str:
     if action == "NONE":
         return text
     upper = action == "UPPER"
-    special = _DOTTED[not upper] if locale.split("_")[0] in ("tr", "az") else {}
+    special = _DOTTED[0 if upper else 1] if locale.split("_")[0] in ("tr", "az") else {}
 
     def changed(character: str) -> str:
         other = special.get(character) or (character.upper() if upper else character.lower())
