@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import defs
 
 import onnx2nn
 from onnx2nn.backend import OnnxModule
@@ -12,16 +11,10 @@ from tests import onnxnode
 from tests.cases import Case, all_cases
 
 
-def revisions(case: Case) -> list[int]:
-    """Returns the opsets to try: the first of each revision of the operator, as far as the case says."""
-    schemas = [s for s in defs.get_all_schemas_with_history() if s.name == case.operator and s.domain == case.domain]
-    return sorted({s.since_version for s in schemas if case.since <= s.since_version <= case.until and not s.deprecated})
-
-
 def pairs() -> list[tuple[Case, int]]:
     result = []
     for case in all_cases():
-        for version in revisions(case):
+        for version in onnxnode.revisions(case):
             try:
                 onnxnode.model_of(case, version)
             except onnxnode.NotExpressible:

@@ -1,0 +1,365 @@
+"""Operators that ONNX Runtime's optimiser makes of several standard ones; what they mean is its documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.ops import activation
+from onnx2nn.ops.arithmetic import widened
+from onnx2nn.ops.conv import conv, conv_transpose
+from onnx2nn.ops.linalg import gemm, matmul
+from onnx2nn.ops.norm import layer_normalization
+from onnx2nn.table import REQUIRED, op
+
+MICROSOFT = "com.microsoft"
+
+_ACTIVATIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "Relu": (activation.relu, ()),
+    "Tanh": (activation.tanh, ()),
+    "Sigmoid": (activation.sigmoid, ()),
+    "Softplus": (activation.softplus, ()),
+    "Softsign": (activation.softsign, ()),
+    "LeakyRelu": (activation.leaky_relu, ("alpha",)),
+    "ThresholdedRelu": (activation.thresholded_relu, ("alpha",)),
+    "Elu": (activation.elu, ("alpha",)),
+    "Clip": (activation.clip_6, ("min", "max")),
+    "HardSigmoid": (activation.hard_sigmoid, ("alpha", "beta")),
+    "Selu": (activation.selu, ("alpha", "gamma")),
+    "ParametricSoftplus": (activation.parametric_softplus, ("alpha", "beta")),
+    "ScaledTanh": (activation.scaled_tanh, ("alpha", "beta")),
+}
+"""The activations that are fused into another operator: their functions, and the parameters in the order they come."""
+
+
+def _activated(F: Any, Y: Any, name: str | None, parameters: Sequence[float | None]) -> Any:
+    """Returns a fused activation of `Y`; a parameter that is None has the activation's own default."""
+    if not name:
+        return Y
+    if name not in _ACTIVATIONS:
+        raise OperatorError(f"activation={name!r} is none of {', '.join(_ACTIVATIONS)}.")
+    function, names = _ACTIVATIONS[name]
+    pairs = zip(names, parameters, strict=False)
+    return function(F, Y, **{key: value for key, value in pairs if value is not None})
+
+
+@op("FusedConv", 1, domain=MICROSOFT)
+def fused_conv(
+    F: Any,
+    X: Any,
+    W: Any,
+    B: Any = None,
+    Z: Any = None,
+    *,
+    activation: str | None = None,
+    activation_params: Sequence[float] | None = None,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """Conv, plus Z, then the activation."""
+    Y = conv(F, X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
+    return _activated(F, Y if Z is None else Y + Z, activation, activation_params or ())
+
+
+def _channels_first(X: Any) -> Any:
+    return X.movedim(-1, 1)
+
+
+def _channels_last(X: Any) -> Any:
+    return X.movedim(1, -1)
+
+
+@op("NhwcFusedConv", 1, domain=MICROSOFT)
+def nhwc_fused_conv(
+    F: Any,
+    X: Any,
+    W: Any,
+    B: Any = None,
+    Z: Any = None,
+    *,
+    activation: str | None = None,
+    activation_params: Sequence[float] | None = None,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """X, Z and the result have their channels last; W is laid out as Conv's."""
+    options = dict(auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
+    Y = _channels_last(conv(F, _channels_first(X), W, B, **options))
+    return _activated(F, Y if Z is None else Y + Z, activation, activation_params or ())
+
+
+@op("NhwcConv", 1, domain=MICROSOFT)
+def nhwc_conv(
+    F: Any,
+    X: Any,
+    W: Any,
+    B: Any = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """X, W and the result have their channels last: W is (M, *kernel, C / group)."""
+    options = dict(auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
+    return _channels_last(conv(F, _channels_first(X), _channels_first(W), B, **options))
+
+
+@op("ConvTransposeWithDynamicPads", 1, domain=MICROSOFT, static=["Pads"])
+def conv_transpose_with_dynamic_pads(
+    F: Any,
+    X: Any,
+    W: Any,
+    Pads: Any = None,
+    B: Any = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    options = dict(auto_pad=auto_pad, dilations=dilations, group=group, output_padding=output_padding, strides=strides)
+    return conv_transpose(F, X, W, B, pads=Pads, **options)
+
+
+@op("FusedGemm", 1, domain=MICROSOFT)
+def fused_gemm(
+    F: Any,
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    activation: str | None = None,
+    activation_alpha: float | None = None,
+    activation_beta: float | None = None,
+    activation_gamma: float | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Any:
+    Y = gemm(F, A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    second = activation_gamma if activation == "Selu" else activation_beta
+    return _activated(F, Y, activation, (activation_alpha, second))
+
+
+def _matrix(X: Any, transposed: int, batch: int) -> Any:
+    """Returns an operand of FusedMatMul as (*batch, rows, columns); `batch` puts the first dimension before the last.
+
+    A vector is as it is.
+    """
+    if X.ndim == 1:
+        return X
+    if batch and X.ndim > 2:
+        X = X.movedim(0, -2)
+    return X.mT if transposed else X
+
+
+@op("FusedMatMul", 1, domain=MICROSOFT)
+@widened
+def fused_matmul(
+    F: Any,
+    A: Any,
+    B: Any,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Any:
+    """The factor of a constant B is multiplied into it."""
+    A, B = _matrix(A, transA, transBatchA), _matrix(B, transB, transBatchB)
+    if alpha == 1.0:
+        return matmul(F, A, B)
+    if type(A) is not type(B) and isinstance(B, F.Tensor):
+        return matmul(F, A, B * alpha)
+    return matmul(F, A, B) * alpha
+
+
+@op("TransposeMatMul", 1, domain=MICROSOFT)
+def transpose_matmul(F: Any, A: Any, B: Any, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Any:
+    return fused_matmul(F, A, B, alpha=alpha, transA=transA, transB=transB)
+
+
+@op("Gelu", 1, domain=MICROSOFT)
+def gelu(F: Any, X: Any) -> Any:
+    return activation.gelu(F, X)
+
+
+@op("BiasGelu", 1, domain=MICROSOFT)
+def bias_gelu(F: Any, A: Any, B: Any) -> Any:
+    return activation.gelu(F, A + B)
+
+
+@op("FastGelu", 1, domain=MICROSOFT)
+def fast_gelu(F: Any, X: Any, bias: Any = None) -> Any:
+    return activation.gelu(F, X if bias is None else X + bias, approximate="tanh")
+
+
+@op("QuickGelu", 1, domain=MICROSOFT)
+def quick_gelu(F: Any, X: Any, *, alpha: float = 1.702) -> Any:
+    return activation.swish(F, X, alpha=alpha)
+
+
+@op("LayerNormalization", 1)
+def layer_normalization_1(
+    F: Any,
+    X: Any,
+    Scale: Any,
+    B: Any = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-05,
+    stash_type: int = 1,
+    _outputs: int = 1,
+) -> Any:
+    """ONNX Runtime's optimiser writes it in ONNX's own domain at opsets that do not have it yet (1 to 16).
+
+    X may have another type than Scale and B, which is that of the result.
+    """
+    options = dict(axis=axis, epsilon=epsilon, stash_type=stash_type, _outputs=_outputs)
+    if X.dtype == Scale.dtype:
+        return layer_normalization(F, X, Scale, B, **options)
+    wide = F.promote_types(X.dtype, Scale.dtype)
+    result = layer_normalization(F, X.to(wide), Scale.to(wide), None if B is None else B.to(wide), **options)
+    return result.to(Scale.dtype) if _outputs == 1 else (result[0].to(Scale.dtype), *result[1:])
+
+
+@op("SimplifiedLayerNormalization", 1)
+def simplified_layer_normalization(
+    F: Any, X: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-05, stash_type: int = 1, _outputs: int = 1
+) -> Any:
+    """Root mean square normalisation; ONNX Runtime's optimiser writes it in ONNX's own domain.
+
+    Halves are computed in float32. X may have another type than scale, which is that of the result.
+    """
+    axis %= X.ndim
+    dtype = scale.dtype
+    if X.dtype != dtype:
+        wide = F.promote_types(X.dtype, dtype)
+        X, scale = X.to(wide), scale.to(wide)
+    Y = F.nn.functional.rms_norm(X, X.shape[axis:], scale, epsilon)
+    Y = Y if Y.dtype == dtype else Y.to(dtype)
+    return Y if _outputs == 1 else (Y, _inverse_root(F, X, tuple(range(axis, X.ndim)), epsilon))
+
+
+def _inverse_root(F: Any, X: Any, axes: tuple[int, ...], epsilon: float) -> Any:
+    X = X if X.dtype == F.float64 else X.to(F.float32)
+    return (X.square().mean(axes, keepdim=True) + epsilon).rsqrt()
+
+
+def _sum(F: Any, input: Any, skip: Any, bias: Any) -> tuple[Any, Any]:
+    """Returns input + skip + bias for the normalisation, which takes halves in float32, and in the inputs' type."""
+    dtype = input.dtype
+    if dtype in (F.float16, F.bfloat16):
+        input, skip = input.to(F.float32), skip.to(F.float32)
+    total = input + skip
+    total = total if bias is None else total + bias
+    return total, total if total.dtype == dtype else total.to(dtype)
+
+
+@op("SkipLayerNormalization", 1, domain=MICROSOFT)
+def skip_layer_normalization(
+    F: Any,
+    input: Any,
+    skip: Any,
+    gamma: Any,
+    beta: Any = None,
+    bias: Any = None,
+    *,
+    epsilon: float = 1e-12,
+    _outputs: int = 1,
+) -> Any:
+    """Layer normalisation of input + skip + bias over the last dimension; the fourth output is that sum.
+
+    The statistics, which ONNX Runtime on a CPU leaves undefined, are those of LayerNormalization.
+    """
+    total, rounded = _sum(F, input, skip, bias)
+    gamma, beta = gamma.to(total.dtype), None if beta is None else beta.to(total.dtype)
+    statistics = layer_normalization(F, total, gamma, beta, epsilon=epsilon, _outputs=min(_outputs, 3))
+    Y, *rest = statistics if _outputs > 1 else (statistics,)
+    Y = Y.to(input.dtype)
+    return Y if _outputs == 1 else (Y, *rest, rounded)[:_outputs]
+
+
+@op("SkipSimplifiedLayerNormalization", 1, domain=MICROSOFT)
+def skip_simplified_layer_normalization(
+    F: Any, input: Any, skip: Any, gamma: Any, bias: Any = None, *, epsilon: float = 1e-12, _outputs: int = 1
+) -> Any:
+    """Root mean square normalisation of input + skip + bias over the last dimension; the fourth output is that sum.
+
+    There is no mean in it: the second output is zeros.
+    """
+    total, rounded = _sum(F, input, skip, bias)
+    Y = F.nn.functional.rms_norm(total, total.shape[-1:], gamma.to(total.dtype), epsilon).to(input.dtype)
+    if _outputs == 1:
+        return Y
+    inverse = _inverse_root(F, total, (-1,), epsilon)
+    return (Y, F.zeros_like(inverse), inverse, rounded)[:_outputs]
+
+
+@op("EmbedLayerNormalization", 1, domain=MICROSOFT)
+def embed_layer_normalization(
+    F: Any,
+    input_ids: Any,
+    segment_ids: Any = None,
+    word_embedding: Any = REQUIRED,
+    position_embedding: Any = REQUIRED,
+    segment_embedding: Any = None,
+    gamma: Any = REQUIRED,
+    beta: Any = REQUIRED,
+    mask: Any = None,
+    position_ids: Any = None,
+    *,
+    epsilon: float = 1e-12,
+    mask_index_type: int | None = None,
+    _outputs: int = 1,
+) -> Any:
+    """The embeddings of words, positions and segments added and normalised; positions count from 0 by default.
+
+    The second output, (batch,) int32, is how many words of the mask are kept, zeros without a mask.
+    """
+    embedding = F.nn.functional.embedding
+    total = embedding(input_ids, word_embedding)
+    if position_ids is None:
+        total = total + position_embedding[: input_ids.shape[1]]
+    else:
+        total = total + embedding(position_ids, position_embedding)
+    if segment_embedding is not None:
+        total = total + embedding(segment_ids, segment_embedding)
+    Y = F.nn.functional.layer_norm(total, total.shape[-1:], gamma, beta, epsilon)
+    if _outputs == 1:
+        return Y
+    count = F.zeros(input_ids.shape[:1], dtype=F.int32) if mask is None else mask.sum(1, dtype=F.int32)
+    return (Y, count, total)[:_outputs]
+
+
+@op("BiasSoftmax", 1, domain=MICROSOFT)
+def bias_softmax(F: Any, data: Any, bias: Any, *, axis: int = 1, is_inner_broadcast: int) -> Any:
+    """Softmax of data + bias over all dimensions from `axis` on.
+
+    The bias stands for the trailing dimensions of data; with `is_inner_broadcast` for the leading ones, dimensions of
+    1 having been put where data has more (in front of `axis`).
+    """
+    axis %= data.ndim
+    if is_inner_broadcast and bias.ndim < data.ndim:
+        missing = data.ndim - bias.ndim
+        bias = bias.reshape([*bias.shape[: axis - missing], *[1] * missing, *bias.shape[axis - missing :]])
+    total = data + bias
+    if axis == data.ndim - 1:
+        return F.softmax(total, -1)
+    return F.softmax(total.flatten(axis), -1).reshape(data.shape)

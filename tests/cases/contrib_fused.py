@@ -1,0 +1,78 @@
+"""Cases of operators that ONNX Runtime's optimiser fuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.cases import Case, case, f32, of
+
+
+def ms(operator: str, *inputs: Any, **options: Any) -> Case:
+    """Returns a case of ONNX Runtime's own domain."""
+    return case(operator, *inputs, domain="com.microsoft", **options)
+
+
+_F16 = np.float16
+_IDS = np.array([[1, 4, 2], [0, 3, 5]], np.int32)
+_SEGMENTS = np.array([[0, 0, 1], [1, 0, 1]], np.int32)
+_EMBEDDINGS = (f32(6, 8), f32(5, 8))
+
+CASES = [
+    *(
+        ms("FusedConv", f32(2, 4, 7, 6), f32(6, 4, 3, 2), f32(6), constant=(1, 2), pads=[1, 0, 1, 1],
+           activation=name, activation_params=list(parameters))
+        for name, parameters in (("Relu", [1.0]), ("Tanh", [1.0]), ("Sigmoid", [1.0]), ("LeakyRelu", [0.2]),
+                                 ("Clip", [-0.5, 0.7]), ("HardSigmoid", [0.3, 0.4]))
+    ),
+    ms("FusedConv", f32(2, 4, 7, 6), f32(4, 2, 3, 3), None, f32(2, 4, 4, 3), constant=(1,), group=2, strides=[2, 2],
+       pads=[1, 1, 1, 1], activation="Relu", note="sum"),
+    ms("FusedConv", f32(2, 4, 7, 6), f32(4, 4, 3, 3), f32(4), auto_pad="SAME_UPPER", dilations=[2, 1], note="plain"),
+    ms("NhwcFusedConv", of(np.float32, 2, 7, 6, 4), f32(6, 4, 3, 2), f32(6), f32(2, 7, 6, 6), constant=(1, 2),
+       pads=[1, 0, 1, 1], activation="Relu"),
+    ms("ConvTransposeWithDynamicPads", f32(2, 4, 5, 6), f32(4, 3, 3, 2), np.array([1, 0, 1, 1]), f32(3),
+       constant=(1, 2, 3), strides=[2, 1]),
+    ms("ConvTransposeWithDynamicPads", f32(2, 4, 5, 6), f32(4, 3, 3, 2), np.array([1, 0, 1, 1]), None,
+       strides=[2, 2], output_padding=[1, 1], note="run time pads"),
+    *(
+        ms("FusedGemm", f32(3, 4), f32(4, 5), f32(5), constant=(1, 2), activation=name, **parameters)
+        for name, parameters in (("Relu", {}), ("Tanh", {}), ("Sigmoid", {}), ("LeakyRelu", {"activation_alpha": 0.2}),
+                                 ("HardSigmoid", {"activation_alpha": 0.3, "activation_beta": 0.4}),
+                                 ("Elu", {"activation_alpha": 0.7}), ("Softplus", {}), ("Softsign", {}),
+                                 ("Selu", {"activation_alpha": 1.5, "activation_gamma": 1.1}),
+                                 ("ThresholdedRelu", {"activation_alpha": 0.3}))
+    ),
+    ms("FusedGemm", f32(4, 3), f32(5, 4), f32(3, 1), transA=1, transB=1, alpha=0.5, beta=2.0, activation="Relu"),
+    ms("FusedMatMul", f32(3, 4), f32(4, 5), constant=(1,), alpha=0.25),
+    ms("FusedMatMul", f32(3, 4), f32(4, 5), alpha=0.25),
+    ms("FusedMatMul", f32(2, 4, 3), f32(2, 5, 4), transA=1, transB=1),
+    ms("FusedMatMul", f32(2, 6, 3, 4), f32(2, 6, 4, 5), note="plain"),
+    ms("FusedMatMul", f32(3, 2, 6, 4), f32(2, 6, 4, 5), transBatchA=1),
+    ms("FusedMatMul", f32(4, 2, 6, 3), f32(5, 2, 6, 4), transBatchA=1, transA=1, transBatchB=1, transB=1, alpha=2.0),
+    ms("FusedMatMul", f32(4), f32(4, 5), transA=1, note="vector"),
+    ms("TransposeMatMul", f32(4, 3), f32(5, 4), transA=1, transB=1, alpha=0.5),
+    ms("Gelu", f32(3, 4)),
+    ms("BiasGelu", f32(2, 3, 4), f32(4), constant=(1,)),
+    ms("FastGelu", f32(2, 3, 4)),
+    ms("FastGelu", f32(2, 3, 4), f32(4), constant=(1,), note="bias"),
+    ms("QuickGelu", f32(2, 3, 4)),
+    ms("QuickGelu", f32(2, 3, 4), alpha=1.0),
+    case("SimplifiedLayerNormalization", f32(2, 3, 8), f32(8), constant=(1,)),
+    case("SimplifiedLayerNormalization", f32(2, 3, 8), f32(3, 8), axis=1, epsilon=0.1),
+    case("SimplifiedLayerNormalization", of(_F16, 2, 3, 8), of(_F16, 8), constant=(1,), note="float16",
+         tolerance=1e-3),
+    ms("SkipLayerNormalization", f32(2, 3, 8), f32(2, 3, 8), f32(8), f32(8), f32(8), constant=(2, 3, 4)),
+    ms("SkipLayerNormalization", f32(2, 3, 8), f32(3, 8), f32(8), constant=(2,), epsilon=0.1),
+    ms("SkipLayerNormalization", f32(2, 3, 8), f32(1, 3, 8), f32(8), f32(8), f32(8), constant=(2, 3), outputs=4,
+       absent=(1, 2), note="sum"),
+    ms("SkipLayerNormalization", *(of(_F16, 2, 3, 8),) * 2, of(_F16, 8), of(_F16, 8), note="float16", tolerance=1e-3),
+    ms("SkipSimplifiedLayerNormalization", f32(2, 3, 8), f32(2, 3, 8), f32(8), f32(8), constant=(2, 3)),
+    ms("SkipSimplifiedLayerNormalization", f32(2, 3, 8), f32(2, 3, 8), f32(8), outputs=4, absent=(1, 2), epsilon=0.1),
+    ms("SkipSimplifiedLayerNormalization", f32(4, 8), f32(4, 8), f32(8), note="tokens"),
+    ms("EmbedLayerNormalization", _IDS, _SEGMENTS, *_EMBEDDINGS, f32(2, 8), f32(8), f32(8), constant=(2, 3, 4, 5, 6)),
+    ms("EmbedLayerNormalization", _IDS, None, *_EMBEDDINGS, None, f32(8), f32(8), outputs=2, note="no segments"),
+    ms("EmbedLayerNormalization", _IDS, _SEGMENTS, *_EMBEDDINGS, f32(2, 8), f32(8), f32(8),
+       np.array([[1, 1, 0], [1, 0, 1]], np.int32), np.array([[2, 0, 1], [4, 4, 3]], np.int32), epsilon=0.1, outputs=3,
+       constant=(2, 3, 4, 5, 6)),
+]  # fmt: skip
