@@ -28,12 +28,14 @@ class Layer:
         config: its constructor's arguments.
         state: its parameters and buffers by name; None where the layer has none of that name.
         inputs: the positional arguments of its call.
+        structure: how the layer nests the function's results, by position (`(0, (1, 2))`); None: as the function does.
     """
 
     kind: type[nn.Module]
     config: dict[str, Any]
     state: dict[str, torch.Tensor | None]
     inputs: tuple[Any, ...]
+    structure: Any = None
 
     def build(self) -> nn.Module:
         """Returns the layer with its weights; its own initialisation is skipped (it would be thrown away)."""
@@ -252,6 +254,13 @@ def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = 
     return Layer(nn.Dropout, dict(p=p), {}, (input,))
 
 
+def _is_zeros(value: Any) -> bool:
+    """Returns whether a tensor is known to hold zeros alone: a constant, or `torch.zeros` at run time."""
+    if isinstance(value, torch.Tensor):
+        return not bool(value.any())
+    return getattr(getattr(value, "node", None), "target", None) is torch.zeros
+
+
 def _recurrent(kind: type[nn.RNNBase], **fixed: Any) -> Callable[..., Layer | None]:
     def make(
         input: Any,
@@ -264,7 +273,7 @@ def _recurrent(kind: type[nn.RNNBase], **fixed: Any) -> Callable[..., Layer | No
         bidirectional: bool,
         batch_first: bool,
     ) -> Layer | None:
-        if not all(isinstance(p, torch.Tensor) for p in params) or train:
+        if not _constant(*params) or train:
             return None
         config = dict(input_size=params[0].shape[1], hidden_size=params[1].shape[1], num_layers=num_layers, **fixed)
         config |= dict(bias=has_biases, batch_first=batch_first, dropout=dropout, bidirectional=bidirectional)
@@ -275,7 +284,12 @@ def _recurrent(kind: type[nn.RNNBase], **fixed: Any) -> Callable[..., Layer | No
             for suffix in ("", "_reverse")[: 1 + bidirectional]
             for name in kinds
         ]
-        return Layer(kind, config, dict(zip(names, params, strict=True)), (input, hx))
+        states = tuple(hx) if isinstance(hx, (list, tuple)) else (hx,)
+        inputs: tuple[Any, ...] = (input,)
+        if not all(_is_zeros(state) for state in states):  # a layer starts from zeros by itself
+            inputs = (input, states if len(states) > 1 else states[0])
+        structure = (0, (1, 2)) if len(states) > 1 else None
+        return Layer(kind, config, dict(zip(names, params, strict=True)), inputs, structure)
 
     return make
 

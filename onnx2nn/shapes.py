@@ -1,7 +1,8 @@
 """Shape rules of the commonest functions, for speed alone.
 
 `tracing` finds the shape of any call by running it on meta tensors; for elementwise functions that costs close to a
-millisecond, a rule here a few microseconds. A rule answers None for whatever it is not sure of.
+millisecond, for recurrent ones seconds, a rule here a few microseconds. A rule answers None for whatever it is not sure
+of, a list where the function has several results.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 Shapes = tuple[tuple[int, ...], ...]
-Result = tuple[Shapes, torch.dtype] | None
+Result = tuple[Shapes, torch.dtype] | list[tuple[Shapes, torch.dtype]] | None
 
 
 def _spec(value: Any) -> tuple[Shapes, torch.dtype] | None:
@@ -75,6 +76,35 @@ def _binary(comparison: bool) -> Callable[[tuple[Any, ...], dict[str, Any]], Res
     return rule
 
 
+def _shape_at(value: Any, point: int) -> tuple[int, ...] | None:
+    """Returns the shape of a constant or traced tensor at a sample point."""
+    spec = _spec(value)
+    if spec is None:
+        return tuple(value.shape)
+    return None if spec[0] is None else spec[0][point]
+
+
+def _recurrent(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
+    """For `torch.lstm`, `gru` and `rnn_*`: the output, then the last states; the shapes of all inputs must fit."""
+    x, hx, parameters, has_biases, layers, _, _, bidirectional, batch_first = args
+    spec, states = _spec(x), list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    if spec is None or spec[0] is None or layers != 1 or kwargs:
+        return None
+    ways, outputs, last = 1 + bidirectional, [], []
+    for point, shape in enumerate(spec[0]):
+        weight = _shape_at(parameters[1], point)
+        if weight is None or len(shape) != 3:
+            return None
+        rows, hidden = weight
+        state = (ways, shape[0 if batch_first else 1], hidden)
+        wanted = [(rows, shape[2]), (rows, hidden), *[(rows,)] * (2 * has_biases)] * ways
+        if [_shape_at(p, point) for p in parameters] != wanted or any(_shape_at(s, point) != state for s in states):
+            return None
+        outputs.append((*shape[:2], ways * hidden))
+        last.append(state)
+    return [(tuple(outputs), spec[1]), *[(tuple(last), spec[1])] * len(states)]
+
+
 _UNARY = (
     torch.relu, F.relu, torch.sigmoid, torch.tanh, torch.exp, torch.sqrt, torch.erf, torch.abs, torch.neg, torch.log,
     torch.reciprocal, torch.floor, torch.ceil, torch.sin, torch.cos, torch.clamp, F.gelu, F.silu, F.hardswish,
@@ -83,6 +113,7 @@ _UNARY = (
 )  # fmt: skip
 
 RULES: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Result]] = {
+    **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
     **dict.fromkeys(_UNARY, _unary),
     **dict.fromkeys((operator.add, operator.sub, operator.mul, operator.truediv), _binary(comparison=False)),
     **dict.fromkeys((operator.lt, operator.gt, operator.le, operator.ge, operator.eq, operator.ne), _binary(True)),

@@ -1,0 +1,541 @@
+"""Recurrent layers: RNN, GRU, LSTM.
+
+What `torch.nn`'s layers mean too becomes one of them; anything else (peepholes, clipping, other activations, lengths,
+a GRU that resets before its linear map) runs as a loop over time, vectorised over the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.table import NeedsValues, op
+
+Activation = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """An activation function by name: its parameters with their defaults (None: it must be given)."""
+
+    make: Callable[..., Activation]
+    alpha: float | None = None
+    beta: float | None = None
+    parameters: int = 0
+
+
+def _activation_kinds(F: Any) -> dict[str, _Kind]:
+    functional = F.nn.functional
+    return {
+        "Relu": _Kind(lambda: F.relu),
+        "Tanh": _Kind(lambda: F.tanh),
+        "Sigmoid": _Kind(lambda: F.sigmoid),
+        "Softsign": _Kind(lambda: functional.softsign),
+        "Softplus": _Kind(lambda: functional.softplus),
+        "Affine": _Kind(lambda a, b: lambda x: a * x + b, 1.0, 0.0, parameters=2),
+        "LeakyRelu": _Kind(lambda a: lambda x: functional.leaky_relu(x, a), 0.01, parameters=1),
+        "ThresholdedRelu": _Kind(lambda a: lambda x: F.where(x >= a, x, F.zeros_like(x)), 1.0, parameters=1),
+        "ScaledTanh": _Kind(lambda a, b: lambda x: a * F.tanh(b * x), parameters=2),
+        "HardSigmoid": _Kind(lambda a, b: lambda x: (a * x + b).clamp(0.0, 1.0), 0.2, 0.5, parameters=2),
+        "Elu": _Kind(lambda a: lambda x: functional.elu(x, a), 1.0, parameters=1),
+    }
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The attributes that the three operators share.
+
+    Attributes:
+        directions: whether each direction runs backwards in time.
+        activations: names, as many for each direction.
+        alpha: parameters of the activations that have any, in their order; may be shorter.
+        beta: second parameters, likewise.
+        clip: bound of what goes into an activation.
+        batch_first: `layout=1`.
+    """
+
+    directions: tuple[bool, ...]
+    activations: tuple[str, ...]
+    alpha: Sequence[float]
+    beta: Sequence[float]
+    clip: float | None
+    batch_first: bool
+
+    def functions(self, F: Any) -> list[list[Activation]]:
+        """Returns the activation functions of each direction, clipping included."""
+        alpha, beta, kinds = list(self.alpha), list(self.beta), _activation_kinds(F)
+        functions = []
+        for name in self.activations:
+            if name not in kinds:
+                raise OperatorError(f"activation {name!r} is none of {', '.join(kinds)}.")
+            kind = kinds[name]
+            values: list[float | None] = []
+            if kind.parameters > 0:
+                values.append(alpha.pop(0) if alpha else kind.alpha)
+            if kind.parameters > 1:
+                values.append(beta.pop(0) if beta else kind.beta)
+            if None in values:
+                raise OperatorError(f"activation {name} needs activation_alpha and activation_beta.")
+            functions.append(self._clipped(kind.make(*values)))
+        count = len(functions) // len(self.directions)
+        return [functions[i * count : (i + 1) * count] for i in range(len(self.directions))]
+
+    def _clipped(self, function: Activation) -> Activation:
+        clip = self.clip
+        return function if clip is None else lambda x: function(x.clamp(-clip, clip))
+
+
+def _settings(
+    direction: str, activations: Any, default: Sequence[str], alpha: Any, beta: Any, clip: Any, layout: int
+) -> _Settings:
+    directions = {
+        "forward": (False,), "foward": (False,), "reverse": (True,), "bidirectional": (False, True),
+    }  # fmt: skip
+    if direction not in directions:
+        raise OperatorError(f"direction={direction!r} is none of forward, reverse, bidirectional.")
+    ways = directions[direction]
+    # RNN's schema defaults to two activations, of which one direction uses the first.
+    names = tuple(activations or ())[: len(default) * len(ways)] or tuple(default) * len(ways)
+    if len(names) != len(default) * len(ways):
+        raise OperatorError(f"{len(names)} activations for {len(ways)} directions of {len(default)}.")
+    return _Settings(ways, names, tuple(alpha or ()), tuple(beta or ()), clip or None, bool(layout))
+
+
+def _is_full(F: Any, sequence_lens: Any, steps: Any) -> bool:
+    """Returns whether every sequence is known to have all steps."""
+    if sequence_lens is None:
+        return True
+    return isinstance(sequence_lens, F.Tensor) and isinstance(steps, int) and bool((sequence_lens == steps).all())
+
+
+def _reordered(F: Any, parameter: Any, order: Sequence[int]) -> Any:
+    """Returns the gates, blocks of rows of a parameter, in another order."""
+    if list(order) == list(range(len(order))):
+        return parameter
+    blocks = parameter.chunk(len(order), 0)
+    return F.cat([blocks[i] for i in order], 0)
+
+
+def _layer(
+    F: Any, function: Any, X: Any, W: Any, R: Any, B: Any, states: Sequence[Any], order: Sequence[int], s: _Settings
+) -> tuple[Any, ...]:
+    """Returns the outputs by torch's own recurrent function, whose gates are ONNX's in `order`."""
+    parameters = []
+    for i in range(len(s.directions)):
+        parameters += [_reordered(F, W[i], order), _reordered(F, R[i], order)]
+        if B is not None:
+            parameters += [_reordered(F, half, order) for half in B[i].chunk(2, 0)]
+    time = 1 if s.batch_first else 0
+    batch, hidden = X.shape[1 - time], R.shape[-1]
+    backwards = s.directions == (True,)
+    if backwards:
+        X = X.flip([time])
+    default = None
+    initial = []
+    for state in states:
+        if state is None and default is None:
+            default = F.zeros([len(s.directions), batch, hidden], dtype=X.dtype)
+        initial.append(default if state is None else state.transpose(0, 1) if s.batch_first else state)
+    hx = initial[0] if len(initial) == 1 else initial
+    bidirectional = len(s.directions) == 2
+    output, *last = function(X, hx, parameters, B is not None, 1, 0.0, False, bidirectional, s.batch_first)
+    if backwards:
+        output = output.flip([time])
+    if s.batch_first:
+        last = [state.transpose(0, 1) for state in last]
+    if not bidirectional:
+        return (output.unsqueeze(time + 1), *last)
+    split = output.unflatten(-1, (2, hidden))
+    return (split if s.batch_first else split.transpose(1, 2), *last)
+
+
+Step = Callable[..., tuple[Any, ...]]
+"""`step(direction, x_t, *states) -> states`: one time step; `x_t` are the gates' inputs."""
+
+
+def _loop(
+    F: Any, X: Any, W: Any, sequence_lens: Any, states: Sequence[Any], hidden: int, step: Step, s: _Settings
+) -> tuple[Any, ...]:
+    """Returns the outputs by a loop over time.
+
+    Behind a sequence's end the output is 0 and the states stay; a sequence of no steps has states 0, as in ORT.
+    """
+    if not isinstance(X, F.Tensor):
+        raise NeedsValues("a loop over time")
+    if s.batch_first:
+        X = X.transpose(0, 1)
+        states = [None if state is None else state.transpose(0, 1) for state in states]
+    steps, batch = X.shape[0], X.shape[1]
+    lengths = None if _is_full(F, sequence_lens, steps) else sequence_lens.to(F.int64)
+    outputs, finals = [], []
+    for i, backwards in enumerate(s.directions):
+        order = _order(F, steps, lengths, backwards, X.device)
+        gates = F.matmul(X, W[i].t())
+        gates = gates if order is None else _reorder_time(F, gates, order)
+        current = tuple(X.new_zeros([batch, hidden]) if state is None else state[i] for state in states)
+        sequence = []
+        for t in range(steps):
+            following = step(i, gates[t], *current)
+            if lengths is None:
+                current = following
+                sequence.append(current[0])
+                continue
+            inside = (lengths > t).unsqueeze(-1)
+            current = tuple(F.where(inside, new, old) for new, old in zip(following, current, strict=True))
+            sequence.append(F.where(inside, current[0], F.zeros_like(current[0])))
+        if lengths is not None:
+            current = tuple(F.where((lengths > 0).unsqueeze(-1), c, F.zeros_like(c)) for c in current)
+        output = F.stack(sequence) if sequence else X.new_zeros([0, batch, hidden])
+        outputs.append(output if order is None else _reorder_time(F, output, order))
+        finals.append(current)
+    Y = F.stack(outputs, 1)
+    last = [F.stack(items) for items in zip(*finals, strict=True)]
+    if s.batch_first:
+        return (Y.permute(2, 0, 1, 3), *(state.transpose(0, 1) for state in last))
+    return (Y, *last)
+
+
+def _order(F: Any, steps: int, lengths: Any, backwards: bool, device: Any) -> Any:
+    """Returns the time steps `[steps, batch]` in which each sequence runs over its own length; None: as they come."""
+    if not backwards:
+        return None
+    forward = F.arange(steps, device=device).unsqueeze(-1)
+    if lengths is None:
+        return forward.flip([0])
+    return F.where(forward < lengths, lengths - 1 - forward, forward)
+
+
+def _reorder_time(F: Any, x: Any, order: Any) -> Any:
+    return F.gather(x, 0, order.unsqueeze(-1).expand(x.shape[0], x.shape[1], x.shape[2]))
+
+
+def _biases(B: Any, W: Any) -> list[tuple[Any, Any]]:
+    """Returns the bias of the input's and of the state's linear map for each direction."""
+    if B is None:
+        B = W.new_zeros([W.shape[0], 2 * W.shape[1]])
+    return [tuple(B[i].chunk(2, 0)) for i in range(W.shape[0])]
+
+
+def _outputs_asked(outputs: tuple[Any, ...], count: int) -> Any:
+    return outputs[0] if count == 1 else outputs[:count]
+
+
+@op("RNN", 14)
+def rnn(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] = ("Tanh", "Tanh"),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    _outputs: int = 2,
+) -> Any:
+    """Source: ONNX RNN-22."""
+    s = _settings(direction, activations, ("Tanh",), activation_alpha, activation_beta, clip, layout)
+    plain = {("Tanh",): F.rnn_tanh, ("Relu",): F.rnn_relu}.get(tuple(dict.fromkeys(s.activations)))
+    if plain is not None and s.clip is None and _is_full(F, sequence_lens, X.shape[layout]):
+        return _outputs_asked(_layer(F, plain, X, W, R, B, [initial_h], [0], s), _outputs)
+    functions, biases = s.functions(F), _biases(B, W)
+
+    def step(i: int, x: Any, h: Any) -> tuple[Any]:
+        return (functions[i][0](x + F.matmul(h, R[i].t()) + biases[i][0] + biases[i][1]),)
+
+    return _outputs_asked(_loop(F, X, W, sequence_lens, [initial_h], R.shape[-1], step, s), _outputs)
+
+
+@op("GRU", 14)
+def gru(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    linear_before_reset: int = 0,
+    _outputs: int = 2,
+) -> Any:
+    """nn.GRU is `linear_before_reset=1`, its gates r, z, n being ONNX's z, r, h. Source: ONNX GRU-22."""
+    s = _settings(direction, activations, ("Sigmoid", "Tanh"), activation_alpha, activation_beta, clip, layout)
+    usual = s.activations == ("Sigmoid", "Tanh") * len(s.directions) and s.clip is None
+    if usual and linear_before_reset and _is_full(F, sequence_lens, X.shape[layout]):
+        return _outputs_asked(_layer(F, F.gru, X, W, R, B, [initial_h], [1, 0, 2], s), _outputs)
+    functions, biases, hidden = s.functions(F), _biases(B, W), R.shape[-1]
+
+    def step(i: int, x: Any, h: Any) -> tuple[Any]:
+        (f, g), (from_x, from_h) = functions[i], biases[i]
+        x = x + from_x
+        zr = f(x[:, : 2 * hidden] + F.matmul(h, R[i][: 2 * hidden].t()) + from_h[: 2 * hidden])
+        z, r = zr.chunk(2, 1)
+        weight, bias = R[i][2 * hidden :].t(), from_h[2 * hidden :]
+        inner = r * (F.matmul(h, weight) + bias) if linear_before_reset else F.matmul(r * h, weight) + bias
+        return ((1.0 - z) * g(x[:, 2 * hidden :] + inner) + z * h,)
+
+    return _outputs_asked(_loop(F, X, W, sequence_lens, [initial_h], hidden, step, s), _outputs)
+
+
+@op("LSTM", 14)
+def lstm(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    initial_c: Any = None,
+    P: Any = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    layout: int = 0,
+    _outputs: int = 3,
+) -> Any:
+    """nn.LSTM's gates i, f, g, o are ONNX's i, o, f, c. `input_forget`: the forget gate is 1 - i. Source: LSTM-22."""
+    default = ("Sigmoid", "Tanh", "Tanh")
+    s = _settings(direction, activations, default, activation_alpha, activation_beta, clip, layout)
+    usual = s.activations == default * len(s.directions) and s.clip is None and P is None and not input_forget
+    states = [initial_h, initial_c]
+    if usual and _is_full(F, sequence_lens, X.shape[layout]):
+        return _outputs_asked(_layer(F, F.lstm, X, W, R, B, states, [0, 2, 3, 1], s), _outputs)
+    functions, biases, hidden = s.functions(F), _biases(B, W), R.shape[-1]
+    peepholes = [(0.0, 0.0, 0.0) if P is None else P[i].chunk(3, 0) for i in range(len(s.directions))]
+
+    def step(i: int, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
+        (f, g, last), (p_i, p_o, p_f) = functions[i], peepholes[i]
+        x_i, x_o, x_f, x_c = (x + F.matmul(h, R[i].t()) + biases[i][0] + biases[i][1]).chunk(4, 1)
+        enter = f(x_i + p_i * c)
+        forget = 1.0 - enter if input_forget else f(x_f + p_f * c)
+        c = forget * c + enter * g(x_c)
+        return f(x_o + p_o * c) * last(c), c
+
+    return _outputs_asked(_loop(F, X, W, sequence_lens, states, hidden, step, s), _outputs)
+
+
+@op("RNN", 7)
+def rnn_7(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] = ("Tanh", "Tanh"),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    _outputs: int = 2,
+) -> Any:
+    options: dict[str, Any] = {
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "activations": activations,
+    }
+    options |= {"clip": clip, "direction": direction, "_outputs": _outputs}
+    return rnn(F, X, W, R, B, sequence_lens, initial_h, **options)
+
+
+@op("GRU", 7)
+def gru_7(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    linear_before_reset: int = 0,
+    _outputs: int = 2,
+) -> Any:
+    options: dict[str, Any] = {
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "activations": activations,
+    }
+    options |= {"clip": clip, "direction": direction, "linear_before_reset": linear_before_reset, "_outputs": _outputs}
+    return gru(F, X, W, R, B, sequence_lens, initial_h, **options)
+
+
+@op("LSTM", 7)
+def lstm_7(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    initial_c: Any = None,
+    P: Any = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    _outputs: int = 3,
+) -> Any:
+    options: dict[str, Any] = {
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "activations": activations,
+    }
+    options |= {"clip": clip, "direction": direction, "input_forget": input_forget, "_outputs": _outputs}
+    return lstm(F, X, W, R, B, sequence_lens, initial_h, initial_c, P, **options)
+
+
+@op("RNN", 1)
+def rnn_1(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] = ("Tanh", "Tanh"),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    output_sequence: int = 0,
+    _outputs: int = 2,
+) -> Any:
+    """`output_sequence=0` says that nobody needs Y; whether it is there is the node's business."""
+    options: dict[str, Any] = {
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "activations": activations,
+    }
+    options |= {"clip": clip, "direction": direction, "_outputs": _outputs}
+    return rnn(F, X, W, R, B, sequence_lens, initial_h, **options)
+
+
+@op("GRU", 3)
+def gru_3(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    linear_before_reset: int = 0,
+    output_sequence: int = 0,
+    _outputs: int = 2,
+) -> Any:
+    """`output_sequence`: see RNN-1."""
+    options: dict[str, Any] = {
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "activations": activations,
+    }
+    options |= {"clip": clip, "direction": direction, "linear_before_reset": linear_before_reset, "_outputs": _outputs}
+    return gru(F, X, W, R, B, sequence_lens, initial_h, **options)
+
+
+@op("GRU", 1)
+def gru_1(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "foward",
+    hidden_size: int | None = None,
+    output_sequence: int = 0,
+    _outputs: int = 2,
+) -> Any:
+    """The schema's default is misspelt. `output_sequence`: see RNN-1."""
+    options: dict[str, Any] = {
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "activations": activations,
+    }
+    options |= {"clip": clip, "direction": direction, "_outputs": _outputs}
+    return gru(F, X, W, R, B, sequence_lens, initial_h, **options)
+
+
+@op("LSTM", 1)
+def lstm_1(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    initial_c: Any = None,
+    P: Any = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    output_sequence: int = 0,
+    _outputs: int = 3,
+) -> Any:
+    """`output_sequence`: see RNN-1."""
+    options: dict[str, Any] = {
+        "activation_alpha": activation_alpha,
+        "activation_beta": activation_beta,
+        "activations": activations,
+    }
+    options |= {"clip": clip, "direction": direction, "input_forget": input_forget, "_outputs": _outputs}
+    return lstm(F, X, W, R, B, sequence_lens, initial_h, initial_c, P, **options)
