@@ -412,6 +412,8 @@ class Walk:
             return self._fold(row, inputs, attributes)
         if not row.opaque and not any(isinstance(value, Opaque) for value in inputs):
             try:
+                if row.whole:
+                    return self._whole(row, inputs, attributes)
                 return row.body(self.tracer.F, *self.arguments(row, inputs), **attributes)
             except ShapeMismatch as error:
                 if self.owner.strict and self.owner.sizes.sampled:
@@ -609,6 +611,13 @@ class Walk:
                 f"it makes a constant of {total >> 20} MiB, the limit is {MAX_CONSTANT_BYTES >> 20} MiB."
             )
 
+    def _whole(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+        """Records the node as one call of its operator; the body on meta tensors tells what comes of it."""
+        function = getattr(functional, functional.name_of(row))
+        arguments = tuple(self.arguments(row, inputs))
+        specs = self.tracer.infer("call_function", function, self.tracer.own(arguments), attributes).specs
+        return self.tracer.call_opaque(function, arguments, attributes, specs)
+
     def _opaque(self, node: ir.Node, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
         """Records the node as one call of its operator on run time values."""
         arguments = []
@@ -688,7 +697,10 @@ class Walk:
     def _constant_name(self, tensor: torch.Tensor, hint: str) -> tuple[list[str], bool, bool]:
         origin = self._origin(tensor)
         if origin is not None and origin.name:
-            return split_path(origin.name), origin.weight, True
+            # torch's exporter numbers its own values `val_0`, ...: a parameter of such a name stops it on the way back.
+            name = origin.name.replace("val_", "constant_") if is_generated(origin.name) else origin.name
+            number = is_generated(origin.name) and tensor.numel() == 1  # a mask's -10000 is nothing to train
+            return split_path(name), origin.weight and not number, True
         assert self.node is not None
         steps = split_path(self.node.name or self.node.op_type.lower())
         return [*steps[:-1], f"{steps[-1]}_constant"], False, origin is not None

@@ -442,6 +442,12 @@ class _Known(NamedTuple):
 _TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | frozenset(vars(nn.Module()))
 
 
+class Retracer(fx.Tracer):
+    """What unpickling a module runs its code with: buffers stay attributes, so that sizes may index and expand them."""
+
+    proxy_buffer_attributes = True
+
+
 class Tracer:
     """Builds one fx graph and the module tree its nodes refer to.
 
@@ -633,7 +639,9 @@ class Tracer:
             if not node.users:
                 self.graph.erase_node(node)
                 self.captured.remove(value)
-        self.graph._tracer_cls = None
+        buffers = {name for name, _ in self.root.named_buffers()}
+        reads = any(node.op == "get_attr" and node.target in buffers for node in self.graph.nodes)
+        self.graph._tracer_cls = Retracer if reads else None
         return fx.GraphModule(self.root, self.graph, name)
 
     def _erase_unused(self) -> None:

@@ -113,7 +113,7 @@ def _model(nodes: list[onnx.NodeProto], dims: list[str | int], **constants: obje
 
 
 def _tensorflow_reshape() -> onnx.ModelProto:
-    """Shape, Cast to int32, Slice, Concat, Cast, Reshape, as tf2onnx writes `tf.reshape(x, [tf.shape(x)[0], -1, 4])`."""
+    """Shape, Cast to int32, Slice, Concat, Reshape: tf2onnx's form of `tf.reshape(x, [tf.shape(x)[0], -1, 4])`."""
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("Cast", ["shape"], ["shape32"], to=TensorProto.INT32),
@@ -128,7 +128,7 @@ def _tensorflow_reshape() -> onnx.ModelProto:
 
 
 def _half_size() -> onnx.ModelProto:
-    """Half of the length by Cast, Mul, Floor, Cast, and the other half by Div and Sub: two slices joined the other way."""
+    """Half of the length by Cast, Mul, Floor, Cast, the other half by Div and Sub: slices joined the other way."""
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"], start=1, end=2),
         helper.make_node("Cast", ["shape"], ["float"], to=TensorProto.FLOAT),
@@ -158,7 +158,7 @@ def _half_size() -> onnx.ModelProto:
 
 
 def _expanded_mask() -> onnx.ModelProto:
-    """torch's expand: ConstantOfShape, Mul by -1, Equal and Where choose between the given sizes and the input's own."""
+    """torch's expand: ConstantOfShape, Mul by -1, Equal and Where choose between given sizes and the input's own."""
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("Gather", ["shape", "first"], ["batch"], axis=0),
@@ -189,7 +189,28 @@ def _padded_to_eight() -> onnx.ModelProto:
     return _model(nodes, ["N", "L", 3], **constants)
 
 
-CHAINS = {f.__name__.strip("_"): f for f in (_tensorflow_reshape, _half_size, _expanded_mask, _padded_to_eight)}
+def _sliced_table() -> onnx.ModelProto:
+    """A table and a list of integers cut to the input's length, a row repeated once a sample."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["length"], start=1, end=2),
+        helper.make_node("Shape", ["x"], ["batch"], start=0, end=1),
+        helper.make_node("Slice", ["table", "zero", "length", "one"], ["cut"]),
+        helper.make_node("Slice", ["numbers", "zero", "length", "zero"], ["some"]),
+        helper.make_node("Gather", ["rows", "some"], ["gathered"]),
+        helper.make_node("Concat", ["batch", "one", "one"], ["repeats"], axis=0),
+        helper.make_node("Tile", ["row", "repeats"], ["tiled"]),
+        helper.make_node("Add", ["x", "cut"], ["a"]),
+        helper.make_node("Add", ["a", "gathered"], ["b"]),
+        helper.make_node("Add", ["b", "tiled"], ["y"]),
+    ]
+    table = np.linspace(0, 1, 120, dtype=np.float32).reshape(1, 40, 3)
+    constants = dict(table=table, rows=table[0, :5] * 2, row=table[:, :1] + 3, numbers=np.arange(40) % 5)
+    return _model(nodes, ["N", "L", 3], zero=np.int64([0]), one=np.int64([1]), **constants)
+
+
+CHAINS = {
+    f.__name__.strip("_"): f for f in (_tensorflow_reshape, _half_size, _expanded_mask, _padded_to_eight, _sliced_table)
+}
 
 
 @pytest.mark.parametrize("name", CHAINS)
