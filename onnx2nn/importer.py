@@ -224,6 +224,10 @@ class Scope:
         self._values.pop(value, None)
 
 
+_RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn"})
+"""Names that the generated forward uses itself, so that no argument may have them."""
+
+
 class _Import:
     def __init__(
         self,
@@ -246,7 +250,7 @@ class _Import:
         renamed: dict[str, str] = {}
         for value in graph.inputs:
             name = identifier(value.name or "input")
-            while name in renamed:
+            while name in renamed or name in _RESERVED:
                 name += "_"
             renamed[name] = value.name or ""
             scope[value] = tracer.placeholder(name, self._input_spec(value))

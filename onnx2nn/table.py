@@ -65,6 +65,8 @@ class Row:
             `F`. An object array it returns has the dtype of its first input (bools are bool), `Typed` says another.
         reads_shape: only the shape of its input matters: `host` gets the tensor itself and reads its `shape`.
         opaque: the body loops over data or returns data dependent shapes: it is called as one function at run time.
+        whole: it is called as one function at run time too, so that weights stay packed in the module; shapes and
+            dtypes of its results follow from those of its inputs.
         region: one of its attributes is a graph; the body takes it as a callable.
         random: two calls with equal inputs differ, so that it is never evaluated at import.
     """
@@ -78,6 +80,7 @@ class Row:
     host: Callable[..., Any] | None = None
     reads_shape: bool = False
     opaque: bool = False
+    whole: bool = False
     region: bool = False
     random: bool = False
 
@@ -182,6 +185,7 @@ def op(
     host: Callable[..., Any] | None = None,
     reads_shape: bool = False,
     opaque: bool = False,
+    whole: bool = False,
     region: bool = False,
     random: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -189,7 +193,7 @@ def op(
 
     def add(body: Callable[..., Any]) -> Callable[..., Any]:
         inputs = (frozenset(static), frozenset(numbers))
-        TABLE.add(Row(domain, operator, since, body, *inputs, host, reads_shape, opaque, region, random))
+        TABLE.add(Row(domain, operator, since, body, *inputs, host, reads_shape, opaque, whole, region, random))
         return body
 
     return add

@@ -42,7 +42,7 @@ def _limits(element: Element) -> tuple[int, int]:
     return -(1 << element.bits - 1), (1 << element.bits - 1) - 1
 
 
-def _round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool = True) -> Any:
+def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool = True) -> Any:
     """Returns `y`, already divided by its scale, as `element`: rounded half to even, shifted, saturated."""
     integer = element.small is None and element.largest is None
     if integer:
@@ -83,7 +83,7 @@ def quantize_linear(
     scale = _along(F, y_scale, x, axis, block_size).to(dtype)
     if y_zero_point is not None:
         y_zero_point = _along(F, y_zero_point, x, axis, block_size)
-    return _round_to(F, x.to(dtype) / scale, y_zero_point, element, bool(saturate))
+    return round_to(F, x.to(dtype) / scale, y_zero_point, element, bool(saturate))
 
 
 @op("QuantizeLinear", 21)
@@ -195,7 +195,7 @@ def _rows(parameter: Any, matrix: Any) -> Any:
     return parameter.reshape([-1, 1]) if one_a_row else parameter
 
 
-def _integer_matmul(F: Any, a: Any, b: Any, a_zero_point: Any, b_zero_point: Any) -> Any:
+def integer_matmul(F: Any, a: Any, b: Any, a_zero_point: Any, b_zero_point: Any) -> Any:
     """Returns the exact product as floats; a constant `b` is held as it is and converted when used (`type_as`)."""
     if (a.dtype.itemsize == 1 and a.is_floating_point()) or b.is_floating_point():
         dtype = F.float64
@@ -213,7 +213,7 @@ def _to_int32(F: Any, x: Any) -> Any:
 @op("MatMulInteger", 10)
 def matmul_integer(F: Any, A: Any, B: Any, a_zero_point: Any = None, b_zero_point: Any = None) -> Any:
     """Computed in a float type that holds every sum exactly: torch has no fast integer product on all devices."""
-    return _to_int32(F, _integer_matmul(F, A, B, a_zero_point, b_zero_point))
+    return _to_int32(F, integer_matmul(F, A, B, a_zero_point, b_zero_point))
 
 
 @op("QLinearMatMul", 10)
@@ -229,10 +229,10 @@ def qlinear_matmul(
     y_zero_point: Any,
 ) -> Any:
     """The product is exact; it is scaled in float32 and rounded before the zero point is added, as in ONNX Runtime."""
-    product = _integer_matmul(F, a, b, a_zero_point, b_zero_point).to(F.float32)
+    product = integer_matmul(F, a, b, a_zero_point, b_zero_point).to(F.float32)
     scale = (_rows(a_scale, a) * b_scale / _rows(y_scale, a)).to(F.float32)
     element = BY_NUMBER[type_number(F, y_zero_point, None, 0)]
-    return _round_to(F, product * scale, _rows(y_zero_point, a), element)
+    return round_to(F, product * scale, _rows(y_zero_point, a), element)
 
 
 def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
@@ -292,4 +292,4 @@ def qlinear_conv(
     if w_scale.ndim == 1:
         scale = scale.reshape([-1, *[1] * (x.ndim - 2)])
     element = BY_NUMBER[type_number(F, y_zero_point, None, 0)]
-    return _round_to(F, result * scale, y_zero_point, element)
+    return round_to(F, result * scale, y_zero_point, element)
