@@ -288,7 +288,7 @@ class _JobReader:
             for name, value in found[0].items()
             if any(other[name] != value for other in found[1:])
         }
-        return {name: _attribute(name, value) for name, value in found[0].items()}, varying
+        return {name: attribute(name, value) for name, value in found[0].items()}, varying
 
     def _vary(self, op: Any, name: str, values: list[Any]) -> Any:
         if all(isinstance(value, int) for value in values):
@@ -382,7 +382,8 @@ def _attribute_value(attribute: Any) -> Any:
     return list(value.val) if kind.startswith("at_list") else value
 
 
-def _attribute(name: str, value: Any) -> ir.Attr:
+def attribute(name: str, value: Any) -> ir.Attr:
+    """An attribute of the kind that a Python value is; an empty list is one of integers."""
     if isinstance(value, str):
         return ir.AttrString(name, value)
     if isinstance(value, (bool, int)):
@@ -421,7 +422,7 @@ def _lazy(weight: Any, value: ir.Value) -> ir.LazyTensor:
         array = weight if isinstance(weight, np.ndarray) else weight.detach().numpy()
         return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype=value.dtype, name=value.name)
 
-    return ir.LazyTensor(load, dtype=value.dtype, shape=shape, name=value.name)
+    return ir.LazyTensor(load, dtype=value.dtype, shape=shape, cache=True, name=value.name)  # a view, no copy
 
 
 def _first_difference(one: list[str], other: list[str]) -> str:

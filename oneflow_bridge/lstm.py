@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from oneflow_bridge.job import DOMAIN, OPERANDS, RESULTS
+from oneflow_bridge.job import DOMAIN, OPERANDS, RESULTS, attribute
 from oneflow_bridge.matching import Match, Op, Var, matches, readers
 
 _BIASED = (
@@ -168,7 +168,7 @@ def _value(like: ir.Value, name: str, shape: list) -> ir.Value:
 
 
 def _node(op_type, operands, results, near, **attributes):  # type: ignore[no-untyped-def]
-    written = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
+    written = [attribute(name, value) for name, value in attributes.items()]
     written += [ir.AttrStrings(OPERANDS, list(operands)), ir.AttrStrings(RESULTS, list(results))]
     name = f"{near.hidden.producer().name}/{op_type}"
     return ir.Node(DOMAIN, op_type, list(operands.values()), written, outputs=list(results.values()), name=name)

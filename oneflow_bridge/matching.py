@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from oneflow_bridge.job import DOMAIN, OPERANDS, RESULTS
+from oneflow_bridge.job import DOMAIN, OPERANDS, RESULTS, attribute
 
 Match = dict[str, Any]
 """Names of a pattern → the values and nodes that they stand for."""
@@ -88,7 +88,7 @@ def readers(value: ir.Value) -> int:
 def replace(graph: ir.Graph, node: ir.Node, new: New) -> ir.Node:
     """The new op takes the node's place, output value and name."""
     old = node.outputs[0]
-    attributes = [ir.convenience.convert_attribute(name, value) for name, value in new.attributes.items()]
+    attributes = [attribute(name, value) for name, value in new.attributes.items()]
     attributes.append(ir.AttrStrings(OPERANDS, list(new.operands)))
     attributes.append(ir.AttrStrings(RESULTS, [new.result]))
     output = ir.Value(name=old.name, shape=old.shape, type=old.type)

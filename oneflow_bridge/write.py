@@ -53,19 +53,23 @@ def write_model(
     if size > PROTOBUF_LIMIT - _MARGIN and (not external_data or path is None):
         raise InputError(f"The weights have {size} bytes; above 2 GB they must go to external data, beside a file.")
     if path is None and verify is None:
-        return ir.serde.serialize_model(model)
+        return _with_weights(_without_weights(model), model)
     target = None if path is None else Path(path)
+    shell = None if external_data else _without_weights(model)
     try:
         with _beside(target) as folder:
             written = folder / (target.name if target else "model.onnx")
-            _write(model, written, external_data)
+            if shell is None:
+                ir.save(model, written, external_data=f"{written.name}.data")
+            else:
+                _stream(shell, model, written)
             if verify is not None:
                 verify(written)
             if target is not None:
                 _move(written, target)
     except OSError as error:
         raise ModelFileError(f"{path} cannot be written: {error}") from error
-    return onnx.load(str(target), load_external_data=False) if external_data else ir.serde.serialize_model(model)
+    return onnx.load(str(target), load_external_data=False) if shell is None else _with_weights(shell, model)
 
 
 @contextmanager
@@ -82,22 +86,35 @@ def _move(written: Path, target: Path) -> None:
         os.replace(file, target.parent / file.name)
 
 
-def _write(model: ir.Model, path: Path, external_data: bool) -> None:
-    if external_data:
-        ir.save(model, path, external_data=f"{path.name}.data")
-        return
-    shell = _without_weights(model)
+def _stream(shell: onnx.ModelProto, model: ir.Model, path: Path) -> None:
+    """Writes the graph, then each weight behind it as one more initializer of that graph."""
     graph = shell.graph.SerializeToString()
-    shell.ClearField("graph")
+    around = onnx.ModelProto()
+    for field, value in shell.ListFields():
+        if field.name == "graph":
+            continue
+        if field.label == field.LABEL_REPEATED:
+            getattr(around, field.name).extend(value)
+        else:
+            setattr(around, field.name, value)
     tensors = [(_head(value), value.const_value) for value in model.graph.initializers.values()]
     sizes = [len(head) + _field_size(tensor.nbytes) for head, tensor in tensors]
     with open(path, "wb") as file:
-        file.write(shell.SerializeToString())
+        file.write(around.SerializeToString())
         file.write(_MODEL_GRAPH + _varint(len(graph) + sum(_field_size(size) for size in sizes)))
         file.write(graph)
         for (head, tensor), size in zip(tensors, sizes, strict=True):
             file.write(_GRAPH_INITIALIZER + _varint(size) + head + _TENSOR_RAW_DATA + _varint(tensor.nbytes))
             _write_raw(file, tensor)
+
+
+def _with_weights(shell: onnx.ModelProto, model: ir.Model) -> onnx.ModelProto:
+    """The proto with the weights put in."""
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        proto = shell.graph.initializer.add(name=value.name, data_type=int(tensor.dtype), dims=list(tensor.shape))
+        proto.raw_data = tensor.tobytes()
+    return shell
 
 
 def _without_weights(model: ir.Model) -> onnx.ModelProto:

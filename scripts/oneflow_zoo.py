@@ -62,9 +62,11 @@ def create(name: str) -> Any:
     """The model with random weights, in eval mode; flowvision 0.2.2 needs a name that OneFlow 0.9 does not have."""
     import numpy as np
 
-    from oneflow_bridge.runtime import import_oneflow
+    if "oneflow" not in sys.modules:
+        from oneflow_bridge.runtime import import_oneflow
 
-    flow = import_oneflow()
+        import_oneflow()
+    import oneflow as flow
     import oneflow.jit
 
     if not hasattr(oneflow.jit, "_script_if_tracing"):
@@ -80,6 +82,9 @@ def create(name: str) -> Any:
             buffer.copy_(flow.tensor(generator.normal(0, 0.1, tuple(buffer.shape)).astype(np.float32)))
         if key.endswith("running_var"):
             buffer.copy_(flow.tensor(generator.uniform(0.5, 1.5, tuple(buffer.shape)).astype(np.float32)))
+    for parameter in model.parameters():
+        if not parameter.numpy().any():  # a head or a gate that starts at zero would hide what is before it
+            parameter.data.copy_(flow.tensor(generator.normal(0, 0.02, tuple(parameter.shape)).astype(np.float32)))
     return model
 
 

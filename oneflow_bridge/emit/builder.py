@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from onnx2nn.errors import OperatorError
-from oneflow_bridge.job import DIMENSIONS, Dimensions
+from oneflow_bridge.job import DIMENSIONS, Dimensions, attribute
 
 INT64_MAX = 2**63 - 1
 
@@ -249,7 +249,7 @@ class Builder:
         if wide:
             return self._append_wide(op_type, values, kinds, bound, wide, n_outputs, attributes)
         outputs = [self._fresh(self._output_type(op_type, results, i, bound, attributes)) for i in range(n_outputs)]
-        plain = [ir.convenience.convert_attribute(k, _plain(v)) for k, v in attributes.items() if v is not None]
+        plain = [attribute(k, _plain(v)) for k, v in attributes.items() if v is not None]
         while values and values[-1] is None:
             values.pop()
         self.nodes.append(ir.Node("", op_type, values, plain, outputs=outputs, name=self._node_name(op_type)))

@@ -68,7 +68,8 @@ def test_values_have_shapes_and_names(net: Any, image: Any) -> None:
     graph = compile_job(net, image).graph().graph
     assert [value.name for value in graph.inputs] == ["image"]
     conv = next(node for node in graph if node.op_type == "conv2d")
-    assert conv.attributes[OPERANDS].as_strings() == ["in", "weight"] and conv.attributes[RESULTS].as_strings() == ["out"]
+    assert list(conv.attributes[OPERANDS].as_strings()) == ["in", "weight"]
+    assert list(conv.attributes[RESULTS].as_strings()) == ["out"]
     assert list(conv.outputs[0].shape) == [2, 4, 4, 4] and conv.outputs[0].dtype == ir.DataType.FLOAT
 
 
