@@ -21,7 +21,8 @@ def history(row: Row) -> list[defs.OpSchema]:
     rows = TABLE.revisions(row.domain, row.operator)
     later = [other.since for other in rows if other.since > row.since]
     schemas = [s for s in defs.get_all_schemas_with_history() if (s.domain, s.name) == (row.domain, row.operator)]
-    served = [s for s in schemas if row.since <= s.since_version < min(later, default=1 << 30) and not s.deprecated]
+    served = [s for s in schemas if row.since <= s.since_version < min(later, default=1 << 30)]
+    served = [s for s in served if not s.deprecated or s.since_version == row.since]
     return sorted(served, key=lambda s: s.since_version)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -163,3 +164,80 @@ def conv_transpose(
     Y = function(X, W, None if late else B, tuple(strides), 0, 0, group, tuple(dilations))
     Y = pad_spatial(F, Y, [*(-b for b in begins), *tails])
     return Y + B.reshape([-1] + [1] * rank) if late else Y
+
+
+@op("Col2Im", 18, static=["image_shape", "block_shape"])
+def col2im(
+    F: Any,
+    input: Any,
+    image_shape: Sequence[Any],
+    block_shape: Sequence[int],
+    *,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """torch's fold; over other than two dimensions a transposed convolution with one kernel for each block element."""
+    rank = len(block_shape)
+    dilations, strides = list(dilations or [1] * rank), list(strides or [1] * rank)
+    pads = list(pads or [0] * (2 * rank))
+    if rank == 2 and pads[:2] == pads[2:]:
+        options = dict(dilation=tuple(dilations), padding=tuple(pads[:2]), stride=tuple(strides))
+        return F.nn.functional.fold(input, tuple(image_shape), tuple(block_shape), **options)
+    elements = math.prod(block_shape)
+    spans = [(k - 1) * d + 1 for k, d in zip(block_shape, dilations, strict=True)]
+    counts = [
+        (image_shape[i] + pads[i] + pads[i + rank] - spans[i]) // strides[i] + 1 for i in range(rank)
+    ]
+    ends = [(counts[i] - 1) * strides[i] + spans[i] - pads[i] - image_shape[i] for i in range(rank)]
+    blocks = input.reshape([-1, elements, *counts])
+    kernels = F.eye(elements, dtype=input.dtype).reshape([elements, 1, *block_shape])
+    image = conv_transpose(F, blocks, kernels, dilations=dilations, strides=strides, pads=[*pads[:rank], *ends])
+    return image.reshape([input.shape[0], input.shape[1] // elements, *image_shape])
+
+
+@op("DeformConv", 19)
+def deform_conv(
+    F: Any,
+    X: Any,
+    W: Any,
+    offset: Any,
+    B: Any = None,
+    mask: Any = None,
+    *,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    offset_group: int = 1,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """Samples X bilinearly where the offsets point (0 beyond the border), then multiplies by the kernel.
+
+    Raises:
+        OperatorError: over other than two spatial dimensions, which grid_sample does not take.
+    """
+    if X.ndim != 4:
+        raise OperatorError(f"a deformable convolution over {X.ndim - 2} spatial dimensions; 2 are possible.")
+    strides, dilations = list(strides or [1, 1]), list(dilations or [1, 1])
+    pads = list(pads or [0, 0, 0, 0])
+    batch, channels, elements = X.shape[0], X.shape[1], W.shape[2] * W.shape[3]
+    rows, columns = offset.shape[2], offset.shape[3]
+    shifts = offset.reshape([batch * offset_group, elements, 2, rows, columns])
+    grid = []
+    for axis, outputs, size in ((1, columns, X.shape[3]), (0, rows, X.shape[2])):
+        steps = F.arange(W.shape[2 + axis], dtype=X.dtype) * dilations[axis] - pads[axis]
+        start = F.arange(outputs, dtype=X.dtype) * strides[axis]
+        taps = steps.reshape(-1, 1).expand(W.shape[2], W.shape[3]) if axis == 0 else steps.expand(W.shape[2], W.shape[3])
+        base = taps.reshape(elements, 1, 1) + (start.reshape(-1, 1) if axis == 0 else start)
+        grid.append((shifts[:, :, axis] + base) * (2 / size) + (1 / size - 1))
+    points = F.stack(grid, -1).flatten(1, 2)
+    planes = X.reshape([batch * offset_group, channels // offset_group, X.shape[2], X.shape[3]])
+    samples = F.nn.functional.grid_sample(planes, points, align_corners=False)
+    samples = samples.unflatten(2, (elements, rows))
+    if mask is not None:
+        samples = samples * mask.reshape([batch * offset_group, 1, elements, rows, columns])
+    samples = samples.reshape([batch, group, channels // group * elements, rows * columns])
+    kernels = W.reshape([group, W.shape[0] // group, W.shape[1] * elements])
+    Y = (kernels @ samples).reshape([batch, W.shape[0], rows, columns])
+    return Y if B is None else Y + B.reshape(-1, 1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.extras import require
 from onnx2nn.table import NeedsValues, op
 
 
@@ -432,3 +434,109 @@ def upsample_7(F: Any, X: Any, *, mode: str = "nearest", scales: Sequence[float]
 @op("Upsample", 1)
 def upsample_1(F: Any, X: Any, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Any:
     return upsample(F, X, [1.0, 1.0, height_scale, width_scale], mode=mode)
+
+
+_GRID_MODES = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest", "cubic": "bicubic", "bicubic": "bicubic"}
+
+
+@op("GridSample", 20)
+def grid_sample(
+    F: Any, X: Any, grid: Any, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
+) -> Any:
+    """torch's grid_sample under ONNX's names of the modes.
+
+    Raises:
+        OperatorError: a mode that is not the standard's, or cubic over three spatial dimensions, which torch lacks.
+    """
+    if mode not in _GRID_MODES:
+        raise OperatorError(f"mode={mode!r} is none of linear, nearest, cubic.")
+    if X.ndim not in (4, 5) or X.ndim == 5 and _GRID_MODES[mode] == "bicubic":
+        raise OperatorError(f"mode={mode!r} on {X.ndim} dimensions; use linear or nearest, on 4 or 5 dimensions.")
+    grid = grid if grid.dtype == X.dtype else grid.to(X.dtype)
+    options = dict(mode=_GRID_MODES[mode], padding_mode=padding_mode, align_corners=bool(align_corners))
+    return F.nn.functional.grid_sample(X, grid, **options)
+
+
+@op("GridSample", 16)
+def grid_sample_16(
+    F: Any, X: Any, grid: Any, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
+) -> Any:
+    return grid_sample(F, X, grid, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
+
+
+@op("AffineGrid", 20, static=["size"])
+def affine_grid(F: Any, theta: Any, size: Sequence[Any], *, align_corners: int = 0) -> Any:
+    return F.nn.functional.affine_grid(theta, list(size), align_corners=bool(align_corners))
+
+
+@op("NonMaxSuppression", 10, opaque=True)
+def non_max_suppression(
+    F: Any,
+    boxes: Any,
+    scores: Any,
+    max_output_boxes_per_class: Any = None,
+    iou_threshold: Any = None,
+    score_threshold: Any = None,
+    *,
+    center_point_box: int = 0,
+) -> Any:
+    """Selects boxes class by class, highest score first, lower index first where scores are equal.
+
+    A box has to score more than `score_threshold`, and is dropped where it overlaps a selected one by more than
+    `iou_threshold`. boxes: (N, B, 4) of two opposite corners y1, x1, y2, x2, or of x, y, width, height; scores:
+    (N, classes, B). Returns int64 (selected, 3) of batch, class and box index.
+    """
+    limit = 0 if max_output_boxes_per_class is None else int(max_output_boxes_per_class.reshape(-1)[0])
+    overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(-1)[0])
+    least = None if score_threshold is None else float(score_threshold.reshape(-1)[0])
+    found = []
+    corners, marks = boxes.detach().cpu().numpy(), scores.detach().cpu().numpy()
+    for batch in range(marks.shape[0]):
+        low, high = _corners(corners[batch], bool(center_point_box))
+        for label in range(marks.shape[1] if limit > 0 else 0):
+            mark = marks[batch, label]
+            order = np.argsort(-mark, kind="stable")
+            order = order if least is None else order[mark[order] > least]
+            for index in _greedy(low[order], high[order], overlap, limit):
+                found.append((batch, label, int(order[index])))
+    return F.tensor(found, dtype=F.int64).reshape(-1, 3)
+
+
+def _corners(boxes: np.ndarray, centered: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the smaller and the larger corner of each box."""
+    if centered:
+        half = boxes[:, 2:] / 2
+        return boxes[:, :2] - half, boxes[:, :2] + half
+    return np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
+
+
+def _greedy(low: np.ndarray, high: np.ndarray, overlap: float, limit: int) -> list[int]:
+    """Returns the positions of the boxes that survive, given in the order of their scores."""
+    areas = (high - low).prod(1)
+    alive = np.arange(len(areas))
+    kept: list[int] = []
+    while len(alive) and len(kept) < limit:
+        first, alive = alive[0], alive[1:]
+        kept.append(int(first))
+        sides = np.minimum(high[first], high[alive]) - np.maximum(low[first], low[alive])
+        shared = np.maximum(sides, 0).prod(1)
+        union = areas[first] + areas[alive] - shared
+        drop = (shared > 0) & (union > 0) & (shared / np.where(union > 0, union, 1) > np.float32(overlap))
+        alive = alive[~drop]
+    return kept
+
+
+@op("ImageDecoder", 20, opaque=True)
+def image_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB") -> Any:
+    """Decodes with Pillow. Returns uint8 (H, W, 3), or (H, W, 1) for Grayscale.
+
+    Raises:
+        OperatorError: `pixel_format` is none of RGB, BGR, Grayscale.
+    """
+    if pixel_format not in ("RGB", "BGR", "Grayscale"):
+        raise OperatorError(f"pixel_format={pixel_format!r} is none of RGB, BGR, Grayscale.")
+    image = require("PIL.Image", extra="image", purpose="ImageDecoder").open(io.BytesIO(encoded_stream.cpu().numpy().tobytes()))
+    pixels = np.array(image.convert("L" if pixel_format == "Grayscale" else "RGB"))
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, np.newaxis]
+    return F.tensor(np.ascontiguousarray(pixels[:, :, ::-1] if pixel_format == "BGR" else pixels))

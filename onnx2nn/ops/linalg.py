@@ -104,3 +104,260 @@ def gemm_1(
 ) -> Any:
     """`broadcast` only permits what later revisions always do."""
     return gemm(F, A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
+
+
+@op("Einsum", 12)
+def einsum(F: Any, *Inputs: Any, equation: str) -> Any:  # noqa: N803
+    return F.einsum(equation.replace(" ", ""), *Inputs)
+
+
+@op("Det", 11)
+def det(F: Any, X: Any) -> Any:
+    return F.linalg.det(X)
+
+
+def _heads(X: Any, count: int | None) -> Any:
+    """Returns (N, L, heads * size) as (N, heads, L, size)."""
+    if count is None:
+        raise OperatorError("inputs of three dimensions need q_num_heads and kv_num_heads.")
+    return X.unflatten(2, (count, -1)).transpose(1, 2)
+
+
+def _attention_mask(
+    F: Any,
+    Q: Any,
+    K: Any,
+    attn_mask: Any,
+    past_key: Any,
+    nonpad_kv_seqlen: Any,
+    is_causal: int,
+    left_window_size: int,
+    right_window_size: int,
+) -> Any:
+    """Returns all that restricts attention as one mask: bool (True attends), float (added), or None."""
+    queries, keys = Q.shape[2], K.shape[2]
+    allowed = []
+    if is_causal or left_window_size >= 0 or right_window_size >= 0:
+        position = F.arange(queries).reshape(-1, 1)
+        if past_key is not None:
+            position = position + past_key.shape[2]
+        elif nonpad_kv_seqlen is not None:
+            position = position + (nonpad_kv_seqlen - queries).reshape(-1, 1, 1, 1)
+        key = F.arange(keys)
+        if is_causal or right_window_size >= 0:
+            bound = min(right_window_size, 0) if is_causal and right_window_size >= 0 else max(right_window_size, 0)
+            allowed.append(key <= position + bound if bound else key <= position)
+        if left_window_size >= 0:
+            allowed.append(key >= position - left_window_size)
+    if nonpad_kv_seqlen is not None:
+        allowed.append(F.arange(keys) < nonpad_kv_seqlen.reshape(-1, 1, 1, 1))
+    mask = None
+    for item in allowed:
+        mask = item if mask is None else mask & item
+    if attn_mask is None:
+        return mask
+    additive = attn_mask.dtype != F.bool
+    if attn_mask.ndim == 1:
+        attn_mask = attn_mask.unsqueeze(0)
+    if attn_mask.shape[-1] != keys:
+        missing = (0, keys - attn_mask.shape[-1])
+        attn_mask = F.nn.functional.pad(attn_mask, missing, value=-float("inf") if additive else False)
+    if mask is None:
+        return attn_mask
+    return F.where(mask, attn_mask, -float("inf")) if additive else mask & attn_mask
+
+
+_PRECISIONS = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}
+
+
+@op("Attention", 25)
+def attention(
+    F: Any,
+    Q: Any,
+    K: Any,
+    V: Any,
+    attn_mask: Any = None,
+    past_key: Any = None,
+    past_value: Any = None,
+    nonpad_kv_seqlen: Any = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int | None = None,
+    left_window_size: int = -1,
+    q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    right_window_size: int = -1,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+    _outputs: int = 1,
+) -> Any:
+    """torch's scaled_dot_product_attention, or its parts where a soft cap, a precision or the scores are asked for.
+
+    A query that may attend nothing gives 0 (ONNX Attention-25).
+    """
+    flat = Q.ndim == 3
+    if flat:
+        Q, K, V = _heads(Q, q_num_heads), _heads(K, kv_num_heads), _heads(V, kv_num_heads)
+    if past_key is not None and past_value is not None:
+        K, V = F.cat([past_key, K], 2), F.cat([past_value, V], 2)
+    present = (K, V)
+    if Q.shape[1] != K.shape[1]:
+        repeats = Q.shape[1] // K.shape[1]
+        K, V = K.repeat_interleave(repeats, 1), V.repeat_interleave(repeats, 1)
+    plain = softcap == 0 and _outputs < 4
+    if softmax_precision and getattr(F, _PRECISIONS[softmax_precision]) != Q.dtype:
+        plain = False
+    restricted = (attn_mask, past_key, nonpad_kv_seqlen) != (None, None, None)
+    windows = left_window_size >= 0 or right_window_size >= 0
+    scores = None
+    if plain and is_causal and not restricted and not windows:
+        Y = F.nn.functional.scaled_dot_product_attention(Q, K, V, is_causal=True, scale=scale)
+    else:
+        limits = (past_key, nonpad_kv_seqlen, is_causal, left_window_size, right_window_size)
+        mask = _attention_mask(F, Q, K, attn_mask, *limits)
+        if plain:
+            Y = F.nn.functional.scaled_dot_product_attention(Q, K, V, attn_mask=mask, scale=scale)
+        else:
+            Y, scores = _attend(F, Q, K, V, mask, scale, softcap, softmax_precision, qk_matmul_output_mode)
+    if flat:
+        Y = Y.transpose(1, 2).flatten(2)
+    return Y if _outputs == 1 else (Y, *present, scores)[:_outputs]
+
+
+def _attend(
+    F: Any,
+    Q: Any,
+    K: Any,
+    V: Any,
+    mask: Any,
+    scale: float | None,
+    softcap: float,
+    softmax_precision: int | None,
+    mode: int,
+) -> tuple[Any, Any]:
+    """Returns the attention's result and the scores at the stage that `mode` names."""
+    root = (Q.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
+    stages = [(Q * root) @ (K.mT * root)]
+    capped = F.tanh(stages[0] / softcap) * softcap if softcap else stages[0]
+    biased = capped
+    if mask is not None:
+        biased = F.where(mask, capped, -float("inf")) if mask.dtype == F.bool else capped + mask
+    logits = biased.to(getattr(F, _PRECISIONS[softmax_precision])) if softmax_precision else biased
+    weights = F.softmax(logits, -1)
+    if mask is not None:
+        empty = ~mask if mask.dtype == F.bool else mask == -float("inf")
+        weights = F.where(empty.all(-1, keepdim=True), 0.0, weights)
+    weights = weights.to(Q.dtype)
+    return weights @ V, (stages[0], capped, biased, weights)[mode]
+
+
+@op("Attention", 24)
+def attention_24(
+    F: Any,
+    Q: Any,
+    K: Any,
+    V: Any,
+    attn_mask: Any = None,
+    past_key: Any = None,
+    past_value: Any = None,
+    nonpad_kv_seqlen: Any = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int | None = None,
+    q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+    _outputs: int = 1,
+) -> Any:
+    return attention(
+        F,
+        Q,
+        K,
+        V,
+        attn_mask,
+        past_key,
+        past_value,
+        nonpad_kv_seqlen,
+        is_causal=is_causal,
+        kv_num_heads=kv_num_heads,
+        q_num_heads=q_num_heads,
+        qk_matmul_output_mode=qk_matmul_output_mode,
+        scale=scale,
+        softcap=softcap,
+        softmax_precision=softmax_precision,
+        _outputs=_outputs,
+    )
+
+
+@op("Attention", 23)
+def attention_23(
+    F: Any,
+    Q: Any,
+    K: Any,
+    V: Any,
+    attn_mask: Any = None,
+    past_key: Any = None,
+    past_value: Any = None,
+    *,
+    is_causal: int = 0,
+    kv_num_heads: int | None = None,
+    q_num_heads: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+    _outputs: int = 1,
+) -> Any:
+    return attention_24(
+        F,
+        Q,
+        K,
+        V,
+        attn_mask,
+        past_key,
+        past_value,
+        is_causal=is_causal,
+        kv_num_heads=kv_num_heads,
+        q_num_heads=q_num_heads,
+        qk_matmul_output_mode=qk_matmul_output_mode,
+        scale=scale,
+        softcap=softcap,
+        softmax_precision=softmax_precision,
+        _outputs=_outputs,
+    )
+
+
+@op("RotaryEmbedding", 23)
+def rotary_embedding(
+    F: Any,
+    X: Any,
+    cos_cache: Any,
+    sin_cache: Any,
+    position_ids: Any = None,
+    *,
+    interleaved: int = 0,
+    num_heads: int | None = None,
+    rotary_embedding_dim: int = 0,
+) -> Any:
+    """X: (N, heads, L, size), or (N, L, heads * size) with `num_heads`."""
+    flat = X.ndim == 3
+    if flat and not num_heads:
+        raise OperatorError("an input of three dimensions needs num_heads.")
+    x = X.unflatten(2, (num_heads, -1)) if flat else X
+    if position_ids is not None:
+        cos_cache = F.nn.functional.embedding(position_ids, cos_cache)
+        sin_cache = F.nn.functional.embedding(position_ids, sin_cache)
+    cos, sin = (cache.unsqueeze(2 if flat else 1) for cache in (cos_cache, sin_cache))
+    size = rotary_embedding_dim or x.shape[-1]
+    rotated, rest = (x[..., :size], x[..., size:]) if rotary_embedding_dim else (x, None)
+    if interleaved:
+        a, b = rotated[..., 0::2], rotated[..., 1::2]
+    else:
+        a, b = rotated[..., : size // 2], rotated[..., size // 2 :]
+    real, imaginary = cos * a - sin * b, sin * a + cos * b
+    Y = F.stack([real, imaginary], -1).flatten(-2) if interleaved else F.cat([real, imaginary], -1)
+    Y = Y if rest is None else F.cat([Y, rest], -1)
+    return Y.flatten(2) if flat else Y

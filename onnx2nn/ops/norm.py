@@ -123,6 +123,11 @@ def _stash_dtype(F: Any, stash_type: int) -> Any:
     return {1: F.float32, 10: F.float16, 11: F.float64, 16: F.bfloat16}[stash_type]
 
 
+def _stretches(parameter: Any, sizes: Any) -> bool:
+    """Whether a parameter of one element along a dimension serves several; any other size must be the dimension's."""
+    return any(own == 1 and size != 1 for own, size in zip(parameter.shape, sizes, strict=True))
+
+
 @op("LayerNormalization", 17)
 def layer_normalization(
     F: Any,
@@ -138,7 +143,7 @@ def layer_normalization(
     """float16 and bfloat16 are computed in float32 and rounded once, in torch as in ONNX Runtime."""
     axis %= X.ndim
     normalized = X.shape[axis:]
-    fits = all(v is None or (v.ndim == len(normalized) and tuple(v.shape) == tuple(normalized)) for v in (Scale, B))
+    fits = all(v is None or (v.ndim == len(normalized) and not _stretches(v, normalized)) for v in (Scale, B))
     if fits:
         Y = F.nn.functional.layer_norm(X, normalized, Scale, B, epsilon)
     else:
@@ -203,3 +208,46 @@ def dropout_1(F: Any, data: Any, *, is_test: int = 0, ratio: float = 0.5, _outpu
         return _drop(F, data, ratio, 1)
     Y, mask = _drop(F, data, ratio, 2)
     return Y, mask.to(data.dtype)
+
+
+@op("GroupNormalization", 21)
+def group_normalization(
+    F: Any, X: Any, scale: Any, bias: Any, *, epsilon: float = 1e-05, num_groups: int, stash_type: int = 1
+) -> Any:
+    """float16 and bfloat16 are computed in float32 and rounded once."""
+    return F.nn.functional.group_norm(X, num_groups, scale, bias, epsilon)
+
+
+@op("GroupNormalization", 18)
+def group_normalization_18(
+    F: Any, X: Any, scale: Any, bias: Any, *, epsilon: float = 1e-05, num_groups: int
+) -> Any:
+    """Scale and bias are one number a group."""
+    each = X.shape[1] // num_groups
+    scale, bias = scale.repeat_interleave(each), bias.repeat_interleave(each)
+    return group_normalization(F, X, scale, bias, epsilon=epsilon, num_groups=num_groups)
+
+
+@op("RMSNormalization", 23)
+def rms_normalization(
+    F: Any, X: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-05, stash_type: int = 1
+) -> Any:
+    """float16 and bfloat16 are computed in float32."""
+    normalized = X.shape[axis % X.ndim :]
+    if scale.dtype == X.dtype and scale.ndim == len(normalized) and tuple(scale.shape) == tuple(normalized):
+        return F.nn.functional.rms_norm(X, normalized, scale, epsilon)
+    return F.nn.functional.rms_norm(X, normalized, eps=epsilon) * scale
+
+
+@op("LpNormalization", 1)
+def lp_normalization(F: Any, input: Any, *, axis: int = -1, p: int = 2) -> Any:
+    """What has the norm 0 stays 0, as in ONNX Runtime."""
+    norm = F.linalg.vector_norm(input, p, axis, keepdim=True)
+    return input / F.where(norm == 0, 1.0, norm)
+
+
+@op("MeanVarianceNormalization", 9)
+def mean_variance_normalization(F: Any, X: Any, *, axes: Sequence[int] = (0, 2, 3)) -> Any:
+    """The deviation is raised by 1e-9, as in the operator's function body."""
+    axes = tuple(axes)
+    return (X - X.mean(axes, keepdim=True)) / (X.std(axes, correction=0, keepdim=True) + 1e-9)

@@ -219,3 +219,215 @@ def global_average_pool(F: Any, X: Any) -> Any:
 @op("GlobalMaxPool", 1)
 def global_max_pool(F: Any, X: Any) -> Any:
     return X.amax(_spatial(X), keepdim=True)
+
+
+@op("GlobalLpPool", 2)
+def global_lp_pool(F: Any, X: Any, *, p: int = 2) -> Any:
+    return F.linalg.vector_norm(X, p, _spatial(X), keepdim=True)
+
+
+@op("GlobalLpPool", 1)
+def global_lp_pool_1(F: Any, X: Any, *, p: float = 2.0) -> Any:
+    return F.linalg.vector_norm(X, p, _spatial(X), keepdim=True)
+
+
+@op("LpPool", 18)
+def lp_pool(
+    F: Any,
+    X: Any,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    kernel_shape: Sequence[int],
+    p: int = 2,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """The p-norm of each window; pads are 0. torch's lp_pool drops the sign before an odd power, and has no pads."""
+    windows = Windows(X, kernel_shape, strides, pads, dilations, auto_pad, ceil_mode)
+    X = pad_spatial(F, X, [*windows.begins, *windows.reach()])
+    return F.linalg.vector_norm(windows.view(X), p, windows.trailing)
+
+
+@op("LpPool", 2)
+def lp_pool_2(
+    F: Any,
+    X: Any,
+    *,
+    auto_pad: str = "NOTSET",
+    kernel_shape: Sequence[int],
+    p: int = 2,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    return lp_pool(F, X, auto_pad=auto_pad, kernel_shape=kernel_shape, p=p, pads=pads, strides=strides)
+
+
+@op("LpPool", 1)
+def lp_pool_1(
+    F: Any,
+    X: Any,
+    *,
+    auto_pad: str = "NOTSET",
+    kernel_shape: Sequence[int] | None = None,
+    p: float = 2.0,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    if not kernel_shape:
+        raise OperatorError("it has no kernel_shape.")
+    return lp_pool(F, X, auto_pad=auto_pad, kernel_shape=kernel_shape, p=p, pads=pads, strides=strides)  # type: ignore[arg-type]
+
+
+@op("MaxUnpool", 9, static=["output_shape"])
+def max_unpool(
+    F: Any,
+    X: Any,
+    I: Any,  # noqa: E741, N803
+    output_shape: Sequence[Any] | None = None,
+    *,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """Indices count in the size that undoes the pool; a larger `output_shape` adds zeros at the ends."""
+    rank = len(kernel_shape)
+    pads, strides = list(pads or [0] * (2 * rank)), list(strides or [1] * rank)
+    sizes = [
+        (X.shape[2 + i] - 1) * strides[i] + kernel_shape[i] - pads[i] - pads[i + rank] for i in range(rank)
+    ]
+    shape = [X.shape[0], X.shape[1], *sizes]
+    flat = F.zeros([math.prod(shape)], dtype=X.dtype).scatter(0, I.flatten(), X.flatten())
+    Y = flat.reshape(shape)
+    if not output_shape:
+        return Y
+    return pad_spatial(F, Y, [0] * rank + [a - b for a, b in zip(list(output_shape)[2:], sizes, strict=True)])
+
+
+@op("MaxRoiPool", 1, opaque=True)
+def max_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Any:
+    """Bins of whole elements, corners rounded and included; an empty bin is 0 (ONNX Runtime).
+
+    X: (N, C, H, W); rois: (R, 5) of batch index, x1, y1, x2, y2. Returns (R, C, *pooled_shape).
+    """
+    results = []
+    for batch, x1, y1, x2, y2 in rois.tolist():
+        plane = X[int(batch)]
+        for axis, begin, end, bins in ((2, x1, x2, pooled_shape[1]), (1, y1, y2, pooled_shape[0])):
+            begin, end = math.floor(begin * spatial_scale + 0.5), math.floor(end * spatial_scale + 0.5)
+            size, limit = max(end - begin + 1, 1), plane.shape[axis]
+            parts = []
+            for bin in range(bins):
+                low = min(max(math.floor(bin * size / bins) + begin, 0), limit)
+                high = min(max(math.ceil((bin + 1) * size / bins) + begin, 0), limit)
+                part = plane.narrow(axis, low, max(high - low, 0))
+                empty = F.zeros_like(plane.narrow(axis, 0, 1))
+                parts.append(part.amax(axis, keepdim=True) if high > low else empty)
+            plane = F.cat(parts, axis)
+        results.append(plane)
+    if not results:
+        return F.zeros([0, X.shape[1], *pooled_shape], dtype=X.dtype)
+    return F.stack(results)
+
+
+@op("RoiAlign", 16, opaque=True)
+def roi_align(
+    F: Any,
+    X: Any,
+    rois: Any,
+    batch_indices: Any,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Any:
+    """Averages, or takes the largest of, bilinear samples of each bin.
+
+    `mode="max"` takes the largest of the samples' four weighted corners, as ONNX Runtime does. `sampling_ratio` 0 is as
+    many samples as a bin has elements. X: (N, C, H, W); rois: (R, 4) of x1, y1, x2, y2; batch_indices: (R,).
+    """
+    if mode not in ("avg", "max"):
+        raise OperatorError(f"mode={mode!r} is none of avg, max.")
+    half = coordinate_transformation_mode == "half_pixel"
+    corners = rois * spatial_scale - (0.5 if half else 0.0)
+    start, size = corners[:, :2], corners[:, 2:] - corners[:, :2]
+    size = size if half else size.clamp(min=1)
+    bins = size / F.tensor([output_width, output_height], dtype=size.dtype)
+    counts = F.ceil(bins).to(F.int64).tolist()
+    result = F.zeros([rois.shape[0], X.shape[1], output_height, output_width], dtype=X.dtype)
+    groups: dict[tuple[int, int], list[int]] = {}
+    for index, (across, down) in enumerate(counts):
+        key = (sampling_ratio, sampling_ratio) if sampling_ratio > 0 else (down, across)
+        groups.setdefault(key, []).append(index)
+    for (down, across), members in groups.items():
+        if down <= 0 or across <= 0:
+            continue
+        step = max(1, (1 << 24) // max(1, X.shape[1] * output_height * output_width * down * across))
+        for first in range(0, len(members), step):
+            chosen = F.tensor(members[first : first + step])
+            y = _samples(F, start[chosen, 1], bins[chosen, 1], output_height, down)
+            x = _samples(F, start[chosen, 0], bins[chosen, 0], output_width, across)
+            values = _bilinear_corners(F, X, batch_indices[chosen], y, x)
+            shape = [len(chosen), output_height, down, output_width, across, X.shape[1]]
+            if mode == "avg":
+                pooled = sum(values).reshape(shape).mean((2, 4))
+            else:
+                pooled = F.stack([value.reshape(shape).amax((2, 4)) for value in values]).amax(0)
+            result[chosen] = pooled.permute(0, 3, 1, 2)
+    return result
+
+
+def _samples(F: Any, start: Any, bin: Any, bins: int, count: int) -> Any:
+    """Returns the sample coordinates along one axis, (R, bins * count)."""
+    offsets = F.arange(bins).reshape(-1, 1) + (F.arange(count) + 0.5) / count
+    return start.reshape(-1, 1) + bin.reshape(-1, 1) * offsets.flatten()
+
+
+def _bilinear_corners(F: Any, X: Any, batch: Any, y: Any, x: Any) -> list[Any]:
+    """Returns the four weighted corners of each sample, each (R, Y, X, C); a sample beyond the border by 1 is 0."""
+    sides = []
+    for coordinate, size in ((y, X.shape[2]), (x, X.shape[3])):
+        inside = ((coordinate >= -1) & (coordinate <= size)).to(coordinate.dtype)
+        coordinate = coordinate.clamp(0, size - 1)
+        low = F.floor(coordinate)
+        rest = coordinate - low
+        indices = low.to(F.int64)
+        sides.append(((indices, (1 - rest) * inside), ((indices + 1).clamp(max=size - 1), rest * inside)))
+    batch = batch.to(F.int64).reshape(-1, 1, 1)
+    return [
+        X[batch, :, i.unsqueeze(2), j.unsqueeze(1)] * (v.unsqueeze(2) * w.unsqueeze(1)).unsqueeze(3)
+        for i, v in sides[0]
+        for j, w in sides[1]
+    ]
+
+
+@op("RoiAlign", 10, opaque=True)
+def roi_align_10(
+    F: Any,
+    X: Any,
+    rois: Any,
+    batch_indices: Any,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Any:
+    """Coordinates are not shifted by half a pixel."""
+    return roi_align(
+        F,
+        X,
+        rois,
+        batch_indices,
+        coordinate_transformation_mode="output_half_pixel",
+        mode=mode,
+        output_height=output_height,
+        output_width=output_width,
+        sampling_ratio=sampling_ratio,
+        spatial_scale=spatial_scale,
+    )

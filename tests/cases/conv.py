@@ -1,6 +1,6 @@
 """Cases of `onnx2nn/ops/conv.py`."""
 
-from tests.cases import case, f32
+from tests.cases import case, f32, i64
 
 CASES = [
     case("Conv", f32(1, 3, 8, 8), f32(4, 3, 3, 3), pads=[1, 1, 1, 1], constant=(1,)),
@@ -15,6 +15,14 @@ CASES = [
     case("Conv", f32(1, 2, 9, 8), f32(2, 2, 3, 3), auto_pad="VALID", kernel_shape=[3, 3], constant=(1,)),
     case("Conv", f32(1, 2, 5, 5, 5), f32(3, 2, 3, 3, 3), f32(3), pads=[1] * 6, constant=(1, 2)),
     case("Conv", f32(1, 2, 5, 4, 5, 4), f32(4, 1, 3, 2, 2, 2), f32(4), group=2, strides=[1, 2, 1, 1], pads=[1] * 8),
+    case("Col2Im", f32(1, 5, 5), i64(5, 5), i64(1, 5), constant=(1, 2)),
+    case("Col2Im", f32(2, 12, 12), i64(5, 5), i64(2, 3), constant=(1, 2)),
+    case("Col2Im", f32(2, 12, 12), i64(5, 5), i64(2, 3)),
+    case("Col2Im", f32(1, 8, 16), i64(6, 6), i64(2, 2), pads=[1, 0, 1, 2], strides=[2, 2], constant=(1, 2)),
+    case("Col2Im", f32(1, 10, 12), i64(3, 4, 5), i64(1, 1, 5), constant=(1, 2)),
+    case("DeformConv", f32(1, 2, 5, 6), f32(3, 2, 2, 3), f32(1, 12, 4, 4), constant=(1,)),
+    case("DeformConv", f32(2, 4, 6, 6), f32(4, 2, 2, 2), f32(2, 16, 4, 4), f32(4), f32(2, 8, 4, 4), group=2, offset_group=2, strides=[2, 2], pads=[1, 1, 1, 1], constant=(1, 3)),
+    case("DeformConv", f32(1, 2, 7, 7), f32(3, 2, 3, 3), f32(1, 18, 3, 3), f32(3), dilations=[2, 2], constant=(1, 3)),
     case("ConvTranspose", f32(1, 3, 5, 5), f32(3, 4, 3, 3), f32(4), strides=[2, 2], pads=[1, 1, 1, 1], constant=(1, 2)),
     case("ConvTranspose", f32(1, 4, 5, 5), f32(4, 2, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1], group=2, constant=(1,)),
     case("ConvTranspose", f32(1, 3, 5), f32(3, 4, 3), f32(4), strides=[3], output_padding=[2], constant=(1, 2)),
@@ -27,4 +35,4 @@ CASES = [
     case("ConvTranspose", f32(1, 3, 5, 6), f32(3, 4, 3, 3), f32(4), strides=[2, 2], output_shape=[10, 12], auto_pad="SAME_UPPER", constant=(1, 2)),
     case("ConvTranspose", f32(1, 3, 5, 6), f32(3, 4, 3, 3), f32(4), strides=[2, 2], output_shape=[11, 11]),
     case("ConvTranspose", f32(1, 2, 3, 4, 3), f32(2, 2, 2, 3, 2), f32(2), strides=[2, 2, 2], pads=[0, 1, 0, 0, 1, 0]),
-]
+]  # fmt: skip

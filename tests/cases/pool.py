@@ -4,7 +4,9 @@ import itertools
 
 import numpy as np
 
-from tests.cases import case, f32, of
+from tests.cases import case, f32, i64, of
+
+boxes = np.array([[1, 2, 17.5, 20], [0, 0, 3, 3.3], [-4, 5, 30, 40]], np.float32)
 
 CASES = [
     case("MaxPool", f32(1, 2, 8, 8), kernel_shape=[2, 2], strides=[2, 2]),
@@ -42,6 +44,23 @@ CASES = [
     case("AveragePool", f32(1, 2, 9, 8), kernel_shape=[2, 2], dilations=[2, 3], pads=[1, 1, 1, 1], strides=[2, 1], since=7),
     case("AveragePool", f32(1, 2, 9, 8), kernel_shape=[3, 2], dilations=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1, since=7),
     case("AveragePool", f32(1, 2, 9, 8), kernel_shape=[3, 2], dilations=[2, 2], pads=[1, 0, 1, 1], ceil_mode=1, strides=[2, 2], since=7),
+    case("GlobalLpPool", f32(1, 3, 5, 4)),
+    case("GlobalLpPool", f32(1, 3, 5), p=3),
+    case("LpPool", f32(1, 2, 8, 7), kernel_shape=[2, 3]),
+    case("LpPool", f32(1, 2, 8, 7), kernel_shape=[3, 3], p=1, pads=[1, 0, 1, 2], strides=[2, 2]),
+    case("LpPool", f32(1, 2, 8, 7), kernel_shape=[3, 2], p=3, auto_pad="SAME_UPPER", strides=[2, 2]),
+    case("LpPool", f32(1, 2, 9, 8), kernel_shape=[2, 2], dilations=[2, 3], ceil_mode=1, strides=[2, 2]),
+    case("LpPool", f32(1, 2, 9), kernel_shape=[3]),
+    case("MaxUnpool", f32(1, 1, 2, 2), i64(5, 7, 13, 15).reshape(1, 1, 2, 2), kernel_shape=[2, 2], strides=[2, 2]),
+    case("MaxUnpool", f32(1, 1, 2, 2), i64(5, 7, 13, 15).reshape(1, 1, 2, 2), i64(1, 1, 4, 4), kernel_shape=[2, 2], strides=[2, 2], constant=(2,)),
+    case("MaxRoiPool", f32(2, 3, 12, 10), np.array([[0, 1, 2, 7, 8], [1, 0, 0, 3, 3], [1, 4, 5, 30, 40]], np.float32), pooled_shape=[3, 2]),
+    case("MaxRoiPool", f32(2, 3, 12, 10), np.array([[0, 1, 2, 7, 8], [1, 0, 0, 3, 3]], np.float32), pooled_shape=[5, 5], spatial_scale=0.5),
+    *[
+        case("RoiAlign", f32(2, 3, 12, 10), boxes, i64(0, 1, 1), mode=mode, sampling_ratio=ratio, output_height=3, output_width=2, spatial_scale=0.5, **half)
+        for mode in ("avg", "max")
+        for ratio in (0, 2)
+        for half in ({}, {"coordinate_transformation_mode": "output_half_pixel"})
+    ],
     case("GlobalAveragePool", f32(1, 3, 5, 4)),
     case("GlobalAveragePool", f32(1, 3, 5)),
     case("GlobalAveragePool", f32(1, 3, 5, 4, 2)),
