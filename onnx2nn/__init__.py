@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from onnx2nn.nodewise import NodeVerification, verify_nodes
 from onnx2nn.plan import Report
 from onnx2nn.save import save
 from onnx2nn.simplify import simplify
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
-__all__ = ["Report", "check", "load", "register", "save", "simplify", "verify"]
+__all__ = ["NodeVerification", "Report", "check", "load", "register", "save", "simplify", "verify", "verify_nodes"]
 
 Source = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.metadata
+import json
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import onnx
 
     from onnx2nn.inputs import InputSpec
+    from onnx2nn.nodewise import Gap, NodeVerification
     from onnx2nn.simplify import Simplification
     from onnx2nn.verify import Verification
 
@@ -87,10 +89,28 @@ def _add_check(commands: Any) -> None:
 
 
 def _add_verify(commands: Any) -> None:
-    parser = commands.add_parser("verify", help="compare the imported model with ONNX Runtime on random inputs")
+    parser = commands.add_parser("verify", help="compare the imported model with ONNX Runtime, node by node")
     parser.set_defaults(command=verify)
     parser.add_argument("onnx_path", metavar="M.onnx", help="the ONNX file")
     _add_input_options(parser)
+    parser.add_argument(
+        "--inputs", metavar="X.npz", help="arrays by input name, used instead of random inputs (then one comparison)"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=_positive,
+        metavar="T",
+        help="largest difference that a node may introduce, relative to the largest magnitude of its output",
+    )
+    parser.add_argument(
+        "--memory_limit",
+        type=_positive,
+        default=2.0,
+        metavar="GIB",
+        help="intermediate values held at a time; more come from several sessions of ONNX Runtime (default 2)",
+    )
+    parser.add_argument("--repro", metavar="FOLDER", help="write the first node over the threshold there, as a model")
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON, and nothing else")
     parser.add_argument(
         "--comparisons", type=_count, default=3, metavar="N", help="number of random inputs (default 3)"
     )
@@ -285,18 +305,55 @@ def check(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def verify(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    """Import and compare."""
+    """Import, compare the outputs, then every node."""
     import onnx2nn
-    from onnx2nn import inputs, reader
+    from onnx2nn import inputs, nodewise, reader
 
-    given = _named_shapes(arguments.input_shape, inputs.input_specs(reader.read(arguments.onnx_path)))
+    terminal = Terminal(silent=True) if arguments.json else terminal
+    specs = inputs.input_specs(reader.read(arguments.onnx_path))
+    given = _named_shapes(arguments.input_shape, specs)
+    arrays = nodewise.load_arrays(arguments.inputs, specs) if arguments.inputs else None
+    if arrays is not None:
+        given = {name: list(array.shape) for name, array in arrays.items()}
     with terminal.step(f"importing {arguments.onnx_path}"):
         module = onnx2nn.load(arguments.onnx_path, input_shapes=None if arguments.dynamic_input_shape else given)
+    chosen: dict[str, Any] = {"input_shapes": given, "inputs": arrays, "seed": arguments.seed}
     with terminal.step("comparing with ONNX Runtime"):
-        result = onnx2nn.verify(
-            arguments.onnx_path, module, input_shapes=given, runs=arguments.comparisons, seed=arguments.seed
+        result = onnx2nn.verify(arguments.onnx_path, module, runs=arguments.comparisons, **chosen)
+    status = _report(result, terminal)
+    with terminal.step("comparing node by node"):
+        nodes = onnx2nn.verify_nodes(
+            arguments.onnx_path,
+            module,
+            tolerance=arguments.tolerance,
+            memory_limit=int(arguments.memory_limit * 2**30),
+            **chosen,
         )
-    return _report(result, terminal)
+    if arguments.json:
+        outputs = {"outputs_verdict": result.verdict, "ok": nodes.ok and result.ok}
+        print(json.dumps({**nodes.to_dict(), **outputs}, indent=1, allow_nan=False))
+    _report_nodes(nodes, terminal)
+    if arguments.repro and nodes.first is not None:
+        terminal.line(f"wrote {nodes.write_repro(arguments.repro)}, its inputs and what ONNX Runtime makes of them")
+    return status if nodes.ok else FAILED
+
+
+def _report_nodes(nodes: NodeVerification, terminal: Terminal) -> None:
+    """Print the table of the nodes and which one is the first over the threshold."""
+    head = ["operator", "node", "introduced abs", "rel", "ULP", "inherited abs", "rel", "ULP", ""]
+    rows = []
+    for node in nodes.nodes:
+        cells = [cell for gap in (node.introduced, node.inherited) for cell in _cells(gap)]
+        verdict = "" if node.introduced.ok else node.introduced.reason or "over the threshold"
+        rows.append([node.operator, node.node, *cells, verdict])
+    terminal.table(head, rows, numeric=range(2, 8), bad=[not node.introduced.ok for node in nodes.nodes])
+    for note in nodes.notes:
+        terminal.line(note)
+    terminal.verdict(nodes.verdict, good=nodes.ok)
+
+
+def _cells(gap: Gap) -> list[str]:
+    return [f"{gap.max_abs:.2g}", f"{gap.max_rel:.2g}", "" if gap.ulp is None else str(gap.ulp)]
 
 
 def simplify(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -371,6 +428,16 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
 
 
 def _version() -> str:

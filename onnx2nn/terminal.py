@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 
 class Terminal:
-    """Prints to stdout; long steps are shown by rich where stdout is a terminal and rich is installed."""
+    """Prints to stdout; long steps are shown by rich where stdout is a terminal and rich is installed.
 
-    def __init__(self) -> None:
+    Args:
+        silent: print nothing, for a command whose output is meant for a program.
+    """
+
+    def __init__(self, *, silent: bool = False) -> None:
         self._console: Any = None
-        if sys.stdout.isatty():
+        self._silent = silent
+        if not silent and sys.stdout.isatty():
             with contextlib.suppress(ImportError):
                 from rich.console import Console
 
@@ -34,10 +39,42 @@ class Terminal:
 
     def line(self, text: str, *, style: str | None = None) -> None:
         """Print a line."""
+        if self._silent:
+            return
         if self._console is None:
             print(text, flush=True)
         else:
             self._console.print(text, style=style)
+
+    def table(
+        self, head: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Iterable[int], bad: Sequence[bool]
+    ) -> None:
+        """Print rows in columns.
+
+        Args:
+            head: names of the columns.
+            rows: cells of each row.
+            numeric: columns whose cells stand at the right.
+            bad: for each row whether it is set off from the others.
+        """
+        right = set(numeric)
+        if self._console is None:
+            widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+            for row in (head, *rows):
+                cells = [
+                    cell.rjust(width) if index in right else cell.ljust(width)
+                    for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+                ]
+                self.line("  ".join(cells).rstrip())
+            return
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        for index, name in enumerate(head):
+            table.add_column(name, justify="right" if index in right else "left", no_wrap=index in right)
+        for row, wrong in zip(rows, bad, strict=True):
+            table.add_row(*map(_literal, row), style="bold red" if wrong else None)
+        self._console.print(table)
 
     def verdict(self, text: str, *, good: bool) -> None:
         """Print the closing line of a comparison."""

@@ -30,7 +30,7 @@ RELATIVE_RMS = 1e-5
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2}
 """Spacing of the short float types at 1: an output cannot agree better than to its type's own rounding."""
 
-_SMALLEST_SCALE = 1e-3
+SMALLEST_SCALE = 1e-3
 """Outputs below this magnitude are compared as if they had it: what is left of them is rounding of larger numbers."""
 
 
@@ -72,7 +72,7 @@ class OutputComparison:
             return self.max_difference == 0
         epsilon = _EPSILON.get(self.dtype, 0.0)
         average = self.mse < max(MSE_TOLERANCE, max(RELATIVE_RMS, epsilon) ** 2 * self.mean_square)
-        largest = max(RELATIVE_TOLERANCE, 2 * epsilon) * max(self.scale, _SMALLEST_SCALE)
+        largest = max(RELATIVE_TOLERANCE, 2 * epsilon) * max(self.scale, SMALLEST_SCALE)
         return average and self.max_difference <= largest
 
     def __str__(self) -> str:
@@ -122,16 +122,22 @@ class Oracle:
 
     Args:
         source: path, bytes or ModelProto.
+        folder: of the external data that a ModelProto refers to.
+        optimised: whether ONNX Runtime may rewrite the graph.
 
     Raises:
         MissingDependencyError: onnxruntime is not installed.
         VerificationError: neither of the two can load the model.
     """
 
-    def __init__(self, source: Stored):
+    def __init__(self, source: Stored, *, folder: str | None = None, optimised: bool = True):
         runtime = require("onnxruntime", extra="verify", purpose="Comparing with ONNX Runtime")
         options = runtime.SessionOptions()
         options.log_severity_level = 4  # its warnings would stand between our own lines
+        if not optimised:
+            options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if folder is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
         self._session: Any = None
         self._reference: Any = None
         try:
@@ -145,13 +151,13 @@ class Oracle:
             )
             self.name = f"ONNX Runtime {runtime.__version__}"
         except Exception as error:  # its exceptions share no base class
-            self._load_reference(source, error)
+            self._load_reference(source, folder, error)
 
-    def _load_reference(self, source: Stored, runtime_error: Exception) -> None:
+    def _load_reference(self, source: Stored, folder: str | None, runtime_error: Exception) -> None:
         from onnx.reference import ReferenceEvaluator
 
         try:
-            self._reference = ReferenceEvaluator(_proto(source))
+            self._reference = ReferenceEvaluator(_proto(source, folder))
         except Exception as error:
             raise VerificationError(
                 f"nothing to compare with: ONNX Runtime cannot load the model ({_first_line(runtime_error)}), "
@@ -184,7 +190,12 @@ def stored(source: Stored | BinaryIO) -> Stored:
     return source if isinstance(source, str | os.PathLike | bytes | onnx.ModelProto) else source.read()
 
 
-def _proto(source: Stored) -> onnx.ModelProto:
+def _proto(source: Stored, folder: str | None) -> onnx.ModelProto:
+    if isinstance(source, onnx.ModelProto) and folder is not None:
+        model = onnx.ModelProto()
+        model.CopyFrom(source)
+        onnx.load_external_data_for_model(model, folder)
+        return model
     if isinstance(source, onnx.ModelProto):
         return source
     return onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source)
@@ -230,10 +241,10 @@ def verify(
     if module is None:
         import onnx2nn  # it imports this module
 
-        module = onnx2nn.load(source, input_shapes=_lists(input_shapes))
+        module = onnx2nn.load(source, input_shapes=fixed_lists(input_shapes))
     oracle = Oracle(source)
     result = Verification(oracle.name)
-    for feeds, optional in _feeds(specs, input_shapes, inputs, runs, seed):
+    for feeds, optional in example_feeds(specs, input_shapes, inputs, runs, seed):
         try:
             expected = oracle.run(feeds)
         except VerificationError as error:
@@ -245,11 +256,12 @@ def verify(
     return result
 
 
-def _lists(shapes: Mapping[str, Sequence[int]] | None) -> dict[str, list[int]] | None:
+def fixed_lists(shapes: Mapping[str, Sequence[int]] | None) -> dict[str, list[int]] | None:
+    """Returns shapes as `onnx2nn.load` takes them."""
     return None if shapes is None else {name: list(sizes) for name, sizes in shapes.items()}
 
 
-def _feeds(
+def example_feeds(
     specs: Sequence[model_inputs.InputSpec],
     input_shapes: Mapping[str, Sequence[int]] | None,
     inputs: Mapping[str, np.ndarray] | None,
@@ -342,7 +354,7 @@ def _compare_values(name: str, actual: Any, expected: Any) -> OutputComparison:
         return _incomparable(name, shape, f"but the module gives shape {list(actual.shape)}")
     if _dtype_name(actual) != dtype:
         return _incomparable(name, shape, f"dtype {dtype}, but the module gives {_dtype_name(actual)}")
-    ours, theirs = _to_array(actual), _to_array(expected)
+    ours, theirs = to_array(actual), to_array(expected)
     if theirs.size == 0:
         return OutputComparison(name, shape, 0.0, 0.0, dtype=dtype)
     if dtype == "string":
@@ -377,7 +389,8 @@ def _incomparable(name: str, shape: tuple[int, ...], reason: str) -> OutputCompa
     return OutputComparison(name, shape, np.inf, np.inf, reason=reason)
 
 
-def _to_array(value: Any) -> np.ndarray:
+def to_array(value: Any) -> np.ndarray:
+    """Returns a tensor or array as an array; the short float types as float32, which holds them exactly."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().resolve_conj().resolve_neg()
         if value.dtype.is_floating_point and value.dtype.itemsize < 4:
