@@ -18,6 +18,13 @@ _F16 = np.float16
 _IDS = np.array([[1, 4, 2], [0, 3, 5]], np.int32)
 _SEGMENTS = np.array([[0, 0, 1], [1, 0, 1]], np.int32)
 _EMBEDDINGS = (f32(6, 8), f32(5, 8))
+_IMAGE = np.arange(12, dtype=np.float32).reshape(1, 2, 3, 2)
+"""(batch, height, width, channels)"""
+_KERNEL = np.array([[[[1, 2]], [[0, -3]]]], np.float32)
+"""One filter of 1 x 2: (1, channels, height, width)"""
+_CONVOLVED = np.array([[[[-2.5], [-4.5], [-4.5]], [[-8.5], [-4.5], [-4.5]]]], np.float32)
+_RESIDUAL = np.array([[[[1], [9], [10]], [[15], [20], [1]]]], np.float32)
+_BIAS = np.log(np.array([[1, 3], [1, 1]], np.float32))
 
 CASES = [
     *(
@@ -28,9 +35,17 @@ CASES = [
     ),
     ms("FusedConv", f32(2, 4, 7, 6), f32(4, 2, 3, 3), None, f32(2, 4, 4, 3), constant=(1,), group=2, strides=[2, 2],
        pads=[1, 1, 1, 1], activation="Relu", note="sum"),
-    ms("FusedConv", f32(2, 4, 7, 6), f32(4, 4, 3, 3), f32(4), auto_pad="SAME_UPPER", dilations=[2, 1], note="plain"),
-    ms("NhwcFusedConv", of(np.float32, 2, 7, 6, 4), f32(6, 4, 3, 2), f32(6), f32(2, 7, 6, 6), constant=(1, 2),
-       pads=[1, 0, 1, 1], activation="Relu"),
+    ms("FusedConv", f32(2, 4, 7, 6), f32(4, 4, 3, 3), f32(4), auto_pad="SAME_UPPER", note="plain"),
+    ms("NhwcFusedConv", _IMAGE, _KERNEL, np.array([0.5], np.float32), _RESIDUAL, pads=[0, 1, 0, 0],
+       activation="Relu", expected=[np.maximum(_CONVOLVED + _RESIDUAL, 0)], why="ONNX Runtime has no CPU kernel; documentation, by hand"),
+    ms("NhwcConv", _IMAGE, _KERNEL.transpose(0, 2, 3, 1), np.array([0.5], np.float32), pads=[0, 1, 0, 0],
+       expected=[_CONVOLVED], why="likewise; the layout of W is what ONNX Runtime's optimiser makes of Conv's"),
+    ms("BiasSoftmax", np.zeros((2, 2, 2), np.float32), _BIAS, axis=2, is_inner_broadcast=0,
+       expected=[np.float32([[[0.25, 0.75], [0.5, 0.5]]] * 2)], why="ONNX Runtime has no CPU kernel; its documentation, by hand"),
+    ms("BiasSoftmax", np.zeros((2, 3, 2), np.float32), _BIAS.reshape(2, 1, 2), axis=2, is_inner_broadcast=1,
+       expected=[np.float32([[[0.25, 0.75]] * 3, [[0.5, 0.5]] * 3])], why="likewise"),
+    ms("BiasSoftmax", np.zeros((1, 2, 2), np.float32), _BIAS, axis=1, is_inner_broadcast=0,
+       expected=[np.float32([[[1 / 6, 3 / 6], [1 / 6, 1 / 6]]])], why="likewise"),
     ms("ConvTransposeWithDynamicPads", f32(2, 4, 5, 6), f32(4, 3, 3, 2), np.array([1, 0, 1, 1]), f32(3),
        constant=(1, 2, 3), strides=[2, 1]),
     ms("ConvTransposeWithDynamicPads", f32(2, 4, 5, 6), f32(4, 3, 3, 2), np.array([1, 0, 1, 1]), None,
@@ -70,7 +85,8 @@ CASES = [
     ms("SkipSimplifiedLayerNormalization", f32(2, 3, 8), f32(2, 3, 8), f32(8), f32(8), constant=(2, 3)),
     ms("SkipSimplifiedLayerNormalization", f32(2, 3, 8), f32(2, 3, 8), f32(8), outputs=4, absent=(1, 2), epsilon=0.1),
     ms("SkipSimplifiedLayerNormalization", f32(4, 8), f32(4, 8), f32(8), note="tokens"),
-    ms("EmbedLayerNormalization", _IDS, _SEGMENTS, *_EMBEDDINGS, f32(2, 8), f32(8), f32(8), constant=(2, 3, 4, 5, 6)),
+    ms("EmbedLayerNormalization", _IDS, _SEGMENTS, *_EMBEDDINGS, f32(2, 8), f32(8), f32(8), constant=(2, 3, 4, 5, 6),
+       outputs=2),
     ms("EmbedLayerNormalization", _IDS, None, *_EMBEDDINGS, None, f32(8), f32(8), outputs=2, note="no segments"),
     ms("EmbedLayerNormalization", _IDS, _SEGMENTS, *_EMBEDDINGS, f32(2, 8), f32(8), f32(8),
        np.array([[1, 1, 0], [1, 0, 1]], np.int32), np.array([[2, 0, 1], [4, 4, 3]], np.int32), epsilon=0.1, outputs=3,

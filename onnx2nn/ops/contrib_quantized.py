@@ -1,0 +1,463 @@
+"""Quantised operators of ONNX Runtime: 8-bit integers with their scales, and weights of 2 to 8 bits in blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from onnx2nn.elements import BY_NUMBER
+from onnx2nn.errors import OperatorError
+from onnx2nn.ops import quantize
+from onnx2nn.ops.activation import leaky_relu
+from onnx2nn.ops.cast import type_number
+from onnx2nn.ops.contrib_fused import MICROSOFT
+from onnx2nn.ops.pool import average_pool, max_pool
+from onnx2nn.table import REQUIRED, op
+
+
+def _dequantized(F: Any, x: Any, scale: Any, zero_point: Any) -> Any:
+    return quantize.dequantize_linear(F, x, scale, zero_point)
+
+
+def _quantized(F: Any, y: Any, scale: Any, zero_point: Any, like: Any) -> Any:
+    """Returns floats quantised to the type of `like`; rounded, then shifted."""
+    return quantize.round_to(F, y / scale, zero_point, _element(F, like))
+
+
+def _element(F: Any, like: Any) -> Any:
+    return BY_NUMBER[type_number(F, like, None, 0)]
+
+
+def _shifted_and_rounded(F: Any, y: Any, zero_point: Any, like: Any) -> Any:
+    """Returns `y`, already divided by its scale, shifted first and rounded then, as ONNX Runtime's kernels do it.
+
+    Halves go to an even number of the result, not of what is shifted.
+    """
+    y = y if zero_point is None else y + zero_point.to(F.float32)
+    return quantize.round_to(F, y, None, _element(F, like))
+
+
+def _whole(F: Any, x: Any, zero_point: Any) -> Any:
+    x = x.to(F.float32)
+    return x if zero_point is None else x - zero_point.to(F.float32)
+
+
+@op("QLinearAdd", 1, domain=MICROSOFT)
+def qlinear_add(
+    F: Any,
+    A: Any,
+    A_scale: Any,
+    A_zero_point: Any = None,
+    B: Any = REQUIRED,
+    B_scale: Any = REQUIRED,
+    B_zero_point: Any = None,
+    C_scale: Any = REQUIRED,
+    C_zero_point: Any = None,
+) -> Any:
+    total = _whole(F, A, A_zero_point) * (A_scale / C_scale) + _whole(F, B, B_zero_point) * (B_scale / C_scale)
+    return _shifted_and_rounded(F, total, C_zero_point, A)
+
+
+@op("QLinearMul", 1, domain=MICROSOFT)
+def qlinear_mul(
+    F: Any,
+    A: Any,
+    A_scale: Any,
+    A_zero_point: Any = None,
+    B: Any = REQUIRED,
+    B_scale: Any = REQUIRED,
+    B_zero_point: Any = None,
+    C_scale: Any = REQUIRED,
+    C_zero_point: Any = None,
+) -> Any:
+    product = _whole(F, A, A_zero_point) * _whole(F, B, B_zero_point)
+    return _shifted_and_rounded(F, product * (A_scale * B_scale / C_scale), C_zero_point, A)
+
+
+@op("QLinearWhere", 1, domain=MICROSOFT)
+def qlinear_where(
+    F: Any,
+    condition: Any,
+    X: Any,
+    x_scale: Any,
+    x_zero_point: Any,
+    Y: Any,
+    y_scale: Any,
+    y_zero_point: Any,
+    z_scale: Any,
+    z_zero_point: Any,
+) -> Any:
+    chosen = F.where(condition, _dequantized(F, X, x_scale, x_zero_point), _dequantized(F, Y, y_scale, y_zero_point))
+    return _quantized(F, chosen, z_scale, z_zero_point, X)
+
+
+@op("QLinearConcat", 1, domain=MICROSOFT)
+def qlinear_concat(F: Any, Y_scale: Any, Y_zero_point: Any, *inputs: Any, axis: int) -> Any:
+    """The inputs come as tensor, scale and zero point in turn."""
+    triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
+    return _quantized(F, F.cat([_dequantized(F, *triple) for triple in triples], axis), Y_scale, Y_zero_point, inputs[0])
+
+
+@op("QLinearSigmoid", 1, domain=MICROSOFT)
+def qlinear_sigmoid(
+    F: Any,
+    X: Any,
+    X_scale: Any,
+    X_zero_point: Any = None,
+    Y_scale: Any = REQUIRED,
+    Y_zero_point: Any = None,
+) -> Any:
+    return _quantized(F, F.sigmoid(_dequantized(F, X, X_scale, X_zero_point)), Y_scale, Y_zero_point, X)
+
+
+@op("QLinearLeakyRelu", 1, domain=MICROSOFT)
+def qlinear_leaky_relu(
+    F: Any,
+    X: Any,
+    X_scale: Any,
+    X_zero_point: Any = None,
+    Y_scale: Any = REQUIRED,
+    Y_zero_point: Any = None,
+    *,
+    alpha: float = 0.01,
+) -> Any:
+    activated = leaky_relu(F, _dequantized(F, X, X_scale, X_zero_point), alpha=alpha)
+    return _quantized(F, activated, Y_scale, Y_zero_point, X)
+
+
+@op("QLinearSoftmax", 1, domain=MICROSOFT)
+def qlinear_softmax(
+    F: Any,
+    X: Any,
+    X_scale: Any,
+    x_zero_point: Any = None,
+    y_scale: Any = REQUIRED,
+    y_zero_point: Any = REQUIRED,
+    *,
+    axis: int = -1,
+    opset: int,
+) -> Any:
+    """`opset` below 13: over all dimensions from `axis` on."""
+    x = _dequantized(F, X, X_scale, x_zero_point)
+    axis %= x.ndim
+    if opset < 13 and axis != x.ndim - 1:
+        y = F.softmax(x.flatten(axis), -1).reshape(x.shape)
+    else:
+        y = F.softmax(x, axis)
+    return _quantized(F, y, y_scale, y_zero_point, X)
+
+
+@op("QLinearAveragePool", 1, domain=MICROSOFT)
+def qlinear_average_pool(
+    F: Any,
+    X: Any,
+    x_scale: Any,
+    x_zero_point: Any = None,
+    y_scale: Any = REQUIRED,
+    y_zero_point: Any = None,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    channels_last: int = 0,
+    count_include_pad: int = 0,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    x = _dequantized(F, X, x_scale, x_zero_point)
+    options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+    options |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
+    if channels_last:
+        y = average_pool(F, x.movedim(-1, 1), **options).movedim(1, -1)
+    else:
+        y = average_pool(F, x, **options)
+    return _quantized(F, y, y_scale, y_zero_point, X)
+
+
+@op("QLinearGlobalAveragePool", 1, domain=MICROSOFT)
+def qlinear_global_average_pool(
+    F: Any,
+    X: Any,
+    x_scale: Any,
+    x_zero_point: Any,
+    y_scale: Any,
+    y_zero_point: Any,
+    *,
+    channels_last: int = 0,
+) -> Any:
+    """The sum is exact; it is scaled once."""
+    axes = tuple(range(1, X.ndim - 1)) if channels_last else tuple(range(2, X.ndim))
+    total = _whole(F, X, x_zero_point).sum(axes, keepdim=True)
+    scale = x_scale / (y_scale * math.prod(X.shape[axis] for axis in axes))
+    return quantize.round_to(F, total * scale, y_zero_point, _element(F, X))
+
+
+@op("QLinearReduceMean", 1, domain=MICROSOFT)
+def qlinear_reduce_mean(
+    F: Any,
+    data: Any,
+    data_scale: Any,
+    data_zero_point: Any = None,
+    reduced_scale: Any = REQUIRED,
+    reduced_zero_point: Any = None,
+    *,
+    axes: Sequence[int],
+    keepdims: int,
+) -> Any:
+    mean = _dequantized(F, data, data_scale, data_zero_point).mean(tuple(axes), keepdim=bool(keepdims))
+    return _quantized(F, mean, reduced_scale, reduced_zero_point, data)
+
+
+@op("NhwcMaxPool", 1, domain=MICROSOFT)
+def nhwc_max_pool(
+    F: Any,
+    x: Any,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """Of 8-bit integers, channels last. Computed in float32, which holds them; torch has no such pool of integers."""
+    options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "dilations": dilations}
+    options |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
+    return max_pool(F, x.to(F.float32).movedim(-1, 1), **options).movedim(1, -1).to(x.dtype)
+
+
+@op("QLinearConv", 1, domain=MICROSOFT)
+def qlinear_conv(
+    F: Any,
+    x: Any,
+    x_scale: Any,
+    x_zero_point: Any,
+    w: Any,
+    w_scale: Any,
+    w_zero_point: Any,
+    y_scale: Any,
+    y_zero_point: Any,
+    B: Any = None,
+    *,
+    auto_pad: str = "NOTSET",
+    channels_last: int = 0,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """`channels_last`: x and the result; w is laid out as Conv's."""
+    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    x = x.movedim(-1, 1) if channels_last else x
+    parameters = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B)
+    y = quantize.qlinear_conv(F, x, *parameters, **options)
+    return y.movedim(1, -1) if channels_last else y
+
+
+@op("QGemm", 1, domain=MICROSOFT)
+def qgemm(
+    F: Any,
+    A: Any,
+    a_scale: Any,
+    a_zero_point: Any,
+    B: Any,
+    b_scale: Any,
+    b_zero_point: Any,
+    C: Any = None,
+    y_scale: Any = None,
+    y_zero_point: Any = None,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Any:
+    """C is whole numbers in units of alpha * a_scale * b_scale. Without y_scale the result is float32."""
+    A, B = A.t() if transA else A, B.t() if transB else B
+    product = quantize.integer_matmul(F, A, B, a_zero_point, b_zero_point)
+    if C is not None:
+        product = product.to(F.float64) + C.to(F.float64)
+    scale = a_scale * b_scale
+    scale = scale if alpha == 1.0 else scale * alpha
+    product = product.to(F.float32)
+    if y_scale is None:
+        return product * scale
+    return quantize.round_to(F, product * (scale / y_scale), y_zero_point, _element(F, y_zero_point))
+
+
+@op("MatMulIntegerToFloat", 1, domain=MICROSOFT)
+def matmul_integer_to_float(
+    F: Any,
+    A: Any,
+    B: Any,
+    a_scale: Any,
+    b_scale: Any,
+    a_zero_point: Any = None,
+    b_zero_point: Any = None,
+    bias: Any = None,
+) -> Any:
+    product = quantize.integer_matmul(F, A, B, a_zero_point, b_zero_point)
+    dtype = a_scale.dtype
+    scale = a_scale.to(F.float32) * b_scale.to(F.float32)
+    y = (product.to(F.float32) * scale).to(dtype)
+    return y if bias is None else y + bias
+
+
+@op("DynamicQuantizeMatMul", 1, domain=MICROSOFT)
+def dynamic_quantize_matmul(
+    F: Any, A: Any, B: Any, b_scale: Any, b_zero_point: Any = None, bias: Any = None
+) -> Any:
+    """A is quantised to 8 bits over its range, as DynamicQuantizeLinear does it."""
+    a, a_scale, a_zero_point = quantize.dynamic_quantize_linear(F, A)
+    return matmul_integer_to_float(F, a, B, a_scale, b_scale, a_zero_point, b_zero_point, bias)
+
+
+@op("QuantizeLinear", 1, domain=MICROSOFT)
+def quantize_linear(
+    F: Any, x: Any, y_scale: Any, y_zero_point: Any = None, *, axis: int | None = None, _types: Any = None
+) -> Any:
+    return quantize.quantize_linear(F, x, y_scale, y_zero_point, axis=1 if axis is None else axis, _types=_types)
+
+
+@op("DequantizeLinear", 1, domain=MICROSOFT)
+def dequantize_linear(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None, *, axis: int | None = None) -> Any:
+    return quantize.dequantize_linear(F, x, x_scale, x_zero_point, axis=1 if axis is None else axis)
+
+
+def _unpacked(F: Any, packed: Any, bits: int) -> Any:
+    """Returns the unsigned numbers of `bits` bits in the bytes `packed`, lowest bits first, along the last dimension."""
+    if bits == 8:
+        return packed
+    if bits not in (2, 4):
+        raise OperatorError(f"weights of {bits} bits; 2, 4 and 8 are known.")
+    shifts = F.arange(0, 8, bits, dtype=F.uint8, device=packed.device)
+    return ((packed.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)).flatten(-2)
+
+
+def _centred(F: Any, numbers: Any, zero_points: Any, bits: int, dtype: Any) -> Any:
+    """Returns blocks of numbers, (..., blocks, block), less their zero points, (..., blocks), which may be packed."""
+    if zero_points is None:
+        return numbers.to(dtype) - float(1 << (bits - 1))
+    if zero_points.dtype == F.uint8:
+        blocks = numbers.shape[-2]
+        zero_points = _unpacked(F, zero_points.reshape([*numbers.shape[:-2], -1]), bits)[..., :blocks]
+    return numbers.to(dtype) - zero_points.reshape(numbers.shape[:-1]).to(dtype).unsqueeze(-1)
+
+
+@op("MatMulNBits", 1, domain=MICROSOFT, whole=True)
+def matmul_nbits(
+    F: Any,
+    A: Any,
+    B: Any,
+    scales: Any,
+    zero_points: Any = None,
+    g_idx: Any = None,
+    bias: Any = None,
+    *,
+    K: int,
+    N: int,
+    accuracy_level: int = 0,
+    bits: int = 4,
+    block_size: int,
+    weight_prepacked: int = 0,
+) -> Any:
+    """A times weights held in blocks of numbers of few bits, B (N, blocks, bytes), along the inner dimension.
+
+    `accuracy_level` permits ONNX Runtime to compute with less; here A is never rounded. Halves are computed in
+    float32.
+    """
+    if weight_prepacked:
+        raise OperatorError(f"weight_prepacked={weight_prepacked}: weights laid out for one kind of GPU; write 0.")
+    if g_idx is not None:
+        raise OperatorError("g_idx, an order of the groups; ONNX Runtime no longer takes it.")
+    blocks = -(-K // block_size)
+    numbers = _unpacked(F, B.reshape([N, blocks, -1]), bits)
+    dtype = F.float32
+    weight = _centred(F, numbers, zero_points, bits, dtype) * scales.reshape([N, blocks, 1]).to(dtype)
+    y = F.nn.functional.linear(A.to(dtype), weight.flatten(1)[:, :K], None if bias is None else bias.to(dtype))
+    return y.to(A.dtype)
+
+
+_FP4 = (0.0, 0.0052083333, 0.6666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+"""FP4 of bitsandbytes by the low three bits; the fourth is the sign."""
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""Quantiles of the normal distribution."""
+
+
+@op("MatMulBnb4", 1, domain=MICROSOFT, whole=True)
+def matmul_bnb4(
+    F: Any,
+    A: Any,
+    B: Any,
+    absmax: Any,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    quant_type: int,
+    training_mode: int = 0,
+    transB: int = 1,
+) -> Any:
+    """Weights (N, K) as 4-bit codes of bitsandbytes, high bits first, in blocks of the flattened matrix."""
+    codes = F.stack([B >> 4, B & 15], -1).flatten()[: N * K].to(F.int64)
+    table = F.tensor(_NF4 if quant_type else (*_FP4, *(-v for v in _FP4)), dtype=F.float32, device=B.device)
+    scales = absmax.to(F.float32).repeat_interleave(block_size)[: N * K]
+    weight = (table[codes] * scales).reshape([N, K])
+    return F.nn.functional.linear(A.to(F.float32), weight if transB else weight.t()).to(A.dtype)
+
+
+@op("GatherBlockQuantized", 1, domain=MICROSOFT, whole=True)
+def gather_block_quantized(
+    F: Any,
+    data: Any,
+    indices: Any,
+    scales: Any,
+    zero_points: Any = None,
+    *,
+    bits: int = 4,
+    block_size: int = 128,
+    gather_axis: int = 0,
+    quantize_axis: int = 1,
+    _types: Any = None,
+) -> Any:
+    """Slices of `data`, dequantised; uint8 holds numbers of `bits` bits along the last dimension.
+
+    An index out of range gives zeros.
+    """
+    whole = _types is not None and _types[0] in ("INT4", "UINT4")
+    gather_axis, quantize_axis = gather_axis % data.ndim, quantize_axis % data.ndim
+    packed = data.dtype == F.uint8 and not whole
+    size = data.shape[gather_axis]
+    inside = (indices >= -size) & (indices < size)
+    rows = F.where(inside, indices % size, 0).flatten().to(F.int64)
+
+    def taken(x: Any) -> Any:
+        # Scales of another axis: those of the rows; a single one serves all of them.
+        return x if x.shape[gather_axis] == 1 != size else x.index_select(gather_axis, rows)
+
+    x = taken(data)
+    dtype = F.float32
+    x = (_unpacked(F, x, bits) if packed else x).to(dtype)
+
+    def along(parameter: Any) -> Any:
+        if gather_axis == quantize_axis:
+            wide = parameter.repeat_interleave(block_size or size, gather_axis)
+            return wide.index_select(gather_axis, rows)
+        wide = taken(parameter).repeat_interleave(block_size or x.shape[quantize_axis], quantize_axis)
+        return wide.narrow(quantize_axis, 0, x.shape[quantize_axis])
+
+    if zero_points is not None:
+        if packed:
+            zero_points = _unpacked(F, zero_points, bits).narrow(-1, 0, scales.shape[-1])
+        x = x - along(zero_points).to(dtype)
+    elif packed:
+        x = x - float(1 << (bits - 1))
+    x = x * along(scales).to(dtype)
+    mask = inside.flatten().reshape([-1, *[1] * (x.ndim - gather_axis - 1)])
+    x = F.where(mask, x, 0.0).to(scales.dtype)
+    return x.reshape([*x.shape[:gather_axis], *indices.shape, *x.shape[gather_axis + 1 :]])
