@@ -210,9 +210,7 @@ def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
         return trace_graph(walk, branches[0 if bool(condition.numpy().all()) else 1], {}, walk.tracer)
     if isinstance(condition, Dim) and len(set(map(bool, condition.values))) == 1:
         # The sizes of the samples agree: import that branch alone, and let sizes that choose the other one fail.
-        chosen = bool(condition.values[0])
-        expected = condition if chosen else condition == False  # noqa: E712 (records the comparison)
-        walk.tracer.record("call_function", torch._check, (expected,))
+        chosen = condition.assume()
         return trace_graph(walk, branches[0 if chosen else 1], {}, walk.tracer)
     traced = [Tracer(walk.tracer.points, walk.tracer) for _ in branches]
     outputs = [trace_graph(walk, graph, {}, tracer) for graph, tracer in zip(branches, traced, strict=True)]

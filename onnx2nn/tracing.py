@@ -72,6 +72,12 @@ class Dim:
             raise TraceError(f"a branch depends on a dynamic dimension (samples {self.values})")
         return truths.pop()
 
+    def assume(self) -> bool:
+        """Returns what a comparison says at every sample point, and lets sizes at which it says another thing fail."""
+        truth = bool(self)
+        self.tracer.record("call_function", torch._check, (self if truth else self == False,))  # noqa: E712 (recorded)
+        return truth
+
     def __index__(self) -> int:
         raise TraceError(f"a dynamic dimension (samples {self.values}) is needed as a fixed number")
 

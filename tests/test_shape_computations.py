@@ -223,3 +223,19 @@ def test_chains(name: str, tmp_path: Path) -> None:
     for size in ((2, 6), (3, 9), (1, 1), (7, 4), (5, 17)):
         check_against_onnxruntime(path, module, _floats(*size, width)(size))
     check_travels(module, _floats(2, 6, width)((2, 6)), _floats(3, 9, width)((3, 9)))
+
+
+def test_a_size_that_chooses_otherwise_fails() -> None:
+    """`5 if length == 1 else length` is the length at all sizes seen at import: another answer must not pass."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["length"], start=1, end=2),
+        helper.make_node("Equal", ["length", "one"], ["single"]),
+        helper.make_node("Where", ["single", "five", "length"], ["chosen"]),
+        helper.make_node("Concat", ["one", "chosen", "three"], ["sizes"], axis=0),
+        helper.make_node("ConstantOfShape", ["sizes"], ["zeros"]),
+        helper.make_node("Add", ["x", "zeros"], ["y"]),
+    ]
+    module = onnx2nn.load(_model(nodes, ["N", "L", 3], one=np.int64([1]), five=np.int64([5]), three=np.int64([3])))
+    assert module(torch.zeros(2, 4, 3)).shape == (2, 4, 3)
+    with pytest.raises(RuntimeError):
+        module(torch.zeros(2, 1, 3))

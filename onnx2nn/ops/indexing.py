@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,8 @@ def _coordinates(F: Any, indices: Any, data: Any, batch_dims: int = 0) -> tuple[
 def _host_gather_nd(data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     indices = _integers(indices)
     grid = np.indices(indices.shape[:-1])[:batch_dims]
-    return np.asarray(data[(*grid, *np.moveaxis(indices, -1, 0))], dtype=object)
+    places = (*grid, *np.moveaxis(indices, -1, 0))
+    return np.asarray(data[places], dtype=object)
 
 
 @op("GatherND", 12, host=_host_gather_nd)
@@ -82,7 +83,7 @@ def gather_nd_11(F: Any, data: Any, indices: Any) -> Any:
 
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
-_HOST_REDUCTIONS = {
+_HOST_REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "none": lambda old, new: new,
     "add": lambda old, new: old + new,
     "mul": lambda old, new: old * new,
@@ -270,7 +271,14 @@ def slice_1(F: Any, data: Any, *, starts: Sequence[int], ends: Sequence[int], ax
 
 
 def _host_where(condition: Any, X: Any, Y: Any) -> Any:
-    return np.asarray(np.frompyfunc(lambda c, x, y: x if c else y, 3, 1)(condition, X, Y), dtype=object)
+    """Where the choice depends on a size, sizes that choose otherwise than those seen at import fail at run time."""
+
+    def choose(c: Any, x: Any, y: Any) -> Any:
+        if x is y or (fixed(x) and fixed(y) and x == y):
+            return x
+        return x if (c.assume() if hasattr(c, "assume") else c) else y
+
+    return np.asarray(np.frompyfunc(choose, 3, 1)(condition, X, Y), dtype=object)
 
 
 @op("Where", 9, host=_host_where)

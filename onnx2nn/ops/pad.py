@@ -51,7 +51,7 @@ def _host_pad(data: Any, pads: Any, constant_value: Any = None, axes: Any = None
     pairs = _by_axis(data.ndim, [int(p) for p in pads], axes)
     data, pairs = _crop(data, pairs)
     if mode != "constant":
-        return np.pad(data, pairs, mode=mode)
+        return np.pad(data, pairs, mode=mode)  # type: ignore[call-overload]
     empty = "" if any(isinstance(item, str) for item in data.flat) else 0
     return np.pad(data, pairs, constant_values=empty if constant_value is None else constant_value.item())
 
