@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onnx2nn.constants import torch_dtype
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.cast import element_of
 from onnx2nn.table import op
 
 
-def _dtype(input: Any, dtype: int | None) -> Any:
-    """Returns the torch dtype asked for, by default the input's.
+def _dtype(F: Any, input: Any, dtype: int | None) -> Any:
+    """Returns the dtype asked for, by default the input's.
 
     Raises:
         OperatorError: the input's type is no float type and none is asked for.
     """
     if dtype is not None:
-        return torch_dtype(dtype)
+        return getattr(F, element_of(dtype).dtype)
     if getattr(input.dtype, "is_floating_point", False):
         return input.dtype
     raise OperatorError("its input is no float tensor; the attribute dtype must give the type of its output.")
@@ -27,7 +27,7 @@ def _dtype(input: Any, dtype: int | None) -> Any:
 def random_normal(
     F: Any, *, dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None, shape: Sequence[int]
 ) -> Any:
-    return _normal(F, shape, torch_dtype(dtype), mean, scale)
+    return _normal(F, shape, getattr(F, element_of(dtype).dtype), mean, scale)
 
 
 @op("RandomNormalLike", 1, random=True)
@@ -40,7 +40,7 @@ def random_normal_like(
     scale: float = 1.0,
     seed: float | None = None,
 ) -> Any:
-    return _normal(F, input.shape, _dtype(input, dtype), mean, scale)
+    return _normal(F, input.shape, _dtype(F, input, dtype), mean, scale)
 
 
 def _normal(F: Any, shape: Sequence[Any], dtype: Any, mean: float, scale: float) -> Any:
@@ -53,7 +53,7 @@ def _normal(F: Any, shape: Sequence[Any], dtype: Any, mean: float, scale: float)
 def random_uniform(
     F: Any, *, dtype: int = 1, high: float = 1.0, low: float = 0.0, seed: float | None = None, shape: Sequence[int]
 ) -> Any:
-    return _uniform(F, shape, torch_dtype(dtype), low, high)
+    return _uniform(F, shape, getattr(F, element_of(dtype).dtype), low, high)
 
 
 @op("RandomUniformLike", 1, random=True)
@@ -66,7 +66,7 @@ def random_uniform_like(
     low: float = 0.0,
     seed: float | None = None,
 ) -> Any:
-    return _uniform(F, input.shape, _dtype(input, dtype), low, high)
+    return _uniform(F, input.shape, _dtype(F, input, dtype), low, high)
 
 
 def _uniform(F: Any, shape: Sequence[Any], dtype: Any, low: float, high: float) -> Any:
@@ -76,10 +76,10 @@ def _uniform(F: Any, shape: Sequence[Any], dtype: Any, low: float, high: float) 
 
 @op("Bernoulli", 15, random=True)
 def bernoulli(F: Any, input: Any, *, dtype: int | None = None, seed: float | None = None) -> Any:
-    return F.bernoulli(input).to(_dtype(input, dtype))
+    return F.bernoulli(input).to(_dtype(F, input, dtype))
 
 
 @op("Multinomial", 7, random=True)
 def multinomial(F: Any, input: Any, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Any:
     """The input holds logarithms of probabilities that need not add up to 1."""
-    return F.multinomial(F.softmax(input, -1), sample_size, True).to(torch_dtype(dtype))
+    return F.multinomial(F.softmax(input, -1), sample_size, True).to(getattr(F, element_of(dtype).dtype))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from onnx2nn.constants import torch_dtype
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.cast import element_of
 from onnx2nn.table import op
 
 
@@ -71,7 +71,7 @@ def stft(
 
 def _window(make: Any, F: Any, periodic: int, output_datatype: int) -> Any:
     """Returns what `make` gives, computed in the type asked for where that is wide enough, else in float64."""
-    dtype = torch_dtype(output_datatype)
+    dtype = getattr(F, element_of(output_datatype).dtype)
     if dtype in (F.float32, F.float64):
         return make(periodic=bool(periodic), dtype=dtype)
     return make(periodic=bool(periodic), dtype=F.float64).to(dtype)
@@ -134,4 +134,4 @@ def mel_weight_matrix(
             matrix[left : center + 1, band] = F.arange(center - left + 1, dtype=F.float64) / (center - left)
         if center < right:
             matrix[center:right, band] = F.arange(right - center, 0, -1, dtype=F.float64) / (right - center)
-    return matrix.to(torch_dtype(output_datatype))
+    return matrix.to(getattr(F, element_of(output_datatype).dtype))
