@@ -138,14 +138,17 @@ def qlinear_softmax(
     axis: int = -1,
     opset: int,
 ) -> Any:
-    """`opset` below 13: over all dimensions from `axis` on."""
+    """`opset` below 13: over all dimensions from `axis` on.
+
+    The result is counted in a whole number of steps, 1 / y_scale rounded down, as in ONNX Runtime.
+    """
     x = _dequantized(F, X, X_scale, x_zero_point)
     axis %= x.ndim
     if opset < 13 and axis != x.ndim - 1:
         y = F.softmax(x.flatten(axis), -1).reshape(x.shape)
     else:
         y = F.softmax(x, axis)
-    return _quantized(F, y, y_scale, y_zero_point, X)
+    return quantize.round_to(F, y * (1.0 / y_scale).floor(), y_zero_point, _element(F, X))
 
 
 @op("QLinearAveragePool", 1, domain=MICROSOFT)
@@ -172,7 +175,7 @@ def qlinear_average_pool(
         y = average_pool(F, x.movedim(-1, 1), **options).movedim(1, -1)
     else:
         y = average_pool(F, x, **options)
-    return _quantized(F, y, y_scale, y_zero_point, X)
+    return _shifted_and_rounded(F, y / y_scale, y_zero_point, X)
 
 
 @op("QLinearGlobalAveragePool", 1, domain=MICROSOFT)
@@ -191,22 +194,6 @@ def qlinear_global_average_pool(
     total = _whole(F, X, x_zero_point).sum(axes, keepdim=True)
     scale = x_scale / (y_scale * math.prod(X.shape[axis] for axis in axes))
     return quantize.round_to(F, total * scale, y_zero_point, _element(F, X))
-
-
-@op("QLinearReduceMean", 1, domain=MICROSOFT)
-def qlinear_reduce_mean(
-    F: Any,
-    data: Any,
-    data_scale: Any,
-    data_zero_point: Any = None,
-    reduced_scale: Any = REQUIRED,
-    reduced_zero_point: Any = None,
-    *,
-    axes: Sequence[int],
-    keepdims: int,
-) -> Any:
-    mean = _dequantized(F, data, data_scale, data_zero_point).mean(tuple(axes), keepdim=bool(keepdims))
-    return _quantized(F, mean, reduced_scale, reduced_zero_point, data)
 
 
 @op("NhwcMaxPool", 1, domain=MICROSOFT)
