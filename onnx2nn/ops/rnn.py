@@ -64,9 +64,13 @@ class _Settings:
     batch_first: bool
 
     def functions(self, F: Any) -> list[list[Activation]]:
-        """Returns the activation functions of each direction, clipping included."""
+        """Returns the activation functions of each direction; what goes into a gate is clipped, an LSTM's cell is not.
+
+        The standard clips "the input of activations"; ONNX Runtime leaves the third one, of the cell, as it is.
+        """
         alpha, beta, kinds = list(self.alpha), list(self.beta), _activation_kinds(F)
-        functions = []
+        count = len(self.activations) // len(self.directions)
+        functions: list[Activation] = []
         for name in self.activations:
             if name not in kinds:
                 raise OperatorError(f"activation {name!r} is none of {', '.join(kinds)}.")
@@ -78,8 +82,8 @@ class _Settings:
                 values.append(beta.pop(0) if beta else kind.beta)
             if None in values:
                 raise OperatorError(f"activation {name} needs activation_alpha and activation_beta.")
-            functions.append(self._clipped(kind.make(*values)))
-        count = len(functions) // len(self.directions)
+            function = kind.make(*values)
+            functions.append(self._clipped(function) if len(functions) % count < 2 else function)
         return [functions[i * count : (i + 1) * count] for i in range(len(self.directions))]
 
     def _clipped(self, function: Activation) -> Activation:
@@ -243,7 +247,7 @@ def rnn(
 ) -> Any:
     """Source: ONNX RNN-22."""
     s = _settings(direction, activations, ("Tanh",), activation_alpha, activation_beta, clip, layout)
-    plain = {("Tanh",): F.rnn_tanh, ("Relu",): F.rnn_relu}.get(tuple(dict.fromkeys(s.activations)))
+    plain = {frozenset({"Tanh"}): F.rnn_tanh, frozenset({"Relu"}): F.rnn_relu}.get(frozenset(s.activations))
     if plain is not None and s.clip is None and _is_full(F, sequence_lens, X.shape[layout]):
         return _outputs_asked(_layer(F, plain, X, W, R, B, [initial_h], [0], s), _outputs)
     functions, biases = s.functions(F), _biases(B, W)
