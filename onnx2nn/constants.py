@@ -41,7 +41,7 @@ def onnx_type(dtype: torch.dtype) -> ir.DataType:
 
 
 def to_torch(array: np.ndarray[Any, Any], kind: ir.DataType) -> torch.Tensor:
-    """Returns a numpy array of ONNX element type `kind` as a tensor that shares its memory where that may be written."""
+    """Returns a numpy array of ONNX element type `kind` as a tensor, sharing its memory where that may be written."""
     if kind in _BORDER:
         return torch.from_numpy(np.ascontiguousarray(array.astype(_BORDER[kind])))
     dtype = torch_dtype(kind)

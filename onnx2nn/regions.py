@@ -245,7 +245,8 @@ def _import_scan(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
     states = len(values) - count
     outputs_count = len(graph.outputs) - states
     axes_in = _ints(node, "scan_input_axes", count)
-    axes_in = [a % v.ndim if isinstance(v, Tensor) and v.spec.shapes else a for a, v in zip(axes_in, values[states:])]
+    scanned = zip(axes_in, values[states:], strict=False)
+    axes_in = [a % v.ndim if isinstance(v, Tensor) and v.spec.shapes else a for a, v in scanned]
     directions_in = _ints(node, "scan_input_directions", count)
     axes_out = _ints(node, "scan_output_axes", outputs_count)
     directions_out = _ints(node, "scan_output_directions", outputs_count)

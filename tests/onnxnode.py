@@ -25,7 +25,9 @@ def revisions(case: Case) -> list[int]:
     if not has_schema(case):
         return [1]
     schemas = [s for s in defs.get_all_schemas_with_history() if s.name == case.operator and s.domain == case.domain]
-    return sorted({s.since_version for s in schemas if case.since <= s.since_version <= case.until and not s.deprecated})
+    return sorted(
+        {s.since_version for s in schemas if case.since <= s.since_version <= case.until and not s.deprecated}
+    )
 
 
 def has_schema(case: Case) -> bool:
@@ -154,7 +156,7 @@ def oracle(case: Case, model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> 
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float) -> None:
-    """Compares outputs: integers, bools and strings exactly, floats relative to the output's scale, with NaN and inf."""
+    """Compares outputs: integers, bools and strings exactly, floats relative to the output's scale, NaN and inf too."""
     if isinstance(expected, (list, tuple)):
         assert len(actual) == len(expected)
         for a, e in zip(actual, expected, strict=True):

@@ -53,7 +53,7 @@ class Branch(nn.Module):
     """Two branches of which the data chooses one; each captures the outer value."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if bool(x.sum() > 0):  # noqa: SIM108
+        if bool(x.sum() > 0):
             y = x * 2
         else:
             y = x - 1

@@ -370,7 +370,7 @@ def bit_shift(F: Any, X: Any, Y: Any, *, direction: str) -> Any:
     else:
         shifted = widened(lambda F, x, y: F.bitwise_right_shift(x, y))(F, X, Y)
     if direction == "RIGHT" and X.dtype in (F.int8, F.int16, F.int32, F.int64):
-        return F.bitwise_right_shift(X, F.where((Y < 0) | (Y >= bits), bits - 1, Y))
+        return F.bitwise_right_shift(X, F.where((Y < 0) | (bits <= Y), bits - 1, Y))
     inside = widened(lambda F, y: (y >= 0) & (y < bits))(F, Y)
     return widened(lambda F, s: F.where(inside, s, F.zeros_like(s)))(F, shifted)
 

@@ -96,7 +96,9 @@ def qlinear_where(
 def qlinear_concat(F: Any, Y_scale: Any, Y_zero_point: Any, *inputs: Any, axis: int) -> Any:
     """The inputs come as tensor, scale and zero point in turn."""
     triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
-    return _quantized(F, F.cat([_dequantized(F, *triple) for triple in triples], axis), Y_scale, Y_zero_point, inputs[0])
+    return _quantized(
+        F, F.cat([_dequantized(F, *triple) for triple in triples], axis), Y_scale, Y_zero_point, inputs[0]
+    )
 
 
 @op("QLinearSigmoid", 1, domain=MICROSOFT)
@@ -292,9 +294,7 @@ def matmul_integer_to_float(
 
 
 @op("DynamicQuantizeMatMul", 1, domain=MICROSOFT)
-def dynamic_quantize_matmul(
-    F: Any, A: Any, B: Any, b_scale: Any, b_zero_point: Any = None, bias: Any = None
-) -> Any:
+def dynamic_quantize_matmul(F: Any, A: Any, B: Any, b_scale: Any, b_zero_point: Any = None, bias: Any = None) -> Any:
     """A is quantised to 8 bits over its range, as DynamicQuantizeLinear does it."""
     a, a_scale, a_zero_point = quantize.dynamic_quantize_linear(F, A)
     return matmul_integer_to_float(F, a, B, a_scale, b_scale, a_zero_point, b_zero_point, bias)
@@ -313,7 +313,7 @@ def dequantize_linear(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None, *,
 
 
 def _unpacked(F: Any, packed: Any, bits: int) -> Any:
-    """Returns the unsigned numbers of `bits` bits in the bytes `packed`, lowest bits first, along the last dimension."""
+    """Returns the unsigned numbers of `bits` bits in the bytes `packed`, lowest first, along the last dimension."""
     if bits == 8:
         return packed
     if bits not in (2, 4):

@@ -186,9 +186,7 @@ def col2im(
         return F.nn.functional.fold(input, tuple(image_shape), tuple(block_shape), **options)
     elements = math.prod(block_shape)
     spans = [(k - 1) * d + 1 for k, d in zip(block_shape, dilations, strict=True)]
-    counts = [
-        (image_shape[i] + pads[i] + pads[i + rank] - spans[i]) // strides[i] + 1 for i in range(rank)
-    ]
+    counts = [(image_shape[i] + pads[i] + pads[i + rank] - spans[i]) // strides[i] + 1 for i in range(rank)]
     ends = [(counts[i] - 1) * strides[i] + spans[i] - pads[i] - image_shape[i] for i in range(rank)]
     blocks = input.reshape([-1, elements, *counts])
     kernels = F.eye(elements, dtype=input.dtype).reshape([elements, 1, *block_shape])
@@ -228,7 +226,9 @@ def deform_conv(
     for axis, outputs, size in ((1, columns, X.shape[3]), (0, rows, X.shape[2])):
         steps = F.arange(W.shape[2 + axis], dtype=X.dtype) * dilations[axis] - pads[axis]
         start = F.arange(outputs, dtype=X.dtype) * strides[axis]
-        taps = steps.reshape(-1, 1).expand(W.shape[2], W.shape[3]) if axis == 0 else steps.expand(W.shape[2], W.shape[3])
+        taps = (
+            steps.reshape(-1, 1).expand(W.shape[2], W.shape[3]) if axis == 0 else steps.expand(W.shape[2], W.shape[3])
+        )
         base = taps.reshape(elements, 1, 1) + (start.reshape(-1, 1) if axis == 0 else start)
         grid.append((shifts[:, :, axis] + base) * (2 / size) + (1 / size - 1))
     points = F.stack(grid, -1).flatten(1, 2)

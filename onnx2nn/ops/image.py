@@ -35,6 +35,7 @@ class Axis(NamedTuple):
 
     @property
     def static(self) -> bool:
+        """Whether both sizes are known at import."""
         return isinstance(self.size, int) and isinstance(self.output, int)
 
     @property
@@ -241,7 +242,7 @@ def _interpolated(F: Any, X: Any, axes: Sequence[Axis], method: Method) -> Any:
             if all(_same_nearest(F, axis, method, mode) for axis in spatial):
                 return F.nn.functional.interpolate(X, **size, mode=mode)
         return None
-    if method.antialias or method.mode == "cubic" and (X.ndim != 4 or method.cubic_coeff_a != -0.75):
+    if method.antialias or (method.mode == "cubic" and (X.ndim != 4 or method.cubic_coeff_a != -0.75)):
         return None
     mode = "bicubic" if method.mode == "cubic" else ("linear", "bilinear", "trilinear")[X.ndim - 3]
     whole = all(not axis.given or _is_whole(axis) for axis in spatial)
@@ -259,7 +260,7 @@ def _interpolated(F: Any, X: Any, axes: Sequence[Axis], method: Method) -> Any:
 
 def _is_whole(axis: Axis) -> bool:
     """Whether input size times scale is a whole number for certain."""
-    return axis.scale == int(axis.scale) or axis.static and axis.size * axis.scale == axis.output
+    return axis.scale == int(axis.scale) or (axis.static and axis.size * axis.scale == axis.output)
 
 
 def _interpolate_size(axes: Sequence[Axis]) -> dict[str, Any] | None:
@@ -270,11 +271,8 @@ def _interpolate_size(axes: Sequence[Axis]) -> dict[str, Any] | None:
     if None in factors:
         return None
     for axis, factor in zip(axes, factors, strict=True):
-        if (
-            axis.static
-            and math.floor(axis.size * factor) != axis.output
-            or not axis.static
-            and not _floors_alike(factor)
+        if (axis.static and math.floor(axis.size * factor) != axis.output) or (
+            not axis.static and not _floors_alike(factor)
         ):
             return None
     return {"scale_factor": factors[0] if len(set(factors)) == 1 else tuple(factors)}
@@ -318,9 +316,10 @@ def resize(
 ) -> Any:
     """Torch's interpolate where it means exactly the same, else one gathering an axis (ONNX Resize-19).
 
-    Coordinates are float32 and rounded as ONNX Runtime rounds them; it differs from the standard's test data, which hold
-    here, in align_corners with scales that give no whole size: there the length is input * scale, unrounded. With pytorch_half_pixel a dynamic output size is
-    taken to be more than 1. Integers are interpolated in float32 and truncated.
+    Coordinates are float32 and rounded as ONNX Runtime rounds them; it differs from the standard's test data, which
+    hold here, in align_corners with scales that give no whole size: there the length is input * scale, unrounded. With
+    pytorch_half_pixel a dynamic output size is taken to be more than 1. Integers are interpolated in float32 and
+    truncated.
     """
     if mode not in ("nearest", "linear", "cubic"):
         raise OperatorError(f"mode={mode!r} is none of nearest, linear, cubic.")
@@ -339,7 +338,7 @@ def resize(
         Y = _interpolated(F, X, resized, method)
         if Y is not None:
             return Y
-    changed = [a for a in resized if not a.kept or crop and (a.start, a.end) != (0, 1)]
+    changed = [a for a in resized if not a.kept or (crop and (a.start, a.end) != (0, 1))]
     dtype = X.dtype
     if mode != "nearest" and dtype not in (F.float32, F.float64):
         X = X.to(F.float32)
@@ -436,7 +435,13 @@ def upsample_1(F: Any, X: Any, *, height_scale: float, mode: str = "nearest", wi
     return upsample(F, X, [1.0, 1.0, height_scale, width_scale], mode=mode)
 
 
-_GRID_MODES = {"linear": "bilinear", "bilinear": "bilinear", "nearest": "nearest", "cubic": "bicubic", "bicubic": "bicubic"}
+_GRID_MODES = {
+    "linear": "bilinear",
+    "bilinear": "bilinear",
+    "nearest": "nearest",
+    "cubic": "bicubic",
+    "bicubic": "bicubic",
+}
 
 
 @op("GridSample", 20)
@@ -450,7 +455,7 @@ def grid_sample(
     """
     if mode not in _GRID_MODES:
         raise OperatorError(f"mode={mode!r} is none of linear, nearest, cubic.")
-    if X.ndim not in (4, 5) or X.ndim == 5 and _GRID_MODES[mode] == "bicubic":
+    if X.ndim not in (4, 5) or (X.ndim == 5 and _GRID_MODES[mode] == "bicubic"):
         raise OperatorError(f"mode={mode!r} on {X.ndim} dimensions; use linear or nearest, on 4 or 5 dimensions.")
     grid = grid if grid.dtype == X.dtype else grid.to(X.dtype)
     options = dict(mode=_GRID_MODES[mode], padding_mode=padding_mode, align_corners=bool(align_corners))
@@ -535,7 +540,9 @@ def image_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB") -> 
     """
     if pixel_format not in ("RGB", "BGR", "Grayscale"):
         raise OperatorError(f"pixel_format={pixel_format!r} is none of RGB, BGR, Grayscale.")
-    image = require("PIL.Image", extra="image", purpose="ImageDecoder").open(io.BytesIO(encoded_stream.cpu().numpy().tobytes()))
+    image = require("PIL.Image", extra="image", purpose="ImageDecoder").open(
+        io.BytesIO(encoded_stream.cpu().numpy().tobytes())
+    )
     pixels = np.array(image.convert("L" if pixel_format == "Grayscale" else "RGB"))
     if pixels.ndim == 2:
         pixels = pixels[:, :, np.newaxis]

@@ -107,7 +107,7 @@ def gemm_1(
 
 
 @op("Einsum", 12)
-def einsum(F: Any, *Inputs: Any, equation: str) -> Any:  # noqa: N803
+def einsum(F: Any, *Inputs: Any, equation: str) -> Any:
     return F.einsum(equation.replace(" ", ""), *Inputs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -219,9 +220,7 @@ def group_normalization(
 
 
 @op("GroupNormalization", 18)
-def group_normalization_18(
-    F: Any, X: Any, scale: Any, bias: Any, *, epsilon: float = 1e-05, num_groups: int
-) -> Any:
+def group_normalization_18(F: Any, X: Any, scale: Any, bias: Any, *, epsilon: float = 1e-05, num_groups: int) -> Any:
     """Scale and bias are one number a group."""
     each = X.shape[1] // num_groups
     scale, bias = scale.repeat_interleave(each), bias.repeat_interleave(each)

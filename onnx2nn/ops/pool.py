@@ -284,7 +284,7 @@ def lp_pool_1(
 def max_unpool(
     F: Any,
     X: Any,
-    I: Any,  # noqa: E741, N803
+    I: Any,  # noqa: E741
     output_shape: Sequence[Any] | None = None,
     *,
     kernel_shape: Sequence[int],
@@ -294,9 +294,7 @@ def max_unpool(
     """Indices count in the size that undoes the pool; a larger `output_shape` adds zeros at the ends."""
     rank = len(kernel_shape)
     pads, strides = list(pads or [0] * (2 * rank)), list(strides or [1] * rank)
-    sizes = [
-        (X.shape[2 + i] - 1) * strides[i] + kernel_shape[i] - pads[i] - pads[i + rank] for i in range(rank)
-    ]
+    sizes = [(X.shape[2 + i] - 1) * strides[i] + kernel_shape[i] - pads[i] - pads[i + rank] for i in range(rank)]
     shape = [X.shape[0], X.shape[1], *sizes]
     flat = F.zeros([math.prod(shape)], dtype=X.dtype).scatter(0, I.flatten(), X.flatten())
     Y = flat.reshape(shape)

@@ -99,7 +99,12 @@ def quantize_linear_21(
     saturate: int = 1,
     _types: Any = None,
 ) -> Any:
-    options: dict[str, Any] = {"axis": axis, "block_size": block_size, "output_dtype": output_dtype, "saturate": saturate}
+    options: dict[str, Any] = {
+        "axis": axis,
+        "block_size": block_size,
+        "output_dtype": output_dtype,
+        "saturate": saturate,
+    }
     return quantize_linear(F, x, y_scale, y_zero_point, **options, _types=_types)
 
 

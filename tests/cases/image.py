@@ -56,16 +56,41 @@ CASES = [
 ]  # fmt: skip
 
 CASES += [
-    case("Resize", f32(1, 2, 6, 7), scales(), scales(1, 1, h, w), constant=(1, 2), mode=mode, coordinate_transformation_mode=t)
+    case(
+        "Resize",
+        f32(1, 2, 6, 7),
+        scales(),
+        scales(1, 1, h, w),
+        constant=(1, 2),
+        mode=mode,
+        coordinate_transformation_mode=t,
+    )
     for mode, t, (h, w) in itertools.product(("linear", "cubic"), MODES, ((2, 3), (1.6, 2.3), (0.6, 0.5)))
     if t != "align_corners" or h == 2
 ]
 CASES += [
-    case("Resize", f32(1, 2, 6, 7), scales(), scales(), i64(1, 2, h, w), constant=(1, 2, 3), mode=mode, coordinate_transformation_mode=t)
+    case(
+        "Resize",
+        f32(1, 2, 6, 7),
+        scales(),
+        scales(),
+        i64(1, 2, h, w),
+        constant=(1, 2, 3),
+        mode=mode,
+        coordinate_transformation_mode=t,
+    )
     for mode, t, (h, w) in itertools.product(("linear", "cubic"), MODES, ((12, 21), (4, 9)))
 ]
 CASES += [
-    case("Resize", f32(1, 2, 6, 7), scales(), scales(1, 1, h, w), constant=(1, 2), nearest_mode=n, coordinate_transformation_mode=t)
+    case(
+        "Resize",
+        f32(1, 2, 6, 7),
+        scales(),
+        scales(1, 1, h, w),
+        constant=(1, 2),
+        nearest_mode=n,
+        coordinate_transformation_mode=t,
+    )
     for n, t, (h, w) in itertools.product(NEAREST, MODES, ((2, 3), (1.5, 2.3), (0.5, 0.6)))
     if t != "align_corners" or h == 2
 ]
@@ -73,7 +98,9 @@ CASES += [
 grid = np.random.default_rng(0).uniform(-1.3, 1.3, (2, 3, 5, 2)).astype(np.float32)
 CASES += [
     case("GridSample", f32(2, 3, 4, 6), grid, mode=mode, padding_mode=padding, align_corners=align, since=20)
-    for mode, padding, align in itertools.product(("linear", "nearest", "cubic"), ("zeros", "border", "reflection"), (0, 1))
+    for mode, padding, align in itertools.product(
+        ("linear", "nearest", "cubic"), ("zeros", "border", "reflection"), (0, 1)
+    )
 ]
 CASES += [
     case("GridSample", f32(2, 3, 4, 6), grid, mode=mode, align_corners=1, until=19) for mode in ("bilinear", "bicubic")
@@ -108,5 +135,12 @@ CASES += [
     case("NonMaxSuppression", boxes, marks, number(100, np.int64)),
     case("NonMaxSuppression", boxes, marks, number(0, np.int64), number(0.3)),
     case("NonMaxSuppression", boxes, marks),
-    case("NonMaxSuppression", of(np.float32, 2, 40, 4, low=0.1, high=1), marks, number(7, np.int64), number(0.2), center_point_box=1),
+    case(
+        "NonMaxSuppression",
+        of(np.float32, 2, 40, 4, low=0.1, high=1),
+        marks,
+        number(7, np.int64),
+        number(0.2),
+        center_point_box=1,
+    ),
 ]

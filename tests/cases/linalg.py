@@ -39,8 +39,27 @@ CASES = [
     case("Einsum", f32(2, 3), equation="ij->j"),
     case("Det", f32(2, 3, 3)),
     case("Det", f32(3, 3)),
-    *[case("RotaryEmbedding", f32(2, 4, 3, 8), f32(10, 4), f32(10, 4), i64(0, 1, 2, 4, 5, 6).reshape(2, 3), constant=(1, 2), interleaved=i) for i in (0, 1)],
-    case("RotaryEmbedding", f32(2, 3, 32), f32(10, 4), f32(10, 4), i64(0, 1, 2, 4, 5, 6).reshape(2, 3), num_heads=4, constant=(1, 2)),
+    *[
+        case(
+            "RotaryEmbedding",
+            f32(2, 4, 3, 8),
+            f32(10, 4),
+            f32(10, 4),
+            i64(0, 1, 2, 4, 5, 6).reshape(2, 3),
+            constant=(1, 2),
+            interleaved=i,
+        )
+        for i in (0, 1)
+    ],
+    case(
+        "RotaryEmbedding",
+        f32(2, 3, 32),
+        f32(10, 4),
+        f32(10, 4),
+        i64(0, 1, 2, 4, 5, 6).reshape(2, 3),
+        num_heads=4,
+        constant=(1, 2),
+    ),
     case("RotaryEmbedding", f32(2, 3, 32), f32(2, 3, 2), f32(2, 3, 2), None, num_heads=4, rotary_embedding_dim=4),
     case("RotaryEmbedding", f32(2, 4, 3, 8), f32(2, 3, 4), f32(2, 3, 4), None),
 ]

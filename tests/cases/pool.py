@@ -69,11 +69,23 @@ CASES = [
 ]  # fmt: skip
 
 CASES += [
-    case("MaxPool", f32(1, 1, size, 7), kernel_shape=[kernel, 2], strides=[stride, 2], pads=pads, ceil_mode=1, outputs=2)
-    for size, kernel, stride, pads in itertools.product((6, 7), (2, 3), (2, 3, 4), ([0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0]))
+    case(
+        "MaxPool", f32(1, 1, size, 7), kernel_shape=[kernel, 2], strides=[stride, 2], pads=pads, ceil_mode=1, outputs=2
+    )
+    for size, kernel, stride, pads in itertools.product(
+        (6, 7), (2, 3), (2, 3, 4), ([0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0])
+    )
 ]
 CASES += [
-    case("AveragePool", f32(1, 1, size, 7), kernel_shape=[kernel, 2], strides=[stride, 2], pads=pads, ceil_mode=1, count_include_pad=count)
+    case(
+        "AveragePool",
+        f32(1, 1, size, 7),
+        kernel_shape=[kernel, 2],
+        strides=[stride, 2],
+        pads=pads,
+        ceil_mode=1,
+        count_include_pad=count,
+    )
     for size, kernel, stride, pads, count in itertools.product(
         (6, 7), (2, 3), (2, 3, 4), ([0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0]), (0, 1)
     )
