@@ -16,13 +16,25 @@ import torch
 from torch import fx
 
 from onnx2nn import functional, regions
-from onnx2nn.constants import Constant, Host, onnx_type, torch_dtype
-from onnx2nn.errors import ModelFileError, OperatorError, Problem, UnsupportedModelError
+from onnx2nn.constants import Constant, onnx_type, torch_dtype
+from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
+from onnx2nn.host import Host, evaluate
 from onnx2nn.inputs import InputSpec, input_specs
 from onnx2nn.layers import Layer
-from onnx2nn.naming import identifier, split_path
+from onnx2nn.naming import identifier
+from onnx2nn.nodes import (
+    Scope,
+    attribute_values,
+    call_attributes,
+    check_inputs,
+    constant_path,
+    facts,
+    is_generated,
+    layer_path,
+    node_name,
+)
 from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf
-from onnx2nn.table import HINTS, REQUIRED, NeedsValues, Row, Typed
+from onnx2nn.table import NeedsValues, Row
 from onnx2nn.tracing import Dim, NeedsSamples, Opaque, ShapeMismatch, Spec, Tensor, TraceError, Tracer, is_traced
 
 MAX_CONSTANT_BYTES = 8 << 30
@@ -149,6 +161,7 @@ def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
             static += [column[0] for column in columns if len(set(column)) == 1]
         elif isinstance(value, (Constant, Host)) and math.prod(getattr(value, "shape", (1,))) < 64:
             array = value.array if isinstance(value, Host) else value.numpy()
+            varying += [n.values for n in np.ravel(array).tolist() if isinstance(n, Dim)]
             numbers = [n for n in np.ravel(array).tolist() if isinstance(n, (int, float)) and n > 0]
             static += [int(n) for n in numbers]
             static.append(int(math.prod(numbers)))
@@ -199,29 +212,6 @@ def _initializer(value: ir.Value) -> Constant:
     tensor = value.const_value
     assert tensor is not None
     return Constant(value.name or "", ir.DataType(tensor.dtype), tensor, weight=True)
-
-
-class Scope:
-    """The values of one graph by name, and of the graphs around it."""
-
-    def __init__(self, outer: Scope | None = None):
-        self._values: dict[ir.Value, Any] = {}
-        self._outer = outer
-
-    def __getitem__(self, value: ir.Value) -> Any:
-        scope: Scope | None = self
-        while scope is not None:
-            if value in scope._values:
-                return scope._values[value]
-            scope = scope._outer
-        raise ModelFileError(f"Value {value.name!r} is used but nothing defines it.")
-
-    def __setitem__(self, value: ir.Value, known: Any) -> None:
-        self._values[value] = known
-
-    def discard(self, value: ir.Value) -> None:
-        """Forgets `value`, which nothing uses any more, so that its memory goes."""
-        self._values.pop(value, None)
 
 
 _RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn"})
@@ -304,11 +294,6 @@ class _Import:
         key = (node.domain, node.op_type, version, reason)
         problem = self.problems.setdefault(key, Problem(node.op_type, node.domain, version, reason, advice))
         problem.nodes.append(node_name(node))
-
-
-def node_name(node: ir.Node) -> str:
-    """Returns the node's name, or its first output's where it has none."""
-    return node.name or next((output.name for output in node.outputs if output.name), "?") or "?"
 
 
 class Unknown:
@@ -399,10 +384,10 @@ class Walk:
         self.tracer.meta = {"onnx": (node.domain, node.op_type, node_name(node))}
         if row.region:
             return regions.run(self, node, row, inputs)
-        attributes = self.attribute_values(node, row)
+        attributes = attribute_values(node, row, self.attributes, self._tensor_attribute)
         if row.facts:
-            attributes |= self._facts(node, row, inputs)
-        self._check_inputs(row, inputs)
+            attributes |= facts(self.owner.plan, node, row)
+        check_inputs(row, inputs)
         if row.reads_shape and isinstance(inputs[0], Tensor) and inputs[0].spec.shapes is not None:
             assert row.host is not None
             return Host(np.asarray(row.host(inputs[0], **attributes), dtype=object), np.dtype(np.int64))
@@ -475,70 +460,11 @@ class Walk:
             return self.tracer.F.tensor(value.array.tolist(), dtype=dtype)
         return [self.tensor(item) for item in value] if isinstance(value, list) else value
 
-    def attribute_values(self, node: ir.Node, row: Row) -> dict[str, Any]:
-        """Returns the node's attributes as the body takes them.
-
-        Raises:
-            OperatorError: an attribute that the row does not know, or one that it needs is missing.
-        """
-        values = {}
-        for name, attribute in node.attributes.items():
-            if name in HINTS:
-                continue
-            if attribute.is_ref():
-                referred = self.attributes.get(attribute.ref_attr_name or "")
-                if referred is None:
-                    continue
-                attribute = referred
-            if name not in row.attributes and name not in row.inputs:  # Split-1 has an input and an attribute "split"
-                raise OperatorError(f"attribute {name!r} is unknown to this revision of the operator.")
-            values[name] = self._attribute(attribute)
-        missing = [name for name, default in row.attributes.items() if default is REQUIRED and name not in values]
-        if missing:
-            raise OperatorError(f"attribute {missing[0]!r} is missing.")
-        return values
-
-    def _attribute(self, attribute: ir.Attr) -> Any:
-        value = attribute.value
-        if attribute.type == ir.AttributeType.FLOAT:
-            return self._float(value)
-        if attribute.type == ir.AttributeType.FLOATS:
-            return [self._float(item) for item in value]
-        if attribute.type in (ir.AttributeType.INTS, ir.AttributeType.STRINGS):
-            return list(value)
-        if attribute.type == ir.AttributeType.TENSOR:
-            return Constant("", ir.DataType(value.dtype), value).value
-        return value
-
-    def _float(self, value: float) -> float:
-        """Returns the shortest decimal that is the same float32, which is what the author wrote."""
-        shortest = float(str(np.float32(value)))
-        return shortest if abs(shortest) <= np.finfo(np.float32).max else value
-
-    def _check_inputs(self, row: Row, inputs: list[Any]) -> None:
-        """Refuses more inputs than the operator has, and fewer than it needs; leaves out trailing absent ones."""
-        while inputs and inputs[-1] is None and not row.variadic:
-            inputs.pop()
-        if len(inputs) > len(row.inputs) and not row.variadic:
-            raise OperatorError(f"it has {len(inputs)} inputs, the operator takes at most {len(row.inputs)}.")
-        for position, (name, default) in enumerate(row.inputs.items()):
-            needed = default is REQUIRED and not (row.variadic and position == len(row.inputs) - 1)
-            if needed and (position >= len(inputs) or inputs[position] is None):
-                raise OperatorError(f"input {name!r} is missing.")
-
-    def _facts(self, node: ir.Node, row: Row, inputs: Sequence[Any]) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
-        if "_outputs" in row.facts:
-            facts["_outputs"] = len(node.outputs)
-        if "_types" in row.facts:
-            facts["_types"] = [None if v is None else self.owner.plan.type_name(v) for v in node.inputs]
-        if "_output_types" in row.facts:
-            facts["_output_types"] = [self.owner.plan.type_name(v) for v in node.outputs]
-        return facts
+    def _tensor_attribute(self, tensor: ir.TensorProtocol) -> Any:
+        return Constant("", ir.DataType(tensor.dtype), tensor).value
 
     def _host(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
         """Evaluates the row on numbers computed from shapes."""
-        assert row.host is not None
         arrays: list[Any] = []
         for value in inputs:
             if isinstance(value, Constant):
@@ -548,28 +474,7 @@ class Walk:
             else:
                 arrays.append(None if value is None else value.array)
         dtypes = [None if v is None else v.dtype if isinstance(v, Host) else v.numpy().dtype for v in inputs]
-        if row.host_takes_dtype:
-            attributes = {**attributes, "_dtype": dtypes[0]}
-        results = row.host(*arrays, **attributes)
-        several = isinstance(results, tuple) and not isinstance(results, Typed)
-        settled = [self._host_value(array, dtypes, row) for array in (results if several else (results,))]
-        return tuple(settled) if several else settled[0]
-
-    def _host_value(self, array: Any, dtypes: Sequence[Any], row: Row) -> Any:
-        if isinstance(array, Typed):
-            return Host(np.asarray(array.array, dtype=object), array.dtype)
-        array = np.asarray(array)
-        if array.dtype != object:
-            dtype = array.dtype
-        else:
-            first = next((v.values[0] if isinstance(v, Dim) else v for v in array.flat), 0)
-            if isinstance(first, (bool, np.bool_)):
-                dtype = np.dtype(bool)
-            else:
-                dtype = next(d for d in dtypes if d is not None and d != np.dtype(bool))
-                if np.issubdtype(dtype, np.integer) and isinstance(first, float):
-                    dtype = np.dtype(np.float32)
-        return Host(array.astype(object), dtype)
+        return evaluate(row, arrays, dtypes, attributes)
 
     def _settle(self, value: Any) -> Any:
         """Returns a result as the scope holds it: numbers that turned out to be constant become a constant."""
@@ -663,11 +568,7 @@ class Walk:
             scope[value] = None
         opsets = {**self.opsets, **function.opset_imports}
         walk = Walk(self.owner, child, scope, function, opsets)
-        own = {name: attr for name, attr in node.attributes.items() if not attr.is_ref()}
-        for name, attr in node.attributes.items():
-            if attr.is_ref() and attr.ref_attr_name in self.attributes:
-                own[name] = self.attributes[attr.ref_attr_name or ""]
-        walk.attributes = {**{n: a for n, a in function.attributes.items() if a.value is not None}, **own}
+        walk.attributes = call_attributes(node, function, self.attributes)
         outputs = walk.run()
         return self.call_graph(child, outputs, [identifier(function.name)], len(node.outputs))
 
@@ -699,38 +600,17 @@ class Walk:
         return origin is None or not origin.weight or is_generated(origin.name)
 
     def _constant_name(self, tensor: torch.Tensor, hint: str) -> tuple[list[str], bool, bool]:
-        origin = self._origin(tensor)
-        if origin is not None and origin.name:
-            # torch's exporter numbers its own values `val_0`, ...: a parameter of such a name stops it on the way back.
-            name = origin.name.replace("val_", "constant_") if is_generated(origin.name) else origin.name
-            number = is_generated(origin.name) and tensor.numel() == 1  # a mask's -10000 is nothing to train
-            return split_path(name), origin.weight and not number, True
         assert self.node is not None
-        steps = split_path(self.node.name or self.node.op_type.lower())
-        return [*steps[:-1], f"{steps[-1]}_constant"], False, origin is not None
+        origin = self._origin(tensor)
+        name, weight = (origin.name, origin.weight) if origin is not None else ("", False)
+        steps, trainable = constant_path(self.node, name, weight, tensor.numel())
+        return steps, trainable, origin is not None
 
     def _layer_name(self, layer: Layer) -> list[str]:
         assert self.node is not None
         weight = layer.state.get("weight")
         origin = self._origin(weight) if weight is not None else None
-        if origin is not None and not is_generated(origin.name):
-            steps = split_path(origin.name)
-            if len(steps) > 1 and steps[-1] == "weight":
-                return steps[:-1]
-        if self.node.name:
-            steps = split_path(self.node.name)
-            if len(steps) > 1 and steps[-1].split("_")[0] == self.node.op_type:
-                return steps[:-1]
-            return steps
-        return [f"{self.node.op_type.lower()}_{self.step}"]
-
-
-def is_generated(name: str) -> bool:
-    """Returns whether an exporter made up an initializer's name, so that it is no weight of the author's."""
-    last = name.rsplit("/", 1)[-1]
-    return (
-        not name or last.isdigit() or "::" in name or last.startswith(("val_", "Constant", "const_", "scalar_tensor"))
-    )
+        return layer_path(self.node, self.step, origin.name if origin is not None else "")
 
 
 def _is_known(value: Any) -> bool:
@@ -749,4 +629,4 @@ def _used_inside(value: ir.Value, graph: ir.Graph | ir.Function) -> bool:
     return any(use.node.graph is not graph for use in value.uses())
 
 
-__all__ = ["Opaque", "Scope", "Walk", "import_graph", "node_name"]
+__all__ = ["Opaque", "Walk", "import_graph"]
