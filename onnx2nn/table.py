@@ -13,13 +13,13 @@ Keyword-only parameters that start with an underscore are not attributes but fac
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import pkgutil
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,33 +84,33 @@ class Row:
     region: bool = False
     random: bool = False
 
-    @cached_property
+    @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:
         return list(inspect.signature(self.body).parameters.values())[1:]
 
-    @cached_property
+    @functools.cached_property
     def inputs(self) -> dict[str, Any]:
         """Input names in order with their defaults (`REQUIRED` or None); a variadic one has the default `REQUIRED`."""
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         return {p.name: p.default for p in self._parameters if p.kind in kinds}
 
-    @cached_property
+    @functools.cached_property
     def variadic(self) -> bool:
         """Whether the last input takes any number of values."""
         return any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in self._parameters)
 
-    @cached_property
+    @functools.cached_property
     def attributes(self) -> dict[str, Any]:
         """Attribute names with their defaults; `REQUIRED` where the schema has none and demands one."""
         keywords = (p for p in self._parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
         return {p.name: p.default for p in keywords if not p.name.startswith("_")}
 
-    @cached_property
+    @functools.cached_property
     def facts(self) -> tuple[str, ...]:
         """The names out of `FACTS` that the body asks for."""
         return tuple(p.name for p in self._parameters if p.name in FACTS)
 
-    @cached_property
+    @functools.cached_property
     def host_takes_dtype(self) -> bool:
         """Whether `host` asks for the numpy dtype of the first input (`_dtype`): its numbers do not tell it."""
         return self.host is not None and "_dtype" in inspect.signature(self.host).parameters
@@ -197,6 +197,20 @@ def op(
         return body
 
     return add
+
+
+def at_run_time(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `function` in a form that a body may call on traced values: recorded as one call, its result no tensor.
+
+    For the part of an operator that makes strings, where the rest of it is tensor arithmetic.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        tracer = next((arg.tracer for arg in args if hasattr(arg, "tracer")), None)
+        return function(*args) if tracer is None else tracer.call_opaque(call, args, {}, None)
+
+    return call
 
 
 @contextlib.contextmanager

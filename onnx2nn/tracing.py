@@ -274,6 +274,9 @@ class Tensor:
     def __getitem__(self, index: Any) -> Any:
         return self.tracer.call("call_function", operator.getitem, (self, index), {})
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TraceError("the body writes to a tensor")
+
     def __len__(self) -> int:
         return operator.index(self.shape[0])
 
@@ -292,8 +295,12 @@ class Tensor:
         tracer = next(arg.tracer for arg in _leaves((args, kwargs or {})) if isinstance(arg, (Tensor, Dim)))
         name = getattr(function, "__name__", "")
         if function is torch.Tensor.__getitem__:
-            return tracer.call("call_function", operator.getitem, args, {})
+            data, index = args
+            index = index[0] if isinstance(index, tuple) and len(index) == 1 else index
+            return tracer.call("call_function", operator.getitem, (data, index), {})
         if getattr(torch.Tensor, name, None) is function:
+            if name == "__setitem__" or name[-1] == "_" != name[-2]:
+                raise TraceError(f"a constant is written to (.{name})")  # its later uses would not see it
             return tracer.call("call_method", name, args, kwargs or {})
         return tracer.call("call_function", function, args, kwargs or {})
 

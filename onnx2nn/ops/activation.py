@@ -127,12 +127,13 @@ def shrink(F: Any, input: Any, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
     return F.where(input > lambd, (input - bias).to(input.dtype), below)
 
 
-@op("Clip", 11)
+@op("Clip", 11, numbers=("min", "max"))
 def clip(F: Any, input: Any, min: Any = None, max: Any = None) -> Any:
     """Where `min` exceeds `max` every element becomes `max`, in torch too."""
     if min is None and max is None:
         return input
     if input.dtype in (F.uint16, F.uint32, F.uint64):
+        min, max = (F.tensor(bound, dtype=input.dtype) if isinstance(bound, int) else bound for bound in (min, max))
         input = input if min is None else ordered(lambda F, a, b: F.maximum(a, b))(F, input, min)
         return input if max is None else ordered(lambda F, a, b: F.minimum(a, b))(F, input, max)
     return F.clamp(input, min, max)

@@ -40,7 +40,7 @@ def gather(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
         return data.select(axis, indices)
     if indices.ndim == 0:
         return gather(F, data, indices.reshape(1), axis=axis).squeeze(axis)
-    return data[(slice(None),) * axis + (indices,)] if axis else data[indices]
+    return data[(slice(None),) * axis + (indices,)]
 
 
 def _host_gather_elements(data: Any, indices: Any, *, axis: int = 0) -> Any:

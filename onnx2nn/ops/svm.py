@@ -1,0 +1,166 @@
+"""ai.onnx.ml: support vector machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.ops.ml import DOMAIN, floats, labels_of, pick, post_transform_of, rows
+from onnx2nn.table import op
+
+
+def _kernel(F: Any, X: Any, vectors: Any, kind: str, parameters: Sequence[float] | None) -> Any:
+    """Returns the kernel between the rows of `X` and those of `vectors`: `(N, vectors)`.
+
+    Args:
+        F: the namespace.
+        X: float32 `(N, features)`.
+        vectors: float32 `(vectors, features)`.
+        kind: LINEAR, POLY, RBF or SIGMOID.
+        parameters: gamma, the constant and the degree.
+    """
+    gamma, constant, degree = parameters or (0.0, 0.0, 0.0)
+    if kind == "RBF":
+        distance = F.cdist(X, vectors, compute_mode="donot_use_mm_for_euclid_dist")
+        return F.exp(distance.square() * -gamma)
+    products = X @ vectors.T
+    if kind == "LINEAR":
+        return products
+    if kind == "POLY":
+        return (products * gamma + constant) ** degree
+    if kind == "SIGMOID":
+        return F.tanh(products * gamma + constant)
+    raise OperatorError(f"kernel_type {kind!r} is unknown.")
+
+
+@op("SVMRegressor", 1, domain=DOMAIN)
+def svm_regressor(
+    F: Any,
+    X: Any,
+    *,
+    coefficients: Sequence[float] | None = None,
+    kernel_params: Sequence[float] | None = None,
+    kernel_type: str = "LINEAR",
+    n_supports: int = 0,
+    one_class: int = 0,
+    post_transform: str = "NONE",
+    rho: Sequence[float] | None = None,
+    support_vectors: Sequence[float] | None = None,
+) -> Any:
+    """Without support vectors it is linear in `X`. A `post_transform` has no defined meaning here and is refused."""
+    if post_transform != "NONE":
+        raise OperatorError(f"post_transform {post_transform!r} has no defined meaning for it.")
+    X, weight, offset = rows(X), floats(F, coefficients or ()), (rho or [0.0])[0]
+    if n_supports:
+        X = _kernel(F, X, floats(F, support_vectors or ()).reshape(n_supports, -1), kernel_type, kernel_params)
+    Y = X @ weight.reshape(-1, 1) + offset
+    return F.where(Y > 0, 1.0, -1.0) if one_class else Y
+
+
+def _pairs(F: Any, kernel: Any, coefficients: Any, counts: Sequence[int], rho: Sequence[float]) -> Any:
+    """Returns the decision of each pair of classes, positive for the first of the two: `(N, pairs)`.
+
+    Row `j - 1` of the coefficients weighs the vectors of class i against class j > i, row `i` those of j against i.
+    """
+    starts = [sum(counts[:i]) for i in range(len(counts))]
+    weights = F.zeros(len(rho), sum(counts))
+    pair = 0
+    for i in range(len(counts)):
+        for j in range(i + 1, len(counts)):
+            a, b = slice(starts[i], starts[i] + counts[i]), slice(starts[j], starts[j] + counts[j])
+            weights[pair, a] = coefficients[j - 1, a]
+            weights[pair, b] = coefficients[i, b]
+            pair += 1
+    return F.nn.functional.linear(kernel, weights, floats(F, rho))
+
+
+def _winners(F: Any, decisions: Any, classes: int) -> Any:
+    """Returns for each row the class that wins most pairs, the first of equal ones."""
+    pairs = [(i, j) for i in range(classes) for j in range(i + 1, classes)]
+    first = F.nn.functional.one_hot(F.tensor([i for i, _ in pairs]), classes)
+    second = F.nn.functional.one_hot(F.tensor([j for _, j in pairs]), classes)
+    votes = F.where((decisions > 0).unsqueeze(-1), first, second).sum(1)
+    return F.argmax(votes, 1)
+
+
+def _coupled(F: Any, decisions: Any, prob_a: Sequence[float], prob_b: Sequence[float], classes: int) -> Any:
+    """Returns probabilities of the classes from those of the pairs, by the iteration of LIBSVM (Wu, Lin, Weng 2004).
+
+    A row stops when its error is below `0.005 / classes`, at the latest after 100 rounds.
+    """
+    wins = F.sigmoid(-(decisions * floats(F, prob_a) + floats(F, prob_b))).clamp(1e-7, 1 - 1e-7)
+    r = F.zeros(decisions.shape[0], classes, classes)
+    upper = F.triu_indices(classes, classes, 1)
+    r[:, upper[0], upper[1]] = wins
+    r[:, upper[1], upper[0]] = 1 - wins
+    Q = -r.mT * r
+    diagonal = r.square().sum(1)
+    Q = Q - F.diag_embed(Q.diagonal(dim1=1, dim2=2)) + F.diag_embed(diagonal)
+    p = F.full((decisions.shape[0], classes), 1 / classes)
+    for _ in range(100):
+        Qp = (Q @ p.unsqueeze(-1)).squeeze(-1)
+        pQp = (p * Qp).sum(1)
+        active = (Qp - pQp.unsqueeze(1)).abs().amax(1) >= 0.005 / classes
+        if not active.any():
+            break
+        new = p
+        for i in range(classes):
+            step = (pQp - Qp[:, i]) / diagonal[:, i]
+            grown = 1 + step
+            pQp = (pQp + step * (step * diagonal[:, i] + 2 * Qp[:, i])) / grown / grown
+            Qp = (Qp + step.unsqueeze(1) * Q[:, i]) / grown.unsqueeze(1)
+            new = (new + F.nn.functional.one_hot(F.tensor(i), classes) * step.unsqueeze(1)) / grown.unsqueeze(1)
+        p = F.where(active.unsqueeze(1), new, p)
+    return p
+
+
+@op("SVMClassifier", 1, domain=DOMAIN)
+def svm_classifier(
+    F: Any,
+    X: Any,
+    *,
+    classlabels_ints: Sequence[int] | None = None,
+    classlabels_strings: Sequence[str] | None = None,
+    coefficients: Sequence[float] | None = None,
+    kernel_params: Sequence[float] | None = None,
+    kernel_type: str = "LINEAR",
+    post_transform: str = "NONE",
+    prob_a: Sequence[float] | None = None,
+    prob_b: Sequence[float] | None = None,
+    rho: Sequence[float] | None = None,
+    support_vectors: Sequence[float] | None = None,
+    vectors_per_class: Sequence[int] | None = None,
+) -> Any:
+    """The scores are probabilities with `prob_a`, else the decisions of the pairs, of two classes `(-s, s)`.
+
+    As in ONNX Runtime: of two classes LOGISTIC transforms `(-s, s)`, the other transforms give `(1 - s, s)`; without
+    support vectors the coefficients are one row a class, all with the first `rho`, and of two classes the second wins
+    as soon as either score is positive (at least 0.5 where no coefficient is negative).
+    """
+    labels = labels_of(F, classlabels_ints, classlabels_strings)
+    classes, X, rho = len(labels), rows(X), list(rho or ())
+    if not vectors_per_class:
+        scores = F.nn.functional.linear(X, floats(F, coefficients or ()).reshape(classes, -1)) + rho[0]
+        winner = F.argmax(scores, 1)
+        if classes == 2:
+            best = scores.amax(1)
+            sure = best >= 0.5 if min(coefficients or [0.0]) >= 0 else best > 0
+            winner = F.where(sure, 1, winner)
+        return pick(F, labels, winner), post_transform_of(F, scores, post_transform)
+    total = sum(vectors_per_class)
+    vectors = floats(F, support_vectors or ()).reshape(total, -1)
+    kernel = _kernel(F, X, vectors, kernel_type, kernel_params)
+    weights = floats(F, coefficients or ()).reshape(-1, total)
+    decisions = _pairs(F, kernel, weights, vectors_per_class, rho)
+    winner = pick(F, labels, _winners(F, decisions, classes))
+    if prob_a:
+        probabilities = _coupled(F, decisions, prob_a, prob_b or (), classes)
+        return winner, post_transform_of(F, probabilities, post_transform)
+    if classes > 2:
+        return winner, post_transform_of(F, decisions, post_transform)
+    if post_transform == "PROBIT":
+        raise OperatorError("post_transform PROBIT of the decision between two classes has no defined result.")
+    if post_transform in ("NONE", "LOGISTIC"):
+        return winner, post_transform_of(F, F.cat([-decisions, decisions], 1), post_transform)
+    return winner, F.cat([1 - decisions, decisions], 1)
