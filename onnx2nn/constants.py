@@ -110,14 +110,6 @@ class Constant:
         return cls(name, kind, None, weight, value)
 
 
-@dataclass(frozen=True, eq=False)
-class Host:
-    """Numbers computed from shapes: an object array of Python numbers and `tracing.Dim`s, and their dtype in ONNX."""
-
-    array: np.ndarray[Any, Any]
-    dtype: np.dtype[Any]
-
-
 def to_border(value: Any, kind: onnx.TypeProto) -> Any:
     """Returns a numpy value of ONNX type `kind` as imported modules take it.
 

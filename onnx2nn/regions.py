@@ -9,9 +9,11 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from onnx2nn.constants import Constant, Host
+from onnx2nn.constants import Constant
 from onnx2nn.errors import OperatorError
+from onnx2nn.host import Host
 from onnx2nn.naming import split_path
+from onnx2nn.nodes import Scope
 from onnx2nn.table import Row
 from onnx2nn.tracing import Dim, Spec, Tensor, Tracer
 
@@ -185,7 +187,7 @@ def run(walk: Walk, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
 
 def trace_graph(walk: Walk, graph: ir.Graph, bindings: Mapping[ir.Value, Any], tracer: Tracer) -> list[Any]:
     """Imports `graph` with `tracer`, its inputs bound to `bindings`; returns its outputs."""
-    from onnx2nn.importer import Scope, Walk  # a subgraph is walked like the graph around it
+    from onnx2nn.importer import Walk  # a subgraph is walked like the graph around it
 
     scope = Scope(walk.scope)
     for value, known in bindings.items():

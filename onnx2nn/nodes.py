@@ -1,0 +1,174 @@
+"""What a node of a graph says of itself, whatever the framework: its attributes and inputs, and what it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.errors import ModelFileError, OperatorError
+from onnx2nn.naming import split_path
+from onnx2nn.plan import Plan
+from onnx2nn.table import HINTS, REQUIRED, Row
+
+
+class Scope:
+    """The values of one graph by name, and of the graphs around it."""
+
+    def __init__(self, outer: Scope | None = None):
+        self._values: dict[ir.Value, Any] = {}
+        self._outer = outer
+
+    def __getitem__(self, value: ir.Value) -> Any:
+        scope: Scope | None = self
+        while scope is not None:
+            if value in scope._values:
+                return scope._values[value]
+            scope = scope._outer
+        raise ModelFileError(f"Value {value.name!r} is used but nothing defines it.")
+
+    def __setitem__(self, value: ir.Value, known: Any) -> None:
+        self._values[value] = known
+
+    def discard(self, value: ir.Value) -> None:
+        """Forgets `value`, which nothing uses any more, so that its memory goes."""
+        self._values.pop(value, None)
+
+
+def node_name(node: ir.Node) -> str:
+    """Returns the node's name, or its first output's where it has none."""
+    return node.name or next((output.name for output in node.outputs if output.name), "?") or "?"
+
+
+def attribute_values(
+    node: ir.Node, row: Row, referred: Mapping[str, ir.Attr], tensor: Callable[[ir.TensorProtocol], Any]
+) -> dict[str, Any]:
+    """Returns the node's attributes as the row's body takes them.
+
+    Args:
+        node: the node.
+        row: its row.
+        referred: attributes of the surrounding function's call, to which the node's may refer.
+        tensor: makes the framework's tensor of one in the file.
+
+    Raises:
+        OperatorError: an attribute that the row does not know, or one that it needs is missing.
+    """
+    values = {}
+    for name, attribute in node.attributes.items():
+        if name in HINTS:
+            continue
+        if attribute.is_ref():
+            target = referred.get(attribute.ref_attr_name or "")
+            if target is None:
+                continue
+            attribute = target
+        if name not in row.attributes and name not in row.inputs:  # Split-1 has an input and an attribute "split"
+            raise OperatorError(f"attribute {name!r} is unknown to this revision of the operator.")
+        values[name] = _attribute(attribute, tensor)
+    missing = [name for name, default in row.attributes.items() if default is REQUIRED and name not in values]
+    if missing:
+        raise OperatorError(f"attribute {missing[0]!r} is missing.")
+    return values
+
+
+def _attribute(attribute: ir.Attr, tensor: Callable[[ir.TensorProtocol], Any]) -> Any:
+    value = attribute.value
+    if attribute.type == ir.AttributeType.FLOAT:
+        return _float(value)
+    if attribute.type == ir.AttributeType.FLOATS:
+        return [_float(item) for item in value]
+    if attribute.type in (ir.AttributeType.INTS, ir.AttributeType.STRINGS):
+        return list(value)
+    return tensor(value) if attribute.type == ir.AttributeType.TENSOR else value
+
+
+def _float(value: float) -> float:
+    """Returns the shortest decimal that is the same float32, which is what the author wrote."""
+    shortest = float(str(np.float32(value)))
+    return shortest if abs(shortest) <= np.finfo(np.float32).max else value
+
+
+def check_inputs(row: Row, inputs: list[Any]) -> None:
+    """Refuses more inputs than the operator has, and fewer than it needs; leaves out trailing absent ones.
+
+    Raises:
+        OperatorError: there are too many, or one is missing.
+    """
+    while inputs and inputs[-1] is None and not row.variadic:
+        inputs.pop()
+    if len(inputs) > len(row.inputs) and not row.variadic:
+        raise OperatorError(f"it has {len(inputs)} inputs, the operator takes at most {len(row.inputs)}.")
+    for position, (name, default) in enumerate(row.inputs.items()):
+        needed = default is REQUIRED and not (row.variadic and position == len(row.inputs) - 1)
+        if needed and (position >= len(inputs) or inputs[position] is None):
+            raise OperatorError(f"input {name!r} is missing.")
+
+
+def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:
+    """Returns what the row's body asks about its node, see `table.FACTS`."""
+    found: dict[str, Any] = {}
+    if "_outputs" in row.facts:
+        found["_outputs"] = len(node.outputs)
+    if "_types" in row.facts:
+        found["_types"] = [None if v is None else plan.type_name(v) for v in node.inputs]
+    if "_output_types" in row.facts:
+        found["_output_types"] = [plan.type_name(v) for v in node.outputs]
+    return found
+
+
+def call_attributes(node: ir.Node, function: ir.Function, outer: Mapping[str, ir.Attr]) -> dict[str, ir.Attr]:
+    """Returns the attributes to which the nodes of `function` may refer in the call `node`."""
+    own = {name: attr for name, attr in node.attributes.items() if not attr.is_ref()}
+    for name, attr in node.attributes.items():
+        if attr.is_ref() and attr.ref_attr_name in outer:
+            own[name] = outer[attr.ref_attr_name or ""]
+    return {**{name: attr for name, attr in function.attributes.items() if attr.value is not None}, **own}
+
+
+def is_generated(name: str) -> bool:
+    """Returns whether an exporter made up an initializer's name, so that it is no weight of the author's."""
+    last = name.rsplit("/", 1)[-1]
+    return (
+        not name or last.isdigit() or "::" in name or last.startswith(("val_", "Constant", "const_", "scalar_tensor"))
+    )
+
+
+def constant_path(node: ir.Node, origin: str, weight: bool, size: int) -> tuple[list[str], bool]:
+    """Returns where a constant is held in the module tree, and whether it is a trainable weight.
+
+    Args:
+        node: the node that uses it.
+        origin: name of the initializer or output that it comes from, `""` where it has none.
+        weight: whether that is an initializer.
+        size: number of elements.
+    """
+    if not origin:
+        steps = split_path(node.name or node.op_type.lower())
+        return [*steps[:-1], f"{steps[-1]}_constant"], False
+    # torch's exporter numbers its own values `val_0`, ...: a parameter of such a name stops it on the way back.
+    name = origin.replace("val_", "constant_") if is_generated(origin) else origin
+    number = is_generated(origin) and size == 1  # a mask's -10000 is nothing to train
+    return split_path(name), weight and not number
+
+
+def layer_path(node: ir.Node, step: int, weight: str) -> list[str]:
+    """Returns where a layer is held in the module tree.
+
+    Args:
+        node: the node that is the layer.
+        step: its number in the graph.
+        weight: name of the initializer that its weight comes from, `""` where it has none.
+    """
+    if weight and not is_generated(weight):
+        steps = split_path(weight)
+        if len(steps) > 1 and steps[-1] == "weight":
+            return steps[:-1]
+    if node.name:
+        steps = split_path(node.name)
+        if len(steps) > 1 and steps[-1].split("_")[0] == node.op_type:
+            return steps[:-1]
+        return steps
+    return [f"{node.op_type.lower()}_{step}"]
