@@ -11,15 +11,7 @@ from typing import Any
 
 import torch
 
-from onnx2nn.naming import identifier
-from onnx2nn.table import TABLE, Row, load_rows
-
-
-def name_of(row: Row) -> str:
-    """Returns the name under which this module holds `row`."""
-    newest = TABLE.revisions(row.domain, row.operator)[-1].since == row.since
-    domain = f"{identifier(row.domain)}__" if row.domain else ""
-    return f"{domain}{row.operator}" if newest else f"{domain}{row.operator}_{row.since}"
+from onnx2nn.table import Row, load_rows, name_of
 
 
 def _plain(value: Any) -> Any:

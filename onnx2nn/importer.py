@@ -19,7 +19,7 @@ from onnx2nn import functional, regions
 from onnx2nn.constants import Constant, onnx_type, torch_dtype
 from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
 from onnx2nn.host import Host, evaluate
-from onnx2nn.inputs import InputSpec, input_specs
+from onnx2nn.inputs import InputSpec, input_dimensions, input_specs
 from onnx2nn.layers import Layer
 from onnx2nn.naming import identifier
 from onnx2nn.nodes import (
@@ -96,7 +96,7 @@ def import_graph(
     Raises:
         UnsupportedModelError: nodes whose operator refuses what they ask for, all of them.
     """
-    inputs = _input_dimensions(model, input_shapes or {})
+    inputs = input_dimensions(model, input_shapes or {})
     names = list(dict.fromkeys(d for dims in inputs.values() if dims for d in dims if isinstance(d, str)))
     constants = {v.name or "": _initializer(v) for v in model.graph.initializers.values()}
 
@@ -175,37 +175,6 @@ def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
             if len(ratios) == 1 and (ratio := ratios.pop()) > 0:
                 yield from ((name, int(n / ratio)) for n in static if n > ratio and n % ratio == 0)
     yield from ((name, 1) for name in stuck.sizes.dynamic)
-
-
-def _input_dimensions(
-    model: ir.Model, overrides: Mapping[str, Sequence[int | str | None]]
-) -> dict[str, list[int | str] | None]:
-    """Returns every input's dimensions; what an override makes of a named dimension holds wherever the name stands."""
-    named: dict[int | str, int | str] = {}
-    result = {}
-    for value in model.graph.inputs:
-        override = overrides.get(value.name or "")
-        dims, declared = _declared(value, override), _declared(value, None)
-        if override is not None and dims and declared and len(dims) == len(declared):
-            named |= {old: new for old, new in zip(declared, dims, strict=True) if isinstance(old, str)}
-        result[value.name or ""] = dims
-    return {
-        name: dims and [named.get(d, d) if isinstance(d, str) else d for d in dims] for name, dims in result.items()
-    }
-
-
-def _declared(value: ir.Value, override: Sequence[int | str | None] | None) -> list[int | str] | None:
-    """Returns an input's dimensions, a dynamic one as a name, None where the rank is unknown or it is no tensor."""
-    if not isinstance(value.type, (ir.TensorType, type(None))):
-        return None
-    dims: Iterable[Any] | None = override if override is not None else value.shape
-    if dims is None:
-        return None
-    result: list[int | str] = []
-    for index, dim in enumerate(dims):
-        plain = dim.value if isinstance(dim, ir.SymbolicDim) else dim
-        result.append(plain if isinstance(plain, int) and plain >= 0 else str(plain or f"{value.name}:{index}"))
-    return result
 
 
 def _initializer(value: ir.Value) -> Constant:

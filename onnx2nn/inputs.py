@@ -51,6 +51,37 @@ def input_specs(model: ir.Model) -> list[InputSpec]:
     return [_spec(value) for value in model.graph.inputs if value.name not in initializers]
 
 
+def input_dimensions(
+    model: ir.Model, overrides: Mapping[str, Sequence[int | str | None]]
+) -> dict[str, list[int | str] | None]:
+    """Returns every input's dimensions; what an override makes of a named dimension holds wherever the name stands."""
+    named: dict[int | str, int | str] = {}
+    result = {}
+    for value in model.graph.inputs:
+        override = overrides.get(value.name or "")
+        dims, declared = _declared(value, override), _declared(value, None)
+        if override is not None and dims and declared and len(dims) == len(declared):
+            named |= {old: new for old, new in zip(declared, dims, strict=True) if isinstance(old, str)}
+        result[value.name or ""] = dims
+    return {
+        name: dims and [named.get(d, d) if isinstance(d, str) else d for d in dims] for name, dims in result.items()
+    }
+
+
+def _declared(value: ir.Value, override: Sequence[int | str | None] | None) -> list[int | str] | None:
+    """Returns an input's dimensions, a dynamic one as a name, None where the rank is unknown or it is no tensor."""
+    if not isinstance(value.type, (ir.TensorType, type(None))):
+        return None
+    dims: Iterable[Any] | None = override if override is not None else value.shape
+    if dims is None:
+        return None
+    result: list[int | str] = []
+    for index, dim in enumerate(dims):
+        plain = dim.value if isinstance(dim, ir.SymbolicDim) else dim
+        result.append(plain if isinstance(plain, int) and plain >= 0 else str(plain or f"{value.name}:{index}"))
+    return result
+
+
 def specs_of(module: Any) -> list[InputSpec]:
     """List the inputs of an imported module, as `input_specs` does those of its file.
 

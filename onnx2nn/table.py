@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onnx2nn.naming import identifier
+
 
 class Typed(NamedTuple):
     """What a row's `host` returns where the result's dtype is not that of its first input."""
@@ -173,6 +175,13 @@ class Table:
 
 
 TABLE = Table()
+
+
+def name_of(row: Row) -> str:
+    """Returns the Python name of `row`: `Softmax` for the newest revision, `Softmax_1`, `com_microsoft__BiasGelu`."""
+    newest = TABLE.revisions(row.domain, row.operator)[-1].since == row.since
+    domain = f"{identifier(row.domain)}__" if row.domain else ""
+    return f"{domain}{row.operator}" if newest else f"{domain}{row.operator}_{row.since}"
 
 
 def op(
