@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from onnx2nn.export import export_onnx
 from onnx2nn.nodewise import NodeVerification, verify_nodes
 from onnx2nn.plan import Report
 from onnx2nn.save import save
@@ -17,7 +18,18 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
-__all__ = ["NodeVerification", "Report", "check", "load", "register", "save", "simplify", "verify", "verify_nodes"]
+__all__ = [
+    "NodeVerification",
+    "Report",
+    "check",
+    "export_onnx",
+    "load",
+    "register",
+    "save",
+    "simplify",
+    "verify",
+    "verify_nodes",
+]
 
 Source = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto"
 

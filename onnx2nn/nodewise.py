@@ -305,10 +305,10 @@ class Probe:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-        with replacing(folder / "inputs.npz") as path:
-            np.savez(path, **{key: _storable(arrays[key]) for key in live})
-        with replacing(folder / "expected.npz") as path:
-            np.savez(path, **{key: _storable(arrays[key]) for key in outputs})
+        for file, keys in (("inputs.npz", live), ("expected.npz", outputs)):
+            contents: dict[str, Any] = {key: _storable(arrays[key]) for key in keys}
+            with replacing(folder / file) as path:
+                np.savez(path, **contents)
         with replacing(folder / "model.onnx") as path:
             path.write_bytes(model.SerializeToString())
         return folder / "model.onnx"
@@ -518,7 +518,11 @@ def _relative(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(np.max(np.abs(left - right) / np.abs(right), initial=0.0))
 
 
-_CARRIERS = {"float16": (np.float16, np.int16), "float32": (np.float32, np.int32), "float64": (np.float64, np.int64)}
+_CARRIERS: dict[str, tuple[Any, Any]] = {
+    "float16": (np.float16, np.int16),
+    "float32": (np.float32, np.int32),
+    "float64": (np.float64, np.int64),
+}
 
 
 def _ulp(ours: np.ndarray, theirs: np.ndarray, dtype: str) -> int | None:

@@ -166,6 +166,13 @@ class Oracle:
         self.name = f"onnx.reference {onnx.__version__} (ONNX Runtime: {_first_line(runtime_error)})"
 
     @property
+    def input_names(self) -> list[str]:
+        """The graph's inputs in the file's order."""
+        if self._session is not None:
+            return [value.name for value in self._session.get_inputs()]
+        return list(self._reference.input_names)
+
+    @property
     def output_names(self) -> list[str]:
         """The graph's outputs in the file's order."""
         if self._session is not None:

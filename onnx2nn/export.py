@@ -1,0 +1,255 @@
+"""Writes an imported module as ONNX again, with the names and the open dimensions of the file that it came from."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import os
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn import inputs as model_inputs
+from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
+from onnx2nn.extras import require
+from onnx2nn.files import check_writable
+from onnx2nn.verify import Oracle, compare, run_module, to_tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+EXTERNAL_DATA_BYTES = 1 << 30
+"""From this size on the weights are written beside the file; protobuf ends at 2 GiB."""
+
+_SOURCE = "onnx2nn.node"
+_OPEN_SIZES: Sequence[Any] = (lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k)
+"""Sizes to trace open dimensions with, the k-th one of a model; what is tried first is cheapest."""
+
+
+def export_onnx(
+    module: torch.nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    example_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
+    dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
+    opset: int | None = None,
+) -> str:
+    """Write a module as ONNX, by `torch.onnx.export`.
+
+    Inputs, outputs and open dimensions are called as in the file that the module was imported from, nodes as those
+    that they stand for, weights by their keys in `state_dict()`; importing the result gives the same keys again. The
+    graph is not optimised, as that would fold weights into one another.
+
+    Args:
+        module: what `onnx2nn.load` gave, trained or changed since. One that was pickled in between has lost the names
+            of its nodes, and needs `example_inputs`.
+        path: where to; the file appears complete or not at all. Weights of more than 1 GiB are written to
+            `<path>.data` beside it.
+        example_inputs: one array or tensor an input, what the module is traced with; made up if left out.
+        dynamic_axes: input name → axis → name of the dimensions left open; those open in the module's file if left out.
+        opset: version of ai.onnx; the exporter's own choice if left out.
+
+    Returns:
+        One line that says what was written.
+
+    Raises:
+        InputError: no inputs could be made up that the module runs on, or the file cannot be written.
+        MissingDependencyError: torch or onnxscript is not installed.
+        VerificationError: torch.onnx.export refuses the module, or what it writes computes something else in ONNX
+            Runtime (compared where that is installed).
+    """
+    import torch
+
+    require("onnxscript", extra="export", purpose="torch.onnx.export")
+    check_writable(path)
+    graph = getattr(module, "graph", None)
+    if graph is None:
+        raise InputError("the module is no torch.fx.GraphModule, as onnx2nn.load gives; use torch.onnx.export for it")
+    known = getattr(module, "meta", {}).get("onnx2nn", {})
+    names = known.get("inputs") or [node.target for node in graph.nodes if node.op == "placeholder"]
+    axes = _open_axes(module, dynamic_axes) if known or dynamic_axes else {}
+    tensors = _as_tensors(example_inputs) if example_inputs is not None else _example(module, axes)
+    expected = run_module(module, [tensor.numpy() for tensor in tensors])
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                _traceable(module),
+                tensors,
+                input_names=names,
+                output_names=known.get("outputs") or None,
+                dynamic_shapes=(tuple(dict(axes[name]) if axes.get(name) else None for name in names),),
+                opset_version=opset,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+            )
+    except Exception as error:  # its errors share no base class
+        raise VerificationError(f"torch.onnx.export cannot export the module: {_gist(error)}") from error
+    assert program is not None
+    _clean(program.model)
+    size = sum(tensor.nbytes for tensor in module.state_dict().values())
+    compared = _write(program.model, Path(path), size > EXTERNAL_DATA_BYTES, tensors, expected)
+    version = program.model.graph.opset_imports.get("", 0)
+    count = sum(1 for _ in program.model.graph)
+    return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
+
+
+def _open_axes(module: Any, given: Mapping[str, Mapping[int, str]] | None) -> dict[str, dict[int, str]]:
+    if given is not None:
+        return {name: dict(axes) for name, axes in given.items()}
+    return {
+        spec.name: {
+            axis: size or f"{spec.name}_{axis}" for axis, size in enumerate(spec.shape or ()) if isinstance(size, str)
+        }
+        for spec in model_inputs.specs_of(module)
+    }
+
+
+def _describe(axes: Mapping[str, Mapping[int, str]]) -> str:
+    named = [f"{label} (axis {axis} of {name})" for name, dims in axes.items() for axis, label in dims.items()]
+    return f"open dimensions: {', '.join(named) or 'none'}"
+
+
+def _as_tensors(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(to_tensor(value) if isinstance(value, np.ndarray) else value for value in values)
+
+
+def _example(module: Any, axes: Mapping[str, Mapping[int, str]]) -> tuple[Any, ...]:
+    """Makes up inputs that the module runs on; open dimensions differ, and none is 1, which torch takes for fixed."""
+    specs = model_inputs.specs_of(module)
+    failure: Exception | None = None
+    for choose in _OPEN_SIZES:
+        labels = list(dict.fromkeys(label for dims in axes.values() for label in dims.values()))
+        sizes = {label: choose(index) for index, label in enumerate(labels)}
+        shapes: dict[str, list[Any]] = {}
+        for spec in specs:
+            if spec.shape is None:
+                raise InputError(f"the file does not say the shape of input {spec.name!r}; give example_inputs")
+            opened = axes.get(spec.name, {})
+            shapes[spec.name] = [sizes[opened[i]] if i in opened else size for i, size in enumerate(spec.shape)]
+            if not all(isinstance(size, int) for size in shapes[spec.name]):
+                raise InputError(f"dynamic_axes do not name every open dimension of input {spec}; give example_inputs")
+        arrays = list(model_inputs.example_inputs(specs, shapes).values())
+        try:
+            run_module(module, arrays)
+        except VerificationError as error:
+            failure = error
+            continue
+        return _as_tensors(arrays)
+    raise InputError(f"no made up inputs go through the module, give example_inputs: {failure}")
+
+
+def _traceable(module: Any) -> fx.GraphModule:
+    """Returns the module in a form whose operations know, while they are traced, which node of the file they are."""
+    from torch import fx
+    from torch.fx import traceback
+
+    copied = fx.GraphModule(module, copy.deepcopy(module.graph))
+    for node in copied.graph.nodes:
+        if "onnx" in node.meta:
+            node.meta["custom"] = {_SOURCE: node.meta["onnx"]}
+
+    def forward(self: fx.GraphModule, *args: Any) -> Any:
+        with traceback.preserve_node_meta():
+            return fx.Interpreter(self).run(*args)
+
+    type(copied).forward = forward  # type: ignore[method-assign]  # every GraphModule has a class of its own
+    return copied.train(module.training)
+
+
+def _clean(model: ir.Model) -> None:
+    """Takes out what the exporter computes from nothing but numbers, and names the nodes."""
+    from onnxscript import optimizer
+    from onnxscript.ir.passes.common import RemoveUnusedNodesPass
+
+    weights = set(model.graph.initializers)
+
+    def folds(node: ir.Node) -> bool | None:  # None: by the folding's own rules
+        reads = any(value is not None and value.name in weights for value in node.inputs)
+        return False if reads and node.op_type != "Shape" else None  # a weight's shape is a mere number
+
+    optimizer.fold_constants(model, should_fold=folds)
+    _drop_invented_biases(model, weights)
+    RemoveUnusedNodesPass()(model)
+    _name_nodes(model)
+
+
+def _drop_invented_biases(model: ir.Model, weights: Collection[str]) -> None:
+    """Takes out the zeros that the exporter gives to a convolution without bias: they would come back as a weight."""
+    for node in model.graph.all_nodes():
+        if node.op_type in ("Conv", "ConvTranspose") and len(node.inputs) == 3 and node.inputs[2] is not None:
+            bias = node.inputs[2]
+            if bias.name not in weights and bias.const_value is not None and not bias.const_value.numpy().any():
+                node.replace_input_with(2, None)
+
+
+def _name_nodes(model: ir.Model) -> None:
+    """Calls a node as the file's node it stands for; of several for one, that with its operator, else the last."""
+    groups: dict[tuple[str, str], list[ir.Node]] = {}
+    for node in model.graph.all_nodes():
+        traced = node.meta.get("node")
+        source = traced.meta.get("custom", {}).get(_SOURCE) if traced is not None else None
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
+        if source:
+            _, operator, name = source
+            groups.setdefault((operator, name), []).append(node)
+    taken = Counter(name for _, name in groups)
+    for (operator, source), nodes in groups.items():
+        named = next((node for node in reversed(nodes) if node.op_type == operator), nodes[-1])
+        named.name = source
+        for node in nodes:
+            if node is not named:
+                name = f"{source}/{node.op_type}"
+                taken[name] += 1
+                node.name = name if taken[name] == 1 else f"{name}_{taken[name] - 1}"
+
+
+def _write(model: ir.Model, path: Path, external: bool, tensors: Sequence[Any], expected: Sequence[Any]) -> str:
+    """Writes into a folder beside `path`, compares, then renames; returns what it was compared with."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem[:100]}.") as folder:
+        written = Path(folder) / path.name
+        data = f"{path.name}.data" if external else None
+        try:
+            ir.save(model, written, external_data=data)
+            compared = _compare(written, [value.name or "" for value in model.graph.outputs], tensors, expected)
+            for name in (data, path.name):
+                if name is not None:
+                    os.replace(Path(folder) / name, path.parent / name)
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    return compared
+
+
+def _compare(path: Path, names: Sequence[str], tensors: Sequence[Any], expected: Sequence[Any]) -> str:
+    try:
+        oracle = Oracle(path)
+    except MissingDependencyError:
+        return "not compared, as onnxruntime is not installed"
+    feeds = {name: tensor.numpy() for name, tensor in zip(oracle.input_names, tensors, strict=True)}
+    wrong = [str(output) for output in compare(names, oracle.run(feeds), expected) if not output.ok]
+    if wrong:
+        raise VerificationError(f"what torch.onnx.export wrote differs from the module: {'; '.join(wrong)}")
+    return f"agrees with {oracle.name}"
+
+
+def _gist(error: Exception) -> str:
+    """Returns the first line of the innermost error: torch.onnx.export wraps it in pages of advice."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,216 @@
+"""ONNX → module → ONNX → module: same outputs, names and open dimensions; compared before a file appears."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from realmodels import as_tuple, check_against_onnxruntime, check_same, export_dynamo, export_torchscript, run, seeded
+from torch import nn
+
+import onnx2nn
+from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
+
+DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
+
+SCALE = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[n, 3] x, float[3] data) => (float[n, 3] y) <float[3] w = {1.0, -2.0, 3.0}>
+{ ["scaled"] m = Mul(x, w) ["shifted"] s = Add(m, data) ["cut/off"] y = Relu(s) }
+"""
+
+
+class Attention(nn.Module):
+    """Two open dimensions, matrices in three roles, a layer norm, and a weight used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+        self.head = nn.Linear(16, 11, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(self.table(tokens)))
+
+
+class Recurrent(nn.Module):
+    """A stack of two bidirectional layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(6, 5, num_layers=2, bidirectional=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rnn(x)[0]
+
+
+class Convolutions(nn.Module):
+    """Convolutions with and without bias, a transposed one, and a batch norm that is trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.wide = nn.Conv2d(8, 8, 3, groups=8, bias=False)
+        self.up = nn.ConvTranspose2d(8, 2, 2, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(torch.nn.functional.silu(self.wide(torch.relu(self.norm(self.first(x))))))
+
+
+def _twice(*shape: int) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """Inputs at two sizes of the first dimension."""
+    generator = torch.Generator().manual_seed(0)
+    return tuple((torch.randn(n, *shape[1:], generator=generator),) for n in (shape[0], shape[0] + 3))
+
+
+def _file(name: str) -> tuple[Path, tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    if name == "keras_digits":
+        one, other = ((8 + 4 * torch.randn(n, 8, 8, 1),) for n in (2, 5))
+        return DIGITS, one, other
+    if name == "attention":
+        one, other = ((torch.arange(a * b).reshape(a, b) % 11,) for a, b in ((2, 5), (3, 9)))
+        return export_dynamo("export_attention", seeded(Attention), one, other), one, other
+    if name == "recurrent":
+        one, other = ((torch.linspace(-1, 1, n * 18).reshape(3, n, 6),) for n in (4, 7))
+        return export_torchscript("export_recurrent", seeded(Recurrent), one, other), one, other
+    one, other = _twice(2, 3, 8, 8)
+    return export_dynamo("export_convolutions", seeded(Convolutions), one, other), one, other
+
+
+def _dimensions(path: Path) -> dict[str, list[str | int]]:
+    graph = onnx.load(str(path), load_external_data=False).graph
+    values = [*graph.input, *graph.output]
+    return {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
+
+
+@pytest.mark.parametrize("name", ["keras_digits", "attention", "recurrent", "convolutions"])
+def test_way_there_and_back_is_stable(name: str, tmp_path: Path) -> None:
+    path, one, other = _file(name)
+    module, again = onnx2nn.load(path), tmp_path / "again.onnx"
+    told = onnx2nn.export_onnx(module, again)
+    assert "agrees with ONNX Runtime" in told and "\n" not in told
+    onnx.checker.check_model(str(again), full_check=True)
+
+    assert _dimensions(again) == _dimensions(path)
+    back = onnx2nn.load(again)
+    weights, returned = module.state_dict(), back.state_dict()
+    assert set(returned) == set(weights)
+    for key, weight in weights.items():
+        assert torch.equal(returned[key], weight), key
+    assert {key for key, _ in back.named_parameters()} == {key for key, _ in module.named_parameters()}
+    for inputs in (one, other):
+        check_same(check_against_onnxruntime(again, back, inputs), run(module, inputs), "after the way there and back")
+
+    third = tmp_path / "third.onnx"  # now nothing moves any more
+    onnx2nn.export_onnx(back, third)
+    assert [operator for operator, _ in _names(third)] == [operator for operator, _ in _names(again)]
+
+
+def _names(path: Path) -> list[tuple[str, str]]:
+    return [(node.op_type, node.name) for node in onnx.load(str(path), load_external_data=False).graph.node]
+
+
+def test_every_operator_keeps_its_name(tmp_path: Path) -> None:
+    """Operators that are one in torch too appear under the file's name; shapes are all that the exporter may add."""
+    names, written = ({n: o for o, n in _names(path)} for path in (DIGITS, _exported(DIGITS, tmp_path)))
+    for name, operator in names.items():
+        if operator in ("Conv", "Gemm", "MatMul", "Relu", "Softmax", "MaxPool", "GlobalAveragePool"):
+            assert name in written, f"{operator} {name!r} is gone"
+    assert len(written) == len(_names(tmp_path / "written.onnx")), "two nodes have one name"
+
+
+def _exported(path: Path, folder: Path) -> Path:
+    onnx2nn.export_onnx(onnx2nn.load(path), folder / "written.onnx")
+    return folder / "written.onnx"
+
+
+def test_names_that_python_does_not_take(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(SCALE)
+    model.graph.input[0].name = model.graph.node[0].input[0] = "data:0"
+    model.graph.output[0].name = model.graph.node[2].output[0] = "result/of:0"
+    told = onnx2nn.export_onnx(onnx2nn.load(model), tmp_path / "again.onnx")
+    assert "open dimensions: n (axis 0 of data:0)" in told
+    assert _dimensions(tmp_path / "again.onnx") == {"data:0": ["n", 3], "data": [3], "result/of:0": ["n", 3]}
+    assert {"scaled", "shifted", "cut/off"} <= {name for _, name in _names(tmp_path / "again.onnx")}
+
+
+def test_trained_weights_are_written(tmp_path: Path) -> None:
+    module = onnx2nn.load(onnx.parser.parse_model(SCALE))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 1
+    onnx2nn.export_onnx(module, tmp_path / "trained.onnx")
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "trained.onnx").graph.initializer}
+    np.testing.assert_array_equal(weights["w"], [2.0, -1.0, 4.0])
+
+
+def test_chosen_axes_and_opset(tmp_path: Path) -> None:
+    module = onnx2nn.load(onnx.parser.parse_model(SCALE))
+    path = tmp_path / "fixed.onnx"
+    examples = [np.ones((4, 3), np.float32), np.ones(3, np.float32)]
+    told = onnx2nn.export_onnx(module, path, example_inputs=examples, dynamic_axes={}, opset=18)
+    assert "opset 18" in told and "open dimensions: none" in told
+    assert _dimensions(path) == {"x": [4, 3], "data": [3], "y": [4, 3]}
+    onnx2nn.export_onnx(module, path, example_inputs=examples, dynamic_axes={"x": {0: "rows"}})
+    assert _dimensions(path)["x"] == ["rows", 3]
+
+
+def test_large_weights_stand_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnx2nn.export.EXTERNAL_DATA_BYTES", 8000)
+    path, one, _ = _file("attention")
+    again = _exported(path, tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["written.onnx", "written.onnx.data"]
+    check_same(run(onnx2nn.load(again), one), run(onnx2nn.load(path), one), "with weights beside the file")
+
+
+def test_pickled_module_needs_examples_only(tmp_path: Path) -> None:
+    module = onnx2nn.load(onnx.parser.parse_model(SCALE))
+    onnx2nn.save(module, tmp_path / "module.pth")
+    again = torch.load(tmp_path / "module.pth", weights_only=False)
+    inputs = [torch.ones(2, 3), torch.ones(3)]
+    onnx2nn.export_onnx(again, tmp_path / "again.onnx", example_inputs=inputs)
+    check_same(run(onnx2nn.load(tmp_path / "again.onnx"), tuple(inputs)), as_tuple(module(*inputs)), "pickled between")
+
+
+def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
+    class Off(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    with pytest.raises(InputError, match=r"no torch\.fx\.GraphModule"):
+        onnx2nn.export_onnx(Off(), tmp_path / "m.onnx")
+    module = onnx2nn.load(onnx.parser.parse_model(SCALE))
+    with pytest.raises(InputError, match="there is no folder"):
+        onnx2nn.export_onnx(module, tmp_path / "missing" / "m.onnx")
+    with pytest.raises(VerificationError, match=r"torch\.onnx\.export cannot export the module"):
+        onnx2nn.export_onnx(module, tmp_path / "m.onnx", dynamic_axes={"x": {0: "n", 1: "three"}})
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_file_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exporter that drops an operator is found out before the file appears."""
+    from onnx2nn import export
+
+    clean = export._clean
+
+    def broken(model: object) -> None:
+        clean(model)
+        for node in model.graph:
+            if node.op_type == "Relu":
+                node.op_type = "Neg"
+
+    monkeypatch.setattr(export, "_clean", broken)
+    with pytest.raises(VerificationError, match="differs from the module"):
+        onnx2nn.export_onnx(onnx2nn.load(onnx.parser.parse_model(SCALE)), tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_exporter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = onnx2nn.load(onnx.parser.parse_model(SCALE))
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "onnx2nn\[export\]"'):
+        onnx2nn.export_onnx(module, tmp_path / "m.onnx")
