@@ -4,8 +4,8 @@
 
 The peer needs an environment of its own: oneflow 0.9.0, oneflow-onnx 0.6.2, flowvision 0.2.2, onnx 1.12.0, onnxsim
 0.4.36, numpy 1.23.5, protobuf 3.20.3. Both export the same static job, compiled on CPU beforehand; each model and each
-exporter gets a process of its own. Seconds are the export alone (no check); `from module` adds the tracing. Extra memory
-is the peak of the process over what it held before the export. Both files are run in ONNX Runtime at batch 1.
+exporter gets a process of its own. Seconds are the export alone (no check); `module s` adds the tracing. Extra memory
+is the peak over what the process held before the export. Both files are run in ONNX Runtime at batch 1.
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ def measure(name: str, exporter: str) -> dict[str, Any]:
     """One export in this process: seconds, extra megabytes, difference to OneFlow."""
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
     import numpy as np
+    import oneflow as flow
     import onnxruntime
     from oneflow_zoo import create, input_size
 
-    import oneflow as flow
-
     model = create(name)
-    image = flow.tensor(np.random.default_rng(1).normal(size=(1, 3, input_size(name), input_size(name))).astype(np.float32))
+    image = flow.tensor(
+        np.random.default_rng(1).normal(size=(1, 3, input_size(name), input_size(name))).astype(np.float32)
+    )
     graph = _compiled(flow, model, image)
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/model.onnx"
@@ -109,7 +110,8 @@ def _peer(graph: Any, image: Any, path: str) -> None:
 def in_process(python: str, name: str, exporter: str) -> dict[str, Any]:
     """`measure` by some Python; a failure is a row with its last line."""
     command = [python, __file__, "--one", exporter, name]
-    libraries = Path(python).parent.parent.glob("lib/python3*/site-packages/nvidia/*/lib")  # the peer does not find them
+    # The peer does not find OneFlow's CUDA libraries by itself.
+    libraries = Path(python).parent.parent.glob("lib/python3*/site-packages/nvidia/*/lib")
     environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, libraries))}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800, env=environment)
     rows = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -128,7 +130,9 @@ def main() -> None:
     if options.one:
         print(json.dumps(measure(options.models[0], options.one)))
         return
-    print(f"{'model':22}{'ours s':>9}{'module s':>10}{'peer s':>9}{'times':>7}{'ours MB':>9}{'peer MB':>9}{'share':>7}{'ours diff':>11}{'peer diff':>11}")
+    titles = ("ours s", "module s", "peer s", "times", "ours MB", "peer MB", "share", "ours diff", "peer diff")
+    widths = (9, 10, 9, 7, 9, 9, 7, 11, 11)
+    print(f"{'model':22}" + "".join(f"{title:>{width}}" for title, width in zip(titles, widths, strict=True)))
     times, shares = [], []
     for name in options.models or MODELS:
         ours = in_process(sys.executable, name, "ours")
@@ -144,7 +148,8 @@ def main() -> None:
             flush=True,
         )
     if times:
-        print(f"median: {statistics.median(times):.1f} times the speed, {statistics.median(shares):.2f} of the extra memory")
+        speed, share = statistics.median(times), statistics.median(shares)
+        print(f"median: {speed:.1f} times the speed, {share:.2f} of the extra memory")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnx2nn.errors import MissingDependencyError, VerificationError
 from oneflow_bridge.runtime import import_oneflow
 from oneflow_bridge.trace import NO_CPU_KERNEL, Arguments, leaves
+from onnx2nn.errors import MissingDependencyError, VerificationError
 
 TOLERANCE = 1e-4
 """Largest difference of an output over its largest magnitude, in float32 and float64."""
@@ -142,7 +142,11 @@ def difference(name: str, expected: np.ndarray, actual: np.ndarray) -> OutputDif
     wide = [array.astype(np.float64) for array in (expected, actual)]
     finite = np.isfinite(wide[0])
     scale = float(np.abs(wide[0][finite]).max(initial=0))
-    if expected.shape != actual.shape or expected.dtype != actual.dtype or not np.array_equal(finite, np.isfinite(wide[1])):
+    if (
+        expected.shape != actual.shape
+        or expected.dtype != actual.dtype
+        or not np.array_equal(finite, np.isfinite(wide[1]))
+    ):
         return OutputDifference(name, expected.shape, np.inf, scale, tolerance)
     if not np.array_equal(wide[0][~finite], wide[1][~finite], equal_nan=True):
         return OutputDifference(name, expected.shape, np.inf, scale, tolerance)
@@ -155,7 +159,9 @@ def _runner(path: Path):  # type: ignore[no-untyped-def]
     try:
         import onnxruntime
     except ImportError as error:
-        raise MissingDependencyError("check=True needs ONNX Runtime: pip install onnxruntime (or pass check=False).") from error
+        raise MissingDependencyError(
+            "check=True needs ONNX Runtime: pip install onnxruntime (or pass check=False)."
+        ) from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     try:

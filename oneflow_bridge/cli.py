@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx2nn.errors import InputError, Onnx2nnError
 from oneflow_bridge.runtime import import_oneflow
+from onnx2nn.errors import InputError, Onnx2nnError
 
 OK, UNUSABLE = 0, 2
 
@@ -35,13 +35,22 @@ def oneflow2onnx(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("oneflow2onnx", description="Exports a OneFlow model to an ONNX file.")
-    parser.add_argument("model", help="module:factory, a function or class that gives an nn.Module or nn.Graph; or a folder with a saved job")
     parser.add_argument(
-        "--input", action="append", default=[], metavar="NAME:DIMS[:DTYPE]", help="an example input: x:1,3,224,224 or ids:1,128:int64"
+        "model",
+        help="module:factory, a function or class that gives an nn.Module or nn.Graph; or a folder with a saved job",
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME:DIMS[:DTYPE]",
+        help="an example input: x:1,3,224,224 or ids:1,128:int64",
     )
     parser.add_argument("-o", "--output", required=True, type=Path, help="the ONNX file")
     parser.add_argument("--opset", type=int, help="opset version (default: 17, or what the model needs)")
-    parser.add_argument("--dynamic", action="append", default=[], metavar="NAME:AXIS=DIM", help="a dynamic dimension: x:0=batch")
+    parser.add_argument(
+        "--dynamic", action="append", default=[], metavar="NAME:AXIS=DIM", help="a dynamic dimension: x:0=batch"
+    )
     parser.add_argument("--dynamic-batch", action="store_true", help="axis 0 of every input is dynamic")
     parser.add_argument("--weights", type=Path, help="a state dict (oneflow.save) that is loaded into the model")
     parser.add_argument("--output-name", action="append", dest="output_names", help="name of an output, in order")
@@ -82,7 +91,9 @@ def _model(text: str, weights: Path | None) -> Any:
     """What `module:factory` gives, in eval mode."""
     module, _, factory = text.partition(":")
     if not factory:
-        raise InputError(f"{text!r} is not module:factory (as in mypackage.models:resnet50) and no folder with a saved job.")
+        raise InputError(
+            f"{text!r} is not module:factory (as in mypackage.models:resnet50) and no folder with a saved job."
+        )
     flow = import_oneflow()
     sys.path.insert(0, str(Path.cwd()))
     try:

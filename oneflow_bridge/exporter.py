@@ -12,7 +12,6 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from onnx2nn.errors import InputError, ModelFileError
 from oneflow_bridge import check as checks
 from oneflow_bridge.emit import lower
 from oneflow_bridge.optimize import optimize as optimized
@@ -20,6 +19,7 @@ from oneflow_bridge.raising import raise_ops
 from oneflow_bridge.runtime import import_oneflow
 from oneflow_bridge.trace import Arguments, CompiledJob, Dynamic, compile_job, dynamic_axes
 from oneflow_bridge.write import write_model
+from onnx2nn.errors import InputError, ModelFileError
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ def export(
         external_data: put weights into `<path>.data`; None does so where the model exceeds protobuf's 2 GB.
         optimize: raise decomposed layers to ONNX operators and simplify the graph.
         continue_on_error: write ops without an ONNX form under the domain `oneflow` instead of raising.
-        check: run the written file in ONNX Runtime, compare every output with OneFlow's, with dynamic dimensions also at
-            a size that was not traced.
+        check: run the written file in ONNX Runtime and compare every output with OneFlow's, with dynamic dimensions
+            also at a size that was not traced.
         input_names: names of the inputs; by default those of the parameters of `forward` or `build`.
         output_names: names of the outputs.
 
@@ -116,14 +116,19 @@ def _check_options(opset: int | None, path: str | os.PathLike[str] | None, exter
         return
     folder = Path(path).resolve().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK) or Path(path).is_dir():
-        raise ModelFileError(f"{path} cannot be written: {folder} is not a folder one can write to, or the path is one.")
+        raise ModelFileError(
+            f"{path} cannot be written: {folder} is not a folder one can write to, or the path is one."
+        )
 
 
 def _renamed(
     compiled: CompiledJob, input_names: Sequence[str] | None, output_names: Sequence[str] | None
 ) -> CompiledJob:
-    names = {"input_names": input_names, "output_names": output_names}
-    return dataclasses.replace(compiled, **{k: list(v) for k, v in names.items() if v is not None})
+    return dataclasses.replace(
+        compiled,
+        input_names=compiled.input_names if input_names is None else list(input_names),
+        output_names=compiled.output_names if output_names is None else list(output_names),
+    )
 
 
 def _verification(

@@ -216,8 +216,8 @@ class _JobReader:
         for blob, descriptions in zip(blobs, self._descriptions, strict=True):
             if blob not in descriptions:
                 raise ModelFileError(
-                    f"The job does not say what shape {blob} has. Save the full job (`job, _ = graph.build_graph(...)`), "
-                    "not the one of `oneflow.save`."
+                    f"The job does not say what shape {blob} has. Save the full job "
+                    "(`job, _ = graph.build_graph(...)`), not the one of `oneflow.save`."
                 )
             found.append(descriptions[blob])
         shape = [self._dimensions.entry(sizes) for sizes in zip(*(list(d.shape.dim) for d in found), strict=True)]
@@ -412,17 +412,40 @@ def _dtype(description: Any) -> ir.DataType:
     return DTYPES[name]
 
 
+def sizes_of(value: ir.Value) -> list[int | str]:
+    """The shape of a value: sizes, and names where they are dynamic.
+
+    Raises:
+        ModelFileError: the shape is not known.
+    """
+    if value.shape is None:
+        raise ModelFileError(f"The job does not say what shape {value.name} has.")
+    return [d if isinstance(d, int) else str(d.value) for d in value.shape]
+
+
+def type_of(value: ir.Value) -> ir.TensorType:
+    """The element type of a value.
+
+    Raises:
+        ModelFileError: it is not known.
+    """
+    if value.dtype is None:
+        raise ModelFileError(f"The job does not say what type {value.name} has.")
+    return ir.TensorType(value.dtype)
+
+
 def _lazy(weight: Any, value: ir.Value) -> ir.LazyTensor:
     """A tensor that asks for the weight's memory when it is written, so that no second copy is held before."""
     shape = ir.Shape(list(weight.shape))
     if shape != value.shape:
-        raise InputError(f"The weight {value.name!r} has shape {list(shape)}; the job expects {list(value.shape)}.")
+        raise InputError(f"The weight {value.name!r} has shape {list(shape)}; the job expects {sizes_of(value)}.")
+    dtype = type_of(value).dtype
 
     def load() -> ir.Tensor:
         array = weight if isinstance(weight, np.ndarray) else weight.detach().numpy()
-        return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype=value.dtype, name=value.name)
+        return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype=dtype, name=value.name)
 
-    return ir.LazyTensor(load, dtype=value.dtype, shape=shape, cache=True, name=value.name)  # a view, no copy
+    return ir.LazyTensor(load, dtype=dtype, shape=shape, cache=True, name=value.name)  # a view, no copy
 
 
 def _first_difference(one: list[str], other: list[str]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from oneflow_bridge.job import DOMAIN, OPERANDS, RESULTS, attribute
+from oneflow_bridge.job import DOMAIN, OPERANDS, RESULTS, attribute, sizes_of
 from oneflow_bridge.matching import Match, Op, Var, matches, readers
 
 _BIASED = (
@@ -70,7 +70,9 @@ def _gates_in_order(match: Match) -> bool:
     size = match["c"].shape[-1]
     narrows = [match[name] for name in ("input", "forget", "cell", "output")]
     return match["gates"].shape[-1] == 4 * size and all(
-        n.attributes["dim"].value == 1 and n.attributes["start"].value == i * size and n.attributes["length"].value == size
+        n.attributes["dim"].value == 1
+        and n.attributes["start"].value == i * size
+        and n.attributes["length"].value == size
         for i, n in enumerate(narrows)
     )
 
@@ -107,14 +109,14 @@ def _chain(last: _Step, steps: dict[ir.Value, _Step]) -> list[_Step]:
 def _is_whole(chain: list[_Step]) -> bool:
     """Whether the steps take every time once, upwards or downwards, and no state between is read elsewhere."""
     times = [step.time for step in chain]
-    length = chain[0].source.shape[0]
+    length = sizes_of(chain[0].source)[0]
     if times not in (list(range(len(times))), list(range(len(times)))[::-1]) or length != len(times):
         return False
     return all(readers(step.state) == 2 for step in chain[:-1])  # the next step and its own tanh
 
 
 def _replace(graph: ir.Graph, chain: list[_Step]) -> None:
-    """The op reads what the first step reads; stacks of all steps become its sequence, the last step its final values."""
+    """The op reads what the first step reads; stacks of all steps become its sequence, the last its final values."""
     first, last = chain[0], chain[-1]
     match = first.match
     operands = {"x": first.source, "h": match["h"], "c": match["c"]}
@@ -122,7 +124,9 @@ def _replace(graph: ir.Graph, chain: list[_Step]) -> None:
     steps, (batch, size) = len(chain), match["c"].shape
     sequence = _value(last.hidden, "sequence", [steps, batch, size])
     hidden, state = _value(last.hidden, "hidden", [batch, size]), _value(last.state, "state", [batch, size])
-    node = _node("lstm", operands, {"y": sequence, "hy": hidden, "cy": state}, last, reverse=int(first.time > last.time))
+    node = _node(
+        "lstm", operands, {"y": sequence, "hy": hidden, "cy": state}, last, reverse=int(first.time > last.time)
+    )
     by_time = [step.hidden for step in sorted(chain, key=lambda step: step.time)]
     stacks = [use.node for use in last.hidden.uses() if _is_stack(use.node, by_time)]
     inside = {step.hidden.producer() for step in chain}
@@ -140,13 +144,13 @@ def _is_stack(node: ir.Node, values: list[ir.Value]) -> bool:
     return node.op_type == "stack" and node.attributes["axis"].value == 0 and list(node.inputs) == values
 
 
-def _give_slice(graph: ir.Graph, step: _Step, sequence: ir.Value, known: set[ir.Node]) -> None:
+def _give_slice(graph: ir.Graph, step: _Step, sequence: ir.Value, known: set[ir.Node | None]) -> None:
     """Readers of one step's output outside the LSTM get that slice of the sequence."""
     product = step.hidden
     outside = [u for u in product.uses() if u.node not in known and not _feeds_next(u.node, product)]
     if not outside and not product.is_graph_output():
         return
-    batch, size = product.shape
+    batch, size = sizes_of(product)
     part = _value(product, "slice", [1, batch, size])
     row = _value(product, "row", [batch, size])
     graph.append(_node("narrow", {"in": sequence}, {"out": part}, step, dim=0, start=step.time, length=1))

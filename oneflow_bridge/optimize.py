@@ -1,4 +1,4 @@
-"""Simplifies an exported graph: onnx-ir's passes, and constant folding and rewriting by onnxscript where it is installed.
+"""Simplifies an exported graph: onnx-ir's passes, and constant folding by onnxscript where it is installed.
 
 Weights keep their names, layout and number: nothing that would replace a weight by a computed one is folded.
 """
@@ -35,6 +35,8 @@ def _merge_transposes(graph: ir.Graph) -> None:
         first, second = inner.attributes["perm"].as_ints(), node.attributes["perm"].as_ints()
         perm = [first[axis] for axis in second]
         source = inner.inputs[0]
+        if source is None:
+            continue
         if perm == list(range(len(perm))) and not node.outputs[0].is_graph_output():
             node.outputs[0].replace_all_uses_with(source)
         else:
@@ -48,13 +50,24 @@ def _merge_reshapes(graph: ir.Graph) -> None:
         inner = node.inputs[0].producer() if node.op_type == "Reshape" and node.inputs[0] is not None else None
         if inner is None or inner.op_type not in ("Reshape", "Squeeze", "Unsqueeze", "Flatten") or inner.domain:
             continue
-        target = ir.convenience.get_const_tensor(node.inputs[1])
+        target = None if node.inputs[1] is None else ir.convenience.get_const_tensor(node.inputs[1])
         if target is not None and 0 not in target.numpy():
             node.replace_input_with(0, inner.inputs[0])
 
 
 _LARGEST = 1024
 """Elements of the largest tensor that is folded: sizes, masks and scalars."""
+
+
+_FOLDED = frozenset(
+    {
+        *("Add", "And", "Cast", "Concat", "ConstantOfShape", "Equal", "Expand", "Flatten", "Gather", "Greater"),
+        *("GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mul", "Neg", "Not", "Or", "Range", "ReduceSum"),
+        *("Reshape", "Slice", "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze", "Where"),
+    }
+)
+"""Operators that onnx.reference, which does the folding, evaluates as ONNX Runtime does. CumSum, for one, widens int32
+there, and Div rounds negative integers down."""
 
 
 def _fold_constants(model: ir.Model) -> None:
@@ -71,10 +84,8 @@ def _fold_constants(model: ir.Model) -> None:
         producer = value.producer()
         return producer is not None and producer.op_type == "Constant"
 
-    fold_constants(
-        model,
-        input_size_limit=_LARGEST,
-        output_size_limit=_LARGEST,
-        should_fold=lambda node: None if node.inputs and all(map(made, node.inputs)) else False,
-    )
+    def foldable(node: ir.Node) -> bool | None:
+        return None if node.op_type in _FOLDED and node.inputs and all(map(made, node.inputs)) else False
+
+    fold_constants(model, input_size_limit=_LARGEST, output_size_limit=_LARGEST, should_fold=foldable)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)

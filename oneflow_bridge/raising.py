@@ -14,12 +14,12 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from oneflow_bridge.job import DIMENSIONS, OPERANDS, RESULTS, VARYING, Dimensions
+from oneflow_bridge.job import DIMENSIONS, OPERANDS, RESULTS, VARYING, Dimensions, sizes_of
 from oneflow_bridge.lstm import raise_lstms
 from oneflow_bridge.matching import Match, New, Op, Var, matches, replace
 
-
 Build = Callable[[Match, ir.Value], "New | None"]
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -37,7 +37,9 @@ def raise_ops(model: ir.Model) -> None:
             by_type.setdefault(op_type, []).append(rule)
     for node in list(model.graph):
         for rule in by_type.get(node.op_type, ()):
-            new = next(filter(None, (rule.build(m, node.outputs[0]) for m in matches(node.outputs[0], rule.pattern, {}))), None)
+            new = next(
+                filter(None, (rule.build(m, node.outputs[0]) for m in matches(node.outputs[0], rule.pattern, {}))), None
+            )
             if new is not None:
                 node = replace(model.graph, node, new)
     raise_lstms(model)
@@ -69,10 +71,6 @@ def _axes(node: ir.Node, name: str, rank: int) -> list[int]:
     return sorted(axis % rank for axis in axes) if len(axes) else list(range(rank))
 
 
-def _shape(value: ir.Value) -> list[int | str]:
-    return [d if isinstance(d, int) else str(d.value) for d in value.shape]
-
-
 def _x() -> Var:
     return Var("x")
 
@@ -91,6 +89,8 @@ def _mean(match: Match, out: ir.Value) -> New | None:
 
 
 def _reciprocal_of(total: ir.Node, factor: ir.Node, extents: Sequence[Any]) -> bool:
+    if total.graph is None:
+        return False
     dimensions: Dimensions = total.graph.meta[DIMENSIONS]
     counts: list[int] = [1]
     for extent in extents:
@@ -156,7 +156,7 @@ def _with_parameter(name: str) -> Build:
     def build(match: Match, out: ir.Value) -> New | None:
         x, norm, parameter = match["x"], match["norm"], match["parameter"]
         axis = norm.attributes["begin_norm_axis"].value
-        if _shape(parameter) != _shape(x)[axis:] or parameter.dtype != x.dtype or not _is_constant(parameter):
+        if sizes_of(parameter) != sizes_of(x)[axis:] or parameter.dtype != x.dtype or not _is_constant(parameter):
             return None
         known = {"gamma": match["gamma"]} if "gamma" in match else {}
         return _as_layer_norm(x, axis, norm.attributes["epsilon"].value, **known, **{name: parameter})
@@ -181,15 +181,15 @@ def _affine(inner: Any) -> Op:
 
 def _group_norm(match: Match, out: ir.Value) -> New | None:
     x, norm = match["x"], match["norm"]
-    shape, grouped = _shape(x), _shape(match["split"].outputs[0])
+    shape, grouped = sizes_of(x), sizes_of(match["split"].outputs[0])
     axis = norm.attributes["axis" if norm.op_type == "standardise" else "begin_norm_axis"].value
-    if _shape(out) != shape or len(grouped) != 3 or axis != 2 or len(shape) < 3 or grouped[0] != shape[0]:
+    if sizes_of(out) != shape or len(grouped) != 3 or axis != 2 or len(shape) < 3 or grouped[0] != shape[0]:
         return None
     channels, groups = shape[1], grouped[1]
     if not isinstance(channels, int) or not isinstance(groups, int) or channels % groups:
         return None
-    parameters = {name: match[name] for name in ("beta", "gamma") if name in match}
-    if any(_shape(p) != [channels] for p in parameters.values()):
+    parameters: dict[str, ir.Value] = {name: match[name] for name in ("beta", "gamma") if name in match}
+    if any(sizes_of(p) != [channels] for p in parameters.values()):
         return None
     attributes = {
         "num_groups": groups,
@@ -222,7 +222,11 @@ def _halves(node: ir.Node) -> bool:
 def _gelu(match: Match, out: ir.Value) -> New | None:
     inner = match["inner"]
     root = math.sqrt(2) if inner.op_type == "scalar_div" else math.sqrt(0.5)
-    return New("gelu", {"in": match["x"]}) if _halves(match["half"]) and _is(match["one"], 1) and _is(inner, root) else None
+    return (
+        New("gelu", {"in": match["x"]})
+        if _halves(match["half"]) and _is(match["one"], 1) and _is(inner, root)
+        else None
+    )
 
 
 def _fast_gelu(match: Match, out: ir.Value) -> New | None:
@@ -249,11 +253,11 @@ def _linear(match: Match, out: ir.Value) -> New | None:
     attributes = {name: product.attributes[name].value for name in ("transpose_a", "transpose_b", "alpha")}
     if attributes != {"transpose_a": 0, "transpose_b": 1, "alpha": 1.0} or len(weight.shape) != 2:
         return None
-    if _shape(bias) != _shape(weight)[:1] or _shape(out)[-1:] != _shape(bias):
+    if sizes_of(bias) != sizes_of(weight)[:1] or sizes_of(out)[-1:] != sizes_of(bias):
         return None
     if "add" in match and "axis" in match["add"].attributes:
         axis = match["add"].attributes["axis"].value
-        if axis != len(out.shape) - 1:
+        if axis != len(sizes_of(out)) - 1:
             return None
     return New("fused_matmul_bias", {"x": match["x"], "weight": weight, "bias": bias})
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.errors import InputError, ModelFileError, Onnx2nnError
 from oneflow_bridge.job import read_job
 from oneflow_bridge.runtime import import_oneflow
+from onnx2nn.errors import InputError, ModelFileError, Onnx2nnError
 
 Dynamic = bool | Mapping[str | int, Mapping[int, str]] | None
 """`True`: axis 0 of every input is `batch`; else input name or position → {axis: dimension name}."""
@@ -63,7 +63,8 @@ class CompiledJob:
         folder.mkdir(parents=True, exist_ok=True)
         for index, job in enumerate(self.jobs):
             (folder / f"job.{index}.pb").write_bytes(job.SerializeToString())
-        np.savez(folder / "weights.npz", **{name: _array(weight) for name, weight in self.weights.items()})
+        arrays: dict[str, Any] = {name: _array(weight) for name, weight in self.weights.items()}
+        np.savez(folder / "weights.npz", **arrays)
         names = {k: getattr(self, k) for k in ("symbols", "input_names", "output_names", "scope")}
         (folder / "job.json").write_text(json.dumps({"jobs": len(self.jobs), **names}, indent=1))
 
@@ -116,7 +117,7 @@ def compile_job(
 
     Args:
         model: an `oneflow.nn.Module` in eval mode, or an `oneflow.nn.Graph` without optimizer, built or not.
-        example_inputs: a tensor, a sequence of positional arguments or a dict of keyword arguments; arrays are taken too.
+        example_inputs: a tensor or array, a sequence of positional arguments or a dict of keyword arguments.
         dynamic: which input dimensions are symbolic, see `Dynamic`.
         input_names: names of the inputs; by default those of the parameters of `forward` or `build`.
         output_names: names of the outputs; by default the keys of a returned dict, else `output`, `output_0` ...
@@ -215,7 +216,9 @@ def dynamic_axes(arguments: Arguments, dynamic: Dynamic) -> dict[tuple[int, int]
         for axis, name in named.items():
             rank = leaves[position].ndim
             if not -rank <= axis < rank:
-                raise InputError(f"dynamic names axis {axis} of {arguments.names[position]}, which has {rank} dimensions.")
+                raise InputError(
+                    f"dynamic names axis {axis} of {arguments.names[position]}, which has {rank} dimensions."
+                )
             axes[position, axis % rank] = name
     return axes
 
@@ -281,7 +284,7 @@ def _refuse_training(blocks: Mapping[str, Any]) -> None:
 def _clone(graph: Any, blocks: Mapping[str, Any]) -> Any:
     """A graph of the same class and attributes that was not built: a graph can be built only once."""
     flow = import_oneflow()
-    clone = type(graph).__new__(type(graph))
+    clone = object.__new__(type(graph))
     flow.nn.Graph.__init__(clone)
     own = set(clone.__dict__)
     for name, value in graph.__dict__.items():
@@ -373,7 +376,9 @@ def _free_tensors(graph: Any, job: Any) -> dict[str, Any]:
 
     Compiling also keeps a second trace of the same tensor from ending the process ("blob_desc Must be non NULL").
     """
-    names = [op.name for op in job.net.op if op.WhichOneof("op_type") == "variable_conf" and "FreeEagerTensor" in op.name]
+    names = [
+        op.name for op in job.net.op if op.WhichOneof("op_type") == "variable_conf" and "FreeEagerTensor" in op.name
+    ]
     if not names:
         return {}
     if not graph._is_compiled:
@@ -389,9 +394,9 @@ def _refuse_uncompilable(job: Any, names: list[str]) -> None:
     half = any(d.data_type in _HALF_TYPES for d in job.helper.lbn2logical_blob_desc.values())
     if fused or half:
         raise InputError(
-            f"The model uses {len(names)} tensors that are neither parameters nor buffers, whose values need a compiled "
-            f"job, and {'the ops ' + ', '.join(fused) if fused else 'half precision'} cannot be compiled on CPU. "
-            "Register them with register_buffer."
+            f"The model uses {len(names)} tensors that are neither parameters nor buffers, whose values need a "
+            f"compiled job, and {'the ops ' + ', '.join(fused) if fused else 'half precision'} cannot be compiled on "
+            "CPU. Register them with register_buffer."
         )
 
 
@@ -473,7 +478,9 @@ def _refusing_aborts() -> Iterator[None]:
         def checked(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
             ranks = (getattr(a, "ndim", 2), getattr(b, "ndim", 2))
             if 1 in ranks and max(ranks) > 2:
-                raise InputError(f"OneFlow cannot multiply tensors of {ranks[0]} and {ranks[1]} dimensions: unsqueeze the 1-D one.")
+                raise InputError(
+                    f"OneFlow cannot multiply tensors of {ranks[0]} and {ranks[1]} dimensions: unsqueeze the 1-D one."
+                )
             return call(a, b, *args, **kwargs)
 
         return checked
@@ -546,6 +553,7 @@ def _leaf_names(value: Any, name: str) -> list[str]:
 
 
 def leaves(value: Any) -> Iterator[Any]:
+    """The tensors in nested tuples, lists and dicts, in order."""
     if isinstance(value, dict):
         for item in value.values():
             yield from leaves(item)

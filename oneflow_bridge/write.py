@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from oneflow_bridge.job import sizes_of
 from onnx2nn.errors import InputError, ModelFileError
 
 PROTOBUF_LIMIT = 2**31 - 1
@@ -47,7 +48,7 @@ def write_model(
         InputError: the model is too large for one file and `external_data` is False.
         ModelFileError: the file cannot be written.
     """
-    size = sum(value.const_value.nbytes for value in model.graph.initializers.values())
+    size = sum(_tensor(value).nbytes for value in model.graph.initializers.values())
     if external_data is None:
         external_data = size > PROTOBUF_LIMIT - _MARGIN
     if size > PROTOBUF_LIMIT - _MARGIN and (not external_data or path is None):
@@ -97,7 +98,7 @@ def _stream(shell: onnx.ModelProto, model: ir.Model, path: Path) -> None:
             getattr(around, field.name).extend(value)
         else:
             setattr(around, field.name, value)
-    tensors = [(_head(value), value.const_value) for value in model.graph.initializers.values()]
+    tensors = [(_head(value), _tensor(value)) for value in model.graph.initializers.values()]
     sizes = [len(head) + _field_size(tensor.nbytes) for head, tensor in tensors]
     with open(path, "wb") as file:
         file.write(around.SerializeToString())
@@ -111,8 +112,9 @@ def _stream(shell: onnx.ModelProto, model: ir.Model, path: Path) -> None:
 def _with_weights(shell: onnx.ModelProto, model: ir.Model) -> onnx.ModelProto:
     """The proto with the weights put in."""
     for value in model.graph.initializers.values():
-        tensor = value.const_value
-        proto = shell.graph.initializer.add(name=value.name, data_type=int(tensor.dtype), dims=list(tensor.shape))
+        tensor = _tensor(value)
+        proto = shell.graph.initializer.add()
+        proto.ParseFromString(_head(value))
         proto.raw_data = tensor.tobytes()
     return shell
 
@@ -132,10 +134,17 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
     return proto
 
 
+def _tensor(value: ir.Value) -> ir.TensorProtocol:
+    if value.const_value is None:
+        raise InputError(f"The weight {value.name!r} has no value.")
+    return value.const_value
+
+
 def _head(value: ir.Value) -> bytes:
     """A TensorProto without its data."""
-    tensor = value.const_value
-    return onnx.TensorProto(name=value.name, data_type=int(tensor.dtype), dims=list(tensor.shape)).SerializeToString()
+    tensor = _tensor(value)
+    dims = [int(size) for size in sizes_of(value)]
+    return onnx.TensorProto(name=value.name, data_type=int(tensor.dtype), dims=dims).SerializeToString()
 
 
 def _write_raw(file: IO[bytes], tensor: ir.TensorProtocol) -> None:

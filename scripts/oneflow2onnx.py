@@ -1,4 +1,4 @@
-"""Exports a OneFlow model: `python scripts/oneflow2onnx.py module:factory --input x:1,3,224,224 -o m.onnx`; see `--help`."""
+"""Exports a OneFlow model: `oneflow2onnx.py module:factory --input x:1,3,224,224 -o m.onnx`; see `--help`."""
 
 import sys
 from pathlib import Path

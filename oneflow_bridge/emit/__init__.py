@@ -8,7 +8,6 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
 from oneflow_bridge.emit import (
     activation,
     arithmetic,
@@ -28,7 +27,8 @@ from oneflow_bridge.emit import (
 )
 from oneflow_bridge.emit.builder import Builder, NeedsOpsetError
 from oneflow_bridge.emit.registry import HANDLERS, IGNORED, ROWS, Handler, Row
-from oneflow_bridge.job import DIMENSIONS, DOMAIN, OPERANDS, RESULTS, VARYING
+from oneflow_bridge.job import DIMENSIONS, DOMAIN, OPERANDS, RESULTS, VARYING, type_of
+from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
 
 __all__ = ["HANDLERS", "ROWS", "lower"]
 
@@ -149,7 +149,7 @@ class _Lowering:
         inputs: list[Any] = []
         for name in handler.operands:
             found = operands.pop(name, [])
-            inputs.append(found if name in handler.variadic else (found or [None])[0])
+            inputs.append(found if name in handler.variadic else next(iter(found), None))
         taken = {name: attributes.pop(name) for name in list(attributes) if name in handler.attributes}
         _refuse_rest(operands, attributes, handler.ignored)
         keywords = {f"{n}_" if n in _KEYWORDS else n: value for n, value in taken.items()}
@@ -168,7 +168,7 @@ class _Lowering:
         if value.name is None:
             value.name = job_value.name
             value.shape = job_value.shape.copy() if job_value.shape is not None else None
-            value.type = ir.TensorType(job_value.dtype)
+            value.type = type_of(job_value)
 
     def _keep(self, node: ir.Node) -> None:
         """Copies a node that could not be written, so that the walk can go on."""
@@ -214,7 +214,7 @@ class _Lowering:
                 self._builder.nodes.append(ir.Node("", "Identity", [value], outputs=[copied], name=f"{name}/Identity"))
                 value = copied
             elif value.shape is None:
-                value.shape, value.type = job_value.shape, ir.TensorType(job_value.dtype)
+                value.shape, value.type = job_value.shape, type_of(job_value)
             value.name = name
             outputs.append(value)
         return outputs
@@ -241,7 +241,7 @@ _KEYWORDS = frozenset({"from", "lambda", "in", "is"})
 
 def _copy(value: ir.Value) -> ir.Value:
     shape = value.shape.copy() if value.shape is not None else None
-    return ir.Value(name=value.name, shape=shape, type=ir.TensorType(value.dtype), const_value=value.const_value)
+    return ir.Value(name=value.name, shape=shape, type=type_of(value), const_value=value.const_value)
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:

@@ -115,8 +115,8 @@ def threshold(g: Builder, in_: ir.Value, *, threshold_val: float, value: float) 
 @emit("prelu")
 def prelu(g: Builder, x: ir.Value, alpha: ir.Value) -> ir.Value:
     """Slope alpha per channel (axis 1) for negative x."""
-    rank = len(x.shape)
-    if alpha.shape[0] != 1 and rank > 2:
+    rank = g.rank(x)
+    if g.sizes(alpha) != [1] and rank > 2:
         alpha = g.Unsqueeze(alpha, list(range(1, rank - 1)))
     return g.PRelu(x, alpha)
 
@@ -130,13 +130,13 @@ def tf_prelu(g: Builder, x: ir.Value, alpha: ir.Value) -> ir.Value:
 @emit("softmax")
 def softmax(g: Builder, in_: ir.Value) -> ir.Value:
     """Over the last axis."""
-    return g.append("Softmax", in_, axis=len(in_.shape) - 1)
+    return g.append("Softmax", in_, axis=g.rank(in_) - 1)
 
 
 @emit("log_softmax")
 def log_softmax(g: Builder, in_: ir.Value) -> ir.Value:
     """Over the last axis."""
-    return g.append("LogSoftmax", in_, axis=len(in_.shape) - 1)
+    return g.append("LogSoftmax", in_, axis=g.rank(in_) - 1)
 
 
 @emit("fused_glu", ignore="has_bias is_split")
@@ -157,8 +157,8 @@ def fused_glu(
         g.refuse(f"has the activation {activation!r}; known are {sorted(act)}.")
     linear = _linear(g, x, w, b)
     if v is None:
-        half = int(w.shape[0]) // 2
-        hidden, gate = g.Split(linear, [half, half], axis=len(x.shape) - 1)
+        half = g.static(g.sizes(w)[0], "the width of the gate") // 2
+        hidden, gate = g.Split(linear, [half, half], axis=g.rank(x) - 1)
         return {"matmul_wx": linear, "y": g.Mul(hidden, act[activation](g, gate))}
     gate = _linear(g, x, v, c)
     return {"matmul_wx": linear, "matmul_vx": gate, "y": g.Mul(linear, act[activation](g, gate))}

@@ -302,7 +302,7 @@ def xdivy(g: Builder, x: ir.Value, y: ir.Value) -> ir.Value:
 @emit("bias_add")
 def bias_add(g: Builder, a: ir.Value, b: ir.Value, *, axis: int) -> ir.Value:
     """a + b with b along one axis of a."""
-    after = len(a.shape) - 1 - axis % len(a.shape)
+    after = g.rank(a) - 1 - axis % g.rank(a)
     return g.Add(a, g.Unsqueeze(b, list(range(1, 1 + after))) if after else b)
 
 
@@ -506,9 +506,7 @@ def where_scalar_x(
     g, condition, y, *, has_int_operand, has_float_operand, has_bool_operand, int_operand, float_operand, bool_operand
 ):  # type: ignore[no-untyped-def]
     """A number where the condition is not 0, else y."""
-    number = _choice(
-        g, has_int_operand, has_float_operand, has_bool_operand, int_operand, float_operand, bool_operand
-    )
+    number = _choice(g, has_int_operand, has_float_operand, has_bool_operand, int_operand, float_operand, bool_operand)
     y = _promoted(g, y)
     return g.Where(_truth(g, condition), g.full(number, y), y)
 
@@ -518,9 +516,7 @@ def where_scalar_y(
     g, condition, x, *, has_int_operand, has_float_operand, has_bool_operand, int_operand, float_operand, bool_operand
 ):  # type: ignore[no-untyped-def]
     """x where the condition is not 0, else a number."""
-    number = _choice(
-        g, has_int_operand, has_float_operand, has_bool_operand, int_operand, float_operand, bool_operand
-    )
+    number = _choice(g, has_int_operand, has_float_operand, has_bool_operand, int_operand, float_operand, bool_operand)
     x = _promoted(g, x)
     return g.Where(_truth(g, condition), x, g.full(number, x))
 
@@ -559,9 +555,7 @@ def masked_fill(
     g, x, mask, *, has_int_operand, has_float_operand, has_bool_operand, int_operand, float_operand, bool_operand
 ):  # type: ignore[no-untyped-def]
     """A number where the mask is not 0, else x."""
-    number = _choice(
-        g, has_int_operand, has_float_operand, has_bool_operand, int_operand, float_operand, bool_operand
-    )
+    number = _choice(g, has_int_operand, has_float_operand, has_bool_operand, int_operand, float_operand, bool_operand)
     return g.Where(_truth(g, mask), g.full(_bounded(number, x), x), x)
 
 

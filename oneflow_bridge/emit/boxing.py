@@ -39,7 +39,7 @@ def tuple_identity(g: Builder, in_: list) -> dict[str, list[ir.Value]]:
 @emit("distribute_clone")
 def distribute_clone(g: Builder, in_: ir.Value) -> dict[str, list[ir.Value]]:
     """The input, once for each device."""
-    return {"out": [in_] * len(g.node.outputs)}
+    return {"out": [in_] * len(g.job_outputs())}
 
 
 @emit("distribute_add")
@@ -60,5 +60,5 @@ def distribute_concat(g: Builder, in_: list, *, axis: int) -> ir.Value:
 @emit("distribute_split")
 def distribute_split(g: Builder, in_: ir.Value, *, axis: int) -> dict[str, list[ir.Value]]:
     """One part for each device."""
-    sizes = [g.static(g.sizes(value)[axis], "the part of a device") for value in g.node.outputs]
+    sizes = [g.static(g.sizes(value)[axis], "the part of a device") for value in g.job_outputs()]
     return {"out": list(g.Split(in_, sizes, axis))}

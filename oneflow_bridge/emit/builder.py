@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from oneflow_bridge.job import DIMENSIONS, Dimensions, attribute, sizes_of
 from onnx2nn.errors import OperatorError
-from oneflow_bridge.job import DIMENSIONS, Dimensions, attribute
 
 INT64_MAX = 2**63 - 1
 
@@ -27,7 +27,7 @@ class NeedsOpsetError(OperatorError):
         self.opset = opset
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema:
     try:
         return onnx.defs.get_schema(op_type, opset, "")
@@ -38,17 +38,17 @@ def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema:
         raise NeedsOpsetError(op_type, min(versions)) from None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _all_schemas(op_type: str) -> tuple[onnx.defs.OpSchema, ...]:
     return tuple(s for s in onnx.defs.get_all_schemas_with_history() if s.name == op_type and s.domain == "")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _allowed_types(op_type: str, opset: int) -> dict[str, frozenset[str]]:
     return {c.type_param_str: frozenset(c.allowed_type_strs) for c in _schema(op_type, opset).type_constraints}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _formals(op_type: str, opset: int) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
     """Type strings of the inputs, whether the last repeats, type strings of the outputs."""
     schema = _schema(op_type, opset)
@@ -131,6 +131,10 @@ class Builder:
         """The job's own value for an output of the op being written: its shape and dtype."""
         return self._results[name] if name else next(iter(self._results.values()))
 
+    def job_outputs(self) -> list[ir.Value]:
+        """The job's own values for all outputs of the op being written, in order."""
+        return list(self.node.outputs) if self.node is not None else []
+
     def used(self, name: str) -> bool:
         """Whether an output of the op being written has a reader."""
         value = self._results.get(name)
@@ -171,7 +175,11 @@ class Builder:
 
     def sizes(self, value: ir.Value) -> list[int | str]:
         """The shape of a value: sizes, and names where they are dynamic."""
-        return [d if isinstance(d, int) else str(d.value) for d in value.shape]
+        return sizes_of(value)
+
+    def rank(self, value: ir.Value) -> int:
+        """The number of axes of a value."""
+        return len(sizes_of(value))
 
     def static(self, size: int | str, what: str) -> int:
         """The size itself; a dynamic one is refused."""
@@ -244,7 +252,7 @@ class Builder:
         if len(inputs) > len(formals) and not variadic:
             raise OperatorError(f"ONNX {op_type} takes {len(formals)} inputs at opset {self.opset}, not {len(inputs)}.")
         values = self._operands(inputs, kinds)
-        bound = {k: v.dtype for k, v in zip(kinds, values, strict=True) if v is not None}
+        bound = {k: v.dtype for k, v in zip(kinds, values, strict=True) if v is not None and v.dtype is not None}
         wide = self._widened(op_type, bound)
         if wide:
             return self._append_wide(op_type, values, kinds, bound, wide, n_outputs, attributes)
@@ -300,7 +308,12 @@ class Builder:
         return back[0] if n_outputs == 1 else tuple(back)
 
     def _output_type(
-        self, op_type: str, results: Sequence[str], index: int, bound: dict[str, ir.DataType], attributes: dict[str, Any]
+        self,
+        op_type: str,
+        results: Sequence[str],
+        index: int,
+        bound: dict[str, ir.DataType],
+        attributes: dict[str, Any],
     ) -> ir.DataType | None:
         kind = results[min(index, len(results) - 1)]
         if kind in bound:
@@ -334,8 +347,10 @@ class Builder:
 
     # ---- operators whose form changed between opsets, in their newest form
 
-    def Cast(self, x: ir.Value, to: ir.DataType) -> ir.Value:
+    def Cast(self, x: ir.Value, to: ir.DataType | None) -> ir.Value:
         """x in another type; x itself where it has it."""
+        if to is None:
+            self.refuse("asks for a type that is not known.")
         return x if x.dtype == to else self.append("Cast", x, to=to)
 
     def Identity(self, x: ir.Value) -> ir.Value:
@@ -371,10 +386,10 @@ class Builder:
 
     def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int], keepdims: bool) -> ir.Value:
         """A Reduce operator; its axes became an input at opset 13 (ReduceSum) and 18 (the others)."""
-        keepdims = int(bool(keepdims))
+        keep = int(bool(keepdims))
         if self.opset >= (13 if op_type == "ReduceSum" else 18):
-            return self.append(op_type, x, self.ints(axes), keepdims=keepdims)
-        return self.append(op_type, x, axes=list(axes), keepdims=keepdims)
+            return self.append(op_type, x, self.ints(axes), keepdims=keep)
+        return self.append(op_type, x, axes=list(axes), keepdims=keep)
 
     def Softmax(self, x: ir.Value, axis: int, op_type: str = "Softmax") -> ir.Value:
         """Softmax over one axis; before opset 13 the operator took all axes from `axis` on together."""
@@ -421,8 +436,8 @@ class Builder:
         if self.opset >= 12 or (self.opset == 11 and x.dtype in FLOATS):
             return self.append("Clip", x, *(None if b is None else self.full(b, x) for b in (low, high)))
         if x.dtype in FLOATS:
-            bounds = {"min": low, "max": high}
-            return self.append("Clip", x, **{k: float(v) for k, v in bounds.items() if v is not None})
+            bounds = (None if b is None else float(b) for b in (low, high))
+            return self.append("Clip", x, min=next(bounds), max=next(bounds))
         x = x if low is None else self.Max(x, self.full(low, x))
         return x if high is None else self.Min(x, self.full(high, x))
 
@@ -449,7 +464,9 @@ class Builder:
     def GreaterOrEqual(self, a: ir.Value, b: Any) -> ir.Value:
         """a >= b; an operator since opset 12."""
         b = b if isinstance(b, ir.Value) else self.full(b, a)
-        return self.append("GreaterOrEqual", a, b) if self.opset >= 12 else self.Or(self.Greater(a, b), self.Equal(a, b))
+        return (
+            self.append("GreaterOrEqual", a, b) if self.opset >= 12 else self.Or(self.Greater(a, b), self.Equal(a, b))
+        )
 
     def LessOrEqual(self, a: ir.Value, b: Any) -> ir.Value:
         """a <= b; an operator since opset 12."""
@@ -471,7 +488,7 @@ class Builder:
         if not any(pads):
             return x
         if self.opset < 11 and x.dtype not in FLOATS:
-            raise NeedsOpsetError(f"Pad of {x.dtype.name}", 11)
+            raise NeedsOpsetError(f"Pad of {x.dtype}", 11)
         if self.opset >= 11:
             fill = self.full(value, x) if mode == "constant" and value else None
             return self.append("Pad", x, self.ints(pads), fill, mode=mode)
@@ -482,7 +499,7 @@ class Builder:
         if self.opset >= 11:
             return self.append("TopK", x, self.ints([k]), axis=axis, largest=int(largest), n_outputs=2)
         if x.dtype not in FLOATS:
-            raise NeedsOpsetError(f"TopK of {x.dtype.name}", 11)
+            raise NeedsOpsetError(f"TopK of {x.dtype}", 11)
         operands = (x if largest else self.Neg(x),)
         if self.opset >= 10:
             values, indices = self.append("TopK", *operands, self.ints([k]), axis=axis, n_outputs=2)

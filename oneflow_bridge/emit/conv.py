@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.emit.builder import Builder
+from oneflow_bridge.emit.builder import Builder, NeedsOpsetError
 from oneflow_bridge.emit.registry import emit
 
 
@@ -16,7 +16,7 @@ def channels_first(g: Builder, x: ir.Value, data_format: str) -> ir.Value:
     """(N, *spatial, C) as (N, C, *spatial); x itself where the format says so already."""
     if data_format in ("channels_first", "NCHW", "NCW", "NCDHW", ""):
         return x
-    rank = len(x.shape)
+    rank = g.rank(x)
     return g.Transpose(x, [0, rank - 1, *range(1, rank - 1)])
 
 
@@ -58,7 +58,7 @@ def conv(
         dilations=list(dilation_rate),
         group=groups,
     )
-    return added(g, channels_back(g, y, data_format, len(in_.shape)), _add_to_output)
+    return added(g, channels_back(g, y, data_format, g.rank(in_)), _add_to_output)
 
 
 @emit("deconv1d", "deconv2d", "deconv3d", ignore="filters")
@@ -89,7 +89,7 @@ def deconv(
         dilations=list(dilation_rate),
         group=groups,
     )
-    return added(g, channels_back(g, y, data_format, len(in_.shape)), _add_to_output)
+    return added(g, channels_back(g, y, data_format, g.rank(in_)), _add_to_output)
 
 
 @emit("deform_conv2d")
@@ -118,7 +118,7 @@ def deform_conv2d(
         offset,
         bias,
         mask if use_mask else None,
-        kernel_shape=[int(weight.shape[2]), int(weight.shape[3])],
+        kernel_shape=[g.static(size, "the kernel") for size in g.sizes(weight)[2:]],
         strides=[stride_h, stride_w],
         pads=[pad_h, pad_w, pad_h, pad_w],
         dilations=[dilation_h, dilation_w],
@@ -208,15 +208,17 @@ def _refuse_channels_last(g: Builder, data_format: str) -> None:
 @emit("unfold_tensor")
 def unfold_tensor(g: Builder, x: ir.Value, *, dimension: int, size: int, step: int) -> ir.Value:
     """Sliding windows along one axis; the window becomes the last axis."""
-    axis = dimension % len(x.shape)
+    axis = dimension % g.rank(x)
     extent = g.static(g.sizes(x)[axis], "the axis that unfold cuts into windows")
     gathered = g.Gather(x, _windows(extent, size, step, 1).T, axis=axis)
-    rank = len(x.shape) + 1
+    rank = g.rank(x) + 1
     return g.Transpose(gathered, [*(a for a in range(rank) if a != axis + 1), axis + 1])
 
 
 @emit("upsample_nearest_1d")
-def upsample_nearest_1d(g: Builder, x: ir.Value, *, scale_factor: float, output_size: Any, data_format: str) -> ir.Value:
+def upsample_nearest_1d(
+    g: Builder, x: ir.Value, *, scale_factor: float, output_size: Any, data_format: str
+) -> ir.Value:
     """Nearest neighbour over one axis."""
     return _nearest(g, x, [scale_factor], output_size, data_format)
 
@@ -340,21 +342,22 @@ def _resize(
     if by_scale:
         factors = g.const(np.array([1, 1, *scales], dtype=np.float32))
         return g.Resize(x, empty, factors, **attributes)
-    if g.opset >= 18 and all(isinstance(size, int) for size in outs[2:]):
+    spatial = [size for size in outs[2:] if isinstance(size, int)]
+    if g.opset >= 18 and len(spatial) == len(outs) - 2:
         axes = list(range(2, len(outs)))
-        return g.Resize(x, None, None, g.ints(outs[2:]), axes=axes, **attributes)
+        return g.Resize(x, None, None, g.ints(spatial), axes=axes, **attributes)
     return g.Resize(x, empty, empty, g.shape(outs, x), **attributes)
 
 
-def _old_resize(
-    g: Builder, x: ir.Value, mode: str, coordinates: str, scales: Sequence[float] | None
-) -> ir.Value:
+def _old_resize(g: Builder, x: ir.Value, mode: str, coordinates: str, scales: Sequence[float] | None) -> ir.Value:
     """Before opset 11 there were only scales, and only the asymmetric formula."""
     ins, outs = g.sizes(x)[2:], g.sizes(g.result())[2:]
-    if scales is None and all(isinstance(i, int) and isinstance(o, int) and o % i == 0 for i, o in zip(ins, outs, strict=True)):
-        scales = [o // i for i, o in zip(ins, outs, strict=True)]
+    if scales is None:
+        pairs = zip(ins, outs, strict=True)
+        whole = [o // i for i, o in pairs if isinstance(i, int) and isinstance(o, int) and o % i == 0]
+        scales = whole if len(whole) == len(outs) else None
     if scales is None or mode != "nearest" or coordinates != "asymmetric":
-        g.needs("Resize with these coordinates", 11)
+        raise NeedsOpsetError("Resize with these coordinates", 11)
     factors = g.const(np.array([1, 1, *scales], dtype=np.float32))
     return g.append("Resize" if g.opset >= 10 else "Upsample", x, factors, mode=mode)
 

@@ -52,7 +52,10 @@ def nms(g: Builder, in_: ir.Value, *, iou_threshold: float, keep_n: int) -> ir.V
         g.Unsqueeze(in_, [0]), scores, g.ints([limit]), g.const(np.array([iou_threshold], dtype=np.float32))
     )
     kept = g.OneHot(
-        g.Slice(chosen, [2], [3], [1]), g.const(count, ir.DataType.INT64), g.const(np.array([0, 1], dtype=np.int32)), axis=-1
+        g.Slice(chosen, [2], [3], [1]),
+        g.const(count, ir.DataType.INT64),
+        g.const(np.array([0, 1], dtype=np.int32)),
+        axis=-1,
     )
     return g.Cast(g.reduce("ReduceSum", kept, [0, 1], keepdims=False), to=g.result().dtype)
 

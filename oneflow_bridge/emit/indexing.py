@@ -26,8 +26,8 @@ def embedding(g: Builder, weight: ir.Value, indices: ir.Value) -> ir.Value:
 @emit("gather_nd")
 def gather_nd(g: Builder, params: ir.Value, indices: ir.Value) -> ir.Value:
     """Slices by index tuples in the last axis of the indices; an operator since opset 11."""
-    if int(indices.shape[-1]) == 1:
-        return g.Gather(params, g.Squeeze(indices, [len(indices.shape) - 1]), axis=0)
+    if g.sizes(indices)[-1] == 1:
+        return g.Gather(params, g.Squeeze(indices, [g.rank(indices) - 1]), axis=0)
     return g.GatherND(params, g.Cast(indices, to=ir.DataType.INT64))
 
 
@@ -37,7 +37,7 @@ def dim_gather(g: Builder, input: ir.Value, index: ir.Value, *, dim: int) -> ir.
 
     ONNX indexes as many elements along the other axes as the data has; OneFlow may take fewer.
     """
-    axis = dim % len(input.shape)
+    axis = dim % g.rank(input)
     cut = [
         (a, size)
         for a, (size, full) in enumerate(zip(g.sizes(index), g.sizes(input), strict=True))
@@ -52,14 +52,14 @@ def dim_gather(g: Builder, input: ir.Value, index: ir.Value, *, dim: int) -> ir.
 def batch_gather(g: Builder, in_: ir.Value, indices: ir.Value) -> ir.Value:
     """Slices along the last axis of the indices, the axes before being a batch."""
     g.needs("GatherND with batch axes", 12)
-    batch = len(indices.shape) - 1
+    batch = g.rank(indices) - 1
     return g.GatherND(in_, g.Unsqueeze(g.Cast(indices, to=ir.DataType.INT64), [batch + 1]), batch_dims=batch)
 
 
 @emit("dim_scatter_update")
 def dim_scatter_update(g: Builder, input: ir.Value, index: ir.Value, src: ir.Value, *, dim: int) -> ir.Value:
     """input with elements replaced along an axis."""
-    return g.append(scatter_operator(g), input, index, _source(g, index, src), axis=dim % len(input.shape))
+    return g.append(scatter_operator(g), input, index, _source(g, index, src), axis=dim % g.rank(input))
 
 
 @emit("dim_scatter_add")
@@ -72,7 +72,7 @@ def dim_scatter_add(g: Builder, input: ir.Value, index: ir.Value, src: ir.Value,
 def dim_scatter_add_like(g: Builder, like: ir.Value, index: ir.Value, src: ir.Value, *, dim: int) -> ir.Value:
     """Zeros with elements added along an axis."""
     zeros = g.append("Expand", g.full(0, src), g.shape(g.sizes(like), like))
-    return _scattered(g, zeros, index, _source(g, index, src), dim, "add", rank=len(like.shape))
+    return _scattered(g, zeros, index, _source(g, index, src), dim, "add", rank=g.rank(like))
 
 
 @emit("dim_scatter_mul")
@@ -85,7 +85,7 @@ def dim_scatter_mul(g: Builder, input: ir.Value, index: ir.Value, src: ir.Value,
 def dim_scatter_update_scalar(g: Builder, input: ir.Value, index: ir.Value, *, dim: int, src_scalar: float) -> ir.Value:
     """input with elements replaced by a number."""
     source = g.append("Expand", g.full(src_scalar, input), g.shape(g.sizes(index), index))
-    return g.append(scatter_operator(g), input, index, source, axis=dim % len(input.shape))
+    return g.append(scatter_operator(g), input, index, source, axis=dim % g.rank(input))
 
 
 @emit("dim_scatter_add_scalar")
@@ -112,7 +112,7 @@ def _source(g: Builder, index: ir.Value, src: ir.Value) -> ir.Value:
 
 def _scattered(g, data, index, source, dim, reduction, rank=None):  # type: ignore[no-untyped-def]
     g.needs(f"ScatterElements with reduction {reduction}", 16)
-    axis = dim % (rank or len(data.shape))
+    axis = dim % (rank or g.rank(data))
     return g.append("ScatterElements", data, index, source, axis=axis, reduction=reduction)
 
 
@@ -133,9 +133,9 @@ def scatter_nd_like(g: Builder, like: ir.Value, indices: ir.Value, updates: ir.V
 @emit("index_add")
 def index_add(g: Builder, input: ir.Value, index: ir.Value, source: ir.Value, *, dim: int, alpha: float) -> ir.Value:
     """input with slices of alpha * source added along an axis."""
-    axis = dim % len(input.shape)
+    axis = dim % g.rank(input)
     scaled = source if alpha == 1 else g.Mul(source, alpha)
-    shape = [1] * len(input.shape)
+    shape = [1] * g.rank(input)
     shape[axis] = -1
     places = g.append("Reshape", index, g.ints(shape))
     places = g.append("Expand", places, g.shape(g.sizes(source), source))
@@ -148,8 +148,8 @@ def unsorted_segment_sum(
 ) -> ir.Value:
     """Sums of the slices that have the same id; the ids' axes are those of the data from `axis` on."""
     g.needs("ScatterND with reduction add", 16)
-    depth = len(segment_ids.shape)
-    rank = len(data.shape)
+    depth = g.rank(segment_ids)
+    rank = g.rank(data)
     ids = g.Unsqueeze(g.Cast(segment_ids, to=ir.DataType.INT64), [depth])
     order = [*range(axis, axis + depth), *range(axis), *range(axis + depth, rank)]
     moved = g.Transpose(data, order)
@@ -171,7 +171,7 @@ def unsorted_segment_sum_like(
 @emit("unsorted_batch_segment_sum")
 def unsorted_batch_segment_sum(g: Builder, data: ir.Value, segment_ids: ir.Value, *, num_segments: int) -> ir.Value:
     """Sums per batch of the slices that have the same id: a one-hot matrix times the data."""
-    depth = len(segment_ids.shape)
+    depth = g.rank(segment_ids)
     rest = g.sizes(data)[depth:]
     rows = g.OneHot(
         g.Cast(segment_ids, to=ir.DataType.INT64),
@@ -189,7 +189,7 @@ def unsorted_batch_segment_sum(g: Builder, data: ir.Value, segment_ids: ir.Value
 @emit("argmax")
 def argmax(g: Builder, in_: ir.Value) -> ir.Value:
     """Where the largest is, along the last axis."""
-    return g.Cast(g.ArgMax(in_, len(in_.shape) - 1, keepdims=False), to=g.result().dtype)
+    return g.Cast(g.ArgMax(in_, g.rank(in_) - 1, keepdims=False), to=g.result().dtype)
 
 
 @emit("arg_sort")
@@ -205,7 +205,7 @@ def sort(g: Builder, in_: ir.Value, *, direction: str) -> ir.Value:
 
 
 def _sorted(g: Builder, x: ir.Value, direction: str) -> tuple[ir.Value, ir.Value]:
-    axis = len(x.shape) - 1
+    axis = g.rank(x) - 1
     size = g.static(g.sizes(x)[axis], "the axis that is sorted")
     return g.TopK(x, size, axis, largest=direction == "DESCENDING")
 
@@ -214,7 +214,7 @@ def _sorted(g: Builder, x: ir.Value, direction: str) -> tuple[ir.Value, ir.Value
 def top_k(g: Builder, in_: ir.Value, *, k: int) -> ir.Value:
     """Where the k largest of the last axis are, the largest first."""
     k = min(k, g.static(g.sizes(in_)[-1], "the axis under top_k"))
-    return g.Cast(g.TopK(in_, k, len(in_.shape) - 1)[1], to=g.result().dtype)
+    return g.Cast(g.TopK(in_, k, g.rank(in_) - 1)[1], to=g.result().dtype)
 
 
 @emit("in_top_k")
@@ -228,12 +228,10 @@ def in_top_k(g: Builder, targets: ir.Value, predictions: ir.Value, *, k: int) ->
 
 
 @emit("searchsorted")
-def searchsorted(
-    g: Builder, sorted_sequence: ir.Value, values: ir.Value, *, out_int32: bool, right: bool
-) -> ir.Value:
+def searchsorted(g: Builder, sorted_sequence: ir.Value, values: ir.Value, *, out_int32: bool, right: bool) -> ir.Value:
     """Where each value would go in a sorted sequence: how many elements are smaller (or, right, not larger)."""
-    rank = len(values.shape)
-    aligned = g.Unsqueeze(sorted_sequence, [len(sorted_sequence.shape) - 1])
+    rank = g.rank(values)
+    aligned = g.Unsqueeze(sorted_sequence, [g.rank(sorted_sequence) - 1])
     wanted = g.Unsqueeze(values, [rank])
     before = g.LessOrEqual(aligned, wanted) if right else g.Less(aligned, wanted)
     kind = ir.DataType.INT32 if out_int32 else ir.DataType.INT64

@@ -31,7 +31,7 @@ def matmul(
     alpha: float,
 ) -> ir.Value:
     """alpha * a b; two float matrices with a transposition are one Gemm."""
-    ranks = len(a.shape), len(b.shape)
+    ranks = g.rank(a), g.rank(b)
     if ranks == (2, 2) and a.dtype in FLOATS and g.opset >= 11 and (transpose_a or transpose_b):
         y = g.Gemm(a, b, transA=int(transpose_a), transB=int(transpose_b), alpha=alpha)
         return added(g, y, _add_to_output)
@@ -50,7 +50,7 @@ def fused_matmul_bias(
     _add_to_output: ir.Value | None = None,
 ) -> ir.Value:
     """x weight' + bias: a Gemm for matrices."""
-    if len(x.shape) == 2 and x.dtype in FLOATS:
+    if g.rank(x) == 2 and x.dtype in FLOATS:
         return added(g, g.Gemm(x, weight, bias, transB=1), _add_to_output)
     return added(g, g.Add(g.MatMul(x, _turned(g, weight, 2)), bias), _add_to_output)
 
@@ -105,7 +105,7 @@ def dot(g: Builder, x: ir.Value, y: ir.Value) -> ir.Value:
 @emit("linalg_cross")
 def linalg_cross(g: Builder, input: ir.Value, other: ir.Value, *, dim: int) -> ir.Value:
     """The cross product along an axis of 3."""
-    axis = dim % len(input.shape)
+    axis = dim % g.rank(input)
 
     def turned(x: ir.Value, by: int) -> ir.Value:
         return g.Gather(x, np.array([(i + by) % 3 for i in range(3)], dtype=np.int64), axis=axis)
@@ -116,7 +116,7 @@ def linalg_cross(g: Builder, input: ir.Value, other: ir.Value, *, dim: int) -> i
 @emit("inv")
 def inv(g: Builder, x: ir.Value) -> ir.Value:
     """The inverse of square matrices: Gauss-Jordan elimination with row pivoting, one step an axis, unrolled."""
-    rank = len(x.shape)
+    rank = g.rank(x)
     size = g.static(g.sizes(x)[-1], "the matrix that is inverted")
     if size > 16:
         g.refuse(f"inverts {size} x {size} matrices; ONNX has no inverse, and it is unrolled up to 16 x 16 only.")
@@ -177,7 +177,7 @@ def fused_scale_mask_softmax(
     g: Builder, x: ir.Value, mask: ir.Value, *, scale_value: float, mask_fill_value: float
 ) -> ir.Value:
     """softmax(x * scale where the mask is not 0, else a number) over the last axis."""
-    return _masked_softmax(g, x, mask, scale_value, mask_fill_value, len(x.shape))
+    return _masked_softmax(g, x, mask, scale_value, mask_fill_value, g.rank(x))
 
 
 @emit("fused_scale_mask_softmax_dropout")
@@ -192,7 +192,7 @@ def fused_scale_mask_softmax_dropout(
     dropout_scale_value: float,
 ) -> dict[str, ir.Value]:
     """As `fused_scale_mask_softmax`, times a dropout mask and its scale."""
-    soft = _masked_softmax(g, x, mask, scale_value, mask_fill_value, len(x.shape))
+    soft = _masked_softmax(g, x, mask, scale_value, mask_fill_value, g.rank(x))
     kept = g.Mul(g.Mul(soft, g.Cast(dropout_mask, to=x.dtype)), dropout_scale_value)
     return {"y": kept, "softmax_y": soft}
 
@@ -210,7 +210,7 @@ def fused_bias_add_scale_mask_softmax_dropout(
     dropout_scale_value: float,
 ) -> dict[str, ir.Value]:
     """softmax((x + bias) * scale under a mask), times a dropout mask and its scale."""
-    soft = _masked_softmax(g, g.Add(x, bias), mask, scale_value, mask_fill_value, len(x.shape))
+    soft = _masked_softmax(g, g.Add(x, bias), mask, scale_value, mask_fill_value, g.rank(x))
     kept = g.Mul(g.Mul(soft, g.Cast(dropout_mask, to=x.dtype)), dropout_scale_value)
     return {"y": kept, "softmax_y": soft}
 
@@ -230,15 +230,13 @@ def fused_tril_scale_softmax_mask_scale(
     rows, columns = (g.static(size, "the matrix under tril") for size in g.sizes(x)[-2:])
     triangle = g.const(np.tril(np.ones((rows, columns), dtype=bool), diagonal))
     soft = g.append(
-        "Softmax", g.Where(triangle, g.Mul(x, tril_scale_value), g.full(tril_fill_value, x)), axis=len(x.shape) - 1
+        "Softmax", g.Where(triangle, g.Mul(x, tril_scale_value), g.full(tril_fill_value, x)), axis=g.rank(x) - 1
     )
     return {"y": g.Mul(g.Mul(soft, g.Cast(mask, to=x.dtype)), mask_scale_value), "softmax_y": soft}
 
 
 @emit("fused_self_attention_query_mul_key_and_value")
-def fused_self_attention(
-    g: Builder, hidden_states: ir.Value, *, head_size: int, alpha: float
-) -> dict[str, ir.Value]:
+def fused_self_attention(g: Builder, hidden_states: ir.Value, *, head_size: int, alpha: float) -> dict[str, ir.Value]:
     """(S, B, heads * 3 * head_size) → alpha * query key' (B, heads, S, S) and value (B, heads, S, head_size)."""
     steps, batch, width = g.sizes(hidden_states)
     heads = g.static(width, "the width of attention") // (3 * head_size)

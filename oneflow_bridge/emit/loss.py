@@ -62,7 +62,7 @@ def binary_cross_entropy_with_logits(
 def binary_cross_entropy_with_logits_mean(g: Builder, input: ir.Value, target: ir.Value) -> ir.Value:
     """The mean of `binary_cross_entropy_with_logits`."""
     loss = binary_cross_entropy_with_logits(g, input, target, has_pos_weight=False)
-    return g.reduce("ReduceMean", loss, list(range(len(input.shape))), keepdims=False)
+    return g.reduce("ReduceMean", loss, list(range(g.rank(input))), keepdims=False)
 
 
 @emit("sigmoid_cross_entropy")
@@ -76,7 +76,7 @@ def nll(
     g: Builder, input: ir.Value, target: ir.Value, weight: ir.Value | None = None, *, ignore_index: int
 ) -> dict[str, ir.Value]:
     """-weight[target] * input[target] along the last axis; 0 for the ignored class."""
-    axis = len(input.shape) - 1
+    axis = g.rank(input) - 1
     wide = g.Cast(target, to=ir.DataType.INT64)
     ignored = g.Equal(wide, ignore_index)
     places = g.Where(ignored, g.const(0, ir.DataType.INT64), wide)
@@ -95,7 +95,7 @@ def _labelled(g: Builder, logarithms: ir.Value, label: ir.Value, axis: int) -> i
 @emit("sparse_softmax_cross_entropy", "sparse_softmax_cross_entropy_ms", ignore="depth")
 def sparse_softmax_cross_entropy(g: Builder, prediction: ir.Value, label: ir.Value) -> dict[str, ir.Value]:
     """-log softmax(prediction)[label] along the last axis."""
-    axis = len(prediction.shape) - 1
+    axis = g.rank(prediction) - 1
     logarithms = g.LogSoftmax(prediction, axis)
     return {"prob": g.Exp(logarithms), "out": _labelled(g, logarithms, label, axis)}
 
@@ -103,7 +103,7 @@ def sparse_softmax_cross_entropy(g: Builder, prediction: ir.Value, label: ir.Val
 @emit("softmax_cross_entropy")
 def softmax_cross_entropy(g: Builder, prediction: ir.Value, label: ir.Value) -> dict[str, ir.Value]:
     """-sum(label * log softmax(prediction)) along the last axis."""
-    axis = len(prediction.shape) - 1
+    axis = g.rank(prediction) - 1
     logarithms = g.LogSoftmax(prediction, axis)
     total = g.reduce("ReduceSum", g.Mul(label, logarithms), [axis], keepdims=False)
     return {"prob": g.Exp(logarithms), "out": g.Neg(total)}
@@ -112,5 +112,5 @@ def softmax_cross_entropy(g: Builder, prediction: ir.Value, label: ir.Value) -> 
 @emit("sparse_cross_entropy", "sparse_cross_entropy_ms", ignore="depth")
 def sparse_cross_entropy(g: Builder, prediction: ir.Value, label: ir.Value) -> ir.Value:
     """-log prediction[label] along the last axis."""
-    axis = len(prediction.shape) - 1
+    axis = g.rank(prediction) - 1
     return _labelled(g, g.Log(prediction), label, axis)

@@ -27,7 +27,7 @@ def normalization(
     training: bool,
 ) -> dict[str, ir.Value]:
     """Batch normalisation by running statistics, or by the batch's own where the layer keeps none."""
-    rank = len(x.shape)
+    rank = g.rank(x)
     axis %= rank
     swap = [0, axis, *(a for a in range(1, rank) if a != axis)]
     back = [swap.index(a) for a in range(rank)]
@@ -43,7 +43,10 @@ def normalization(
     mean, inverse, y = _standardised(g, x, axes, epsilon)
     y = _scaled(g, y, gamma, beta, rank - 2)
     flat = [g.Squeeze(value, axes) for value in (mean, inverse)] if g.used("mean") or g.used("inv_variance") else []
-    return {"y": added(g, g.Transpose(y, back), _add_to_output), **dict(zip(("mean", "inv_variance"), flat, strict=False))}
+    return {
+        "y": added(g, g.Transpose(y, back), _add_to_output),
+        **dict(zip(("mean", "inv_variance"), flat, strict=False)),
+    }
 
 
 def _standardised(g: Builder, x: ir.Value, axes: Sequence[int], epsilon: float) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -96,7 +99,7 @@ def batch_norm_elemt(
     eps: float,
 ) -> ir.Value:
     """(x - mean) * invstd * weight + bias along one axis; eps is in invstd already."""
-    after = len(input.shape) - 1 - axis
+    after = g.rank(input) - 1 - axis
     wide = [g.Unsqueeze(v, list(range(1, 1 + after))) if after else v for v in (mean, invstd)]
     return _scaled(g, g.Mul(g.Sub(input, wide[0]), wide[1]), weight, bias, after)
 
@@ -113,7 +116,7 @@ def layer_norm(
     epsilon: float,
 ) -> dict[str, ir.Value]:
     """Layer normalisation; an operator since opset 17."""
-    rank = len(x.shape)
+    rank = g.rank(x)
     axis, parameters = begin_norm_axis % rank, begin_params_axis % rank
     axes = list(range(axis, rank))
     if g.opset >= 17 and axis == parameters:
@@ -142,7 +145,7 @@ def group_norm(
     data_format: str,
     activation: str,
 ) -> dict[str, ir.Value]:
-    """Group normalisation; an operator with a scale per channel since opset 21. One group a channel is the instance's."""
+    """Group normalisation; an operator with a scale per channel since opset 21. One group a channel: an instance's."""
     if data_format != "channels_first" or activation not in ("none", "silu"):
         g.refuse(f"has data_format {data_format!r} and activation {activation!r}.")
     sizes = g.sizes(x)
@@ -151,9 +154,7 @@ def group_norm(
     if num_groups == channels:
         y = g.InstanceNormalization(x, gamma or ones, beta or zeros, epsilon=epsilon)
     elif g.opset >= 21:
-        y = g.append(
-            "GroupNormalization", x, gamma or ones, beta or zeros, num_groups=num_groups, epsilon=epsilon
-        )
+        y = g.append("GroupNormalization", x, gamma or ones, beta or zeros, num_groups=num_groups, epsilon=epsilon)
     else:
         y = _by_groups(g, x, num_groups, epsilon)
         y = _scaled(g, y, gamma, beta, len(sizes) - 2)
@@ -177,7 +178,7 @@ def _by_groups(g: Builder, x: ir.Value, num_groups: int, epsilon: float) -> ir.V
 @emit("standardise")
 def standardise(g: Builder, x: ir.Value, *, axis: int, epsilon: float) -> ir.Value:
     """(x - mean) / sqrt(variance + epsilon) over the axes from `axis` on, which raising found in a job."""
-    return _standardised(g, x, list(range(axis, len(x.shape))), epsilon)[2]
+    return _standardised(g, x, list(range(axis, g.rank(x))), epsilon)[2]
 
 
 @emit("rms_norm")
@@ -185,7 +186,7 @@ def rms_norm(
     g: Builder, x: ir.Value, weight: ir.Value | None = None, *, normalized_shape: Sequence[int], epsilon: float
 ) -> dict[str, ir.Value]:
     """x / sqrt(mean(x²) + epsilon) * weight over the last axes."""
-    rank = len(x.shape)
+    rank = g.rank(x)
     axes = list(range(rank - len(normalized_shape), rank))
     mean = g.reduce("ReduceMean", g.Mul(x, x), axes, keepdims=True)
     inverse = g.Reciprocal(g.Sqrt(g.Add(mean, epsilon)))
@@ -197,5 +198,5 @@ def rms_norm(
 @emit("l2_normalize")
 def l2_normalize(g: Builder, x: ir.Value, *, axis: int, epsilon: float) -> dict[str, ir.Value]:
     """x / sqrt(max(sum of squares along an axis, epsilon))."""
-    total = g.reduce("ReduceSum", g.Mul(x, x), [axis % len(x.shape)], keepdims=True)
+    total = g.reduce("ReduceSum", g.Mul(x, x), [axis % g.rank(x)], keepdims=True)
     return {"y": g.Div(x, g.Sqrt(g.Max(total, g.full(epsilon, x)))), "square_x_sum": total}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -26,7 +27,7 @@ def max_pool(
     ceil_mode: bool,
 ) -> dict[str, ir.Value]:
     """Largest of each window; indices count within one plane, ONNX counts over the batch and channels too."""
-    attributes = {"kernel_shape": list(kernel_size), "strides": list(stride)}
+    attributes: dict[str, Any] = {"kernel_shape": list(kernel_size), "strides": list(stride)}
     pads = [*padding, *padding]
     if g.opset >= 10:
         attributes.update(dilations=list(dilation), ceil_mode=int(ceil_mode))
@@ -37,7 +38,7 @@ def max_pool(
     x = channels_first(g, x, data_format)
     if not g.used("indice"):
         y = g.MaxPool(x, pads=pads, **attributes)
-        return {"y": channels_back(g, y, data_format, len(x.shape))}
+        return {"y": channels_back(g, y, data_format, g.rank(x))}
     if data_format != "channels_first":
         g.refuse("has indices of a channels_last image.")
     y, indices = g.MaxPool(x, pads=pads, n_outputs=2, **attributes)
@@ -52,9 +53,7 @@ def _plane(g: Builder, x: ir.Value) -> ir.Value:
     return g.reduce("ReduceProd", g.shape(sizes, x), [0], keepdims=False)
 
 
-def _ends(
-    g: Builder, x: ir.Value, padding: Sequence[int], kernel: Sequence[int], stride: Sequence[int]
-) -> list[int]:
+def _ends(g: Builder, x: ir.Value, padding: Sequence[int], kernel: Sequence[int], stride: Sequence[int]) -> list[int]:
     """Padding at the end that gives every window of ceil mode its full size."""
     ins, outs = g.sizes(x)[2:], g.sizes(g.result())[2:]
     ends = []
@@ -78,16 +77,20 @@ def avg_pool(
     divisor_override: int,
 ) -> ir.Value:
     """Mean of each window."""
-    attributes = {"kernel_shape": list(kernel_size), "strides": list(stride)}
+    attributes: dict[str, Any] = {"kernel_shape": list(kernel_size), "strides": list(stride)}
     x = channels_first(g, x, data_format)
     if divisor_override or (ceil_mode and (g.opset < 10 or (count_include_pad and g.opset < 19))):
         y = _summed(g, x, padding, kernel_size, stride, bool(ceil_mode))
-        y = g.Div(y, divisor_override) if divisor_override else g.Div(y, _divisors(g, x, padding, kernel_size, stride, bool(count_include_pad)))
-        return channels_back(g, y, data_format, len(x.shape))
+        y = (
+            g.Div(y, divisor_override)
+            if divisor_override
+            else g.Div(y, _divisors(g, x, padding, kernel_size, stride, bool(count_include_pad)))
+        )
+        return channels_back(g, y, data_format, g.rank(x))
     if ceil_mode:
         attributes["ceil_mode"] = 1
     y = g.AveragePool(x, pads=[*padding, *padding], count_include_pad=int(count_include_pad), **attributes)
-    return channels_back(g, y, data_format, len(x.shape))
+    return channels_back(g, y, data_format, g.rank(x))
 
 
 def _summed(
@@ -132,7 +135,7 @@ def tf_max_pool(
         strides=list(strides),
         pads=[*padding_before, *padding_after],
     )
-    return channels_back(g, y, data_format, len(x.shape))
+    return channels_back(g, y, data_format, g.rank(x))
 
 
 @emit("tf_avg_pool_1d", "tf_avg_pool_2d", "tf_avg_pool_3d", ignore="padding ceil_mode")
@@ -154,7 +157,7 @@ def tf_avg_pool(
         pads=[*padding_before, *padding_after],
         count_include_pad=0,
     )
-    return channels_back(g, y, data_format, len(x.shape))
+    return channels_back(g, y, data_format, g.rank(x))
 
 
 @emit("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", ignore="data_format")
@@ -165,7 +168,7 @@ def adaptive_avg_pool(g: Builder, x: ir.Value, *, output_size: Sequence[int]) ->
     kernel = _equal_windows(g, x, output_size)
     if kernel is not None:
         return g.AveragePool(x, kernel_shape=kernel, strides=kernel) if any(k > 1 for k in kernel) else x
-    rank = len(x.shape)
+    rank = g.rank(x)
     for axis, (size, out) in enumerate(zip(g.sizes(x)[2:], output_size, strict=True), 2):
         matrix = np.zeros((int(size), out))
         for index, (start, stop) in enumerate(_adaptive_windows(int(size), out)):
@@ -207,7 +210,9 @@ def _adaptive_windows(size: int, out: int) -> list[tuple[int, int]]:
     return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
 
 
-@emit("max_unpool_1d", "max_unpool_2d", "max_unpool_3d", ignore="kernel_size stride padding has_output_size output_size")
+@emit(
+    "max_unpool_1d", "max_unpool_2d", "max_unpool_3d", ignore="kernel_size stride padding has_output_size output_size"
+)
 def max_unpool(g: Builder, x: ir.Value, indices: ir.Value) -> ir.Value:
     """Values put back where `max_pool` found them, 0 elsewhere."""
     batch, channels, *spatial = g.sizes(g.result())

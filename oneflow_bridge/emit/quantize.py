@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import onnx_ir as ir
 
 from oneflow_bridge.emit.builder import Builder
 from oneflow_bridge.emit.registry import emit
+
+
+def _fixed_sizes(g: Builder, scale: ir.Value) -> list[int]:
+    return [g.static(size, "the number of scales") for size in g.sizes(scale)]
 
 
 @emit("min_max_observer")
@@ -25,7 +28,7 @@ def min_max_observer(
     per_layer_quantization: bool,
 ) -> dict[str, ir.Value]:
     """Scale and zero point from the extremes of the tensor, or of each slice of its first axis."""
-    rank = len(in_.shape)
+    rank = g.rank(in_)
     if quantization_formula == "cambricon" and not per_layer_quantization:
         g.refuse("has the formula cambricon per channel, which OneFlow itself cannot run.")
     axes = list(range(0 if per_layer_quantization else 1, rank))
@@ -88,7 +91,7 @@ def fake_quantization(
     if quantization_formula == "cambricon":
         factor = g.Pow(g.full(2, in_), scale)
         return g.Mul(_limited(g, in_, factor, None, quantization_bit, "symmetric"), factor)
-    per_layer = int(np.prod([int(s) for s in scale.shape])) == 1
+    per_layer = math.prod(_fixed_sizes(g, scale)) == 1
     if quantization_bit != 8 or (not per_layer and g.opset < 13) or g.opset < 10:
         scale, zero_point = (_along_first(g, v, in_, per_layer) for v in (scale, zero_point))
         whole = _limited(g, in_, scale, zero_point, quantization_bit, quantization_scheme)
@@ -117,7 +120,7 @@ def quantization(
     if quantization_formula == "cambricon":
         whole = _limited(g, in_, g.Pow(g.full(2, in_), scale), None, quantization_bit, "symmetric")
         return g.Cast(whole, to=g.result().dtype)
-    per_layer = int(np.prod([int(s) for s in scale.shape])) == 1
+    per_layer = math.prod(_fixed_sizes(g, scale)) == 1
     scale, zero_point = (_along_first(g, v, in_, per_layer) for v in (scale, zero_point))
     whole = _limited(g, in_, scale, zero_point, quantization_bit, quantization_scheme)
     return g.Cast(whole, to=g.result().dtype)
@@ -125,12 +128,10 @@ def quantization(
 
 def _along_first(g: Builder, value: ir.Value, x: ir.Value, per_layer: bool) -> ir.Value:
     """One number for all, or one for each slice of the first axis of x."""
-    return value if per_layer else g.append("Reshape", value, g.ints([-1] + [1] * (len(x.shape) - 1)))
+    return value if per_layer else g.append("Reshape", value, g.ints([-1] + [1] * (g.rank(x) - 1)))
 
 
-def _limited(
-    g: Builder, x: ir.Value, scale: ir.Value, zero_point: ir.Value | None, bits: int, scheme: str
-) -> ir.Value:
+def _limited(g: Builder, x: ir.Value, scale: ir.Value, zero_point: ir.Value | None, bits: int, scheme: str) -> ir.Value:
     """round(x / scale + zero point) within the range of so many bits."""
     if scheme == "affine":
         assert zero_point is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -12,9 +13,9 @@ from oneflow_bridge.emit.builder import Builder
 from oneflow_bridge.emit.registry import emit
 
 
-def _axes(x: ir.Value, axis: Sequence[int]) -> list[int]:
+def _axes(g: Builder, x: ir.Value, axis: Sequence[int]) -> list[int]:
     """The axes, from 0; none named means all."""
-    rank = len(x.shape)
+    rank = g.rank(x)
     return sorted(a % rank for a in axis) if len(axis) else list(range(rank))
 
 
@@ -26,14 +27,14 @@ def _reduced(g: Builder, operator: str, x: ir.Value, axes: Sequence[int], keepdi
 def reduce_sum(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
     """The sum, in the type of the result (a bool is counted)."""
     x = g.Cast(input_tensor, to=g.result().dtype)
-    return _reduced(g, "ReduceSum", x, _axes(input_tensor, axis), keepdims)
+    return _reduced(g, "ReduceSum", x, _axes(g, input_tensor, axis), keepdims)
 
 
 @emit("reduce_mean")
 def reduce_mean(g: Builder, x: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
     """The mean; in a job it is a sum and a product, raising puts them together."""
     axes = list(axis)
-    if axes == list(range(2, len(x.shape))) and keepdims and len(axes) > 1:
+    if axes == list(range(2, g.rank(x))) and keepdims and len(axes) > 1:
         return g.GlobalAveragePool(x)
     return _reduced(g, "ReduceMean", x, axes, keepdims)
 
@@ -41,19 +42,19 @@ def reduce_mean(g: Builder, x: ir.Value, *, axis: Sequence[int], keepdims: bool)
 @emit("reduce_prod")
 def reduce_prod(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
     """The product."""
-    return _reduced(g, "ReduceProd", g.Cast(input_tensor, to=g.result().dtype), _axes(input_tensor, axis), keepdims)
+    return _reduced(g, "ReduceProd", g.Cast(input_tensor, to=g.result().dtype), _axes(g, input_tensor, axis), keepdims)
 
 
 @emit("reduce_max")
 def reduce_max(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
     """The largest."""
-    return _reduced(g, "ReduceMax", input_tensor, _axes(input_tensor, axis), keepdims)
+    return _reduced(g, "ReduceMax", input_tensor, _axes(g, input_tensor, axis), keepdims)
 
 
 @emit("reduce_min")
 def reduce_min(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
     """The smallest."""
-    return _reduced(g, "ReduceMin", input_tensor, _axes(input_tensor, axis), keepdims)
+    return _reduced(g, "ReduceMin", input_tensor, _axes(g, input_tensor, axis), keepdims)
 
 
 @emit("reduce_any")
@@ -70,7 +71,7 @@ def reduce_all(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepd
 
 def _counted(g: Builder, operator: str, x: ir.Value, axis: Sequence[int], keepdims: bool) -> ir.Value:
     truth = x if x.dtype == ir.DataType.BOOL else g.Not(g.Equal(x, 0))
-    found = _reduced(g, operator, g.Cast(truth, to=ir.DataType.INT32), _axes(x, axis), keepdims)
+    found = _reduced(g, operator, g.Cast(truth, to=ir.DataType.INT32), _axes(g, x, axis), keepdims)
     return g.Cast(g.Greater(found, 0), to=g.result().dtype)
 
 
@@ -78,7 +79,7 @@ def _counted(g: Builder, operator: str, x: ir.Value, axis: Sequence[int], keepdi
 def reduce_nansum(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
     """The sum of what is a number."""
     numbers = g.Where(g.IsNaN(input_tensor), g.full(0, input_tensor), input_tensor)
-    return _reduced(g, "ReduceSum", numbers, _axes(input_tensor, axis), keepdims)
+    return _reduced(g, "ReduceSum", numbers, _axes(g, input_tensor, axis), keepdims)
 
 
 @emit("reduce_sum_like")
@@ -86,13 +87,13 @@ def reduce_sum_like(g: Builder, x: ir.Value, like: ir.Value, *, axis: Sequence[i
     """The sum over some axes, in the shape of another tensor."""
     if not len(axis):
         return x
-    return g.Reshape(_reduced(g, "ReduceSum", x, _axes(x, axis), keepdims=True), g.sizes(g.result()))
+    return g.Reshape(_reduced(g, "ReduceSum", x, _axes(g, x, axis), keepdims=True), g.sizes(g.result()))
 
 
 @emit("var", ignore="dtype")
 def var(g: Builder, input: ir.Value, *, dim: Sequence[int], unbiased: bool, keepdim: bool) -> ir.Value:
     """The variance: squares of the distance from the mean, divided by n, or n - 1 where unbiased."""
-    axes = _axes(input, dim)
+    axes = _axes(g, input, dim)
     centred = g.Sub(input, g.reduce("ReduceMean", input, axes, keepdims=True))
     squares = g.Mul(centred, centred)
     if not unbiased:
@@ -108,34 +109,36 @@ def var(g: Builder, input: ir.Value, *, dim: Sequence[int], unbiased: bool, keep
 @emit("square_sum")
 def square_sum(g: Builder, x: ir.Value) -> ir.Value:
     """The sum of all squares, in the shape of the result."""
-    return _like_result(g, g.reduce("ReduceSum", g.Mul(x, x), list(range(len(x.shape))), keepdims=False))
+    return _like_result(g, g.reduce("ReduceSum", g.Mul(x, x), list(range(g.rank(x))), keepdims=False))
 
 
 @emit("sqrt_square_sum")
 def sqrt_square_sum(g: Builder, x: ir.Value) -> ir.Value:
     """The Euclidean norm of all elements."""
-    return _like_result(g, g.Sqrt(g.reduce("ReduceSum", g.Mul(x, x), list(range(len(x.shape))), keepdims=False)))
+    return _like_result(g, g.Sqrt(g.reduce("ReduceSum", g.Mul(x, x), list(range(g.rank(x))), keepdims=False)))
 
 
 def _like_result(g: Builder, x: ir.Value) -> ir.Value:
     return x if not g.sizes(g.result()) else g.append("Reshape", x, g.ints([int(s) for s in g.sizes(g.result())]))
 
 
+def _total(g: Builder, terms: list[tuple[ir.Value, ir.Value]]) -> ir.Value:
+    """The sum of all elements of the second ones, which have the shapes of the first."""
+    parts = [g.reduce("ReduceSum", term, list(range(g.rank(x))), keepdims=False) for x, term in terms]
+    return _like_result(g, functools.reduce(g.Add, parts))
+
+
 @emit("multi_square_sum")
 def multi_square_sum(g: Builder, x: list) -> ir.Value:
     """The sum of the squares of all elements of all inputs."""
-    total = None
-    for value in x:
-        part = g.reduce("ReduceSum", g.Mul(value, value), list(range(len(value.shape))), keepdims=False)
-        total = part if total is None else g.Add(total, part)
-    return _like_result(g, total)
+    return _total(g, [(value, g.Mul(value, value)) for value in x])
 
 
 @emit("count_not_finite")
 def count_not_finite(g: Builder, x: ir.Value) -> ir.Value:
     """How many elements are NaN or infinite, int64 of shape (1,)."""
     bad = g.Not(g.Less(g.Abs(x), math.inf))
-    total = g.reduce("ReduceSum", g.Cast(bad, to=ir.DataType.INT64), list(range(len(x.shape))), keepdims=False)
+    total = g.reduce("ReduceSum", g.Cast(bad, to=ir.DataType.INT64), list(range(g.rank(x))), keepdims=False)
     return _like_result(g, total)
 
 
@@ -143,13 +146,13 @@ def count_not_finite(g: Builder, x: ir.Value) -> ir.Value:
 def cumsum(g: Builder, x: ir.Value, *, dim: int) -> ir.Value:
     """Running sums along an axis (ONNX CumSum, opset 11)."""
     x = g.Cast(x, to=g.result().dtype)
-    return g.CumSum(x, g.const(dim % len(x.shape), ir.DataType.INT64))
+    return g.CumSum(x, g.const(dim % g.rank(x), ir.DataType.INT64))
 
 
 @emit("cumprod")
 def cumprod(g: Builder, x: ir.Value, *, dim: int) -> ir.Value:
     """Running products along an axis: the product of row i of a triangle that holds x up to i and 1 behind."""
-    rank = len(x.shape)
+    rank = g.rank(x)
     axis = dim % rank
     extent = g.static(g.sizes(x)[axis], "the axis of cumprod")
     mask = np.tril(np.ones((extent, extent), dtype=bool)).reshape(extent, extent, *[1] * (rank - 1 - axis))
@@ -169,7 +172,7 @@ def median(g: Builder, input: ir.Value) -> ir.Value:
 @emit("median_with_indices")
 def median_with_indices(g: Builder, input: ir.Value) -> dict[str, ir.Value]:
     """The lower median along the last axis, and where it is."""
-    axis = len(input.shape) - 1
+    axis = g.rank(input) - 1
     count = g.static(g.sizes(input)[axis], "the axis of median")
     found = g.TopK(input, (count - 1) // 2 + 1, axis, largest=False)
     values, indices = (g.Squeeze(g.Slice(value, [-1], [2**31], [axis]), [axis]) for value in found)
@@ -179,12 +182,7 @@ def median_with_indices(g: Builder, input: ir.Value) -> dict[str, ir.Value]:
 @emit("multi_reduce_sum_pow_abs")
 def multi_reduce_sum_pow_abs(g: Builder, x: list, *, p: float) -> ir.Value:
     """The sum of |x| ** p over all elements of all inputs."""
-    total = None
-    for value in x:
-        powers = g.Pow(g.Abs(value), g.full(p, value))
-        part = g.reduce("ReduceSum", powers, list(range(len(value.shape))), keepdims=False)
-        total = part if total is None else g.Add(total, part)
-    return _like_result(g, total)
+    return _total(g, [(value, g.Pow(g.Abs(value), g.full(p, value))) for value in x])
 
 
 @emit("multi_reduce_max_abs", "local_multi_reduce_max_abs")
@@ -202,8 +200,6 @@ def multi_reduce_min_abs(g: Builder, x: list) -> ir.Value:
 def _extreme(g, x, operator, choose):  # type: ignore[no-untyped-def]
     best = None
     for value in x:
-        part = g.reduce(operator, g.Abs(value), list(range(len(value.shape))), keepdims=False)
+        part = g.reduce(operator, g.Abs(value), list(range(g.rank(value))), keepdims=False)
         best = part if best is None else choose(best, part)
     return _like_result(g, best)
-
-

@@ -67,7 +67,7 @@ def lstm(
     reverse: bool,
 ) -> dict[str, ir.Value]:
     """The whole LSTM that raising found: x (T, N, I) → y (T, N, H) and the last step's values (N, H)."""
-    size = int(weight_hh.shape[1])
+    size = g.static(g.sizes(weight_hh)[1], "the hidden size")
     biases = [_onnx_order(g, bias, size) for bias in (bias_ih, bias_hh) if bias is not None]
     y, hy, cy = g.LSTM(
         x,

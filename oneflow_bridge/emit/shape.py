@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -30,13 +31,13 @@ def reshape_like(g: Builder, in_: ir.Value, like: ir.Value) -> ir.Value:
 @emit("expand_dims")
 def expand_dims(g: Builder, in_: ir.Value, *, axis: int) -> ir.Value:
     """With one more axis of size 1."""
-    return g.Unsqueeze(in_, [axis % (len(in_.shape) + 1)])
+    return g.Unsqueeze(in_, [axis % (g.rank(in_) + 1)])
 
 
 @emit("squeeze")
 def squeeze(g: Builder, in_: ir.Value, *, axes: Sequence[int]) -> ir.Value:
     """Without axes of size 1."""
-    return g.Squeeze(in_, [a % len(in_.shape) for a in axes]) if len(axes) else in_
+    return g.Squeeze(in_, [a % g.rank(in_) for a in axes]) if len(axes) else in_
 
 
 @emit("expand", ignore="expand_shape")
@@ -48,9 +49,9 @@ def expand(g: Builder, in_: ir.Value) -> ir.Value:
 @emit("broadcast_like")
 def broadcast_like(g: Builder, x: ir.Value, like: ir.Value, *, broadcast_axes: Sequence[int]) -> ir.Value:
     """Repeated to the shape of another tensor; the named axes of that shape may be missing in x."""
-    rank = len(g.result().shape)
+    rank = g.rank(g.result())
     missing = [a % rank for a in broadcast_axes]
-    if len(x.shape) + len(missing) == rank and missing:
+    if g.rank(x) + len(missing) == rank and missing:
         x = g.Unsqueeze(x, sorted(missing))
     return g.append("Expand", x, g.shape(g.sizes(g.result()), like))
 
@@ -58,13 +59,13 @@ def broadcast_like(g: Builder, x: ir.Value, like: ir.Value, *, broadcast_axes: S
 @emit("concat", ignore="max_dim_size")
 def concat(g: Builder, in_: list, *, axis: int) -> ir.Value:
     """Put together along an axis."""
-    return in_[0] if len(in_) == 1 else g.Concat(*in_, axis=axis % len(in_[0].shape))
+    return in_[0] if len(in_) == 1 else g.Concat(*in_, axis=axis % g.rank(in_[0]))
 
 
 @emit("stack", ignore="max_dim_size")
 def stack(g: Builder, in_: list, *, axis: int) -> ir.Value:
     """Put together along a new axis."""
-    axis %= len(in_[0].shape) + 1
+    axis %= g.rank(in_[0]) + 1
     parts = [g.Unsqueeze(value, [axis]) for value in in_]
     return parts[0] if len(parts) == 1 else g.Concat(*parts, axis=axis)
 
@@ -72,14 +73,14 @@ def stack(g: Builder, in_: list, *, axis: int) -> ir.Value:
 @emit("split_like")
 def split_like(g: Builder, in_: ir.Value, like: list, *, axis: int) -> dict[str, list[ir.Value]]:
     """Cut along an axis into parts of the sizes of other tensors."""
-    sizes = [g.static(g.sizes(value)[axis], "the size of a part") for value in g.node.outputs]
+    sizes = [g.static(g.sizes(value)[axis], "the size of a part") for value in g.job_outputs()]
     return {"out": list(g.Split(in_, sizes, axis))}
 
 
 @emit("narrow")
 def narrow(g: Builder, in_: ir.Value, *, dim: int, start: int | str, length: int | str) -> ir.Value:
     """`length` slices along an axis."""
-    axis = dim % len(in_.shape)
+    axis = dim % g.rank(in_)
     if length == g.sizes(in_)[axis]:
         return in_
     start = g.static(start, "where a slice starts")
@@ -127,9 +128,9 @@ def slice_update(
 def _put(g: Builder, ref: ir.Value, value: ir.Value, bounds: list) -> ir.Value:
     """Replaces along the first axis of `bounds`; along the others, inside the part that is replaced."""
     (axis, start, stop, step), *rest = bounds
-    size = g.sizes(ref)[axis] if ref.shape is not None else None
+    size = g.sizes(ref)[axis]
     if rest:
-        inner = g.Slice(ref, *_written(g, ref, start, stop), [axis], [step])
+        inner = g.Slice(ref, *_written(g, ref, start, stop), axes=[axis], steps=[step])
         inner.shape = ir.Shape([*g.sizes(ref)[:axis], g.sizes(value)[axis], *g.sizes(ref)[axis + 1 :]])
         value = _put(g, inner, value, rest)
     if step != 1:
@@ -140,22 +141,23 @@ def _put(g: Builder, ref: ir.Value, value: ir.Value, bounds: list) -> ir.Value:
         return g.Gather(g.Concat(ref, value, axis=axis), order, axis=axis)
     parts = [value]
     if start != 0:
-        parts.insert(0, g.Slice(ref, *_written(g, ref, 0, start), [axis]))
+        parts.insert(0, g.Slice(ref, *_written(g, ref, 0, start), axes=[axis]))
     if stop not in (INT64_MAX, size):
-        parts.append(g.Slice(ref, *_written(g, ref, stop, INT64_MAX), [axis]))
+        parts.append(g.Slice(ref, *_written(g, ref, stop, INT64_MAX), axes=[axis]))
     return parts[0] if len(parts) == 1 else g.Concat(*parts, axis=axis)
 
 
-def _written(g: Builder, ref: ir.Value, *bounds: int | str) -> list:
-    if any(isinstance(b, str) for b in bounds):
-        return [g.shape([b], ref) for b in bounds]
-    return [[b] for b in bounds]
+def _written(g: Builder, ref: ir.Value, begin: int | str, end: int | str) -> tuple[Any, Any]:
+    """Bounds of a Slice: lists where they are known, else tensors."""
+    if isinstance(begin, str) or isinstance(end, str):
+        return g.shape([begin], ref), g.shape([end], ref)
+    return [begin], [end]
 
 
 @emit("flip")
 def flip(g: Builder, x: ir.Value, *, dims: Sequence[int]) -> ir.Value:
     """Reversed along axes."""
-    axes = [d % len(x.shape) for d in dims]
+    axes = [d % g.rank(x) for d in dims]
     if not axes:
         return x
     if g.opset >= 10:
@@ -176,10 +178,10 @@ def roll(g: Builder, in_: ir.Value, *, shifts: Sequence[int], dims: Sequence[int
         rolled = _rolled(g, flat, shifts[0], 0, None)
         return g.append("Reshape", rolled, g.shape(g.sizes(x), x))
     for shift, dim in zip(shifts, dims, strict=True):
-        axis = dim % len(x.shape)
+        axis = dim % g.rank(x)
         size = g.sizes(g.result())[axis]
         x = _rolled(g, x, shift, axis, size if isinstance(size, int) else None)
-        x.shape = g.result().shape.copy()
+        x.shape = ir.Shape(g.sizes(g.result()))
     return x
 
 
@@ -205,23 +207,23 @@ def pad(
     return g.Pad(x, [*padding_before, *padding_after], value=value)
 
 
-def _border(x: ir.Value, padding: Sequence[int]) -> list[int]:
+def _border(g: Builder, x: ir.Value, padding: Sequence[int]) -> list[int]:
     """(left, right, top, bottom ...) as all begins, then all ends."""
     pairs = [(padding[i], padding[i + 1]) for i in range(0, len(padding), 2)][::-1]
-    free = [0] * (len(x.shape) - len(pairs))
+    free = [0] * (g.rank(x) - len(pairs))
     return [*free, *(begin for begin, _ in pairs), *free, *(end for _, end in pairs)]
 
 
 @emit("reflection_pad1d", "reflection_pad2d")
 def reflection_pad(g: Builder, x: ir.Value, *, padding: Sequence[int]) -> ir.Value:
     """With a border that mirrors the inside, without the edge itself."""
-    return g.Pad(x, _border(x, padding), mode="reflect")
+    return g.Pad(x, _border(g, x, padding), mode="reflect")
 
 
 @emit("replication_pad1d", "replication_pad2d")
 def replication_pad(g: Builder, x: ir.Value, *, padding: Sequence[int]) -> ir.Value:
     """With a border that repeats the edge."""
-    return g.Pad(x, _border(x, padding), mode="edge")
+    return g.Pad(x, _border(g, x, padding), mode="edge")
 
 
 @emit("tril")
@@ -277,7 +279,7 @@ def fused_scale_tril(
 @emit("diag")
 def diag(g: Builder, in_: ir.Value, *, diagonal: int) -> ir.Value:
     """A vector as a diagonal of a square matrix, or a diagonal of a matrix as a vector."""
-    if len(in_.shape) == 2:
+    if g.rank(in_) == 2:
         return diagonal_of(g, in_, offset=diagonal)
     size = g.static(g.sizes(g.result())[0], "the size of diag")
     mask = np.eye(size, k=diagonal, dtype=bool)
@@ -320,7 +322,9 @@ def repeat_interleave(g: Builder, in_: ir.Value, cumsum: ir.Value, *, repeat_num
     """Each index as often as asked: output i is the number of running totals that are <= i."""
     places = g.const(np.arange(repeat_num), cumsum.dtype)
     reached = g.LessOrEqual(g.Unsqueeze(cumsum, [0]), g.Unsqueeze(places, [1]))
-    return g.Cast(g.reduce("ReduceSum", g.Cast(reached, to=ir.DataType.INT64), [1], keepdims=False), to=g.result().dtype)
+    return g.Cast(
+        g.reduce("ReduceSum", g.Cast(reached, to=ir.DataType.INT64), [1], keepdims=False), to=g.result().dtype
+    )
 
 
 @emit("one_hot")
@@ -337,9 +341,7 @@ def one_hot(
 ) -> ir.Value:
     """One number at the index, another elsewhere, along a new last axis."""
     kind = DTYPES[dtype]
-    on, off = (
-        (floating_on_value, floating_off_value) if kind in FLOATS else (integer_on_value, integer_off_value)
-    )
+    on, off = (floating_on_value, floating_off_value) if kind in FLOATS else (integer_on_value, integer_off_value)
     values = g.const(np.array([off, on]), kind)
     return g.OneHot(g.Cast(indices, to=ir.DataType.INT64), g.const(depth, ir.DataType.INT64), values, axis=-1)
 
@@ -369,8 +371,8 @@ def empty(g: Builder, *, dtype: str, shape: Sequence) -> ir.Value:
 @emit("eye")
 def eye(g: Builder, *, rows: int | str, cols: int | str, dtype: str) -> ir.Value:
     """Ones on the main diagonal."""
-    extents = [g.static(size, "the size of eye") for size in (rows, cols)]
-    return g.const(np.eye(*extents), DTYPES[dtype])
+    height, width = (g.static(size, "the size of eye") for size in (rows, cols))
+    return g.const(np.eye(height, width), DTYPES[dtype])
 
 
 @emit("arange")
@@ -391,7 +393,9 @@ def arange(
         zero, one = (g.const(number, ir.DataType.INT64) for number in (integer_start, integer_delta))
         return g.Cast(g.Range(zero, g.Squeeze(g.size(integer_limit), [0]), one), to=kind)
     count = g.static(g.sizes(g.result())[0], "the length of arange")
-    start, step = (float_start, float_delta) if kind in FLOATS else (integer_start, integer_delta)
+    if kind in FLOATS:
+        return g.const(float_start + np.arange(count) * float_delta, kind)
+    start, step = (g.static(number, "arange") for number in (integer_start, integer_delta))
     return g.const(start + np.arange(count) * step, kind)
 
 
@@ -408,9 +412,7 @@ def zero_like(g: Builder, like: ir.Value) -> ir.Value:
 
 
 @emit("fill_")
-def fill(
-    g: Builder, in_: ir.Value, *, floating_value: float, integral_value: int, is_floating_value: bool
-) -> ir.Value:
+def fill(g: Builder, in_: ir.Value, *, floating_value: float, integral_value: int, is_floating_value: bool) -> ir.Value:
     """One number in the shape of another tensor."""
     number = floating_value if is_floating_value else integral_value
     return g.append("Expand", g.full(number, in_), g.shape(g.sizes(g.result()), in_))

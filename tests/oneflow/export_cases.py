@@ -82,7 +82,7 @@ class Case:
 
 
 _UNARY = {
-    "T.{}(m)": "abs atan ceil cos cosh erf erfc exp expm1 floor log1p sigmoid sign sin sinh square tan tanh asinh trunc",
+    "T.{}(m)": "abs atan ceil cos cosh erf erfc exp expm1 floor log1p sigmoid sign sin sinh square tan tanh trunc",
     "T.{}(p)": "acos asin atanh erfinv log log2 log10 rsqrt sqrt lgamma",
     "T.{}(q)": "acosh reciprocal lgamma",
     "T.{}(half)": "round floor ceil trunc sign abs expm1 log1p",
@@ -93,6 +93,7 @@ _UNARY = {
 
 CASES = [
     *(Case(op, call.format(op)) for call, ops in _UNARY.items() for op in ops.split()),
+    Case("asinh", "T.asinh(m)"),
     Case("rint", "T._C.rint(half)"),
     Case("negative", "T.neg(m)"),
     Case("reciprocal_no_nan", "T._C.reciprocal_no_nan(T.relu(m))"),
@@ -120,7 +121,12 @@ CASES = [
     Case("fused_bias_add_gelu", "T._C.fused_bias_add_gelu(m, w, axis=1)", "", "F.gelu(m + w)"),
     Case("fused_bias_add_gelu", "T._C.fused_bias_add_gelu(x4, w, axis=1)", "", "F.gelu(x4 + w.reshape(4, 1, 1))"),
     Case("fused_fast_gelu_mul", "T._C.fused_fast_gelu_mul(m, n)", "", "T._C.fast_gelu(m) * n"),
-    Case("fused_glu", "T._C.fused_glu(m, mod, mod[:, 0], activation='sigmoid')", "T.ones(6, 4) * .3", "(T.matmul(m, mod[:3].t()) + .3) * T.sigmoid(T.matmul(m, mod[3:].t()) + .3)"),
+    Case(
+        "fused_glu",
+        "T._C.fused_glu(m, mod, mod[:, 0], activation='sigmoid')",
+        "T.ones(6, 4) * .3",
+        "(T.matmul(m, mod[:3].t()) + .3) * T.sigmoid(T.matmul(m, mod[3:].t()) + .3)",
+    ),
     # arithmetic
     Case("broadcast_add", "s + m"),
     Case("broadcast_sub", "m - w"),
@@ -151,7 +157,10 @@ CASES = [
     *(Case(op, f"m {sign} n") for op, sign in (("broadcast_greater_equal", ">="), ("broadcast_less_equal", "<="))),
     *(Case(op, f"i {sign} k") for op, sign in (("broadcast_equal", "=="), ("broadcast_not_equal", "!="))),
     *(Case(op, f"m {sign} m") for op, sign in (("broadcast_equal", "=="), ("broadcast_not_equal", "!="))),
-    *(Case(op, f"b {sign} c") for op, sign in (("broadcast_logical_and", "&"), ("broadcast_logical_or", "|"), ("broadcast_logical_xor", "^"))),
+    *(
+        Case(op, f"b {sign} c")
+        for op, sign in (("broadcast_logical_and", "&"), ("broadcast_logical_or", "|"), ("broadcast_logical_xor", "^"))
+    ),
     Case("broadcast_logical_and", "T.logical_and(i, k)"),
     Case("square", "i * i * 1.0 * m.square()"),
     *(Case("scalar_add", f"{e}") for e in ("m + 1", "m - 2.5", "i + 3", "i + 2.5", "1 - m", "i32 + 1", "u8 + 1")),
@@ -164,7 +173,14 @@ CASES = [
     Case("scalar_fmod", "T.fmod(m, -0.3)"),
     *(
         Case(f"scalar_logical_{op}", f"{of} {sign} {to}")
-        for op, sign in (("equal", "=="), ("not_equal", "!="), ("greater", ">"), ("less", "<"), ("greater_equal", ">="), ("less_equal", "<="))
+        for op, sign in (
+            ("equal", "=="),
+            ("not_equal", "!="),
+            ("greater", ">"),
+            ("less", "<"),
+            ("greater_equal", ">="),
+            ("less_equal", "<="),
+        )
         for of, to in (("m", "0.5"), ("i", "2"), ("i", "2.5"))
     ),
     Case("scalar_logical_and", "T.logical_and(m, 1)"),
@@ -183,7 +199,19 @@ CASES = [
     Case("masked_fill", "m.masked_fill(b, 7)"),
     Case("masked_fill", "i.masked_fill(b, 7)"),
     Case("masked_fill", "F.softmax(m.masked_fill(b, float('-inf')) + 0, 1).masked_fill(b, 0.)"),
-    *(Case("cast", f"{e}") for e in ("m.int()", "m.long()", "i.float()", "b.float()", "m.bool()", "m.double()", "u8.float()", "m.to(T.int8)")),
+    *(
+        Case("cast", f"{e}")
+        for e in (
+            "m.int()",
+            "m.long()",
+            "i.float()",
+            "b.float()",
+            "m.bool()",
+            "m.double()",
+            "u8.float()",
+            "m.to(T.int8)",
+        )
+    ),
     Case("cast", "(m * 9).to(T.uint8).int()"),
     Case("fused_weighted_sum", "T._C.fused_weighted_sum([m, n], [0.3, 0.7])", "", "m * 0.3 + n * 0.7"),
     Case("bias_add", "T._C.bias_add(x4, w, axis=1)"),
@@ -203,15 +231,27 @@ CASES = [
     Case("unfold_tensor", "x.unfold(2, 3, 2)"),
     Case("unfold_tensor", "m.unfold(1, 2, 1)"),
     *(Case("upsample_nearest_1d", f"F.interpolate(x1, {a}, mode='nearest')") for a in ("size=7", "scale_factor=2")),
-    *(Case("upsample_nearest_2d", f"F.interpolate(x, {a}, mode='nearest')") for a in ("size=(13, 5)", "scale_factor=2", "scale_factor=1.7")),
-    *(Case("upsample_nearest_3d", f"F.interpolate(x3, {a}, mode='nearest')") for a in ("size=(7, 7, 7)", "scale_factor=2")),
-    *(Case("upsample_linear_1d", f"F.interpolate(x1, {a}, mode='linear')") for a in ("size=7", "scale_factor=2", "size=5, align_corners=True")),
+    *(
+        Case("upsample_nearest_2d", f"F.interpolate(x, {a}, mode='nearest')")
+        for a in ("size=(13, 5)", "scale_factor=2", "scale_factor=1.7")
+    ),
+    *(
+        Case("upsample_nearest_3d", f"F.interpolate(x3, {a}, mode='nearest')")
+        for a in ("size=(7, 7, 7)", "scale_factor=2")
+    ),
+    *(
+        Case("upsample_linear_1d", f"F.interpolate(x1, {a}, mode='linear')")
+        for a in ("size=7", "scale_factor=2", "size=5, align_corners=True")
+    ),
     *(
         Case(f"upsample_bi{kind}_2d", f"F.interpolate(x, {a}, mode='bi{kind}')")
         for kind in ("linear", "cubic")
         for a in ("size=(13, 5)", "scale_factor=2", "size=(13, 5), align_corners=True", "scale_factor=1.7")
     ),
-    *(Case("upsample_trilinear_3d", f"F.interpolate(x3, {a}, mode='trilinear')") for a in ("size=(7, 7, 7)", "scale_factor=2")),
+    *(
+        Case("upsample_trilinear_3d", f"F.interpolate(x3, {a}, mode='trilinear')")
+        for a in ("size=(7, 7, 7)", "scale_factor=2")
+    ),
     Case("affine_grid", "F.affine_grid(theta, (2, 3, 4, 5), align_corners=False)"),
     Case("affine_grid", "F.affine_grid(theta, (2, 3, 4, 5), align_corners=True)"),
     *(
@@ -233,7 +273,13 @@ CASES = [
             *("3, 2, 1, ceil_mode=True, count_include_pad=False", "3, 2, 1, divisor_override=5"),
         )
     ),
-    *(Case(f"adaptive_{k}_pool{n}d", f"F.adaptive_{k}_pool{n}d({x}, {o})") for k in ("avg", "max") for n, x in ((1, "x1"), (2, "x"), (3, "x3")) for o in (1, 2, 3, 4) if not (n == 3 and o == 4)),
+    *(
+        Case(f"adaptive_{k}_pool{n}d", f"F.adaptive_{k}_pool{n}d({x}, {o})")
+        for k in ("avg", "max")
+        for n, x in ((1, "x1"), (2, "x"), (3, "x3"))
+        for o in (1, 2, 3, 4)
+        if not (n == 3 and o == 4)
+    ),
     Case("adaptive_avg_pool2d", "F.adaptive_avg_pool2d(x, (3, 5))"),
     Case("max_unpool_2d", "F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)"),
     Case("max_unpool_1d", "F.max_unpool1d(*F.max_pool1d(x1, 2, return_indices=True), 2)"),
@@ -246,9 +292,24 @@ CASES = [
     Case("var", "mod(m)", "nn.LayerNorm(4)"),
     Case("var", "mod(x4)", "nn.GroupNorm(2, 4)"),
     Case("var", "mod(x)", "nn.InstanceNorm2d(3, affine=True)"),
-    Case("layer_norm", "T._C.layer_norm_affine(m, mod, mod + 1, 1, 1, 1e-5)", "T.ones(4) * .7", "(m - m.mean(1, True)) / (m.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt() * mod + mod + 1"),
-    Case("layer_norm", "T._C.layer_norm(m, begin_norm_axis=1, begin_params_axis=1, epsilon=1e-5)", "", "(m - m.mean(1, True)) / (m.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()"),
-    Case("group_norm", "T._C.group_norm(x4, mod, mod + 1, True, 2, 1e-5)", "T.ones(4) * .7", "F_group_norm(x4, 2) * .7 + 1.7"),
+    Case(
+        "layer_norm",
+        "T._C.layer_norm_affine(m, mod, mod + 1, 1, 1, 1e-5)",
+        "T.ones(4) * .7",
+        "(m - m.mean(1, True)) / (m.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt() * mod + mod + 1",
+    ),
+    Case(
+        "layer_norm",
+        "T._C.layer_norm(m, begin_norm_axis=1, begin_params_axis=1, epsilon=1e-5)",
+        "",
+        "(m - m.mean(1, True)) / (m.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()",
+    ),
+    Case(
+        "group_norm",
+        "T._C.group_norm(x4, mod, mod + 1, True, 2, 1e-5)",
+        "T.ones(4) * .7",
+        "F_group_norm(x4, 2) * .7 + 1.7",
+    ),
     Case("rms_norm", "mod(m)", "nn.RMSNorm(4)", "m / (m.square().mean(1, True) + 1e-5).sqrt()"),
     Case("l2_normalize", "F.normalize(m, dim=1)"),
     # shape
@@ -301,7 +362,10 @@ CASES = [
     Case("constant", "T.full((3, 4), 5) + i"),
     # reductions
     *(Case(f"reduce_{op}", f"x.{op}({a})") for op in ("sum", "max", "min") for a in ("", "1" if op == "sum" else "")),
-    *(Case("reduce_sum", e) for e in ("x.sum((1, 3), keepdim=True)", "x.mean((2, 3))", "i.sum(0)", "b.sum()", "m.mean()")),
+    *(
+        Case("reduce_sum", e)
+        for e in ("x.sum((1, 3), keepdim=True)", "x.mean((2, 3))", "i.sum(0)", "b.sum()", "m.mean()")
+    ),
     *(Case(f"reduce_{op}", f"x.{op}(1, keepdim=True)[0]") for op in ("max", "min")),
     Case("reduce_max", "i.max()"),
     Case("reduce_prod", "m.prod()"),
@@ -334,7 +398,12 @@ CASES = [
     Case("dim_scatter_mul", "T.scatter(m, 1, gi, n, reduce='multiply')"),
     Case("dim_scatter_update_scalar", "T.scatter(m, 1, gi, 2.5)"),
     Case("dim_scatter_add_scalar", "T.scatter(m, 1, gi, 2.5, reduce='add')"),
-    Case("dim_scatter_mul_scalar", "T.scatter(m, 1, gi, 2.5, reduce='multiply')", "", "T.scatter(m, 1, gi, T.ones(3, 2) * 2.5, reduce='multiply')"),
+    Case(
+        "dim_scatter_mul_scalar",
+        "T.scatter(m, 1, gi, 2.5, reduce='multiply')",
+        "",
+        "T.scatter(m, 1, gi, T.ones(3, 2) * 2.5, reduce='multiply')",
+    ),
     Case("scatter_nd", "T.scatter_nd(ids.unsqueeze(1), n, (4, 4))"),
     Case("index_add", "T.index_add(m, 0, ids, n)"),
     Case("index_add", "T.index_add(m, 1, idx, n[:, :3], alpha=2.0)"),
@@ -366,24 +435,43 @@ CASES = [
     Case("linalg_cross", "T.cross(m[:, :3], n[:, :3])"),
     Case("inv", "T.linalg.inv(sq + mod)", "T.eye(4) * 3"),
     Case("inv", "T.linalg.inv(mod + sq * .001)", "T.tensor([[0., 2, 0, 0], [1, 0, 0, 0], [0, 0, 0, 3], [0, 0, 1, 0]])"),
-    Case("fused_matmul_bias", "T._C.fused_matmul_bias(m, mod, mod[:, 0])", "T.ones(6, 4) * .3", "T.matmul(m, mod.t()) + mod[:, 0]"),
-    Case("fused_scale_mask_softmax", "T._C.fused_scale_mask_softmax(att, att > 0, fill_value=-1e4, scale=2.0)", "", "F.softmax((att * 2).masked_fill(att <= 0, -1e4), -1)"),
+    Case(
+        "fused_scale_mask_softmax",
+        "T._C.fused_scale_mask_softmax(att, att > 0, fill_value=-1e4, scale=2.0)",
+        "",
+        "F.softmax((att * 2).masked_fill(att <= 0, -1e4), -1)",
+    ),
     Case(
         "fused_tril_scale_softmax_mask_scale",
-        "T._C.fused_scale_tril_softmax_mask_scale(att, p=0.0, diagonal=0, tril_scale_value=0.5, tril_fill_value=-1e4)[0]",
+        "T._C.fused_scale_tril_softmax_mask_scale(att, p=0, diagonal=0, tril_scale_value=.5, tril_fill_value=-1e4)[0]",
         "",
         "F.softmax((att * .5).masked_fill(T.tril(T.ones(5, 4)) == 0, -1e4), -1)",
     ),
-    Case("fused_self_attention_query_mul_key_and_value", "T._C.fused_self_attention(hidden, 4, 0.5)", "", "self_attention(hidden, 4, .5)"),
+    Case(
+        "fused_self_attention_query_mul_key_and_value",
+        "T._C.fused_self_attention(hidden, 4, 0.5)",
+        "",
+        "self_attention(hidden, 4, .5)",
+    ),
     Case("batch_matmul", "T.einsum('bij,bjk->bik', B, C)"),
     # quantisation
     *(
         Case("min_max_observer", "mod(m)", f"nn.MinMaxObserver({a})")
-        for a in ("", "quantization_scheme='affine'", "per_layer_quantization=False", "quantization_formula='cambricon'")
+        for a in (
+            "",
+            "quantization_scheme='affine'",
+            "per_layer_quantization=False",
+            "quantization_formula='cambricon'",
+        )
     ),
     *(
         Case("fake_quantization", "mod(m, s.abs() * .02, s * 0 + 3)", f"nn.FakeQuantization({a})")
-        for a in ("", "quantization_scheme='affine'", "quantization_bit=4", "quantization_bit=4, quantization_scheme='affine'")
+        for a in (
+            "",
+            "quantization_scheme='affine'",
+            "quantization_bit=4",
+            "quantization_bit=4, quantization_scheme='affine'",
+        )
     ),
     Case("fake_quantization", "mod(m, p[:, 0] * .02, p[:, 0] * 0)", "nn.FakeQuantization()"),
     *(
@@ -394,15 +482,31 @@ CASES = [
     # detection
     Case("roi_align", "T.roi_align(x, rois, 1.0, 2, 2, 2, True)", "", "None"),
     *(
-        Case(f"fused_get_{name}", f"T._C.fused_get_{name}({arguments})")
-        for name, arguments in (
-            ("boundding_boxes_coord", "m, n, p, q, n, m, q, p"),
-            ("intersection_area", "m, m + q, n, n + q, m, m + p, n, n + p"),
-            ("iou", "p, q, q, p, p * .1, 1e-8"),
-            ("convex_diagonal_squared", "m, m + q, n, n + q, m, m + p, n, n + p, 1e-8"),
-            ("center_dist", "m, m + q, n, n + q, m, m + p, n, n + p"),
-            ("ciou_diagonal_angle", "p, q, q, p, 1e-8"),
-            ("ciou_result", "p, q, q, p, 1e-8"),
+        Case(f"fused_get_{name}", f"T._C.fused_get_{name}({arguments})", "", formula)
+        for name, arguments, formula in (
+            (
+                "boundding_boxes_coord",
+                "m, n, p, q, n, m, q, p",
+                "[c + e * h for c, e in ((m, p), (n, q), (n, q), (m, p)) for h in (-.5, .5)]",
+            ),
+            (
+                "intersection_area",
+                "m, m + q, n, n + q, m, m + p, n, n + p",
+                "F.relu((q - (m - n).abs())) * F.relu((p - (m - n).abs()))",
+            ),
+            ("iou", "p, q, q, p, p * .1, 1e-8", "p * .1 / (2 * p * q - p * .1 + 1e-8)"),
+            (
+                "convex_diagonal_squared",
+                "m, m + q, n, n + q, m, m + p, n, n + p, 1e-8",
+                "((m - n).abs() + q) ** 2 + ((m - n).abs() + p) ** 2 + 1e-8",
+            ),
+            ("center_dist", "m, m + q, n, n + q, m, m + p, n, n + p", "2 * (m - n) ** 2"),
+            (
+                "ciou_diagonal_angle",
+                "p, q, q, p, 1e-8",
+                "(2 / 3.141592653589793 * (T.atan2(q, p + 1e-8) - T.atan2(p, q + 1e-8))) ** 2",
+            ),
+            ("ciou_result", "p, q, q, p, 1e-8", "[q - q / p - p * p / (p - q + 1), p / (p - q + 1)]"),
         )
     ),
     Case("broadcast_isclose_neq_nan", "T.isclose(m, m + mod)", "T.tensor([0., 1e-9, 1e-7, 1e-3])"),

@@ -33,7 +33,7 @@ def _group_norm(x: Any, groups: int) -> Any:
 
 
 def _self_attention(hidden: Any, head: int, alpha: float) -> Any:
-    steps, batch, width = hidden.shape
+    steps, batch, _ = hidden.shape
     q, k, v = (hidden.reshape(steps, batch, -1, 3, head)[:, :, :, j].permute(1, 2, 0, 3) for j in range(3))
     return flow.matmul(q, k.transpose(2, 3)) * alpha, v
 

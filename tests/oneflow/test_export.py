@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import pytest
 
-from onnx2nn.errors import InputError, ModelFileError, UnsupportedModelError, VerificationError
 from oneflow_bridge import check, write
 from oneflow_bridge.cli import oneflow2onnx
 from oneflow_bridge.exporter import export
 from oneflow_bridge.runtime import import_oneflow
+from onnx2nn.errors import InputError, ModelFileError, UnsupportedModelError, VerificationError
 
 flow = import_oneflow()
 nn = flow.nn
@@ -50,7 +50,12 @@ RAISED = [
     (Lambda(lambda x: x * 0.5 * (1 + flow.erf(x / 2**0.5))), (2, 3), 20, {"Gelu": 1}),
     (Lambda(lambda x: x * (1 + flow.erf(x * 0.5**0.5)) / 2), (2, 3), 20, {"Gelu": 1}),
     (Lambda(lambda x: 0.5 * x * (1 + flow.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))), (2, 3), 20, {"Gelu": 1}),
-    (Lambda(lambda x: (x - x.mean(-1, True)) / (x.var(-1, False, True) + 1e-6).sqrt()), (2, 3, 4), 17, {"LayerNormalization": 1}),
+    (
+        Lambda(lambda x: (x - x.mean(-1, True)) / (x.var(-1, False, True) + 1e-6).sqrt()),
+        (2, 3, 4),
+        17,
+        {"LayerNormalization": 1},
+    ),
     (nn.GELU(), (2, 3), 20, {"Gelu": 1}),
     (nn.SiLU(), (2, 3), 17, {"Sigmoid": 1, "Mul": 1}),
     (nn.Linear(4, 6), (2, 4), 17, {"Gemm": 1}),
@@ -121,7 +126,13 @@ class Attention(nn.Module):
 
 
 DYNAMIC = [
-    (nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)), (1, 3, 9, 9), {"input": {0: "n", 2: "h", 3: "w"}}),
+    (
+        nn.Sequential(
+            nn.Conv2d(3, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
+        ),
+        (1, 3, 9, 9),
+        {"input": {0: "n", 2: "h", 3: "w"}},
+    ),
     (Attention(), (2, 5, 8), {0: {0: "batch"}}),
     (Attention(), (2, 5, 8), {0: {0: "batch", 1: "length"}}),
     (nn.LSTM(3, 4, batch_first=True), (2, 5, 3), True),

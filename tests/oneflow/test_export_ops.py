@@ -1,4 +1,4 @@
-"""Every op of `export_cases`, at every opset: the file must give OneFlow's numbers, or the export must say what it needs."""
+"""Every op of `export_cases`, at every opset: the file gives OneFlow's numbers, or the export says what it needs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from pathlib import Path
 import onnx
 import pytest
 
-from onnx2nn.errors import UnsupportedModelError
 from oneflow_bridge import check
 from oneflow_bridge.emit import HANDLERS, ROWS
 from oneflow_bridge.exporter import OLDEST_OPSET, to_onnx
 from oneflow_bridge.trace import CompiledJob, compile_job, leaves
 from oneflow_bridge.write import write_model
+from onnx2nn.errors import UnsupportedModelError
 from tests.oneflow.export_cases import CASES, Case
 from tests.oneflow.harness import module_of
 
 OPSETS = range(OLDEST_OPSET, onnx.defs.onnx_opset_version() + 1)
+
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_case(case: Case, tmp_path: Path) -> None:

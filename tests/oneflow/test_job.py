@@ -11,13 +11,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnx2nn.errors import InputError, ModelFileError
 from oneflow_bridge import check
 from oneflow_bridge.exporter import to_onnx
 from oneflow_bridge.job import DIMENSIONS, OPERANDS, RESULTS, read_job
 from oneflow_bridge.runtime import import_oneflow
 from oneflow_bridge.trace import CompiledJob, compile_job
 from oneflow_bridge.write import write_model
+from onnx2nn.errors import InputError, ModelFileError
 
 flow = import_oneflow()
 nn = flow.nn
@@ -52,7 +52,14 @@ def image() -> Any:
 
 def test_weights_keep_their_names(net: Any, image: Any) -> None:
     graph = compile_job(net, image).graph().graph
-    assert {"conv.weight", "conv.bias", "first.weight", "first.bias", "second.bias", "offset"} <= graph.initializers.keys()
+    assert {
+        "conv.weight",
+        "conv.bias",
+        "first.weight",
+        "first.bias",
+        "second.bias",
+        "offset",
+    } <= graph.initializers.keys()
     assert "second.weight" not in graph.initializers, "a tied weight stands once, under its first name"
     np.testing.assert_array_equal(graph.initializers["conv.weight"].const_value.numpy(), net.conv.weight.numpy())
 
@@ -117,7 +124,12 @@ def test_missing_weight_is_named(net: Any, image: Any) -> None:
 
 def test_dynamic_sizes_get_names(net: Any, image: Any) -> None:
     model = compile_job(net, image, dynamic={"image": {0: "batch", 2: "height"}}).graph()
-    assert [str(d.value) if not isinstance(d, int) else d for d in model.graph.inputs[0].shape] == ["batch", 3, "height", 6]
+    assert [str(d.value) if not isinstance(d, int) else d for d in model.graph.inputs[0].shape] == [
+        "batch",
+        3,
+        "height",
+        6,
+    ]
     assert model.meta[DIMENSIONS].symbols == {"batch": (2, 3, 2), "height": (6, 6, 7)}
 
 
@@ -150,7 +162,7 @@ def test_free_tensors_are_found_by_a_compile(tmp_path: Path) -> None:
     module, x = Closure().eval(), flow.randn(3, 4)
     for _ in range(2):
         write_model(to_onnx(compile_job(module, x)), tmp_path / "m.onnx")
-        names, values = check.run_file(tmp_path / "m.onnx", {"x": x.numpy()})
+        _, values = check.run_file(tmp_path / "m.onnx", {"x": x.numpy()})
         np.testing.assert_array_equal(values[0], module(x).numpy())
 
 
@@ -203,7 +215,13 @@ def test_boxing_ops_mean_what_one_device_sees(kind: str, expected: Any, tmp_path
 
 
 def test_torch_is_not_imported(tmp_path: Path) -> None:
-    code = "import sys, oneflow_bridge.exporter as e, oneflow as f; e.export(f.nn.Linear(2, 3).eval(), f.randn(1, 2)); print('torch' in sys.modules)"
-    code = "from oneflow_bridge.runtime import import_oneflow; import_oneflow(); " + code
+    code = """
+import sys
+from oneflow_bridge.exporter import export
+from oneflow_bridge.runtime import import_oneflow
+flow = import_oneflow()
+export(flow.nn.Linear(2, 3).eval(), flow.randn(1, 2))
+print('torch' in sys.modules)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
