@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,20 +17,25 @@ from onnx2nn.constants import from_border, to_border
 class OnnxModule(BackendRep):
     """An imported model that takes and gives numpy values."""
 
-    def __init__(self, model: onnx.ModelProto, module: torch.fx.GraphModule):
+    def __init__(self, model: onnx.ModelProto, module: torch.fx.GraphModule, program: Callable[..., Any] | None = None):
+        """Binds `module` to the types of `model`; `program`, made of it by a torch tool, is called in its place."""
         self.module = module
+        self._program = program or module
         self._inputs = {value.name: value.type for value in model.graph.input}
         self._outputs = [value.type for value in model.graph.output]
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Returns the outputs for `inputs`, a sequence in the graph's order or a mapping by input name."""
-        names = self.module.meta["onnx2nn"]["inputs"]
-        values = [inputs[name] for name in names] if isinstance(inputs, dict) else list(inputs)
-        converted = [to_border(value, self._inputs[name]) for name, value in zip(names, values, strict=False)]
         with torch.no_grad():
-            outputs = self.module(*converted)
+            outputs = self._program(*self.arguments(inputs))
         results = outputs if isinstance(outputs, tuple) and len(self._outputs) != 1 else (outputs,)
         return tuple(from_border(value, kind) for value, kind in zip(results, self._outputs, strict=True))
+
+    def arguments(self, inputs: Any) -> list[Any]:
+        """Returns the module's arguments for `inputs`, given as for `run`."""
+        names = self.module.meta["onnx2nn"]["inputs"]
+        values = [inputs[name] for name in names] if isinstance(inputs, dict) else list(inputs)
+        return [to_border(value, self._inputs[name]) for name, value in zip(names, values, strict=False)]
 
 
 class OnnxBackend(Backend):

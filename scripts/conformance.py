@@ -1,36 +1,36 @@
-"""Runs ONNX's conformance suite through `onnx2nn.backend` and writes the score to docs/conformance.md."""
+"""Runs ONNX's conformance suite through `onnx2nn.backend`; writes the score to docs/conformance.md."""
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
+import io
+import logging
 import multiprocessing
 import re
 import sys
 import time
 import unittest
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "conformance.md"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-
-def cases() -> dict[str, unittest.TestCase]:
-    """Returns every case of the suite by name."""
-    import onnx.backend.test
-
-    from onnx2nn import backend
-
-    suite = onnx.backend.test.BackendTest(backend, __name__)
-    found = {}
-    for group in suite.test_cases.values():
-        for name in dir(group):
-            if name.startswith("test_") and name.endswith("_cpu"):
-                found[name.removesuffix("_cpu")] = group(name)
-    return found
-
+GROUPS = {
+    "OnnxBackendNodeModelTest": "node",
+    "OnnxBackendSimpleModelTest": "simple",
+    "OnnxBackendPyTorchConvertedModelTest": "pytorch-converted",
+    "OnnxBackendPyTorchOperatorModelTest": "pytorch-operator",
+    "OnnxBackendRealModelTest": "light",
+}
+"""The suite's test groups, by the kinds that it has them in."""
 
 RANDOM = re.compile(r"test_(bernoulli|training_dropout)(?!.*zero_ratio)")
 """Cases whose outputs are random. The suite stores the draw of one generator for them, "for informational purpose: the
@@ -39,65 +39,247 @@ that they are judged on dtype, shape and distribution."""
 
 DRAWS = 400
 
+SHAPED_BY_DATA = {"Compress", "NonMaxSuppression", "NonZero", "Unique"}
+"""Operators whose output shapes depend on what is in their inputs, besides those with shapes among their inputs."""
 
-def judge_random(name: str) -> None:
-    """Runs a case of `RANDOM` often enough to judge it: each element is 0, or with probability `p` a known value.
+EXPORT_TOLERANCE = 1e-5
+"""How far an exported program may be from the eager module, relative to the output's scale."""
 
-    Raises:
-        AssertionError: dtype or shape are not those of the stored draw, an element has another value, or the share of
-            the draws in which it has that value is further than five standard deviations from `p`.
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one case.
+
+    Attributes:
+        name: the case's name in the suite.
+        kind: `node`, `expanded` (a node case whose operator is replaced by its function), `simple` ...
+        operator: what it is a case of; the model's last operator.
+        verdict: `passed`, `refused` (an error of this library), `wrong`, `failed` (any other error) or `skipped`.
+        reason: the error's text.
+        exported: `passed`, `failed`, or `not eligible`: torch.export of the module of a case that passed.
+        export_reason: why not.
     """
-    from onnx.backend.test.loader import load_model_tests
 
-    from onnx2nn import backend
-
-    test = next(test for test in load_model_tests(kind="node") if test.name == name)
-    inputs, stored = test.data_sets[0]
-    data = np.asarray(inputs[0])
-    if "dropout" in name:
-        keep = 1 - np.float64(inputs[1])
-        value, p = data / keep, np.full(data.shape, keep)
-    else:
-        # The function body compares the wrong way round, Greater(random, input), so that it gives 1 with 1 - p.
-        p = data.astype(np.float64)
-        value, p = np.ones(data.shape), 1 - p if name.endswith("_expanded") else p
-    module = backend.prepare(test.model)
-    draws: list[Any] = [module.run(inputs) for _ in range(DRAWS)]
-    for draw in [stored, *draws]:
-        assert len(draw) == len(stored)
-        for output, expected in zip(draw, stored, strict=True):
-            assert output.dtype == expected.dtype and output.shape == expected.shape, (output.dtype, output.shape)
-        kept = draw[0] != 0
-        np.testing.assert_allclose(draw[0][kept], value[kept], rtol=1e-6)
-        if len(draw) > 1:
-            np.testing.assert_array_equal(draw[1][data != 0], kept[data != 0])
-    share = np.mean([draw[0] != 0 for draw in draws], axis=0)
-    deviation = np.abs(share - p)[data != 0]
-    limit = 5 * np.sqrt(p * (1 - p) / DRAWS)[data != 0]
-    assert (deviation <= limit).all(), f"shares {share}, expected {p}"
+    name: str
+    kind: str
+    operator: str
+    verdict: str
+    reason: str = ""
+    exported: str = ""
+    export_reason: str = ""
 
 
-def outcome(name: str) -> tuple[str, str, str]:
-    """Runs one case in this process; returns its name, `passed`, `refused`, `wrong` or `failed`, and the reason."""
-    from onnx2nn.errors import Onnx2nnError
+class Recorder:
+    """`onnx2nn.backend` that remembers what it ran last, so that more can be asked of it than the suite does."""
 
-    global _CASES
-    if not _CASES:
-        _CASES = cases()
+    def __init__(self, framework: str) -> None:
+        from onnx2nn import backend
+
+        self._backend = backend
+        self.framework = framework
+        self.model: onnx.ModelProto | None = None
+        self.module: Any = None
+        self.inputs: Any = None
+
+    def prepare(self, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Recorder:
+        """Imports `model`."""
+        self.model, self.module, self.inputs = model, None, None
+        self.module = self._backend.prepare(model, device, **kwargs)
+        return self
+
+    def run(self, inputs: Any) -> Any:
+        """Runs the model imported last."""
+        self.inputs = inputs
+        return self.module.run(inputs)
+
+    def supports_device(self, device: str) -> bool:
+        """Returns whether `device` is the CPU."""
+        return bool(self._backend.supports_device(device))
+
+    def is_compatible(self, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+        """Returns True: a model that cannot be imported raises."""
+        return True
+
+
+class Suite:
+    """ONNX's cases, run one at a time in this process."""
+
+    def __init__(self) -> None:
+        import onnx.backend.test
+
+        self.backend = Recorder("torch")
+        self.cases: dict[str, unittest.TestCase] = {}
+        self.kinds: dict[str, str] = {}
+        for group, members in onnx.backend.test.BackendTest(self.backend, __name__).test_cases.items():
+            for name in dir(members):
+                if name.startswith("test_") and name.endswith("_cpu"):
+                    short = name.removesuffix("_cpu")
+                    self.cases[short] = members(name)
+                    self.kinds[short] = "expanded" if "_expanded" in short else GROUPS[group]
+
+    def run(self, name: str, export: bool) -> Result:
+        """Runs one case, and torch.export on its module where `export` says so and shapes do not depend on data."""
+        from onnx2nn.errors import Onnx2nnError
+
+        verdict, reason, operator = "passed", "", ""
+        try:
+            self.judge_random(name) if RANDOM.match(name) else self.cases[name].debug()
+        except Onnx2nnError as error:
+            verdict, reason = "refused", str(error).strip()
+        except AssertionError as error:
+            verdict, reason = "wrong", str(error).strip()
+        except unittest.SkipTest as error:
+            verdict, reason = "skipped", str(error)
+        except Exception as error:
+            verdict, reason = "failed", f"{type(error).__name__}: {error}"
+        model = self.backend.model
+        if model is not None:
+            operator = model.graph.node[-1].op_type if model.graph.node else ""
+        exported = ("", "")
+        if export and verdict == "passed" and model is not None:
+            why = shapes_depend_on_data(model)
+            exported = ("not eligible", why) if why else export_again(self.backend)
+        return Result(name, self.kinds[name], operator, verdict, reason, *exported)
+
+    def judge_random(self, name: str) -> None:
+        """Runs a case of `RANDOM` often enough to judge it: each element is 0, or with probability `p` a known value.
+
+        Raises:
+            AssertionError: dtype or shape are not those of the stored draw, an element has another value, or the share
+                of the draws in which it has that value is further than five standard deviations from `p`.
+        """
+        from onnx.backend.test.loader import load_model_tests
+
+        test = next(test for test in load_model_tests(kind="node") if test.name == name)
+        inputs, stored = test.data_sets[0]
+        data = np.asarray(inputs[0])
+        if "dropout" in name:
+            keep = 1 - np.float64(inputs[1])
+            value, p = data / keep, np.full(data.shape, keep)
+        else:
+            # The function body compares the wrong way round, Greater(random, input), so that it gives 1 with 1 - p.
+            p = data.astype(np.float64)
+            value, p = np.ones(data.shape), 1 - p if name.endswith("_expanded") else p
+        module = self.backend.prepare(test.model)
+        draws: list[Any] = [module.run(inputs) for _ in range(DRAWS)]
+        for draw in [stored, *draws]:
+            assert len(draw) == len(stored)
+            for output, expected in zip(draw, stored, strict=True):
+                assert output.dtype == expected.dtype and output.shape == expected.shape, (output.dtype, output.shape)
+            kept = draw[0] != 0
+            np.testing.assert_allclose(draw[0][kept], value[kept], rtol=1e-6)
+            if len(draw) > 1:
+                np.testing.assert_array_equal(draw[1][data != 0], kept[data != 0])
+        share = np.mean([draw[0] != 0 for draw in draws], axis=0)
+        deviation = np.abs(share - p)[data != 0]
+        limit = 5 * np.sqrt(p * (1 - p) / DRAWS)[data != 0]
+        assert (deviation <= limit).all(), f"shares {share}, expected {p}"
+
+
+def shapes_depend_on_data(model: onnx.ModelProto) -> str:
+    """Returns why torch.export is not asked of a model: shapes that depend on data, or values that are no tensors."""
+    for value in [*model.graph.input, *model.graph.output]:
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type" or value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+            return f"{value.name} is no numeric tensor"
+    versions = {opset.domain: opset.version for opset in model.opset_import}
+    return _depends(model.graph, versions, {value.name for value in model.graph.input})
+
+
+def _depends(graph: onnx.GraphProto, versions: dict[str, int], outer: set[str]) -> str:
+    from onnx2nn.table import load_rows
+
+    table = load_rows()
+    data = set(outer)
+    for node in graph.node:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        row = table.find(domain, node.op_type, versions.get(domain, 1))
+        if node.op_type in SHAPED_BY_DATA:
+            return f"{node.op_type}: its output's shape depends on data"
+        bodies = [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+        reads = bool(data & set(node.input)) or (bool(bodies) and bool(data))
+        for position, name in enumerate(node.input):
+            if row is not None and name in data and row.input_name(position) in row.static:
+                return f"{node.op_type}: input {row.input_name(position)} is no constant"
+        if node.op_type == "Loop" and data & set(node.input[:2]) and len(node.output) > len(node.input) - 2:
+            return "Loop: it may end at any length"
+        for body in bodies:
+            why = _depends(body, versions, data | {value.name for value in body.input})
+            if why:
+                return why
+        if reads and not (row is not None and row.reads_shape):
+            data |= set(node.output)
+    return ""
+
+
+def export_again(recorded: Recorder) -> tuple[str, str]:
+    """Returns whether torch.export takes the module that ran last and gives the same values."""
+    import torch
+
+    from onnx2nn.backend import OnnxModule
+
+    module = recorded.module
+    torch.manual_seed(0)
+    expected = module.run(recorded.inputs)
     try:
-        judge_random(name) if RANDOM.match(name) else _CASES[name].debug()
-    except Onnx2nnError as error:
-        return name, "refused", str(error).strip()
-    except AssertionError as error:
-        return name, "wrong", str(error).strip()
-    except unittest.SkipTest as error:
-        return name, "skipped", str(error)
+        values = module.arguments(recorded.inputs)
+        program = torch.export.export(module.module, tuple(values)).module()
+    except Exception as error:  # its errors share no base class
+        return "failed", f"{type(error).__name__}: {_line(error)}"
+    try:
+        again = OnnxModule(recorded.model, module.module, program)
+        torch.manual_seed(0)
+        for ours, theirs in zip(again.run(recorded.inputs), expected, strict=True):
+            assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, (ours.dtype, ours.shape, theirs.shape)
+            if theirs.dtype.kind in "fc":
+                scale = np.abs(theirs[np.isfinite(theirs)], dtype=np.float64).max(initial=1e-30)
+                np.testing.assert_allclose(ours, theirs, rtol=EXPORT_TOLERANCE, atol=EXPORT_TOLERANCE * scale)
+            else:
+                np.testing.assert_array_equal(ours, theirs)
     except Exception as error:
-        return name, "failed", f"{type(error).__name__}: {error}"
-    return name, "passed", ""
+        return "failed", f"exported, but {type(error).__name__}: {_line(error)}"
+    return "passed", ""
 
 
-_CASES: dict[str, unittest.TestCase] = {}
+def _line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+_SUITE: Suite | None = None
+
+
+def _outcome(job: tuple[str, bool]) -> Result:
+    global _SUITE
+    _SUITE = _SUITE or Suite()
+    with _quiet():
+        return _SUITE.run(*job)
+
+
+def run(only: str = "", jobs: int = 2, export: bool = True) -> list[Result]:
+    """Runs the cases whose name contains `only`, in `jobs` processes; returns their results by name."""
+    names = sorted(name for name in Suite().cases if only in name)
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        return sorted(
+            pool.imap_unordered(_outcome, [(name, export) for name in names], chunksize=16), key=lambda r: r.name
+        )
+
+
+def score(results: Sequence[Result]) -> str:
+    """Returns the score in one line."""
+    verdicts = collections.Counter(result.verdict for result in results)
+    exported = collections.Counter(result.exported for result in results)
+    eligible = exported["passed"] + exported["failed"]
+    rest = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()) if verdict != "passed")
+    line = f"{verdicts['passed']} of {len(results)} passed" + (f" ({rest})" if rest else "")
+    return line + (f"; torch.export: {exported['passed']} of {eligible} eligible" if eligible else "")
 
 
 def main() -> None:
@@ -106,18 +288,21 @@ def main() -> None:
     parser.add_argument("--only", default="", help="run the cases whose name contains this")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--show", type=int, default=0, help="print so many of the cases that did not pass")
-    parser.add_argument("--write", action="store_true", help=f"write {DOCUMENT.name}")
+    parser.add_argument("--no-export", action="store_true", help="leave torch.export out")
+    parser.add_argument("--write", action="store_true", help="write docs/conformance.md")
     options = parser.parse_args()
-    names = [name for name in cases() if options.only in name]
     start = time.perf_counter()
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        results = list(pool.imap_unordered(outcome, names, chunksize=16))
-    score = collections.Counter(kind for _, kind, _ in results)
-    shown = sorted(r for r in results if r[1] != "passed")
-    for name, kind, reason in shown[: options.show]:
+    results = run(options.only, options.jobs, not options.no_export)
+    missed = [(r.verdict, r.name, r.reason) for r in results if r.verdict != "passed"]
+    missed += [("export", r.name, r.export_reason) for r in results if r.exported == "failed"]
+    for kind, name, reason in missed[: options.show]:
         print(f"{kind:8} {name}: {' '.join(reason.split())[:300]}")
-    print(f"{score['passed']} of {len(names)}", dict(score), f"{time.perf_counter() - start:.0f} s")
-    sys.exit(score["wrong"] > 0)
+    print(score(results), f"{time.perf_counter() - start:.0f} s")
+    if options.write:
+        from scripts import conformance_document
+
+        conformance_document.write(results)
+    sys.exit(any(result.verdict == "wrong" for result in results))
 
 
 if __name__ == "__main__":

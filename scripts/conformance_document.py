@@ -1,0 +1,182 @@
+"""docs/conformance.md: the score in ONNX's suite, and who judges every revision of every operator."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import onnx
+from onnx import defs
+
+from onnx2nn.table import load_rows
+from scripts.conformance import Result
+from tests import onnxnode, suitecases
+from tests.cases import Case, all_cases
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "conformance.md"
+
+DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
+
+OTHERS = {
+    "onnx.reference": (2021, None),
+    "onnx2pytorch 0.6": (1735, 42),
+    "ONNX Runtime 1.31": (1611, None),
+    "tinygrad": (1501, 39),
+    "onnx2torch 1.5": (414, None),
+}
+"""Passed, and silently wrong where counted, in the 2033 cases of onnx 1.23.2, each run once by the same suite."""
+
+
+def revisions() -> list[suitecases.Pair]:
+    """Returns every operator and revision of the standard that is not deprecated."""
+    schemas = defs.get_all_schemas_with_history()
+    return sorted({(s.domain, s.name, s.since_version) for s in schemas if s.domain in DOMAINS and not s.deprecated})
+
+
+def judges(results: Sequence[Result]) -> dict[suitecases.Pair, str]:
+    """Returns who judges each pair: `onnxruntime`, `reference` or `stored` data; `""` where nobody can.
+
+    The case lists (tests/test_cases.py runs them all) come first, then what the suite's cases that passed hold, then
+    the suite's cases rewritten to older revisions (tests/test_revisions.py).
+    """
+    found = dict.fromkeys(revisions(), "")
+    for case in all_cases():
+        for version in onnxnode.revisions(case):
+            pair = (case.domain, case.operator, version)
+            if found.get(pair) == "":
+                found[pair] = _judge(case, version)
+    passed = {result.name for result in results if result.verdict == "passed"}
+    for case in itertools.chain.from_iterable(suitecases.node_cases().values()):
+        for pair in suitecases.pairs_of(case.model) if case.name in passed else ():
+            found[pair] = found.get(pair) or "stored"
+    for pair, judge in found.items():
+        if not judge:
+            rewritten = suitecases.rewritten(pair)
+            found[pair] = rewritten[1] if rewritten else ""
+    return found
+
+
+def _judge(case: Case, version: int) -> str:
+    try:
+        answer = onnxnode.oracle(case, *onnxnode.model_of(case, version))
+    except onnxnode.NotExpressible:
+        return ""
+    return answer[0] if answer else ""
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+
+
+def _counts(results: Sequence[Result]) -> list[object]:
+    verdicts = collections.Counter(result.verdict for result in results)
+    exported = collections.Counter(result.exported for result in results)
+    eligible = exported["passed"] + exported["failed"]
+    wrong = verdicts["wrong"] + verdicts["failed"]
+    return [
+        len(results),
+        verdicts["passed"],
+        verdicts["refused"],
+        wrong,
+        f"{exported['passed']} of {eligible}" if eligible else "",
+    ]
+
+
+_COUNTED = ["cases", "passed", "refused", "wrong", "torch.export"]
+
+
+def _grouped(results: Sequence[Result], field: str) -> dict[str, list[Result]]:
+    groups: dict[str, list[Result]] = collections.defaultdict(list)
+    for result in results:
+        groups[getattr(result, field)].append(result)
+    return groups
+
+
+def document(results: Sequence[Result]) -> str:
+    """Returns the text of docs/conformance.md."""
+    kinds = _grouped(results, "kind")
+    passed = sum(result.verdict == "passed" for result in results)
+    wrong = sum(result.verdict in ("wrong", "failed") for result in results)
+    lines = ["# Conformance", ""]
+    lines += [
+        f"ONNX's own suite (onnx {onnx.__version__}), run through `onnx2nn.backend`: **{passed} of {len(results)}**.",
+        "`torch.export` is asked of every module whose output shapes do not depend on data; its program has to give",
+        "the same values. Random operators are judged on dtype, shape and distribution, as the suite itself says.",
+        "Written by `python scripts/conformance.py --write`; `tests/test_conformance.py` runs all of it again.",
+        "",
+        *_table(["kind", *_COUNTED], [[kind, *_counts(kinds[kind])] for kind in sorted(kinds)]),
+        _table(["kind"], [["**all**"]])[-1].removesuffix(" |") + f" | {' | '.join(map(str, _counts(results)))} |",
+        "",
+        "## Beside others",
+        "",
+        *_table(
+            ["importer or runtime", "passed", "silently wrong"],
+            [
+                ["**onnx2nn**", passed, wrong],
+                *([name, *("" if cell is None else cell for cell in cells)] for name, cells in OTHERS.items()),
+            ],
+        ),
+        "",
+    ]
+    lines += _misses(results)
+    lines += _matrix(judges(results))
+    operators = _grouped(results, "operator")
+    lines += ["## By operator", "", "The last operator of a case's model.", ""]
+    lines += _table(["operator", *_COUNTED], [[name, *_counts(operators[name])] for name in sorted(operators)])
+    return "\n".join(lines) + "\n"
+
+
+def _misses(results: Sequence[Result]) -> list[str]:
+    missed = [(r.name, r.verdict, r.reason) for r in results if r.verdict != "passed"]
+    stuck = [(r.name, r.export_reason) for r in results if r.exported == "failed"]
+    lines = ["## Not passed", ""]
+    lines += [f"- `{name}` ({verdict}): {_short(reason)}" for name, verdict, reason in missed] or ["None."]
+    lines += ["", "## Passed, but not by torch.export", ""]
+    lines += [f"- `{name}`: {_short(reason)}" for name, reason in stuck] or ["None."]
+    left = collections.Counter(r.operator for r in results if r.exported == "not eligible")
+    lines += ["", f"Not asked of {sum(left.values())} cases, by operator: "]
+    return [*lines[:-1], lines[-1] + ", ".join(f"{n} {count}" for n, count in sorted(left.items())) + ".", ""]
+
+
+def _short(reason: str) -> str:
+    return " ".join(reason.split())[:200].replace("|", "\\|")
+
+
+def _matrix(found: dict[suitecases.Pair, str]) -> list[str]:
+    table = load_rows()
+    without = [pair for pair in found if table.find(*pair) is None]
+    counts = collections.Counter(found.values())
+    nobody = [pair for pair, judge in found.items() if not judge]
+    share = 100 * len(nobody) / len(found)
+    return [
+        "## Every revision of every operator",
+        "",
+        f"{len(found)} pairs of operator and revision stand in the standard. Their cases are judged by ONNX Runtime"
+        f" ({counts['onnxruntime']}), else onnx.reference ({counts['reference']}), else data stored"
+        f" in the suite or in the case ({counts['stored']}).",
+        f"Nobody could verify {len(nobody)} ({share:.1f} %): {_pairs(nobody)}.",
+        f"Without a row of their own, so that their schema's function serves: {_pairs(without)}.",
+        "",
+    ]
+
+
+def _pairs(pairs: Sequence[suitecases.Pair]) -> str:
+    names: dict[tuple[str, str], list[int]] = collections.defaultdict(list)
+    for domain, operator, version in pairs:
+        names[domain, operator].append(version)
+    return (
+        ", ".join(
+            f"{domain + '.' if domain else ''}{operator} {'/'.join(map(str, versions))}"
+            for (domain, operator), versions in sorted(names.items())
+        )
+        or "none"
+    )
+
+
+def write(results: Sequence[Result]) -> None:
+    """Writes the document."""
+    DOCUMENT.parent.mkdir(exist_ok=True)
+    DOCUMENT.write_text(document(results), encoding="utf-8")
