@@ -23,6 +23,7 @@ from oneflow_bridge.namespace import (
     indexing,
     linalg,
     methods,
+    recurrent,
     reduction,
     shaping,
 )
@@ -183,6 +184,7 @@ _TORCH |= {
     "special": Names("special", _special | {"expit": elementwise.sigmoid, "gammaln": elementwise.lgamma}),
     "unwrap": unwrap,
     "wrap": wrap,
+    **{name: getattr(recurrent, name) for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")},
 }
 globals().update(_TORCH)
 methods.attach()

@@ -52,6 +52,10 @@ class Sorted(NamedTuple):
     indices: Tensor
 
 
+class IndexRangeError(OperatorError):
+    """An index lies outside its dim."""
+
+
 def checked_index(index: Tensor, size: int, negative: bool = False) -> Any:
     """An int64 OneFlow tensor of indices into a dim of `size`, safe to hand to a kernel.
 
@@ -61,7 +65,8 @@ def checked_index(index: Tensor, size: int, negative: bool = False) -> Any:
         negative: whether -1 means the last element.
 
     Raises:
-        OperatorError: an index is out of range (not while a graph is traced), or is no integer.
+        IndexRangeError: an index is out of range (not while a graph is traced).
+        OperatorError: it is no integer.
     """
     if not index.dtype.is_integer:
         raise OperatorError(f"An index of type {index.dtype}; integers are needed.")
@@ -75,7 +80,7 @@ def checked_index(index: Tensor, size: int, negative: bool = False) -> Any:
         return value
     low, high = int(array.min()), int(array.max())
     if high >= size or low < (-size if negative else 0):
-        raise OperatorError(f"Index {high if high >= size else low} in a dim of size {size}.")
+        raise IndexRangeError(f"Index {high if high >= size else low} in a dim of size {size}.")
     return value + (value < 0).to(flow.int64) * size if low < 0 else value
 
 
