@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
-from oneflow_bridge.namespace.dtypes import BY_NAME, DType
+from oneflow_bridge.namespace.dtypes import BY_NAME, DType, bfloat16, flow
 from oneflow_bridge.namespace.tensor import Tensor, from_array
 from onnx2nn.elements import BY_NUMBER
 from onnx2nn.errors import OperatorError
@@ -101,3 +102,42 @@ class Constant:
         kind = ir.DataType.STRING if isinstance(value, np.ndarray) else onnx_type(value.dtype)
         name, weight = ("", False) if origin is None else (origin.name, origin.weight)
         return cls(name, kind, None, weight, value)
+
+
+def to_border(value: Any, kind: onnx.TypeProto) -> Any:
+    """Returns a numpy value of ONNX type `kind` as imported modules take it.
+
+    Tensors become OneFlow tensors, strings stay numpy object arrays, a sequence is a list, an empty optional None.
+
+    Raises:
+        OperatorError: OneFlow cannot hold it.
+    """
+    if value is None or kind.HasField("map_type"):
+        return value
+    if kind.HasField("optional_type"):
+        return to_border(value, kind.optional_type.elem_type)
+    if kind.HasField("sequence_type"):
+        return [to_border(item, kind.sequence_type.elem_type) for item in value]
+    array = np.asarray(value)
+    if array.dtype.kind in "OUS":
+        return array.astype(object)
+    return to_tensor(array, ir.DataType(kind.tensor_type.elem_type)).value
+
+
+def from_border(value: Any, kind: onnx.TypeProto) -> Any:
+    """Returns what an imported module gives as numpy values of ONNX type `kind`."""
+    if kind.HasField("optional_type"):
+        return from_border(value, kind.optional_type.elem_type)
+    if isinstance(value, (list, tuple)):
+        inner = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind
+        return [from_border(item, inner) for item in value]
+    if not isinstance(value, flow.Tensor):
+        return value
+    element = BY_NUMBER.get(kind.tensor_type.elem_type)
+    if element is None:
+        return value.numpy()
+    dtype = dtype_of(element.number)
+    tensor = Tensor(value, dtype if value.dtype is dtype.storage else None)
+    array = tensor.numpy()
+    wider = element.travels_wider or dtype is bfloat16
+    return array.astype(ir.DataType(element.number).numpy()) if wider and tensor.dtype is dtype else array

@@ -19,17 +19,15 @@ from oneflow_bridge import namespace
 from oneflow_bridge.layers import Layer, layer_for
 from oneflow_bridge.namespace import Names, dtypes
 from oneflow_bridge.namespace.methods import BINARY, COMPARISONS
-from oneflow_bridge.namespace.tensor import Size, Tensor
+from oneflow_bridge.namespace.tensor import Deferred, Size, Tensor
 from onnx2nn.table import NeedsValues
 
-_PLAIN = frozenset(
-    ["promote_types", "result_type", "is_tensor", "broadcast_shapes", "is_floating_point", "is_complex", "finfo", "iinfo", "can_cast", "get_default_dtype", "numel", "no_grad"]
-)
+_PLAIN = frozenset({"promote_types", "result_type", "is_tensor", "broadcast_shapes", "is_floating_point", "is_complex"})
+_PLAIN |= {"finfo", "iinfo", "can_cast", "get_default_dtype", "numel", "no_grad"}
 """Functions of the namespace that give no tensor."""
 
-_BY_DATA = frozenset(
-    ["nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "repeat_interleave", "bincount", "equal", "allclose"]
-)
+_BY_DATA = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "repeat_interleave"})
+_BY_DATA |= {"bincount", "equal", "allclose"}
 """Functions whose result's shape depends on the values, so that no sample tells it."""
 
 _MAX_FOLDED = 1 << 16
@@ -84,7 +82,7 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b) or a is b
 
 
-class Traced:
+class Traced(Deferred):
     """A tensor known at run time; methods, operators and attributes are those of the namespace's `Tensor`.
 
     Attributes:

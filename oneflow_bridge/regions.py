@@ -32,7 +32,7 @@ def _number(value: Any) -> Any:
     """Returns the one element of a trip count or condition."""
     if isinstance(value, Host):
         return value.array.reshape(-1)[0]
-    return value.reshape(-1)[0].item() if isinstance(value, Tensor) else value
+    return value.numpy().reshape(-1)[0].item() if isinstance(value, Tensor) else value
 
 
 class If(flow.nn.Module):  # type: ignore[misc]

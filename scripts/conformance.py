@@ -1,15 +1,21 @@
-"""Runs ONNX's conformance suite through `onnx2nn.backend`; writes the score to docs/conformance.md."""
+"""Runs ONNX's conformance suite through `onnx2nn.backend`; writes the score to docs/conformance.md.
+
+With `--framework oneflow` through `oneflow_bridge.backend`, in an environment that has OneFlow.
+"""
 
 from __future__ import annotations
 
 import argparse
 import collections
 import contextlib
+import importlib
 import io
 import logging
 import multiprocessing
+import queue
 import re
 import sys
+import threading
 import time
 import unittest
 import warnings
@@ -42,6 +48,9 @@ DRAWS = 400
 SHAPED_BY_DATA = {"Compress", "NonMaxSuppression", "NonZero", "Unique"}
 """Operators whose output shapes depend on what is in their inputs, besides those with shapes among their inputs."""
 
+TIME_LIMIT = 300
+"""Seconds that one case may take."""
+
 EXPORT_TOLERANCE = 1e-5
 """How far an exported program may be from the eager module, relative to the output's scale."""
 
@@ -54,7 +63,8 @@ class Result:
         name: the case's name in the suite.
         kind: `node`, `expanded` (a node case whose operator is replaced by its function), `simple` ...
         operator: what it is a case of; the model's last operator.
-        verdict: `passed`, `refused` (an error of this library), `wrong`, `failed` (any other error) or `skipped`.
+        verdict: `passed`, `refused` (an error of this library), `wrong`, `failed` (any other error), `aborted` (the
+            process ended) or `skipped`.
         reason: the error's text.
         exported: `passed`, `failed`, or `not eligible`: torch.export of the module of a case that passed.
         export_reason: why not.
@@ -70,12 +80,11 @@ class Result:
 
 
 class Recorder:
-    """`onnx2nn.backend` that remembers what it ran last, so that more can be asked of it than the suite does."""
+    """A framework's backend that remembers what it ran last, so that more can be asked of it than the suite does."""
 
     def __init__(self, framework: str) -> None:
-        from onnx2nn import backend
-
-        self._backend = backend
+        package = {"torch": "onnx2nn", "oneflow": "oneflow_bridge"}[framework]
+        self._backend: Any = importlib.import_module(f"{package}.backend")
         self.framework = framework
         self.model: onnx.ModelProto | None = None
         self.module: Any = None
@@ -104,10 +113,10 @@ class Recorder:
 class Suite:
     """ONNX's cases, run one at a time in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, framework: str) -> None:
         import onnx.backend.test
 
-        self.backend = Recorder("torch")
+        self.backend = Recorder(framework)
         self.cases: dict[str, unittest.TestCase] = {}
         self.kinds: dict[str, str] = {}
         for group, members in onnx.backend.test.BackendTest(self.backend, __name__).test_cases.items():
@@ -253,23 +262,52 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-_SUITE: Suite | None = None
+def _serve(connection: Any, framework: str, export: bool) -> None:
+    """Runs the cases whose names come in, in a process of its own."""
+    suite = Suite(framework)
+    for name in iter(connection.recv, None):
+        with _quiet():
+            connection.send(suite.run(name, export))
 
 
-def _outcome(job: tuple[str, bool]) -> Result:
-    global _SUITE
-    _SUITE = _SUITE or Suite()
-    with _quiet():
-        return _SUITE.run(*job)
+def _work(names: queue.SimpleQueue[str | None], results: list[Result], framework: str, export: bool) -> None:
+    """Runs cases until `names` gives None; a process that ends before its case does is replaced."""
+    context = multiprocessing.get_context("spawn")
+    worker = None
+    for name in iter(names.get, None):
+        if worker is None:
+            connection, other = context.Pipe()
+            worker = context.Process(target=_serve, args=(other, framework, export), daemon=True)
+            worker.start()
+            other.close()
+        connection.send(name)
+        try:
+            if not connection.poll(TIME_LIMIT):
+                raise EOFError
+            results.append(connection.recv())
+        except (EOFError, ConnectionError):
+            worker.kill()
+            worker.join()
+            results.append(Result(name, "", "", "aborted", f"exit code {worker.exitcode}"))
+            worker = None
+    if worker is not None:
+        connection.send(None)
+        worker.join()
 
 
-def run(only: str = "", jobs: int = 2, export: bool = True) -> list[Result]:
+def run(only: str = "", jobs: int = 2, export: bool = True, framework: str = "torch") -> list[Result]:
     """Runs the cases whose name contains `only`, in `jobs` processes; returns their results by name."""
-    names = sorted(name for name in Suite().cases if only in name)
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        return sorted(
-            pool.imap_unordered(_outcome, [(name, export) for name in names], chunksize=16), key=lambda r: r.name
-        )
+    cases: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    for name in sorted(name for name in Suite(framework).cases if only in name):
+        cases.put(name)
+    results: list[Result] = []
+    threads = [threading.Thread(target=_work, args=(cases, results, framework, export)) for _ in range(jobs)]
+    for thread in threads:
+        cases.put(None)
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(results, key=lambda result: result.name)
 
 
 def score(results: Sequence[Result]) -> str:
@@ -286,13 +324,15 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="run the cases whose name contains this")
+    parser.add_argument("--framework", choices=("torch", "oneflow"), default="torch")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--show", type=int, default=0, help="print so many of the cases that did not pass")
     parser.add_argument("--no-export", action="store_true", help="leave torch.export out")
     parser.add_argument("--write", action="store_true", help="write docs/conformance.md")
     options = parser.parse_args()
     start = time.perf_counter()
-    results = run(options.only, options.jobs, not options.no_export)
+    export = options.framework == "torch" and not options.no_export
+    results = run(options.only, options.jobs, export, options.framework)
     missed = [(r.verdict, r.name, r.reason) for r in results if r.verdict != "passed"]
     missed += [("export", r.name, r.export_reason) for r in results if r.exported == "failed"]
     for kind, name, reason in missed[: options.show]:

@@ -54,7 +54,7 @@ def nms(g: Builder, in_: ir.Value, *, iou_threshold: float, keep_n: int) -> ir.V
     kept = g.OneHot(
         g.Slice(chosen, [2], [3], [1]),
         g.const(count, ir.DataType.INT64),
-        g.const(np.array([0, 1], dtype=np.int32)),
+        g.ints([0, 1]),  # ONNX Runtime has no kernel for int32
         axis=-1,
     )
     return g.Cast(g.reduce("ReduceSum", kept, [0, 1], keepdims=False), to=g.result().dtype)

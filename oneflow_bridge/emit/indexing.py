@@ -11,10 +11,13 @@ from oneflow_bridge.emit.registry import emit, row
 
 row("gather", "Gather", "in indices", "out", attributes={"axis": "axis"})
 row("tensor_scatter_nd_update", "ScatterND", "params indices updates", "out")
-row(
-    *("tensor_scatter_nd_add", "ScatterND", "params indices updates", "out"),
-    constants={"reduction": "add"},
-)
+
+
+@emit("tensor_scatter_nd_add")
+def tensor_scatter_nd_add(g: Builder, params: ir.Value, indices: ir.Value, updates: ir.Value) -> ir.Value:
+    """A tensor with slices added at index tuples; ScatterND adds since opset 16."""
+    g.needs("ScatterND with addition", 16)
+    return g.ScatterND(params, indices, updates, reduction="add")
 
 
 @emit("embedding", ignore="padding_idx scale_grad_by_freq")

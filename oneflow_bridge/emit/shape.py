@@ -342,8 +342,11 @@ def one_hot(
     """One number at the index, another elsewhere, along a new last axis."""
     kind = DTYPES[dtype]
     on, off = (floating_on_value, floating_off_value) if kind in FLOATS else (integer_on_value, integer_off_value)
-    values = g.const(np.array([off, on]), kind)
-    return g.OneHot(g.Cast(indices, to=ir.DataType.INT64), g.const(depth, ir.DataType.INT64), values, axis=-1)
+    places, count = g.Cast(indices, to=ir.DataType.INT64), g.const(depth, ir.DataType.INT64)
+    if kind in (ir.DataType.FLOAT, ir.DataType.INT64):
+        return g.OneHot(places, count, g.const(np.array([off, on]), kind), axis=-1)
+    hit = g.Cast(g.OneHot(places, count, g.ints([0, 1]), axis=-1), to=ir.DataType.BOOL)
+    return g.Where(hit, g.const(on, kind), g.const(off, kind))  # ONNX Runtime's OneHot gives float and int64 only
 
 
 @emit("constant")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from oneflow_bridge.namespace import creation, elementwise, functional, indexing, linalg, reduction, shaping
-from oneflow_bridge.namespace.tensor import Tensor
+from oneflow_bridge.namespace.tensor import Deferred, Tensor
 
 METHODS = {
     elementwise: (
@@ -71,25 +72,43 @@ PROTOCOLS = {
     "__pos__": elementwise.positive,
     "__abs__": elementwise.abs,
     "__invert__": elementwise.bitwise_not,
-    "__getitem__": indexing.getitem,
     "__iter__": lambda x: iter(shaping.unbind(x)),
     "T": property(lambda x: shaping.permute(x, *range(x.ndim - 1, -1, -1))),
     "mT": property(lambda x: shaping.transpose(x, -2, -1)),
-    "where": lambda x, condition, other: elementwise.where(condition, x, other),
 }
+
+
+def _leaving(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` as a method, which leaves calls with a `Deferred` among the arguments to its recorder."""
+
+    @functools.wraps(function)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        for value in (*args[1:], *kwargs.values()):
+            for item in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(item, Deferred):
+                    return item.recorder.call(kind, name, function, args, kwargs)
+        return function(*args, **kwargs)
+
+    return method
+
+
+def _where(x: Tensor, condition: Tensor, other: Any) -> Tensor:
+    return elementwise.where(condition, x, other)
 
 
 def attach() -> None:
     """Give `Tensor` its methods; called once when the namespace is imported."""
     for module, names in METHODS.items():
         for name in names.split():
-            setattr(Tensor, name, getattr(module, name))
+            setattr(Tensor, name, _leaving("method", name, getattr(module, name)))
     for name, function in RENAMED.items():
         setattr(Tensor, name, function)
     for name, function in BINARY.items():
-        setattr(Tensor, f"__{name}__", function)
+        setattr(Tensor, f"__{name}__", _leaving("operator", name, function))
         setattr(Tensor, f"__r{name}__", _reversed(function))
     for name, function in COMPARISONS.items():
-        setattr(Tensor, f"__{name}__", function)
+        setattr(Tensor, f"__{name}__", _leaving("operator", name, function))
     for name, value in PROTOCOLS.items():
         setattr(Tensor, name, value)
+    setattr(Tensor, "__getitem__", _leaving("operator", "getitem", indexing.getitem))  # noqa: B010 (mypy)
+    setattr(Tensor, "where", _leaving("method", "where", _where))  # noqa: B010

@@ -29,6 +29,17 @@ class Size(tuple[int, ...]):
         return fold(lambda a, b: a * b, self, 1)
 
 
+class Deferred:
+    """What stands for a tensor while calls are recorded; a method of a `Tensor` that gets one leaves the call to it.
+
+    Attributes:
+        recorder: has `call(kind, name, function, args, kwargs)`, which makes the call and returns its result.
+    """
+
+    __slots__ = ()
+    recorder: Any
+
+
 class Tensor:
     """A OneFlow tensor that behaves as torch's does.
 
