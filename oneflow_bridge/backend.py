@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep
 
@@ -27,7 +30,23 @@ class OneFlowRep(BackendRep):
         with flow.no_grad():
             outputs = self.module(*(to_border(v, self._inputs[n]) for n, v in zip(names, values, strict=False)))
         results = outputs if isinstance(outputs, tuple) and len(self._outputs) != 1 else (outputs,)
-        return tuple(from_border(value, kind) for value, kind in zip(results, self._outputs, strict=True))
+        found = (from_border(value, kind) for value, kind in zip(results, self._outputs, strict=True))
+        return tuple(_as_onnx_has_it(value, kind) for value, kind in zip(found, self._outputs, strict=True))
+
+
+def _as_onnx_has_it(value: Any, kind: onnx.TypeProto) -> Any:
+    """Returns an array of bfloat16 or int4 as onnx before 1.19 has it, which is what OneFlow runs beside."""
+    custom = importlib.util.find_spec("onnx._custom_element_types")
+    if not isinstance(value, np.ndarray) or custom is None:
+        return value
+    types = importlib.import_module("onnx._custom_element_types")
+    element = kind.tensor_type.elem_type
+    if element == onnx.TensorProto.BFLOAT16:
+        return value.view(np.uint16)
+    if element in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4):
+        name = "int4" if element == onnx.TensorProto.INT4 else "uint4"
+        return value.astype(np.int8 if name == "int4" else np.uint8).astype(getattr(types, name))
+    return value
 
 
 class OneFlowBackend(Backend):

@@ -41,6 +41,8 @@ def to_tensor(array: np.ndarray[Any, Any], kind: ir.DataType) -> Tensor:
         OperatorError: OneFlow cannot hold it.
     """
     dtype = dtype_of(kind)
+    if dtype is bfloat16 and array.dtype == np.uint16:  # as onnx before 1.19 has it
+        array = array.view(ir.DataType.BFLOAT16.numpy())
     if BY_NUMBER[int(kind)].travels_wider:
         array = array.astype(dtype.name)
     return from_array(np.ascontiguousarray(array).reshape(array.shape))

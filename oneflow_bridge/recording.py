@@ -154,6 +154,9 @@ class Traced(Deferred):
             raise NeedsValues("the body selects by a mask")
         return self.recorder.call("operator", "getitem", operator.getitem, (self, key), {})
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise NeedsValues("the body writes to a tensor")
+
     def __len__(self) -> int:
         return len(self.sample)
 

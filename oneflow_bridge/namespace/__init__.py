@@ -122,6 +122,7 @@ for _name in (
     "view_as",
     "reshape_as",
     "getitem",
+    "setitem",
     "checked_index",
     "take_rows",
     "as_tensor_like",

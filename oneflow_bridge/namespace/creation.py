@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -223,3 +223,36 @@ def multinomial(x: Tensor, num_samples: int, replacement: bool = False, *, gener
 def manual_seed(seed: int) -> Any:
     """Seed the random numbers."""
     return flow.manual_seed(seed)
+
+
+def _cosine_window(terms: Sequence[float]) -> Callable[..., Tensor]:
+    """The sum of terms[k] * cos(2 pi k n / N), the signs among the terms."""
+
+    def function(window_length: int, periodic: bool = True, *, dtype: Any = None, device: Any = None) -> Tensor:
+        return _window(terms, int(window_length), periodic, dtype, device)
+
+    return function
+
+
+def _window(terms: Sequence[float], length: int, periodic: bool, dtype: Any, device: Any) -> Tensor:
+    span = max(length if periodic else length - 1, 1)
+    angles = 2 * np.pi * np.arange(length) / span
+    values = sum(term * np.cos(k * angles) for k, term in enumerate(terms)) if length != 1 else np.ones(1)
+    return tensor(values, dtype=dtypes.float32 if dtype is None else dtype, device=device)
+
+
+hann_window = _cosine_window([0.5, -0.5])
+blackman_window = _cosine_window([0.42, -0.5, 0.08])
+
+
+def hamming_window(
+    window_length: int,
+    periodic: bool = True,
+    alpha: float = 0.54,
+    beta: float = 0.46,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+) -> Tensor:
+    """alpha - beta * cos(2 pi n / N)."""
+    return _window([alpha, -beta], int(window_length), periodic, dtype, device)

@@ -18,6 +18,7 @@ from oneflow_bridge.namespace.elementwise import (
     div,
     eq,
     exp,
+    floor,
     gt,
     le,
     log,
@@ -29,6 +30,8 @@ from oneflow_bridge.namespace.elementwise import (
     neg,
     pow,
     relu,
+    remainder,
+    round,
     rsqrt,
     rsub,
     sigmoid,
@@ -52,8 +55,10 @@ from oneflow_bridge.namespace.shaping import (
     permute,
     reshape,
     squeeze,
+    stack,
     transpose,
     tril,
+    unbind,
     unsqueeze,
 )
 from oneflow_bridge.namespace.tensor import (
@@ -793,8 +798,32 @@ def grid_sample(
 ) -> Tensor:
     """Values of (N, C, *spatial) at the places of a grid (N, *out, rank), of -1 to 1."""
     kernel = flow.nn.functional.grid_sample
+    if mode == "nearest":
+        grid, padding_mode = _nearest_places(convert(grid, x.dtype), x.shape[2:], padding_mode, bool(align_corners))
     value, places = widened(x), grid.value.to(x.dtype.compute)
     return store(kernel(value, places, mode, padding_mode, bool(align_corners)), x.dtype)
+
+
+def _nearest_places(grid: Tensor, sizes: Sequence[int], padding: str, corners: bool) -> tuple[Tensor, str]:
+    """A grid moved to the nearest elements, ties to the even one: OneFlow's kernel rounds ties away from zero."""
+    axes = []
+    for place, size in zip(unbind(grid, -1), reversed(sizes), strict=True):
+        if corners:
+            position = mul(div(add(place, 1.0), 2.0), float(size - 1))
+        else:
+            position = div(sub(mul(add(place, 1.0), float(size)), 1.0), 2.0)
+        if padding == "reflection":
+            low, span = (0.0, size - 1.0) if corners else (-0.5, float(size))
+            away = abs(sub(position, low))
+            rest = sub(away, mul(floor(div(away, span or 1.0)), span)) if span else mul(away, 0.0)
+            odd = gt(remainder(floor(div(away, span or 1.0)), 2.0), 0.5)
+            position = clamp(add(where(odd, rsub(rest, span), rest), low), 0.0, float(size - 1))
+        position = round(position)
+        if corners:
+            axes.append(sub(mul(position, 2.0 / max(size - 1, 1)), 1.0))
+        else:
+            axes.append(sub(div(add(mul(position, 2.0), 1.0), float(size)), 1.0))
+    return stack(axes, -1), "border" if padding == "reflection" else padding
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:

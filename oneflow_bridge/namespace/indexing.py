@@ -155,6 +155,15 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     return _advanced(x, indices) if indices else x
 
 
+def setitem(x: Tensor, key: Any, value: Any) -> None:
+    """x[key] = value; what was a view of x keeps the old values."""
+    places = getitem(reshape(arange(x.numel(), device=x.device), x.shape), key)
+    if places.numel():
+        source = expand(convert(as_tensor(value, x), x.dtype), places.shape)
+        flat = scatter(reshape(x, -1), 0, reshape(places, -1), reshape(source, -1))
+        x.value = reshape(flat, x.shape).value
+
+
 def _is_mask(item: Any) -> bool:
     return isinstance(item, (bool, np.bool_)) or (isinstance(item, Tensor) and item.dtype is dtypes.bool_)
 

@@ -96,6 +96,13 @@ def _where(x: Tensor, condition: Tensor, other: Any) -> Tensor:
     return elementwise.where(condition, x, other)
 
 
+def _setitem(x: Tensor, key: Any, value: Any) -> None:
+    for item in (*(key if isinstance(key, tuple) else (key,)), value):
+        if isinstance(item, Deferred):
+            item.recorder.call_opaque(indexing.setitem, (x, key, value), {}, None)
+    indexing.setitem(x, key, value)
+
+
 def attach() -> None:
     """Give `Tensor` its methods; called once when the namespace is imported."""
     for module, names in METHODS.items():
@@ -111,4 +118,5 @@ def attach() -> None:
     for name, value in PROTOCOLS.items():
         setattr(Tensor, name, value)
     setattr(Tensor, "__getitem__", _leaving("operator", "getitem", indexing.getitem))  # noqa: B010 (mypy)
+    setattr(Tensor, "__setitem__", _setitem)  # noqa: B010
     setattr(Tensor, "where", _leaving("method", "where", _where))  # noqa: B010
