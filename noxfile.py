@@ -10,6 +10,9 @@ nox.options.sessions = ["lint", "oneflow", "zoo_tensorflow", "zoo_paddle"]
 nox.options.default_venv_backend = "virtualenv"
 
 
+FLOWVISION = ("flowvision==0.2.2", "scipy")  # models for OneFlow; scipy is imported by it and not declared
+
+
 @nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """Format, lint and types, with the tools of the environment that nox runs in."""
@@ -29,8 +32,15 @@ def tests(session: nox.Session) -> None:
 @nox.session(python="3.10")
 def oneflow(session: nox.Session) -> None:
     """The tests of the OneFlow side, under the one Python that OneFlow has; there is no torch in this environment."""
-    session.install("-e", ".[oneflow]", "pytest", "pytest-xdist", "hypothesis", "onnxruntime")
+    session.install("-e", ".[oneflow]", "pytest", "pytest-xdist", "hypothesis", *FLOWVISION)
     session.run("pytest", "-n", "auto", "tests/oneflow", *session.posargs)
+
+
+@nox.session(python="3.10")
+def oneflow_zoo(session: nox.Session) -> None:
+    """Exports and compares flowvision's models, about an hour; without names it writes docs/oneflow_zoo.md."""
+    session.install("-e", ".[oneflow]", *FLOWVISION)
+    session.run("python", "scripts/oneflow_zoo.py", *session.posargs)
 
 
 @nox.session

@@ -1,6 +1,6 @@
 """Exports flowvision's models with a dynamic batch and compares each with ONNX Runtime at a batch that was not traced.
 
-    python scripts/oneflow_zoo.py                       # the whole list, writes docs/oneflow_models.md
+    python scripts/oneflow_zoo.py                       # the whole list, writes docs/oneflow_zoo.md
     python scripts/oneflow_zoo.py squeezenet1_1 vgg11   # some models, prints their rows
 
 Each model runs in a process of its own: OneFlow ends the process on errors that an exception would report elsewhere.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "docs" / "oneflow_models.md"
+TABLE = ROOT / "docs" / "oneflow_zoo.md"
 
 CI_MODELS = (
     *("squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "levit_128s", "mobilevit_xx_small"),
@@ -167,9 +167,8 @@ def main() -> None:
     for name in options.models or MODELS:
         rows.append(in_process(name))
         print(json.dumps(rows[-1]), flush=True)
-    if not options.models:
-        TABLE.parent.mkdir(exist_ok=True)
-        TABLE.write_text(table(rows))
+        if not options.models:  # written as it grows: an interrupted run leaves what was measured
+            TABLE.write_text(table(rows))
     if any(row["equal"] != "Yes" for row in rows if options.models):
         sys.exit(1)
 

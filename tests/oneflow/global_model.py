@@ -37,7 +37,7 @@ def main() -> None:
     x = flow.tensor(np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8))
     x = x.to_global(placement=placement, sbp=flow.sbp.broadcast)
     expected = model(x).to_global(sbp=flow.sbp.broadcast).to_local().numpy()
-    export(model, x, sys.argv[2], check=False)
+    export(model, x, sys.argv[2])
     if flow.env.get_rank() == 0:
         np.save(sys.argv[2] + ".npy", expected)
 
