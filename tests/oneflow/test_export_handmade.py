@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -323,7 +324,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_handmade(case: Case, tmp_path: Path) -> None:
+def test_handmade(case: Case, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    record_property("op", case.op)
+    record_property("judge", "formula")
     written = 0
     for opset in OPSETS:
         path = tmp_path / f"{opset}.onnx"
@@ -338,5 +341,6 @@ def test_handmade(case: Case, tmp_path: Path) -> None:
         for name, wanted, got in zip(names, case.expected(), actual, strict=True):
             difference = check.difference(name, wanted, got)
             assert difference.relative <= difference.tolerance, f"opset {opset}: {difference} {got} {wanted}"
+        record_property(f"operators {opset}", " ".join(sorted({node.op_type for node in lowered.graph})))
         written += 1
     assert written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -20,14 +21,16 @@ OPSETS = range(OLDEST_OPSET, onnx.defs.onnx_opset_version() + 1)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_case(case: Case, tmp_path: Path) -> None:
+def test_case(case: Case, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     module, reference, inputs = module_of(case)
     compiled = compile_job(module, inputs)
     assert case.op in _ops(compiled), "the call no longer makes the op that it is here for"
     expected = None
     if case.reference != "None":
         expected = [tensor.numpy() for tensor in leaves((reference or module)(**inputs))]
-    written = 0
+    record_property("op", case.op)
+    record_property("judge", "formula" if reference else "nobody" if expected is None else "OneFlow")
+    written = []
     for opset in OPSETS:
         path = tmp_path / f"{opset}.onnx"
         try:
@@ -37,9 +40,10 @@ def test_case(case: Case, tmp_path: Path) -> None:
             assert all("exists from opset" in problem.reason for problem in error.problems), error
             continue
         onnx.checker.check_model(write_model(lowered, path), full_check=True)
-        written += 1
+        written.append(opset)
         if expected is not None:
             _compare(path, inputs, expected, opset)
+        record_property(f"operators {opset}", " ".join(sorted({node.op_type for node in lowered.graph})))
     assert written
 
 
