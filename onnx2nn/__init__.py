@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from onnx2nn.export import export_onnx
+from onnx2nn.ncnn import NcnnModel, to_ncnn
 from onnx2nn.nodewise import NodeVerification, verify_nodes
 from onnx2nn.plan import Report
 from onnx2nn.save import save
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
+    "NcnnModel",
     "NodeVerification",
     "Report",
     "check",
@@ -27,6 +29,7 @@ __all__ = [
     "register",
     "save",
     "simplify",
+    "to_ncnn",
     "verify",
     "verify_nodes",
 ]

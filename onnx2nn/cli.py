@@ -13,6 +13,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from onnx2nn.errors import InputError, MissingDependencyError, Onnx2nnError, UnsupportedModelError
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _Parser(prog="onnx2nn", description="ONNX files as live nn.Modules.", epilog=_EXIT_STATUS)
     parser.add_argument("--version", action="version", version=f"onnx2nn {_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_convert, _add_check, _add_verify, _add_simplify, _add_ops):
+    for add in (_add_convert, _add_check, _add_verify, _add_simplify, _add_ncnn, _add_ops):
         add(commands)
     return _run(parser, arguments, None)
 
@@ -124,6 +125,23 @@ def _add_simplify(commands: Any) -> None:
     parser.add_argument("simplify_path", metavar="M-simplify.onnx", help="where the simplified model is saved")
     _add_input_options(parser)
     _add_simplify_options(parser)
+    _add_debug(parser)
+
+
+def _add_ncnn(commands: Any) -> None:
+    parser = commands.add_parser("ncnn", help="take a model on to NCNN and compare it there, in fp32 and fp16")
+    parser.set_defaults(command=ncnn)
+    parser.add_argument("onnx_path", metavar="M.onnx", help="the ONNX file")
+    parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="gets M.param, M.bin and M.fp16.*")
+    parser.add_argument(
+        "--input_shape",
+        action="append",
+        type=_input_shape,
+        default=[],
+        metavar="NAME:DIMS",
+        help="shape of an input that the file leaves open, as for convert; an open batch is 1",
+    )
+    parser.add_argument("--seed", type=_count, default=0, help="of the random inputs (default 0)")
     _add_debug(parser)
 
 
@@ -365,6 +383,30 @@ def simplify(arguments: argparse.Namespace, terminal: Terminal) -> int:
     given = _named_shapes(arguments.input_shape, inputs.input_specs(reader.read(arguments.onnx_path)))
     simplification = _simplify(arguments, given, terminal)
     return OK if simplification and simplification.simplified else FAILED
+
+
+def ncnn(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Import with fixed sizes, convert to NCNN, compare; print what stands in the way."""
+    import onnx2nn
+    from onnx2nn import inputs, reader
+    from onnx2nn.errors import NcnnError
+
+    specs = inputs.input_specs(reader.read(arguments.onnx_path))
+    sizes = inputs.resolve_shapes(specs, _named_shapes(arguments.input_shape, specs))
+    with terminal.step(f"importing {arguments.onnx_path}"):
+        module = onnx2nn.load(arguments.onnx_path, input_shapes=sizes)
+    example = list(inputs.example_inputs(specs, sizes, seed=arguments.seed).values())
+    name = Path(arguments.onnx_path).stem
+    try:
+        with terminal.step("converting to NCNN and comparing"):
+            model = onnx2nn.to_ncnn(module, arguments.output, name=name, example_inputs=example)
+    except NcnnError as error:
+        terminal.line(str(error))
+        terminal.verdict(f"NOT CONVERTED: {len(error.obstacles)} obstacles", good=False)
+        return FAILED
+    terminal.line(str(model))
+    terminal.verdict(f"OK saved {arguments.output}/{name}.param, .bin, .fp16.param and .fp16.bin", good=True)
+    return OK
 
 
 def ops(arguments: argparse.Namespace, terminal: Terminal) -> int:

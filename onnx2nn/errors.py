@@ -67,3 +67,11 @@ class UnsupportedModelError(Onnx2nnError):
         count = sum(len(problem.nodes) for problem in problems)
         lines = [f"{count} node{'s' * (count != 1)} cannot be imported:", *(f"  {problem}" for problem in problems)]
         super().__init__("\n".join(lines))
+
+
+class NcnnError(Onnx2nnError):
+    """A module cannot become an NCNN model; `obstacles` lists everything that stands in the way, a line each."""
+
+    def __init__(self, summary: str, obstacles: list[str]):
+        self.obstacles = obstacles
+        super().__init__("\n".join([f"{summary}:", *(f"  {obstacle}" for obstacle in obstacles)]))

@@ -1,0 +1,213 @@
+"""On to NCNN: the same numbers in float32, only NCNN's layers, and what cannot go is named beforehand."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import torchvision_schemas
+from realmodels import export_dynamo, export_torchscript, seeded
+from torch import nn
+
+import onnx2nn
+from onnx2nn import cli
+from onnx2nn.errors import MissingDependencyError, NcnnError, VerificationError
+from onnx2nn.ncnn import NcnnModel
+from onnx2nn.ncnn.folding import fold_channels
+
+torchvision_schemas.predefine()
+import torchvision  # noqa: E402
+
+DIGITS = Path(__file__).parents[1] / "examples" / "digits"
+IMAGE = (torch.linspace(-1, 1, 3 * 64 * 64).reshape(1, 3, 64, 64),)
+
+
+class Recurrent(nn.Module):
+    """Words, a stack of two LSTM layers with their states, scores of the next word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.rnn = nn.LSTM(8, 12, num_layers=2)
+        self.scores = nn.Linear(12, 20)
+
+    def forward(self, words: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        output, (hidden, cell) = self.rnn(self.words(words), (hidden, cell))
+        return self.scores(output), hidden, cell
+
+
+class Detector(nn.Module):
+    """Two scales, the coarse one enlarged and joined; boxes and scores of all cells in one list, as YOLO's head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fine = nn.Sequential(nn.Conv2d(3, 16, 3, 4, 1), nn.BatchNorm2d(16), nn.SiLU())
+        self.coarse = nn.Sequential(nn.Conv2d(16, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.SiLU())
+        self.up = nn.Upsample(scale_factor=2)
+        self.heads = nn.ModuleList([nn.Conv2d(48, 9, 1), nn.Conv2d(32, 9, 1)])
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        fine = self.fine(image)
+        coarse = self.coarse(fine)
+        levels = torch.cat([fine, self.up(coarse)], 1), coarse
+        cells = [head(level).flatten(2) for head, level in zip(self.heads, levels, strict=True)]
+        box, score = torch.cat(cells, 2).split([4, 5], 1)
+        centre, size = box.chunk(2, 1)
+        return torch.cat([centre - size / 2, centre + size / 2, torch.sigmoid(score)], 1)
+
+
+def _convert(path: Path, folder: Path) -> NcnnModel:
+    return onnx2nn.to_ncnn(onnx2nn.load(path), folder)
+
+
+def _check(model: NcnnModel, *, half: float = 2e-2) -> None:
+    """Asserts equal numbers in float32, near ones in float16, and the four files."""
+    assert all(output.ok for output in model.fp32)
+    assert all(output.max_difference <= half * max(output.scale, 1) for output in model.fp16)
+    assert not {"BatchNorm", "Scale", "Noop"} & set(model.layers)
+    assert {path.name for path in model.param.parent.iterdir()} == {
+        f"model{ending}" for ending in (".param", ".bin", ".fp16.param", ".fp16.bin")
+    }
+
+
+MODELS: dict[str, Callable[[], Path]] = {
+    "mobilenet_v3": lambda: export_dynamo("ncnn_mobilenet_v3", _vision("mobilenet_v3_small"), IMAGE),
+    "shufflenet_v2": lambda: export_torchscript("ncnn_shufflenet_v2", _vision("shufflenet_v2_x0_5"), IMAGE),
+    "detector": lambda: export_torchscript("ncnn_detector", seeded(Detector), IMAGE),
+    "recurrent": lambda: export_torchscript(
+        "ncnn_recurrent", seeded(Recurrent), (torch.arange(7).reshape(7, 1), torch.rand(2, 1, 12), torch.rand(2, 1, 12))
+    ),
+}
+
+
+def _vision(name: str) -> nn.Module:
+    return seeded(lambda: getattr(torchvision.models, name)(weights=None, num_classes=10))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_the_torch_exporters(name: str, tmp_path: Path) -> None:
+    model = _convert(MODELS[name](), tmp_path)
+    _check(model)
+    assert model.half_weights.stat().st_size < 0.6 * model.weights.stat().st_size
+    if name == "mobilenet_v3":
+        assert "HardSwish" in model.layers or "HardSigmoid" in model.layers, "activations in pieces"
+    if name == "shufflenet_v2":
+        assert "ShuffleChannel" in model.layers
+    if name == "recurrent":
+        assert model.layers["LSTM"] == 2 and model.layers["Embed"] == 1
+
+
+def test_digits_from_keras_to_ncnn_keep_their_accuracy(tmp_path: Path) -> None:
+    """Keras → ONNX → PyTorch → NCNN: the answers on all test images, in both precisions."""
+    with np.load(DIGITS / "digits_test.npz") as stored:
+        images, labels = stored["image"].astype(np.float32), stored["label"]
+    module = onnx2nn.load(DIGITS / "digits.onnx")
+    model = onnx2nn.to_ncnn(module, tmp_path, name="digits")
+    assert all(output.ok for output in model.fp32)
+    assert model.layers == {"Input": 1, "BinaryOp": 1, "Reshape": 2, "Convolution": 3, "ConvolutionDepthWise": 1,
+                            "Pooling": 1, "Permute": 1, "InnerProduct": 2, "Softmax": 1}  # fmt: skip
+    expected = module(torch.from_numpy(images)).detach().numpy()
+    for half, tolerance in ((False, 1e-5), (True, 2e-2)):
+        answers = np.concatenate([outputs[0] for outputs in model.run([[image[None]] for image in images], half=half)])
+        np.testing.assert_allclose(answers, expected, rtol=0, atol=tolerance)
+        assert (answers.argmax(1) == labels).mean() == (expected.argmax(1) == labels).mean() >= 0.97
+
+
+NOT_FOR_NCNN = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[1, 4, 6] x) => (float[1, 4, 6] y, float[1, 4, 2] best, float[1, 4, 3] every)
+<float z = {0.0}, int64[1] k = {2}, int64[1] start = {0}, int64[1] end = {6}, int64[1] axis = {2}, int64[1] step = {2}>
+{
+    ["positive"] p = Greater(x, z)
+    ["pick"] y = Where(p, x, z)
+    ["best two"] best, i = TopK(x, k)
+    ["skip"] every = Slice(x, start, end, axis, step)
+}
+"""
+
+
+def test_all_obstacles_are_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.parser.parse_model(NOT_FOR_NCNN)
+    started: list[object] = []
+    monkeypatch.setattr("onnx2nn.ncnn._process", lambda *arguments: started.append(arguments))
+    with pytest.raises(NcnnError) as error:
+        onnx2nn.to_ncnn(onnx2nn.load(model), tmp_path / "out")
+    told = "\n".join(error.value.obstacles)
+    assert not started and not (tmp_path / "out").exists()
+    assert "Greater 'positive', Where 'pick': NCNN has no truth values" in told
+    assert "TopK 'best two'" in told and "Slice 'skip': a slice with step 2" in told
+
+    onnx.save(model, tmp_path / "m.onnx")
+    assert cli.main(["ncnn", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out")]) == 1
+    shown = capsys.readouterr().out
+    assert "Where 'pick'" in shown and f"NOT CONVERTED: {len(error.value.obstacles)} obstacles" in shown
+
+
+def test_obstacle_that_only_pnnx_finds_is_an_error_too(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        graph (float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y)
+        { y = MaxPool <kernel_shape = [2, 2], dilations = [4, 4]> (x) }
+        """
+    )
+    with pytest.raises(NcnnError, match=r"F\.max_pool2d is no layer of NCNN"):
+        onnx2nn.to_ncnn(onnx2nn.load(model), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_numbers_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversion that computes something else leaves no files."""
+    monkeypatch.setattr("onnx2nn.ncnn.folding.fold_channels", lambda module: nn.Sequential(module, nn.Tanh()))
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> graph (float[1, 4] x) => (float[1, 4] y) { y = Exp(x) }'
+    )
+    with pytest.raises(VerificationError, match="NCNN computes something else than the module: y"):
+        onnx2nn.to_ncnn(onnx2nn.load(model), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ncnn", str(DIGITS / "digits.onnx"), "-o", str(tmp_path / "new" / "folder")]) == 0
+    shown = capsys.readouterr().out
+    assert "fp32  probability: shape [1, 10], mse" in shown and "fp16  probability" in shown
+    assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == {
+        "digits.param", "digits.bin", "digits.fp16.param", "digits.fp16.bin"
+    }  # fmt: skip
+
+
+def test_channels_are_folded_and_nothing_else() -> None:
+    """Scales and shifts by channel go into the weights; by position, or behind a layer with two users, they stay."""
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.used_twice = nn.Conv2d(3, 4, 1, bias=False), nn.Conv2d(4, 4, 1)
+            self.scale, self.shift, self.place = (
+                nn.Parameter(torch.rand(shape)) for shape in ((1, 4, 1, 1), (4, 1, 1), (1, 4, 5, 1))
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = 2.0 * (self.scale * self.conv(x)) + self.shift
+            y = self.used_twice(x)
+            return y * self.scale + y * self.place
+
+    layers = seeded(Layers)
+    module = torch.fx.symbolic_trace(layers)
+    folded = fold_channels(module)
+    x = torch.randn(2, 3, 5, 5)
+    torch.testing.assert_close(folded(x), layers(x), rtol=1e-5, atol=1e-6)
+    calls = [node for node in folded.graph.nodes if node.op == "call_function"]
+    assert len(calls) == 3 and len([n for n in module.graph.nodes if n.op == "call_function"]) == 6
+    assert layers.conv.bias is None and folded.conv.bias is not None, "the module itself is unchanged"
+
+
+def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pnnx", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "onnx2nn\[ncnn\]"'):
+        onnx2nn.to_ncnn(onnx2nn.load(DIGITS / "digits.onnx"), tmp_path)
