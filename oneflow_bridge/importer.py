@@ -337,6 +337,8 @@ class Walk:
         sampled = all(_has_samples(value) for value in inputs)
         if not sampled:
             return self._at_run_time(node, row, inputs, attributes, None)
+        if row.operator == "Add" and self._is_bias(node, inputs):
+            return inputs[0] if isinstance(inputs[0], Live) else inputs[1]
         try:
             if row.opaque:
                 self._lacks(node, row, inputs, attributes)
@@ -352,6 +354,15 @@ class Walk:
         except Exception as error:  # OneFlow raises what it likes
             self._refused(node, error)
         return self._at_run_time(node, row, inputs, attributes, None)
+
+    def _is_bias(self, node: ir.Node, inputs: Sequence[Any]) -> bool:
+        """Whether a node adds the bias of the linear layer before it, which the layer from now on does."""
+        for position, (value, other) in enumerate([inputs, inputs[::-1]]):
+            product = node.inputs[position]
+            if isinstance(value, Live) and isinstance(other, Constant) and other.weight and product is not None:
+                alone = len(product.uses()) == 1 and not product.is_graph_output()
+                return alone and self.program.add_bias(value.name, other)
+        return False
 
     def _refused(self, node: ir.Node, error: Exception) -> None:
         """Decides what it means that a node fails on the samples.
@@ -552,11 +563,11 @@ class Walk:
         """Returns the source of an operator's input; short numbers are written out where they may meet sizes."""
         if isinstance(value, Constant):
             name = row.input_name(position)
-            plain = value.kind in (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
-            if name in row.static or name in row.numbers or plain or any(_numbers(other) for other in inputs):
-                short = literal(value)
-                if short is not None:
-                    return self.program.argument(short, uses, self._constant_place)
+            floating = value.kind.is_floating_point()
+            sizes = not floating or (not value.weight and any(_numbers(other) for other in inputs))
+            short = literal(value) if sizes or name in row.static or name in row.numbers else None
+            if short is not None:
+                return self.program.argument(short, uses, self._constant_place)
         return self.source(value, uses)
 
     def source(self, value: Any, uses: set[str]) -> str:

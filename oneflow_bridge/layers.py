@@ -219,6 +219,8 @@ def _embedding(input: Any, weight: Any) -> Layer | None:
 @_layer("getitem")
 def _lookup(table: Any, index: Any) -> Layer | None:
     """Rows of a constant table by an index tensor."""
+    if isinstance(index, tuple) and len(index) == 1:
+        (index,) = index
     if isinstance(index, (tuple, list, slice, Tensor)) or getattr(index, "ndim", 0) < 1:
         return None
     return _embedding(index, table) if index.dtype.is_integer else None

@@ -57,8 +57,13 @@ class Call:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Call):
             return NotImplemented
-        mine = (self.kind, self.target, self.args, self.kwargs, self.results)
-        return _same(mine, (other.kind, other.target, other.args, other.kwargs, other.results))
+        return _same(self._facts(), other._facts())
+
+    def _facts(self) -> tuple[Any, ...]:
+        """What makes two calls the same; of a layer not the states that it starts from by itself."""
+        if self.layer is not None:
+            return (self.layer.kind, self.layer.config, self.layer.state, self.layer.inputs, self.results)
+        return (self.kind, self.target, self.args, self.kwargs, self.results)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -128,12 +129,12 @@ def call_attributes(node: ir.Node, function: ir.Function, outer: Mapping[str, ir
     return {**{name: attr for name, attr in function.attributes.items() if attr.value is not None}, **own}
 
 
+_GENERATED = re.compile(r"$|\d+$|val_|Constant|const_|scalar_tensor|constant(_\d+)?$")
+
+
 def is_generated(name: str) -> bool:
     """Returns whether an exporter made up an initializer's name, so that it is no weight of the author's."""
-    last = name.rsplit("/", 1)[-1]
-    return (
-        not name or last.isdigit() or "::" in name or last.startswith(("val_", "Constant", "const_", "scalar_tensor"))
-    )
+    return "::" in name or _GENERATED.match(name.rsplit("/", 1)[-1]) is not None
 
 
 def constant_path(node: ir.Node, origin: str, weight: bool, size: int) -> tuple[list[str], bool]:

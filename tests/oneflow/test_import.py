@@ -1,0 +1,334 @@
+"""ONNX to OneFlow: layers and names, training, graphs, saved modules, refusals; everything against ONNX Runtime."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onnx2nn
+from oneflow_bridge.runtime import import_oneflow
+from onnx2nn.errors import InputError, OperatorError, UnsupportedModelError
+
+flow = import_oneflow()
+ort = pytest.importorskip("onnxruntime")
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def model(
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, tuple[Any, ...]],
+    weights: dict[str, np.ndarray] | None = None,
+    outputs: tuple[str, ...] = ("y",),
+    types: dict[str, int] | None = None,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    infos = [
+        helper.make_tensor_value_info(n, (types or {}).get(n, TensorProto.FLOAT), list(s)) for n, s in inputs.items()
+    ]
+    results = [helper.make_tensor_value_info(n, (types or {}).get(n, TensorProto.FLOAT), None) for n in outputs]
+    stored = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "graph", infos, results, stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def agree(proto: onnx.ModelProto, *inputs: np.ndarray, module: Any = None, tolerance: float = 1e-5) -> Any:
+    """Imports a model unless a module is given, compares it with ONNX Runtime and returns it."""
+    module = module or onnx2nn.load(proto, framework="oneflow")
+    with flow.no_grad():
+        found = module(*[flow.tensor(value) for value in inputs])
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = session.run(None, {v.name: a for v, a in zip(session.get_inputs(), inputs, strict=True)})
+    for ours, theirs in zip(found if isinstance(found, tuple) else (found,), expected, strict=True):
+        assert ours.numpy().dtype == theirs.dtype and ours.numpy().shape == theirs.shape
+        scale = np.abs(theirs).max(initial=1e-30)
+        np.testing.assert_allclose(ours.numpy(), theirs, rtol=tolerance, atol=tolerance * scale)
+    return module
+
+
+@functools.cache
+def small_network() -> onnx.ModelProto:
+    """A convolution padded unevenly, a norm, a residual branch, a pool and a linear layer, the batch dynamic."""
+    nodes = [
+        helper.make_node("Conv", ["x", "stem.conv.weight", "stem.conv.bias"], ["a"], pads=[1, 1, 2, 2], name="/stem/c"),
+        helper.make_node("BatchNormalization", ["a", *(f"stem.bn.{n}" for n in _STATISTICS)], ["b"], name="/stem/bn/B"),
+        helper.make_node("Relu", ["b"], ["c"], name="/stem/r"),
+        helper.make_node("Conv", ["c", "blocks.0.weight"], ["d"], pads=[1, 1, 1, 1], group=2, name="/blocks.0/Conv"),
+        helper.make_node("Add", ["d", "c"], ["e"]),
+        helper.make_node("GlobalAveragePool", ["e"], ["f"]),
+        helper.make_node("Shape", ["f"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Unsqueeze", ["n", "axes"], ["n1"]),
+        helper.make_node("Concat", ["n1", "rest"], ["to"], axis=0),
+        helper.make_node("Reshape", ["f", "to"], ["g"]),
+        helper.make_node("Gemm", ["g", "head.weight", "head.bias"], ["y"], transB=1, name="/head/Gemm"),
+    ]
+    weights = {
+        "stem.conv.weight": normal(4, 3, 4, 4),
+        "stem.conv.bias": normal(4),
+        **{f"stem.bn.{name}": np.abs(normal(4)) + 0.5 for name in _STATISTICS},
+        "blocks.0.weight": normal(4, 2, 3, 3),
+        "head.weight": normal(5, 4),
+        "head.bias": normal(5),
+        "zero": np.array(0),
+        "axes": np.array([0]),
+        "rest": np.array([-1]),
+    }
+    return model(nodes, {"x": ("N", 3, 9, 9)}, weights)
+
+
+_STATISTICS = ("weight", "bias", "running_mean", "running_var")
+
+
+def test_layers_names_and_dynamic_batch():
+    module = agree(small_network(), normal(1, 3, 9, 9))
+    agree(small_network(), normal(7, 3, 9, 9), module=module)
+    assert isinstance(module.stem.conv, flow.nn.Conv2d) and isinstance(module.stem.bn, flow.nn.BatchNorm2d)
+    assert isinstance(module.blocks._modules["0"], flow.nn.Conv2d) and isinstance(module.head, flow.nn.Linear)
+    learned = {"stem.conv.weight", "stem.conv.bias", "stem.bn.weight", "stem.bn.bias", "blocks.0.weight"}
+    assert {name for name, _ in module.named_parameters()} == learned | {"head.weight", "head.bias"}
+    extra = {"stem.bn.running_mean", "stem.bn.running_var", "stem.bn.num_batches_tracked"}
+    assert set(module.state_dict()) == learned | {"head.weight", "head.bias"} | extra
+
+
+def test_the_source_of_forward_holds_the_calls():
+    code = onnx2nn.load(small_network(), framework="oneflow").code
+    assert "call(self.stem.conv, " in code and "F.relu(" in code and "call(self.head, " in code
+
+
+def test_outputs_shapes_and_inputs_by_name():
+    nodes = [helper.make_node("Split", ["in put", "parts"], ["first", "second"], axis=1)]
+    proto = model(nodes, {"in put": (2, 5)}, {"parts": np.array([2, 3])}, ("first", "second"))
+    module, x = onnx2nn.load(proto, framework="oneflow"), normal(2, 5)
+    first, second = module(**{"in put": flow.tensor(x)})
+    np.testing.assert_array_equal(first.numpy(), x[:, :2])
+    np.testing.assert_array_equal(second.numpy(), x[:, 2:])
+    with pytest.raises(InputError, match=r"in put.*shape \(3, 5\)"):
+        module(flow.tensor(normal(3, 5)))
+    with pytest.raises(InputError, match="dtype"):
+        module(flow.tensor(x.astype(np.float64)))
+    with pytest.raises(InputError, match="missing"):
+        module()
+    with pytest.raises(InputError, match="unknown"):
+        module(flow.tensor(x), other=flow.tensor(x))
+
+
+def test_a_step_of_training():
+    module = onnx2nn.load(small_network(), framework="oneflow").train()
+    optimizer = flow.optim.SGD(module.parameters(), lr=1e-3)
+    before = {name: value.numpy().copy() for name, value in module.named_parameters()}
+    x, target = flow.tensor(normal(6, 3, 9, 9)), flow.tensor(normal(6, 5))
+    losses = []
+    for _ in range(5):
+        loss = ((module(x) - target) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.numpy()))
+    assert losses[-1] < losses[0]
+    # A bias in front of a batch norm that takes the batch's own mean has no gradient.
+    moved = {name for name, value in module.named_parameters() if np.abs(value.numpy() - before[name]).max() > 1e-6}
+    assert moved >= set(before) - {"stem.conv.bias"}
+    assert int(module.stem.bn.num_batches_tracked.numpy()) == 5
+
+
+class _Graph(flow.nn.Graph):  # type: ignore[misc]
+    def __init__(self, module: Any):
+        super().__init__()
+        self.module = module
+
+    def build(self, *inputs: Any) -> Any:
+        return self.module(*inputs)
+
+
+def test_compiles_in_a_graph():
+    module, x = onnx2nn.load(small_network(), framework="oneflow"), flow.tensor(normal(3, 3, 9, 9))
+    with flow.no_grad():
+        eager = module(x).numpy()
+    np.testing.assert_allclose(_Graph(module)(x).numpy(), eager, rtol=1e-5, atol=1e-5)
+
+
+def test_saves_loads_and_copies(tmp_path: Path):
+    module, x = onnx2nn.load(small_network(), framework="oneflow"), flow.tensor(normal(2, 3, 9, 9))
+    with flow.no_grad():
+        expected = module(x).numpy()
+        flow.save(module.state_dict(), str(tmp_path / "state"))
+        fresh = onnx2nn.load(small_network(), framework="oneflow")
+        for parameter in fresh.parameters():
+            parameter.zero_()
+        assert np.abs(fresh(x).numpy() - expected).max() > 1e-3
+        fresh.load_state_dict(flow.load(str(tmp_path / "state")))
+        np.testing.assert_array_equal(fresh(x).numpy(), expected)
+        flow.save(module, str(tmp_path / "module"))
+        np.testing.assert_array_equal(flow.load(str(tmp_path / "module"))(x).numpy(), expected)
+        twin = copy.deepcopy(module)
+        np.testing.assert_array_equal(twin(x).numpy(), expected)
+        twin.head.weight.zero_()
+        np.testing.assert_array_equal(module(x).numpy(), expected)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_recurrent_layers(kind: str, gates: int, direction: str):
+    ways, hidden = 1 + (direction == "bidirectional"), 4
+    weights = {"W": normal(ways, gates * hidden, 3), "R": normal(ways, gates * hidden, hidden)}
+    weights["B"] = normal(ways, 2 * gates * hidden)
+    attributes = {"linear_before_reset": 1} if kind == "GRU" else {}
+    outputs = ["y", "h", "c"] if kind == "LSTM" else ["y", "h"]
+    node = helper.make_node(
+        kind, ["x", "W", "R", "B"], outputs, direction=direction, hidden_size=hidden, name="rnn", **attributes
+    )
+    module = agree(model([node], {"x": ("T", "N", 3)}, weights, tuple(outputs)), normal(5, 2, 3))
+    assert isinstance(module.rnn, getattr(flow.nn, kind))
+    agree(model([node], {"x": ("T", "N", 3)}, weights, tuple(outputs)), normal(9, 1, 3), module=module)
+
+
+def test_embedding_takes_negative_indices_and_refuses_those_outside():
+    proto = model(
+        [helper.make_node("Gather", ["table.weight", "x"], ["y"])],
+        {"x": (4,)},
+        {"table.weight": normal(6, 3)},
+        types={"x": TensorProto.INT64},
+    )
+    module = agree(proto, np.array([0, 5, -1, -6]))
+    assert isinstance(module.table, flow.nn.Embedding)
+    with pytest.raises(OperatorError, match="Index 6"):
+        module(flow.tensor(np.array([0, 1, 2, 6])))
+
+
+def test_sizes_that_decide_what_an_operator_does():
+    """SAME padding is even at one size and uneven at another: the calls of no one size are taken for all."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER", strides=[2, 2])
+    proto = model([node], {"x": (1, 2, "H", "W")}, {"w": normal(3, 2, 3, 3)})
+    module = agree(proto, normal(1, 2, 5, 7))
+    for height, width in [(6, 6), (5, 8), (17, 12)]:
+        agree(proto, normal(1, 2, height, width), module=module)
+
+
+def test_a_size_that_the_file_says_is_dynamic_and_is_not():
+    nodes = [helper.make_node("Reshape", ["x", "to"], ["a"]), helper.make_node("MatMul", ["a", "w"], ["y"])]
+    proto = model(nodes, {"x": ("N", "L")}, {"to": np.array([2, 6]), "w": normal(6, 3)})
+    module = agree(proto, normal(3, 4))
+    agree(proto, normal(2, 6), module=module)
+
+
+@functools.cache
+def _branches() -> onnx.ModelProto:
+    def branch(name: str, operator: str) -> onnx.GraphProto:
+        info = helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
+        return helper.make_graph([helper.make_node(operator, ["x", "w"], [name])], name, [], [info])
+
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["s"], keepdims=0),
+        helper.make_node("Greater", ["s", "zero"], ["positive"]),
+        helper.make_node("If", ["positive"], ["y"], then_branch=branch("t", "Add"), else_branch=branch("e", "Mul")),
+    ]
+    return model(nodes, {"x": (2,)}, {"w": normal(2), "zero": np.float32([0])[0:1].reshape(())})
+
+
+def test_branches_and_loops():
+    module = agree(_branches(), np.float32([1, 2]))
+    agree(_branches(), np.float32([-1, -2]), module=module)
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_on"]),
+            helper.make_node("Add", ["a", "x"], ["b"]),
+            helper.make_node("Mul", ["b", "two"], ["scan"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("a", TensorProto.FLOAT, [2]),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("b", TensorProto.FLOAT, [2]),
+            helper.make_tensor_value_info("scan", TensorProto.FLOAT, [2]),
+        ],
+    )
+    loop = helper.make_node("Loop", ["trips", "", "x"], ["last", "y"], body=body)
+    weights = {"two": np.float32([2, 3])}
+    proto = model([loop], {"x": (2,), "trips": ()}, weights, ("last", "y"), types={"trips": TensorProto.INT64})
+    module = agree(proto, np.float32([1, 2]), np.array(3))
+    agree(proto, np.float32([1, 2]), np.array(0), module=module)
+
+
+def test_operators_that_read_values():
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["places"]),
+        helper.make_node("Transpose", ["places"], ["rows"]),
+        helper.make_node("GatherND", ["x", "rows"], ["found"]),
+        helper.make_node("Shape", ["found"], ["count"]),
+        helper.make_node("Mul", ["count", "two"], ["y"]),
+    ]
+    types = {"y": TensorProto.INT64}
+    proto = model(nodes, {"x": (3, 4)}, {"two": np.array([2])}, ("found", "y"), types)
+    module = agree(proto, np.maximum(normal(3, 4), 0))
+    agree(proto, np.zeros((3, 4), np.float32), module=module)
+
+
+def test_everything_that_cannot_be_imported_is_named():
+    nodes = [
+        helper.make_node("DFT", ["x"], ["f"], axis=1, name="fourier"),
+        helper.make_node("Cast", ["x"], ["e"], to=TensorProto.FLOAT8E4M3FN, name="narrow"),
+        helper.make_node("Nothing", ["x"], ["y"], name="unknown"),
+    ]
+    proto = model(nodes, {"x": (1, 4, 1)}, outputs=("f", "y"), opset=19)
+    with pytest.raises(UnsupportedModelError) as caught:
+        onnx2nn.load(proto, framework="oneflow")
+    text = str(caught.value)
+    for part in ("fourier", "Fourier transforms", "narrow", "float8_e4m3fn", "unknown", "there is no such operator"):
+        assert part in text
+
+
+def test_memory_that_a_file_asks_for_is_limited():
+    proto = model(
+        [helper.make_node("ConstantOfShape", ["n"], ["a"]), helper.make_node("Add", ["x", "a"], ["y"])],
+        {"x": (1,)},
+        {"n": np.array([1 << 20, 1 << 20])},
+    )
+    with pytest.raises(UnsupportedModelError, match="limit"):
+        onnx2nn.load(proto, framework="oneflow")
+
+
+def test_no_torch_is_imported(tmp_path: Path):
+    path = tmp_path / "model.onnx"
+    onnx.save(small_network(), path)
+    code = f"import sys, onnx2nn; onnx2nn.load({str(path)!r}, framework='oneflow'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[2]).returncode == 0
+
+
+def test_round_trip_through_the_exporter(tmp_path: Path):
+    from oneflow_bridge.exporter import export
+
+    class Network(flow.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = flow.nn.Embedding(11, 8)
+            self.norm = flow.nn.LayerNorm(8)
+            self.layers = flow.nn.Sequential(flow.nn.Linear(8, 16), flow.nn.GELU(), flow.nn.Linear(16, 8))
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.embed(tokens)
+            return x + self.layers(self.norm(x))
+
+    original, tokens = Network().eval(), flow.tensor(np.array([[1, 2, 10], [0, 4, 5]]))
+    export(original, tokens, tmp_path / "model.onnx")
+    module = onnx2nn.load(tmp_path / "model.onnx", framework="oneflow")
+    with flow.no_grad():
+        np.testing.assert_allclose(module(tokens).numpy(), original(tokens).numpy(), rtol=1e-5, atol=1e-6)
+    assert set(module.state_dict()) == set(original.state_dict())
+    original.load_state_dict(module.state_dict())
