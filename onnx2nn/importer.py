@@ -162,19 +162,34 @@ def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
         elif isinstance(value, (Constant, Host)) and math.prod(getattr(value, "shape", (1,))) < 64:
             array = value.array if isinstance(value, Host) else value.numpy()
             varying += [n.values for n in np.ravel(array).tolist() if isinstance(n, Dim)]
-            numbers = [n for n in np.ravel(array).tolist() if isinstance(n, (int, float)) and n > 0]
-            static += [int(n) for n in numbers]
-            static.append(int(math.prod(numbers)))
-        if isinstance(value, Constant):
+            numbers = [n for n in np.ravel(array).tolist() if isinstance(n, int) and n > 0]
+            static += numbers
+            static.append(math.prod(numbers))
+        if isinstance(value, (Constant, torch.Tensor)):
             static += list(value.shape)
     present = [n for n in stuck.sizes.dynamic if stuck.sizes.values[n] in varying]
     yield from ((b, a) for i, a in enumerate(present) for b in present[i + 1 :])
+    ones = []
     for name in stuck.sizes.dynamic:
         for column in varying:
-            ratios = {w / v for w, v in zip(column, stuck.sizes.values[name], strict=True)}
-            if len(ratios) == 1 and (ratio := ratios.pop()) > 0:
-                yield from ((name, int(n / ratio)) for n in static if n > ratio and n % ratio == 0)
-    yield from ((name, 1) for name in stuck.sizes.dynamic)
+            ratio = _ratio(column, stuck.sizes.values[name])
+            if ratio > 0:
+                # The largest first: a dimension of 1 fits everything, by broadcasting.
+                whole = sorted({n for n in static if n > ratio and n % ratio == 0}, reverse=True)
+                yield from ((name, int(n / ratio)) for n in whole)
+                ones += [name] * (ratio in static)
+    yield from ((name, 1) for name in ones)
+
+
+def _ratio(column: Sequence[float], sizes: Sequence[int]) -> float:
+    """Returns what `sizes` are multiplied with, or as a whole number divided by, to give `column`; 0 for nothing."""
+    ratios = {w / v for w, v in zip(column, sizes, strict=True)}
+    if len(ratios) == 1:
+        return ratios.pop()
+    divisors = {v // w for w, v in zip(column, sizes, strict=True) if w > 0}
+    divisor = divisors.pop() if len(divisors) == 1 else 0
+    same = divisor > 1 and all(w == v // divisor for w, v in zip(column, sizes, strict=True))
+    return 1 / divisor if same else 0
 
 
 def _initializer(value: ir.Value) -> Constant:
@@ -375,7 +390,8 @@ class Walk:
                 return row.body(self.tracer.F, *self.arguments(row, inputs), **attributes)
             except ShapeMismatch as error:
                 if self.owner.strict and self.owner.sizes.sampled:
-                    raise StuckError(str(error), inputs, self.owner.sizes, self.owner.steps) from None
+                    around = [*inputs, *error.values]
+                    raise StuckError(str(error), around, self.owner.sizes, self.owner.steps) from None
                 if self.owner.strict:
                     raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
             except NeedsValues:

@@ -32,7 +32,11 @@ class TraceError(NeedsValues):
 
 
 class ShapeMismatch(TraceError):
-    """A recorded call fails on the shapes it gets at a sample point; the text is torch's own."""
+    """A recorded call fails on the shapes it gets at a sample point; the text is torch's own, `values` what it got."""
+
+    def __init__(self, reason: str, values: Sequence[Any]):
+        super().__init__(reason)
+        self.values = values
 
 
 class NeedsSamples(Exception):
@@ -695,7 +699,8 @@ class Tracer:
             except NotImplementedError as error:
                 raise TraceError(f"{_title(target)}: {error}") from None
             except Exception as error:
-                raise ShapeMismatch(f"{_title(target)}: {str(error).strip().splitlines()[0]}") from None
+                reason = f"{_title(target)}: {str(error).strip().splitlines()[0]}"
+                raise ShapeMismatch(reason, list(_leaves((args, kwargs)))) from None
         return _merge(results)
 
     def _inline_scalars(self, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -127,7 +127,8 @@ def conv_transpose(
 ) -> Any:
     """Pads crop the full result; torch's `padding` and `output_padding` can say so where the end is cropped less.
 
-    As in ONNX Runtime SAME_* never makes a result larger than the full one, and no `output_shape` may be larger.
+    As in ONNX Runtime SAME_* never makes a result larger than the full one; an `output_shape` that is larger, which
+    ONNX Runtime refuses, is filled up with zeros (and the bias), as in the standard's own test of it.
     """
     rank = W.ndim - 2
     if rank not in (1, 2, 3):
@@ -144,9 +145,7 @@ def conv_transpose(
                 total = extra[i] + spans[i] - strides[i]
             if not isinstance(total, int):
                 raise NeedsValues("the crop of a transposed convolution by a dynamic size")
-            if total < 0 and output_shape:
-                raise OperatorError(f"output_shape={list(output_shape)} is larger than the full result.")
-            total = max(total, 0)
+            total = total if output_shape else max(total, 0)
             small = total // 2
             begins[i], ends[i] = (small, total - small) if auto_pad == "SAME_UPPER" else (total - small, small)
     elif pads and auto_pad == "NOTSET":

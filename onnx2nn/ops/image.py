@@ -121,11 +121,15 @@ def _axes_of(
 
 
 def _coordinates(F: Any, axis: Axis, transformation: str) -> Any:
-    """Returns where each output element lies in the input, float32, computed as ONNX Runtime does."""
+    """Returns where each output element lies in the input, as ONNX Runtime computes it.
+
+    That is in float32, half_pixel_symmetric in float64 but for the move of its centre.
+    """
+    if transformation == "half_pixel_symmetric":
+        return (F.arange(axis.output, dtype=F.float64) + 0.5) / _single(axis.scale) + _centre(axis) - 0.5
     x = F.arange(axis.output, dtype=F.float32)
-    if transformation == "half_pixel" or transformation == "half_pixel_symmetric":
-        x = (x + 0.5) / axis.scale
-        return x - 0.5 if transformation == "half_pixel" else x + _centre(axis) - 0.5
+    if transformation == "half_pixel":
+        return (x + 0.5) / axis.scale - 0.5
     if transformation == "pytorch_half_pixel":
         return (x + 0.5) / axis.scale - 0.5 if axis.output > 1 else F.zeros_like(x)
     if transformation == "align_corners":
@@ -143,6 +147,11 @@ def _coordinates(F: Any, axis: Axis, transformation: str) -> Any:
     raise OperatorError(f"coordinate_transformation_mode={transformation!r} is none of the standard's.")
 
 
+def _single(scale: Any) -> Any:
+    """Returns a scale as the float32 that it is in the file."""
+    return float(np.float32(scale)) if isinstance(scale, float) else scale
+
+
 def _centre(axis: Axis) -> Any:
     """Returns by how much half_pixel_symmetric moves the coordinates, so that both images have the same centre."""
     if not axis.given or _is_whole(axis):
@@ -155,10 +164,11 @@ def _centre(axis: Axis) -> Any:
 
 def _nearest(F: Any, x: Any, axis: Axis, mode: str) -> Any:
     """Returns the index of the input element that stands for each coordinate."""
+    half = 0.5 if x.dtype == F.float32 else 0.5 + 1e-6  # ONNX Runtime takes what is so near for the middle
     if mode == "round_prefer_floor":
-        x = F.ceil(x - 0.5)
+        x = F.ceil(x - half)
     elif mode == "round_prefer_ceil":
-        x = F.where(x - F.floor(x) >= 0.5, F.ceil(x), F.floor(x))
+        x = F.where(x - F.floor(x) >= 1 - half, F.ceil(x), F.floor(x))
     elif mode == "floor":
         x = F.floor(x)
     elif mode == "ceil":
@@ -210,7 +220,7 @@ def _resize_axis(F: Any, X: Any, axis: Axis, method: Method) -> Any:
     x = _coordinates(F, axis, method.transformation)
     if method.mode == "nearest":
         return X.index_select(axis.index, _nearest(F, x, axis, method.nearest))
-    indices, weights = _taps(F, x, axis, method)
+    indices, weights = _taps(F, x.float(), axis, method)
     total = None
     for index, weight in zip(indices.unbind(0), weights.unbind(0), strict=True):
         part = X.index_select(axis.index, index) * _along(X, axis, weight)

@@ -97,7 +97,7 @@ def linear_classifier(
     multi_class: int = 0,
     post_transform: str = "NONE",
 ) -> Any:
-    """One row of coefficients and two labels give the scores `(1 - s, s)`, as in ONNX Runtime, only PROBIT applies."""
+    """One row of coefficients gives two scores, as in ONNX Runtime: LOGISTIC of `(-s, s)`, else `(1 - s, s)`."""
     labels = labels_of(F, classlabels_ints, classlabels_strings)
     X = rows(X)
     classes = len(intercepts) if intercepts else len(coefficients) // X.shape[1]
@@ -106,12 +106,13 @@ def linear_classifier(
     if classes > 1:
         return pick(F, labels, F.argmax(scores, 1)), post_transform_of(F, scores, post_transform)
     if len(labels) != 2:
-        labels = ["0", "1"] if classlabels_strings else F.tensor([0, 1])
-    winner = pick(F, labels, (scores[:, 0] > 0).long())
+        raise OperatorError(f"one row of coefficients tells two classes apart; it has {len(labels)} labels.")
     if post_transform == "PROBIT":
         raise OperatorError("post_transform PROBIT with one row of coefficients has no defined result.")
-    two = len(classlabels_strings or classlabels_ints or ()) == 2
-    return winner, F.cat([1 - scores, scores], 1) if two else scores
+    winner = pick(F, labels, (scores[:, 0] > 0).long())
+    if post_transform == "LOGISTIC":
+        return winner, F.sigmoid(F.cat([-scores, scores], 1))
+    return winner, F.cat([1 - scores, scores], 1)
 
 
 @op("LinearRegressor", 1, domain=DOMAIN)

@@ -49,7 +49,7 @@ CASES = [
     case("LinearClassifier", of("int64", 6, 4), **THREE, domain=ML, outputs=2, note="int64"),
     case("LinearClassifier", f32(6, 4), **ONE, classlabels_strings=["n", "y"], domain=ML, outputs=2),
     case("LinearClassifier", f32(6, 4), **ONE, classlabels_ints=[3, 4], post_transform="LOGISTIC", domain=ML, outputs=2),
-    case("LinearClassifier", f32(6, 4), **ONE, classlabels_ints=[3], domain=ML, outputs=2),
+    case("LinearClassifier", f32(6, 4), **ONE, classlabels_ints=[3, 4], post_transform="SOFTMAX", domain=ML, outputs=2),
     case("LinearRegressor", f32(6, 4), coefficients=numbers(4), intercepts=[0.5], domain=ML),
     case("LinearRegressor", f32(6, 4), coefficients=numbers(4), post_transform="LOGISTIC", domain=ML),
     *(
