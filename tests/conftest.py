@@ -1,19 +1,23 @@
-"""Fixtures for all tests."""
+"""What a run says at its end."""
 
 from __future__ import annotations
 
 import pytest
 
-UNVERIFIED: list[str] = []
-
-
-@pytest.fixture
-def unverified() -> list[str]:
-    """Collects the pairs of operator and revision that no oracle could judge."""
-    return UNVERIFIED
-
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Ends the run with what nobody could verify."""
-    if UNVERIFIED:
-        terminalreporter.write_line(f"{len(UNVERIFIED)} pairs without an oracle: {', '.join(sorted(UNVERIFIED))}")
+    """Prints what tests noted by `record_property("score", ...)`, and the pairs that nobody could verify.
+
+    The notes travel with the tests' reports, from other processes too.
+    """
+    noted: dict[str, list[str]] = {"score": [], "unverified": []}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for key, text in getattr(report, "user_properties", ()):
+                if key in noted:
+                    noted[key].append(str(text))
+    for line in dict.fromkeys(noted["score"]):
+        terminalreporter.write_line(line)
+    pairs = sorted(set(noted["unverified"]))
+    if pairs:
+        terminalreporter.write_line(f"{len(pairs)} cases at revisions without an oracle: {', '.join(pairs)}")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from scripts import conformance, conformance_document
 
 
-def test_suite() -> None:
+def test_suite(record_property: Callable[[str, object], None]) -> None:
     """No case gives another answer, none by way of torch.export either, and the document says what came out.
 
     One test, as every part of it needs the results of the run, which takes minutes. Where only the document differs:
     `python scripts/conformance.py --write`.
     """
     results = conformance.run()
+    record_property("score", f"ONNX's conformance suite: {conformance.score(results)}")
     wrong = [f"{r.name}: {r.reason}" for r in results if r.verdict not in ("passed", "refused")]
     wrong += [f"{r.name}: {r.export_reason}" for r in results if "exported, but" in r.export_reason]
     assert not wrong, "\n".join(wrong)
