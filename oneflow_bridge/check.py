@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from oneflow_bridge.guards import refusing_aborts
 from oneflow_bridge.runtime import import_oneflow
-from oneflow_bridge.trace import NO_CPU_KERNEL, Arguments, leaves
-from onnx2nn.errors import MissingDependencyError, VerificationError
+from oneflow_bridge.trace import NO_CPU_KERNEL, Arguments, last_line, leaves
+from onnx2nn.errors import InputError, MissingDependencyError, Onnx2nnError, VerificationError
 
 TOLERANCE = 1e-4
 """Largest difference of an output over its largest magnitude, in float32 and float64."""
@@ -110,12 +111,24 @@ def _sizes(arguments: Arguments, axes: Mapping[tuple[int, int], str]) -> list[Ar
 
 
 def run_model(model: Any, arguments: Arguments) -> Any:
-    """The model's outputs, computed eagerly; a graph's `build` is called on its modules, without a compile."""
+    """The model's outputs, computed eagerly; a graph's `build` is called on its modules, without a compile.
+
+    Raises:
+        InputError: OneFlow cannot run the model.
+    """
     flow = import_oneflow()
-    with flow.no_grad():
-        if isinstance(model, flow.nn.Graph):
-            return type(model).build(_EagerGraph(model), *arguments.args, **arguments.kwargs)
-        return model(*arguments.args, **arguments.kwargs)
+    try:
+        with flow.no_grad(), refusing_aborts():
+            if isinstance(model, flow.nn.Graph):
+                return type(model).build(_EagerGraph(model), *arguments.args, **arguments.kwargs)
+            return model(*arguments.args, **arguments.kwargs)
+    except Onnx2nnError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"OneFlow traces the model but cannot run it, so the export cannot be checked: {last_line(error)}. "
+            "Export with check=False to write it unchecked."
+        ) from error
 
 
 class _EagerGraph:

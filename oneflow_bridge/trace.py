@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from oneflow_bridge.guards import refusing_aborts
 from oneflow_bridge.job import read_job
 from oneflow_bridge.runtime import import_oneflow
 from onnx2nn.errors import InputError, ModelFileError, Onnx2nnError
@@ -335,19 +337,23 @@ def _trace(
     """One job, the values of the tensors that are no module's state, and the outputs as the model returned them."""
     graph = new_graph()
     try:
-        with _refusing_aborts(), _constants_as_variables() as constants:
+        with refusing_aborts(), _constants_as_variables() as constants:
             job, outputs = graph.build_graph(*arguments.args, **arguments.kwargs)
     except Onnx2nnError:
         raise
     except Exception as error:
         sizes = f" with {dict(of_dimensions)}" if of_dimensions else ""
         shapes = ", ".join(f"{n}: {list(t.shape)}" for n, t in zip(arguments.names, arguments.leaves(), strict=True))
-        raise InputError(f"OneFlow could not trace the model{sizes} (inputs {shapes}): {_last_line(error)}") from error
+        raise InputError(f"OneFlow could not trace the model{sizes} (inputs {shapes}): {last_line(error)}") from error
     return job, {**constants, **_free_tensors(graph, job)}, outputs
 
 
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def last_line(error: Exception) -> str:
+    """What an exception of OneFlow's says, without the stack and the colours."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and lines[-1].startswith("Error Type:"):  # OneFlow's own: what it found comes first, then its C++ stack
+        return lines[0]
     return lines[-1] if lines else type(error).__name__
 
 
@@ -467,58 +473,6 @@ def _constants_as_variables() -> Iterator[dict[str, Any]]:
     finally:
         for name, make in makers.items():
             setattr(flow, name, make)
-
-
-@contextlib.contextmanager
-def _refusing_aborts() -> Iterator[None]:
-    """Calls on which OneFlow ends the process raise instead (measured on 0.9.0)."""
-    flow = import_oneflow()
-
-    def matmul(call: Callable[..., Any]) -> Callable[..., Any]:
-        def checked(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
-            ranks = (getattr(a, "ndim", 2), getattr(b, "ndim", 2))
-            if 1 in ranks and max(ranks) > 2:
-                raise InputError(
-                    f"OneFlow cannot multiply tensors of {ranks[0]} and {ranks[1]} dimensions: unsqueeze the 1-D one."
-                )
-            return call(a, b, *args, **kwargs)
-
-        return checked
-
-    def topk(call: Callable[..., Any]) -> Callable[..., Any]:
-        def checked(x: Any, k: int, *args: Any, **kwargs: Any) -> Any:
-            if k < 1:
-                raise InputError(f"OneFlow cannot compute topk with k={k}: k must be at least 1.")
-            return call(x, k, *args, **kwargs)
-
-        return checked
-
-    def to(call: Callable[..., Any]) -> Callable[..., Any]:
-        def checked(x: Any, *args: Any, **kwargs: Any) -> Any:
-            if any("cuda" in str(a) for a in (*args, *kwargs.values())) and not flow.cuda.is_available():
-                raise InputError("The model moves a tensor to cuda and this machine has none.")
-            return call(x, *args, **kwargs)
-
-        return checked
-
-    guards = [
-        (flow, "matmul", matmul),
-        (flow._C, "matmul", matmul),
-        (flow.Tensor, "matmul", matmul),
-        (flow.Tensor, "__matmul__", matmul),
-        (flow, "topk", topk),
-        (flow.Tensor, "topk", topk),
-        (flow.Tensor, "to", to),
-    ]
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in guards if hasattr(owner, name)]
-    for owner, name, guard in guards:
-        if hasattr(owner, name):
-            setattr(owner, name, guard(getattr(owner, name)))
-    try:
-        yield
-    finally:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
 
 
 def _argument_names(model: Any, arguments: Arguments) -> list[str]:

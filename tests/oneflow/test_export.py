@@ -256,6 +256,8 @@ def _fails(x: Any) -> Any:
     raise ValueError("this model is broken")
 
 
+OUTSIDE = flow.tensor([0, -1])
+
 ERRORS = [
     (lambda: (Lambda(_fails).eval(), _normal(2, 3)), {}, InputError, "this model is broken"),
     (lambda: (nn.Linear(4, 5).eval(), _normal(2, 3)), {}, InputError, r"\[2, 3\]"),
@@ -271,6 +273,9 @@ ERRORS = [
     (lambda: (nn.ReLU().eval(), _normal(2, 4)), {"output_names": ["a", "b"]}, InputError, "2 names"),
     (lambda: (Lambda(lambda x: flow.matmul(x[0], x.unsqueeze(0))).eval(), _normal(4, 4)), {}, InputError, "unsqueeze"),
     (lambda: (Lambda(lambda x: flow.topk(x, 0)).eval(), _normal(4, 4)), {}, InputError, "k=0"),
+    (lambda: (Lambda(lambda x: F.embedding(OUTSIDE, x)).eval(), _normal(3, 4)), {}, InputError, "indices -1 to 0"),
+    (lambda: (Lambda(lambda x: flow.index_select(x, 0, OUTSIDE)).eval(), _normal(3, 4)), {}, InputError, "indices -1"),
+    (lambda: (Lambda(lambda x: F.relu(x.half())).eval(), _normal(3, 4)), {}, InputError, "check=False"),
     (lambda: (Lambda(lambda x: x.to("cuda")).eval(), _normal(4, 4)), {}, InputError, "cuda"),
     (lambda: (nn.Linear(4, 4).half().eval(), _normal(2, 4).half()), {"opset": 9, "check": False}, None, ""),
 ]
