@@ -1,4 +1,4 @@
-"""Modules that hold imported subgraphs, and how the importer makes them: If, Loop, Scan."""
+"""Modules that hold imported subgraphs, and how the importer makes them: If, Loop, Scan, Gradient."""
 
 from __future__ import annotations
 
@@ -177,6 +177,30 @@ class BatchedScan(nn.Module):
         return tuple(torch.stack(items) for items in zip(*results, strict=True))
 
 
+class Gradient(nn.Module):
+    """ONNX Gradient: the derivatives of the sum of one value with respect to others.
+
+    Args:
+        body: takes the values to differentiate by, then all others; returns the value that is differentiated.
+        count: how many values are differentiated by.
+    """
+
+    def __init__(self, body: nn.Module, count: int):
+        super().__init__()
+        self.body, self.count = body, count
+
+    def forward(self, *values: Any) -> Any:
+        """Returns a derivative for each of the first `count` values, zeros where the result does not depend on it."""
+        higher = torch.is_grad_enabled()
+        with torch.enable_grad():
+            xs = [x if x.requires_grad else x.detach().requires_grad_() for x in values[: self.count]]
+            (y,) = self.body(*xs, *values[self.count :])
+            if not y.requires_grad:
+                return tuple(torch.zeros_like(x) for x in values[: self.count])
+            found = torch.autograd.grad(y.sum(), xs, create_graph=higher, allow_unused=True)
+        return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(xs, found, strict=True))
+
+
 def run(walk: Walk, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
     """Imports a node whose attributes are graphs; returns its outputs as a tuple."""
     importer = _IMPORTERS.get((row.operator, row.since))
@@ -293,6 +317,64 @@ def _import_scan_8(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
     return walk.tracer.call_module(_name(node), BatchedScan(scan), (lengths, *values, *child.captured), specs)
 
 
+def _import_gradient(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    """Imports again, as the body of the node, what lies between the values it names and the one it differentiates."""
+    named = {value.name: value for value in [*walk.graph.inputs, *_initializers(walk.graph)]}
+    made = {value.name: value for other in walk.graph for value in other.outputs}
+    named |= made
+    xs = list(node.attributes["xs"].as_strings())
+    zs = list(node.attributes["zs"].as_strings()) if "zs" in node.attributes else []
+    y = node.attributes["y"].as_string()
+    missing = [name for name in (*xs, *zs, y) if name not in named]
+    if missing:
+        raise OperatorError(f"it names the value {missing[0]!r}, which its graph does not have.")
+    if len(inputs) != len(xs) + len(zs):
+        raise OperatorError(f"it has {len(inputs)} inputs and names {len(xs) + len(zs)} values.")
+    child = Tracer(walk.tracer.points, walk.tracer)
+    values = [_as_argument(walk, value) for value in inputs]
+    bindings = {
+        named[name]: child.placeholder(f"value_{i}", _carried_spec(walk, value))
+        for i, (name, value) in enumerate(zip([*xs, *zs], values, strict=True))
+    }
+    module = child.finish((_trace_slice(walk, named[y], bindings, child),), "Body")
+    specs = tuple(_carried_spec(walk, value) for value in values[: len(xs)])
+    return walk.tracer.call_module(_name(node), Gradient(module, len(xs)), (*values, *child.captured), specs)
+
+
+def _initializers(graph: ir.Graph | ir.Function) -> list[ir.Value]:
+    return list(graph.initializers.values()) if isinstance(graph, ir.Graph) else []
+
+
+def _trace_slice(walk: Walk, end: ir.Value, bindings: Mapping[ir.Value, Any], tracer: Tracer) -> Any:
+    """Imports the nodes that compute `end` from `bindings` with `tracer`; returns the value of `end`."""
+    from onnx2nn.importer import Walk
+
+    needed, pending = set(), [end]
+    while pending:
+        value = pending.pop()
+        maker = value.producer()
+        if value not in bindings and maker is not None and maker not in needed:
+            needed.add(maker)
+            pending += [item for item in maker.inputs if item is not None]
+    scope = Scope(walk.scope)
+    for value in _initializers(walk.graph):
+        if value.name in walk.owner.constants:  # the walk forgets one after its last use
+            scope[value] = walk.owner.constants[value.name]
+    for value, known in bindings.items():
+        scope[value] = known
+    inner = Walk(walk.owner, tracer, scope, walk.graph, walk.opsets)
+    inner.attributes, inner.by_memory = walk.attributes, walk.by_memory
+    for node in walk.graph:
+        if node in needed:
+            inner.node = node
+            for value, result in zip(node.outputs, inner.run_node(node), strict=False):
+                if value not in bindings:
+                    scope[value] = result
+    if scope[end] is walk.UNKNOWN:
+        raise OperatorError("what it differentiates holds nodes that cannot be imported, named on their own.")
+    return inner.as_output(scope[end])
+
+
 def _trace_body(
     walk: Walk, graph: ir.Graph, others: Sequence[Spec | None], carried: list[Spec | None], first: int
 ) -> tuple[Tracer, list[Any]]:
@@ -397,10 +479,11 @@ def unify(tracer: Tracer, a: Spec | None, b: Spec | None) -> Spec | None:
 
 
 _IMPORTERS: dict[tuple[str, int], Callable[[Walk, ir.Node, list[Any]], Sequence[Any]]] = {
+    ("Gradient", 1): _import_gradient,
     ("If", 1): _import_if,
     ("Loop", 1): _import_loop,
     ("Scan", 8): _import_scan_8,
     ("Scan", 9): _import_scan,
 }
 
-__all__ = ["BatchedScan", "If", "Loop", "RenameInputs", "Scan", "run", "trace_graph"]
+__all__ = ["BatchedScan", "Gradient", "If", "Loop", "RenameInputs", "Scan", "run", "trace_graph"]

@@ -80,6 +80,11 @@ def swish(F: Any, X: Any, *, alpha: float = 1.0) -> Any:
     return F.nn.functional.silu(X) if alpha == 1.0 else X * F.sigmoid(X * alpha)
 
 
+@op("SwiGLU", 28)
+def swiglu(F: Any, A: Any, B: Any, *, alpha: float = 1.0) -> Any:
+    return swish(F, A, alpha=alpha) * B
+
+
 @op("Mish", 18)
 def mish(F: Any, X: Any) -> Any:
     return F.nn.functional.mish(X)

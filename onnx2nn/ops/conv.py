@@ -165,6 +165,20 @@ def conv_transpose(
     return Y + B.reshape([-1] + [1] * rank) if late else Y
 
 
+@op("CausalConvWithState", 27)
+def causal_conv_with_state(
+    F: Any, input: Any, weight: Any, bias: Any = None, past_state: Any = None, *, activation: str = "none"
+) -> Any:
+    """A depthwise convolution over the state and the input; silu is computed in float32. The state is its tail."""
+    if activation not in ("none", "silu", "swish"):
+        raise OperatorError(f"activation {activation!r} is none of none, silu, swish.")
+    length = weight.shape[2] - 1
+    X = F.nn.functional.pad(input, (length, 0)) if past_state is None else F.cat([past_state, input], 2)
+    Y = F.conv1d(X, weight, bias, groups=weight.shape[0])
+    Y = Y if activation == "none" else F.nn.functional.silu(Y.float()).to(Y.dtype)
+    return Y, X.narrow(2, X.shape[2] - length, length)
+
+
 @op("Col2Im", 18, static=["image_shape", "block_shape"])
 def col2im(
     F: Any,

@@ -557,3 +557,22 @@ def image_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB") -> 
     if pixels.ndim == 2:
         pixels = pixels[:, :, np.newaxis]
     return F.tensor(np.ascontiguousarray(pixels[:, :, ::-1] if pixel_format == "BGR" else pixels))
+
+
+@op("ImageScaler", 1)
+def image_scaler(F: Any, input: Any, *, bias: Sequence[float] | None = None, scale: float = 1.0) -> Any:
+    """Experimental in opset 1: scaled, then a bias for each channel."""
+    Y = input * scale
+    return Y if bias is None else Y + F.tensor(list(bias), dtype=input.dtype).reshape(-1, 1, 1)
+
+
+@op("Crop", 1)
+def crop(F: Any, input: Any, *, border: Sequence[int] | None = None, scale: Sequence[int] | None = None) -> Any:
+    """Experimental in opset 1: cuts a border (left, top, right, bottom) off, or keeps `scale` (height, width) of it."""
+    if border is None or len(border) != 4:
+        raise OperatorError("its border needs four numbers: left, top, right, bottom.")
+    left, top, right, bottom = border
+    if scale is None:
+        return input[:, :, top : input.shape[2] - bottom, left : input.shape[3] - right]
+    height, width = scale
+    return input[:, :, top : top + height, left : left + width]
