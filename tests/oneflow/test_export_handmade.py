@@ -344,3 +344,39 @@ def test_handmade(case: Case, tmp_path: Path, record_property: Callable[[str, ob
         record_property(f"operators {opset}", " ".join(sorted({node.op_type for node in lowered.graph})))
         written += 1
     assert written
+
+
+EMPTY = np.empty((40, 50), np.float32)
+WHOLE_NUMBERS, COINS = np.empty((40, 50), np.int64), np.empty(2000, np.int8)
+HALVES = np.full((40, 50), 0.25, np.float32)
+RANDOM = [
+    # op, inputs, an output of the right shape and type, attributes, the mean, the deviation, the bounds
+    ("normal", {}, EMPTY, {"mean": 2.0, "std": 0.5, "dtype": "kFloat", "shape": [40, 50]}, 2.0, 0.5, (-2, 6)),
+    ("uniform", {}, EMPTY, {"from": 1.0, "to": 3.0, "dtype": "kFloat", "shape": [40, 50]}, 2.0, 1 / 3**0.5, (1, 3)),
+    ("uniform_int", {}, WHOLE_NUMBERS, {"from": -2, "to": 3, "dtype": "kInt64", "shape": [40, 50]}, 0, 2**0.5, (-2, 2)),
+    ("exponential", {}, EMPTY, {"lambd": 2.0, "dtype": "kFloat", "out_shape": [40, 50]}, 0.5, 0.5, (0, 20)),
+    ("bernoulli", {"in": HALVES}, EMPTY, {"dtype": "kFloat"}, 0.25, 0.1875**0.5, (0, 1)),
+    ("random_mask_like", {"like": EMPTY}, EMPTY.astype(bool), {"rate": 0.25}, 0.75, 0.1875**0.5, (0, 1)),
+    ("coin_flip", {}, COINS, {"probability": 0.75, "batch_size": 2000}, 0.75, 0.1875**0.5, (0, 1)),
+    ("dropout", {"in": HALVES * 0 + 1}, EMPTY, {"rate": 0.25}, 1.0, 1 / 3**0.5, (0, 4 / 3 + 1e-6)),
+]
+
+
+@pytest.mark.parametrize(("op", "inputs", "output", "attributes", "mean", "deviation", "bounds"), RANDOM)
+def test_random(op, inputs, output, attributes, mean, deviation, bounds, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """2000 draws have the distribution's mean and deviation within five standard errors, and its bounds."""
+    case = Case(op, inputs, {"out": output}, attributes)
+    write_model(to_onnx(case.job()), tmp_path / "m.onnx")
+    _, (drawn,) = check.run_file(tmp_path / "m.onnx", case.feeds())
+    assert drawn.shape == output.shape and drawn.dtype == output.dtype
+    values = drawn.astype(np.float64)
+    assert bounds[0] <= values.min() and values.max() <= bounds[1] and len(np.unique(values)) > 1
+    assert abs(values.mean() - mean) < 5 * deviation / 2000**0.5
+    assert abs(values.std() - deviation) < 0.15 * deviation
+
+
+def test_randperm(tmp_path: Path) -> None:
+    case = Case("randperm", {}, {"out": np.empty(500, np.int32)}, {"n": 500})
+    write_model(to_onnx(case.job()), tmp_path / "m.onnx")
+    _, (drawn,) = check.run_file(tmp_path / "m.onnx", {})
+    assert sorted(drawn) == list(range(500)) != list(drawn)
