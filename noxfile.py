@@ -6,7 +6,7 @@ import sys
 
 import nox
 
-nox.options.sessions = ["lint", "oneflow", "zoo_tensorflow", "zoo_paddle"]
+nox.options.sessions = ["lint", "zoo_tensorflow", "zoo_paddle", "oneflow"]
 nox.options.default_venv_backend = "virtualenv"
 
 

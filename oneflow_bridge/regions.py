@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from oneflow_bridge import namespace as F
+from oneflow_bridge import namespace
 from oneflow_bridge.constants import Constant, dtype_of
 from oneflow_bridge.module import ImportedModule
 from oneflow_bridge.namespace.dtypes import DType, flow
@@ -26,6 +26,8 @@ from onnx2nn.table import Row
 
 if TYPE_CHECKING:
     from oneflow_bridge.importer import Walk
+
+F: Any = namespace
 
 
 def _number(value: Any) -> Any:

@@ -153,8 +153,8 @@ def document(rows: list[Row], conformance: str) -> str:
     text = ["# ONNX to OneFlow", ""]
     text += [
         'Written by `scripts/oneflow_import.py`: each file is imported with `onnx2nn.load(path, framework="oneflow")`',
-        "and every output is compared with ONNX Runtime; the difference is relative to the largest value of the output,",
-        f"and a model works where none is above {TOLERANCE:g}. TensorFlow's and Paddle's files are compared with the",
+        "and every output is compared with ONNX Runtime. The difference is relative to the largest value of an output;",
+        f"a model works where none is above {TOLERANCE:g}. TensorFlow's and Paddle's files are compared with the",
         "framework's own outputs too. PyTorch's come from both of its exporters (`torchscript`, `dynamo`).",
         "",
     ]
