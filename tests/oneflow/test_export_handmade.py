@@ -39,6 +39,7 @@ VARIANCE = np.abs(normal(4)) + np.float32(0.5)
 I64 = np.array([[7, -7, 5, -5], [3, -3, 8, -8], [9, 2, -2, 4]])
 K64 = np.array([[2, 2, -3, -3], [2, 2, 3, 3], [4, 5, 5, -6]])
 LABELS = np.array([1, 3, 0])
+ROIS = np.array([[0, 1, 1, 9, 10], [1, 2, 0, 11, 7.5], [1, 4, 4, 5, 5]], dtype=np.float32)
 SOME = np.float32([2.5])
 ODD = np.array([[np.nan, 1, np.inf, 0]], dtype=np.float32)
 
@@ -72,6 +73,31 @@ def _windows(x: np.ndarray, pads: tuple[int, int]) -> np.ndarray:
     """3 x 3 windows with stride 2; the border is NaN."""
     padded = np.pad(x, ((0, 0), (0, 0), pads, pads), constant_values=np.nan)
     return np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))[:, :, ::2, ::2]
+
+
+def _roi_align(x: np.ndarray, rois: np.ndarray, aligned: bool, scale: float) -> np.ndarray:
+    """2 x 2 bins, each the mean of 2 x 2 bilinear samples."""
+
+    def sample(image: np.ndarray, row: float, column: float) -> np.ndarray:
+        height, width = image.shape[1:]
+        if not (-1 <= row <= height and -1 <= column <= width):
+            return np.zeros(len(image))
+        row, column = min(max(row, 0), height - 1), min(max(column, 0), width - 1)
+        top, left = int(row), int(column)
+        below, right = min(top + 1, height - 1), min(left + 1, width - 1)
+        down, along = row - top, column - left
+        upper = image[:, top, left] * (1 - along) + image[:, top, right] * along
+        lower = image[:, below, left] * (1 - along) + image[:, below, right] * along
+        return upper * (1 - down) + lower * down
+
+    places = (np.arange(4) + 0.5) / 4
+    result = []
+    for number, *corners in rois.tolist():
+        left, top, right, bottom = (corner * scale - 0.5 * aligned for corner in corners)
+        width, height = (extent if aligned else max(extent, 1) for extent in (right - left, bottom - top))
+        grid = [[sample(x[int(number)], top + r * height, left + c * width) for c in places] for r in places]
+        result.append(np.array(grid).reshape(2, 2, 2, 2, -1).mean((1, 3)).transpose(2, 0, 1))
+    return np.stack(result).astype(np.float32)
 
 
 GATES, HIDDEN_GATES, BIAS, HIDDEN_BIAS = normal(3, 16), normal(3, 16), normal(16), normal(16)
@@ -280,6 +306,15 @@ CASES = [
     ),
     Case("tf_max_pool_2d", {"x": IMAGE}, {"y": np.nanmax(_windows(IMAGE, (0, 1)), (-2, -1))}, POOL),
     Case("tf_avg_pool_2d", {"x": IMAGE}, {"y": np.nanmean(_windows(IMAGE, (0, 1)), (-2, -1))}, POOL),
+    *(
+        Case(
+            "roi_align",
+            {"x": IMAGE, "rois": ROIS},
+            {"y": _roi_align(IMAGE, ROIS, aligned, 0.5)},
+            {"pooled_h": 2, "pooled_w": 2, "spatial_scale": 0.5, "sampling_ratio": 2, "aligned": aligned},
+        )
+        for aligned in (True, False)
+    ),
     Case(
         "nms",
         {"in": np.array([[0, 0, 4, 4], [0, 0, 4, 4.2], [3, 3, 6, 6], [0, 5, 2, 8]], dtype=np.float32)},
