@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,8 @@ from onnx2nn.extras import require
 from onnx2nn.table import NeedsValues, op
 
 
-class Axis(NamedTuple):
+@dataclass(frozen=True)
+class Axis:
     """How one axis is resized.
 
     Attributes:
@@ -277,9 +279,9 @@ def _interpolate_size(axes: Sequence[Axis]) -> dict[str, Any] | None:
     """Returns `size` or `scale_factor` for torch's interpolate, None where it would find another output size."""
     if not axes[0].given:
         return {"size": tuple(axis.output for axis in axes)}
-    factors = [float(axis.scale) if isinstance(axis.scale, (int, float)) else None for axis in axes]
-    if None in factors:
+    if not all(isinstance(axis.scale, (int, float)) for axis in axes):
         return None
+    factors = [float(axis.scale) for axis in axes]
     for axis, factor in zip(axes, factors, strict=True):
         if (axis.static and math.floor(axis.size * factor) != axis.output) or (
             not axis.static and not _floors_alike(factor)
@@ -299,7 +301,7 @@ def _same_nearest(F: Any, axis: Axis, method: Method, mode: str) -> bool:
         kind = (method.transformation, method.nearest, mode)
         return kind in (("asymmetric", "floor", "nearest"), ("half_pixel", "round_prefer_ceil", "nearest-exact"))
     if not axis.static:
-        axis = axis._replace(size=1 << 24, output=1 << 14)
+        axis = replace(axis, size=1 << 24, output=1 << 14)
     scale = np.float32(1 / axis.scale) if axis.given else np.float32(axis.size) / np.float32(axis.output)
     x = np.arange(axis.output, dtype=np.float32) + np.float32(0 if mode == "nearest" else 0.5)
     theirs = F.tensor(np.minimum(np.floor(x * scale), axis.size - 1).astype(np.int64).tolist())

@@ -72,7 +72,7 @@ class Windows:
         for i, (k, stride, dilation) in enumerate(zip(self.kernel, self.strides, self.dilations, strict=True)):
             X = X.unfold(2 + i, (k - 1) * dilation + 1, stride)
         steps = tuple(slice(None, None, dilation) for dilation in self.dilations)
-        return X if max(self.dilations) == 1 else X[(..., *steps)]
+        return X if max(self.dilations) == 1 else X[(Ellipsis, *steps)]
 
     @property
     def trailing(self) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ def _flat_indices(
     """Turns torch's indices, which count within a padded plane, into ONNX's."""
     plane = math.prod(sizes[2:])
     if storage_order or not all(map(is_zero, offsets)):
-        coordinates = []
+        coordinates: list[Any] = []
         for size, offset in zip(reversed(padded), reversed(offsets), strict=True):
             coordinates.insert(0, indices % size - offset)
             indices = indices // size
