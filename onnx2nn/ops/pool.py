@@ -71,8 +71,8 @@ class Windows:
         """Returns a padded input as (N, C, *outputs, *kernel): every window's elements."""
         for i, (k, stride, dilation) in enumerate(zip(self.kernel, self.strides, self.dilations, strict=True)):
             X = X.unfold(2 + i, (k - 1) * dilation + 1, stride)
-        steps = tuple(slice(None, None, dilation) for dilation in self.dilations)
-        return X if max(self.dilations) == 1 else X[(Ellipsis, *steps)]
+        steps = (..., *(slice(None, None, dilation) for dilation in self.dilations))
+        return X if max(self.dilations) == 1 else X[steps]
 
     @property
     def trailing(self) -> tuple[int, ...]:
