@@ -404,6 +404,8 @@ def main() -> None:
     parser.add_argument("--no-export", action="store_true", help="leave torch.export out")
     parser.add_argument("--write", action="store_true", help="write docs/conformance.md")
     options = parser.parse_args()
+    if options.write and options.framework != "torch":
+        parser.error("--write is torch's document; scripts/oneflow_import.py writes OneFlow's score")
     start = time.perf_counter()
     export = options.framework == "torch" and not options.no_export
     results = run(options.only, options.jobs, export, options.framework)
