@@ -36,6 +36,23 @@ OPEN_SIZE = 16
 """Size of a dynamic dimension of which neither the file nor the stored inputs say anything."""
 
 
+HEAD = """\
+# ONNX to OneFlow
+
+`onnx2nn.load(path, framework="oneflow")` gives a `oneflow.nn.Module`: `oneflow.nn` layers and weights under the file's
+names, and one forward whose source is `module.code`. It trains, is saved by `oneflow.save` and compiles in
+`oneflow.nn.Graph`. What OneFlow 0.9 lacks (Fourier transforms, complex numbers, float8) is reported at import, every
+node of it. If, Loop and Scan run as Python, so that a graph cannot trace them; nor can it trace operators whose result's
+shape depends on values.
+
+Written by `scripts/oneflow_import.py`: each file is imported and every output is compared with ONNX Runtime. The
+difference is relative to the largest value of an output; a model works where none is above {tolerance:g}. TensorFlow's
+and Paddle's files are compared with the framework's own outputs too. PyTorch's come from both of its exporters
+(`torchscript`, `dynamo`).
+
+"""
+
+
 @dataclass(frozen=True)
 class Row:
     """What became of one file.
@@ -155,22 +172,7 @@ def worker(path: Path) -> None:
 
 def document(rows: list[Row], conformance: str) -> str:
     """Returns the document."""
-    text = ["# ONNX to OneFlow", ""]
-    text += [
-        '`onnx2nn.load(path, framework="oneflow")` gives a `oneflow.nn.Module`: `oneflow.nn` layers and weights under the',
-        "file's names, and one forward whose source is `module.code`. It trains, is saved by `oneflow.save` and compiles in",
-        "`oneflow.nn.Graph`. What OneFlow 0.9 lacks (Fourier transforms, complex numbers, float8) is reported at import,",
-        "every node of it. If, Loop and Scan run as Python, so that a graph cannot trace them; nor operators whose result's",
-        "shape depends on values.",
-        "",
-    ]
-    text += [
-        'Written by `scripts/oneflow_import.py`: each file is imported with `onnx2nn.load(path, framework="oneflow")`',
-        "and every output is compared with ONNX Runtime. The difference is relative to the largest value of an output;",
-        f"a model works where none is above {TOLERANCE:g}. TensorFlow's and Paddle's files are compared with the",
-        "framework's own outputs too. PyTorch's come from both of its exporters (`torchscript`, `dynamo`).",
-        "",
-    ]
+    text = HEAD.format(tolerance=TOLERANCE).splitlines()
     if conformance:
         text += ["## ONNX's conformance suite", "", conformance, ""]
     titles = {"torch": "PyTorch", "tensorflow": "TensorFlow and Keras", "paddle": "PaddlePaddle"}
