@@ -397,11 +397,19 @@ RANDOM = [
 ]
 
 
+def _write_random(case: Case, folder: Path, record_property: Callable[[str, object], None]) -> None:
+    lowered = to_onnx(case.job())
+    write_model(lowered, folder / "m.onnx")
+    record_property("op", case.op)
+    record_property("judge", "distribution")
+    record_property("operators 17", " ".join(sorted({node.op_type for node in lowered.graph})))
+
+
 @pytest.mark.parametrize(("op", "inputs", "output", "attributes", "mean", "deviation", "bounds"), RANDOM)
-def test_random(op, inputs, output, attributes, mean, deviation, bounds, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_random(op, inputs, output, attributes, mean, deviation, bounds, tmp_path, record_property) -> None:  # type: ignore[no-untyped-def]
     """2000 draws have the distribution's mean and deviation within five standard errors, and its bounds."""
     case = Case(op, inputs, {"out": output}, attributes)
-    write_model(to_onnx(case.job()), tmp_path / "m.onnx")
+    _write_random(case, tmp_path, record_property)
     _, (drawn,) = check.run_file(tmp_path / "m.onnx", case.feeds())
     assert drawn.shape == output.shape and drawn.dtype == output.dtype
     values = drawn.astype(np.float64)
@@ -410,8 +418,8 @@ def test_random(op, inputs, output, attributes, mean, deviation, bounds, tmp_pat
     assert abs(values.std() - deviation) < 0.15 * deviation
 
 
-def test_randperm(tmp_path: Path) -> None:
+def test_randperm(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     case = Case("randperm", {}, {"out": np.empty(500, np.int32)}, {"n": 500})
-    write_model(to_onnx(case.job()), tmp_path / "m.onnx")
+    _write_random(case, tmp_path, record_property)
     _, (drawn,) = check.run_file(tmp_path / "m.onnx", {})
     assert sorted(drawn) == list(range(500)) != list(drawn)
