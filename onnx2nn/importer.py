@@ -78,7 +78,7 @@ class Sizes:
 class StuckError(Exception):
     """The sample sizes do not go through the graph: the inputs of the node that refuses them, and how far it went."""
 
-    def __init__(self, reason: str, inputs: Sequence[Any], sizes: Sizes, step: int):
+    def __init__(self, reason: str, inputs: Sequence[Any], sizes: Sizes, step: tuple[int, int]):
         super().__init__(reason)
         self.inputs, self.sizes, self.step = inputs, sizes, step
 
@@ -171,13 +171,10 @@ def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
     yield from ((b, a) for i, a in enumerate(present) for b in present[i + 1 :])
     ones = []
     for name in stuck.sizes.dynamic:
-        for column in varying:
-            ratio = _ratio(column, stuck.sizes.values[name])
-            if ratio > 0:
-                # The largest first: a dimension of 1 fits everything, by broadcasting.
-                whole = sorted({n for n in static if n > ratio and n % ratio == 0}, reverse=True)
-                yield from ((name, int(n / ratio)) for n in whole)
-                ones += [name] * (ratio in static)
+        ratios = {_ratio(column, stuck.sizes.values[name]) for column in varying} - {0}
+        whole = {int(n / ratio) for ratio in ratios for n in static if n > ratio and n % ratio == 0}
+        yield from ((name, n) for n in sorted(whole, reverse=True))  # a dimension of 1 fits everything, by broadcasting
+        ones += [name] * any(ratio in static for ratio in ratios)
     yield from ((name, 1) for name in ones)
 
 
@@ -365,6 +362,7 @@ class Walk:
         """Returns what `row` gives for `inputs`: folded, as host numbers, recorded, or as one call at run time."""
         self.step += 1
         self.owner.steps += 1
+        recorded = len(self.tracer.graph.nodes)
         self.tracer.meta = {"onnx": (node.domain, node.op_type, node_name(node))}
         if row.region:
             return regions.run(self, node, row, inputs)
@@ -391,7 +389,8 @@ class Walk:
             except ShapeMismatch as error:
                 if self.owner.strict and self.owner.sizes.sampled:
                     around = [*inputs, *error.values]
-                    raise StuckError(str(error), around, self.owner.sizes, self.owner.steps) from None
+                    step = (self.owner.steps, len(self.tracer.graph.nodes) - recorded)
+                    raise StuckError(str(error), around, self.owner.sizes, step) from None
                 if self.owner.strict:
                     raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
             except NeedsValues:
