@@ -76,11 +76,14 @@ class Sizes:
 
 
 class StuckError(Exception):
-    """The sample sizes do not go through the graph: the inputs of the node that refuses them, and how far it went."""
+    """The sample sizes do not go through the graph.
 
-    def __init__(self, reason: str, inputs: Sequence[Any], sizes: Sizes, step: tuple[int, int]):
+    Holds the inputs of the node that refuses them, what its failing call got, the sizes, and how far it went.
+    """
+
+    def __init__(self, reason: str, inputs: Sequence[Any], call: Sequence[Any], sizes: Sizes, step: tuple[int, int]):
         super().__init__(reason)
-        self.inputs, self.sizes, self.step = inputs, sizes, step
+        self.inputs, self.call, self.sizes, self.step = inputs, call, sizes, step
 
 
 def import_graph(
@@ -153,7 +156,8 @@ def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
     """
     varying: list[tuple[float, ...]] = []
     static: list[int] = []
-    for value in stuck.inputs:
+    given: set[int] = set()
+    for position, value in enumerate((*stuck.inputs, *stuck.call)):
         if isinstance(value, Tensor) and value.spec.shapes is not None:
             columns = list(zip(*value.spec.shapes, strict=True))
             varying += [column for column in columns if len(set(column)) > 1]
@@ -167,6 +171,8 @@ def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
             static.append(math.prod(numbers))
         if isinstance(value, (Constant, torch.Tensor)):
             static += list(value.shape)
+        if position == len(stuck.inputs) - 1:
+            given = set(static)  # what the body made of it has ones of its own
     present = [n for n in stuck.sizes.dynamic if stuck.sizes.values[n] in varying]
     yield from ((b, a) for i, a in enumerate(present) for b in present[i + 1 :])
     ones = []
@@ -174,7 +180,7 @@ def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
         ratios = {_ratio(column, stuck.sizes.values[name]) for column in varying} - {0}
         whole = {int(n / ratio) for ratio in ratios for n in static if n > ratio and n % ratio == 0}
         yield from ((name, n) for n in sorted(whole, reverse=True))  # a dimension of 1 fits everything, by broadcasting
-        ones += [name] * any(ratio in static for ratio in ratios)
+        ones += [name] * any(ratio in given for ratio in ratios)
     yield from ((name, 1) for name in ones)
 
 
@@ -388,9 +394,8 @@ class Walk:
                 return row.body(self.tracer.F, *self.arguments(row, inputs), **attributes)
             except ShapeMismatch as error:
                 if self.owner.strict and self.owner.sizes.sampled:
-                    around = [*inputs, *error.values]
                     step = (self.owner.steps, len(self.tracer.graph.nodes) - recorded)
-                    raise StuckError(str(error), around, self.owner.sizes, step) from None
+                    raise StuckError(str(error), inputs, error.values, self.owner.sizes, step) from None
                 if self.owner.strict:
                     raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
             except NeedsValues:

@@ -61,7 +61,7 @@ CASES = [
         constant=(1, 2),
     ),
     case("RotaryEmbedding", f32(2, 3, 32), f32(2, 3, 2), f32(2, 3, 2), None, num_heads=4, rotary_embedding_dim=4),
-    case("RotaryEmbedding", f32(2, 4, 3, 8), f32(2, 3, 4), f32(2, 3, 4), None),
+    case("RotaryEmbedding", f32(2, 5, 3, 8), f32(2, 3, 4), f32(2, 3, 4), None),
 ]
 
 Q, K, V = f32(2, 4, 3, 8), f32(2, 4, 5, 8), f32(2, 4, 5, 6)
