@@ -9,7 +9,7 @@ import onnx
 import pytest
 import torch
 import torchvision_schemas
-from realmodels import export_dynamo, export_torchscript, seeded
+from realmodels import CACHE, export_dynamo, export_torchscript, seeded
 from torch import nn
 
 import onnx2nn
@@ -83,6 +83,16 @@ MODELS: dict[str, Callable[[], Path]] = {
 }
 
 
+ZOO = [
+    path
+    for path in (
+        CACHE.parent / "tensorflow" / "keras_mobilenet_v2.onnx",
+        CACHE.parent / "paddle" / "paddle_resnet18.onnx",
+    )
+    if path.exists()  # test_zoo.py says where they come from, and fails where they must be there
+]
+
+
 def _vision(name: str) -> nn.Module:
     return seeded(lambda: getattr(torchvision.models, name)(weights=None, num_classes=10))
 
@@ -98,6 +108,14 @@ def test_models_of_the_torch_exporters(name: str, tmp_path: Path) -> None:
         assert "ShuffleChannel" in model.layers
     if name == "recurrent":
         assert model.layers["LSTM"] == 2 and model.layers["Embed"] == 1
+
+
+@pytest.mark.parametrize("path", ZOO, ids=lambda path: path.stem)
+def test_models_of_other_frameworks(path: Path, tmp_path: Path) -> None:
+    """Batch normalisation is folded also where tf2onnx wrote it in pieces: no convolution is followed by a scale."""
+    model = _convert(path, tmp_path)
+    _check(model)
+    assert model.layers.get("BinaryOp", 0) <= 10, "only the additions of the residual blocks are left"
 
 
 def test_digits_from_keras_to_ncnn_keep_their_accuracy(tmp_path: Path) -> None:
