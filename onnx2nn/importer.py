@@ -178,7 +178,7 @@ def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
     ones = []
     for name in stuck.sizes.dynamic:
         ratios = {_ratio(column, stuck.sizes.values[name]) for column in varying} - {0}
-        whole = {int(n / ratio) for ratio in ratios for n in static if n > ratio and n % ratio == 0}
+        whole = {int(n / ratio) for ratio in ratios for n in static if n > max(ratio, 1) and n % ratio == 0}
         yield from ((name, n) for n in sorted(whole, reverse=True))  # a dimension of 1 fits everything, by broadcasting
         ones += [name] * any(ratio in given for ratio in ratios)
     yield from ((name, 1) for name in ones)

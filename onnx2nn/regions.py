@@ -358,8 +358,9 @@ def _trace_slice(walk: Walk, end: ir.Value, bindings: Mapping[ir.Value, Any], tr
             pending += [item for item in maker.inputs if item is not None]
     scope = Scope(walk.scope)
     for value in _initializers(walk.graph):
-        if value.name in walk.owner.constants:  # the walk forgets one after its last use
-            scope[value] = walk.owner.constants[value.name]
+        name = value.name or ""
+        if name in walk.owner.constants:  # the walk forgets one after its last use
+            scope[value] = walk.owner.constants[name]
     for value, known in bindings.items():
         scope[value] = known
     inner = Walk(walk.owner, tracer, scope, walk.graph, walk.opsets)
