@@ -94,6 +94,7 @@ class _Lowering:
         graph = self._model.graph
         for value in (*graph.inputs, *graph.initializers.values()):
             self._values[value] = _copy(value)
+        self._builder.graph_inputs = [self._values[value] for value in graph.inputs]
         for node in graph:
             self._write(node)
         return self._failures.needed_opset

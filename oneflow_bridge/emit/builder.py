@@ -102,6 +102,7 @@ class Builder:
         opset: the opset that is written.
         nodes: the nodes so far.
         constants: the constants so far, as initialized values.
+        graph_inputs: the inputs of the graph that is written, whose shapes give dynamic sizes.
     """
 
     def __init__(self, model: ir.Model, opset: int):
@@ -110,7 +111,7 @@ class Builder:
         self.constants: dict[Any, ir.Value] = {}
         self.node: ir.Node | None = None
         self._dimensions: Dimensions = model.meta.get(DIMENSIONS) or Dimensions()
-        self._graph_inputs = list(model.graph.inputs)
+        self.graph_inputs: list[ir.Value] = []
         self._taken = {value.name for value in (*model.graph.inputs, *model.graph.initializers.values())}
         self._written: dict[str, int] = {}
 
@@ -205,7 +206,7 @@ class Builder:
     def size(self, name: str, *sources: ir.Value) -> ir.Value:
         """A dynamic dimension as a 1-D int64 tensor of one element."""
         wanted = self._dimensions.sizes[name]
-        for source in (*sources, *self._graph_inputs):
+        for source in (*sources, *self.graph_inputs):
             for axes, factor in self._factors(source, wanted):
                 return self._product(source, axes, factor)
         self.refuse(f"the size {name} (sizes {wanted} in the traces) cannot be computed from the inputs of the op.")
