@@ -464,7 +464,7 @@ class Walk:
 
     def _record(self, node: ir.Node, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
         """Records the body; one line that evaluates the row where its calls depend on sizes."""
-        prefix = self.program.name(self._variable(node, 0))
+        prefix = self.program.prefix(self._variable(node, 0))
         runs = []
         for point in self._points:
             recorder = Recorder(prefix)

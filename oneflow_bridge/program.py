@@ -64,6 +64,8 @@ class Program:
         self.comment = ""
         self._paths = Names(_TAKEN)
         self._taken: set[str] = set(RESERVED)
+        self._stems: set[str] = set()
+        self._prefixes: set[str] = set()
         self._held: dict[Any, str] = {}
         self._layers: dict[Any, str] = {}
         self._linear: dict[str, str] = {}
@@ -72,13 +74,22 @@ class Program:
         self._keep_shared: list[Any] = parent._keep_shared if parent is not None else []
 
     def name(self, wanted: str) -> str:
-        """Returns a variable name that nothing else has."""
+        """Returns a variable name that nothing else has, nor gets from a prefix and a number."""
         name = base = identifier(wanted)
         number = 0
-        while name in self._taken:
+        while name in self._taken or _stem(name) in self._prefixes:
             number += 1
-            name = f"{base}_{number}"
+            name = f"{base}_v{number}"
         self._taken.add(name)
+        self._stems.add(_stem(name))
+        return name
+
+    def prefix(self, wanted: str) -> str:
+        """Returns a name to which a number may be appended (`name_1`) without giving a name that something else has."""
+        name = self.name(wanted)
+        while name in self._stems:
+            name = self.name(f"{wanted}_v")
+        self._prefixes.add(name)
         return name
 
     def parameter(self, tensor: Tensor) -> Any:
@@ -243,6 +254,12 @@ class Program:
         returned = f"    return ({''.join(f'{text}, ' for text in outputs).rstrip()})\n"
         self.module.compile(f"def forward({', '.join(['self', *self.parameters])}):\n{''.join(body)}{returned}")
         return self.module.eval()
+
+
+def _stem(name: str) -> str:
+    """Returns what stands before the number at the end of a name, `""` where there is none."""
+    stem, _, number = name.rpartition("_")
+    return stem if number.isdecimal() else ""
 
 
 def _source(line: Line, last: set[str]) -> str:

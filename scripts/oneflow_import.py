@@ -28,7 +28,7 @@ DOCUMENT = ROOT / "docs" / "oneflow_import.md"
 TOLERANCE = 1e-4
 """How far an output may be from ONNX Runtime's, relative to the largest of the output's values."""
 
-OTHERS = ("benchmark_", "export_", "nc-")
+OTHERS = ("benchmark_", "export_", "nc-", "ncnn_")
 """How the names of files begin that benchmarks keep in the cache too."""
 
 TIME_LIMIT = 900

@@ -103,6 +103,18 @@ def test_layers_names_and_dynamic_batch():
     assert set(module.state_dict()) == learned | {"head.weight", "head.bias"} | extra
 
 
+def test_names_of_values_that_end_in_numbers_stay_apart():
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Expand", ["one", "s"], ["a_1"]),
+        helper.make_node("Neg", ["a_1"], ["b_1"]),
+        helper.make_node("Abs", ["x"], ["b"]),
+        helper.make_node("Sum", ["a", "a_1", "b", "b_1"], ["y"]),
+    ]
+    agree(model(nodes, {"x": ("N", 2)}, {"one": np.float32([[1, 5]])}), normal(3, 2))
+
+
 def test_the_source_of_forward_holds_the_calls():
     code = onnx2nn.load(small_network(), framework="oneflow").code
     assert "call(self.stem.conv, " in code and "F.relu(" in code and "call(self.head, " in code
