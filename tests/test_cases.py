@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests import onnxnode
 from tests.cases import Case, all_cases
 
 
+@functools.cache
 def pairs() -> list[tuple[Case, int]]:
     result = []
     for case in all_cases():

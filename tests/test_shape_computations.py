@@ -239,3 +239,9 @@ def test_a_size_that_chooses_otherwise_fails() -> None:
     assert module(torch.zeros(2, 4, 3)).shape == (2, 4, 3)
     with pytest.raises(RuntimeError):
         module(torch.zeros(2, 1, 3))
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    node = helper.make_node("Expand", ["x", "shape"], ["y"])
+    with pytest.raises(onnx2nn.UnsupportedModelError, match=r"size of the tensor \(3\) must match .* \(12\)"):
+        onnx2nn.load(_model([node], [12, 1], shape=np.int64([3, 4])))

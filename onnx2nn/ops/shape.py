@@ -250,12 +250,12 @@ def split_1(F: Any, input: Any, split: Any = None, *, axis: int | None = None, _
 
 
 def broadcast(shape: Sequence[Any], other: Sequence[Any]) -> list[Any]:
-    """Returns the shape to which two shapes broadcast; of two dynamic dimensions the second."""
+    """Returns the shape to which two broadcast; of two dynamic dimensions, or two that do not fit, the other's."""
     rank = max(len(shape), len(other))
     left = [1] * (rank - len(shape)) + list(shape)
     right = [1] * (rank - len(other)) + list(other)
     return [
-        a if fixed(b) and b == 1 else b if fixed(a) and a == 1 else a if fixed(a) else b
+        a if (fixed(b) and b == 1) or (fixed(a) and a != 1 and not fixed(b)) else b
         for a, b in zip(left, right, strict=True)
     ]
 

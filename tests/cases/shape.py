@@ -63,6 +63,7 @@ CASES = [
     case("Split", f32(6, 2), i64(4, 2), outputs=2, axis=0, since=13, note="lengths at run time"),
     case("Expand", f32(3, 1), i64(3, 4), constant=(1,)),
     case("Expand", f32(3, 1), i64(2, 1, 4), constant=(1,), note="both ways"),
+    case("Expand", f32(3, 4), i64(3, 4), constant=(1,), note="equal"),
     case("Expand", f32(3, 4), i64(1, 1), constant=(1,), note="nothing to do"),
     case("Expand", f32(3, 1), i64(2, 3, 4), note="shape at run time"),
     case("Tile", f32(2, 3), i64(2, 3), constant=(1,), since=6),
