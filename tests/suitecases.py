@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import onnx
 from onnx import checker, defs, numpy_helper
+from onnx.backend.test.case.test_case import TestCase
 
 from tests import onnxnode
 
@@ -41,17 +43,42 @@ def versions(model: onnx.ModelProto) -> dict[str, int]:
 
 @functools.cache
 def node_cases() -> dict[tuple[str, str], list[SuiteCase]]:
-    """Returns the suite's node cases by domain and operator; those with functions expanded are left out."""
+    """Returns the suite's node and simple cases by domain and operator; those with functions expanded are left out."""
     from onnx.backend.test.loader import load_model_tests
 
     found: dict[tuple[str, str], list[SuiteCase]] = {}
-    for test in load_model_tests(kind="node"):
-        if "_expanded" not in test.name and test.model is not None:
-            inputs, outputs = test.data_sets[0]
-            for operator in {(domain_of(node.domain), node.op_type) for node in test.model.graph.node}:
-                case = SuiteCase(test.name, test.model, [_value(v) for v in inputs], [_value(v) for v in outputs])
+    for test in [*load_model_tests(kind="node"), *load_model_tests(kind="simple")]:
+        if "_expanded" not in test.name:
+            case = _in_memory(test) if test.model is not None else _in_folder(test)
+            for operator in {(domain_of(node.domain), node.op_type) for node in case.model.graph.node}:
                 found.setdefault(operator, []).append(case)
     return found
+
+
+def _in_memory(test: TestCase) -> SuiteCase:
+    inputs, outputs = test.data_sets[0]
+    return SuiteCase(test.name, test.model, [_value(v) for v in inputs], [_value(v) for v in outputs])
+
+
+def _in_folder(test: TestCase) -> SuiteCase:
+    model = onnx.load(str(Path(test.model_dir) / "model.onnx"))
+    return SuiteCase(
+        test.name, model, *(_values(test, kind, getattr(model.graph, kind)) for kind in ("input", "output"))
+    )
+
+
+def _values(test: TestCase, kind: str, infos: Iterable[onnx.ValueInfoProto]) -> list[Any]:
+    values = []
+    for position, info in enumerate(infos):
+        path = Path(test.model_dir) / "test_data_set_0" / f"{kind}_{position}.pb"
+        if not path.exists():  # an initializer gives it a default
+            break
+        data = path.read_bytes()
+        if info.type.HasField("sequence_type"):
+            values.append(numpy_helper.to_list(onnx.SequenceProto.FromString(data)))
+        else:
+            values.append(numpy_helper.to_array(onnx.TensorProto.FromString(data)))
+    return values
 
 
 def _value(stored: Any) -> Any:

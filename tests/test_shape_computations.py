@@ -15,6 +15,7 @@ from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_same
 from torch import nn
 
 import onnx2nn
+from onnx2nn.errors import UnsupportedModelError
 
 LEAVES_THE_GRAPH = re.compile(
     r"\.item\(|\.tolist\(|\.numpy\(|\bint\(|torch\.(as_)?tensor\(|_shape_as_tensor|onnx2nn_functional"
@@ -243,5 +244,5 @@ def test_a_size_that_chooses_otherwise_fails() -> None:
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
     node = helper.make_node("Expand", ["x", "shape"], ["y"])
-    with pytest.raises(onnx2nn.UnsupportedModelError, match=r"size of the tensor \(3\) must match .* \(12\)"):
+    with pytest.raises(UnsupportedModelError, match=r"size of the tensor \(3\) must match .* \(12\)"):
         onnx2nn.load(_model([node], [12, 1], shape=np.int64([3, 4])))

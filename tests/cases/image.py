@@ -50,6 +50,7 @@ CASES = [
     case("Upsample", f32(1, 2, 4, 5), scales(1, 1, 1.5, 2.6), constant=(1,)),
     case("Upsample", f32(1, 2, 4, 5), scales(1, 1, 2, 2)),
     case("Upsample", f32(1, 2, 4, 5), height_scale=2.0, width_scale=3.0, until=6),
+    case("Upsample", np.float32([[[[1, 2]]]]), height_scale=2.0, width_scale=3.0, until=6, expected=[np.float32([[[[1, 1, 1, 2, 2, 2]] * 2]])], why="nearest, by hand"),
     case("Upsample", f32(1, 2, 4, 5), height_scale=2.0, width_scale=1.5, mode="bilinear", until=6),
     case("Resize", f32(1, 2, 6, 9), scales(1, 1, 0.5, 0.6), constant=(1,), until=10),
     case("Resize", f32(1, 2, 6, 9), scales(1, 1, 0.5, 2), constant=(1,), mode="linear", until=10),

@@ -24,6 +24,15 @@ CASES = [
     case("Pad", f32(2, 3, 4, 5), i64(0, 0, -1, 2, 0, 0, 2, -2), constant=(1,), note="negative"),
     case("Pad", f32(2, 3, 4, 5), i64(0, 0, 1, 2, 0, 0, 2, 1), np.float32(1.5), constant=(1, 2), note="value"),
     case("Pad", f32(2, 3), i64(0, 2, 0, 1), np.float32(1.5), since=11, note="all at run time"),
+    case(
+        "Pad",
+        np.float32([[1, 2]]),
+        paddings=[0, 1, 1, 0],
+        value=3.0,
+        until=1,
+        expected=[np.float32([[3, 1, 2], [3, 3, 3]])],
+        why="by hand",
+    ),
     case("Pad", of(np.int64, 2, 3), i64(0, 2, 0, 1), np.int64(7), since=11, constant=(1, 2), note="int64"),
     case(
         "Pad",
