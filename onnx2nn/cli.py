@@ -410,15 +410,14 @@ def ncnn(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def ops(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    """Print the op table: operator, and the revisions from which its rows hold."""
-    from onnx2nn.table import load_rows
+    """Print the op table: operator, its revisions, the types of its first input, and how it is built."""
+    from onnx2nn.catalog import entries
 
-    revisions: dict[tuple[str, str], list[int]] = {}
-    for row in load_rows():
-        revisions.setdefault((row.domain, row.operator), []).append(row.since)
-    for (domain, operator), since in sorted(revisions.items()):
-        terminal.line(f"{domain or 'ai.onnx'}  {operator}  since {', '.join(map(str, since))}")
-    terminal.line(f"{len(revisions)} operators")
+    table = entries()
+    rows = [[e.domain, e.operator, " ".join(map(str, e.revisions)), " ".join(e.types) or "-", e.built] for e in table]
+    head = ["domain", "operator", "revisions", "types", "built"]
+    terminal.table(head, rows, numeric=(), bad=[False] * len(rows))
+    terminal.line(f"{len(table)} operators")
     return OK
 
 
