@@ -72,6 +72,10 @@ def _modules_reached_only_with_torch() -> set[Path]:
     return set((ROOT / "onnx2nn").rglob("*.py")) - {Path(name) for name in ast.literal_eval(done.stdout)}
 
 
+MODULES = {"PIL": "pillow", "re2": "google_re2"}
+"""Packages whose module is called otherwise."""
+
+
 def test_every_extra_that_an_error_names_exists() -> None:
     calls = [
         match
@@ -82,7 +86,8 @@ def test_every_extra_that_an_error_names_exists() -> None:
     assert calls
     for module, extra in calls:
         brought = {_module(requirement) for requirement in EXTRAS[extra]}
-        assert module.partition(".")[0] in brought, f"onnx2nn[{extra}] does not bring {module}"
+        package = module.partition(".")[0]
+        assert MODULES.get(package, package) in brought, f"onnx2nn[{extra}] does not bring {module}"
 
 
 def _module(requirement: str) -> str:
