@@ -355,7 +355,7 @@ class Walk:
         try:
             types = functools.partial(self._types, node.inputs, inputs)
             entry = self.owner.plan.find(node, version, types, self.attributes)
-            if isinstance(entry, ir.Function):
+            if not isinstance(entry, Row):
                 return self.call_function(node, entry, inputs)
             result = self.run_row(node, entry, inputs)
         except OperatorError as error:
@@ -434,7 +434,7 @@ class Walk:
                 result.append(value.numpy().tolist())
             else:
                 raise TraceError(f"input {name} is computed from data")
-        if is_traced([value for value in result if not isinstance(value, Tensor)]):
+        if (row.static or row.numbers) and is_traced([value for value in result if not isinstance(value, Tensor)]):
             # A method of a real tensor takes no symbolic number: the constants become values of the traced program.
             return [self.tracer.attribute(v) if isinstance(v, torch.Tensor) else v for v in result]
         return result

@@ -102,9 +102,8 @@ def check_inputs(row: Row, inputs: list[Any]) -> None:
         inputs.pop()
     if len(inputs) > len(row.inputs) and not row.variadic:
         raise OperatorError(f"it has {len(inputs)} inputs, the operator takes at most {len(row.inputs)}.")
-    for position, (name, default) in enumerate(row.inputs.items()):
-        needed = default is REQUIRED and not (row.variadic and position == len(row.inputs) - 1)
-        if needed and (position >= len(inputs) or inputs[position] is None):
+    for position, name in row.needed:
+        if position >= len(inputs) or inputs[position] is None:
             raise OperatorError(f"input {name!r} is missing.")
 
 

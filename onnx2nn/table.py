@@ -97,6 +97,20 @@ class Row:
         return {p.name: p.default for p in self._parameters if p.kind in kinds}
 
     @functools.cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self.inputs)
+
+    @functools.cached_property
+    def needed(self) -> tuple[tuple[int, str], ...]:
+        """Positions and names of the inputs that must be there."""
+        last = len(self.inputs) - 1
+        return tuple(
+            (position, name)
+            for position, (name, default) in enumerate(self.inputs.items())
+            if default is REQUIRED and not (self.variadic and position == last)
+        )
+
+    @functools.cached_property
     def variadic(self) -> bool:
         """Whether the last input takes any number of values."""
         return any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in self._parameters)
@@ -138,7 +152,7 @@ class Row:
 
     def input_name(self, position: int) -> str:
         """Returns the name of the input at `position`; a variadic name serves all positions from its own on."""
-        names = list(self.inputs)
+        names = self._names
         return names[min(position, len(names) - 1)]
 
     def __str__(self) -> str:
@@ -150,21 +164,27 @@ class Table:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], list[Row]] = {}
+        self._found: dict[tuple[str, str, int], Row | None] = {}  # what `find` gave, for networks repeat operators
 
     def add(self, row: Row) -> None:
         """Adds `row`; a row of the same operator and revision is replaced."""
         rows = [other for other in self._rows.get((row.domain, row.operator), []) if other.since != row.since]
         self._rows[row.domain, row.operator] = sorted([*rows, row], key=lambda r: r.since)
+        self._found.clear()
 
     def remove(self, row: Row) -> None:
         """Removes `row`."""
         self._rows[row.domain, row.operator].remove(row)
+        self._found.clear()
 
     def find(self, domain: str, operator: str, version: int) -> Row | None:
         """Returns the row that gives `operator` its meaning in opset `version` of `domain`, if there is one."""
-        rows = self._rows.get((domain, operator), [])
-        index = bisect_right([row.since for row in rows], version)
-        return rows[index - 1] if index else None
+        key = (domain, operator, version)
+        if key not in self._found:
+            rows = self._rows.get((domain, operator), [])
+            index = bisect_right([row.since for row in rows], version)
+            self._found[key] = rows[index - 1] if index else None
+        return self._found[key]
 
     def revisions(self, domain: str, operator: str) -> list[Row]:
         """Returns all rows of an operator, oldest first."""

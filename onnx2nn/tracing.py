@@ -349,7 +349,6 @@ def _operators() -> None:
             return self.tracer.call("call_function", function, (self,), {})
 
         setattr(Tensor, f"__{name}__", unary)
-    # Tensor.__hash__ was removed by defining __eq__ in the class namespace only if done there; set here it stays.
 
 
 _operators()
@@ -705,6 +704,8 @@ class Tracer:
 
     def _inline_scalars(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replaces a one-element constant beside a tensor by the Python number that means the same."""
+        if not any(isinstance(arg, torch.Tensor) and arg.numel() == 1 for arg in args):
+            return args
         traced = [arg for arg in args if isinstance(arg, Tensor)]
         if len(traced) != 1 or traced[0].spec.shapes is None:
             return args
@@ -735,6 +736,8 @@ class Tracer:
 
     def own(self, value: Any) -> Any:
         """Returns `value` with everything that belongs to an enclosing graph replaced by an argument of this one."""
+        if self.parent is None:
+            return value
         if isinstance(value, (list, tuple)):
             return (
                 type(value)(self.own(item) for item in value)
