@@ -13,7 +13,8 @@ from onnx2nn.ops.activation import leaky_relu
 from onnx2nn.ops.cast import type_number
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.pool import average_pool, max_pool
-from onnx2nn.table import REQUIRED, op
+from onnx2nn.ops.rnn import LinearMap, lstm_loop, outputs_asked, settings
+from onnx2nn.table import REQUIRED, NeedsValues, op
 
 
 def _dequantized(F: Any, x: Any, scale: Any, zero_point: Any) -> Any:
@@ -298,6 +299,64 @@ def dynamic_quantize_matmul(F: Any, A: Any, B: Any, b_scale: Any, b_zero_point: 
     """A is quantised to 8 bits over its range, as DynamicQuantizeLinear does it."""
     a, a_scale, a_zero_point = quantize.dynamic_quantize_linear(F, A)
     return matmul_integer_to_float(F, a, B, a_scale, b_scale, a_zero_point, b_zero_point, bias)
+
+
+def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any) -> list[LinearMap]:
+    """Returns DynamicQuantizeMatMul with the weights of each direction, `(directions, features, 4 * hidden)`.
+
+    What is multiplied is quantised as one matrix: an input with all its steps, a state with its whole batch.
+    """
+
+    def of_direction(i: int) -> LinearMap:
+        return lambda x: dynamic_quantize_matmul(F, x, weights[i], scales[i], zero_points[i])
+
+    return [of_direction(i) for i in range(weights.shape[0])]
+
+
+@op("DynamicQuantizeLSTM", 1, domain=MICROSOFT)
+def dynamic_quantize_lstm(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    B: Any = None,
+    sequence_lens: Any = None,
+    initial_h: Any = None,
+    initial_c: Any = None,
+    P: Any = None,
+    W_scale: Any = REQUIRED,
+    W_zero_point: Any = REQUIRED,
+    R_scale: Any = REQUIRED,
+    R_zero_point: Any = REQUIRED,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    _outputs: int = 3,
+) -> Any:
+    """LSTM with 8-bit weights, W `(directions, features, 4 * hidden)` and R `(directions, hidden, 4 * hidden)`.
+
+    Steps behind the longest sequence's end have no part in the range over which X is quantised. As ONNX Runtime does it
+    with one thread: with several, each quantises its own sequences, so that results depend on their number. On
+    processors without VNNI instructions it also saturates sums of two products of int8 weights at 16 bits; here they
+    are exact.
+    """
+    default = ("Sigmoid", "Tanh", "Tanh")
+    s = settings(direction, activations, default, activation_alpha, activation_beta, clip, layout=0)
+    if not isinstance(X, F.Tensor):
+        raise NeedsValues("a loop over time")
+    if sequence_lens is not None:
+        step = F.arange(X.shape[0], device=X.device)
+        X = F.where((step < sequence_lens.max()).reshape(-1, 1, 1), X, 0.0)
+    maps = (_quantized_maps(F, W, W_scale, W_zero_point), _quantized_maps(F, R, R_scale, R_zero_point))
+    biases = [(0.0, 0.0)] * len(s.directions) if B is None else [tuple(B[i].chunk(2, 0)) for i in range(B.shape[0])]
+    states = [initial_h, initial_c]
+    cells = lstm_loop(F, X, *maps, biases, sequence_lens, states, P, R.shape[1], input_forget, s)
+    return outputs_asked(cells, _outputs)
 
 
 @op("QuantizeLinear", 1, domain=MICROSOFT)

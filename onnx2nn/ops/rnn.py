@@ -91,7 +91,7 @@ class _Settings:
         return function if clip is None else lambda x: function(x.clamp(-clip, clip))
 
 
-def _settings(
+def settings(
     direction: str, activations: Any, default: Sequence[str], alpha: Any, beta: Any, clip: Any, layout: int
 ) -> _Settings:
     directions = {
@@ -158,13 +158,23 @@ def _layer(
 Step = Callable[..., tuple[Any, ...]]
 """`step(direction, x_t, *states) -> states`: one time step; `x_t` are the gates' inputs."""
 
+LinearMap = Callable[[Any], Any]
+"""What makes the gates' inputs, `(..., gates * hidden)`, of the input or of the state."""
+
+
+def _linear_maps(F: Any, weights: Any) -> list[LinearMap]:
+    """Returns the products with the weights of each direction, `(directions, gates * hidden, features)`."""
+    return [lambda x, weight=weight: F.matmul(x, weight.t()) for weight in weights]
+
 
 def _loop(
-    F: Any, X: Any, W: Any, sequence_lens: Any, states: Sequence[Any], hidden: int, step: Step, s: _Settings
-) -> tuple[Any, ...]:
+    F: Any, X: Any, maps: Sequence[LinearMap], sequence_lens: Any, states: Sequence[Any], hidden: int, step: Step,
+    s: _Settings,
+) -> tuple[Any, ...]:  # fmt: skip
     """Returns the outputs by a loop over time.
 
-    Behind a sequence's end the output is 0 and the states stay; a sequence of no steps has states 0, as in ORT.
+    Behind a sequence's end the output is 0, and so is the hidden state that a step is given; the last states are those
+    of its own end. A sequence of no steps has states 0, as in ORT.
     """
     if not isinstance(X, F.Tensor):
         raise NeedsValues("a loop over time")
@@ -176,24 +186,21 @@ def _loop(
     outputs, finals = [], []
     for i, backwards in enumerate(s.directions):
         order = _order(F, steps, lengths, backwards, X.device)
-        gates = F.matmul(X, W[i].t())
+        gates = maps[i](X)
         gates = gates if order is None else _reorder_time(F, gates, order)
         current = tuple(X.new_zeros([batch, hidden]) if state is None else state[i] for state in states)
+        final = tuple(F.zeros_like(state) for state in current)
         sequence = []
         for t in range(steps):
-            following = step(i, gates[t], *current)
-            if lengths is None:
-                current = following
-                sequence.append(current[0])
-                continue
-            inside = (lengths > t).unsqueeze(-1)
-            current = tuple(F.where(inside, new, old) for new, old in zip(following, current, strict=True))
-            sequence.append(F.where(inside, current[0], F.zeros_like(current[0])))
-        if lengths is not None:
-            current = tuple(F.where((lengths > 0).unsqueeze(-1), c, F.zeros_like(c)) for c in current)
+            current = step(i, gates[t], *current)
+            if lengths is not None:
+                inside = (lengths > t).unsqueeze(-1)
+                final = tuple(F.where(inside, new, old) for new, old in zip(current, final, strict=True))
+                current = (F.where(inside, current[0], 0.0), *current[1:])
+            sequence.append(current[0])
         output = F.stack(sequence) if sequence else X.new_zeros([0, batch, hidden])
         outputs.append(output if order is None else _reorder_time(F, output, order))
-        finals.append(current)
+        finals.append(current if lengths is None else final)
     Y = F.stack(outputs, 1)
     last = [F.stack(items) for items in zip(*finals, strict=True)]
     if s.batch_first:
@@ -222,7 +229,7 @@ def _biases(B: Any, W: Any) -> list[tuple[Any, Any]]:
     return [tuple(B[i].chunk(2, 0)) for i in range(W.shape[0])]
 
 
-def _outputs_asked(outputs: tuple[Any, ...], count: int) -> Any:
+def outputs_asked(outputs: tuple[Any, ...], count: int) -> Any:
     return outputs[0] if count == 1 else outputs[:count]
 
 
@@ -246,16 +253,16 @@ def rnn(
     _outputs: int = 2,
 ) -> Any:
     """Source: ONNX RNN-22."""
-    s = _settings(direction, activations, ("Tanh",), activation_alpha, activation_beta, clip, layout)
+    s = settings(direction, activations, ("Tanh",), activation_alpha, activation_beta, clip, layout)
     plain = {frozenset({"Tanh"}): F.rnn_tanh, frozenset({"Relu"}): F.rnn_relu}.get(frozenset(s.activations))
     if plain is not None and s.clip is None and _is_full(F, sequence_lens, X.shape[layout]):
-        return _outputs_asked(_layer(F, plain, X, W, R, B, [initial_h], [0], s), _outputs)
+        return outputs_asked(_layer(F, plain, X, W, R, B, [initial_h], [0], s), _outputs)
     functions, biases = s.functions(F), _biases(B, W)
 
     def step(i: int, x: Any, h: Any) -> tuple[Any]:
         return (functions[i][0](x + F.matmul(h, R[i].t()) + biases[i][0] + biases[i][1]),)
 
-    return _outputs_asked(_loop(F, X, W, sequence_lens, [initial_h], R.shape[-1], step, s), _outputs)
+    return outputs_asked(_loop(F, X, _linear_maps(F, W), sequence_lens, [initial_h], R.shape[-1], step, s), _outputs)
 
 
 @op("GRU", 14)
@@ -279,10 +286,10 @@ def gru(
     _outputs: int = 2,
 ) -> Any:
     """nn.GRU is `linear_before_reset=1`, its gates r, z, n being ONNX's z, r, h. Source: ONNX GRU-22."""
-    s = _settings(direction, activations, ("Sigmoid", "Tanh"), activation_alpha, activation_beta, clip, layout)
+    s = settings(direction, activations, ("Sigmoid", "Tanh"), activation_alpha, activation_beta, clip, layout)
     usual = s.activations == ("Sigmoid", "Tanh") * len(s.directions) and s.clip is None
     if usual and linear_before_reset and _is_full(F, sequence_lens, X.shape[layout]):
-        return _outputs_asked(_layer(F, F.gru, X, W, R, B, [initial_h], [1, 0, 2], s), _outputs)
+        return outputs_asked(_layer(F, F.gru, X, W, R, B, [initial_h], [1, 0, 2], s), _outputs)
     functions, biases, hidden = s.functions(F), _biases(B, W), R.shape[-1]
 
     def step(i: int, x: Any, h: Any) -> tuple[Any]:
@@ -294,7 +301,7 @@ def gru(
         inner = r * (F.matmul(h, weight) + bias) if linear_before_reset else F.matmul(r * h, weight) + bias
         return ((1.0 - z) * g(x[:, 2 * hidden :] + inner) + z * h,)
 
-    return _outputs_asked(_loop(F, X, W, sequence_lens, [initial_h], hidden, step, s), _outputs)
+    return outputs_asked(_loop(F, X, _linear_maps(F, W), sequence_lens, [initial_h], hidden, step, s), _outputs)
 
 
 @op("LSTM", 14)
@@ -321,23 +328,42 @@ def lstm(
 ) -> Any:
     """nn.LSTM's gates i, f, g, o are ONNX's i, o, f, c. `input_forget`: the forget gate is 1 - i. Source: LSTM-22."""
     default = ("Sigmoid", "Tanh", "Tanh")
-    s = _settings(direction, activations, default, activation_alpha, activation_beta, clip, layout)
+    s = settings(direction, activations, default, activation_alpha, activation_beta, clip, layout)
     usual = s.activations == default * len(s.directions) and s.clip is None and P is None and not input_forget
     states = [initial_h, initial_c]
     if usual and _is_full(F, sequence_lens, X.shape[layout]):
-        return _outputs_asked(_layer(F, F.lstm, X, W, R, B, states, [0, 2, 3, 1], s), _outputs)
-    functions, biases, hidden = s.functions(F), _biases(B, W), R.shape[-1]
+        return outputs_asked(_layer(F, F.lstm, X, W, R, B, states, [0, 2, 3, 1], s), _outputs)
+    maps = (_linear_maps(F, W), _linear_maps(F, R))
+    cells = lstm_loop(F, X, *maps, _biases(B, W), sequence_lens, states, P, R.shape[-1], input_forget, s)
+    return outputs_asked(cells, _outputs)
+
+
+def lstm_loop(
+    F: Any,
+    X: Any,
+    of_input: Sequence[LinearMap],
+    of_state: Sequence[LinearMap],
+    biases: Sequence[tuple[Any, Any]],
+    sequence_lens: Any,
+    states: Sequence[Any],
+    P: Any,
+    hidden: int,
+    input_forget: int,
+    s: _Settings,
+) -> tuple[Any, ...]:
+    """Returns Y, Y_h, Y_c by a loop over time; the linear maps are of each direction."""
+    functions = s.functions(F)
     peepholes = [(0.0, 0.0, 0.0) if P is None else P[i].chunk(3, 0) for i in range(len(s.directions))]
 
     def step(i: int, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
         (f, g, last), (p_i, p_o, p_f) = functions[i], peepholes[i]
-        x_i, x_o, x_f, x_c = (x + F.matmul(h, R[i].t()) + biases[i][0] + biases[i][1]).chunk(4, 1)
+        x_i, x_o, x_f, x_c = (x + of_state[i](h) + biases[i][0] + biases[i][1]).chunk(4, 1)
         enter = f(x_i + p_i * c)
         forget = 1.0 - enter if input_forget else f(x_f + p_f * c)
         c = forget * c + enter * g(x_c)
         return f(x_o + p_o * c) * last(c), c
 
-    return _outputs_asked(_loop(F, X, W, sequence_lens, states, hidden, step, s), _outputs)
+    return _loop(F, X, of_input, sequence_lens, states, hidden, step, s)
 
 
 @op("RNN", 7)

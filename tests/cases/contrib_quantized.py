@@ -48,7 +48,38 @@ def nbits(n: int, k: int, block: int, bits: int, *, zero_points: Any = None, bia
     return ms("MatMulNBits", *inputs, K=k, N=n, bits=bits, block_size=block, **options)
 
 
+def lstm(
+    weights: Make, zero_point: Any, *extra: Any, ways: int = 1, bias: Any = None, per_gate: bool = False, **options: Any
+) -> Case:
+    """A call with 5 steps, 3 sequences, 4 features and 6 hidden; `extra` are the inputs from sequence_lens on."""
+    dtype = np.asarray(zero_point).dtype
+    scale = (ways, 24) if per_gate else (ways,)
+    point = np.full(scale, zero_point, dtype)
+    parameters = [positive(*scale), point, positive(*scale), point]
+    inputs = [
+        of(np.float32, 5, 3, 4),
+        weights(ways, 4, 24),
+        weights(ways, 6, 24),
+        bias,
+        *extra,
+        *[None] * (4 - len(extra)),
+    ]
+    options = {"constant": (1, 2, 8, 9, 10, 11), "outputs": 3, "hidden_size": 6, **options}
+    return ms("DynamicQuantizeLSTM", *inputs, *parameters, **options)
+
+
+def s7(*shape: int) -> Make:
+    """int8 whose products' sums ONNX Runtime does not saturate, see DynamicQuantizeLSTM."""
+    return of(np.int8, *shape, low=-64, high=63)
+
+
 CASES = [
+    lstm(u8, np.uint8(121), note="uint8"),
+    lstm(s7, np.int8(-5), note="int8"),
+    lstm(s7, np.int8(0), per_gate=True, bias=f32(1, 48), note="scales of each gate"),
+    lstm(s7, np.int8(0), np.int32([1, 4, 2]), f32(1, 3, 6), f32(1, 3, 6), f32(1, 18), note="lengths, states, peepholes"),
+    lstm(u8, np.uint8(121), np.int32([5, 2, 3]), ways=2, bias=f32(2, 48), direction="bidirectional"),
+    lstm(u8, np.uint8(121), direction="reverse", clip=0.7, input_forget=1),
     *(
         binary(operator, *_PAIRS, parameters, note=note)
         for operator in ("QLinearAdd", "QLinearMul")
