@@ -41,7 +41,7 @@ from onnx2nn.nodes import (
     layer_path,
     node_name,
 )
-from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf
+from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf, version_of
 from onnx2nn.table import NeedsValues, Row
 
 MAX_ELEMENTS = 1 << 31
@@ -296,7 +296,7 @@ class Walk:
         unknown = [UNKNOWN] * len(node.outputs)
         if any(value is UNKNOWN for value in inputs):
             return unknown
-        version = self.opsets.get(node.domain, 1)
+        version = version_of(node, self.opsets)
         self.step += 1
         self.program.comment = f"{node.op_type} {node_name(node)!r}"
         try:
@@ -337,8 +337,6 @@ class Walk:
         sampled = all(_has_samples(value) for value in inputs)
         if not sampled:
             return self._at_run_time(node, row, inputs, attributes, None)
-        if row.operator == "Add" and self._is_bias(node, inputs):
-            return inputs[0] if isinstance(inputs[0], Live) else inputs[1]
         try:
             if row.opaque:
                 self._lacks(node, row, inputs, attributes)
@@ -354,15 +352,6 @@ class Walk:
         except Exception as error:  # OneFlow raises what it likes
             self._refused(node, error)
         return self._at_run_time(node, row, inputs, attributes, None)
-
-    def _is_bias(self, node: ir.Node, inputs: Sequence[Any]) -> bool:
-        """Whether a node adds the bias of the linear layer before it, which the layer from now on does."""
-        for position, (value, other) in enumerate([inputs, inputs[::-1]]):
-            product = node.inputs[position]
-            if isinstance(value, Live) and isinstance(other, Constant) and other.weight and product is not None:
-                alone = len(product.uses()) == 1 and not product.is_graph_output()
-                return alone and self.program.add_bias(value.name, other)
-        return False
 
     def _refused(self, node: ir.Node, error: Exception) -> None:
         """Decides what it means that a node fails on the samples.

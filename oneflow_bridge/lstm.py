@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from oneflow_bridge.job import DOMAIN, OPERANDS, RESULTS, attribute, sizes_of
-from oneflow_bridge.matching import Match, Op, Var, matches, readers
+from onnx2nn.rewrite.patterns import Match, Op, Var, matches, readers
 
 _BIASED = (
     Op("fused_matmul_bias", (Var("h"), Var("weight_hh"), Var("bias_hh"))),

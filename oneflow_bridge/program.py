@@ -68,7 +68,6 @@ class Program:
         self._prefixes: set[str] = set()
         self._held: dict[Any, str] = {}
         self._layers: dict[Any, str] = {}
-        self._linear: dict[str, str] = {}
         self._keep: list[Any] = []
         self._shared: dict[int, Any] = parent._shared if parent is not None else {}
         self._keep_shared: list[Any] = parent._keep_shared if parent is not None else []
@@ -117,41 +116,11 @@ class Program:
             else:
                 text = f"call({', '.join([path, *inputs])})"
             self.lines.append(Line(call.results, text, uses, self.comment))
-            if call.layer.kind is flow.nn.Linear:
-                self._linear[call.results] = path
             return
         values = _inline_scalars(call, path_of)
         args = [self.argument(value, uses, path_of) for value in values]
         kwargs = [f"{name}={self.argument(value, uses, path_of)}" for name, value in call.kwargs.items()]
         self.lines.append(Line(call.results, _expression(call, args, kwargs), uses, self.comment))
-
-    def add_bias(self, result: str, bias: Constant) -> bool:
-        """Lets a linear layer add a bias that the file adds to its result and calls the layer's own.
-
-        Args:
-            result: the name of what is added to.
-            bias: what is added.
-
-        Returns:
-            Whether `result` comes from such a layer; then it has the bias from now on.
-        """
-        path = self._linear.get(result, "")
-        calls = sum(path == other for other in self._linear.values())
-        if not path or calls > 1 or self._source_of(bias.name.removesuffix(".bias")) != path or "." not in bias.name:
-            return False
-        layer: Any = self.module
-        for step in bias.name.removesuffix(".bias").split("."):
-            layer = layer._modules[step]
-        if layer.bias is not None or bias.shape != (layer.out_features,) or not bias.kind.is_floating_point():
-            return False
-        layer.bias = self.parameter(bias.value)
-        self._layers = {key: other for key, other in self._layers.items() if _path(other) != path}
-        self._keep.append(bias.value.value)
-        return True
-
-    @staticmethod
-    def _source_of(path: str) -> str:
-        return _path(path) if path else ""
 
     def add_operator(self, results: Any, row: Row, arguments: Sequence[str], uses: set[str]) -> None:
         """Adds a line that evaluates a row at run time."""

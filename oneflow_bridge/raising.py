@@ -16,7 +16,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from oneflow_bridge.job import DIMENSIONS, OPERANDS, RESULTS, VARYING, Dimensions, sizes_of
 from oneflow_bridge.lstm import raise_lstms
-from oneflow_bridge.matching import Match, New, Op, Var, matches, replace
+from oneflow_bridge.matching import New, replace
+from onnx2nn.rewrite.patterns import Match, Op, Var, matches
 
 Build = Callable[[Match, ir.Value], "New | None"]
 

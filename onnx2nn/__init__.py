@@ -43,6 +43,7 @@ def load(
     framework: str = "torch",
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     base_dir: str | os.PathLike[str] | None = None,
+    raise_patterns: bool = True,
 ) -> Any:
     """Imports an ONNX model as a module with its weights, in eval mode.
 
@@ -52,6 +53,10 @@ def load(
         input_shapes: dimensions by input name that replace those of the file; an int is fixed, a str names a dynamic
             dimension (equal names are equal dimensions), None is a dynamic dimension of its own.
         base_dir: folder of the external data where `source` is no path.
+        raise_patterns: whether what an exporter decomposed (a layer normalisation, attention, GELU) becomes one call
+            again. Each replacement is compared at import with the nodes that it replaces and dropped where they differ;
+            `module.meta["onnx2nn"]["raising"]` says how many there are of each and what was dropped. False gives one
+            call or more for every node of the file.
 
     Returns:
         A module that takes the graph's inputs by position or by name and gives one tensor for one output, a tuple in
@@ -75,7 +80,7 @@ def load(
         if name not in names:
             raise InputError(f"input_shapes names {name!r}, the model's inputs are {', '.join(map(repr, names))}.")
     try:
-        return _import(model, framework, input_shapes)
+        return _import(model, framework, input_shapes, raise_patterns)
     except UnsupportedModelError as error:  # the import never got to what stands behind the nodes that it names
         unknown = report(model).problems
         known = {(problem.domain, problem.operator, problem.reason) for problem in unknown}
@@ -83,18 +88,33 @@ def load(
         raise UnsupportedModelError([*unknown, *others]) from None
 
 
-def _import(model: ir.Model, framework: str, input_shapes: Mapping[str, Sequence[int | str | None]] | None) -> Any:
-    from onnx2nn.extras import require
+def _import(
+    model: ir.Model, framework: str, input_shapes: Mapping[str, Sequence[int | str | None]] | None, raised: bool
+) -> Any:
     from onnx2nn.plan import plan
+    from onnx2nn.rewrite import raise_patterns
+
+    F, import_graph = _target(framework)
+    found = plan(model)
+    raising = raise_patterns(model, found.table, F) if raised else None
+    module = import_graph(model, found, input_shapes=input_shapes)
+    if raising is not None:
+        module.meta["onnx2nn"]["raising"] = {"raised": dict(raising.raised), "dropped": raising.dropped}
+    return module
+
+
+def _target(framework: str) -> tuple[Any, Any]:
+    """Returns a framework's namespace of tensor functions and what imports to it."""
+    from onnx2nn.extras import require
 
     if framework == "oneflow":
-        from oneflow_bridge.importer import import_graph as import_oneflow
+        from oneflow_bridge import importer, namespace
 
-        return import_oneflow(model, plan(model), input_shapes=input_shapes)
-    require("torch", extra="torch", purpose="Importing to PyTorch")
-    from onnx2nn.importer import import_graph
+        return namespace, importer.import_graph
+    torch = require("torch", extra="torch", purpose="Importing to PyTorch")
+    from onnx2nn import importer as torch_importer
 
-    return import_graph(model, plan(model), input_shapes=input_shapes)
+    return torch, torch_importer.import_graph
 
 
 def check(

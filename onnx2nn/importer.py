@@ -15,7 +15,7 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
-from onnx2nn import functional, regions
+from onnx2nn import collector, functional, regions
 from onnx2nn.constants import Constant, onnx_type, torch_dtype
 from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
 from onnx2nn.host import Host, evaluate
@@ -33,7 +33,7 @@ from onnx2nn.nodes import (
     layer_path,
     node_name,
 )
-from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf
+from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf, version_of
 from onnx2nn.table import NeedsValues, Row
 from onnx2nn.tracing import Dim, NeedsSamples, Opaque, ShapeMismatch, Spec, Tensor, TraceError, Tracer, is_traced
 
@@ -221,6 +221,10 @@ class _Import:
         self.problems: dict[tuple[str, str, int, str], Problem] = {}
 
     def run(self, fixed: Mapping[str, int | str]) -> fx.GraphModule:
+        with collector.paused():
+            return self._run(fixed)
+
+    def _run(self, fixed: Mapping[str, int | str]) -> fx.GraphModule:
         graph = self.model.graph
         tracer = Tracer(self.sizes.points)
         scope = Scope()
@@ -351,7 +355,7 @@ class Walk:
         inputs = [None if value is None else self.tracer.own(self.scope[value]) for value in node.inputs]
         if any(value is UNKNOWN for value in inputs):
             return [UNKNOWN] * len(node.outputs)
-        version = self.opsets.get(node.domain, 1)
+        version = version_of(node, self.opsets)
         try:
             types = functools.partial(self._types, node.inputs, inputs)
             entry = self.owner.plan.find(node, version, types, self.attributes)
@@ -535,7 +539,7 @@ class Walk:
 
     def _spec_of(self, node: ir.Node, row: Row, index: int, value: ir.Value, inputs: Sequence[Any]) -> Spec | None:
         """Returns what the file, or the operator's schema, says of an output: its dtype, perhaps its rank."""
-        kind, container, rank = self.owner.plan.output_type(node, index, self.opsets.get(node.domain, 1), inputs)
+        kind, container, rank = self.owner.plan.output_type(node, index, version_of(node, self.opsets), inputs)
         if container or kind == ir.DataType.STRING:
             return None
         dtype = None if kind is None else torch_dtype(kind)

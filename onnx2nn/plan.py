@@ -104,6 +104,11 @@ def _complete(function: onnx.FunctionProto, schema: Any) -> None:
         function.opset_import.add(domain="", version=defs.onnx_opset_version())
 
 
+def version_of(node: ir.Node, opsets: Mapping[str, int]) -> int:
+    """Returns the opset version in which a node is meant: its own, which raised nodes have, else its graph's."""
+    return node.version or opsets.get(node.domain, 1)
+
+
 class Plan:
     """The row or function that every node of a model is imported with, and the types of its values."""
 
@@ -221,7 +226,7 @@ class Plan:
             for index, value in enumerate(node.outputs):
                 known = _type_of(value)
                 if known[0] is None and not known[1]:
-                    known = self._schema_type(node, index, opsets.get(node.domain, 1))
+                    known = self._schema_type(node, index, version_of(node, opsets))
                 self._types[value] = known
 
     def _schema_type(self, node: ir.Node, index: int, version: int) -> TypeOf:
@@ -285,7 +290,7 @@ def report(model: ir.Model) -> Report:
 def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
     opsets = model.graph.opset_imports
     for node in model.graph.all_nodes():
-        yield node, opsets.get(node.domain, 1)
+        yield node, version_of(node, opsets)
     for function in model.functions.values():
         for node in function.all_nodes():
-            yield node, {**opsets, **function.opset_imports}.get(node.domain, 1)
+            yield node, version_of(node, {**opsets, **function.opset_imports})

@@ -38,6 +38,9 @@ class NeedsValues(Exception):
     """A body asks for numbers that are known only at run time; its node then runs as one call on real values."""
 
 
+OWN = "onnx2nn"
+"""Domain of the operators that no ONNX operator is, see `ops/raised.py`; no file holds them."""
+
 REQUIRED: Any = inspect.Parameter.empty
 """Stands for "no default" in `Row.inputs` and `Row.attributes`."""
 

@@ -1,0 +1,215 @@
+"""Patterns of a graph: an operator over operators, written in the notation of Python expressions.
+
+`parse("MatMul(x, weight) + bias")` is an Add of a MatMul of two values and of a third value. In the notation
+
+- `x` is any value, the same one wherever the name stands; `_` is any value, each a different one;
+- `Erf(x)` is an operator; `+ - * / **` are Add, Sub, Mul, Div and Pow; `-x` is Neg; `A(x) | B(x)` is either;
+- `0.5` is a constant of one element and this value;
+- `Softmax(x, axis=-1)` demands an attribute, `ReduceMean(x, ...)` takes further inputs;
+- `(norm := ReduceMean(x))` binds the node.
+
+Two inputs of a commutative operator match in either order. Identity nodes are looked through.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+Match = dict[str, Any]
+"""Names of a pattern → the values and nodes that they stand for; `NODES` → all nodes that matched."""
+
+NODES = ""
+
+_COMMUTATIVE = frozenset(
+    {*("Add", "Mul", "And", "Or", "Equal", "Max", "Min", "Sum"), *("add_n", "broadcast_add", "broadcast_mul")}
+)
+"""Operators of ONNX and ops of OneFlow."""
+
+
+@dataclass(frozen=True)
+class Var:
+    """Matches any value, the same one wherever the name stands."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Number:
+    """Matches a constant of one element."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Either:
+    """Matches what one of its patterns matches."""
+
+    patterns: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Op:
+    """Matches an operator's first output.
+
+    Attributes:
+        types: operators, separated by spaces.
+        inputs: patterns of the inputs, as many as the node has; two inputs of a commutative operator match in either
+            order.
+        name: binds the node.
+        alone: the output has no other reader.
+        attributes: values that attributes must have.
+        more: whether the node may have further inputs.
+    """
+
+    types: str
+    inputs: tuple[Any, ...]
+    name: str = ""
+    alone: bool = False
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    more: bool = False
+
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """The operators."""
+        return frozenset(self.types.split())
+
+
+def parse(text: str) -> Any:
+    """Returns the pattern that `text` writes in the notation above."""
+    return _pattern(ast.parse(text.strip(), mode="eval").body)
+
+
+_OPERATORS = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow"}
+
+
+def _pattern(tree: ast.expr, name: str = "") -> Any:
+    match tree:
+        case ast.Name(id="_"):
+            return Var("")
+        case ast.Name(id=variable):
+            return Var(variable)
+        case ast.Constant(value=int() | float() as number):
+            return Number(float(number))
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return Number(-float(number))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return Op("Neg", (_pattern(operand),), name)
+        case ast.NamedExpr(target=target, value=value):
+            return _pattern(value, target.id)
+        case ast.BinOp(op=ast.BitOr()):
+            return Either((_pattern(tree.left, name), _pattern(tree.right, name)))
+        case ast.BinOp():
+            return Op(_OPERATORS[type(tree.op)], (_pattern(tree.left), _pattern(tree.right)), name)
+        case ast.Call(func=ast.Name(id=operator)):
+            more = any(isinstance(arg, ast.Constant) and arg.value is Ellipsis for arg in tree.args)
+            inputs = tuple(map(_pattern, tree.args[:-1] if more else tree.args))
+            attributes = {k.arg or "": ast.literal_eval(k.value) for k in tree.keywords}
+            return Op(operator, inputs, name, attributes=attributes, more=more)
+    raise ValueError(f"{ast.unparse(tree)} is no pattern")
+
+
+def roots(pattern: Any) -> frozenset[str]:
+    """Returns the operators of the node at which a pattern ends."""
+    return frozenset().union(*map(roots, pattern.patterns)) if isinstance(pattern, Either) else pattern.names
+
+
+def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Match]:
+    """Every way in which a value fits a pattern."""
+    if value is None:
+        return
+    value = origin(value)
+    if isinstance(pattern, Var):
+        if not pattern.name:
+            yield match
+        elif match.get(pattern.name, value) is value:
+            yield {**match, pattern.name: value}
+        return
+    if isinstance(pattern, Number):
+        if is_number(value, pattern.value):
+            yield match
+        return
+    if isinstance(pattern, Either):
+        for one in pattern.patterns:
+            yield from matches(value, one, match)
+        return
+    node = value.producer()
+    if node is None or node.op_type not in pattern.names or value is not node.outputs[0]:
+        return
+    count, wanted = len(node.inputs), len(pattern.inputs)
+    if (count != wanted and not (pattern.more and count > wanted)) or (pattern.alone and readers(value) > 1):
+        return
+    if pattern.attributes and not _has(node, pattern.attributes):
+        return
+    match = {**match, NODES: (*match.get(NODES, ()), node)}
+    if pattern.name:
+        match[pattern.name] = node
+    orders = [node.inputs]
+    if count == 2 and node.op_type in _COMMUTATIVE:
+        orders.append(tuple(reversed(node.inputs)))
+    for inputs in orders:
+        yield from _all_match(inputs, pattern.inputs, match)
+
+
+def _all_match(values: Sequence[ir.Value | None], patterns: Sequence[Any], match: Match) -> Iterator[Match]:
+    if not patterns:
+        yield match
+        return
+    for found in matches(values[0], patterns[0], match):
+        yield from _all_match(values[1:], patterns[1:], found)
+
+
+def _has(node: ir.Node, attributes: Mapping[str, Any]) -> bool:
+    known = {name: node.attributes[name].value for name in attributes if name in node.attributes}
+    return len(known) == len(attributes) and all(
+        list(known[name]) == list(value) if isinstance(value, (list, tuple)) else known[name] == value
+        for name, value in attributes.items()
+    )
+
+
+def origin(value: ir.Value) -> ir.Value:
+    """Returns the value that Identity nodes give on as `value`."""
+    node = value.producer()
+    while node is not None and node.op_type == "Identity" and node.inputs and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return value
+
+
+def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Returns the tensor of an initializer or of a Constant node, None for any other value."""
+    if value is None:
+        return None
+    if value.const_value is not None:
+        return value.const_value
+    node = value.producer()
+    return None if node is None or node.op_type != "Constant" else ir.convenience.get_const_tensor(value)
+
+
+def number_of(value: ir.Value | None) -> float | None:
+    """Returns the value of a constant of one element, None for any other value."""
+    tensor = tensor_of(value)
+    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
+        return None
+    return float(tensor.numpy().reshape(-1)[0])
+
+
+def is_number(value: ir.Value, number: float) -> bool:
+    """Returns whether a value is a constant of one element that is `number` up to the rounding of its type."""
+    found = number_of(value)
+    if found is None:
+        return False
+    kind = value.dtype or getattr(value.const_value, "dtype", None)
+    relative = 2e-3 if kind in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else 1e-5
+    return bool(np.isclose(found, number, rtol=relative, atol=0))
+
+
+def readers(value: ir.Value) -> int:
+    """How often a value is read; being a graph output counts."""
+    return len(value.uses()) + value.is_graph_output()

@@ -1,0 +1,209 @@
+"""Replaces what the rules match, each replacement first compared with the nodes that it replaces."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.rewrite.evaluation import evaluate
+from onnx2nn.rewrite.linear import RULES as LINEAR
+from onnx2nn.rewrite.patterns import NODES, Match, matches, roots
+from onnx2nn.rewrite.rule import STANDARD, New, Rule, Sample
+from onnx2nn.table import Table
+
+_LOG = logging.getLogger("onnx2nn")
+
+TOLERANCE = 1e-5
+"""Largest difference relative to the largest magnitude: exporters round the constants of a formula to float32."""
+
+RULES: tuple[Rule, ...] = (*LINEAR,)
+
+
+@dataclass
+class Raising:
+    """What was raised.
+
+    Attributes:
+        raised: how many times each rule was applied.
+        dropped: replacements that disagreed with what they would have replaced, one line each.
+    """
+
+    raised: Counter[str] = field(default_factory=Counter)
+    dropped: list[str] = field(default_factory=list)
+
+
+def _by_root(rules: Sequence[Rule]) -> dict[str, list[Rule]]:
+    index: dict[str, list[Rule]] = {}
+    for rule in rules:
+        for operator in sorted(roots(rule.pattern)):
+            index.setdefault(operator, []).append(rule)
+    return index
+
+
+_INDEX = _by_root(RULES)
+
+
+def raise_patterns(model: ir.Model, table: Table, F: Any) -> Raising:
+    """Replaces, in place, decomposed operators by the one that they were.
+
+    Args:
+        model: as `reader.read` gives it.
+        table: the op table.
+        F: `torch`, or OneFlow behind its names, on which replacements are verified.
+    """
+    return _Raiser(model, table, F).run()
+
+
+class _Raiser:
+    def __init__(self, model: ir.Model, table: Table, F: Any):
+        self.model, self.table, self.F = model, table, F
+        self.opsets: Mapping[str, int] = model.graph.opset_imports
+        self.result = Raising()
+        self._agreed: dict[Any, bool] = {}
+
+    def run(self) -> Raising:
+        for graph, opsets in self._graphs():
+            self.opsets = opsets
+            # From the end on: the largest pattern ends last.
+            for node in reversed(list(graph)):
+                if node.graph is graph and node.op_type in _INDEX and not node.domain:
+                    self._raise(graph, node)
+        return self.result
+
+    def _graphs(self) -> Iterator[tuple[ir.Graph | ir.Function, Mapping[str, int]]]:
+        opsets = self.model.graph.opset_imports
+        yield self.model.graph, opsets
+        for graph in self.model.graph.subgraphs():
+            yield graph, opsets
+        for function in self.model.functions.values():
+            yield function, {**opsets, **function.opset_imports}
+
+    def _raise(self, graph: ir.Graph | ir.Function, root: ir.Node) -> None:
+        for rule in _INDEX[root.op_type]:
+            for match in matches(root.outputs[0], rule.pattern, {}):
+                new = rule.build(match) if _is_closed(match[NODES], root) else None
+                if new is not None and self._replace(graph, root, rule, match, new):
+                    return
+
+    def _replace(self, graph: ir.Graph | ir.Function, root: ir.Node, rule: Rule, match: Match, new: New) -> bool:
+        added = list(_nodes(new))
+        if not self._agrees(rule, match, added, root):
+            return False
+        last, old = added[-1], root.outputs[0]
+        last.name = _name(match[NODES], new.operator)
+        last.metadata_props.update(root.metadata_props)
+        last.outputs[0].name, last.outputs[0].shape, last.outputs[0].type = old.name, old.shape, old.type
+        graph.insert_before(root, added)
+        old.replace_all_uses_with(last.outputs[0], replace_graph_outputs=True)
+        graph.remove(match[NODES], safe=True)
+        self.result.raised[rule.name] += 1
+        return True
+
+    # ---- verification
+
+    def _agrees(self, rule: Rule, match: Match, added: Sequence[ir.Node], root: ir.Node) -> bool:
+        """Compares the matched nodes with the new ones, once for all matches alike."""
+        sample = rule.sample(match)
+        key = (rule.name, _signature(reversed(match[NODES])), _signature(added), _shapes(sample))
+        if key not in self._agreed:
+            reason = self._difference(match, added, sample)
+            self._agreed[key] = not reason
+            if reason:
+                line = f"{rule.name} at {root.name or root.outputs[0].name!r} stays as the file has it: {reason}"
+                self.result.dropped.append(line)
+                _LOG.warning(line)
+        return self._agreed[key]
+
+    def _difference(self, match: Match, added: Sequence[ir.Node], sample: Sample) -> str:
+        """Returns how the matched nodes and the new ones differ, `""` where they agree."""
+        random = np.random.default_rng(0)
+        values = {
+            match[name]: given if isinstance(given, np.ndarray) else random.standard_normal(given)
+            for name, given in sample.items()
+        }
+        try:
+            expected = evaluate(_in_order(match[NODES]), values, self.opsets, self.table, self.F)
+            got = evaluate(added, values, self.opsets, self.table, self.F)
+        except Exception as error:  # whatever a framework refuses is no proof of equality
+            return f"it could not be verified, {type(error).__name__}: {str(error).strip()[:200]}"
+        if got.shape != expected.shape:
+            return f"shape {list(got.shape)} instead of {list(expected.shape)}"
+        gap = float(np.max(np.abs(got.astype(np.float64) - expected), initial=0.0))
+        scale = float(np.max(np.abs(expected), initial=1e-3))
+        return "" if gap <= TOLERANCE * scale else f"off by {gap:.3g} at scale {scale:.3g}"
+
+
+def _is_closed(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
+    """Whether nothing but the matched nodes reads what they compute on the way."""
+    inside = set(nodes)
+    for node in inside:
+        for output in node.outputs if node is not root else node.outputs[1:]:
+            if output.is_graph_output() or any(use.node not in inside for use in output.uses()):
+                return False
+    return True
+
+
+def _nodes(new: New) -> Iterator[ir.Node]:
+    """Makes the nodes of a replacement, in the order of their execution."""
+    inputs: list[ir.Value | None] = []
+    for item in new.inputs:
+        if isinstance(item, New):
+            before = list(_nodes(item))
+            yield from before
+            inputs.append(before[-1].outputs[0])
+        elif isinstance(item, np.ndarray):
+            constant = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(item))])
+            yield constant
+            inputs.append(constant.outputs[0])
+        else:
+            inputs.append(item)
+    *domain, operator = new.operator.split("::")
+    attributes = ir.convenience.convert_attributes(dict(new.attributes))
+    version = new.version or (1 if domain else STANDARD)
+    yield ir.Node("".join(domain), operator, inputs, attributes, version=version)
+
+
+def _in_order(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Returns matched nodes, of which the root comes first, in an order in which they can be executed."""
+    inside, done = set(nodes), dict[ir.Node, None]()
+
+    def visit(node: ir.Node) -> None:
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            if producer in inside and producer not in done:
+                visit(producer)
+        done[node] = None
+
+    visit(nodes[0])
+    return list(done)
+
+
+def _signature(nodes: Any) -> tuple[Any, ...]:
+    """Returns what nodes do, without the values that they take from outside."""
+    return tuple(
+        (node.op_type, *sorted((name, repr(attr.value)) for name, attr in node.attributes.items())) for node in nodes
+    )
+
+
+def _shapes(sample: Sample) -> tuple[Any, ...]:
+    return tuple((k, v.tobytes() if isinstance(v, np.ndarray) else v) for k, v in sorted(sample.items()))
+
+
+def _name(nodes: Sequence[ir.Node], operator: str) -> str:
+    """Returns a name for what replaces `nodes`: the innermost scope that all of their names share, and the operator."""
+    names = [node.name or "" for node in nodes]
+    if not all("/" in name for name in names):
+        return names[0]
+    scopes = [name.split("/")[:-1] for name in names]
+    shared = []
+    for steps in zip(*scopes, strict=False):
+        if len(set(steps)) > 1:
+            break
+        shared.append(steps[0])
+    return "/".join([*shared, operator.split("::")[-1]])

@@ -1,0 +1,53 @@
+"""What a rule is: a pattern, what it stands for, and values on which the two are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.rewrite.patterns import Match
+
+STANDARD = 28
+"""The opset of ai.onnx in which replacements are written, whatever the model's is."""
+
+
+@dataclass(frozen=True)
+class New:
+    """A node to put in place.
+
+    Attributes:
+        operator: its operator, `domain::name` where it is not one of ai.onnx.
+        inputs: values of the graph, nodes that are new too, arrays that become constants, None.
+        attributes: its attributes.
+        version: the opset of its domain in which it is meant; by default `STANDARD`, 1 in other domains.
+    """
+
+    operator: str
+    inputs: tuple[ir.Value | New | np.ndarray[Any, Any] | None, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    version: int | None = None
+
+
+Sample = Mapping[str, "tuple[int, ...] | np.ndarray[Any, Any]"]
+"""Shapes of random values, or values, by the names of a pattern's variables."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A pattern and what it stands for.
+
+    Attributes:
+        name: what the user reads.
+        pattern: see `patterns`.
+        build: gives the replacement of a match, None where it is not what it looks like.
+        sample: gives the values on which the matched nodes and the replacement are compared.
+    """
+
+    name: str
+    pattern: Any
+    build: Callable[[Match], New | None]
+    sample: Callable[[Match], Sample]
