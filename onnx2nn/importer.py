@@ -201,6 +201,9 @@ def _initializer(value: ir.Value) -> Constant:
     return Constant(value.name or "", ir.DataType(tensor.dtype), tensor, weight=True)
 
 
+SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
+"""Metadata in which torch's exporter lists the modules around a node, the outermost first, and their classes."""
+
 _RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn"})
 """Names that the generated forward uses itself, so that no argument may have them."""
 
@@ -374,6 +377,8 @@ class Walk:
         self.owner.steps += 1
         recorded = len(self.tracer.graph.nodes)
         self.tracer.meta = {"onnx": (node.domain, node.op_type, node_name(node))}
+        if SCOPES in node.metadata_props:
+            self.tracer.meta |= {"scopes": node.metadata_props[SCOPES], "classes": node.metadata_props.get(CLASSES)}
         if row.region:
             return regions.run(self, node, row, inputs)
         attributes = attribute_values(node, row, self.attributes, self._tensor_attribute)
