@@ -14,3 +14,31 @@ from onnx2nn.table import OWN, op
 def linear(F: Any, X: Any, weight: Any, bias: Any) -> Any:
     """X: `(..., in)`, weight: `(in, out)` as MatMul has it, bias: `(out,)`."""
     return F.nn.functional.linear(X, weight.T, bias)
+
+
+@op("LayerNorm", 1, domain=OWN)
+def layer_norm(F: Any, X: Any, *, dims: int, epsilon: float) -> Any:
+    """Over the last `dims` dimensions, without weights."""
+    return F.nn.functional.layer_norm(X, X.shape[-dims:], eps=epsilon)
+
+
+@op("RMSNorm", 1, domain=OWN)
+def rms_norm(F: Any, X: Any, *, dims: int, epsilon: float) -> Any:
+    """Over the last `dims` dimensions, without weights."""
+    return F.nn.functional.rms_norm(X, X.shape[-dims:], eps=epsilon)
+
+
+@op("GroupNorm", 1, domain=OWN)
+def group_norm(F: Any, X: Any, *, num_groups: int, epsilon: float) -> Any:
+    return F.nn.functional.group_norm(X, num_groups, eps=epsilon)
+
+
+@op("InstanceNorm", 1, domain=OWN)
+def instance_norm(F: Any, X: Any, *, epsilon: float) -> Any:
+    return F.nn.functional.instance_norm(X, eps=epsilon)
+
+
+@op("Normalize", 1, domain=OWN)
+def normalize(F: Any, X: Any, *, p: float, axis: int, epsilon: float) -> Any:
+    """X over its norm, or over epsilon where that is larger."""
+    return F.nn.functional.normalize(X, p, axis, epsilon)

@@ -1,8 +1,8 @@
-"""Evaluates nodes by the op table's rows, to compare what a rule replaces with what it puts in place."""
+"""Evaluates values of a graph by the op table's rows, to compare what a rule replaces with what it puts in place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,58 +14,70 @@ from onnx2nn.plan import version_of
 from onnx2nn.rewrite.patterns import tensor_of
 from onnx2nn.table import Row, Table
 
+MAX_NODES = 200
+"""A pattern's values hang on fewer nodes than that; more would be the network itself."""
 
-def evaluate(
-    nodes: Iterable[ir.Node],
-    values: Mapping[ir.Value, np.ndarray[Any, Any]],
-    opsets: Mapping[str, int],
-    table: Table,
-    F: Any,
-) -> Any:
-    """Returns the first output of the last of `nodes`, which are in the order of their execution, as an array.
+
+class Evaluator:
+    """Evaluates what a value is computed from, back to values that are given.
+
+    Floats are taken as float64, so that what differs is not rounding.
 
     Args:
-        nodes: the nodes.
-        values: what they take from outside; constants are read from the graph. Floats are taken as float64, so that
-            what differs is not rounding.
-        opsets: opset versions by domain, of nodes that have none of their own.
         table: the op table.
         F: `torch`, or OneFlow behind its names.
-
-    Raises:
-        OperatorError: a node has no row.
+        opsets: opset versions by domain, of nodes that have none of their own.
+        given: values by name of the graph's.
+        leaf: gives a value that is neither given nor a constant, by its shape; None where it is to be computed.
     """
-    known: dict[ir.Value, Any] = {value: F.from_numpy(_wide(array)) for value, array in values.items()}
-    result: Any = None
-    for node in nodes:
-        row = table.find(node.domain, node.op_type, version_of(node, opsets))
-        if row is None or row.region or row.random:
-            raise OperatorError(f"{node.op_type} is not evaluated.")
-        attributes = attribute_values(node, row, {}, lambda tensor: F.from_numpy(_wide(tensor.numpy())))
-        inputs = [None if value is None else _input(value, known, F) for value in node.inputs]
+
+    def __init__(
+        self,
+        table: Table,
+        F: Any,
+        opsets: Mapping[str, int],
+        given: Mapping[ir.Value, np.ndarray[Any, Any]],
+        leaf: Callable[[ir.Value], np.ndarray[Any, Any] | None] = lambda value: None,
+    ):
+        self._table, self._F, self._opsets, self._leaf = table, F, opsets, leaf
+        self._known: dict[ir.Value, Any] = {value: self._tensor(array) for value, array in given.items()}
+        self._nodes = 0
+
+    def array(self, value: ir.Value) -> np.ndarray[Any, Any]:
+        """Returns a value as an array.
+
+        Raises:
+            OperatorError: it hangs on something that is not given, or on a node without a row.
+        """
+        result: np.ndarray[Any, Any] = self._value(value).numpy()
+        return result
+
+    def _tensor(self, array: np.ndarray[Any, Any]) -> Any:
+        array = np.array(array)
+        return self._F.from_numpy(array.astype(np.float64) if array.dtype.kind not in "biu" else array)
+
+    def _value(self, value: ir.Value) -> Any:
+        if value not in self._known:
+            tensor = tensor_of(value)
+            array = self._leaf(value) if tensor is None else tensor.numpy()
+            if array is not None:
+                self._known[value] = self._tensor(array)
+            else:
+                self._run(value.producer())
+        return self._known[value]
+
+    def _run(self, node: ir.Node | None) -> None:
+        row = None if node is None else self._table.find(node.domain, node.op_type, version_of(node, self._opsets))
+        self._nodes += 1
+        if node is None or row is None or row.region or row.random or self._nodes > MAX_NODES:
+            raise OperatorError("it hangs on what only a run tells")
+        attributes = attribute_values(node, row, {}, lambda tensor: self._tensor(tensor.numpy()))
+        inputs = [None if value is None else self._value(value) for value in node.inputs]
         check_inputs(row, inputs)
         if "_outputs" in row.facts:
             attributes["_outputs"] = len(node.outputs)
-        results = row.run(F, *_arguments(row, inputs), **attributes)
-        results = results if isinstance(results, tuple) else (results,)
-        known |= dict(zip(node.outputs, results, strict=False))
-        result = results[0]
-    return result.numpy()
-
-
-def _wide(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns floats as float64."""
-    array = np.array(array)
-    return array.astype(np.float64) if array.dtype.kind not in "biu" else array
-
-
-def _input(value: ir.Value, known: Mapping[ir.Value, Any], F: Any) -> Any:
-    if value in known:
-        return known[value]
-    tensor = tensor_of(value)
-    if tensor is None:
-        raise OperatorError(f"value {value.name!r} is not given.")
-    return F.from_numpy(_wide(tensor.numpy()))
+        results = row.run(self._F, *_arguments(row, inputs), **attributes)
+        self._known |= dict(zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=False))
 
 
 def _arguments(row: Row, inputs: list[Any]) -> list[Any]:
@@ -73,7 +85,7 @@ def _arguments(row: Row, inputs: list[Any]) -> list[Any]:
     for position, value in enumerate(inputs):
         name = row.input_name(position)
         if value is not None and name in row.static:
-            value = value.tolist() if not value.ndim or value.numel() else []
+            value = value.numpy().tolist()
         elif value is not None and name in row.numbers and not value.ndim:
             value = value.item()
         arguments.append(value)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.rewrite.evaluation import evaluate
-from onnx2nn.rewrite.linear import RULES as LINEAR
+from onnx2nn.rewrite import activation, layout, linear, norm
+from onnx2nn.rewrite.evaluation import Evaluator
+from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import NODES, Match, matches, roots
 from onnx2nn.rewrite.rule import STANDARD, New, Rule, Sample
 from onnx2nn.table import Table
@@ -22,7 +23,11 @@ _LOG = logging.getLogger("onnx2nn")
 TOLERANCE = 1e-5
 """Largest difference relative to the largest magnitude: exporters round the constants of a formula to float32."""
 
-RULES: tuple[Rule, ...] = (*LINEAR,)
+SWEEPS: tuple[tuple[Rule, ...], ...] = (
+    (*layout.RULES,),
+    (*linear.RULES, *norm.RULES, *activation.RULES),
+)
+"""Rules of one sweep over the graph, from its end on; those of a later sweep build on what an earlier one made."""
 
 
 @dataclass
@@ -46,7 +51,7 @@ def _by_root(rules: Sequence[Rule]) -> dict[str, list[Rule]]:
     return index
 
 
-_INDEX = _by_root(RULES)
+_INDEXES = tuple(map(_by_root, SWEEPS))
 
 
 def raise_patterns(model: ir.Model, table: Table, F: Any) -> Raising:
@@ -63,31 +68,32 @@ def raise_patterns(model: ir.Model, table: Table, F: Any) -> Raising:
 class _Raiser:
     def __init__(self, model: ir.Model, table: Table, F: Any):
         self.model, self.table, self.F = model, table, F
-        self.opsets: Mapping[str, int] = model.graph.opset_imports
+        self.facts = Facts(table, F, model.graph.opset_imports)
         self.result = Raising()
         self._agreed: dict[Any, bool] = {}
 
     def run(self) -> Raising:
         for graph, opsets in self._graphs():
-            self.opsets = opsets
-            # From the end on: the largest pattern ends last.
-            for node in reversed(list(graph)):
-                if node.graph is graph and node.op_type in _INDEX and not node.domain:
-                    self._raise(graph, node)
+            self.facts = Facts(self.table, self.F, opsets)
+            for index in _INDEXES:
+                # From the end on: the largest pattern ends last.
+                for node in reversed(list(graph)):
+                    if node.op_type in index and not node.domain and node.graph is graph:
+                        self._raise(graph, node, index[node.op_type])
         return self.result
 
-    def _graphs(self) -> Iterator[tuple[ir.Graph | ir.Function, Mapping[str, int]]]:
-        opsets = self.model.graph.opset_imports
+    def _graphs(self) -> Iterator[tuple[ir.Graph | ir.Function, dict[str, int]]]:
+        opsets = dict(self.model.graph.opset_imports)
         yield self.model.graph, opsets
         for graph in self.model.graph.subgraphs():
             yield graph, opsets
         for function in self.model.functions.values():
             yield function, {**opsets, **function.opset_imports}
 
-    def _raise(self, graph: ir.Graph | ir.Function, root: ir.Node) -> None:
-        for rule in _INDEX[root.op_type]:
+    def _raise(self, graph: ir.Graph | ir.Function, root: ir.Node, rules: Sequence[Rule]) -> None:
+        for rule in rules:
             for match in matches(root.outputs[0], rule.pattern, {}):
-                new = rule.build(match) if _is_closed(match[NODES], root) else None
+                new = rule.build(match, self.facts) if _is_closed(match[NODES], root) else None
                 if new is not None and self._replace(graph, root, rule, match, new):
                     return
 
@@ -101,7 +107,7 @@ class _Raiser:
         last.outputs[0].name, last.outputs[0].shape, last.outputs[0].type = old.name, old.shape, old.type
         graph.insert_before(root, added)
         old.replace_all_uses_with(last.outputs[0], replace_graph_outputs=True)
-        graph.remove(match[NODES], safe=True)
+        graph.remove(dict.fromkeys(match[NODES]), safe=True)
         self.result.raised[rule.name] += 1
         return True
 
@@ -109,27 +115,35 @@ class _Raiser:
 
     def _agrees(self, rule: Rule, match: Match, added: Sequence[ir.Node], root: ir.Node) -> bool:
         """Compares the matched nodes with the new ones, once for all matches alike."""
-        sample = rule.sample(match)
+        sample = rule.sample(match, self.facts)
         key = (rule.name, _signature(reversed(match[NODES])), _signature(added), _shapes(sample))
         if key not in self._agreed:
-            reason = self._difference(match, added, sample)
-            self._agreed[key] = not reason
+            self._agreed[key] = True
+            reason = self._difference(match, added, sample, root)
             if reason:
+                self._agreed[key] = False
                 line = f"{rule.name} at {root.name or root.outputs[0].name!r} stays as the file has it: {reason}"
                 self.result.dropped.append(line)
                 _LOG.warning(line)
         return self._agreed[key]
 
-    def _difference(self, match: Match, added: Sequence[ir.Node], sample: Sample) -> str:
+    def _difference(self, match: Match, added: Sequence[ir.Node], sample: Sample, root: ir.Node) -> str:
         """Returns how the matched nodes and the new ones differ, `""` where they agree."""
         random = np.random.default_rng(0)
-        values = {
-            match[name]: given if isinstance(given, np.ndarray) else random.standard_normal(given)
-            for name, given in sample.items()
+        given = {
+            match[name]: item if isinstance(item, np.ndarray) else random.standard_normal(item)
+            for name, item in sample.items()
         }
+        inside = {*match[NODES], *added}
+
+        def leaf(value: ir.Value) -> np.ndarray[Any, Any] | None:
+            return None if value.producer() in inside else self.facts.leaf(value)
+
         try:
-            expected = evaluate(_in_order(match[NODES]), values, self.opsets, self.table, self.F)
-            got = evaluate(added, values, self.opsets, self.table, self.F)
+            expected, got = (
+                Evaluator(self.table, self.F, self.facts.opsets, given, leaf).array(node.outputs[0])
+                for node in (root, added[-1])
+            )
         except Exception as error:  # whatever a framework refuses is no proof of equality
             return f"it could not be verified, {type(error).__name__}: {str(error).strip()[:200]}"
         if got.shape != expected.shape:
@@ -165,23 +179,7 @@ def _nodes(new: New) -> Iterator[ir.Node]:
             inputs.append(item)
     *domain, operator = new.operator.split("::")
     attributes = ir.convenience.convert_attributes(dict(new.attributes))
-    version = new.version or (1 if domain else STANDARD)
-    yield ir.Node("".join(domain), operator, inputs, attributes, version=version)
-
-
-def _in_order(nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """Returns matched nodes, of which the root comes first, in an order in which they can be executed."""
-    inside, done = set(nodes), dict[ir.Node, None]()
-
-    def visit(node: ir.Node) -> None:
-        for value in node.inputs:
-            producer = None if value is None else value.producer()
-            if producer in inside and producer not in done:
-                visit(producer)
-        done[node] = None
-
-    visit(nodes[0])
-    return list(done)
+    yield ir.Node("".join(domain), operator, inputs, attributes, version=1 if domain else STANDARD)
 
 
 def _signature(nodes: Any) -> tuple[Any, ...]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.rewrite.patterns import Match
+
+if TYPE_CHECKING:
+    from onnx2nn.rewrite.facts import Facts
 
 STANDARD = 28
 """The opset of ai.onnx in which replacements are written, whatever the model's is."""
@@ -23,13 +26,11 @@ class New:
         operator: its operator, `domain::name` where it is not one of ai.onnx.
         inputs: values of the graph, nodes that are new too, arrays that become constants, None.
         attributes: its attributes.
-        version: the opset of its domain in which it is meant; by default `STANDARD`, 1 in other domains.
     """
 
     operator: str
     inputs: tuple[ir.Value | New | np.ndarray[Any, Any] | None, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    version: int | None = None
 
 
 Sample = Mapping[str, "tuple[int, ...] | np.ndarray[Any, Any]"]
@@ -44,10 +45,16 @@ class Rule:
         name: what the user reads.
         pattern: see `patterns`.
         build: gives the replacement of a match, None where it is not what it looks like.
-        sample: gives the values on which the matched nodes and the replacement are compared.
+        sample: gives the values on which the matched nodes and the replacement are compared. Other constants are
+            those of the graph.
     """
 
     name: str
     pattern: Any
-    build: Callable[[Match], New | None]
-    sample: Callable[[Match], Sample]
+    build: Callable[[Match, Facts], New | None]
+    sample: Callable[[Match, Facts], Sample]
+
+
+def any_shape(match: Match, facts: Facts) -> Sample:
+    """The sample of a function of each element."""
+    return {"x": (2, 3, 5)}

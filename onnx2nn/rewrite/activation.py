@@ -1,0 +1,73 @@
+"""Rules: activations that are written as arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from onnx2nn.rewrite.facts import Facts
+from onnx2nn.rewrite.patterns import Match, parse
+from onnx2nn.rewrite.rule import New, Rule, any_shape
+
+
+def _is(operator: str, **attributes: Any) -> Callable[[Match, Facts], New | None]:
+    """Builds a function of `x` alone; the limits of a Clip in the pattern must be 0 and 6."""
+
+    def build(match: Match, facts: Facts) -> New | None:
+        clip = match.get("clip")
+        if clip is not None and _limits(clip, facts) != (0.0, 6.0):
+            return None
+        return New(operator, (match["x"],), attributes)
+
+    return build
+
+
+def _limits(clip: Any, facts: Facts) -> tuple[float | None, float | None]:
+    """Returns the limits of a Clip, which are attributes before opset 11."""
+    given = [clip.attributes[name].as_float() if name in clip.attributes else None for name in ("min", "max")]
+    for position, value in enumerate(clip.inputs[1:3]):
+        given[position] = facts.number(value)
+    return given[0], given[1]
+
+
+def _rules(name: str, texts: Iterator[str] | tuple[str, ...], operator: str, **attributes: Any) -> tuple[Rule, ...]:
+    return tuple(Rule(name, parse(text), _is(operator, **attributes), any_shape) for text in texts)
+
+
+def _halved(factor: str) -> Iterator[str]:
+    """x * factor / 2, however it is bracketed."""
+    yield f"(x * {factor}) * 0.5 | (x * {factor}) / 2"
+    yield f"x * ({factor} * 0.5 | {factor} / 2)"
+    yield f"(x * 0.5 | x / 2) * {factor}"
+
+
+_ERF = "(Erf(x / 1.4142135623730951 | x * 0.7071067811865476) + 1)"
+_CUBE = "(x ** 3 | x * (x * x))"
+_TANH = f"(Tanh((x + {_CUBE} * 0.044715) * 0.7978845608028654) + 1)"
+_FAST_TANH = "(Tanh((x * 0.7978845608028654) * (1 + (x * 0.044715) * x)) + 1)"
+_GATE = "(clip := Clip(x + 3, ...))"
+
+RULES = (
+    *_rules("GELU", _halved(_ERF), "Gelu"),
+    *_rules("GELU (tanh)", _halved(_TANH), "Gelu", approximate="tanh"),
+    *_rules("GELU (tanh)", _halved(_FAST_TANH), "Gelu", approximate="tanh"),
+    *_rules("SiLU", ("x * Sigmoid(x)",), "Swish"),
+    *_rules("Mish", ("x * Tanh(Softplus(x) | Log(Exp(x) + 1))",), "Mish"),
+    *_rules("Softplus", ("Where(Greater(x, 20), x, Softplus(x) | Log(Exp(x) + 1))", "Log(Exp(x) + 1)"), "Softplus"),
+    *_rules(
+        "Hardswish",
+        (
+            f"x * ({_GATE} / 6 | {_GATE} * 0.16666666666666666)",
+            f"(x * {_GATE}) / 6 | (x * {_GATE}) * 0.16666666666666666",
+            "x * HardSigmoid(x, alpha=0.1666666716337204)",
+        ),
+        "HardSwish",
+    ),
+    *_rules(
+        "Hardsigmoid",
+        (f"{_GATE} / 6", f"{_GATE} * 0.16666666666666666"),
+        "HardSigmoid",
+        alpha=0.16666667163372040,
+        beta=0.5,
+    ),
+)

@@ -1,0 +1,142 @@
+"""What rules ask about the values of a graph."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.nodes import is_generated
+from onnx2nn.rewrite.evaluation import Evaluator
+from onnx2nn.rewrite.patterns import origin, tensor_of
+from onnx2nn.table import Table
+
+_KEEP_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity"})
+_SIZES = (2, 3, 5, 7, 11, 13)
+
+
+class Facts:
+    """What a graph tells of its values before anything is imported.
+
+    Args:
+        table: the op table.
+        F: `torch`, or OneFlow behind its names.
+        opsets: opset versions by domain.
+    """
+
+    def __init__(self, table: Table, F: Any, opsets: dict[str, int]):
+        self.table, self.F, self.opsets = table, F, opsets
+        self._sizes: dict[str, int] = {}
+        self._arrays: dict[ir.Value, np.ndarray[Any, Any] | None] = {}
+
+    def array(self, value: ir.Value | None) -> np.ndarray[Any, Any] | None:
+        """Returns a value that hangs on constants alone, None for any other."""
+        if value is None:
+            return None
+        tensor = tensor_of(value)
+        if tensor is not None:
+            return tensor.numpy()
+        if value not in self._arrays:
+            try:
+                self._arrays[value] = Evaluator(self.table, self.F, self.opsets, {}).array(value)
+            except Exception:  # whatever the framework refuses on the way
+                self._arrays[value] = None
+        return self._arrays[value]
+
+    def number(self, value: ir.Value | None) -> float | None:
+        """Returns a constant of one element, None for any other value."""
+        array = self.array(value)
+        return None if array is None or array.size != 1 or array.dtype.kind not in "fiu" else float(array.reshape(()))
+
+    def ints(self, value: ir.Value | None) -> list[int | None] | None:
+        """Returns the elements of a shape, None for each that only a run tells; None where their number is unknown."""
+        array = self.array(value)
+        if array is not None:
+            return [int(item) for item in array.reshape(-1)]
+        node = None if value is None else value.producer()
+        if node is None:
+            return None
+        if node.op_type == "Concat":
+            parts = [self.ints(part) for part in node.inputs]
+            return None if any(part is None for part in parts) else [item for part in parts for item in part or ()]
+        if node.op_type == "Cast":
+            return self.ints(node.inputs[0])
+        if node.op_type == "Unsqueeze":
+            return [None]
+        assert value is not None
+        rank_1 = value.shape is not None and len(value.shape) == 1 and isinstance(value.shape[0], int)
+        return [None] * int(value.shape[0]) if rank_1 and value.shape is not None else None  # type: ignore[arg-type]
+
+    def axes(self, node: ir.Node) -> list[int] | None:
+        """Returns the axes of a reduction, of either form; None where they are not known."""
+        if "axes" in node.attributes:
+            return list(node.attributes["axes"].as_ints())
+        return None if len(node.inputs) < 2 else [axis for axis in self.ints(node.inputs[1]) or () if axis is not None]
+
+    def constant_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """Returns the shape of a value that is known at import without reading it, None for any other.
+
+        Known are initializers, constants, and what casts, transposes or dequantizes them: exporters leave those in.
+        """
+        if value is None:
+            return None
+        value = origin(value)
+        tensor = tensor_of(value)
+        if tensor is not None:
+            return tuple(tensor.shape.numpy())
+        node = value.producer()
+        if node is None or node.domain or not node.inputs:
+            return None
+        if node.op_type not in _KEEP_SHAPE and node.op_type != "Transpose":
+            return None
+        shapes = [self.constant_shape(v) for v in node.inputs]
+        shape = shapes[0]
+        if any(s is None for s in shapes) or shape is None or node.op_type in _KEEP_SHAPE:
+            return None if any(s is None for s in shapes) else shape
+        perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else range(len(shape))[::-1]
+        return tuple(shape[axis] for axis in perm)
+
+    def is_float(self, value: ir.Value) -> bool:
+        """Returns whether a constant holds floating point numbers."""
+        value = origin(value)
+        tensor = tensor_of(value)
+        kind = value.dtype if tensor is None else tensor.dtype
+        if kind is not None:
+            return ir.DataType(kind).is_floating_point()
+        node = value.producer()
+        if node is not None and node.op_type == "Transpose" and node.inputs[0] is not None:
+            return self.is_float(node.inputs[0])
+        return node is not None and node.op_type == "DequantizeLinear"
+
+    def is_made_up(self, value: ir.Value, number: float) -> bool:
+        """Returns whether a constant is the exporter's and holds one number throughout, such as a missing weight's 1."""
+        if tensor_of(value) is None or not is_generated(value.name or ""):
+            return False
+        array = self.array(value)
+        return array is not None and bool((array == number).all())
+
+    def rank(self, value: ir.Value) -> int | None:
+        """Returns how many dimensions a value has, None where the file does not say."""
+        return None if value.shape is None else len(value.shape)
+
+    def shape(self, value: ir.Value) -> tuple[int, ...] | None:
+        """Returns a value's shape with a small size for each named dimension, None where the file does not say."""
+        if value.shape is None:
+            return None
+        return tuple(dim if isinstance(dim, int) else self._size(dim) for dim in value.shape)
+
+    def _size(self, dim: ir.SymbolicDim) -> int:
+        name = str(dim.value)
+        if name not in self._sizes:
+            used = len(self._sizes)
+            self._sizes[name] = next(itertools.islice(itertools.chain(_SIZES, itertools.count(16)), used, None))
+        return self._sizes[name]
+
+    def leaf(self, value: ir.Value) -> np.ndarray[Any, Any] | None:
+        """Returns zeros in a value's shape where something reads only its shape and the file tells it; else None."""
+        if any(use.node.op_type == "Shape" for use in value.uses()):
+            shape = self.shape(value)
+            return None if shape is None else np.zeros(shape)
+        return None

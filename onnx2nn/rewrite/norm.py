@@ -1,0 +1,174 @@
+"""Rules: normalisations that are written as means and roots."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.rewrite.facts import Facts
+from onnx2nn.rewrite.patterns import Match, parse
+from onnx2nn.rewrite.rule import New, Rule, Sample
+from onnx2nn.table import OWN
+
+# ---- layer normalisation and root mean square normalisation
+
+_CENTRED = "(x - (mean := ReduceMean(x, ...)))"
+_SQUARES = f"({_CENTRED} ** 2 | {_CENTRED} * {_CENTRED})"
+_DEVIATION = f"Sqrt((var := ReduceMean({_SQUARES}, ...)) + eps)"
+_STANDARDISED = f"({_CENTRED} / {_DEVIATION} | {_CENTRED} * (Reciprocal({_DEVIATION}) | 1 / {_DEVIATION}))"
+
+_ROOT = "Sqrt((mean := ReduceMean(x ** 2 | x * x, ...)) + eps)"
+_SCALED = f"(x / {_ROOT} | x * (Reciprocal({_ROOT}) | 1 / {_ROOT}))"
+
+
+def _normalized(match: Match, facts: Facts) -> tuple[int, float] | None:
+    """Returns how many last dimensions are normalised, and epsilon; None where it is something else."""
+    epsilon, rank = facts.number(match["eps"]), facts.rank(match["x"])
+    counts = set()
+    for name in ("mean", "var"):
+        node: ir.Node | None = match.get(name)
+        if node is None:
+            continue
+        axes = facts.axes(node) or []
+        if "keepdims" in node.attributes and not node.attributes["keepdims"].as_int():
+            return None
+        axes = sorted(axis - rank if axis >= 0 and rank is not None else axis for axis in axes)
+        if not axes or axes != list(range(-len(axes), 0)):
+            return None
+        counts.add(len(axes))
+    return (counts.pop(), epsilon) if len(counts) == 1 and epsilon is not None else None
+
+
+def _input(match: Match, facts: Facts, inner: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns a shape for `x`, of the rank that it has, whose last dimensions are `inner`."""
+    rank = facts.rank(match["x"]) or len(inner) + 2
+    return (*(2, 3, 5, 4, 3, 2)[: rank - len(inner)], *inner)
+
+
+def _affine_sample(match: Match, facts: Facts) -> Sample:
+    shape = facts.constant_shape(match["weight"]) or ()
+    parameters = {name: shape for name in ("weight", "bias") if name in match}
+    return {"x": _input(match, facts, shape), **parameters}
+
+
+def _plain_sample(match: Match, facts: Facts) -> Sample:
+    found = _normalized(match, facts)
+    return {"x": _input(match, facts, (7, 6, 5)[: found[0] if found else 1])}
+
+
+def _layer_norm(match: Match, facts: Facts) -> New | None:
+    found, shape = _normalized(match, facts), facts.constant_shape(match["weight"])
+    if found is None or shape is None or len(shape) != found[0] or facts.constant_shape(match["bias"]) != shape:
+        return None
+    inputs = (match["x"], match["weight"], match["bias"])
+    return New("LayerNormalization", inputs, {"axis": -found[0], "epsilon": found[1]})
+
+
+def _plain_layer_norm(match: Match, facts: Facts) -> New | None:
+    found = _normalized(match, facts)
+    return found and New(f"{OWN}::LayerNorm", (match["x"],), {"dims": found[0], "epsilon": found[1]})
+
+
+def _rms_norm(match: Match, facts: Facts) -> New | None:
+    found, shape = _normalized(match, facts), facts.constant_shape(match["weight"])
+    if found is None or shape is None or len(shape) != found[0]:
+        return None
+    return New("RMSNormalization", (match["x"], match["weight"]), {"axis": -found[0], "epsilon": found[1]})
+
+
+def _plain_rms_norm(match: Match, facts: Facts) -> New | None:
+    found = _normalized(match, facts)
+    return found and New(f"{OWN}::RMSNorm", (match["x"],), {"dims": found[0], "epsilon": found[1]})
+
+
+# ---- weights that an exporter made up
+
+
+def _without_weights(match: Match, facts: Facts) -> New | None:
+    """A normalisation whose weights are 1 and biases 0, both the exporter's, has none."""
+    node: ir.Node = match["norm"]
+    weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+    if weight is None or not facts.is_made_up(weight, 1) or (bias is not None and not facts.is_made_up(bias, 0)):
+        return None
+    epsilon = {"epsilon": node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5}
+    if node.op_type == "InstanceNormalization":
+        return New(f"{OWN}::InstanceNorm", (match["x"],), epsilon)
+    return New(f"{OWN}::LayerNorm", (match["x"],), {"dims": len(facts.constant_shape(weight) or ()), **epsilon})
+
+
+def _made_up_sample(match: Match, facts: Facts) -> Sample:
+    shape = facts.constant_shape(match["norm"].inputs[1]) or ()
+    if match["norm"].op_type == "LayerNormalization":
+        return {"x": _input(match, facts, shape)}
+    return {"x": (2, *shape, *(4, 5, 3)[: (facts.rank(match["x"]) or 4) - 2])}
+
+
+# ---- group normalisation, which torch's exporters write as an instance normalisation of the groups
+
+_GROUPS = "Reshape((norm := InstanceNormalization(Reshape(x, split), ones, zeros)), _)"
+
+
+def _group_norm(match: Match, facts: Facts) -> New | None:
+    split, ones, zeros = facts.ints(match["split"]), facts.array(match["ones"]), facts.array(match["zeros"])
+    if split is None or len(split) != 3 or not split[1] or split[1] < 1 or ones is None or zeros is None:
+        return None
+    if (ones != 1).any() or zeros.any():
+        return None
+    norm: ir.Node = match["norm"]
+    epsilon = norm.attributes["epsilon"].as_float() if "epsilon" in norm.attributes else 1e-5
+    attributes = {"num_groups": split[1], "epsilon": epsilon}
+    if "weight" not in match or (facts.is_made_up(match["weight"], 1) and facts.is_made_up(match["bias"], 0)):
+        return New(f"{OWN}::GroupNorm", (match["x"],), attributes)
+    shapes = [facts.constant_shape(match[name]) for name in ("weight", "bias")]
+    if shapes[0] is None or shapes[0] != shapes[1] or len(shapes[0]) < 2 or set(shapes[0][1:]) != {1}:
+        return None
+    weight, bias = (New("Reshape", (match[name], np.array([-1]))) for name in ("weight", "bias"))
+    return New("GroupNormalization", (match["x"], weight, bias), attributes)
+
+
+def _group_sample(match: Match, facts: Facts) -> Sample:
+    shape = facts.constant_shape(match["weight"]) if "weight" in match else None
+    groups = (facts.ints(match["split"]) or [0, 1])[1] or 1
+    channels = shape[0] if shape is not None and len(shape) > 1 and shape[0] > 1 else 2 * groups
+    rank = facts.rank(match["x"]) or (len(shape) + 1 if shape is not None and len(shape) > 1 else 4)
+    x = {"x": (2, channels, *(4, 5, 3)[: rank - 2])}
+    if shape is None or facts.is_made_up(match["weight"], 1):
+        return x
+    return {**x, "weight": shape, "bias": shape}
+
+
+# ---- F.normalize
+
+_CLAMPED = "(clip := Clip((norm := ReduceL2(x, ...) | ReduceL1(x, ...)), ...))"
+
+
+def _normalize(match: Match, facts: Facts) -> New | None:
+    """x / max(norm, epsilon): the operator LpNormalization has no epsilon."""
+    norm, clip = match["norm"], match["clip"]
+    axes = facts.axes(norm) or []
+    if len(axes) != 1 or ("keepdims" in norm.attributes and not norm.attributes["keepdims"].as_int()):
+        return None
+    limit = clip.inputs[2] if len(clip.inputs) > 2 else None
+    epsilon = clip.attributes["min"].as_float() if "min" in clip.attributes else None
+    epsilon = facts.number(clip.inputs[1]) if len(clip.inputs) > 1 else epsilon
+    if epsilon is None or limit is not None or "max" in clip.attributes:
+        return None
+    attributes = {"p": float(norm.op_type[-1]), "axis": axes[0], "epsilon": epsilon}
+    return New(f"{OWN}::Normalize", (match["x"],), attributes)
+
+
+def _normalize_sample(match: Match, facts: Facts) -> Sample:
+    return {"x": facts.shape(match["x"]) or (2, 3, 5, 4)}
+
+
+RULES = (
+    Rule("LayerNorm", parse(f"{_STANDARDISED} * weight + bias"), _layer_norm, _affine_sample),
+    Rule("RMSNorm", parse(f"{_SCALED} * weight | Cast({_SCALED}, to=1) * weight"), _rms_norm, _affine_sample),
+    Rule("LayerNorm", parse(_STANDARDISED), _plain_layer_norm, _plain_sample),
+    Rule("RMSNorm", parse(_SCALED), _plain_rms_norm, _plain_sample),
+    Rule("LayerNorm", parse("(norm := LayerNormalization(x, ...))"), _without_weights, _made_up_sample),
+    Rule("InstanceNorm", parse("(norm := InstanceNormalization(x, _, _))"), _without_weights, _made_up_sample),
+    Rule("GroupNorm", parse(f"{_GROUPS} * weight + bias"), _group_norm, _group_sample),
+    Rule("GroupNorm", parse(_GROUPS), _group_norm, _group_sample),
+    Rule("normalize", parse(f"x / (Expand({_CLAMPED}, _) | {_CLAMPED})"), _normalize, _normalize_sample),
+)
