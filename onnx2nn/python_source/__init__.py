@@ -1,0 +1,103 @@
+"""Imported modules as Python source: nested `nn.Module` classes that need only torch, and their weights beside them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnx2nn.errors import InputError
+from onnx2nn.extras import require
+from onnx2nn.files import replacing
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+__all__ = ["source_of", "to_python"]
+
+
+def to_python(model: Any, folder: str | os.PathLike[str]) -> str:
+    """Writes a model as `model.py` and `weights.safetensors`.
+
+    The file holds a class for every part of the model that the names in the ONNX file tell apart, one class for parts
+    that are equal but for numbers, and `load_model()`. It imports torch and safetensors, nothing of onnx2nn. Its
+    outputs and its state_dict's keys are those of the imported module.
+
+    Args:
+        model: an imported `torch.fx.GraphModule`, or what `load` takes: a path, bytes, an open file, a `ModelProto`.
+        folder: where to; made where it is missing. Each of the two files appears complete or not at all.
+
+    Returns:
+        One line that says what was written.
+
+    Raises:
+        InputError: the folder cannot be written; or parts of the model are no calls of torch: operators that run as
+            one function of onnx2nn, If, Loop and Scan; the error names the nodes.
+        MissingDependencyError: torch or safetensors is not installed.
+        UnsupportedModelError, ModelFileError: as for `load`.
+    """
+    require("torch", extra="torch", purpose="Writing a model as source")
+    safetensors = require("safetensors.torch", extra="torch", purpose="Writing a model as source")
+    from torch import nn
+
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+    if not isinstance(model, nn.Module):
+        from onnx2nn import load
+
+        model = load(model)
+    source = source_of(model)
+    tensors = _tensors(model, source)
+    with replacing(target / "weights.safetensors") as temporary:
+        safetensors.save_file(tensors, str(temporary))
+    with replacing(target / "model.py") as temporary:
+        temporary.write_text(source, encoding="utf-8")
+    classes = source.count("\nclass ")
+    return f"{target / 'model.py'}: {len(source.splitlines())} lines, {classes} classes; weights.safetensors beside it"
+
+
+def source_of(model: fx.GraphModule) -> str:
+    """Returns the text of `model.py` for an imported module.
+
+    Raises:
+        InputError: as for `to_python`.
+    """
+    from torch import fx
+
+    from onnx2nn.python_source.classes import make_classes
+    from onnx2nn.python_source.document import document
+    from onnx2nn.python_source.partition import divide
+    from onnx2nn.python_source.program import read_program
+
+    if not isinstance(model, fx.GraphModule):
+        raise InputError(f"source is written of imported modules, not of a {type(model).__name__}")
+    program = read_program(model)
+    return document(program, make_classes(divide(program)))
+
+
+def _tensors(model: fx.GraphModule, source: str) -> dict[str, torch.Tensor]:
+    """Returns the tensors that the module in `source` reads, each once; proves that it has those of `model`."""
+    import torch
+
+    namespace: dict[str, Any] = {"__name__": "model", "__file__": "model.py"}
+    exec(compile(source, "model.py", "exec", dont_inherit=True), namespace)
+    with torch.device("meta"):
+        written = namespace[namespace["load_model"].__annotations__["return"].__name__]()
+    if set(written.state_dict()) != set(model.state_dict()):
+        different = sorted(set(written.state_dict()) ^ set(model.state_dict()))
+        raise InputError(f"the source's weights are not the model's, please report it: {', '.join(different[:5])}")
+    ours = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+    found: dict[str, torch.Tensor] = {}
+    memory: set[int] = set()
+    for name, tensor in [*written.named_parameters(), *written.named_buffers()]:
+        own = ours[name].detach().contiguous()
+        if own.shape != tensor.shape or own.dtype != tensor.dtype:
+            raise InputError(f"the source's weight {name} is {tensor.dtype} {tuple(tensor.shape)}, please report it")
+        address = own.untyped_storage().data_ptr()  # a safetensors file holds no two views of one memory
+        found[name] = own.clone() if address in memory else own
+        memory.add(address)
+    return found

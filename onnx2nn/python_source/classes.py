@@ -1,0 +1,511 @@
+"""Classes for the regions of a program: equal regions share one, and what differs between them is an argument."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.graph import _get_qualified_name
+
+from onnx2nn.errors import InputError
+from onnx2nn.python_source.expressions import (
+    INFIX,
+    PREFIX,
+    Attribute,
+    Call,
+    Collection,
+    Expression,
+    Hole,
+    Infix,
+    Modules,
+    New,
+    Prefix,
+    Slice,
+    Subscript,
+    Text,
+    Unless,
+    Value,
+    literal,
+)
+from onnx2nn.python_source.partition import ACTIVATIONS, Partition, Region
+from onnx2nn.python_source.program import Path, is_size
+
+
+@dataclass(frozen=True)
+class Body:
+    """What makes two classes one: their modules and their forward.
+
+    Attributes:
+        base: the class that they derive from.
+        init: statements that make the modules: kind, name, expression.
+        arguments: how many values the forward takes.
+        calls: the forward's calls: numbers of the values that they return, and the expression.
+        outputs: what the forward returns; None: no forward.
+    """
+
+    base: str
+    init: tuple[tuple[str, str, Expression], ...]
+    arguments: int
+    calls: tuple[tuple[tuple[int, ...], Expression], ...]
+    outputs: Expression | None
+
+
+@dataclass(eq=False)
+class Kind:
+    """A class to be written.
+
+    Attributes:
+        body: its structure.
+        number: its place among the classes.
+        paths: where its instances are.
+        holes: for each instance the numbers in its structure.
+        hints: what each of them is called.
+        names: names for the values of its forward, from the first instance.
+        types: annotations of the values.
+    """
+
+    body: Body
+    number: int
+    hints: list[str]
+    names: dict[int, str]
+    types: dict[int, str]
+    paths: list[Path] = field(default_factory=list)
+    holes: list[list[Any]] = field(default_factory=list)
+
+    def columns(self) -> list[tuple[Any, ...]]:
+        """Returns for each hole its values in all instances, with their types: 1, 1.0 and True are three."""
+        return [tuple((type(value), value) for value in column) for column in zip(*self.holes, strict=True)]
+
+    def parameters(self) -> dict[tuple[Any, ...], int]:
+        """Returns the holes that differ between the instances, equal ones once: their values, the first's number."""
+        found: dict[tuple[Any, ...], int] = {}
+        for index, column in enumerate(self.columns()):
+            if len(set(column)) > 1:
+                found.setdefault(column, index)
+        return found
+
+
+def make_classes(partition: Partition) -> list[Kind]:
+    """Returns the classes of a program, each behind those that it uses; the last one is the model's.
+
+    Raises:
+        InputError: a layer or a value that cannot be written.
+    """
+    maker = _Maker(partition)
+    maker.instance(())
+    return list(maker.kinds.values())
+
+
+class _Maker:
+    def __init__(self, partition: Partition):
+        self.partition, self.program = partition, partition.program
+        self.kinds: dict[Any, Kind] = {}
+        self.ties = _ties(self.program.root)
+
+    def instance(self, path: Path) -> tuple[Kind, list[Any]]:
+        """Returns the class of the container at `path`, and its instance's numbers."""
+        builder = _Builder(self, path)
+        body = builder.build()
+        kind = self.kinds.get(body)
+        if kind is None:
+            kind = self.kinds[body] = Kind(body, len(self.kinds), builder.hints, builder.names, builder.types)
+        kind.paths.append(path)
+        kind.holes.append(builder.holes)
+        return kind, builder.holes
+
+    def form(self, path: Path) -> str:
+        """Returns how a container is written: as a `class`, or by one of torch's containers in the class around it."""
+        region = self.partition.regions.get(path)
+        if region is not None:
+            return "Sequential" if region.slots is not None and path else "class"
+        module = self.program.module(path)
+        names = list(module._modules)
+        if not module._parameters and not module._buffers:
+            if names == [str(number) for number in range(len(names))]:
+                return "ModuleList"
+            if not any(hasattr(nn.ModuleDict, name) for name in names):
+                return "ModuleDict"
+        if not names and not module._buffers:
+            return "ParameterDict"
+        return "class"
+
+
+def _ties(root: nn.Module) -> list[tuple[Path, Path]]:
+    """Returns the paths of parameters that are one with an earlier one, with the earlier's."""
+    first: dict[int, Path] = {}
+    found = []
+    for name, parameter in root.named_parameters(remove_duplicate=False):
+        path = tuple(name.split("."))
+        if id(parameter) in first:
+            found.append((path, first[id(parameter)]))
+        first.setdefault(id(parameter), path)
+    return found
+
+
+class _Builder:
+    """Makes the structure of one container's class."""
+
+    def __init__(self, maker: _Maker, path: Path):
+        self.maker, self.path = maker, path
+        self.program = maker.program
+        self.region = maker.partition.regions.get(path)
+        self.holes: list[Any] = []
+        self.hints: list[str] = []
+        self.names: dict[int, str] = {}
+        self.types: dict[int, str] = {}
+        self.known: dict[fx.Node, Expression] = {}
+        self.count = 0
+
+    def build(self) -> Body:
+        """Returns the structure; fills the numbers and names."""
+        sequential = self.region is not None and self.region.slots is not None
+        init = [] if sequential else list(self.contents(self.path))
+        base = "Module"
+        if sequential:
+            base = "Sequential"
+            init = [("base", "", self.sequential(self.region))]  # type: ignore[arg-type]
+        init += self.tied()
+        if self.region is None:
+            return Body(base, tuple(init), 0, (), None)
+        for node in self.region.inputs:
+            self.known[node] = self.value(node)
+        calls = [] if sequential else [call for item in self.region.items for call in self.call(item)]
+        arguments = len(self.region.inputs)
+        if sequential:
+            outputs: Expression = Text("super().forward(x)")
+        elif self.path:
+            results = tuple(self.known[node] for node in self.region.outputs)
+            outputs = results[0] if len(results) == 1 else Collection("()", results)
+        else:
+            (last,) = (node for node in self.program.graph.nodes if node.op == "output")
+            outputs = self.expression(last.args[0])
+        return Body(base, tuple(init), arguments, tuple(calls), outputs)
+
+    def value(self, node: fx.Node, name: str | None = None) -> Value:
+        """Returns a new value that stands for `node`."""
+        value = Value(self.count)
+        self.names[self.count] = name or suggested_name(node)
+        self.types[self.count] = annotation(node)
+        self.count += 1
+        return value
+
+    def hole(self, value: Any, hint: str) -> Hole:
+        """Returns the place of a number that another instance may have otherwise."""
+        self.holes.append(value)
+        self.hints.append(hint)
+        return Hole(len(self.holes) - 1)
+
+    # The modules.
+
+    def contents(self, path: Path) -> Iterable[tuple[str, str, Expression]]:
+        """Yields the statements that make what the container at `path` holds itself."""
+        module = self.program.module(path)
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield "attribute", name, self.parameter(parameter)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                yield "buffer", name, self.buffer(buffer, name not in module._non_persistent_buffers_set)
+        for name in module._modules:
+            yield "attribute" if name.isidentifier() else "module", name, self.module((*path, name))
+
+    def parameter(self, parameter: nn.Parameter) -> Expression:
+        """Returns the expression that makes a parameter, without its values."""
+        frozen = () if parameter.requires_grad else (("requires_grad", Text("False")),)
+        return Call(Text("nn.Parameter"), (self.empty(parameter),), frozen)
+
+    def buffer(self, buffer: torch.Tensor, persistent: bool) -> Expression:
+        """Returns the arguments of `register_buffer` behind the name, as those of a call."""
+        extra = () if persistent else (("persistent", Text("False")),)
+        return Call(Text("self.register_buffer"), (self.empty(buffer),), extra)
+
+    def empty(self, tensor: torch.Tensor) -> Expression:
+        """Returns an expression for an uninitialised tensor."""
+        dtype = () if tensor.dtype is torch.float32 else (("dtype", Text(str(tensor.dtype))),)
+        sizes = tuple(self.hole(size, "size") for size in tensor.shape)
+        return Call(Text("torch.empty"), sizes or (Text("()"),), dtype)
+
+    def module(self, path: Path) -> Expression:
+        """Returns the expression that makes the module at `path`."""
+        if path in self.program.layers:
+            return self.layer(path)
+        form = self.maker.form(path)
+        if form == "Sequential":
+            return self.sequential(self.maker.partition.regions[path])
+        if form == "class":
+            kind, holes = self.maker.instance(path)
+            first = len(self.holes)
+            self.holes += holes
+            self.hints += kind.hints
+            return New(kind.number, first, len(holes))
+        if form == "ParameterDict":
+            parameters = self.program.module(path)._parameters.items()
+            return Modules(form, tuple((name, self.parameter(p)) for name, p in parameters if p is not None))
+        return Modules(form, tuple((name, self.module((*path, name))) for name in self.program.module(path)._modules))
+
+    def sequential(self, region: Region) -> Expression:
+        """Returns the `nn.Sequential` that a region is."""
+        assert region.slots is not None
+        items: list[tuple[str, Expression]] = []
+        for name, item in region.slots.items():
+            if item is None:
+                items.append((name, Call(Text("nn.Identity"))))
+            elif isinstance(item, fx.Node) and item.op != "call_module":
+                items.append((name, self.activation(item)))
+            else:
+                items.append((name, self.module((*region.path, name))))
+        return Modules("Sequential", tuple(items))
+
+    def activation(self, node: fx.Node) -> Call:
+        """Returns the constructor's call of the module that a function call is."""
+        kind = ACTIVATIONS[node.target]
+        return self.constructor(kind, {**dict(zip(_signature(kind), node.args[1:], strict=False)), **node.kwargs})
+
+    def layer(self, path: Path) -> Expression:
+        """Returns the constructor's call of a layer of torch's.
+
+        Raises:
+            InputError: an argument of its constructor cannot be read back from the layer.
+        """
+        layer = self.program.module(path)
+        given: dict[str, Any] = {}
+        for name, parameter in _signature(type(layer)).items():
+            value = _configured(layer, name)
+            if value is not _UNKNOWN:
+                given[name] = value
+            elif parameter.default is parameter.empty:
+                where = ".".join(path)
+                raise InputError(f"the layer {where} cannot be written: {type(layer).__name__} does not keep {name!r}")
+        dtypes = {tensor.dtype for tensor in layer.parameters() if tensor.is_floating_point()} - {torch.float32}
+        call = self.constructor(type(layer), given)
+        return Call(call.function, call.args, (*call.kwargs, *(("dtype", Text(str(dtype))) for dtype in dtypes)))
+
+    def constructor(self, kind: type[nn.Module], given: Mapping[str, Any]) -> Call:
+        """Returns the call of `kind`'s constructor with the arguments `given`."""
+        args: list[Expression] = []
+        kwargs: list[tuple[str, Expression]] = []
+        for name, parameter in _signature(kind).items():
+            if name not in given:
+                continue
+            expression = self.number(given[name], name)
+            if parameter.default is parameter.empty:
+                args.append(expression)
+            elif isinstance(expression, Hole):
+                kwargs.append((name, Unless(expression, parameter.default)))
+            elif not _same(given[name], parameter.default):
+                kwargs.append((name, expression))
+        if kind in _POOLS and kwargs and kwargs[0][0] == "stride":
+            args.append(kwargs.pop(0)[1])
+        return Call(Text(f"nn.{kind.__name__}"), tuple(args), tuple(kwargs))
+
+    def number(self, value: Any, name: str) -> Expression:
+        """Returns a constructor's argument: numbers are holes, other constants are part of the structure."""
+        plain = _plain(value, name)
+        numbers = plain if isinstance(plain, tuple) else (plain,)
+        if all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in numbers):
+            return self.hole(plain, name)
+        if isinstance(plain, (bool, str, tuple, type(None))):
+            return Text(literal(plain))
+        raise InputError(f"a layer's argument {name}={value!r} cannot be written")
+
+    def tied(self) -> list[tuple[str, str, Expression]]:
+        """Returns the statements that make one parameter of two, for those that meet in this class."""
+        found = []
+        for later, earlier in self.maker.ties:
+            meeting = _meeting(later, earlier)
+            while meeting and self.maker.form(meeting) != "class":
+                meeting = meeting[:-1]
+            if meeting == self.path:
+                found.append(("tie", "", Collection("=", (self.access(later), self.access(earlier)))))
+        return found
+
+    def access(self, path: Path) -> Expression:
+        """Returns how the module or tensor at `path` is reached from this class."""
+        found: Expression = Text("self")
+        for end in range(len(self.path), len(path)):
+            step, form = path[end], self.maker.form(path[:end]) if path[:end] not in self.program.layers else "class"
+            if form == "ModuleList" or (form == "Sequential" and step.isdecimal()):
+                index = step
+                if form == "Sequential":
+                    index = str(list(self.maker.partition.regions[path[:end]].slots or {}).index(step))
+                found = Subscript(found, Text(index))
+            elif form in ("ModuleDict", "ParameterDict"):
+                found = Subscript(found, Text(literal(step)))
+            elif step.isidentifier():
+                found = Attribute(found, step)
+            else:
+                found = Call(Text("getattr"), (found, Text(literal(step))))
+        return found
+
+    # The forward.
+
+    def call(self, item: Any) -> Iterable[tuple[tuple[int, ...], Expression]]:
+        """Yields the call that an item is, with the values that it returns."""
+        if isinstance(item, Region):
+            inputs = tuple(self.known[node] for node in item.inputs)
+            expression: Expression = Call(self.access(item.path), inputs)
+            name = item.path[-1] if not item.path[-1].isdecimal() else None
+            values = [self.value(node, name if len(item.outputs) == 1 else None) for node in item.outputs]
+            self.known |= dict(zip(item.outputs, values, strict=True))
+            yield tuple(value.index for value in values), expression
+        elif item.op == "get_attr":
+            self.known[item] = self.access(tuple(str(item.target).split(".")))
+        else:
+            expression = self.node(item)
+            if item.target is torch._check:
+                yield (), expression
+            else:
+                value = self.known[item] = self.value(item)
+                yield (value.index,), expression
+
+    def node(self, node: fx.Node) -> Expression:
+        """Returns the expression of one call."""
+        if node.target in ACTIVATIONS:
+            call = self.activation(node)
+            return Call(Text(_name(node.target)), (self.expression(node.args[0]), *call.args), call.kwargs)
+        args = [self.expression(arg) for arg in node.args]
+        kwargs = tuple((name, self.expression(arg, name)) for name, arg in node.kwargs.items())
+        if node.op == "call_module":
+            return Call(self.access(tuple(str(node.target).split("."))), tuple(args), kwargs)
+        if node.target in INFIX and len(args) == 2 and not kwargs:
+            return Infix(INFIX[node.target], *args)
+        if node.target in PREFIX and len(args) == 1:
+            return Prefix(PREFIX[node.target], *args)
+        if node.target is getattr:
+            return Attribute(args[0], str(node.args[1]))
+        if isinstance(node.target, str):
+            return Call(Attribute(args[0], node.target), tuple(args[1:]), kwargs)
+        if node.target is operator.getitem:
+            return Subscript(args[0], args[1])
+        return Call(Text(_name(node.target)), tuple(args), kwargs)
+
+    def expression(self, value: Any, hint: str = "value") -> Expression:
+        """Returns an argument of a call.
+
+        Raises:
+            InputError: it is no value that can be written.
+        """
+        if isinstance(value, fx.Node):
+            return self.known[value]
+        if isinstance(value, bool) or value is None or isinstance(value, str):
+            return Text(literal(value))
+        if isinstance(value, (int, float)):
+            return self.hole(value, hint)
+        if isinstance(value, (tuple, list)):
+            return Collection("[]" if isinstance(value, list) else "()", tuple(self.expression(v, hint) for v in value))
+        if isinstance(value, slice):
+            bounds = (value.start, value.stop, value.step)
+            return Slice(*(None if bound is None else self.expression(bound, hint) for bound in bounds))
+        if value is ...:
+            return Text("...")
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return Text(str(value))
+        raise InputError(f"a value {value!r} ({type(value).__name__}) cannot be written as source")
+
+
+def _meeting(one: Path, other: Path) -> Path:
+    end = 0
+    while one[end] == other[end]:
+        end += 1
+    return one[:end]
+
+
+_UNKNOWN = object()
+_SAME_IN_ALL_DIMENSIONS = {"kernel_size", "stride", "padding", "dilation", "output_padding", "output_size"}
+
+
+_POOLS = {nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d}
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """Returns what a function is called in the file."""
+    name = str(_get_qualified_name(function))
+    for long, short in (("torch.nn.functional.", "F."), ("builtins.", ""), ("_operator.", "operator.")):
+        name = short + name.removeprefix(long) if name.startswith(long) else name
+    return name
+
+
+def _signature(kind: type[nn.Module]) -> Mapping[str, inspect.Parameter]:
+    """Returns the parameters of a layer's constructor; recurrent layers declare them in their base."""
+    if not issubclass(kind, nn.RNNBase):
+        return inspect.signature(kind).parameters
+    parameters = dict(inspect.signature(nn.RNNBase).parameters)
+    del parameters["mode"]
+    if kind is nn.RNN:
+        own = inspect.Parameter("nonlinearity", inspect.Parameter.KEYWORD_ONLY, default="tanh")
+        parameters["nonlinearity"] = own
+    return parameters
+
+
+def _configured(layer: nn.Module, name: str) -> Any:
+    """Returns what a layer's constructor was given for `name`, `_UNKNOWN` where it is not kept or does not matter."""
+    if name in ("device", "dtype", "inplace") or name.startswith("_"):
+        return _UNKNOWN
+    if isinstance(layer, nn.MultiheadAttention):
+        if name == "bias":
+            return layer.in_proj_bias is not None
+        if name in ("kdim", "vdim") and getattr(layer, name) == layer.embed_dim:
+            return _UNKNOWN
+        if name == "add_bias_kv":
+            return layer.bias_k is not None
+    value = getattr(layer, name, _UNKNOWN)
+    if name == "bias" and (value is None or isinstance(value, torch.Tensor)):
+        return value is not None
+    return value
+
+
+def _plain(value: Any, name: str) -> Any:
+    """Returns a layer's argument in its shortest form: `(3, 3)` as 3 where the layer takes both, a list as a tuple."""
+    if not isinstance(value, (tuple, list, torch.Size)):
+        return value
+    items = tuple(value)
+    alike = len(items) == 1 or (len(set(items)) == 1 and name in _SAME_IN_ALL_DIMENSIONS)
+    return items[0] if alike else items
+
+
+def suggested_name(node: fx.Node) -> str:
+    """Returns a name for the value of a node."""
+    if node.op == "placeholder":
+        return str(node.target)
+    if node.op == "call_module":
+        steps = [step for step in str(node.target).split(".") if not step.isdecimal()]
+        return (steps or ["x"])[-1]
+    if node.op == "get_attr":
+        steps = str(node.target).split(".")
+        return next((step for step in reversed(steps) if step.isidentifier() and step not in ("weight",)), "weight")
+    if node.target is getattr:
+        return str(node.args[1])
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "value")
+    return _NAMES.get(name.strip("_"), name.strip("_"))
+
+
+_NAMES = {
+    "size": "size", "add": "total", "sub": "difference", "mul": "product", "truediv": "quotient", "cat": "joined",
+    "getitem": "part", "matmul": "product", "to": "converted", "reshape": "reshaped", "transpose": "transposed",
+    "permute": "permuted", "where": "chosen", "softmax": "weights", "chunk": "parts", "split": "parts",
+    "unbind": "parts", "mean": "mean", "sum": "total", "pow": "power", "neg": "negative", "unsqueeze": "widened",
+    "squeeze": "squeezed", "expand": "expanded", "floordiv": "quotient", "arange": "positions", "and": "both",
+}  # fmt: skip
+
+
+def annotation(node: fx.Node) -> str:
+    """Returns the type of a node's value, as an annotation."""
+    if node.target == "size":
+        return "int"
+    if is_size(node):
+        return "torch.device" if node.args[1] == "device" else "object"
+    arguments = node.all_input_nodes
+    function = node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
+    whole = function or node.target is torch.sym_int
+    if whole and arguments and all(annotation(arg) in ("int", "float") for arg in arguments):
+        return "float" if getattr(node.target, "__name__", "") == "truediv" else "int"
+    return "Tensor"

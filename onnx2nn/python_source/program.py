@@ -1,0 +1,272 @@
+"""The fx graph of an imported module as one flat list of calls, each with the module path that it belongs to."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from onnx2nn.errors import InputError
+from onnx2nn.naming import split_path
+
+Path = tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Program:
+    """A module's calls in order, and the tree of modules that they use.
+
+    Attributes:
+        root: the imported module.
+        graph: its calls, those of called graph modules among them.
+        layers: paths of the modules that are called: `torch.nn` layers.
+        containers: paths of the modules that hold others or weights of their own; the empty path is the root.
+        scope: the path of the container to which each node belongs.
+        class_names: the author's class names of containers, where the exporter noted them.
+    """
+
+    root: nn.Module
+    graph: fx.Graph
+    layers: set[Path] = field(default_factory=set)
+    containers: set[Path] = field(default_factory=set)
+    scope: dict[fx.Node, Path] = field(default_factory=dict)
+    class_names: dict[Path, str] = field(default_factory=dict)
+
+    def module(self, path: Path) -> nn.Module:
+        """Returns the module at `path`."""
+        return self.root.get_submodule(".".join(path))
+
+
+def read_program(module: fx.GraphModule) -> Program:
+    """Returns the calls of `module` with their scopes.
+
+    Raises:
+        InputError: calls that torch alone cannot make, all of them.
+    """
+    graph = fx.Graph()
+    placed: dict[fx.Node, Path | None] = {}
+    output = _inline(graph, module, (), {}, placed)
+    graph.output(output)
+    program = Program(module, graph)
+    _refuse_foreign(program)
+    program.layers = {_path(node.target) for node in graph.nodes if node.op == "call_module"}
+    program.containers = {
+        path for name, _ in module.named_modules(remove_duplicate=False) if not _inside(path := _path(name), program.layers)
+    }
+    for node in graph.nodes:
+        _note_classes(program, node)
+    _place(program, placed)
+    _read_sizes_near_their_use(program)
+    _move_out(program)
+    return program
+
+
+def _path(target: Any) -> Path:
+    return tuple(str(target).split(".")) if target else ()
+
+
+def _inside(path: Path, layers: set[Path]) -> bool:
+    return any(path[:end] in layers for end in range(1, len(path) + 1))
+
+
+def common(paths: Iterable[Path]) -> Path:
+    """Returns the longest path that all of `paths` begin with."""
+    first, *others = paths
+    for other in others:
+        end = 0
+        while end < min(len(first), len(other)) and first[end] == other[end]:
+            end += 1
+        first = first[:end]
+    return first
+
+
+def _inline(
+    graph: fx.Graph,
+    module: fx.GraphModule,
+    prefix: Path,
+    known: dict[fx.Node, Any],
+    placed: dict[fx.Node, Path | None],
+) -> Any:
+    """Copies the calls of `module` to `graph`, those of the graph modules that it calls too; returns its output."""
+    for node in module.graph.nodes:
+        if node.op == "output":
+            return fx.map_arg(node.args[0], known.__getitem__)
+        if node in known:
+            continue
+        path = (*prefix, *_path(node.target)) if node.op in ("call_module", "get_attr") else ()
+        called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if isinstance(called, fx.GraphModule):
+            inputs = [inner for inner in called.graph.nodes if inner.op == "placeholder"]
+            given = [known[arg] if isinstance(arg, fx.Node) else arg for arg in node.args]
+            known[node] = _inline(graph, called, path, dict(zip(inputs, given, strict=True)), placed)
+        elif node.target is operator.getitem and isinstance(known[node.args[0]], (tuple, list)):
+            known[node] = known[node.args[0]][node.args[1]]
+        else:
+            copy = known[node] = graph.node_copy(node, known.__getitem__)
+            if path:
+                copy.target = ".".join(path)
+            scope = _declared_scope(node)
+            placed[copy] = (*prefix, *scope) if scope is not None else prefix or None
+    raise AssertionError("a graph without an output")
+
+
+def _declared_scope(node: fx.Node) -> Path | None:
+    """Returns the module path that the file names for a node, None where it names none."""
+    scopes = _metadata(node, "scopes")
+    if len(scopes) > 1 and not str(scopes[0]).startswith("_"):
+        return _path(scopes[-2])
+    name = node.meta.get("onnx", ("", "", ""))[2]
+    return tuple(split_path(name)[:-1]) if "/" in name else None
+
+
+def _metadata(node: fx.Node, key: str) -> list[Any]:
+    try:
+        found = ast.literal_eval(node.meta.get(key) or "[]")
+    except (ValueError, SyntaxError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _note_classes(program: Program, node: fx.Node) -> None:
+    for scope, name in zip(_metadata(node, "scopes")[:-1], _metadata(node, "classes"), strict=False):
+        program.class_names.setdefault(_path(scope), str(name).rsplit(".", 1)[-1])
+
+
+def _refuse_foreign(program: Program) -> None:
+    """Refuses everything that is not torch's.
+
+    Raises:
+        InputError: with a line for each such call.
+    """
+    found: dict[str, list[str]] = {}
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            what = None if is_torch(node.target) else f"{node.target.__name__} runs as a function of onnx2nn"
+        elif node.op == "call_module":
+            kind = type(program.root.get_submodule(str(node.target)))
+            what = None if kind.__module__.startswith("torch.nn.") else f"{kind.__name__} is a module of {kind.__module__}"
+        elif node.op == "get_attr":
+            value = operator.attrgetter(str(node.target))(program.root)
+            what = None if isinstance(value, torch.Tensor) else f"{node.target} holds no tensor"
+        else:
+            what = None
+        if what is not None:
+            found.setdefault(what, []).append(str(node.meta.get("onnx", ("", "", node.name))[2]))
+    if found:
+        lines = [f"{what} (nodes: {', '.join(nodes)})" for what, nodes in found.items()]
+        raise InputError("the model cannot be written with torch alone: " + "; ".join(lines))
+
+
+def is_torch(function: Callable[..., Any]) -> bool:
+    """Returns whether a function is one of torch's or Python's own."""
+    home = str(getattr(function, "__module__", None) or "torch").split(".")[0]
+    return home in ("torch", "builtins", "_operator", "operator", "math")
+
+
+# Which container a node belongs to.
+
+
+def _place(program: Program, placed: dict[fx.Node, Path | None]) -> None:
+    """Gives every node a scope: where its module is, else what the file says, else what its neighbours are in."""
+
+    def clip(path: Path) -> Path:
+        while path not in program.containers:
+            path = path[:-1]
+        return path
+
+    scope = program.scope
+    for node in program.graph.nodes:
+        if node.op in ("placeholder", "output"):
+            scope[node] = ()
+        elif node.op == "call_module":
+            scope[node] = clip(_path(node.target)[:-1])
+        elif node.op != "get_attr" and placed.get(node) is not None:
+            scope[node] = clip(placed[node] or ())
+    for node in program.graph.nodes:
+        if node not in scope and node.op != "get_attr":
+            before = [scope[arg] for arg in node.all_input_nodes if arg.op not in ("get_attr", "placeholder")]
+            after = _next_scopes(node, scope)
+            meetings = [common((one, other)) for one in before for other in after] or [common(after)] if after else before
+            scope[node] = max(meetings, key=len, default=())
+    for node in [node for node in program.graph.nodes if node.op == "get_attr"]:
+        _copy_for_users(program, node, lambda user, path=_path(node.target)[:-1]: common((scope[user], clip(path))))
+
+
+def _next_scopes(node: fx.Node, scope: dict[fx.Node, Path]) -> list[Path]:
+    """Returns the scopes of the nearest nodes behind `node` that have one."""
+    found, seen, queue = [], {node}, list(node.users)
+    while queue:
+        user = queue.pop()
+        if user in seen:
+            continue
+        seen.add(user)
+        if user in scope:
+            found.append(scope[user])
+        else:
+            queue += user.users
+    return found
+
+
+def _copy_for_users(program: Program, node: fx.Node, scope_for: Callable[[fx.Node], Path]) -> None:
+    """Replaces `node` by a copy in each of the scopes that `scope_for` says of its users."""
+    copies: dict[Path, fx.Node] = {}
+    for user in list(node.users):
+        scope = scope_for(user)
+        if scope not in copies:
+            if not copies:
+                copies[scope] = node
+            else:
+                with program.graph.inserting_after(node):
+                    copies[scope] = program.graph.node_copy(node)
+            program.scope[copies[scope]] = scope
+        if copies[scope] is not node:
+            user.replace_input_with(node, copies[scope])
+    program.scope.setdefault(node, ())
+
+
+def is_size(node: fx.Node) -> bool:
+    """Returns whether a node reads a size or the device of a tensor, which the import does once for all uses."""
+    return node.target == "size" or node.target is getattr
+
+
+def _read_sizes_near_their_use(program: Program) -> None:
+    """Lets every region read sizes itself of tensors that it has anyway."""
+    scope = program.scope
+    for node in [node for node in program.graph.nodes if is_size(node)]:
+        tensor = node.args[0]
+        if not isinstance(tensor, fx.Node):
+            continue
+        present = [scope[tensor], *(scope[user] for user in tensor.users if not is_size(user))]
+
+        def nearest(user: fx.Node, present: list[Path] = present) -> Path:
+            return max((common((scope[user], path)) for path in present), key=len)
+
+        _copy_for_users(program, node, nearest)
+
+
+def _move_out(program: Program) -> None:
+    """Moves what several regions share, and no weight of its region goes into, to the region around all of them.
+
+    An attention mask is computed in the first layer of a file and used in all: so it becomes an argument of each.
+    """
+    scope = program.scope
+    weighted: dict[fx.Node, list[Path]] = {}  # scopes of the layers and weights that a node depends on
+    for node in program.graph.nodes:
+        own = [scope[node]] if node.op in ("call_module", "get_attr") else []
+        weighted[node] = list(dict.fromkeys([*own, *(path for arg in node.all_input_nodes for path in weighted[arg])]))
+    for node in reversed(program.graph.nodes):
+        if node.op in ("placeholder", "output", "call_module") or not node.users:
+            continue
+        target = common([scope[node], *(scope[user] for user in node.users)])
+        while target != scope[node] and node.op != "get_attr":
+            level = scope[node][: len(target) + 1]
+            if any(path[: len(level)] == level for path in weighted[node]):
+                break
+            scope[node] = target
+        if node.op == "get_attr":
+            scope[node] = target
