@@ -10,6 +10,7 @@ from onnx2nn.export import export_onnx
 from onnx2nn.ncnn import NcnnModel, to_ncnn
 from onnx2nn.nodewise import NodeVerification, verify_nodes
 from onnx2nn.plan import Report
+from onnx2nn.python_source import to_python
 from onnx2nn.save import save
 from onnx2nn.simplify import simplify
 from onnx2nn.table import register
@@ -30,6 +31,7 @@ __all__ = [
     "save",
     "simplify",
     "to_ncnn",
+    "to_python",
     "verify",
     "verify_nodes",
 ]

@@ -54,6 +54,7 @@ def onnx2pytorch(arguments: Sequence[str] | None = None) -> int:
     files.add_argument("--onnx_path", required=True, metavar="M.onnx", help="the ONNX file")
     files.add_argument("--pytorch_path", metavar="M.pth", help=_PYTORCH_PATH_HELP)
     _add_convert_options(parser, simplify_by_default=True)
+    parser.set_defaults(python=None)
     return _run(parser, arguments, convert)
 
 
@@ -79,6 +80,7 @@ def _add_convert(commands: Any) -> None:
     parser.set_defaults(command=convert)
     parser.add_argument("onnx_path", metavar="M.onnx", help="the ONNX file")
     parser.add_argument("pytorch_path", metavar="M.pth", nargs="?", help=_PYTORCH_PATH_HELP)
+    parser.add_argument("--python", metavar="FOLDER", help="gets the model as source: model.py, weights.safetensors")
     _add_convert_options(parser, simplify_by_default=False)
 
 
@@ -258,6 +260,11 @@ def convert(arguments: argparse.Namespace, terminal: Terminal) -> int:
                 dynamic_axes=[open_axes[spec.name] for spec in specs],
             )
         terminal.line(f"saved {arguments.pytorch_path}: {written}")
+    if arguments.python:
+        with terminal.step(f"writing source to {arguments.python}"):
+            example = list(inputs.example_inputs(specs, sizes, seed=arguments.seed).values())
+            written = onnx2nn.to_python(module, arguments.python, example_inputs=example)
+        terminal.line(f"wrote {written}")
     return _report(result, terminal)
 
 

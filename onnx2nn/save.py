@@ -104,7 +104,7 @@ def _save_program(
         program = torch.export.export(module, tensors, dynamic_shapes=shapes)
     except Exception as error:  # torch.export raises errors of many unrelated classes
         raise VerificationError(f"torch.export cannot export the module: {error}") from error
-    _check_same(module, program.module(), tensors)
+    check_same(module, program.module(), tensors)
     try:
         torch.export.save(program, path)
     except OSError:
@@ -146,12 +146,17 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
         traced = torch.jit.trace(module, tensors, check_trace=False)
     except Exception as error:
         raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
-    _check_same(module, traced, tensors)
+    check_same(module, traced, tensors)
     torch.jit.save(traced, str(path))
     return "traced TorchScript module, read back with torch.jit.load"
 
 
-def _check_same(module: Callable[..., Any], converted: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
+def check_same(module: Callable[..., Any], converted: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
+    """Run what a module was converted to beside the module.
+
+    Raises:
+        VerificationError: their outputs differ.
+    """
     import torch
 
     with torch.no_grad():

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from onnx2nn.errors import InputError
 from onnx2nn.extras import require
 from onnx2nn.files import replacing
+from onnx2nn.save import check_same
+from onnx2nn.verify import to_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["source_of", "to_python"]
 
 
-def to_python(model: Any, folder: str | os.PathLike[str]) -> str:
+def to_python(
+    model: Any,
+    folder: str | os.PathLike[str],
+    *,
+    example_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
+) -> str:
     """Writes a model as `model.py` and `weights.safetensors`.
 
     The file holds a class for every part of the model that the names in the ONNX file tell apart, one class for parts
@@ -27,6 +37,7 @@ def to_python(model: Any, folder: str | os.PathLike[str]) -> str:
     Args:
         model: an imported `torch.fx.GraphModule`, or what `load` takes: a path, bytes, an open file, a `ModelProto`.
         folder: where to; made where it is missing. Each of the two files appears complete or not at all.
+        example_inputs: one array or tensor an input; the file is run on them and compared with the module first.
 
     Returns:
         One line that says what was written.
@@ -35,6 +46,7 @@ def to_python(model: Any, folder: str | os.PathLike[str]) -> str:
         InputError: the folder cannot be written; or parts of the model are no calls of torch: operators that run as
             one function of onnx2nn, If, Loop and Scan; the error names the nodes.
         MissingDependencyError: torch or safetensors is not installed.
+        VerificationError: on `example_inputs` the file computes something else.
         UnsupportedModelError, ModelFileError: as for `load`.
     """
     require("torch", extra="torch", purpose="Writing a model as source")
@@ -42,22 +54,27 @@ def to_python(model: Any, folder: str | os.PathLike[str]) -> str:
     from torch import nn
 
     target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
     if not isinstance(model, nn.Module):
         from onnx2nn import load
 
         model = load(model)
     source = source_of(model)
-    tensors = _tensors(model, source)
-    with replacing(target / "weights.safetensors") as temporary:
-        safetensors.save_file(tensors, str(temporary))
-    with replacing(target / "model.py") as temporary:
+    namespace: dict[str, Any] = {"__name__": "model", "__file__": "model.py"}
+    exec(compile(source, "model.py", "exec", dont_inherit=True), namespace)
+    tensors = _tensors(model, namespace)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+    with replacing(target / "weights.safetensors") as weights, replacing(target / "model.py") as temporary:
+        safetensors.save_file(tensors, str(weights))
         temporary.write_text(source, encoding="utf-8")
-    classes = source.count("\nclass ")
-    return f"{target / 'model.py'}: {len(source.splitlines())} lines, {classes} classes; weights.safetensors beside it"
+        if example_inputs is not None:
+            given = [to_tensor(value) if isinstance(value, np.ndarray) else value for value in example_inputs]
+            check_same(model, namespace["load_model"](weights), given)
+    count = source.count("\nclass ")
+    classes = f"{count} class{'es' * (count != 1)}"
+    return f"{target / 'model.py'}: {len(source.splitlines())} lines, {classes}; {target / 'weights.safetensors'}"
 
 
 def source_of(model: fx.GraphModule) -> str:
@@ -79,24 +96,26 @@ def source_of(model: fx.GraphModule) -> str:
     return document(program, make_classes(divide(program)))
 
 
-def _tensors(model: fx.GraphModule, source: str) -> dict[str, torch.Tensor]:
-    """Returns the tensors that the module in `source` reads, each once; proves that it has those of `model`."""
+def _tensors(model: fx.GraphModule, namespace: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Returns the tensors that the module of the source reads, each once; proves that it has those of `model`."""
     import torch
 
-    namespace: dict[str, Any] = {"__name__": "model", "__file__": "model.py"}
-    exec(compile(source, "model.py", "exec", dont_inherit=True), namespace)
     with torch.device("meta"):
-        written = namespace[namespace["load_model"].__annotations__["return"].__name__]()
-    if set(written.state_dict()) != set(model.state_dict()):
-        different = sorted(set(written.state_dict()) ^ set(model.state_dict()))
-        raise InputError(f"the source's weights are not the model's, please report it: {', '.join(different[:5])}")
+        written = namespace["load_model"].__annotations__["return"]()
     ours = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+    theirs = dict([*written.named_parameters(), *written.named_buffers()])
+    wrong = set(written.state_dict()) ^ set(model.state_dict())
+    wrong |= {
+        name
+        for name, tensor in theirs.items()
+        if name not in ours or (tensor.shape, tensor.dtype) != (ours[name].shape, ours[name].dtype)
+    }
+    if wrong:
+        raise InputError(f"the source's weights are not the model's, please report it: {', '.join(sorted(wrong)[:5])}")
     found: dict[str, torch.Tensor] = {}
     memory: set[int] = set()
-    for name, tensor in [*written.named_parameters(), *written.named_buffers()]:
+    for name in theirs:
         own = ours[name].detach().contiguous()
-        if own.shape != tensor.shape or own.dtype != tensor.dtype:
-            raise InputError(f"the source's weight {name} is {tensor.dtype} {tuple(tensor.shape)}, please report it")
         address = own.untyped_storage().data_ptr()  # a safetensors file holds no two views of one memory
         found[name] = own.clone() if address in memory else own
         memory.add(address)

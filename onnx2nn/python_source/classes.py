@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.fx.graph import _get_qualified_name
+from torch.nn import functional as F
 
 from onnx2nn.errors import InputError
 from onnx2nn.python_source.expressions import (
@@ -427,11 +430,20 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """Returns what a function is called in the file."""
-    name = str(_get_qualified_name(function))
-    for long, short in (("torch.nn.functional.", "F."), ("builtins.", ""), ("_operator.", "operator.")):
-        name = short + name.removeprefix(long) if name.startswith(long) else name
-    return name
+    """Returns what a function is called in the file.
+
+    Raises:
+        InputError: torch gives it no public name.
+    """
+    name = str(getattr(function, "__name__", ""))
+    homes = ((F, "F."), (torch, "torch."), (builtins, ""), (math, "math."), (operator, "operator."))
+    for home, prefix in homes:
+        if getattr(home, name, None) is function:
+            return prefix + name
+    long = str(_get_qualified_name(function))
+    if long.startswith("torch.") and operator.attrgetter(long.removeprefix("torch."))(torch) is function:
+        return long
+    raise InputError(f"the function {long} cannot be written: it has no public name in torch")
 
 
 def _signature(kind: type[nn.Module]) -> Mapping[str, inspect.Parameter]:

@@ -250,6 +250,11 @@ def lines(prefix: str, expression: Expression, suffix: str, indent: int) -> list
     if indent + len(whole) <= WIDTH:
         return [whole]
     inner = indent + 4
+    chain = _chain(expression)
+    if len(chain) > 2 and prefix.endswith(("= ", "return ")):
+        text = "".join(chain)
+        rows = [text] if inner + len(text) <= WIDTH else chain
+        return [f"{prefix}(", *(f"    {row}" for row in rows), f"){suffix}"]
     if isinstance(expression, Call) and (expression.args or expression.kwargs):
         head, tail = f"{prefix}{_operand(expression.function, _ATOM)}(", f"){suffix}"
         together = ", ".join(_arguments(expression.args, expression.kwargs, inline))
@@ -272,6 +277,18 @@ def lines(prefix: str, expression: Expression, suffix: str, indent: int) -> list
         rows = [text] if inner + len(text) <= WIDTH else _operands(expression)
         return [f"{prefix}(", *(f"    {row}" for row in rows), f"){suffix}"]
     return [whole]
+
+
+def _chain(expression: Expression) -> list[str]:
+    """Returns what a chain of calls begins with, up to its first call, and each call of a method behind it."""
+    rows: list[str] = []
+    while isinstance(expression, Call) and isinstance(expression.function, Attribute):
+        called = expression.function.value
+        if not isinstance(called, (Call, Subscript)):
+            break
+        rows.insert(0, f".{expression.function.name}({', '.join(_arguments(expression.args, expression.kwargs, inline))})")
+        expression = called
+    return [_operand(expression, _ATOM), *rows]
 
 
 def _operands(expression: Expression) -> list[str]:

@@ -90,7 +90,9 @@ class _Divider:
                 continue
             break
         region = Region(path, order)
-        if not path:
+        if path:
+            region.items = self._canonical(order)
+        else:
             self.partition.regions[path] = region
             placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
             region.inputs = placeholders
@@ -139,6 +141,36 @@ class _Divider:
         stuck = [region for region in regions if waits[region]]
         return min(stuck, key=lambda region: sum(1 for _ in contents(region)))
 
+    def _canonical(self, order: list[Item]) -> list[Item]:
+        """Returns a region's items in an order that depends on its structure alone, so that equal regions are equal."""
+        item_of = {node: item for item in order for node in contents(item)}
+        seen: set[Item] = set()
+        result: list[Item] = []
+
+        def ends(item: Item) -> bool:
+            return any(user not in item_of for node in contents(item) for user in node.users) or not _is_used(item)
+
+        def before(item: Item) -> Iterable[Item]:
+            nodes = [item] if isinstance(item, fx.Node) else item.inputs
+            for node in nodes:
+                for used in node.all_input_nodes if node is item else [node]:
+                    if used in item_of:
+                        yield item_of[used]
+
+        for end in filter(ends, order):
+            stack = [(end, iter(before(end)))]
+            while stack:
+                item, inputs = stack[-1]
+                following = next((other for other in inputs if other not in seen), None)
+                if following is not None:
+                    stack.append((following, iter(before(following))))
+                    continue
+                stack.pop()
+                if item not in seen:
+                    seen.add(item)
+                    result.append(item)
+        return result
+
     def _connect(self, region: Region) -> None:
         inside = set(contents(region))
         inputs: dict[fx.Node, None] = {}
@@ -157,6 +189,10 @@ def contents(item: Item) -> Iterable[fx.Node]:
     else:
         for inner in item.items:
             yield from contents(inner)
+
+
+def _is_used(item: Item) -> bool:
+    return any(node.users for node in contents(item))
 
 
 ACTIVATIONS: dict[Any, type[nn.Module]] = {

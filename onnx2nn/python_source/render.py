@@ -48,18 +48,18 @@ def class_names(kinds: list[Kind], known: Mapping[Path, str]) -> list[str]:
         kinds: the classes.
         known: the author's names, by the path of an instance.
     """
-    names: list[str] = []
-    for kind in kinds:
+    names: dict[int, str] = {}
+    for kind in [kinds[-1], *kinds[:-1]]:
         name = known.get(kind.paths[0], "")
         if not name.isidentifier() or hasattr(nn, name):
             name = _name_from_path(kind.paths[0])
-        taken = {*names, *_TAKEN, "WEIGHTS", "load_model"}
+        taken = {*names.values(), *_TAKEN, "WEIGHTS", "FROZEN", "load_model"}
         number, wanted = 2, name
         while name in taken:
             name = f"{wanted}{number}"
             number += 1
-        names.append(name)
-    return names
+        names[kind.number] = name
+    return [names[kind.number] for kind in kinds]
 
 
 def _name_from_path(path: Path) -> str:
@@ -111,8 +111,10 @@ class _Class:
 
     def _where(self) -> str:
         paths = [".".join(path) or "The whole model" for path in self.kind.paths]
-        text = ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-        return f"{text if len(text) < 78 else text[:74] + '...'}."
+        count = len(paths)
+        while count > 1 and len(_listing(paths, count)) > 78:
+            count -= 1
+        return f"{_listing(paths, count)}."
 
     # The constructor.
 
@@ -189,6 +191,10 @@ class _Class:
         """Returns how many modules each list of this class holds."""
         lists = [(name, expression) for _, name, expression in self.kind.body.init if isinstance(expression, Modules)]
         return {f"self.{name}": len(expression.items) for name, expression in lists}
+
+
+def _listing(paths: list[str], count: int) -> str:
+    return ", ".join(paths[:count]) + (f" and {len(paths) - count} more" if count < len(paths) else "")
 
 
 def _definition(name: str, arguments: list[str], result: str, indent: int) -> list[str]:
@@ -328,11 +334,23 @@ def _fold(steps: list[Step], outputs: Expression) -> list[Step]:
         else:
             kept.append(Step(step.results, expression, step.loop, step.start))
     final = assemble(outputs)
+    if kept and isinstance(final, Value) and kept[-1].results == (final.index,) and kept[-1].loop is None:
+        final = kept.pop().expression
     return [*kept, Step((), final)]
 
 
 def _estimate(expression: Expression) -> str:
     return inline(substitute(expression, lambda part: Text("somevalue") if isinstance(part, Value) else None))
+
+
+def _called(expression: Expression) -> str | None:
+    """Returns the name of the layer whose result an expression only gives another shape."""
+    while isinstance(expression, Call) and isinstance(expression.function, Attribute):
+        inner = expression.function.value
+        if not isinstance(inner, Call):
+            return expression.function.name if inner == Text("self") or isinstance(inner, Attribute) else None
+        expression = inner
+    return None
 
 
 class _Naming:
@@ -370,7 +388,7 @@ class _Naming:
         others = [i for i in lasting if i >= self.kind.body.arguments and self.kind.types[i] == "Tensor"]
         main = self.kind.types.get(step.results[0]) == "Tensor" and not others if len(step.results) == 1 else False
         for result in step.results:
-            name = "x" if main and "x" not in live else self.kind.names[result]
+            name = "x" if main and "x" not in live else _called(step.expression) or self.kind.names[result]
             self.of[result] = _unique(name, {*live, *_TAKEN})
             live.add(self.of[result])
 
