@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import ModelFileError, OperatorError
-from onnx2nn.naming import split_path
+from onnx2nn.naming import is_generated, split_path
 from onnx2nn.plan import Plan
 from onnx2nn.table import HINTS, REQUIRED, Row
 
@@ -66,7 +65,8 @@ def attribute_values(
             if target is None:
                 continue
             attribute = target
-        if name not in row.attributes and name not in row.inputs:  # Split-1 has an input and an attribute "split"
+        known = name in row.attributes or name in row.inputs  # Split-1 has an input and an attribute "split"
+        if not known and not row.any_attribute:
             raise OperatorError(f"attribute {name!r} is unknown to this revision of the operator.")
         values[name] = _attribute(attribute, tensor)
     missing = [name for name, default in row.attributes.items() if default is REQUIRED and name not in values]
@@ -126,14 +126,6 @@ def call_attributes(node: ir.Node, function: ir.Function, outer: Mapping[str, ir
         if attr.is_ref() and attr.ref_attr_name in outer:
             own[name] = outer[attr.ref_attr_name or ""]
     return {**{name: attr for name, attr in function.attributes.items() if attr.value is not None}, **own}
-
-
-_GENERATED = re.compile(r"$|\d+$|val_|Constant|const_|scalar_tensor|constant(_\d+)?$")
-
-
-def is_generated(name: str) -> bool:
-    """Returns whether an exporter made up an initializer's name, so that it is no weight of the author's."""
-    return "::" in name or _GENERATED.match(name.rsplit("/", 1)[-1]) is not None
 
 
 def constant_path(node: ir.Node, origin: str, weight: bool, size: int) -> tuple[list[str], bool]:

@@ -125,6 +125,11 @@ class Row:
         return {p.name: p.default for p in keywords if not p.name.startswith("_")}
 
     @functools.cached_property
+    def any_attribute(self) -> bool:
+        """Whether the body takes attributes of every name."""
+        return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in self._parameters)
+
+    @functools.cached_property
     def facts(self) -> tuple[str, ...]:
         """The names out of `FACTS` that the body asks for."""
         return tuple(p.name for p in self._parameters if p.name in FACTS)

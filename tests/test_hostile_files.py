@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from onnx2nn.errors import ModelFileError, Onnx2nnError
+import onnx2nn
+from onnx2nn.errors import ModelFileError, Onnx2nnError, UnsupportedModelError
 from onnx2nn.reader import Limits, read
 
 OPSETS = [helper.make_opsetid("", 17)]
@@ -314,6 +315,22 @@ def test_external_strings_are_refused(tmp_path):
     (tmp_path / "w.bin").write_bytes(bytes(16))
     with pytest.raises(ModelFileError, match="strings"):
         read(proto, base_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "message"),
+    [
+        ("from_file", {"filename": "x", "size": 4}, "nothing but compute a result"),
+        ("relu_", {}, "nothing but compute a result"),
+        ("_foreach_exp", {}, "no public operator"),
+        ("__class__", {}, "no public operator"),
+        ("relu", {"out": 1}, "nothing but compute a result"),
+    ],
+)
+def test_operators_of_pytorch_only_compute(operator, attributes, message):
+    node = helper.make_node("ATen", ["x"], ["y"], domain="org.pytorch.aten", operator=operator, **attributes)
+    with pytest.raises(UnsupportedModelError, match=message):
+        onnx2nn.load(model_of([node]))
 
 
 def test_names_that_are_not_utf_8():

@@ -246,6 +246,12 @@ def _host_slice(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any 
     return data
 
 
+@op("DynamicSlice", 1, static=["starts", "ends", "axes"])
+def dynamic_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None) -> Any:
+    """Experimental in opset 1: Slice-10 without steps."""
+    return slice_(F, data, starts, ends, axes)
+
+
 @op("Slice", 10, static=["starts", "ends", "axes", "steps"], host=_host_slice)
 def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """torch has no negative steps: the axis is flipped first."""

@@ -164,7 +164,11 @@ LinearMap = Callable[[Any], Any]
 
 def _linear_maps(F: Any, weights: Any) -> list[LinearMap]:
     """Returns the products with the weights of each direction, `(directions, gates * hidden, features)`."""
-    return [lambda x, weight=weight: F.matmul(x, weight.t()) for weight in weights]
+
+    def of_direction(i: int) -> LinearMap:
+        return lambda x: F.matmul(x, weights[i].t())
+
+    return [of_direction(i) for i in range(weights.shape[0])]
 
 
 def _loop(
@@ -569,3 +573,17 @@ def lstm_1(
     }
     options |= {"clip": clip, "direction": direction, "input_forget": input_forget, "_outputs": _outputs}
     return lstm(F, X, W, R, B, sequence_lens, initial_h, initial_c, P, **options)
+
+
+@op("GRUUnit", 1)
+def gru_unit(F: Any, hidden_prev: Any, gates: Any, seq_lengths: Any, t: Any, *, drop_states: int | None = None) -> Any:
+    """One step of a GRU, as Caffe2 had it; experimental in opset 1.
+
+    hidden_prev: `(1, N, hidden)`; gates: `(1, N, 3 * hidden)`, those of reset (which went into the output's before),
+    update and output. Behind a sequence's end the state stays, or is 0 with `drop_states`.
+    """
+    _, update, output = gates.chunk(3, -1)
+    update = F.sigmoid(update)
+    hidden = update * hidden_prev + (1.0 - update) * F.tanh(output)
+    ended = 0.0 if drop_states else hidden_prev
+    return F.where((t < seq_lengths).reshape(-1, 1), hidden, ended)
