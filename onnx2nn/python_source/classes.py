@@ -318,7 +318,7 @@ class _Builder:
 
     def tied(self) -> list[tuple[str, str, Expression]]:
         """Returns the statements that make one parameter of two, for those that meet in this class."""
-        found = []
+        found: list[tuple[str, str, Expression]] = []
         for later, earlier in self.maker.ties:
             meeting = _meeting(later, earlier)
             while meeting and self.maker.form(meeting) != "class":
@@ -368,7 +368,7 @@ class _Builder:
 
     def node(self, node: fx.Node) -> Expression:
         """Returns the expression of one call."""
-        if node.target in ACTIVATIONS:
+        if node.target in ACTIVATIONS and not isinstance(node.target, str):
             call = self.activation(node)
             return Call(Text(_name(node.target)), (self.expression(node.args[0]), *call.args), call.kwargs)
         args = [self.expression(arg) for arg in node.args]
@@ -383,6 +383,7 @@ class _Builder:
             return Attribute(args[0], str(node.args[1]))
         if isinstance(node.target, str):
             return Call(Attribute(args[0], node.target), tuple(args[1:]), kwargs)
+        assert not isinstance(node.target, str)
         if node.target is operator.getitem:
             return Subscript(args[0], args[1])
         return Call(Text(_name(node.target)), tuple(args), kwargs)
@@ -516,8 +517,8 @@ def annotation(node: fx.Node) -> str:
     if is_size(node):
         return "torch.device" if node.args[1] == "device" else "object"
     arguments = node.all_input_nodes
-    function = node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
-    whole = function or node.target is torch.sym_int
+    plain = node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
+    whole = plain or node.target is torch.sym_int
     if whole and arguments and all(annotation(arg) in ("int", "float") for arg in arguments):
         return "float" if getattr(node.target, "__name__", "") == "truediv" else "int"
     return "Tensor"

@@ -138,8 +138,8 @@ class Modules:
 
 
 Expression: TypeAlias = (
-    "Text | Hole | Value | Call | Attribute | Subscript | Infix | Prefix | Pair | Collection | Slice | Repeated | Unless"
-    " | New | Modules"
+    "Text | Hole | Value | Call | Attribute | Subscript | Infix | Prefix | Pair | Collection | Slice | Repeated"
+    " | Unless | New | Modules"
 )
 
 INFIX: dict[Any, str] = {
@@ -158,6 +158,7 @@ _PRECEDENCE: dict[str, int] = {
     "**": 9,
 }  # fmt: skip
 _UNARY, _ATOM = 8, 10
+
 
 def precedence(expression: Expression) -> int:
     """Returns how tightly an expression binds."""
@@ -195,7 +196,7 @@ def inline(expression: Expression) -> str:
         case Attribute(value, name):
             return f"{_operand(value, _ATOM)}.{name}"
         case Subscript(value, index):
-            bare = isinstance(index, Collection) and index.brackets == "()" and len(index.items) > 1
+            bare = isinstance(index, Collection) and index.brackets == "()" and len(index.items) > 0
             text = ", ".join(map(inline, index.items)) if bare else inline(index)  # type: ignore[union-attr]
             return f"{_operand(value, _ATOM)}[{text}]"
         case Infix(symbol, left, right):
@@ -265,8 +266,8 @@ def lines(prefix: str, expression: Expression, suffix: str, indent: int) -> list
         return [head, *_each(items, inner, "" if alone else ","), tail]
     if isinstance(expression, Collection):
         head, tail = f"{prefix}{expression.brackets[0]}", f"{expression.brackets[1]}{suffix}"
-        rows = [(f"{literal(i.key)}: ", i.value) if isinstance(i, Pair) else ("", i) for i in expression.items]
-        return [head, *_each(rows, inner, ","), tail]
+        pairs = [(f"{literal(i.key)}: ", i.value) if isinstance(i, Pair) else ("", i) for i in expression.items]
+        return [head, *_each(pairs, inner, ","), tail]
     if isinstance(expression, Repeated):
         last = f"for _ in range({expression.count})"
         if not expression.unpacked:
@@ -286,7 +287,8 @@ def _chain(expression: Expression) -> list[str]:
         called = expression.function.value
         if not isinstance(called, (Call, Subscript)):
             break
-        rows.insert(0, f".{expression.function.name}({', '.join(_arguments(expression.args, expression.kwargs, inline))})")
+        arguments = ", ".join(_arguments(expression.args, expression.kwargs, inline))
+        rows.insert(0, f".{expression.function.name}({arguments})")
         expression = called
     return [_operand(expression, _ATOM), *rows]
 

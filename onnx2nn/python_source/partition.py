@@ -96,7 +96,7 @@ class _Divider:
             self.partition.regions[path] = region
             placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
             region.inputs = placeholders
-            region.slots = _slots(region)
+            region.slots = _slots(region) if any(step[-1].isdecimal() for step in self._children(path)) else None
             return [], [region]
         if not nodes and not regions:
             return [], []
@@ -205,6 +205,10 @@ ACTIVATIONS: dict[Any, type[nn.Module]] = {
 """Functions of one tensor that are modules too, whose other arguments have the same names and order."""
 
 
+_GAP = 16
+"""So many numbers in a row may be without a module; more are no places that identities left."""
+
+
 def _is_series(region: Region) -> bool:
     """Returns whether a region calls other regions of numbered names alone: `block_0`, `block_1`."""
     names = [item.path[len(region.path) :] for item in region.items if isinstance(item, Region)]
@@ -216,47 +220,46 @@ def _is_series(region: Region) -> bool:
 
 def _slots(region: Region) -> dict[str, Item | None] | None:
     """Returns what an `nn.Sequential` for `region` holds, None where its calls are no chain."""
-    if len(region.inputs) != 1 or len(region.outputs) != 1 and region.path:
+    if len(region.inputs) != 1 or (region.path and len(region.outputs) != 1):
         return None
-    value, depth = region.inputs[0], len(region.path)
+    value = region.inputs[0]
     slots: dict[str, Item | None] = {}
     pending: list[fx.Node] = []
     for item in region.items:
-        if isinstance(item, fx.Node):
-            used, produced = item.all_input_nodes, item
-        else:
-            used, produced = item.inputs, item.outputs[0]
-            if len(item.outputs) != 1:
-                return None
-        if used != [value] or (value is not region.inputs[0] and _is_used_elsewhere(value, item)):
+        produced = _link(value, item, value is region.inputs[0])
+        if produced is None:
             return None
         value = produced
         if isinstance(item, fx.Node) and item.op != "call_module":
-            if item.target not in ACTIVATIONS or item.args[:1] != tuple(used):
-                return None
             pending.append(item)
             continue
         path = item.path if isinstance(item, Region) else tuple(str(item.target).split("."))
-        if len(path) != depth + 1 or path[-1] in slots or (isinstance(item, fx.Node) and tuple(item.args) != (used[0],)):
-            return None
-        if not _fill(slots, pending, path[-1]):
+        if path[:-1] != region.path or path[-1] in slots or not _fill(slots, pending, path[-1]):
             return None
         slots[path[-1]], pending = item, []
-    outputs = region.outputs or [node for node in value.users if node.op == "output"]
-    if not slots or (region.outputs and outputs != [value]) or not region.outputs and not _is_root_output(value):
-        return None
-    if pending and not all(name.isdecimal() for name in slots):
+    ends = region.outputs == [value] if region.path else _is_root_output(value)
+    if not slots or not ends or (pending and not all(name.isdecimal() for name in slots)):
         return None
     _fill(slots, pending, None)
     return slots
 
 
+def _link(value: fx.Node, item: Item, first: bool) -> fx.Node | None:
+    """Returns what `item` makes of `value` where it uses nothing else, and, but for the first, nothing else uses it."""
+    if not first and set(value.users) - set(contents(item)):
+        return None
+    if isinstance(item, Region):
+        return item.outputs[0] if item.inputs == [value] and len(item.outputs) == 1 else None
+    if item.all_input_nodes != [value] or item.args[:1] != (value,):
+        return None
+    if item.op == "call_module":
+        return item if len(item.args) == 1 and not item.kwargs else None
+    return item if item.target in ACTIVATIONS else None
+
+
 def _is_root_output(value: fx.Node) -> bool:
+    """Returns whether `value` is all that the model returns."""
     return [user.args[0] for user in value.users if user.op == "output"] == [value]
-
-
-def _is_used_elsewhere(value: fx.Node, item: Item) -> bool:
-    return bool(set(value.users) - set(contents(item)))
 
 
 def _fill(slots: dict[str, Item | None], pending: list[fx.Node], name: str | None) -> bool:
@@ -268,7 +271,7 @@ def _fill(slots: dict[str, Item | None], pending: list[fx.Node], name: str | Non
         return True
     if not name.isdecimal():
         return not pending and not taken
-    if len(taken) != len(slots) or int(name) - start < len(pending):
+    if len(taken) != len(slots) or not len(pending) <= int(name) - start <= _GAP:
         return False
     free = range(start, int(name))
     slots |= {str(number): pending[number - start] if number - start < len(pending) else None for number in free}

@@ -56,7 +56,9 @@ def read_program(module: fx.GraphModule) -> Program:
     _refuse_foreign(program)
     program.layers = {_path(node.target) for node in graph.nodes if node.op == "call_module"}
     program.containers = {
-        path for name, _ in module.named_modules(remove_duplicate=False) if not _inside(path := _path(name), program.layers)
+        path
+        for name, _ in module.named_modules(remove_duplicate=False)
+        if not _inside(path := _path(name), program.layers)
     }
     for node in graph.nodes:
         _note_classes(program, node)
@@ -149,7 +151,8 @@ def _refuse_foreign(program: Program) -> None:
             what = None if is_torch(node.target) else f"{node.target.__name__} runs as a function of onnx2nn"
         elif node.op == "call_module":
             kind = type(program.root.get_submodule(str(node.target)))
-            what = None if kind.__module__.startswith("torch.nn.") else f"{kind.__name__} is a module of {kind.__module__}"
+            known = kind.__module__.startswith("torch.nn.")
+            what = None if known else f"{kind.__name__} is a module of {kind.__module__}"
         elif node.op == "get_attr":
             value = operator.attrgetter(str(node.target))(program.root)
             what = None if isinstance(value, torch.Tensor) else f"{node.target} holds no tensor"
@@ -191,10 +194,15 @@ def _place(program: Program, placed: dict[fx.Node, Path | None]) -> None:
         if node not in scope and node.op != "get_attr":
             before = [scope[arg] for arg in node.all_input_nodes if arg.op not in ("get_attr", "placeholder")]
             after = _next_scopes(node, scope)
-            meetings = [common((one, other)) for one in before for other in after] or [common(after)] if after else before
+            meetings = [common((one, other)) for one in before or after for other in after or before]
             scope[node] = max(meetings, key=len, default=())
     for node in [node for node in program.graph.nodes if node.op == "get_attr"]:
-        _copy_for_users(program, node, lambda user, path=_path(node.target)[:-1]: common((scope[user], clip(path))))
+        holder = clip(_path(node.target)[:-1])
+
+        def meeting(user: fx.Node, holder: Path = holder) -> Path:
+            return common((scope[user], holder))
+
+        _copy_for_users(program, node, meeting)
 
 
 def _next_scopes(node: fx.Node, scope: dict[fx.Node, Path]) -> list[Path]:
