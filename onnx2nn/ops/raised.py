@@ -42,3 +42,45 @@ def instance_norm(F: Any, X: Any, *, epsilon: float) -> Any:
 def normalize(F: Any, X: Any, *, p: float, axis: int, epsilon: float) -> Any:
     """X over its norm, or over epsilon where that is larger."""
     return F.nn.functional.normalize(X, p, axis, epsilon)
+
+
+@op("PixelUnshuffle", 1, domain=OWN)
+def pixel_unshuffle(F: Any, X: Any, *, factor: int) -> Any:
+    return F.nn.functional.pixel_unshuffle(X, factor)
+
+
+@op("ChannelShuffle", 1, domain=OWN)
+def channel_shuffle(F: Any, X: Any, *, groups: int) -> Any:
+    return F.nn.functional.channel_shuffle(X, groups)
+
+
+@op("RepeatInterleave", 1, domain=OWN)
+def repeat_interleave(F: Any, X: Any, *, repeats: int, axis: int) -> Any:
+    return F.repeat_interleave(X, repeats, axis)
+
+
+@op("ScaledDotProductAttention", 1, domain=OWN)
+def scaled_dot_product_attention(
+    F: Any,
+    Q: Any,
+    K: Any,
+    V: Any,
+    mask: Any = None,
+    *,
+    is_causal: int = 0,
+    scale: float | None = None,
+    transposed: int = 0,
+    grouped: int = 0,
+) -> Any:
+    """Q: `(..., queries, size)`, K and V: `(..., keys, size)`; K `(..., size, keys)` where it is transposed.
+
+    A bool mask is True where a query attends, a float mask is added. With `grouped`, several heads of Q share one of K.
+    """
+    options: dict[str, Any] = {"is_causal": True} if is_causal else {}
+    if mask is not None:
+        options["attn_mask"] = mask
+    if scale is not None:
+        options["scale"] = scale
+    if grouped:
+        options["enable_gqa"] = True
+    return F.nn.functional.scaled_dot_product_attention(Q, K.mT if transposed else K, V, **options)

@@ -29,6 +29,7 @@ class Facts:
     def __init__(self, table: Table, F: Any, opsets: dict[str, int]):
         self.table, self.F, self.opsets = table, F, opsets
         self._sizes: dict[str, int] = {}
+        self._known: dict[ir.Value, bool] = {}
         self._arrays: dict[ir.Value, np.ndarray[Any, Any] | None] = {}
 
     def array(self, value: ir.Value | None) -> np.ndarray[Any, Any] | None:
@@ -38,12 +39,28 @@ class Facts:
         tensor = tensor_of(value)
         if tensor is not None:
             return tensor.numpy()
+        if not self._is_known(value):
+            return None
         if value not in self._arrays:
             try:
                 self._arrays[value] = Evaluator(self.table, self.F, self.opsets, {}).array(value)
             except Exception:  # whatever the framework refuses on the way
                 self._arrays[value] = None
         return self._arrays[value]
+
+    def _is_known(self, value: ir.Value, depth: int = 12) -> bool:
+        """Returns whether a value hangs on constants alone, in so many steps."""
+        if tensor_of(value) is not None:
+            return True
+        if value not in self._known:
+            node = value.producer()
+            self._known[value] = (
+                node is not None
+                and node.op_type != "Shape"
+                and depth > 0
+                and all(v is None or self._is_known(v, depth - 1) for v in node.inputs)
+            )
+        return self._known[value]
 
     def number(self, value: ir.Value | None) -> float | None:
         """Returns a constant of one element, None for any other value."""
@@ -111,7 +128,7 @@ class Facts:
         return node is not None and node.op_type == "DequantizeLinear"
 
     def is_made_up(self, value: ir.Value, number: float) -> bool:
-        """Returns whether a constant is the exporter's and holds one number throughout, such as a missing weight's 1."""
+        """Returns whether a constant is the exporter's and holds one number only, such as a missing weight's 1."""
         if tensor_of(value) is None or not is_generated(value.name or ""):
             return False
         array = self.array(value)

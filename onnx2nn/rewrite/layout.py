@@ -1,7 +1,177 @@
-"""Rules: reshapes and transposes that are one function of torch's."""
+"""Rules: reshapes and transposes that are one function of torch's, or nothing."""
 
 from __future__ import annotations
 
-from onnx2nn.rewrite.rule import Rule
+from collections.abc import Callable
 
-RULES: tuple[Rule, ...] = ()
+import numpy as np
+
+from onnx2nn.rewrite.facts import Facts
+from onnx2nn.rewrite.patterns import Match, parse
+from onnx2nn.rewrite.rule import New, Rule, Sample
+from onnx2nn.table import OWN
+
+_MAX_ELEMENTS = 1 << 22
+"""Values of declared sizes above this are not made for a comparison; the rule then does not apply."""
+
+
+def _declared(match: Match, facts: Facts) -> Sample:
+    """The sample of a rule that compares at the sizes of the file, which the constants of the nodes fit."""
+    return {"x": facts.shape(match["x"]) or ()}
+
+
+def _fits(match: Match, facts: Facts) -> bool:
+    shape = facts.shape(match["x"])
+    return shape is not None and np.prod(shape, dtype=float) <= _MAX_ELEMENTS
+
+
+# ---- rearrangements: split some dimensions, permute, join
+
+
+def _factors(match: Match, facts: Facts) -> list[int | None]:
+    """Returns the shape between, None for what only a run tells."""
+    return [None if size is None or size < 1 else size for size in facts.ints(match["split"]) or []]
+
+
+def _pixels(group: tuple[int, int], rank: int, operator: str, **attributes: str) -> Build:
+    """Builds a pixel shuffle whose factor stands at two places of the shape between."""
+
+    def build(match: Match, facts: Facts) -> New | None:
+        sizes = _factors(match, facts)
+        if len(sizes) != rank or sizes[group[0]] is None or sizes[group[0]] != sizes[group[1]]:
+            return None
+        name = "blocksize" if operator == "DepthToSpace" else "factor"
+        return New(operator, (match["x"],), {name: sizes[group[0]], **attributes})
+
+    return build
+
+
+Build = Callable[[Match, Facts], "New | None"]
+
+
+def _joined(*places: tuple[int, ...]) -> Callable[[Match, Facts], Sample]:
+    """The sample whose dimensions are products of those of the shape between, of small ones where that is open."""
+
+    def sample(match: Match, facts: Facts) -> Sample:
+        sizes = [size or 2 + place % 3 for place, size in enumerate(_factors(match, facts))]
+        return {"x": tuple(int(np.prod([sizes[place] for place in group])) for group in places)}
+
+    return sample
+
+
+def _channel_shuffle(match: Match, facts: Facts) -> New | None:
+    sizes, joined = _factors(match, facts), facts.ints(match["join"])
+    if len(sizes) < 4 or not sizes[1] or joined is None or len(joined) != len(sizes) - 1:
+        return None
+    channels = sizes[1] * (sizes[2] or 0)
+    wanted = [sizes[0], channels or None, *sizes[3:]]
+    if any(a and b and a != b for a, b in zip(wanted, (b if b and b > 0 else None for b in joined), strict=True)):
+        return None  # heads of an attention, for one
+    return New(f"{OWN}::ChannelShuffle", (match["x"],), {"groups": sizes[1]})
+
+
+def _channel_sample(match: Match, facts: Facts) -> Sample:
+    count = len(_factors(match, facts))
+    return _joined((0,), (1, 2), *((place,) for place in range(3, count)))(match, facts)
+
+
+def _swapped(match: Match, facts: Facts) -> New | None:
+    """The last two dimensions swapped, written with all dimensions before them as one."""
+    rank = facts.rank(match["x"])
+    if rank is None or rank < 3 or not _fits(match, facts):
+        return None
+    return New("Transpose", (match["x"],), {"perm": [*range(rank - 2), rank - 1, rank - 2]})
+
+
+def _repeated(match: Match, facts: Facts) -> New | None:
+    """Every head several times in a row, as grouped attention needs it."""
+    axes, sizes = facts.ints(match["unsqueeze"].inputs[1]), facts.ints(match["sizes"])
+    if axes != [2] or sizes is None or len(sizes) != 5 or not sizes[2] or not _fits(match, facts):
+        return None
+    return New(f"{OWN}::RepeatInterleave", (match["x"],), {"repeats": sizes[2], "axis": 1})
+
+
+# ---- what cancels
+
+
+def _one_transpose(match: Match, facts: Facts) -> New | None:
+    first, second = (list(match[name].attributes["perm"].as_ints()) for name in ("inner", "outer"))
+    perm = [first[axis] for axis in second]
+    return New("Identity", (match["x"],)) if perm == sorted(perm) else New("Transpose", (match["x"],), {"perm": perm})
+
+
+def _permuted_sample(match: Match, facts: Facts) -> Sample:
+    return {"x": (2, 3, 4, 5, 6, 7)[: len(match["inner"].attributes["perm"].as_ints())]}
+
+
+def _one_reshape(match: Match, facts: Facts) -> New | None:
+    """A 0 in the target would be a size of the shape between."""
+    target = facts.array(match["target"])
+    if target is None or (target == 0).any() or not _fits(match, facts):
+        return None
+    return New("Reshape", (match["x"], match["target"]))
+
+
+def _without_new_axis(match: Match, facts: Facts) -> New | None:
+    """A dimension of size 1 that is put in, moved by a transpose and taken out."""
+    added, removed = (facts.ints(match[name].inputs[1]) for name in ("unsqueeze", "squeeze"))
+    perm = list(match["transpose"].attributes["perm"].as_ints())
+    if not added or not removed or len(added) != 1 or len(removed) != 1 or added[0] is None or removed[0] is None:
+        return None
+    axis, place = added[0] % len(perm), removed[0] % len(perm)
+    if perm[place] != axis:
+        return None
+    rest = [size - (size > axis) for size in perm if size != axis]
+    return New("Transpose", (match["x"],), {"perm": rest})
+
+
+def _new_axis_sample(match: Match, facts: Facts) -> Sample:
+    return {"x": (2, 3, 4, 5, 6, 7)[: len(match["transpose"].attributes["perm"].as_ints()) - 1]}
+
+
+_PIXELS = "Reshape(Transpose(Reshape(x, split), perm={}), _)"
+
+RULES = (
+    Rule(
+        "PixelShuffle",
+        parse(_PIXELS.format([0, 1, 4, 2, 5, 3])),
+        _pixels((2, 3), 6, "DepthToSpace", mode="CRD"),
+        _joined((0,), (1, 2, 3), (4,), (5,)),
+    ),
+    Rule(
+        "DepthToSpace",
+        parse(_PIXELS.format([0, 3, 4, 1, 5, 2])),
+        _pixels((1, 2), 6, "DepthToSpace", mode="DCR"),
+        _joined((0,), (1, 2, 3), (4,), (5,)),
+    ),
+    Rule(
+        "PixelUnshuffle",
+        parse(_PIXELS.format([0, 1, 3, 5, 2, 4])),
+        _pixels((3, 5), 6, f"{OWN}::PixelUnshuffle"),
+        _joined((0,), (1,), (2, 3), (4, 5)),
+    ),
+    *(
+        Rule(
+            "ChannelShuffle",
+            parse(f"Reshape(Transpose(Reshape(x, split), perm={perm}), join)"),
+            _channel_shuffle,
+            _channel_sample,
+        )
+        for perm in ([0, 2, 1, 3], [0, 2, 1, 3, 4], [0, 2, 1, 3, 4, 5])
+    ),
+    Rule("transpose", parse("Reshape(Transpose(Reshape(x, _), perm=[0, 2, 1]), _)"), _swapped, _declared),
+    Rule(
+        "repeat_interleave",
+        parse("Reshape(Expand((unsqueeze := Unsqueeze(x, _)), sizes), _)"),
+        _repeated,
+        _declared,
+    ),
+    Rule("transposes", parse("(outer := Transpose((inner := Transpose(x))))"), _one_transpose, _permuted_sample),
+    Rule("reshapes", parse("Reshape(Reshape(x, _) | Flatten(x) | Squeeze(x, ...), target)"), _one_reshape, _declared),
+    Rule(
+        "transpose",
+        parse("(squeeze := Squeeze((transpose := Transpose((unsqueeze := Unsqueeze(x, _)))), _))"),
+        _without_new_axis,
+        _new_axis_sample,
+    ),
+)

@@ -47,8 +47,8 @@ def _input(match: Match, facts: Facts, inner: tuple[int, ...]) -> tuple[int, ...
 
 def _affine_sample(match: Match, facts: Facts) -> Sample:
     shape = facts.constant_shape(match["weight"]) or ()
-    parameters = {name: shape for name in ("weight", "bias") if name in match}
-    return {"x": _input(match, facts, shape), **parameters}
+    sample = {"x": _input(match, facts, shape), "weight": shape, "bias": shape}
+    return {name: sample[name] for name in sample if name in match}
 
 
 def _plain_sample(match: Match, facts: Facts) -> Sample:

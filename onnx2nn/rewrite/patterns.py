@@ -2,11 +2,11 @@
 
 `parse("MatMul(x, weight) + bias")` is an Add of a MatMul of two values and of a third value. In the notation
 
-- `x` is any value, the same one wherever the name stands; `_` is any value, each a different one;
+- `x` is any value, the same one wherever the name stands; `_` is any value; `+x` is a constant;
 - `Erf(x)` is an operator; `+ - * / **` are Add, Sub, Mul, Div and Pow; `-x` is Neg; `A(x) | B(x)` is either;
 - `0.5` is a constant of one element and this value;
 - `Softmax(x, axis=-1)` demands an attribute, `ReduceMean(x, ...)` takes further inputs;
-- `(norm := ReduceMean(x))` binds the node.
+- `(norm := ReduceMean(x))` binds the node, whose output `norm` stands for further on.
 
 Two inputs of a commutative operator match in either order. Identity nodes are looked through.
 """
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 Match = dict[str, Any]
@@ -35,9 +35,10 @@ _COMMUTATIVE = frozenset(
 
 @dataclass(frozen=True)
 class Var:
-    """Matches any value, the same one wherever the name stands."""
+    """Matches any value, the same one wherever the name stands; only an initializer or a constant if `constant`."""
 
     name: str
+    constant: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ def _pattern(tree: ast.expr, name: str = "") -> Any:
             return Number(float(number))
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return Number(-float(number))
+        case ast.UnaryOp(op=ast.UAdd(), operand=ast.Name(id=variable)):
+            return Var(variable, constant=True)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return Op("Neg", (_pattern(operand),), name)
         case ast.NamedExpr(target=target, value=value):
@@ -126,9 +129,12 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
         return
     value = origin(value)
     if isinstance(pattern, Var):
-        if not pattern.name:
+        known = match.get(pattern.name)
+        if pattern.constant and tensor_of(value) is None:
+            return
+        if not pattern.name or known is value or (isinstance(known, ir.Node) and known.outputs[0] is value):
             yield match
-        elif match.get(pattern.name, value) is value:
+        elif known is None:
             yield {**match, pattern.name: value}
         return
     if isinstance(pattern, Number):
@@ -184,18 +190,21 @@ def origin(value: ir.Value) -> ir.Value:
 
 def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     """Returns the tensor of an initializer or of a Constant node, None for any other value."""
-    if value is None:
-        return None
-    if value.const_value is not None:
-        return value.const_value
+    if value is None or value.const_value is not None:
+        return None if value is None else value.const_value
     node = value.producer()
-    return None if node is None or node.op_type != "Constant" else ir.convenience.get_const_tensor(value)
+    if node is None or node.op_type != "Constant" or node.domain:
+        return None
+    attribute = node.attributes.get("value")
+    if attribute is not None:
+        return None if attribute.is_ref() else attribute.value
+    return ir.convenience.get_const_tensor(value)
 
 
 def number_of(value: ir.Value | None) -> float | None:
     """Returns the value of a constant of one element, None for any other value."""
     tensor = tensor_of(value)
-    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
+    if tensor is None or math.prod(tensor.shape.numpy()) != 1 or tensor.dtype == ir.DataType.STRING:
         return None
     return float(tensor.numpy().reshape(-1)[0])
 
@@ -205,9 +214,9 @@ def is_number(value: ir.Value, number: float) -> bool:
     found = number_of(value)
     if found is None:
         return False
-    kind = value.dtype or getattr(value.const_value, "dtype", None)
-    relative = 2e-3 if kind in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else 1e-5
-    return bool(np.isclose(found, number, rtol=relative, atol=0))
+    tensor = tensor_of(value)
+    short = tensor is not None and tensor.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    return math.isclose(found, number, rel_tol=2e-3 if short else 1e-5)
 
 
 def readers(value: ir.Value) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.rewrite import activation, layout, linear, norm
+from onnx2nn.rewrite import activation, attention, layout, linear, norm
 from onnx2nn.rewrite.evaluation import Evaluator
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import NODES, Match, matches, roots
@@ -25,7 +25,7 @@ TOLERANCE = 1e-5
 
 SWEEPS: tuple[tuple[Rule, ...], ...] = (
     (*layout.RULES,),
-    (*linear.RULES, *norm.RULES, *activation.RULES),
+    (*linear.RULES, *norm.RULES, *activation.RULES, *attention.RULES),
 )
 """Rules of one sweep over the graph, from its end on; those of a later sweep build on what an earlier one made."""
 
@@ -107,7 +107,7 @@ class _Raiser:
         last.outputs[0].name, last.outputs[0].shape, last.outputs[0].type = old.name, old.shape, old.type
         graph.insert_before(root, added)
         old.replace_all_uses_with(last.outputs[0], replace_graph_outputs=True)
-        graph.remove(dict.fromkeys(match[NODES]), safe=True)
+        _remove_unread(graph, match[NODES])
         self.result.raised[rule.name] += 1
         return True
 
@@ -154,13 +154,37 @@ class _Raiser:
 
 
 def _is_closed(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
-    """Whether nothing but the matched nodes reads what they compute on the way."""
+    """Whether nothing but the matched nodes reads what they compute on the way; shapes cost nothing twice."""
     inside = set(nodes)
     for node in inside:
         for output in node.outputs if node is not root else node.outputs[1:]:
-            if output.is_graph_output() or any(use.node not in inside for use in output.uses()):
+            outside = output.is_graph_output() or any(use.node not in inside for use in output.uses())
+            if outside and (node is root or not _is_of_shapes(node)):
                 return False
     return True
+
+
+def _is_of_shapes(node: ir.Node, depth: int = 10) -> bool:
+    """Whether a node computes with sizes and constants only, in so many steps."""
+    if node.op_type in ("Shape", "Constant"):
+        return True
+    for value in node.inputs if depth else ():
+        producer = None if value is None else value.producer()
+        known = value is None or value.const_value is not None
+        if not known and (producer is None or not _is_of_shapes(producer, depth - 1)):
+            return False
+    return depth > 0
+
+
+def _remove_unread(graph: ir.Graph | ir.Function, nodes: Iterable[ir.Node]) -> None:
+    """Removes those of `nodes`, and of what they alone read, whose outputs nothing reads any more."""
+    pending = list(dict.fromkeys(nodes))
+    while pending:
+        node = pending.pop()
+        if node.graph is not graph or any(output.uses() or output.is_graph_output() for output in node.outputs):
+            continue
+        pending += filter(None, (value.producer() for value in node.inputs if value is not None))
+        graph.remove(node, safe=True)
 
 
 def _nodes(new: New) -> Iterator[ir.Node]:
