@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 _SEPARATORS = re.compile(r"[./]|::")
 _ILLEGAL = re.compile(r"\W", re.ASCII)
@@ -23,25 +23,39 @@ def _segment(name: str) -> str:
     return name if name.isdecimal() and name.isascii() else identifier(name)
 
 
+def split_scopes(name: str) -> list[str]:
+    """Returns the steps that the scopes of a slashed name stand for, as they are written there.
+
+    A scope that repeats the one before it, as torch.onnx writes them (`/layer1/layer1.0/layer1.0.conv/Conv`), is
+    reduced to what it adds (`0`, `conv`).
+    """
+    steps: list[str] = []
+    before = ""
+    for scope in filter(None, name.split("/")):
+        if before and scope.startswith(f"{before}.") and len(scope) > len(before) + 1:
+            added = scope[len(before) + 1 :]
+        else:
+            added = scope.removesuffix(":0")
+        steps += [part for part in added.split(".") if part]
+        before = scope
+    return steps
+
+
 def split_path(name: str) -> list[str]:
     """Returns the steps of the module path that a name from the file stands for.
 
-    `layer1.0.conv1.weight` and `layer1/0/conv1/weight` both give four steps. A step that only repeats its parent's
-    path, as torch.onnx writes them (`/layer1/layer1.0/conv1/Conv`), is reduced to what it adds (`0`).
+    `layer1.0.conv1.weight` and `layer1/0/conv1/weight` both give four steps; see `split_scopes` for the latter.
     """
-    if "/" in name:
-        steps: list[str] = []
-        for scope in filter(None, name.split("/")):
-            prefix = f"{steps[-1]}." if steps else None
-            if prefix and scope.startswith(prefix) and len(scope) > len(prefix):
-                steps += [part for part in scope[len(prefix) :].split(".") if part]
-            elif scope.endswith(":0"):
-                steps.append(scope[:-2])
-            else:
-                steps += [part for part in scope.split(".") if part]
-    else:
-        steps = [part for part in _SEPARATORS.split(name) if part]
+    steps = split_scopes(name) if "/" in name else [part for part in _SEPARATORS.split(name) if part]
     return [_segment(step) for step in steps] or ["_"]
+
+
+_GENERATED = re.compile(r"$|\d+$|val_|Constant|const_|scalar_tensor|constant(_\d+)?$")
+
+
+def is_generated(name: str) -> bool:
+    """Returns whether an exporter made up an initializer's name, so that it is no weight of the author's."""
+    return "::" in name or _GENERATED.match(name.rsplit("/", 1)[-1]) is not None
 
 
 class Names:
@@ -54,10 +68,28 @@ class Names:
     def __init__(self, taken: Collection[str] = ()) -> None:
         self._taken = frozenset(taken)
         self._leaves: set[str] = set()
+        self._reserved: set[str] = set()
         self._containers: set[str] = set()
 
-    def claim(self, steps: Sequence[str]) -> str:
-        """Returns the path `steps` joined by dots, its last step numbered where it is taken, and marks it as a leaf."""
+    def reserve(self, paths: Iterable[str]) -> None:
+        """Keeps dotted paths for who claims them with `own`."""
+        for path in paths:
+            self._reserved.add(path)
+            while "." in path:
+                path = path.rpartition(".")[0]
+                self._containers.add(path)
+
+    def claim(self, steps: Sequence[str], *, own: bool = False) -> str:
+        """Returns the path `steps` joined by dots, its last step numbered where it is taken, and marks it as a leaf.
+
+        Args:
+            steps: the steps.
+            own: the path is a reserved one, or that of a module all whose content is reserved for it.
+        """
+        if own and ".".join(steps) not in self._leaves:
+            path = ".".join(steps)
+            self._leaves.add(path)
+            return path
         steps = [f"{step}_" if step in self._taken else step for step in steps]
         for end in range(1, len(steps)):
             while ".".join(steps[:end]) in self._leaves:
@@ -65,7 +97,7 @@ class Names:
             self._containers.add(".".join(steps[:end]))
         path = wanted = ".".join(steps)
         number = 0
-        while path in self._leaves or path in self._containers:
+        while path in self._leaves or path in self._containers or path in self._reserved:
             number += 1
             path = f"{wanted}_{number}"
         self._leaves.add(path)
