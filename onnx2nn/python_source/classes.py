@@ -35,7 +35,7 @@ from onnx2nn.python_source.expressions import (
     Value,
     literal,
 )
-from onnx2nn.python_source.partition import ACTIVATIONS, Partition, Region
+from onnx2nn.python_source.partition import ACTIVATIONS, Partition, Region, module_of
 from onnx2nn.python_source.program import Path, is_size
 
 
@@ -70,6 +70,7 @@ class Kind:
         hints: what each of them is called.
         names: names for the values of its forward, from the first instance.
         types: annotations of the values.
+        inputs_of_model: whether the first instance takes several of the model's inputs, whose names are then kept.
     """
 
     body: Body
@@ -77,6 +78,7 @@ class Kind:
     hints: list[str]
     names: dict[int, str]
     types: dict[int, str]
+    inputs_of_model: bool
     paths: list[Path] = field(default_factory=list)
     holes: list[list[Any]] = field(default_factory=list)
 
@@ -116,7 +118,9 @@ class _Maker:
         body = builder.build()
         kind = self.kinds.get(body)
         if kind is None:
-            kind = self.kinds[body] = Kind(body, len(self.kinds), builder.hints, builder.names, builder.types)
+            kind = self.kinds[body] = Kind(
+                body, len(self.kinds), builder.hints, builder.names, builder.types, builder.takes_inputs()
+            )
         kind.paths.append(path)
         kind.holes.append(builder.holes)
         return kind, builder.holes
@@ -188,6 +192,11 @@ class _Builder:
             (last,) = (node for node in self.program.graph.nodes if node.op == "output")
             outputs = self.expression(last.args[0])
         return Body(base, tuple(init), arguments, tuple(calls), outputs)
+
+    def takes_inputs(self) -> bool:
+        """Returns whether several of the model's inputs go into the forward as they are."""
+        inputs = self.region.inputs if self.region is not None else []
+        return sum(node.op == "placeholder" for node in inputs) > 1
 
     def value(self, node: fx.Node, name: str | None = None) -> Value:
         """Returns a new value that stands for `node`."""
@@ -266,8 +275,9 @@ class _Builder:
 
     def activation(self, node: fx.Node) -> Call:
         """Returns the constructor's call of the module that a function call is."""
-        kind = ACTIVATIONS[node.target]
-        return self.constructor(kind, {**dict(zip(_signature(kind), node.args[1:], strict=False)), **node.kwargs})
+        found = module_of(node)
+        assert found is not None
+        return self.constructor(*found)
 
     def layer(self, path: Path) -> Expression:
         """Returns the constructor's call of a layer of torch's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -178,7 +179,10 @@ class _Divider:
             for node in [item] if isinstance(item, fx.Node) else item.inputs:
                 used = node.all_input_nodes if isinstance(item, fx.Node) else [node]
                 inputs |= dict.fromkeys(arg for arg in used if arg not in inside)
-        region.inputs = list(inputs)
+        placeholders = [node for node in inputs if node.op == "placeholder"]
+        if len(placeholders) > 1:  # what the model is called with comes first, in its own order
+            inputs = {**dict.fromkeys(sorted(placeholders, key=self.position.__getitem__)), **inputs}
+        region.inputs = sorted(inputs, key=lambda node: node.op == "get_attr")
         region.outputs = [node for node in sorted(inside, key=self.position.__getitem__) if set(node.users) - inside]
 
 
@@ -203,6 +207,19 @@ ACTIVATIONS: dict[Any, type[nn.Module]] = {
     F.celu: nn.CELU, F.max_pool1d: nn.MaxPool1d, F.hardtanh: nn.Hardtanh,
 }  # fmt: skip
 """Functions of one tensor that are modules too, whose other arguments have the same names and order."""
+
+
+def module_of(node: fx.Node) -> tuple[type[nn.Module], dict[str, Any]] | None:
+    """Returns the module that a call of one tensor is, and its constructor's arguments; None where it is none."""
+    if node.target is torch.clamp and len(node.args) == 3 and all(isinstance(bound, float) for bound in node.args[1:]):
+        low, high = node.args[1:]
+        return (nn.ReLU6, {}) if (low, high) == (0.0, 6.0) else (nn.Hardtanh, {"min_val": low, "max_val": high})
+    if node.target == "flatten":
+        return nn.Flatten, {"start_dim": 0, **dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False))}
+    kind = ACTIVATIONS.get(node.target)
+    if kind is None:
+        return None
+    return kind, {**dict(zip(inspect.signature(kind).parameters, node.args[1:], strict=False)), **node.kwargs}
 
 
 _GAP = 16
@@ -254,7 +271,7 @@ def _link(value: fx.Node, item: Item, first: bool) -> fx.Node | None:
         return None
     if item.op == "call_module":
         return item if len(item.args) == 1 and not item.kwargs else None
-    return item if item.target in ACTIVATIONS else None
+    return item if module_of(item) is not None else None
 
 
 def _is_root_output(value: fx.Node) -> bool:

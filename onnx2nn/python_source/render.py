@@ -256,12 +256,20 @@ def _loops(calls: list[tuple[tuple[int, ...], Expression]], lengths: Mapping[str
         while end < len(calls) and _follows(calls[end - 1], calls[end], uses):
             end += 1
         results, call = calls[position]
-        if end - position < 2:
+        if end - position < 3 and end - position != _whole(call, lengths):
             steps.append(Step(results, call))
+            end = position + 1
         else:
             steps += _loop(calls[position:end], lengths)
         position = end
     return steps
+
+
+def _whole(call: Expression, lengths: Mapping[str, int]) -> int:
+    """Returns how many modules the list holds whose first one is called, 0 where it is no such call."""
+    listed = _listed(call)
+    count = lengths.get(inline(listed[0]), 0) if listed is not None and listed[1] == 0 else 0
+    return count if count > 1 else 0
 
 
 def _listed(call: Expression) -> tuple[Expression, int] | None:
@@ -310,7 +318,7 @@ def _loop(calls: list[tuple[tuple[int, ...], Expression]], lengths: Mapping[str,
 
 def _fold(steps: list[Step], outputs: Expression) -> list[Step]:
     """Puts short expressions that are used once into the expression that uses them; the last step is the result."""
-    uses = Counter(index for step in steps for index in values(step.expression))
+    uses = Counter(index for step in steps for index in values(step.expression) * (2 if step.loop is not None else 1))
     uses.update(values(outputs))
     around = {step.start for step in steps if step.loop is not None}
     folded: dict[int, Expression] = {}
@@ -376,7 +384,7 @@ class _Naming:
                 self.of[index] = f"{name}_" if name in RESERVED else name
                 continue
             tensors = [i for i in range(self.kind.body.arguments) if self.kind.types[i] == "Tensor"]
-            main = tensors[:1] == [index]
+            main = tensors[:1] == [index] and not self.kind.inputs_of_model
             self.of[index] = "x" if main else _unique(name, {*self.of.values(), *_TAKEN, "x"})
 
     def _name(self, number: int, step: Step) -> None:
@@ -405,7 +413,10 @@ class _Naming:
                 yield [f"for {module} in {inline(loop)}:", *(f"    {line}" for line in inner)]
             elif inline(expression) != names:
                 yield lines(f"{names} = " if names else "", expression, "", 8)
-        yield lines("return ", self._named(self.final), "", 8)
+        final = self._named(self.final)
+        whole = ", ".join(map(inline, final.items)) if isinstance(final, Collection) else ""
+        bare = isinstance(final, Collection) and final.brackets == "()" and len(final.items) > 1 and len(whole) <= 73
+        yield [f"return {whole}"] if bare else lines("return ", final, "", 8)
 
     def _named(self, expression: Expression) -> Expression:
         return substitute(expression, lambda part: Text(self.of[part.index]) if isinstance(part, Value) else None)
