@@ -1,0 +1,455 @@
+"""What exporters decompose comes back as one call, equal to ONNX Runtime and to the literal import."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from onnx import helper, numpy_helper
+from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_same, check_travels, run, seeded
+from torch import nn
+from torch.nn import functional as F
+
+import onnx2nn
+from onnx2nn.rewrite.patterns import NODES, matches, parse
+from onnx2nn.rewrite.raising import SWEEPS, Raising, raise_patterns
+from onnx2nn.rewrite.rule import New, Rule, any_shape
+from onnx2nn.table import load_rows
+
+DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
+
+
+class RootMeanSquare(nn.Module):
+    """T5's and Llama's normalisation as transformers writes it."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * wide.to(x.dtype)
+
+
+class WrittenOutLayerNorm(nn.LayerNorm):
+    """As it was written before torch had it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / torch.sqrt((centred * centred).mean(-1, keepdim=True) + self.eps) * self.weight + self.bias
+
+
+class Sequences(nn.Module):
+    """Layers and activations of sequences, each an output of its own."""
+
+    def __init__(self, rms_norm: bool):
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+        self.plain_norm = nn.LayerNorm(8, elementwise_affine=False)
+        self.written_norm = WrittenOutLayerNorm(8)
+        self.rms_norm = nn.RMSNorm(8) if rms_norm else RootMeanSquare(8)
+        self.transformers_norm = RootMeanSquare(8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            self.linear(x),
+            self.plain_norm(x),
+            self.written_norm(x),
+            self.rms_norm(x),
+            self.transformers_norm(x + 1),  # exporters compute once what is written twice
+            F.gelu(x),
+            F.gelu(x, approximate="tanh"),
+            F.silu(x),
+            F.mish(x),
+            F.softplus(x),
+            (x.exp() + 1).log(),
+            x * F.relu6(x + 3) / 6,
+            F.relu6(x + 1 + 3) / 6,
+        )
+
+
+class Images(nn.Module):
+    """Layers of images, each an output of its own."""
+
+    def __init__(self, shuffle: bool) -> None:
+        super().__init__()
+        self.group = nn.GroupNorm(2, 8)
+        self.plain_group = nn.GroupNorm(4, 8, affine=False)
+        self.plain_instance = nn.InstanceNorm2d(8)
+        self.shuffle = nn.ChannelShuffle(4) if shuffle else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n, c, h, w = x.shape
+        return (
+            self.group(x),
+            self.plain_group(x),
+            self.plain_instance(x),
+            F.normalize(x, dim=1),
+            x.view(n, c // 4, 2, 2, h, w).permute(0, 1, 4, 2, 5, 3).reshape(n, c // 4, h * 2, w * 2),
+            F.pixel_unshuffle(x, 2),
+            x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w),
+            self.shuffle(x) * 2,
+        )
+
+
+class Attentions(nn.Module):
+    """Attention with each kind of mask, and written out as BERT and GPT-2 had it, each an output of its own."""
+
+    def __init__(self, grouped: bool) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.ones(5, 5, dtype=torch.bool).tril())
+        self.grouped = grouped
+
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        attend = F.scaled_dot_product_attention
+        keys = [k + step for step in range(7)]  # exporters compute once what is written twice
+        kept = torch.where(self.kept, q @ keys[0].transpose(-1, -2) / 2.0, torch.tensor(-3e38))
+        outputs = (
+            kept.softmax(-1) @ v,
+            attend(q, keys[1], v),
+            attend(q, keys[2], v, is_causal=True),
+            attend(q, keys[3], v, scale=0.3),
+            attend(q, keys[4], v, attn_mask=scores),
+            attend(q, keys[5], v, attn_mask=scores > 0),
+            (q @ keys[6].transpose(-1, -2) / 2.0 + scores).softmax(-1) @ v,
+        )
+        return (*outputs, attend(q, k[:, :1], v[:, :1], enable_gqa=True)) if self.grouped else outputs
+
+
+def _sequence(n: int) -> Tensors:
+    return (torch.randn(n, 3, 8, generator=torch.Generator().manual_seed(n)),)
+
+
+def _image(n: int) -> Tensors:
+    return (torch.randn(n, 8, 6, 6, generator=torch.Generator().manual_seed(n)),)
+
+
+def _attended(n: int) -> Tensors:
+    generator = torch.Generator().manual_seed(n)
+    shapes = [(n, 2, 5, 4), (n, 2, 5, 4), (n, 2, 5, 4), (5, 5)]
+    return tuple(torch.randn(shape, generator=generator) for shape in shapes)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and what is raised in the file that an exporter makes of it.
+
+    Attributes:
+        build: makes the original.
+        inputs: makes the inputs from the batch size.
+        raised: how many times each rule is applied.
+        calls: what the forward holds, and how often.
+        layers: classes of the module's layers.
+    """
+
+    build: Callable[[], nn.Module]
+    inputs: Callable[[int], Tensors]
+    raised: dict[str, int]
+    calls: dict[str, int]
+    layers: tuple[type[nn.Module], ...] = ()
+
+
+_SEQUENCES = {"Linear": 1, "LayerNorm": 2, "RMSNorm": 2, "SiLU": 1, "Hardswish": 1, "Hardsigmoid": 1}
+_ACTIVATIONS = {"gelu(x)": 1, "approximate = 'tanh'": 1, "silu(": 1, "mish(": 1, "softplus(": 2, "hardswish(": 1}
+_ACTIVATIONS |= {"hardsigmoid(": 1, "functional.layer_norm(": 1}
+_NORMS = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.RMSNorm)
+_IMAGES = {"GroupNorm": 2, "InstanceNorm": 1, "normalize": 1, "PixelShuffle": 1, "PixelUnshuffle": 1}
+_IMAGE_CALLS = {"functional.group_norm(": 1, "functional.instance_norm(": 1, "functional.normalize(": 1}
+_IMAGE_CALLS |= {"pixel_shuffle(": 1, "pixel_unshuffle(": 1}
+_ATTENTION = "scaled_dot_product_attention"
+_MASKS = {"is_causal = True": 1, "scale = 0.3": 1, "attn_mask = scores": 2}
+
+CASES = {
+    "sequences-torchscript": Case(
+        lambda: Sequences(False),
+        _sequence,
+        {**_SEQUENCES, "GELU": 1, "GELU (tanh)": 1, "Mish": 1, "Softplus": 1},
+        _ACTIVATIONS,
+        _NORMS,
+    ),
+    "sequences-dynamo": Case(lambda: Sequences(True), _sequence, {**_SEQUENCES, "Softplus": 2}, _ACTIVATIONS, _NORMS),
+    "images-torchscript": Case(
+        lambda: Images(False),
+        _image,
+        {**_IMAGES, "ChannelShuffle": 1},
+        {**_IMAGE_CALLS, "channel_shuffle(": 1},
+        (nn.GroupNorm,),
+    ),
+    "images-dynamo": Case(
+        lambda: Images(True),
+        _image,
+        {**_IMAGES, "ChannelShuffle": 2},
+        {**_IMAGE_CALLS, "channel_shuffle(": 2},
+        (nn.GroupNorm,),
+    ),
+    "attentions-torchscript": Case(
+        lambda: Attentions(False), _attended, {_ATTENTION: 7}, {**_MASKS, f"{_ATTENTION}(": 7, "softmax(": 0}
+    ),
+    "attentions-dynamo": Case(
+        lambda: Attentions(True),
+        _attended,
+        {_ATTENTION: 8, "transpose": 6, "repeat_interleave": 2},
+        {**_MASKS, f"{_ATTENTION}(": 8, "softmax(": 0, "enable_gqa = True": 1},
+    ),
+}
+
+
+def _export(name: str) -> Path:
+    case, (model, exporter) = CASES[name], name.split("-")
+    return EXPORTERS[exporter](f"raising_{model}", seeded(case.build), case.inputs(2), case.inputs(3))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_raised(name: str) -> None:
+    """The forward holds the calls and gives what ONNX Runtime and the literal import give, at other sizes too."""
+    case, path = CASES[name], _export(name)
+    module = onnx2nn.load(path)
+    literal = onnx2nn.load(path, raise_patterns=False)
+    assert module.meta["onnx2nn"]["raising"] == {"raised": case.raised, "dropped": []}
+    assert "raising" not in literal.meta["onnx2nn"]
+    counts = {call: len(re.findall(rf"(?<![a-z_]){re.escape(call)}", module.code)) for call in case.calls}
+    assert counts == case.calls, module.code
+    layers = [type(layer) for layer in module.modules() if type(layer).__module__.startswith("torch.nn.modules")]
+    assert sorted(map(str, layers)) == sorted(map(str, (*case.layers, *(k for k in layers if k is nn.Module))))
+    for size in (2, 3, 1):
+        inputs = case.inputs(size)
+        outputs = check_against_onnxruntime(path, module, inputs)
+        check_same(run(literal, inputs), outputs, "the literal import against the raised one")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.endswith("dynamo")])
+def test_travels(name: str) -> None:
+    """What is raised still goes everywhere, with its dynamic batch."""
+    check_travels(onnx2nn.load(_export(name)), CASES[name].inputs(2), CASES[name].inputs(3))
+
+
+# ---- files of other exporters, and what was written by hand as they write it
+
+
+def test_digits() -> None:
+    """tf2onnx writes Keras's dense layers as MatMul and Add."""
+    module = onnx2nn.load(DIGITS)
+    assert module.meta["onnx2nn"]["raising"]["raised"]["Linear"] == 2
+    assert [layer.bias is not None for layer in module.modules() if isinstance(layer, nn.Linear)] == [True, True]
+    inputs = (torch.rand(4, *_size(DIGITS)),)
+    outputs = check_against_onnxruntime(DIGITS, module, inputs)
+    check_same(run(onnx2nn.load(DIGITS, raise_patterns=False), inputs), outputs, "literal")
+
+
+def _size(path: Path) -> list[int]:
+    return [dim.dim_value for dim in onnx.load(str(path)).graph.input[0].type.tensor_type.shape.dim[1:]]
+
+
+def _model(nodes: list[onnx.NodeProto], shape: list[int | str], opset: int = 17, **weights: np.ndarray) -> bytes:
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    initializers = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, initializers)
+    model: bytes = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
+    ).SerializeToString()
+    return model
+
+
+def _random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape)
+
+
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
+def test_bias_of_a_convolution(operator: str) -> None:
+    nodes = [
+        helper.make_node(operator, ["x", "w"], ["c"], name=f"/stem/{operator}"),
+        helper.make_node("Add", ["b", "c"], ["y"], name="/stem/Add"),
+    ]
+    model = _model(nodes, ["N", 4, 8, 8], w=_random(4, 4, 3, 3), b=_random(1, 4, 1, 1))
+    module = onnx2nn.load(model)
+    assert {name for name, _ in module.named_parameters()} == {"stem.weight", "stem.bias"}
+    check_against_onnxruntime(model, module, (torch.randn(2, 4, 8, 8),))
+
+
+BIASES = {"of_the_rows": _random(3, 1), "two_dimensional": _random(3, 4), "one_number": _random(1)}
+
+
+@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+def test_what_is_added_to_a_product_is_no_bias(bias: np.ndarray) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
+    model = _model(nodes, [2, 3, 8], w=_random(8, 4), b=bias)
+    module = onnx2nn.load(model)
+    assert "Linear" not in module.meta["onnx2nn"]["raising"]["raised"]
+    check_against_onnxruntime(model, module, (torch.randn(2, 3, 8),))
+
+
+def test_a_product_that_something_else_reads_stays() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["s"]),
+        helper.make_node("Mul", ["s", "p"], ["y"]),
+    ]
+    model = _model(nodes, [2, 8], w=_random(8, 4), b=_random(4))
+    module = onnx2nn.load(model)
+    assert not module.meta["onnx2nn"]["raising"]["raised"]
+    check_against_onnxruntime(model, module, (torch.randn(2, 8),))
+
+
+NEARLY_GELU = {"root": (1.5, 1.0, 0.5), "one": (1.4142135, 1.5, 0.5), "half": (1.4142135, 1.0, 0.25)}
+
+
+@pytest.mark.parametrize("numbers", NEARLY_GELU.values(), ids=NEARLY_GELU)
+def test_other_constants_are_another_function(numbers: tuple[float, float, float]) -> None:
+    nodes = [
+        helper.make_node("Div", ["x", "root"], ["a"]),
+        helper.make_node("Erf", ["a"], ["b"]),
+        helper.make_node("Add", ["b", "one"], ["c"]),
+        helper.make_node("Mul", ["x", "c"], ["d"]),
+        helper.make_node("Mul", ["d", "half"], ["y"]),
+    ]
+    model = _model(nodes, [2, 8], **dict(zip(("root", "one", "half"), map(np.asarray, numbers), strict=True)))
+    module = onnx2nn.load(model)
+    assert not module.meta["onnx2nn"]["raising"]["raised"]
+    check_against_onnxruntime(model, module, (torch.randn(2, 8),))
+
+
+@pytest.mark.parametrize(("axes", "raised"), [([-1], True), ([2], True), ([1], False), ([-2], False)])
+def test_layer_norm_is_over_the_last_dimensions(axes: list[int], raised: bool) -> None:
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["m"], axes=axes),
+        helper.make_node("Sub", ["x", "m"], ["d"]),
+        helper.make_node("Pow", ["d", "two"], ["q"]),
+        helper.make_node("ReduceMean", ["q"], ["v"], axes=axes),
+        helper.make_node("Add", ["v", "eps"], ["e"]),
+        helper.make_node("Sqrt", ["e"], ["s"]),
+        helper.make_node("Div", ["d", "s"], ["n"]),
+        helper.make_node("Mul", ["n", "w"], ["g"]),
+        helper.make_node("Add", ["g", "b"], ["y"]),
+    ]
+    weights = {"two": np.asarray(2.0), "eps": np.asarray(1e-5), "w": _random(8), "b": _random(8)}
+    model = _model(nodes, [2, 8, 8], 13, **weights)
+    module = onnx2nn.load(model)
+    assert (module.meta["onnx2nn"]["raising"]["raised"] == {"LayerNorm": 1}) is raised
+    assert any(isinstance(layer, nn.LayerNorm) for layer in module.modules()) is raised
+    check_against_onnxruntime(model, module, (torch.randn(2, 8, 8),))
+
+
+CANCELLING = {
+    "transposes": ([("Transpose", [], {"perm": [0, 2, 1]}), ("Transpose", [], {"perm": [1, 2, 0]})], ["Transpose"]),
+    "inverse_transposes": (
+        [("Transpose", [], {"perm": [1, 2, 0]}), ("Transpose", [], {"perm": [2, 0, 1]})],
+        ["Identity"],
+    ),
+    "reshapes": ([("Reshape", [[6, 4]], {}), ("Reshape", [[4, -1]], {})], ["Reshape"]),
+    "reshape_that_copies_a_size": ([("Reshape", [[6, 4]], {}), ("Reshape", [[0, -1]], {})], ["Reshape", "Reshape"]),
+    "new_axis": (
+        [("Unsqueeze", [[0]], {}), ("Transpose", [], {"perm": [3, 1, 0, 2]}), ("Squeeze", [[2]], {})],
+        ["Transpose"],
+    ),
+    "depth_to_space": (
+        [
+            ("Reshape", [[1, 2, 2, 3, 2, 1]], {}),
+            ("Transpose", [], {"perm": [0, 3, 4, 1, 5, 2]}),
+            ("Reshape", [[1, 3, 4, 2]], {}),
+        ],
+        ["DepthToSpace"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("steps", "left"), CANCELLING.values(), ids=CANCELLING)
+def test_chains(steps: list[tuple[str, list[list[int]], dict[str, list[int]]]], left: list[str]) -> None:
+    """Reshapes and transposes in a row are as few as can be."""
+    nodes, targets = [], []
+    for index, (operator, operands, attributes) in enumerate(steps):
+        names = [f"t{index}_{i}" for i in range(len(operands))]
+        targets += [
+            helper.make_node("Constant", [], [name], value_ints=ints)
+            for name, ints in zip(names, operands, strict=True)
+        ]
+        output = "y" if index == len(steps) - 1 else f"v{index}"
+        nodes.append(helper.make_node(operator, [f"v{index - 1}" if index else "x", *names], [output], **attributes))
+    shape = (1, 12, 2, 1) if left == ["DepthToSpace"] else (2, 3, 4)
+    model = _model([*targets, *nodes], list(shape))
+    raised = _read(model)
+    raise_patterns(raised, load_rows(), torch)
+    assert [node.op_type for node in raised.graph if node.op_type != "Constant"] == left
+    check_against_onnxruntime(model, onnx2nn.load(model), (torch.randn(shape),))
+
+
+# ---- the mechanism
+
+
+def _read(model: bytes) -> ir.Model:
+    return ir.from_proto(onnx.ModelProto.FromString(model))
+
+
+def test_a_rule_that_disagrees_is_dropped_and_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = Rule("wrong", parse("x * Sigmoid(x)"), lambda match, facts: New("Tanh", (match["x"],)), any_shape)
+    from onnx2nn.rewrite import raising
+
+    monkeypatch.setattr(raising, "_INDEXES", ({"Mul": [wrong]},))
+    nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", ["x", "s"], ["y"], name="gate")]
+    model = _model(nodes, [2, 8])
+    module = onnx2nn.load(model)
+    report = module.meta["onnx2nn"]["raising"]
+    assert not report["raised"]
+    assert "wrong at 'gate' stays as the file has it: off by" in report["dropped"][0]
+    assert "wrong at 'gate'" in caplog.text
+    check_against_onnxruntime(model, module, (torch.randn(2, 8),))
+
+
+def test_equal_matches_are_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx2nn.rewrite import raising
+
+    compared = []
+    original = raising._Raiser._difference
+    monkeypatch.setattr(raising._Raiser, "_difference", lambda *args: compared.append(args) or original(*args))
+    nodes = []
+    for index in range(6):
+        before = f"v{index - 1}" if index else "x"
+        nodes.append(helper.make_node("Sigmoid", [before], [f"s{index}"]))
+        nodes.append(helper.make_node("Mul", [before, f"s{index}"], [f"v{index}" if index < 5 else "y"]))
+    model = _read(_model(nodes, [2, 8]))
+    result: Raising = raise_patterns(model, load_rows(), torch)
+    assert result.raised == {"SiLU": 6}
+    assert len(compared) == 1
+    assert [node.op_type for node in model.graph] == ["Swish"] * 6
+    assert {node.version for node in model.graph} == {28}
+
+
+def test_notation() -> None:
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"]),
+        helper.make_node("Add", ["w", "n"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["y"], axis=1),
+    ]
+    value = _read(_model(nodes, [2, 8], w=_random(8))).graph.outputs[0]
+
+    def found(text: str) -> list[list[str]]:
+        return [sorted(set(match) - {NODES}) for match in matches(value, parse(text), {})]
+
+    assert found("Softmax(-x + +w)") == [["w", "x"]]
+    assert found("(last := Softmax(_, axis=1))") == [["last"]]
+    assert found("Softmax(x, axis=0)") == []
+    assert found("Softmax(x - y | x + y)") == [["x", "y"], ["x", "y"]]
+    assert found("Softmax(-+w + x)") == []
+    assert found("Softmax(x + x)") == []
+    with pytest.raises(ValueError, match="is no pattern"):
+        parse("[x for x in y]")
+
+
+def test_every_rule_has_a_test() -> None:
+    tested = {rule for case in CASES.values() for rule in case.raised} | TESTED_ON_THEIR_OWN
+    assert {rule.name for sweep in SWEEPS for rule in sweep} == tested
+
+
+TESTED_ON_THEIR_OWN = {"Conv", "ConvTranspose", "DepthToSpace", "transposes", "reshapes"}
