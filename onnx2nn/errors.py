@@ -28,6 +28,10 @@ class OperatorError(Onnx2nnError):
     """
 
 
+class FrozenDimensionError(Onnx2nnError):
+    """A dimension that the file fixes cannot be made dynamic; the text names the node that stands in the way."""
+
+
 class VerificationError(Onnx2nnError):
     """Two runs of the same model disagree by more than the stated tolerance."""
 
