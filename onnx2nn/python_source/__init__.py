@@ -58,10 +58,10 @@ def to_python(
         from onnx2nn import load
 
         model = load(model)
-    source = source_of(model)
+    source, moved = _source(model)
     namespace: dict[str, Any] = {"__name__": "model", "__file__": "model.py"}
     exec(compile(source, "model.py", "exec", dont_inherit=True), namespace)
-    tensors = _tensors(model, namespace)
+    tensors = _tensors(model, namespace, moved)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -83,6 +83,11 @@ def source_of(model: fx.GraphModule) -> str:
     Raises:
         InputError: as for `to_python`.
     """
+    return _source(model)[0]
+
+
+def _source(model: fx.GraphModule) -> tuple[str, dict[str, str]]:
+    """Returns the text of `model.py`, and the keys there and in `model` of the buffers that others hold there."""
     from torch import fx
 
     from onnx2nn.python_source.classes import make_classes
@@ -93,16 +98,18 @@ def source_of(model: fx.GraphModule) -> str:
     if not isinstance(model, fx.GraphModule):
         raise InputError(f"source is written of imported modules, not of a {type(model).__name__}")
     program = read_program(model)
-    return document(program, make_classes(divide(program)))
+    kinds, moved = make_classes(divide(program))
+    return document(program, kinds), moved
 
 
-def _tensors(model: fx.GraphModule, namespace: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def _tensors(model: fx.GraphModule, namespace: Mapping[str, Any], moved: Mapping[str, str]) -> dict[str, torch.Tensor]:
     """Returns the tensors that the module of the source reads, each once; proves that it has those of `model`."""
     import torch
 
     with torch.device("meta"):
         written = namespace["load_model"].__annotations__["return"]()
     ours = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+    ours |= {new: ours[old] for new, old in moved.items()}
     theirs = dict([*written.named_parameters(), *written.named_buffers()])
     wrong = set(written.state_dict()) ^ set(model.state_dict())
     wrong |= {

@@ -95,15 +95,18 @@ class Kind:
         return found
 
 
-def make_classes(partition: Partition) -> list[Kind]:
+def make_classes(partition: Partition) -> tuple[list[Kind], dict[str, str]]:
     """Returns the classes of a program, each behind those that it uses; the last one is the model's.
+
+    Returns:
+        The classes, and for buffers that other classes hold than in the imported module their keys here and there.
 
     Raises:
         InputError: a layer or a value that cannot be written.
     """
     maker = _Maker(partition)
     maker.instance(())
-    return list(maker.kinds.values())
+    return list(maker.kinds.values()), {".".join(new): ".".join(old) for old, new in maker.moved.items()}
 
 
 class _Maker:
@@ -111,6 +114,9 @@ class _Maker:
         self.partition, self.program = partition, partition.program
         self.kinds: dict[Any, Kind] = {}
         self.ties = _ties(self.program.root)
+        self.moved = self._moved()
+        self.forms: dict[Path, str] = {}
+        self.bare: dict[Path, bool] = {}
 
     def instance(self, path: Path) -> tuple[Kind, list[Any]]:
         """Returns the class of the container at `path`, and its instance's numbers."""
@@ -125,19 +131,64 @@ class _Maker:
         kind.holes.append(builder.holes)
         return kind, builder.holes
 
+    def _moved(self) -> dict[Path, Path]:
+        """Returns the new paths of buffers that are in no state_dict: in the class that uses them, equally named."""
+        found: dict[Path, Path] = {}
+        for path, region in self.partition.regions.items():
+            taken = {*dir(self.program.module(path)), *self.program.module(path)._modules}
+            for node in region.items:
+                if isinstance(node, fx.Node) and self.program.is_movable(node):
+                    number = 1
+                    while (name := f"constant{number if number > 1 else ''}") in taken:
+                        number += 1
+                    taken.add(name)
+                    found[tuple(str(node.target).split("."))] = (*path, name)
+        return found
+
+    def is_bare(self, path: Path) -> bool:
+        """Returns whether nothing is left in a container but buffers that other classes hold."""
+        if path not in self.bare:
+            self.bare[path] = self._is_bare(path)
+        return self.bare[path]
+
+    def _is_bare(self, path: Path) -> bool:
+        if path in self.program.layers:
+            return False
+        module = self.program.module(path)
+        if any(parameter is not None for parameter in module._parameters.values()):
+            return False
+        if any((*path, name) not in self.moved for name in module._buffers):
+            return False
+        return path not in self.partition.regions and all(self.is_bare((*path, name)) for name in module._modules)
+
+    def children(self, path: Path) -> list[str]:
+        """Returns the names of the modules in a container that are written."""
+        return [name for name in self.program.module(path)._modules if not self.is_bare((*path, name))]
+
+    def buffers(self, path: Path) -> list[tuple[str, Path]]:
+        """Returns the names of the buffers that a container holds, and where they are in the imported module."""
+        own = [(name, (*path, name)) for name in self.program.module(path)._buffers]
+        there = [(new[-1], old) for old, new in self.moved.items() if new[:-1] == path]
+        return [*(entry for entry in own if entry[1] not in self.moved), *there]
+
     def form(self, path: Path) -> str:
         """Returns how a container is written: as a `class`, or by one of torch's containers in the class around it."""
+        if path not in self.forms:
+            self.forms[path] = self._form(path)
+        return self.forms[path]
+
+    def _form(self, path: Path) -> str:
         region = self.partition.regions.get(path)
         if region is not None:
             return "Sequential" if region.slots is not None and path else "class"
         module = self.program.module(path)
-        names = list(module._modules)
-        if not module._parameters and not module._buffers:
+        names, buffers = self.children(path), self.buffers(path)
+        if not module._parameters and not buffers:
             if names == [str(number) for number in range(len(names))]:
                 return "ModuleList"
             if not any(hasattr(nn.ModuleDict, name) for name in names):
                 return "ModuleDict"
-        if not names and not module._buffers:
+        if not names and not buffers:
             return "ParameterDict"
         return "class"
 
@@ -220,10 +271,12 @@ class _Builder:
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 yield "attribute", name, self.parameter(parameter)
-        for name, buffer in module._buffers.items():
+        for name, (*holder, key) in self.maker.buffers(path):
+            there = self.program.module(tuple(holder))
+            buffer = there._buffers[key]
             if buffer is not None:
-                yield "buffer", name, self.buffer(buffer, name not in module._non_persistent_buffers_set)
-        for name in module._modules:
+                yield "buffer", name, self.buffer(buffer, key not in there._non_persistent_buffers_set)
+        for name in self.maker.children(path):
             yield "attribute" if name.isidentifier() else "module", name, self.module((*path, name))
 
     def parameter(self, parameter: nn.Parameter) -> Expression:
@@ -258,7 +311,7 @@ class _Builder:
         if form == "ParameterDict":
             parameters = self.program.module(path)._parameters.items()
             return Modules(form, tuple((name, self.parameter(p)) for name, p in parameters if p is not None))
-        return Modules(form, tuple((name, self.module((*path, name))) for name in self.program.module(path)._modules))
+        return Modules(form, tuple((name, self.module((*path, name))) for name in self.maker.children(path)))
 
     def sequential(self, region: Region) -> Expression:
         """Returns the `nn.Sequential` that a region is."""
@@ -367,7 +420,8 @@ class _Builder:
             self.known |= dict(zip(item.outputs, values, strict=True))
             yield tuple(value.index for value in values), expression
         elif item.op == "get_attr":
-            self.known[item] = self.access(tuple(str(item.target).split(".")))
+            path = tuple(str(item.target).split("."))
+            self.known[item] = self.access(self.maker.moved.get(path, path))
         else:
             expression = self.node(item)
             if item.target is torch._check:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from onnx2nn.python_source.classes import Kind
+from onnx2nn.python_source.expressions import Collection, Text, lines, literal
 from onnx2nn.python_source.program import Program
 from onnx2nn.python_source.render import class_names, render
 
@@ -34,7 +35,8 @@ def document(program: Program, kinds: list[Kind]) -> str:
     else:
         listed = [name for name, parameter in program.root.named_parameters() if id(parameter) in inside]
         freeze = "\n    for name in FROZEN:\n        model.get_parameter(name).requires_grad_(False)"
-        classes.insert(0, "FROZEN = (\n" + "".join(f'    "{name}",\n' for name in listed) + ")")
+        names_of_frozen = Collection("()", tuple(Text(literal(name)) for name in listed))
+        classes.insert(0, "\n".join(lines("FROZEN = ", names_of_frozen, "", 0)))
     text = "\n\n\n".join([*classes, _LOAD.format(name=names[-1], freeze=freeze)])
     return f"{_head(names[-1], text)}\n\n\n{text}"
 
@@ -48,7 +50,7 @@ def _head(name: str, text: str) -> str:
     torch += ["from torch.nn import functional as F"] if re.search(r"\bF\.", text) else []
     return "\n".join(
         [
-            f'"""{name}, written from an ONNX model; its weights are in weights.safetensors."""',
+            f'"""{name}, from an ONNX model; its weights are in weights.safetensors."""',
             "",
             *standard,
             "",

@@ -37,6 +37,11 @@ class Program:
     scope: dict[fx.Node, Path] = field(default_factory=dict)
     class_names: dict[Path, str] = field(default_factory=dict)
 
+    def is_movable(self, node: fx.Node) -> bool:
+        """Returns whether a node reads a buffer that is in no state_dict, so that any class may hold it."""
+        *holder, name = _path(node.target)
+        return node.op == "get_attr" and name in self.module(tuple(holder))._non_persistent_buffers_set
+
     def module(self, path: Path) -> nn.Module:
         """Returns the module at `path`."""
         return self.root.get_submodule(".".join(path))
@@ -197,6 +202,9 @@ def _place(program: Program, placed: dict[fx.Node, Path | None]) -> None:
             meetings = [common((one, other)) for one in before or after for other in after or before]
             scope[node] = max(meetings, key=len, default=())
     for node in [node for node in program.graph.nodes if node.op == "get_attr"]:
+        if program.is_movable(node):
+            scope[node] = common([scope[user] for user in node.users])
+            continue
         holder = clip(_path(node.target)[:-1])
 
         def meeting(user: fx.Node, holder: Path = holder) -> Path:
@@ -265,7 +273,8 @@ def _move_out(program: Program) -> None:
     scope = program.scope
     weighted: dict[fx.Node, list[Path]] = {}  # scopes of the layers and weights that a node depends on
     for node in program.graph.nodes:
-        own = [scope[node]] if node.op in ("call_module", "get_attr") else []
+        held = node.op == "get_attr" and not program.is_movable(node)
+        own = [scope[node]] if node.op == "call_module" or held else []
         weighted[node] = list(dict.fromkeys([*own, *(path for arg in node.all_input_nodes for path in weighted[arg])]))
     for node in reversed(program.graph.nodes):
         if node.op in ("placeholder", "output", "call_module") or not node.users:
@@ -276,5 +285,7 @@ def _move_out(program: Program) -> None:
             if any(path[: len(level)] == level for path in weighted[node]):
                 break
             scope[node] = target
-        if node.op == "get_attr":
+        if program.is_movable(node):
+            scope[node] = common([scope[user] for user in node.users])
+        elif node.op == "get_attr":
             scope[node] = target

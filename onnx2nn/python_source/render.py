@@ -356,7 +356,7 @@ def _called(expression: Expression) -> str | None:
     while isinstance(expression, Call) and isinstance(expression.function, Attribute):
         inner = expression.function.value
         if not isinstance(inner, Call):
-            return expression.function.name if inner == Text("self") or isinstance(inner, Attribute) else None
+            return expression.function.name if inner == Text("self") else None
         expression = inner
     return None
 

@@ -1,0 +1,343 @@
+"""Imported modules written as source: the file computes the same, has the same keys, and reads as someone's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import operator
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from realmodels import EXPORTERS, Tensors, run, seeded
+from test_torch_models import CASES
+from torch import fx, nn
+from torch.nn import functional as F
+
+import onnx2nn
+from onnx2nn.cli import main
+from onnx2nn.errors import InputError, VerificationError
+from onnx2nn.python_source import source_of
+from onnx2nn.python_source.expressions import INFIX, PREFIX, WIDTH, Expression, Infix, Prefix, Text, inline
+
+
+def _written(module: nn.Module, folder: Path) -> nn.Module:
+    """Writes a module and gives what the file loads."""
+    onnx2nn.to_python(module, folder)
+    spec = importlib.util.spec_from_file_location("model", folder / "model.py")
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded.load_model()
+
+
+def _check(module: nn.Module, folder: Path, *inputs: Tensors) -> str:
+    """Asserts that a module's source means the same, with equal keys, and is clean; returns the source."""
+    written = _written(module, folder)
+    assert set(written.state_dict()) == set(module.state_dict())
+    assert not written.training
+    for values in inputs:
+        for ours, theirs in zip(run(written, values), run(module, values), strict=True):
+            # Not always bit by bit: a transposed matrix of the file is a contiguous one in weights.safetensors.
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    _check_clean(folder / "model.py")
+    source = (folder / "model.py").read_text()
+    assert "onnx2nn" not in source
+    return source
+
+
+def _check_clean(path: Path) -> None:
+    for arguments in (["check", "--isolated"], ["format", "--isolated", "--diff"]):
+        done = subprocess.run([sys.executable, "-m", "ruff", *arguments, str(path)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _exported(model: nn.Module, inputs: Tensors, folder: Path, exporter: str) -> nn.Module:
+    dynamic = {"dynamic_axes": {"x": {0: "batch"}}} if exporter == "torchscript" else {}
+    torch.onnx.export(
+        model,
+        inputs,
+        str(folder / "m.onnx"),
+        dynamo=exporter == "dynamo",
+        input_names=["x", "mask"][: len(inputs)],
+        verbose=False,
+        **dynamic,
+    )
+    return onnx2nn.load(folder / "m.onnx")
+
+
+class Block(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.first = nn.Linear(width, 2 * width)
+        self.second = nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        bias = torch.where(mask > 0, 1.0, 0.5)
+        return x + self.second(F.gelu(self.first(self.norm(x)))) * bias
+
+
+class Stack(nn.Module):
+    """Five equal blocks with a mask, then one of its own kind; a tied weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.layers = nn.ModuleList([Block(8) for _ in range(5)])
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(x)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.head(x)
+
+
+class Residual(nn.Module):
+    def __init__(self, before: int, after: int, stride: int):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(before, after, 3, stride, 1), nn.ReLU6(), nn.Dropout(), nn.Conv2d(after, after, 3, 1, 1)
+        )
+        self.skip = nn.Conv2d(before, after, 1, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.body(x) + self.skip(x))
+
+
+class Pyramid(nn.Module):
+    """Equal blocks of other widths and strides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3), nn.LeakyReLU(0.2), nn.MaxPool2d(2))
+        self.stages = nn.Sequential(Residual(4, 4, 1), Residual(4, 8, 2), Residual(8, 12, 2))
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.stages(self.stem(x)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+def test_equal_blocks_are_one_class_in_a_loop(exporter: str, tmp_path: Path) -> None:
+    inputs = (torch.tensor([[1, 2, 3]] * 2), torch.tensor([[[0.0], [1.0], [1.0]]] * 2))
+    module = _exported(seeded(Stack), inputs, tmp_path, exporter)
+    source = _check(module, tmp_path / "source", inputs)
+    assert source.count("nn.Linear(8, 16") == 1
+    assert "for _ in range(5)" in source
+    assert "for layer in self.layers:" in source
+    assert source.count("F.gelu(") == 1
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+def test_what_differs_is_an_argument(exporter: str, tmp_path: Path) -> None:
+    inputs = (torch.randn(2, 3, 20, 20, generator=torch.Generator().manual_seed(0)),)
+    module = _exported(seeded(Pyramid), inputs, tmp_path, exporter)
+    source = _check(module, tmp_path / "source", inputs)
+    assert source.count("\nclass ") == 2
+    assert "in_channels: int" in source and "stride=stride" in source
+    assert "nn.ReLU6()" in source and "nn.LeakyReLU(" in source and "nn.MaxPool2d(2" in source
+    assert source.count("nn.Identity()") == 1  # the dropout of the body, which the file no longer has
+
+
+def _graph_module(root: nn.Module, build: Callable[[fx.Graph], object]) -> fx.GraphModule:
+    graph = fx.Graph()
+    graph.output(build(graph))
+    return fx.GraphModule(root, graph).eval()
+
+
+def test_a_part_that_is_called_in_turn_with_others_is_taken_apart(tmp_path: Path) -> None:
+    root = nn.Module()
+    for name in ("left", "right"):
+        root.add_module(name, nn.Module())
+        for step in ("one", "two"):
+            getattr(root, name).add_module(step, nn.Linear(3, 3))
+
+    def build(graph: fx.Graph) -> object:
+        x = graph.placeholder("x")
+        for path in ("left.one", "right.one", "left.two", "right.two"):
+            x = graph.call_module(path, (x,))
+        return x
+
+    source = _check(_graph_module(root, build), tmp_path, (torch.randn(2, 3),))
+    assert 'self.left["one"]' in source
+
+
+def test_shared_layers_tied_weights_buffers_and_types(tmp_path: Path) -> None:
+    root = nn.Module()
+    root.add_module("0", nn.Linear(3, 3, dtype=torch.float64))
+    root.add_module("tied", nn.Linear(3, 3, bias=False, dtype=torch.float64))
+    root.tied.weight = root.get_submodule("0").weight
+    root.register_parameter("scale", nn.Parameter(torch.tensor(2.0, dtype=torch.float64), requires_grad=False))
+    root.register_buffer("table", torch.arange(6).reshape(2, 3))
+    root.register_buffer("unsaved", torch.tensor([True, False, True]))
+    root.get_submodule("0").bias.requires_grad_(False)
+
+    def build(graph: fx.Graph) -> object:
+        x = graph.placeholder("F")  # a name that the file needs for itself
+        for _ in range(2):
+            x = graph.call_module("0", (x,))
+        x = graph.call_function(operator.mul, (graph.call_module("tied", (x,)), graph.get_attr("scale")))
+        row = graph.call_function(operator.getitem, (graph.get_attr("table"), 1))
+        chosen = graph.call_function(torch.where, (graph.get_attr("unsaved"), x, row))
+        stop = graph.call_method("size", (x, 0))
+        part = graph.call_function(operator.getitem, (chosen, (slice(None), slice(None, stop))))
+        power = graph.call_function(operator.pow, (graph.call_function(operator.neg, (part,)), 2))
+        return (power, [x, graph.call_function(torch.full_like, (x, float("-inf")))])
+
+    module = _graph_module(root, build)
+    module._non_persistent_buffers_set.add("unsaved")
+    written = _written(module, tmp_path)
+    x = torch.randn(2, 3, dtype=torch.float64)
+    (power, (one, infinite)), (expected, (other, _)) = written(x), module(x)
+    assert torch.equal(power, expected) and torch.equal(one, other) and bool((infinite == float("-inf")).all())
+    assert written.tied.weight is written.get_submodule("0").weight
+    assert {name for name, p in written.named_parameters() if not p.requires_grad} == {"scale", "0.bias"}
+    assert set(written.state_dict()) == set(module.state_dict()) and "unsaved" not in written.state_dict()
+    _check_clean(tmp_path / "model.py")
+
+
+def _model(nodes: list[onnx.NodeProto], inputs: str, outputs: str, **options: object) -> onnx.ModelProto:
+    def values(text: str) -> list[onnx.ValueInfoProto]:
+        return [onnx.parser.parse_graph(f"g ({part}) => (float z) {{}}").input[0] for part in text.split(";")]
+
+    graph = helper.make_graph(nodes, "g", values(inputs), values(outputs))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], **options)
+
+
+def test_functions_of_the_file_are_classes(tmp_path: Path) -> None:
+    function = onnx.parser.parse_function(
+        '<domain: "own", opset_import: ["" : 20]> Twice (a, w) => (b) { c = MatMul(a, w)  b = Relu(c) }'
+    )
+    nodes = [helper.make_node("Twice", ["x", "w"], ["y"], domain="own"), helper.make_node("Neg", ["y"], ["z"])]
+    model = _model(nodes, "float[2,3] x", "float[2,3] z", functions=[function])
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    weights = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    _check(onnx2nn.load(model), tmp_path, (torch.randn(2, 3),))
+
+
+def test_what_torch_has_not_is_refused_by_name(tmp_path: Path) -> None:
+    boxes = helper.make_node("NonMaxSuppression", ["boxes", "scores"], ["z"], name="suppress")
+    model = _model([boxes], "float[1,4,4] boxes;float[1,1,4] scores", "int64[n,3] z")
+    with pytest.raises(InputError, match=r"NonMaxSuppression runs as a function of onnx2nn \(nodes: suppress\)"):
+        onnx2nn.to_python(model, tmp_path / "nothing")
+    branch = helper.make_graph([helper.make_node("Neg", ["x"], ["n"])], "b", [], [_value("n")])
+    nodes = [helper.make_node("If", ["c"], ["z"], name="choose", then_branch=branch, else_branch=branch)]
+    with pytest.raises(InputError, match=r"If is a module of onnx2nn\.regions \(nodes: choose\)"):
+        onnx2nn.to_python(_model(nodes, "float[2] x;bool c", "float[2] z"), tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def _value(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+
+
+def test_only_imported_modules_and_writable_folders(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not of a Linear"):
+        onnx2nn.to_python(nn.Linear(2, 2), tmp_path)
+    (tmp_path / "file").write_text("")
+    model = _model([helper.make_node("Neg", ["x"], ["z"])], "float[2] x", "float[2] z")
+    with pytest.raises(InputError, match="cannot write"):
+        onnx2nn.to_python(model, tmp_path / "file")
+
+
+def test_a_file_that_differs_is_not_written(tmp_path: Path) -> None:
+    module = _graph_module(nn.Module(), lambda graph: graph.call_function(torch.rand_like, (graph.placeholder("x"),)))
+    with pytest.raises(VerificationError):
+        onnx2nn.to_python(module, tmp_path, example_inputs=[np.zeros(5, np.float32)])
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_of_the_file_cannot_become_code(tmp_path: Path) -> None:
+    name = 'a"""\nimport os  # \\'
+    node = helper.make_node("Add", ["x", name], ["z"], name=f"/{name}/Add")
+    model = _model([node], "float[2] x", "float[2] z")
+    model.graph.name = name
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), name))
+    source = _check(onnx2nn.load(model), tmp_path, (torch.ones(2),))
+    assert "import os" not in source
+
+
+def test_runs_without_onnx2nn(tmp_path: Path) -> None:
+    model = _model([helper.make_node("Neg", ["x"], ["z"])], "float[2] x", "float[2] z")
+    onnx2nn.to_python(model, tmp_path)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import torch, model; "
+        "assert model.load_model()(torch.ones(2)).tolist() == [-1, -1]; "
+        "assert not [m for m in sys.modules if m.startswith(('onnx', 'oneflow'))]"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
+    assert main(["convert", str(model), "--python", str(tmp_path / "digits")]) == 0
+    assert "digits/model.py: " in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["model.py", "weights.safetensors"]
+
+
+REAL = ["resnet18", "shufflenet_v2", "bert", "lstm_language_model"]
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+@pytest.mark.parametrize("name", REAL)
+def test_real_models(name: str, exporter: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    one, two = case.inputs(case.sizes[0]), case.inputs(case.sizes[1])
+    path = EXPORTERS[exporter](name, seeded(case.build), one, two)
+    _check(onnx2nn.load(path), tmp_path, one, two)
+
+
+def test_vision_transformer_is_short() -> None:
+    case = CASES["vit_b_16"]
+    path = EXPORTERS["dynamo"]("vit_b_16", seeded(case.build), case.inputs(2), case.inputs(3))
+    lines = source_of(onnx2nn.load(path)).splitlines()
+    assert len(lines) < 400
+    assert max(map(len, lines)) <= WIDTH
+
+
+_OPERANDS: dict[str, object] = {"a": 3, "b": -2, "c": 5}
+
+
+def _evaluate(expression: Expression) -> object:
+    functions = {symbol: function for function, symbol in (*INFIX.items(), *PREFIX.items()) if callable(function)}
+    unary = {symbol: function for function, symbol in PREFIX.items()}
+    if isinstance(expression, Infix):
+        return functions[expression.symbol](_evaluate(expression.left), _evaluate(expression.right))
+    if isinstance(expression, Prefix):
+        return unary[expression.symbol](_evaluate(expression.value))
+    assert isinstance(expression, Text)
+    return _OPERANDS[expression.text] if expression.text in _OPERANDS else int(expression.text)
+
+
+_SYMBOLS = sorted(set(INFIX.values()) - {"@", "<<", ">>", "**"})
+_EXPRESSIONS = st.recursive(
+    st.sampled_from(["a", "b", "c", "7", "-1"]).map(Text),
+    lambda inner: (
+        st.builds(Infix, st.sampled_from(_SYMBOLS), inner, inner)
+        | st.builds(Infix, st.just("**"), inner, st.sampled_from(["2", "-1", "a"]).map(Text))
+        | st.builds(Prefix, st.sampled_from(["-", "~"]), inner)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(_EXPRESSIONS)
+def test_brackets_stand_where_they_are_needed(expression: Expression) -> None:
+    try:
+        expected = _evaluate(expression)
+    except (ArithmeticError, TypeError):
+        return
+    assert eval(inline(expression), {}, dict(_OPERANDS)) == expected
