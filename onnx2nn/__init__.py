@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from onnx2nn.author import NamingReport, naming_report
 from onnx2nn.export import export_onnx
 from onnx2nn.ncnn import NcnnModel, to_ncnn
 from onnx2nn.nodewise import NodeVerification, verify_nodes
@@ -21,12 +23,14 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
+    "NamingReport",
     "NcnnModel",
     "NodeVerification",
     "Report",
     "check",
     "export_onnx",
     "load",
+    "naming_report",
     "register",
     "save",
     "simplify",
@@ -46,6 +50,7 @@ def load(
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     base_dir: str | os.PathLike[str] | None = None,
     raise_patterns: bool = True,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
 ) -> Any:
     """Imports an ONNX model as a module with its weights, in eval mode.
 
@@ -59,6 +64,9 @@ def load(
             again. Each replacement is compared at import with the nodes that it replaces and dropped where they differ;
             `module.meta["onnx2nn"]["raising"]` says how many there are of each and what was dropped. False gives one
             call or more for every node of the file.
+        dynamic: input name → axis → name, dimensions to free that the exporter fixed (PyTorch only). Constants that
+            hold the file's size are found and follow the dimension; the module is run at the file's size and at
+            another one before it is returned. `module.meta["onnx2nn"]["thawed"]` says what was replaced.
 
     Returns:
         A module that takes the graph's inputs by position or by name and gives one tensor for one output, a tuple in
@@ -68,7 +76,8 @@ def load(
         ModelFileError: the source is not a readable model.
         UnsupportedModelError: nodes that cannot be imported, all of them.
         MissingDependencyError: the framework is not installed.
-        InputError: `framework` or `input_shapes` do not fit.
+        InputError: `framework`, `input_shapes` or `dynamic` do not fit.
+        FrozenDimensionError: a dimension in `dynamic` cannot be freed; names the node that stands in the way.
     """
     from onnx2nn import reader
     from onnx2nn.errors import InputError, UnsupportedModelError
@@ -76,13 +85,15 @@ def load(
 
     if framework not in ("torch", "oneflow"):
         raise InputError(f"framework={framework!r}: it is 'torch' or 'oneflow'.")
+    if dynamic is not None and framework != "torch":
+        raise InputError("dynamic: fixed dimensions are freed in an import to PyTorch only, framework='torch'.")
     model = reader.read(source, base_dir=base_dir)
     names = [value.name for value in model.graph.inputs]
     for name in input_shapes or {}:
         if name not in names:
             raise InputError(f"input_shapes names {name!r}, the model's inputs are {', '.join(map(repr, names))}.")
     try:
-        return _import(model, framework, input_shapes, raise_patterns)
+        return _import(model, framework, input_shapes, raise_patterns, dynamic)
     except UnsupportedModelError as error:  # the import never got to what stands behind the nodes that it names
         unknown = report(model).problems
         known = {(problem.domain, problem.operator, problem.reason) for problem in unknown}
@@ -91,13 +102,22 @@ def load(
 
 
 def _import(
-    model: ir.Model, framework: str, input_shapes: Mapping[str, Sequence[int | str | None]] | None, raised: bool
+    model: ir.Model,
+    framework: str,
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None,
+    raised: bool,
+    dynamic: Mapping[str, Mapping[int, str]] | None,
 ) -> Any:
+    from onnx2nn.author import restore
     from onnx2nn.plan import plan
     from onnx2nn.rewrite import raise_patterns
 
     F, import_graph = _target(framework)
-    found = plan(model)
+    if dynamic is not None:
+        from onnx2nn.dynamic import import_dynamic
+
+        import_graph = functools.partial(import_dynamic, dynamic=dynamic)
+    found = plan(model, restore(model, unfold=raised) if framework == "torch" else None)
     raising = raise_patterns(model, found.table, F) if raised else None
     module = import_graph(model, found, input_shapes=input_shapes)
     if raising is not None:

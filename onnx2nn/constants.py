@@ -61,6 +61,7 @@ class Constant:
         kind: ONNX element type.
         source: the tensor in the file, None once computed.
         weight: whether it is an initializer, whose float values are trainable.
+        tied: the constant whose memory it shares.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Constant:
     source: ir.TensorProtocol | None = None
     weight: bool = False
     _value: torch.Tensor | np.ndarray[Any, Any] | None = None
+    tied: Constant | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -80,6 +82,8 @@ class Constant:
     @property
     def value(self) -> torch.Tensor | np.ndarray[Any, Any]:
         """The values: a torch tensor, or a numpy object array of str for strings."""
+        if self._value is None and self.tied is not None:
+            self._value = self.tied.value
         if self._value is None:
             assert self.source is not None
             if self.kind == ir.DataType.STRING:

@@ -8,20 +8,22 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
 import torch
-from torch import fx
+from torch import fx, nn
 
 from onnx2nn import collector, functional, regions
+from onnx2nn.author import ATTRIBUTE, NamingReport, naming_of, naming_report
 from onnx2nn.constants import Constant, onnx_type, torch_dtype
 from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
+from onnx2nn.exporter_notes import place_of, source_of
 from onnx2nn.host import Host, evaluate
 from onnx2nn.inputs import InputSpec, input_dimensions, input_specs
 from onnx2nn.layers import Layer
-from onnx2nn.naming import identifier
+from onnx2nn.naming import identifier, is_generated, split_path
 from onnx2nn.nodes import (
     Scope,
     attribute_values,
@@ -29,13 +31,24 @@ from onnx2nn.nodes import (
     check_inputs,
     constant_path,
     facts,
-    is_generated,
     layer_path,
     node_name,
 )
 from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf, version_of
 from onnx2nn.table import NeedsValues, Row
-from onnx2nn.tracing import Dim, NeedsSamples, Opaque, ShapeMismatch, Spec, Tensor, TraceError, Tracer, is_traced
+from onnx2nn.tracing import (
+    ConstantName,
+    Dim,
+    NeedsSamples,
+    Opaque,
+    ShapeMismatch,
+    Spec,
+    Tensor,
+    TraceError,
+    Tracer,
+    container,
+    is_traced,
+)
 
 MAX_CONSTANT_BYTES = 8 << 30
 """A constant computed at import may take so much memory (a file of a few bytes can ask for more)."""
@@ -75,19 +88,100 @@ class Sizes:
         self.sampled = bool(names)
 
 
+Shapes = dict["ir.Value", "tuple[int, ...]"]
+
+
+class Thaw(Protocol):
+    """What lets constants of the file follow dimensions that are dynamic though the file fixed them."""
+
+    dims: dict[str, Any]
+    """Name → the symbolic number of a dynamic dimension of an input; set before the first node."""
+
+    def inputs(self, node: ir.Node, inputs: Sequence[Any]) -> list[Any]:
+        """Returns what `node` gets in place of `inputs`."""
+        ...
+
+
 class StuckError(Exception):
     """The sample sizes do not go through the graph.
 
-    Holds the inputs of the node that refuses them, what its failing call got, the sizes, and how far it went.
+    Holds the node that refuses them, its inputs, what its failing call got, the sizes, and how far the import went.
     """
 
-    def __init__(self, reason: str, inputs: Sequence[Any], call: Sequence[Any], sizes: Sizes, step: tuple[int, int]):
+    def __init__(
+        self,
+        reason: str,
+        node: ir.Node,
+        inputs: Sequence[Any],
+        call: Sequence[Any],
+        sizes: Sizes,
+        step: tuple[int, int],
+    ):
         super().__init__(reason)
-        self.inputs, self.call, self.sizes, self.step = inputs, call, sizes, step
+        self.node, self.inputs, self.call, self.sizes, self.step = node, inputs, call, sizes, step
+
+
+class Attempts:
+    """Imports of one model, with whatever sample sizes go through.
+
+    Args:
+        model: as `reader.read` gives it.
+        plan: as `plan.plan` gives it.
+        input_shapes: as for `import_graph`.
+    """
+
+    def __init__(self, model: ir.Model, plan: Plan, input_shapes: Mapping[str, Sequence[int | str | None]]):
+        self.model, self.plan = model, plan
+        self.inputs = input_dimensions(model, input_shapes)
+        dims = (d for dims in self.inputs.values() if dims for d in dims)
+        self.names = list(dict.fromkeys(d for d in dims if isinstance(d, str)))
+        self.constants = {v.name or "": _initializer(v) for v in model.graph.initializers.values()}
+        for name, other in plan.author.ties.items() if plan.author is not None else ():
+            self.constants[name].tied = self.constants[other]
+        self._needed = False
+
+    def run(
+        self, fixed: Mapping[str, int | str], thaw: Thaw | None = None, shapes: Shapes | None = None
+    ) -> fx.GraphModule:
+        """Imports; once more where sizes turn out to depend on data in a model of fixed shapes.
+
+        Args:
+            fixed: dimensions that have one value only, or equal another one.
+            thaw: replaces inputs of nodes.
+            shapes: takes the shape of every value at the first sample point.
+
+        Raises:
+            StuckError: none of the sample sizes goes through; of the furthest try.
+        """
+        try:
+            return self._families(fixed, thaw, shapes)
+        except NeedsSamples:
+            self._needed = True
+            return self._families(fixed, thaw, shapes)
+
+    def _families(self, fixed: Mapping[str, int | str], thaw: Thaw | None, shapes: Shapes | None) -> fx.GraphModule:
+        stuck: StuckError | None = None
+        for family in range(len(Sizes.FAMILIES)):
+            sizes = Sizes(self.names, family, fixed, self._needed)
+            try:
+                return _Import(self, sizes, strict=True, thaw=thaw, shapes=shapes).run(fixed)
+            except StuckError as error:
+                stuck = error if stuck is None or error.step > stuck.step else stuck
+            if not sizes.dynamic:
+                break
+        assert stuck is not None
+        raise stuck
+
+    def lenient(self) -> fx.GraphModule:
+        """Imports so that a node whose shapes do not fit runs as one call; what comes of it is read at run time."""
+        return _Import(self, Sizes(self.names, 0, {}, True), strict=False).run({})
 
 
 def import_graph(
-    model: ir.Model, plan: Plan, *, input_shapes: Mapping[str, Sequence[int | str | None]] | None = None
+    model: ir.Model,
+    plan: Plan,
+    *,
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
 ) -> fx.GraphModule:
     """Returns `model` as a module in eval mode.
 
@@ -99,52 +193,23 @@ def import_graph(
     Raises:
         UnsupportedModelError: nodes whose operator refuses what they ask for, all of them.
     """
-    inputs = input_dimensions(model, input_shapes or {})
-    names = list(dict.fromkeys(d for dims in inputs.values() if dims for d in dims if isinstance(d, str)))
-    constants = {v.name or "": _initializer(v) for v in model.graph.initializers.values()}
-
-    needed = False
-
-    def attempt(fixed: Mapping[str, int | str]) -> fx.GraphModule:
-        """Imports; once more where sizes turn out to depend on data in a model of fixed shapes."""
-        nonlocal needed
-        try:
-            return families(fixed)
-        except NeedsSamples:
-            needed = True
-            return families(fixed)
-
-    def families(fixed: Mapping[str, int | str]) -> fx.GraphModule:
-        """Imports with the first family of sample sizes that goes through."""
-        stuck: StuckError | None = None
-        for family in range(len(Sizes.FAMILIES)):
-            sizes = Sizes(names, family, fixed, needed)
-            try:
-                return _Import(model, plan, inputs, sizes, constants, strict=True).run(fixed)
-            except StuckError as error:
-                stuck = error if stuck is None or error.step > stuck.step else stuck
-            if not sizes.dynamic:
-                break
-        assert stuck is not None
-        raise stuck
-
+    attempts = Attempts(model, plan, input_shapes or {})
     fixed: dict[str, int | str] = {}
     while True:
         try:
-            return attempt(fixed)
+            return attempts.run(fixed)
         except StuckError as error:
             stuck = error
         for name, size in dict.fromkeys(_candidates(stuck)):
             trial = {**fixed, name: size}
             try:
-                return attempt(trial)
+                return attempts.run(trial)
             except StuckError as error:
                 if error.step > stuck.step:
                     fixed = trial
                     break
         else:
-            # Give up on the node's shapes, not on the model: it runs as one call, what comes of it is read at run time.
-            return _Import(model, plan, inputs, Sizes(names, 0, {}, True), constants, strict=False).run({})
+            return attempts.lenient()  # give up on the node's shapes, not on the model
 
 
 def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
@@ -208,18 +273,22 @@ _RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "pytree", "fx_py
 """Names that the generated forward uses itself, so that no argument may have them."""
 
 
+class ImportedModule(fx.GraphModule):
+    """A model as a `torch.fx.GraphModule` that knows where its names come from."""
+
+    def naming_report(self) -> NamingReport:
+        """Returns which keys of the author's state_dict this module has, and why others are missing."""
+        return naming_report(self)
+
+
 class _Import:
     def __init__(
-        self,
-        model: ir.Model,
-        plan: Plan,
-        inputs: Mapping[str, list[int | str] | None],
-        sizes: Sizes,
-        constants: Mapping[str, Constant],
-        strict: bool,
+        self, attempts: Attempts, sizes: Sizes, strict: bool, thaw: Thaw | None = None, shapes: Shapes | None = None
     ):
-        self.model, self.plan, self.inputs, self.sizes = model, plan, inputs, sizes
-        self.constants, self.strict = constants, strict
+        self.model, self.plan, self.inputs = attempts.model, attempts.plan, attempts.inputs
+        self.author = attempts.plan.author
+        self.constants, self.sizes, self.strict = attempts.constants, sizes, strict
+        self.thaw, self.shapes = thaw, shapes
         self.steps = 0
         self.problems: dict[tuple[str, str, int, str], Problem] = {}
 
@@ -230,6 +299,8 @@ class _Import:
     def _run(self, fixed: Mapping[str, int | str]) -> fx.GraphModule:
         graph = self.model.graph
         tracer = Tracer(self.sizes.points)
+        if self.author is not None:
+            tracer.names.reserve(self.author.names)
         scope = Scope()
         renamed: dict[str, str] = {}
         for value in graph.inputs:
@@ -240,11 +311,17 @@ class _Import:
             scope[value] = tracer.placeholder(name, self._input_spec(value))
         for value in graph.inputs:
             self._guard(tracer, scope[value], self.inputs[value.name or ""], fixed)
+            self.note(value, scope[value])
+            if self.thaw is not None:
+                dims = zip(self.inputs[value.name or ""] or (), getattr(scope[value], "shape", ()), strict=False)
+                self.thaw.dims.update((name, dim) for name, dim in dims if isinstance(name, str))
         walk = Walk(self, tracer, scope, graph, dict(self.model.graph.opset_imports))
         outputs = walk.run()
         if self.problems:
             raise UnsupportedModelError(list(self.problems.values()))
-        module = tracer.finish(outputs[0] if len(outputs) == 1 else tuple(outputs), identifier(graph.name or "Model"))
+        result = outputs[0] if len(outputs) == 1 else tuple(outputs)
+        module = tracer.finish(result, identifier(graph.name or "Model"), ImportedModule)
+        self._keep_keys(module)
         different = {original: name for name, original in renamed.items() if original != name}
         if different:
             module.register_forward_pre_hook(regions.RenameInputs(different), with_kwargs=True)
@@ -253,8 +330,19 @@ class _Import:
             "outputs": [value.name for value in graph.outputs],
             "fixed": dict(fixed),
             "signature": [self._signature(spec, fixed) for spec in input_specs(self.model)],
+            "naming": naming_of(self.author, module.state_dict()),
         }
+        setattr(module, ATTRIBUTE, module.meta["onnx2nn"]["naming"])
         return module.eval()
+
+    def _keep_keys(self, module: nn.Module) -> None:
+        """Holds a tied weight under those of its keys too that no node uses."""
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        for pair in self.author.ties.items() if self.author is not None else ():
+            for key, other in (pair, pair[::-1]):
+                if key not in parameters and other in parameters:
+                    holder, name = container(module, key)
+                    holder.register_parameter(name, parameters[other])
 
     def _signature(self, spec: InputSpec, fixed: Mapping[str, int | str]) -> dict[str, Any]:
         """Returns an input as the module takes it, in plain Python values, which pickle anywhere."""
@@ -282,6 +370,13 @@ class _Import:
         columns = [self.sizes.values[d] if isinstance(d, str) else (d,) * self.sizes.points for d in dims]
         shapes = tuple(zip(*columns, strict=True)) if columns else ((),) * self.sizes.points
         return Spec(shapes, dtype)
+
+    def note(self, value: ir.Value, known: Any) -> None:
+        """Notes the shape of a value for who asked for all of them."""
+        if self.shapes is not None and isinstance(known, Constant):
+            self.shapes[value] = known.shape
+        elif self.shapes is not None and isinstance(known, Tensor) and known.spec.shapes is not None:
+            self.shapes[value] = known.spec.shapes[0]
 
     def report(self, node: ir.Node, version: int, reason: str, advice: str = "") -> None:
         """Notes that `node` cannot be imported; the walk goes on, so that all problems are found."""
@@ -317,6 +412,9 @@ class Walk:
         tracer.constant_name = self._constant_name
         tracer.layer_name = self._layer_name
         tracer.inline = self._inline
+        tracer.describe = self._describe
+        if self.owner.author is not None:
+            tracer.fits, tracer.whole = self._fits, self._whole_weight
 
     def run(self) -> list[Any]:
         """Imports every node; returns the values of the graph's outputs."""
@@ -324,6 +422,7 @@ class Walk:
             for value in self.graph.initializers.values():
                 known = self.owner.constants.get(value.name or "") if self.graph is self.owner.model.graph else None
                 self.scope[value] = known or _initializer(value)
+                self.owner.note(value, self.scope[value])
         remaining = Counter(value for node in self.graph for value in node.inputs if value is not None)
         keep = set(self.graph.outputs)
         for node in self.graph:
@@ -332,6 +431,7 @@ class Walk:
             for value, result in zip(node.outputs, results, strict=False):
                 self.scope[value] = result
                 self._mark(value, result)
+                self.owner.note(value, result)
             for used in node.inputs:
                 if used is not None and used not in keep:
                     remaining[used] -= 1
@@ -360,6 +460,8 @@ class Walk:
             return [UNKNOWN] * len(node.outputs)
         version = version_of(node, self.opsets)
         try:
+            if self.owner.thaw is not None:
+                inputs = self.owner.thaw.inputs(node, inputs)
             types = functools.partial(self._types, node.inputs, inputs)
             entry = self.owner.plan.find(node, version, types, self.attributes)
             if not isinstance(entry, Row):
@@ -395,7 +497,10 @@ class Walk:
             except NeedsValues:
                 pass
         if known and not row.random and not any(isinstance(value, Host) for value in inputs):
-            return self._fold(row, inputs, attributes)
+            folded = self._fold(row, inputs, attributes)
+            if not self._loses_weight(inputs, folded) or row.opaque:
+                return folded
+            inputs = [self._recorded(value) for value in inputs]
         if not row.opaque and not any(isinstance(value, Opaque) for value in inputs):
             try:
                 if row.whole:
@@ -404,7 +509,7 @@ class Walk:
             except ShapeMismatch as error:
                 if self.owner.strict and self.owner.sizes.sampled:
                     step = (self.owner.steps, len(self.tracer.graph.nodes) - recorded)
-                    raise StuckError(str(error), inputs, error.values, self.owner.sizes, step) from None
+                    raise StuckError(str(error), node, inputs, error.values, self.owner.sizes, step) from None
                 if self.owner.strict:
                     raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
             except NeedsValues:
@@ -499,6 +604,26 @@ class Walk:
                 self.by_memory.setdefault(item.untyped_storage().data_ptr(), weights[0])
         return result
 
+    def _loses_weight(self, inputs: Sequence[Any], folded: Any) -> bool:
+        """Returns whether `folded` is computed from a weight of the author's, which is then no weight any more."""
+        if self.owner.author is None or not isinstance(folded, torch.Tensor) or not folded.is_floating_point():
+            return False
+        weights = [v for v in inputs if isinstance(v, Constant) and v.weight and v.name in self.owner.author.names]
+        memory = folded.untyped_storage().data_ptr()
+        return bool(weights) and all(
+            v.value.untyped_storage().data_ptr() != memory or v.value.numel() != folded.numel()
+            for v in weights
+            if isinstance(v.value, torch.Tensor) and v.value.is_floating_point()
+        )
+
+    def _recorded(self, value: Any) -> Any:
+        """Returns a weight of the author's as a value of the traced program, which is read at run time."""
+        author = self.owner.author
+        if author is None or not isinstance(value, Constant) or value.name not in author.names:
+            return value
+        self._remember(value)
+        return self.tracer.attribute(value.value) if isinstance(value.value, torch.Tensor) else value
+
     def _check_size(self, row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> None:
         small = all(v.numel() < 1 << 16 for v in values if isinstance(v, torch.Tensor))
         if not small:
@@ -587,8 +712,8 @@ class Walk:
 
     def _remember(self, constant: Constant) -> None:
         value = constant.value
-        if isinstance(value, torch.Tensor):
-            self.by_memory.setdefault(value.untyped_storage().data_ptr(), constant)
+        if isinstance(value, torch.Tensor):  # of several that share their memory the one in use is meant
+            self.by_memory[value.untyped_storage().data_ptr()] = constant
 
     def _origin(self, tensor: Any) -> Constant | None:
         return self.by_memory.get(tensor.untyped_storage().data_ptr()) if isinstance(tensor, torch.Tensor) else None
@@ -597,18 +722,71 @@ class Walk:
         origin = self._origin(tensor)
         return origin is None or not origin.weight or is_generated(origin.name)
 
-    def _constant_name(self, tensor: torch.Tensor, hint: str) -> tuple[list[str], bool, bool]:
+    def _constant_name(self, tensor: torch.Tensor) -> ConstantName:
         assert self.node is not None
         origin = self._origin(tensor)
         name, weight = (origin.name, origin.weight) if origin is not None else ("", False)
+        author = self.owner.author
+        if author is not None and name in author.names:
+            return ConstantName(name.split("."), author.trains(name), author.holds(name), own=True)
         steps, trainable = constant_path(self.node, name, weight, tensor.numel())
-        return steps, trainable, origin is not None
+        if author is None:
+            return ConstantName(steps, trainable, persistent=True)
+        trainable = trainable and not author.complete and tensor.is_floating_point()
+        # What is no weight stays out of state_dict; copying a GraphModule keeps that of its submodules alone.
+        steps = ["constants", *steps] if len(steps) == 1 and not trainable else steps
+        return ConstantName(steps, trainable, persistent=trainable)
 
-    def _layer_name(self, layer: Layer) -> list[str]:
+    def _layer_name(self, layer: Layer) -> tuple[list[str], bool]:
         assert self.node is not None
-        weight = layer.state.get("weight")
-        origin = self._origin(weight) if weight is not None else None
-        return layer_path(self.node, self.step, origin.name if origin is not None else "")
+        author = self.owner.author
+        names = [origin.name for tensor in layer.state.values() if (origin := self._origin(tensor)) is not None]
+        place = place_of(self.node) if author is not None else None
+        if author is not None:
+            keys = [name for name in names if name in author.names]
+            keys += [f"{place.path}.{slot}" for slot in layer.state if place is not None]
+            own = next((key for key in keys if key in author.names or key in author.states), None)
+            if own is not None:
+                return own.split(".")[:-1], True
+        if place is not None and place.path and not names:
+            return split_path(place.path), False
+        weight = self._origin(layer.state.get("weight"))
+        return layer_path(self.node, self.step, weight.name if weight is not None else ""), False
+
+    def _fits(self, layer: Layer) -> bool:
+        """Returns whether a layer holds the author's weights under their keys and as they are in the file."""
+        author = self.owner.author
+        if author is None:
+            return True
+        modules = set()
+        for slot, tensor in layer.state.items():
+            origin = self._origin(tensor)
+            if origin is None or origin.name not in author.names:
+                continue
+            module, _, last = origin.name.rpartition(".")
+            if last != slot or (tensor is not None and self._whole_weight(tensor) is not tensor):
+                return False
+            modules.add(module)
+        return len(modules) < 2 and modules.isdisjoint(author.outer)
+
+    def _whole_weight(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the weight of the author's that `tensor` is another view of, `tensor` itself where it is none."""
+        author, origin = self.owner.author, self._origin(tensor)
+        if author is None or origin is None or origin.name not in author.names or origin.name in author.moved:
+            return tensor
+        constant = self.owner.constants.get(origin.name)
+        whole = constant.value if constant is not None else tensor
+        if not isinstance(whole, torch.Tensor) or whole.numel() != tensor.numel() or whole.dtype != tensor.dtype:
+            return tensor
+        return tensor if whole.shape == tensor.shape and whole.stride() == tensor.stride() else whole
+
+    def _describe(self, module: nn.Module) -> None:
+        """Notes on a layer what it was in the file, in plain strings, which every way of saving keeps."""
+        assert self.node is not None
+        notes = {"onnx_op": self.node.op_type, "onnx_name": node_name(self.node), "onnx_source": source_of(self.node)}
+        for name, text in notes.items():
+            if text:
+                setattr(module, name, text)
 
 
 def _is_known(value: Any) -> bool:

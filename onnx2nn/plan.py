@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx import defs
 
+from onnx2nn.author import Author
 from onnx2nn.errors import OperatorError, Problem
 from onnx2nn.table import Row, Table, load_rows
 
@@ -110,10 +111,10 @@ def version_of(node: ir.Node, opsets: Mapping[str, int]) -> int:
 
 
 class Plan:
-    """The row or function that every node of a model is imported with, and the types of its values."""
+    """The row or function that every node of a model is imported with, types of its values, names of its weights."""
 
-    def __init__(self, model: ir.Model, table: Table):
-        self.model, self.table = model, table
+    def __init__(self, model: ir.Model, table: Table, author: Author | None = None):
+        self.model, self.table, self.author = model, table, author
         self._types: dict[ir.Value, TypeOf] | None = None
         self._schema_functions: dict[Any, ir.Function | None] = {}
 
@@ -264,9 +265,14 @@ class Plan:
         return kind, container, rank
 
 
-def plan(model: ir.Model) -> Plan:
-    """Returns the plan of `model`; that nodes may have no row shows when they are looked up."""
-    return Plan(model, load_rows())
+def plan(model: ir.Model, author: Author | None = None) -> Plan:
+    """Returns the plan of `model`; that nodes may have no row shows when they are looked up.
+
+    Args:
+        model: as `reader.read` gives it.
+        author: what is known of the author's names, as `author.restore` gives it.
+    """
+    return Plan(model, load_rows(), author)
 
 
 def report(model: ir.Model) -> Report:

@@ -481,14 +481,18 @@ class Tracer:
         self.names = Names(_TAKEN)
         self.F = Namespace(self)
         self.captured: list[Any] = []
-        self.constant_name: Callable[[torch.Tensor, str], tuple[list[str], bool, bool]] = _anonymous
-        self.layer_name: Callable[[Layer], list[str]] = lambda layer: [layer.kind.__name__.lower()]
+        self.constant_name: Callable[[torch.Tensor], ConstantName] = lambda tensor: _ANONYMOUS
+        self.layer_name: Callable[[Layer], tuple[list[str], bool]] = _by_kind
+        self.describe: Callable[[nn.Module], None] = lambda module: None
         self.inline: Callable[[torch.Tensor], bool] = lambda tensor: True
+        self.fits: Callable[[Layer], bool] = lambda layer: True
+        self.whole: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
         self.meta: dict[str, Any] = {}
         self._captures: dict[int, Any] = {}
         self._numbers: dict[Any, Any] = {}
         self._attributes: dict[Any, fx.Node] = {}
         self._layers: dict[Any, str] = {}
+        self._transient: list[str] = []
         self._reference: Tensor | None = None
         self._last_placeholder: fx.Node | None = None
         self._keep: list[Any] = []
@@ -578,7 +582,7 @@ class Tracer:
         args, kwargs = self.own(args), self.own(kwargs)
         specs = self.infer(kind, target, args, kwargs).specs
         layer = layer_for(target, args, kwargs) if kind == "call_function" else None
-        if layer is not None:
+        if layer is not None and self.fits(layer):
             node = self.record("call_module", self._add_layer(layer), layer.inputs)
             if layer.structure is None:
                 return self.wrap(node, specs)
@@ -614,19 +618,32 @@ class Tracer:
 
     def attribute(self, tensor: torch.Tensor) -> Tensor:
         """Returns a constant as a parameter or buffer of the module; the same constant is held once."""
-        key = _identity(tensor)
+        whole = self.whole(tensor)
+        if whole is not tensor:
+            return _rearranged(self.attribute(whole), whole, tensor)
+        steps, trainable, persistent, own = self.constant_name(tensor)
+        key = (_identity(tensor), *(steps if own else ()))
         if key not in self._attributes:
-            steps, trainable, persistent = self.constant_name(tensor, "")
-            path = self.names.claim(steps)
-            holder, name = _container(self.root, path)
+            path = self.names.claim(steps, own=own and not self._is_missing(steps))
+            holder, name = container(self.root, path)
             if trainable and tensor.is_floating_point():
                 holder.register_parameter(name, self.parameter(tensor))
             else:
-                holder.register_buffer(name, tensor, persistent=persistent)
+                holder.register_buffer(name, tensor)
+            if not persistent:
+                self._transient.append(path)
             self._keep.append(tensor)
             self._attributes[key] = self.graph.create_node("get_attr", path)
         spec = Spec((tuple(tensor.shape),) * self.points, tensor.dtype)
         return Tensor(self, self._attributes[key], spec)
+
+    def _is_missing(self, steps: list[str]) -> bool:
+        """Whether a layer stands there that has no parameter of this name: held there, it would be used twice."""
+        holder: Any = self.root
+        for step in steps[:-1]:
+            holder = getattr(holder, step, None)
+        parameters = getattr(holder, "_parameters", {})
+        return steps[-1] in parameters and parameters[steps[-1]] is None
 
     def _strings(self, array: np.ndarray[Any, Any]) -> fx.Node:
         """Returns the node that reads an array of strings, a plain attribute of the module."""
@@ -646,8 +663,10 @@ class Tracer:
             self._parameters[key] = nn.Parameter(tensor)
         return self._parameters[key]
 
-    def finish(self, outputs: Any, name: str = "GraphModule") -> fx.GraphModule:
-        """Returns the module whose forward computes `outputs`."""
+    def finish(
+        self, outputs: Any, name: str = "GraphModule", kind: type[fx.GraphModule] = fx.GraphModule
+    ) -> fx.GraphModule:
+        """Returns the module of class `kind` whose forward computes `outputs`."""
         self.graph.output(self._argument(self.own(outputs)))
         self._erase_unused()
         for value in list(self.captured):
@@ -658,7 +677,14 @@ class Tracer:
         buffers = {name for name, _ in self.root.named_buffers()}
         reads = any(node.op == "get_attr" and node.target in buffers for node in self.graph.nodes)
         self.graph._tracer_cls = Retracer if reads else None
-        return fx.GraphModule(self.root, self.graph, name)
+        module = kind(self.root, self.graph, name)
+        for path in self._transient:  # GraphModule makes every buffer one of state_dict
+            holder, _, name = path.rpartition(".")
+            try:
+                module.get_submodule(holder)._non_persistent_buffers_set.add(name)
+            except AttributeError:
+                continue  # nothing uses it
+        return module
 
     def _erase_unused(self) -> None:
         for node in reversed(self.graph.nodes):
@@ -723,14 +749,17 @@ class Tracer:
 
     def _add_layer(self, layer: Layer) -> str:
         state = {name: tensor if tensor is None else _identity(tensor) for name, tensor in layer.state.items()}
-        key = (layer.kind, repr(layer.config), tuple(state.items()))
+        steps, own = self.layer_name(layer)
+        key = (layer.kind, repr(layer.config), tuple(state.items()), *(steps if own else ()))
         if not layer.state or key not in self._layers:
             for name, tensor in layer.state.items():
                 if tensor is not None and not name.startswith("running_"):
                     layer.state[name] = self.parameter(tensor)
                 self._keep.append(tensor)
-            path = self.names.claim(self.layer_name(layer))
-            _set_attribute(self.root, path, layer.build())
+            path = self.names.claim(steps, own=own)
+            module = layer.build()
+            self.describe(module)
+            _set_attribute(self.root, path, module)
             self._layers[key] = path
         return self._layers[key]
 
@@ -792,8 +821,34 @@ class Tracer:
 _INLINE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32}
 
 
-def _anonymous(tensor: torch.Tensor, hint: str) -> tuple[list[str], bool, bool]:
-    return ["constant"], False, False
+class ConstantName(NamedTuple):
+    """Where a constant is held in the module tree, and as what.
+
+    Attributes:
+        steps: the path.
+        trainable: whether it is a parameter.
+        persistent: whether it is in state_dict.
+        own: whether the path is the author's, which nothing else may have.
+    """
+
+    steps: list[str]
+    trainable: bool
+    persistent: bool
+    own: bool = False
+
+
+_ANONYMOUS = ConstantName(["constant"], False, False)
+
+
+def _by_kind(layer: Layer) -> tuple[list[str], bool]:
+    return [layer.kind.__name__.lower()], False
+
+
+def _rearranged(whole: Tensor, base: torch.Tensor, view: torch.Tensor) -> Tensor:
+    """Returns what makes `view` of the recorded tensor that stands for `base`, whose elements it all has."""
+    if view.shape == base.T.shape and view.stride() == base.T.stride():
+        return whole.t()  # type: ignore[no-any-return]
+    return whole.reshape(tuple(view.shape))  # type: ignore[no-any-return]
 
 
 def _identity(tensor: torch.Tensor) -> Any:
@@ -801,7 +856,8 @@ def _identity(tensor: torch.Tensor) -> Any:
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else id(tensor)
 
 
-def _container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
+def container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
+    """Returns the module that holds what is at the dotted `path`, made where there is none, and its name there."""
     *steps, name = path.split(".")
     for step in steps:
         if step not in root._modules:
@@ -811,7 +867,7 @@ def _container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
 
 
 def _set_attribute(root: nn.Module, path: str, module: nn.Module) -> None:
-    holder, name = _container(root, path)
+    holder, name = container(root, path)
     holder.add_module(name, module)
 
 

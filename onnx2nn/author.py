@@ -1,0 +1,452 @@
+"""Gives weights of files that torch exported the author's names back, and splits again what the exporter folded.
+
+The exporters keep the key of a weight as its initializer's name unless they change the values: a transposed matrix
+becomes `val_14` or `onnx::MatMul_406`, a batch normalisation vanishes into the convolution before it. What the file
+notes elsewhere (see `exporter_notes`) says which weight that was. Nothing here changes what a model computes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn import exporter_notes
+from onnx2nn.errors import InputError
+from onnx2nn.exporter_notes import Call, State
+from onnx2nn.naming import is_generated
+
+_SLOTS = {"Conv": ("weight", "bias"), "ConvTranspose": ("weight", "bias"), "Gemm": ("weight", "bias")}
+_BATCH_NORMS = {
+    "aten._native_batch_norm_legit_no_training.default": (5, 6),
+    "aten.batch_norm.default": (6, 7),
+}
+"""Calls of a batch normalisation → where momentum and epsilon stand; weight, bias, mean, variance follow the input."""
+
+_BATCH_NORM_VERSION = 15
+
+ATTRIBUTE = "onnx_naming"
+"""Attribute of an imported module that holds what `naming_report` says."""
+
+_FOLDED = "the exporter folded its batch normalisation into it; the file does not say what that was called"
+
+
+@dataclass
+class Author:
+    """What a file still says of the state_dict of the module that it was exported from.
+
+    Attributes:
+        listed: whether the file lists the author's parameters and buffers.
+        states: they, by key.
+        names: initializers that are called by their key.
+        moved: those of them whose values the exporter had rearranged (a transposed matrix), so that their shape in the
+            file is not the author's.
+        ties: key → initializer that is the same weight, for weights that have several keys.
+        restored: key → what it was found out by, where it is not an initializer of the file.
+        unnamed: weights without a name of the author's → why.
+    """
+
+    listed: bool
+    states: dict[str, State] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
+    ties: dict[str, str] = field(default_factory=dict)
+    restored: dict[str, str] = field(default_factory=dict)
+    unnamed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every parameter that the file lists has its place, so that any other constant is no weight."""
+        return self.listed and all(
+            key in self.names or key in self.restored for key, state in self.states.items() if state.parameter
+        )
+
+    @functools.cached_property
+    def outer(self) -> frozenset[str]:
+        """Paths of modules that hold other modules with weights, so that they are no layers."""
+        modules = {name.rpartition(".")[0] for name in self.names}
+        return frozenset(path[:end] for path in modules for end, letter in enumerate(path) if letter == ".")
+
+    def holds(self, key: str) -> bool:
+        """Returns whether `key` is one of the author's that state_dict has."""
+        return self.states[key].persistent if key in self.states else not self.listed and key in self.names
+
+    def trains(self, key: str) -> bool:
+        """Returns whether `key` is a parameter; the files that do not list them do not tell it from a buffer."""
+        return self.states[key].parameter if key in self.states else True
+
+
+def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
+    """Renames the weights of `model` in place.
+
+    Args:
+        model: as `reader.read` gives it.
+        unfold: whether a batch normalisation that was folded into a convolution becomes a node again.
+
+    Returns:
+        What is known of the author's names; None where no exporter of torch's wrote the file.
+    """
+    return _Restorer(model.graph, unfold).run() if exporter_notes.is_torch(model) else None
+
+
+class _Restorer:
+    def __init__(self, graph: ir.Graph, unfold: bool):
+        self.graph, self.unfold = graph, unfold
+        noted = exporter_notes.signature(graph)
+        self.called = noted or {}
+        self.author = Author(noted is not None, {state.key: state for state in self.called.values()})
+        self.author.names = {name for name in graph.initializers if self._is_key(name)}
+        self.absent = {key for key, state in self.author.states.items() if state.parameter} - self.author.names
+
+    def run(self) -> Author:
+        for node in list(self.graph):
+            if node.domain:
+                continue
+            if node.op_type == "Identity":
+                self._split_duplicate(node)
+                continue
+            if node.op_type == "MatMul":
+                self._name_matrix(node)
+            elif node.op_type in _SLOTS:
+                self._name_slots(node)
+                self._batch_norm(node)
+            self._tie_by_place(node)
+        self._tie_heads()
+        return self.author
+
+    def _is_key(self, name: str) -> bool:
+        return name in self.author.states if self.author.listed else not is_generated(name)
+
+    def _weight(self, node: ir.Node, position: int) -> ir.Value | None:
+        """Returns the initializer that is an input of `node`, None where the input is something else."""
+        value = node.inputs[position] if position < len(node.inputs) else None
+        fits = value is not None and value.is_initializer() and not value.is_graph_input()
+        return value if fits else None
+
+    def _rename(self, value: ir.Value, key: str, how: str) -> None:
+        self.author.names.add(key)
+        self.author.moved.add(key)
+        self.author.restored[key] = f"{how}; the file calls it {value.name!r}"
+        value.name = key
+
+    def _free(self, key: str) -> bool:
+        """Returns whether `key` may be given to a weight: the author has it, and no initializer is called so."""
+        return key not in self.graph.initializers and (not self.author.listed or key in self.author.states)
+
+    # ---- matrices
+
+    def _name_matrix(self, node: ir.Node) -> None:
+        """Names the second factor of a product by the call of linear, the bias added to it, or the node's place."""
+        weight = self._weight(node, 1)
+        if weight is None or self._is_key(weight.name or "") or weight.shape is None or len(weight.shape) != 2:
+            return
+        for key, how in self._matrix_keys(node):
+            twin = self._twin(weight, key)
+            if twin is not None:
+                return self._read_from(node, twin, key)
+            if self._free(key):
+                return self._rename(weight, key, f"{how}, transposed")
+        if not self.author.listed:
+            self.author.unnamed[weight.name or ""] = "neither its node nor a bias says what it was called"
+        return None
+
+    def _matrix_keys(self, node: ir.Node) -> list[tuple[str, str]]:
+        call = exporter_notes.call_of(node)
+        if call is not None:
+            state = self._argument(call, 1) if call.target.startswith("aten.linear.") else None
+            return [] if state is None else [(state.key, "an argument of the call of linear")]
+        if self.author.listed:
+            return []
+        place = exporter_notes.place_of(node)
+        alone = place is not None and place.path and (node.name or "").endswith("/MatMul")
+        for add, bias in self._biases(node):
+            if place is None or f"{bias.name}.".startswith(f"{place.path}."):
+                return [(f"{(bias.name or '')[:-4]}weight", f"its product is added to {bias.name!r}")]
+            if alone and place == exporter_notes.place_of(add):  # a bias of the module's own, tied to that one
+                add.replace_input_with(add.inputs.index(bias), self._alias(f"{place.path}.bias", bias))
+        return [(f"{place.path}.weight", "the module that its node stands in")] if alone and place is not None else []
+
+    def _biases(self, node: ir.Node) -> list[tuple[ir.Node, ir.Value]]:
+        """Returns the nodes that add one of the author's biases to what `node` gives, and those biases."""
+        adds = [use.node for use in node.outputs[0].uses() if use.node.op_type == "Add"]
+        return [
+            (add, value)
+            for add in adds
+            for value in add.inputs
+            if value is not None and value.name in self.author.names and value.name.endswith("bias")
+        ]
+
+    def _argument(self, call: Call, position: int) -> State | None:
+        if position >= len(call.arguments):
+            return None
+        return self.called.get(call.arguments[position].removeprefix("%"))
+
+    def _twin(self, weight: ir.Value, key: str) -> ir.Value | None:
+        """Returns the initializer that `weight` is a transposed copy of: `key`, or one that it was tied to."""
+        own = self.graph.initializers.get(key)
+        if own is not None:
+            return own if _is_transposed(weight.const_value, own.const_value) else None
+        if self.author.listed:
+            return None
+        return next((table for table in self._tables if _is_transposed(weight.const_value, table.const_value)), None)
+
+    @functools.cached_property
+    def _tables(self) -> list[ir.Value]:
+        """The tables of embeddings: what a matrix may be tied to."""
+        found = (self._weight(node, 0) for node in self.graph if node.op_type == "Gather" and node.inputs)
+        return [table for table in dict.fromkeys(found) if table is not None and table.name in self.author.names]
+
+    def _read_from(self, node: ir.Node, twin: ir.Value, key: str) -> None:
+        if twin.name != key:
+            twin = self._alias(key, twin)
+        turned = ir.Node("", "Transpose", [twin], {"perm": ir.AttrInt64s("perm", [1, 0])})
+        turned.outputs[0].name = f"{key}.transposed_for.{node.name}"
+        self.graph.insert_before(node, turned)
+        node.replace_input_with(1, turned.outputs[0])
+
+    def _alias(self, key: str, same: ir.Value) -> ir.Value:
+        """Returns a second initializer that holds the same weight under the name `key`."""
+        value = ir.Value(name=key, shape=same.shape, type=same.type, const_value=same.const_value)
+        self.graph.register_initializer(value)
+        self.author.names.add(key)
+        self.author.ties[key] = same.name or ""
+        self.author.restored[key] = f"tied to {same.name!r}"
+        return value
+
+    # ---- layers whose weights keep their layout
+
+    def _name_slots(self, node: ir.Node) -> None:
+        """Names the weights that a file without notes numbers: those of a node are called as its module."""
+        place = exporter_notes.place_of(node)
+        if self.author.listed or place is None or not place.path or not (node.name or "").endswith(f"/{node.op_type}"):
+            return
+        numbered = 0
+        for position, slot in enumerate(_SLOTS[node.op_type], start=1):
+            value = self._weight(node, position)
+            if value is None or self._is_key(value.name or ""):
+                continue
+            numbered += 1
+            key = f"{place.path}.{slot}"
+            if self._free(key):
+                self._rename(value, key, "the module that its node stands in")
+        if numbered == 2:
+            self.author.unnamed[place.path] = _FOLDED
+
+    def _batch_norm(self, node: ir.Node) -> None:
+        """Puts a folded batch normalisation back behind `node`, such that it adds the bias and changes nothing else.
+
+        With mean 0, variance 1 - epsilon and weight 1 the normalisation divides by 1. What the author's own statistics
+        were is lost: the exporter multiplied them into the weight.
+        """
+        call = exporter_notes.call_of(node)
+        where = None if call is None else _BATCH_NORMS.get(call.target)
+        weight, bias = self._weight(node, 1), self._weight(node, 2)
+        if call is None or where is None or weight is None or bias is None:
+            return
+        states = [self._argument(call, position) for position in range(1, 5)]
+        prefix, _, slot = (weight.name or "").rpartition(".")
+        known = [state.key for state in states if state is not None]
+        if slot != "weight" or len(known) < 4 or any(key in self.graph.initializers for key in known):
+            return
+        if not self.unfold:
+            for key in known:
+                self.author.unnamed[key] = "a batch normalisation that the exporter folded into the layer before it"
+            return
+        momentum, epsilon = (float(call.arguments[position]) for position in where)
+        self._insert_batch_norm(node, bias, known, momentum, epsilon)
+        own = f"{prefix}.bias"
+        if own in self.author.states:
+            self._add(own, np.zeros_like(_array(bias)), "the exporter folded it into the batch normalisation's bias")
+            node.replace_input_with(2, self.graph.initializers[own])
+        else:
+            node.replace_input_with(2, None)
+
+    def _insert_batch_norm(
+        self, node: ir.Node, bias: ir.Value, keys: list[str], momentum: float, epsilon: float
+    ) -> None:
+        values = _array(bias)
+        variance = np.full_like(values, 1 - epsilon)
+        arrays = (np.ones_like(values), values, np.zeros_like(values), variance)
+        for key, array in zip(keys, arrays, strict=True):
+            self._add(key, array, f"of a batch normalisation that was folded into {node.inputs[1].name!r}")  # type: ignore[union-attr]
+        old = node.outputs[0]
+        norm = ir.Node(
+            "",
+            "BatchNormalization",
+            [old, *(self.graph.initializers[key] for key in keys)],
+            {
+                "epsilon": ir.AttrFloat32("epsilon", epsilon),
+                "momentum": ir.AttrFloat32("momentum", 1 - momentum),
+            },
+            version=_BATCH_NORM_VERSION,
+            name=f"{node.name}/BatchNormalization",
+            metadata_props=dict(node.metadata_props),
+        )
+        new = norm.outputs[0]
+        new.shape, new.type = old.shape, old.type
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        norm.replace_input_with(0, old)
+        self.graph.insert_after(node, norm)
+        new.name, old.name = old.name, f"{old.name}.before_batch_norm"
+
+    def _add(self, key: str, array: np.ndarray[Any, Any], how: str) -> None:
+        self._initializer(key, array)
+        self.author.restored[key] = how
+
+    # ---- weights with several keys
+
+    def _split_duplicate(self, node: ir.Node) -> None:
+        """Gives weights that the exporter merged because their values are equal an initializer each.
+
+        It merges those that the author tied too, and those only are tied here: what has one value everywhere (ones,
+        zeros, a fresh layer scale) is equal without that, other tensors are not equal by chance.
+        """
+        source, key = self._weight(node, 0), node.outputs[0].name or ""
+        if source is None or node.outputs[0].is_graph_output() or source.const_value is None:
+            return
+        node.outputs[0].name = None
+        copy = self._duplicate(key, source)
+        if not self._is_key(key):
+            self.author.names.discard(key)
+        node.outputs[0].replace_all_uses_with(copy)
+        self.graph.remove(node)
+
+    def _tie_by_place(self, node: ir.Node) -> None:
+        """Gives a weight that the file holds under one of its keys the key that `node` has for it.
+
+        Where the author tied weights the call names the one that the file holds, but the module of the node has another
+        one; where the exporter merged equal weights the call names the other one.
+        """
+        call = exporter_notes.call_of(node) if self.absent and len(node.inputs) > 1 else None
+        if call is None:
+            return
+        named = {self.called[name].key for text in call.arguments if (name := text.removeprefix("%")) in self.called}
+        wanted = {key for key in named & self.absent if self._free(key)}
+        given = [v for v in node.inputs if v is not None and v.is_initializer() and v.name in self.author.names]
+        merged = [value for value in given if value.name not in named]
+        if len(wanted) == 1 and len(merged) == 1:
+            node.replace_input_with(node.inputs.index(merged[0]), self._duplicate(wanted.pop(), merged[0]))
+            return
+        place = exporter_notes.place_of(node)
+        for value in given if place is not None else ():
+            key = f"{place.path}.{(value.name or '').rpartition('.')[2]}" if place is not None else ""
+            if value.name in named and key in self.absent and self._free(key):
+                node.replace_input_with(node.inputs.index(value), self._alias(key, value))
+
+    def _tie_heads(self) -> None:
+        """Ties the bias of a language model's head, which no node uses, to its decoder's, as transformers does."""
+        for key in sorted(self.absent):
+            decoder = self.graph.initializers.get(f"{key.removesuffix('.bias')}.decoder.bias")
+            if decoder is not None and key.endswith(".bias") and self._free(key):
+                self._alias(key, decoder)
+
+    def _duplicate(self, key: str, source: ir.Value) -> ir.Value:
+        """Returns an initializer `key` with the values of `source`, tied to it unless they are all the same number."""
+        array = _array(source)
+        if not array.size or (array != array.flat[0]).any():
+            return self._alias(key, source)
+        self.author.restored[key] = f"equal to {source.name!r}, with which the exporter merged it"
+        return self._initializer(key, np.array(array))
+
+    def _initializer(self, key: str, array: np.ndarray[Any, Any]) -> ir.Value:
+        tensor = ir.tensor(array, name=key)
+        value = ir.Value(name=key, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)  # type: ignore[arg-type]
+        self.graph.register_initializer(value)
+        self.author.names.add(key)
+        return value
+
+
+def _array(value: ir.Value) -> np.ndarray[Any, Any]:
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
+def _is_transposed(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
+    """Returns whether two matrices hold the same values, one of them transposed; reads little where they differ."""
+    if one is None or other is None or one.dtype != other.dtype:
+        return False
+    if len(one.shape) != 2 or tuple(one.shape.numpy()) != tuple(other.shape.numpy())[::-1]:
+        return False
+    a, b = one.numpy(), other.numpy().T
+    return math.prod(a.shape) > 0 and np.array_equal(a[0, :2], b[0, :2]) and np.array_equal(a, b)
+
+
+def naming_of(author: Author | None, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what `NamingReport` says of a module with these state_dict keys, in plain Python values."""
+    if author is None:
+        return {"listed": False, "missing": {}, "unnamed": {}, "restored": {}, "extra": {}}
+    missing = {
+        key: author.unnamed.get(key, "no node of the file uses it: the exporter left it out, or folded it into others")
+        for key, state in author.states.items()
+        if state.persistent and key not in keys
+    }
+    extra = {
+        key: "no name of the author's is known for it" for key in keys if author.listed and key not in author.states
+    }
+    return {
+        "listed": author.listed,
+        "missing": missing,
+        "unnamed": {name: why for name, why in author.unnamed.items() if name not in missing},
+        "restored": {key: how for key, how in author.restored.items() if key in keys},
+        "extra": extra,
+    }
+
+
+@dataclass(frozen=True)
+class NamingReport:
+    """Which keys of the author's state_dict a module has, and where they were found.
+
+    Attributes:
+        listed: whether the file lists the author's parameters and buffers; where it does not, `missing` and `extra`
+            cannot be known and are empty.
+        missing: keys that the module lacks → why.
+        extra: keys of the module that the author's does not have → why.
+        unnamed: what else the file holds without the author's name → why.
+        restored: keys whose weights the file holds under another name, in another layout or folded → how they were
+            found.
+    """
+
+    listed: bool
+    missing: dict[str, str]
+    extra: dict[str, str]
+    unnamed: dict[str, str]
+    restored: dict[str, str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the author's module is known to load this module's state_dict strictly."""
+        return self.listed and not self.missing and not self.extra
+
+    def __str__(self) -> str:
+        if self.ok:
+            head = "state_dict has the author's keys, all of them and no other"
+        elif self.listed:
+            head = f"state_dict lacks {len(self.missing)} of the author's keys and has {len(self.extra)} others"
+        else:
+            head = "the file does not list the author's keys"
+        parts = {"missing": self.missing, "not the author's": self.extra, "without a name": self.unnamed}
+        lines = [f"  {title}: {key}: {why}" for title, found in parts.items() for key, why in found.items()]
+        restored = [f"  {len(self.restored)} keys were restored, see `restored`"] if self.restored else []
+        return "\n".join([head, *lines, *restored])
+
+
+def naming_report(module: Any) -> NamingReport:
+    """Returns which keys of the author's state_dict a module that `load` gave has, and why others are missing.
+
+    Args:
+        module: an imported PyTorch module, or one that was copied or pickled since.
+
+    Raises:
+        InputError: the module is none that `load` gave.
+    """
+    # Deep copies of a GraphModule keep `meta` but no other attribute, pickled ones other attributes but not `meta`.
+    found = getattr(module, "meta", {}).get("onnx2nn", {}).get("naming") or getattr(module, ATTRIBUTE, None)
+    if found is None:
+        raise InputError("the module is none that onnx2nn.load gave for PyTorch; it has no report on its names")
+    parts = {name: dict(found[name]) for name in ("missing", "extra", "unnamed", "restored")}
+    return NamingReport(listed=bool(found["listed"]), **parts)
