@@ -1,0 +1,166 @@
+"""Dimensions that an exporter fixed, freed by `load(..., dynamic=...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from realmodels import EXPORTERS, seeded
+from torch import nn
+
+import onnx2nn
+from onnx2nn.errors import FrozenDimensionError, InputError
+from onnx2nn.thaw import Factor, aligned
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(6, 5, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(10, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+class Pyramid(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(3, 8, 3, 2, 1)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(x)
+        y = nn.functional.interpolate(y, size=(2 * y.shape[2], 2 * y.shape[3]))
+        return self.head(y.view(y.shape[0], 8, -1).transpose(1, 2))
+
+
+class Tokens(nn.Module):
+    """The first steps of a vision transformer: a class token before patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, 4)
+        self.token = nn.Parameter(torch.randn(1, 1, 16))
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.patches(x).flatten(2).transpose(1, 2)
+        return self.layer(torch.cat([self.token.expand(x.shape[0], -1, -1), y], 1))[:, 0]
+
+
+class Positions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 8)
+        self.places = nn.Embedding(64, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.words(x) + self.places(torch.arange(x.shape[1]))
+
+
+class Encoder(nn.Module):
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], dict[int, str], tuple[int, ...]]] = {
+    "attention, batch": (lambda: Encoder(True), (1, 6, 16), {0: "n"}, (3, 6, 16)),
+    "attention, both": (lambda: Encoder(True), (1, 6, 16), {0: "n", 1: "t"}, (4, 9, 16)),
+    "attention, sequence first": (lambda: Encoder(False), (6, 1, 16), {0: "t", 1: "n"}, (5, 3, 16)),
+    "attention, two in the file": (lambda: Encoder(True), (2, 6, 16), {0: "n"}, (5, 6, 16)),
+    "LSTM": (Recurrent, (1, 4, 6), {0: "n"}, (3, 4, 6)),
+    "resized image": (Pyramid, (1, 3, 16, 20), {0: "n", 2: "h", 3: "w"}, (2, 3, 22, 30)),
+    "class token": (Tokens, (1, 3, 16, 16), {0: "n"}, (3, 3, 16, 16)),
+}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", list(CASES))
+def test_sizes_that_were_never_exported(name: str, exporter: str) -> None:
+    build, shape, axes, other = CASES[name]
+    model = seeded(build)
+    path = EXPORTERS[exporter](f"fixed_{name}", model, (torch.randn(shape),))
+    imported = onnx2nn.load(path, dynamic={"x": axes})
+    for size in (shape, other):
+        x = torch.randn(size)
+        torch.testing.assert_close(imported(x), model(x), rtol=1e-4, atol=1e-5)
+    dims = {axis: torch.export.Dim(label) for axis, label in axes.items()}
+    if name != "resized image":  # torch.export would have to know that h and w are even
+        program = torch.export.export(imported, (torch.randn(other),), dynamic_shapes=(dims,))
+        torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_what_is_lost_is_named(exporter: str) -> None:
+    """The exporter looked the positions up: the file holds rows 0 to 11 of the table only."""
+    model = seeded(Positions)
+    path = EXPORTERS[exporter]("fixed_positions", model, (torch.arange(12)[None],))
+    x = torch.randint(0, 50, (3, 12))
+    torch.testing.assert_close(onnx2nn.load(path, dynamic={"x": {0: "n"}})(x), model(x))
+    node = "node_add" if exporter == "dynamo" else "/Add"
+    with pytest.raises(FrozenDimensionError, match=rf"'t' \(12 in the file\) cannot be dynamic: node '{node}' \(Add "):
+        onnx2nn.load(path, dynamic={"x": {1: "t"}})
+
+
+def _file(nodes: list[onnx.NodeProto], shape: list[int | str], constants: dict[str, list[int]]) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(torch.tensor(values).numpy(), name) for name, values in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def test_a_batch_that_would_be_mixed_is_an_error() -> None:
+    """All elements in one row, of which a constant picks some: nothing fails at another size, and all is wrong."""
+    nodes = [helper.make_node("Reshape", ["x", "flat"], ["f"]), helper.make_node("Gather", ["f", "some"], ["y"])]
+    file = _file(nodes, [1, 4], {"flat": [-1], "some": [3, 1]})
+    with pytest.raises(FrozenDimensionError, match="mixes what this dimension keeps apart"):
+        onnx2nn.load(file, dynamic={"x": {0: "n"}})
+
+
+def test_a_dimension_that_the_file_declares_dynamic_and_bakes_in() -> None:
+    file = _file([helper.make_node("Reshape", ["x", "target"], ["y"])], ["n", 4], {"target": [3, 2, 2]})
+    literal = onnx2nn.load(file)
+    assert literal.meta["onnx2nn"]["fixed"] == {"n": 3}
+    freed = onnx2nn.load(file, dynamic={"x": {0: "rows"}})
+    x = torch.randn(5, 4)
+    assert torch.equal(freed(x), x.reshape(5, 2, 2))
+
+
+def test_wrong_names() -> None:
+    file = _file([helper.make_node("Relu", ["x"], ["y"])], [1, 4], {})
+    with pytest.raises(InputError, match="dynamic names 'z', the model's inputs are 'x'"):
+        onnx2nn.load(file, dynamic={"z": {0: "n"}})
+    with pytest.raises(InputError, match="axis 2 of 'x', which has 2"):
+        onnx2nn.load(file, dynamic={"x": {2: "n"}})
+    with pytest.raises(InputError, match="'n' is to be 1 and 4 in the file"):
+        onnx2nn.load(file, dynamic={"x": {0: "n", 1: "n"}})
+
+
+@pytest.mark.parametrize(
+    ("factors", "sizes", "places", "wanted"),
+    [
+        ([Factor(1, 7, "n"), Factor(6), Factor(8)], [1, 6, 2, 4], {}, [7, 6, 2, 4]),
+        ([Factor(1, 7, "n"), Factor(6), Factor(8)], [6, 8], {}, [42, 8]),
+        ([Factor(6), Factor(1, 7, "n"), Factor(8)], [6, 2, 4], {}, [6, 14, 4]),
+        ([Factor(6), Factor(1, 7, "n"), Factor(8)], [6, 8], {"n": 0}, [42, 8]),
+        ([Factor(6, 9, "t"), Factor(1, 7, "n"), Factor(8)], [6, 8], {"n": 0}, [63, 8]),
+        ([Factor(2, 10, "n"), Factor(6)], [12], {}, [60]),
+        ([Factor(12, 36), Factor(5)], [3, 4, 5], {}, [9, 4, 5]),
+    ],
+)
+def test_targets_of_reshapes(
+    factors: list[Factor], sizes: list[int], places: dict[str, int], wanted: list[int]
+) -> None:
+    assert aligned(factors, sizes, places) == wanted
