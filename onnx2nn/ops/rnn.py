@@ -114,7 +114,7 @@ def _is_full(F: Any, sequence_lens: Any, steps: Any) -> bool:
     return isinstance(sequence_lens, F.Tensor) and isinstance(steps, int) and bool((sequence_lens == steps).all())
 
 
-def _reordered(F: Any, parameter: Any, order: Sequence[int]) -> Any:
+def reordered(F: Any, parameter: Any, order: Sequence[int]) -> Any:
     """Returns the gates, blocks of rows of a parameter, in another order."""
     if list(order) == list(range(len(order))):
         return parameter
@@ -128,9 +128,9 @@ def _layer(
     """Returns the outputs by torch's own recurrent function, whose gates are ONNX's in `order`."""
     parameters = []
     for i in range(len(s.directions)):
-        parameters += [_reordered(F, W[i], order), _reordered(F, R[i], order)]
+        parameters += [reordered(F, W[i], order), reordered(F, R[i], order)]
         if B is not None:
-            parameters += [_reordered(F, half, order) for half in B[i].chunk(2, 0)]
+            parameters += [reordered(F, half, order) for half in B[i].chunk(2, 0)]
     time = 1 if s.batch_first else 0
     batch, hidden = X.shape[1 - time], R.shape[-1]
     backwards = s.directions == (True,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,9 @@ import onnx_ir as ir
 from onnx2nn.rewrite import activation, attention, layout, linear, norm
 from onnx2nn.rewrite.evaluation import Evaluator
 from onnx2nn.rewrite.facts import Facts
-from onnx2nn.rewrite.patterns import NODES, Match, matches, roots
-from onnx2nn.rewrite.rule import STANDARD, New, Rule, Sample
+from onnx2nn.rewrite.patterns import NODES, matches, roots
+from onnx2nn.rewrite.recurrent import stacks
+from onnx2nn.rewrite.rule import STANDARD, New, Replacement, Rule
 from onnx2nn.table import Table
 
 _LOG = logging.getLogger("onnx2nn")
@@ -80,6 +81,8 @@ class _Raiser:
                 for node in reversed(list(graph)):
                     if node.op_type in index and not node.domain and node.graph is graph:
                         self._raise(graph, node, index[node.op_type])
+            for stack in stacks(graph, self.facts):
+                self._replace(graph, stack)
         return self.result
 
     def _graphs(self) -> Iterator[tuple[ir.Graph | ir.Function, dict[str, int]]]:
@@ -94,63 +97,73 @@ class _Raiser:
         for rule in rules:
             for match in matches(root.outputs[0], rule.pattern, {}):
                 new = rule.build(match, self.facts) if _is_closed(match[NODES], root) else None
-                if new is not None and self._replace(graph, root, rule, match, new):
-                    return
+                if new is not None:
+                    added = list(_nodes(new))
+                    sample = {match[name]: item for name, item in rule.sample(match, self.facts).items()}
+                    ends = ([root.outputs[0]], added, [added[-1].outputs[0]])
+                    if self._replace(graph, Replacement(rule.name, match[NODES], *ends, sample)):
+                        return
 
-    def _replace(self, graph: ir.Graph | ir.Function, root: ir.Node, rule: Rule, match: Match, new: New) -> bool:
-        added = list(_nodes(new))
-        if not self._agrees(rule, match, added, root):
+    def _replace(self, graph: ir.Graph | ir.Function, this: Replacement) -> bool:
+        if not self._agrees(this):
+            for node in this.added:
+                for index in range(len(node.inputs)):
+                    node.replace_input_with(index, None)  # it reads nothing any more
             return False
-        last, old = added[-1], root.outputs[0]
-        last.name = _name(match[NODES], new.operator)
-        last.metadata_props.update(root.metadata_props)
-        last.outputs[0].name, last.outputs[0].shape, last.outputs[0].type = old.name, old.shape, old.type
-        graph.insert_before(root, added)
-        old.replace_all_uses_with(last.outputs[0], replace_graph_outputs=True)
-        _remove_unread(graph, match[NODES])
-        self.result.raised[rule.name] += 1
+        last, first = this.added[-1], this.nodes[0]
+        last.name = _name(this.nodes, last.op_type)
+        last.metadata_props.update(first.metadata_props)
+        for old, new in zip(this.old, this.new, strict=True):
+            new.name, new.shape, new.type = old.name, old.shape, old.type
+        graph.insert_before(first, this.added)
+        for old, new in zip(this.old, this.new, strict=True):
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+        _remove_unread(graph, this.nodes)
+        self.result.raised[this.rule] += 1
         return True
 
     # ---- verification
 
-    def _agrees(self, rule: Rule, match: Match, added: Sequence[ir.Node], root: ir.Node) -> bool:
-        """Compares the matched nodes with the new ones, once for all matches alike."""
-        sample = rule.sample(match, self.facts)
-        key = (rule.name, _signature(reversed(match[NODES])), _signature(added), _shapes(sample))
+    def _agrees(self, this: Replacement) -> bool:
+        """Compares the nodes with the new ones, once for all replacements alike."""
+        key = (this.rule, _signature(this.nodes), _signature(this.added), _shapes(this.sample))
         if key not in self._agreed:
             self._agreed[key] = True
-            reason = self._difference(match, added, sample, root)
+            reason = self._difference(this)
             if reason:
                 self._agreed[key] = False
-                line = f"{rule.name} at {root.name or root.outputs[0].name!r} stays as the file has it: {reason}"
+                name = this.nodes[0].name or this.nodes[0].outputs[0].name
+                line = f"{this.rule} at {name!r} stays as the file has it: {reason}"
                 self.result.dropped.append(line)
                 _LOG.warning(line)
         return self._agreed[key]
 
-    def _difference(self, match: Match, added: Sequence[ir.Node], sample: Sample, root: ir.Node) -> str:
-        """Returns how the matched nodes and the new ones differ, `""` where they agree."""
-        random = np.random.default_rng(0)
+    def _difference(self, this: Replacement) -> str:
+        """Returns how the nodes and the new ones differ, `""` where they agree."""
+        random, inside = np.random.default_rng(0), {*this.nodes, *this.added}
         given = {
-            match[name]: item if isinstance(item, np.ndarray) else random.standard_normal(item)
-            for name, item in sample.items()
+            value: item if isinstance(item, np.ndarray) else random.standard_normal(item)
+            for value, item in this.sample.items()
         }
-        inside = {*match[NODES], *added}
 
         def leaf(value: ir.Value) -> np.ndarray[Any, Any] | None:
             return None if value.producer() in inside else self.facts.leaf(value)
 
+        evaluator = Evaluator(self.table, self.F, self.facts.opsets, given, leaf)
         try:
-            expected, got = (
-                Evaluator(self.table, self.F, self.facts.opsets, given, leaf).array(node.outputs[0])
-                for node in (root, added[-1])
-            )
+            pairs = [(evaluator.array(old), evaluator.array(new)) for old, new in zip(this.old, this.new, strict=True)]
         except Exception as error:  # whatever a framework refuses is no proof of equality
             return f"it could not be verified, {type(error).__name__}: {str(error).strip()[:200]}"
-        if got.shape != expected.shape:
-            return f"shape {list(got.shape)} instead of {list(expected.shape)}"
-        gap = float(np.max(np.abs(got.astype(np.float64) - expected), initial=0.0))
-        scale = float(np.max(np.abs(expected), initial=1e-3))
-        return "" if gap <= TOLERANCE * scale else f"off by {gap:.3g} at scale {scale:.3g}"
+        return next(filter(None, (_gap(expected, got) for expected, got in pairs)), "")
+
+
+def _gap(expected: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> str:
+    """Returns how two arrays differ, `""` where they agree."""
+    if got.shape != expected.shape:
+        return f"shape {list(got.shape)} instead of {list(expected.shape)}"
+    gap = float(np.max(np.abs(got.astype(np.float64) - expected), initial=0.0))
+    scale = float(np.max(np.abs(expected), initial=1e-3))
+    return "" if gap <= TOLERANCE * scale else f"off by {gap:.3g} at scale {scale:.3g}"
 
 
 def _is_closed(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
@@ -213,8 +226,8 @@ def _signature(nodes: Any) -> tuple[Any, ...]:
     )
 
 
-def _shapes(sample: Sample) -> tuple[Any, ...]:
-    return tuple((k, v.tobytes() if isinstance(v, np.ndarray) else v) for k, v in sorted(sample.items()))
+def _shapes(sample: Mapping[ir.Value, Any]) -> tuple[Any, ...]:
+    return tuple((item.shape, item.tobytes()) if isinstance(item, np.ndarray) else item for item in sample.values())
 
 
 def _name(nodes: Sequence[ir.Node], operator: str) -> str:

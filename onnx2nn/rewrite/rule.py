@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -58,3 +58,24 @@ class Rule:
 def any_shape(match: Match, facts: Facts) -> Sample:
     """The sample of a function of each element."""
     return {"x": (2, 3, 5)}
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Nodes to put in the place of others.
+
+    Attributes:
+        rule: what the user reads.
+        nodes: the nodes to replace; the new ones take the place of the first.
+        old: the values that others read of them.
+        added: the new nodes, in the order of their execution.
+        new: what stands for each of `old`.
+        sample: shapes of random values, or values, of what the nodes read.
+    """
+
+    rule: str
+    nodes: Sequence[ir.Node]
+    old: Sequence[ir.Value]
+    added: Sequence[ir.Node]
+    new: Sequence[ir.Value]
+    sample: Mapping[ir.Value, Any]

@@ -1,0 +1,248 @@
+"""Recurrent layers: ONNX has a node for each, its directions stacked; nn.LSTM has all layers and one wide output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.rewrite.facts import Facts
+from onnx2nn.rewrite.patterns import origin
+from onnx2nn.rewrite.rule import Replacement
+from onnx2nn.table import OWN
+
+_STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
+_PLAIN = {"hidden_size", "direction", "layout", "input_forget", "linear_before_reset"}
+_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+_SWAPPED = [1, 0, 2]
+"""The permutation between batch first and time first."""
+
+
+@dataclass
+class _Layer:
+    """One node and how its directions are joined.
+
+    Attributes:
+        node: the LSTM, GRU or RNN.
+        joining: the nodes that join its directions.
+        output: what they give, `(steps, batch, directions * hidden)`.
+        target: the shape to which they reshape; None where they only squeeze.
+    """
+
+    node: ir.Node
+    joining: list[ir.Node]
+    output: ir.Value
+    target: ir.Value | None
+
+    @property
+    def directions(self) -> int:
+        """How many there are."""
+        direction = self.node.attributes.get("direction")
+        return 1 + (direction is not None and direction.as_string() == "bidirectional")
+
+    def start(self, index: int) -> ir.Value | None:
+        """Returns an initial state, None where it is absent."""
+        return self.node.inputs[5 + index] if len(self.node.inputs) > 5 + index else None
+
+
+def stacks(graph: ir.Graph | ir.Function, facts: Facts) -> Iterator[Replacement]:
+    """Yields what puts one node in the place of each stack of recurrent layers, the next one when this one is done."""
+    layers = {node: layer for node in graph if node.op_type in _STATES and (layer := _layer(node, facts)) is not None}
+    followers = {layer.output: layer for layer in layers.values()}
+    first = [layer for layer in layers.values() if _before(layer, followers) is None]
+    for layer in first:
+        chain = [layer]
+        while (after := _after(chain[-1], layers)) is not None:
+            chain.append(after)
+        whole = _replacement(chain, facts)
+        yield from [whole] if whole is not None else filter(None, (_replacement([one], facts) for one in chain))
+
+
+def _layer(node: ir.Node, facts: Facts) -> _Layer | None:
+    """Returns a node that means what a layer of torch's means; None for another."""
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    activations = attributes.pop("activations", None)
+    inputs = [*node.inputs, *[None] * (8 - len(node.inputs))]
+    if node.domain or not set(attributes) <= _PLAIN or attributes.get("layout") or attributes.get("input_forget"):
+        return None
+    if attributes.get("direction", "forward") not in ("forward", "bidirectional"):
+        return None
+    if node.op_type == "GRU" and not attributes.get("linear_before_reset"):
+        return None
+    usual = _ACTIVATIONS[node.op_type] * (1 + (attributes.get("direction") == "bidirectional"))
+    if activations is not None and list(activations) != usual:
+        return None
+    if inputs[4] is not None or inputs[7] is not None or any(facts.constant_shape(v) is None for v in inputs[1:3]):
+        return None
+    if inputs[3] is not None and facts.constant_shape(inputs[3]) is None:
+        return None
+    joined = _joined(node, facts)
+    return None if joined is None else _Layer(node, *joined)
+
+
+def _joined(node: ir.Node, facts: Facts) -> tuple[list[ir.Node], ir.Value, ir.Value | None] | None:
+    """Returns the nodes that join the directions of a layer, what they give, and the shape that they reshape to."""
+    first = _reader(node.outputs[0])
+    if first is None:
+        return None
+    if first.op_type == "Squeeze":
+        return ([first], first.outputs[0], None) if facts.axes(first) == [1] else None
+    if first.op_type != "Transpose" or list(first.attributes["perm"].as_ints()) != [0, 2, 1, 3]:
+        return None
+    second = _reader(first.outputs[0])
+    if second is None or second.op_type != "Reshape":
+        return None
+    return [first, second], second.outputs[0], second.inputs[1]
+
+
+def _reader(value: ir.Value) -> ir.Node | None:
+    """Returns the one node that reads a value, besides those that read its shape."""
+    readers = [use.node for use in value.uses() if use.node.op_type != "Shape"]
+    return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
+
+
+def _before(layer: _Layer, followers: dict[ir.Value, _Layer]) -> _Layer | None:
+    source = layer.node.inputs[0]
+    before = None if source is None else followers.get(source)
+    return before if before is not None and _fits(before, layer) else None
+
+
+def _after(layer: _Layer, layers: dict[ir.Node, _Layer]) -> _Layer | None:
+    reader = _reader(layer.output)
+    after = None if reader is None else layers.get(reader)
+    return after if after is not None and _fits(layer, after) and reader.inputs[0] is layer.output else None  # type: ignore[union-attr]
+
+
+def _fits(a: _Layer, b: _Layer) -> bool:
+    same = a.node.op_type == b.node.op_type and a.directions == b.directions
+    sizes = [node.attributes["hidden_size"].value for node in (a.node, b.node) if "hidden_size" in node.attributes]
+    return same and len(set(sizes)) == 1 and (a.node.inputs[3] is None) == (b.node.inputs[3] is None)
+
+
+def _replacement(chain: Sequence[_Layer], facts: Facts) -> Replacement | None:
+    first, last = chain[0], chain[-1]
+    count, kind = _STATES[first.node.op_type], first.node.op_type
+    starts = [_start([layer.start(i) for layer in chain], first.directions, facts) for i in range(count)]
+    finals = [_final([layer.node for layer in chain], 1 + i) for i in range(count)]
+    if any(start is None for start in starts) or any(final is None for final in finals):
+        return None
+    source, output, turning = first.node.inputs[0], last.output, list[ir.Node]()
+    assert source is not None
+    before, after = source.producer(), _reader(output)
+    batch_first = before is not None and after is not None and _turns(before) and _turns(after)
+    if batch_first and before is not None and after is not None and before.inputs[0] is not None:
+        source, output, turning = before.inputs[0], after.outputs[0], [after, before]
+    weights = [value for layer in chain for value in layer.node.inputs[1:4]]
+    has_biases = len(first.node.inputs) > 3 and first.node.inputs[3] is not None
+    if not has_biases:
+        weights = [value for value in weights if value is not None]
+    attributes = {"num_layers": len(chain), "bidirectional": first.directions - 1}
+    attributes |= {"batch_first": int(batch_first), "has_biases": int(has_biases)}
+    given_states = [start for start in starts if start is not None]
+    new = ir.Node(
+        OWN,
+        kind,
+        [source, *(start.source for start in given_states), *weights],
+        ir.convenience.convert_attributes(attributes),
+        num_outputs=1 + count,
+        version=1,
+    )
+    old = [output, *(final.value for final in finals if final is not None)]
+    joining = [node for layer in reversed(chain) for node in (*layer.joining[::-1], layer.node)]
+    concats = [final.node for final in finals if final is not None and final.node is not None]
+    nodes = [last.node, *turning[:1], *joining, *concats, *turning[1:]]
+    sample = _sample(chain, source, starts, batch_first, facts)
+    pairs = [(a, b) for a, b in zip(old, new.outputs, strict=True) if a is not None]
+    return Replacement(kind, list(dict.fromkeys(nodes)), [a for a, _ in pairs], [new], [b for _, b in pairs], sample)
+
+
+def _turns(node: ir.Node) -> bool:
+    return node.op_type == "Transpose" and list(node.attributes["perm"].as_ints()) == _SWAPPED
+
+
+@dataclass
+class _Start:
+    """An initial state of all layers: the value that holds it, None for zeros, and the values that are zeros."""
+
+    source: ir.Value | None
+    zeros: list[ir.Value]
+
+
+@dataclass
+class _Final:
+    """A last state of all layers: the value that holds it, None where nothing reads it, and the node that joins it."""
+
+    value: ir.Value | None
+    node: ir.Node | None
+
+
+def _start(values: Sequence[ir.Value | None], directions: int, facts: Facts) -> _Start | None:
+    present = [value for value in values if value is not None]
+    if all(_is_zeros(value, facts) for value in present):
+        return _Start(None, present)
+    if len(values) == 1:
+        return _Start(values[0], [])
+    sources = set()
+    for layer, value in enumerate(values):
+        node = None if value is None else value.producer()
+        if node is None or node.op_type != "Slice" or len(node.inputs) < 4 or node.inputs[0] is None:
+            return None
+        start, end, axes, *step = (facts.ints(bound) for bound in node.inputs[1:])
+        if (start, end, axes) != ([layer * directions], [(layer + 1) * directions], [0]) or step not in ([], [[1]]):
+            return None
+        sources.add(node.inputs[0])
+    return _Start(sources.pop(), []) if len(sources) == 1 else None
+
+
+def _is_zeros(value: ir.Value, facts: Facts) -> bool:
+    """Whether a value is zeros in some shape, or a part of such."""
+    node = origin(value).producer()
+    while node is not None and node.op_type == "Slice" and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    if node is not None and node.op_type == "ConstantOfShape":
+        fill: Any = node.attributes["value"].value.numpy() if "value" in node.attributes else np.zeros(1)
+        return not fill.any()
+    return node is not None and node.op_type == "Expand" and facts.number(node.inputs[0]) == 0
+
+
+def _final(nodes: Sequence[ir.Node], index: int) -> _Final | None:
+    """Returns where the last states of all layers come together; None where one is read on its own."""
+    values = [node.outputs[index] if len(node.outputs) > index else None for node in nodes]
+    if not any(value is not None and (value.uses() or value.is_graph_output()) for value in values):
+        return _Final(None, None)
+    if len(nodes) == 1:
+        return _Final(values[0], None)
+    joins = {None if value is None else _reader(value) for value in values}
+    join = joins.pop() if len(joins) == 1 else None
+    if join is None or join.op_type != "Concat" or join.attributes["axis"].as_int() != 0:
+        return None
+    return _Final(join.outputs[0], join) if list(join.inputs) == values else None
+
+
+def _sample(
+    chain: Sequence[_Layer], source: ir.Value, starts: Sequence[_Start | None], batch_first: bool, facts: Facts
+) -> dict[ir.Value, Any]:
+    """Returns the shape of the input and of the initial states at sizes that the reshapes of the file fit."""
+    directions = chain[0].directions
+    shape = facts.constant_shape(chain[0].node.inputs[1]) or ()
+    hidden = (facts.constant_shape(chain[0].node.inputs[2]) or ())[-1]
+    steps, batch = 5, 3
+    for layer in chain:
+        target = facts.ints(layer.target) or []
+        if len(target) == 3:
+            steps, batch = (
+                given if given and given > 0 else default
+                for given, default in zip(target[:2], (steps, batch), strict=True)
+            )
+    time, sample = (1, 0), dict[ir.Value, Any]()
+    sizes = (steps, batch) if not batch_first else tuple((steps, batch)[axis] for axis in time)
+    sample[source] = (*sizes, shape[-1])
+    for start in starts:
+        if start is not None and start.source is not None:
+            sample[start.source] = (len(chain) * directions, batch, hidden)
+        for zero in start.zeros if start is not None else ():
+            sample[zero] = np.zeros((directions, batch, hidden))
+    return sample
