@@ -120,7 +120,9 @@ class _Restorer:
         return self.author
 
     def _is_key(self, name: str) -> bool:
-        return name in self.author.states if self.author.listed else not is_generated(name)
+        if self.author.listed:
+            return name in self.author.states
+        return "/" not in name and all(name.split(".")) and not is_generated(name)
 
     def _weight(self, node: ir.Node, position: int) -> ir.Value | None:
         """Returns the initializer that is an input of `node`, None where the input is something else."""

@@ -79,15 +79,17 @@ class Names:
                 path = path.rpartition(".")[0]
                 self._containers.add(path)
 
-    def claim(self, steps: Sequence[str], *, own: bool = False) -> str:
+    def claim(self, steps: Sequence[str], *, own: bool = False, module: bool = False) -> str:
         """Returns the path `steps` joined by dots, its last step numbered where it is taken, and marks it as a leaf.
 
         Args:
             steps: the steps.
-            own: the path is a reserved one, or that of a module all whose content is reserved for it.
+            own: the path is a reserved one, or that of a module whose weights are.
+            module: it is the latter.
         """
-        if own and ".".join(steps) not in self._leaves:
-            path = ".".join(steps)
+        path = ".".join(steps)
+        others = self._reserved if module else self._containers  # a file may have both `a` and `a.b`
+        if own and path not in self._leaves and path not in others and self._taken.isdisjoint(steps):
             self._leaves.add(path)
             return path
         steps = [f"{step}_" if step in self._taken else step for step in steps]

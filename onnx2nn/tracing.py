@@ -756,7 +756,7 @@ class Tracer:
                 if tensor is not None and not name.startswith("running_"):
                     layer.state[name] = self.parameter(tensor)
                 self._keep.append(tensor)
-            path = self.names.claim(steps, own=own)
+            path = self.names.claim(steps, own=own, module=True)
             module = layer.build()
             self.describe(module)
             _set_attribute(self.root, path, module)

@@ -1,0 +1,244 @@
+"""An imported module has the author's names: its state_dict loads into the original, strictly, and nothing changes."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import io
+import itertools
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+from realmodels import EXPORTERS, Tensors, check_same, run, run_onnxruntime, seeded
+from test_torch_models import CASES, TransformersOutput, _mask, _normal, _tokens
+from torch import nn
+
+import onnx2nn
+from onnx2nn.errors import InputError
+
+STRICT = {
+    "dynamo": [
+        *("googlenet", "resnet18", "mobilenet_v2", "mobilenet_v3", "densenet121", "efficientnet_b0", "regnet"),
+        *("shufflenet_v2", "squeezenet", "convnext_tiny", "vit_b_16", "dcgan_generator", "dcgan_discriminator"),
+        *("super_resolution", "index_assignment"),
+    ],
+    "torchscript": [
+        *("squeezenet", "convnext_tiny", "vit_b_16", "gpt2", "gated_recurrent", "dcgan_generator", "super_resolution"),
+        "index_assignment",
+    ],
+}
+"""Models by exporter; torchscript's files have no batch normalisation behind a convolution, and nothing of its name."""
+
+ABSENT = {
+    "inception_v3": r"AuxLogits\.",  # not a part of the graph in evaluation mode
+    "swin_t": r".*\.relative_position_(bias_table|index)$",  # folded into one bias for every pair of places
+    "bert": r"model\.pooler\.|model\.embeddings\.position_embeddings\.weight$",  # unused; folded for one fixed length
+}
+"""Keys that dynamo's files do not hold, by model."""
+
+
+def _bert() -> nn.Module:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=40,
+    )
+    return TransformersOutput(BertForMaskedLM(config), "input_ids", "attention_mask")
+
+
+def _vit() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        image_size=16,
+        patch_size=8,
+    )
+    return TransformersOutput(ViTForImageClassification(config), "pixel_values")
+
+
+def _text(batch: int, length: int) -> Tensors:
+    return _tokens(batch, length), _mask(batch, length)
+
+
+TRANSFORMERS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
+    "names_bert": (_bert, _text(2, 7), _text(3, 9)),
+    "names_gpt2": (CASES["gpt2"].build, _text(2, 7), _text(3, 9)),
+    "names_vit": (_vit, (_normal(2, 3, 16, 16),), (_normal(3, 3, 16, 16),)),
+}
+TIED = {
+    "names_bert": [
+        ("model.bert.embeddings.word_embeddings.weight", "model.cls.predictions.decoder.weight"),
+        ("model.cls.predictions.bias", "model.cls.predictions.decoder.bias"),
+    ],
+    "names_gpt2": [("model.transformer.wte.weight", "model.lm_head.weight")],
+}
+
+
+@functools.cache
+def _exported(name: str, exporter: str) -> tuple[nn.Module, Path, Tensors]:
+    if name in TRANSFORMERS:
+        build, inputs, other = TRANSFORMERS[name]
+    else:
+        case = CASES[name]
+        build, (inputs, other) = case.build, map(case.inputs, case.sizes[:2])
+    model = seeded(build)
+    return model, EXPORTERS[exporter](name, model, inputs, other), inputs
+
+
+def _check_strict(original: nn.Module, module: nn.Module, inputs: Tensors) -> None:
+    """Asserts that a copy of the original with other weights loads the module's and then computes what it did."""
+    expected, fresh = run(original, inputs), copy.deepcopy(original)
+    with torch.no_grad():
+        for tensor in fresh.state_dict().values():
+            tensor.zero_()
+    fresh.load_state_dict(module.state_dict(), strict=True)
+    check_same(run(fresh, inputs), expected, "after load_state_dict")
+    check_same(run(module, inputs), expected, "the imported module")
+
+
+@pytest.mark.parametrize(
+    ("name", "exporter"), [(name, exporter) for exporter, names in STRICT.items() for name in names]
+)
+def test_original_loads_the_state(name: str, exporter: str) -> None:
+    original, path, inputs = _exported(name, exporter)
+    module = onnx2nn.load(path)
+    _check_strict(original, module, inputs)
+    assert not module.naming_report().missing and not module.naming_report().extra
+    if exporter == "dynamo":
+        assert module.naming_report().ok
+        assert {k for k, _ in module.named_parameters()} == {k for k, _ in original.named_parameters()}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers_load_the_state(name: str, exporter: str) -> None:
+    """With every dimension open, so that no table is folded; tied weights have all their keys and one storage."""
+    original, path, inputs = _exported(name, exporter)
+    module = onnx2nn.load(path)
+    _check_strict(original, module, inputs)
+    for travelled in (module, copy.deepcopy(module), _through_a_file(module)):
+        state = travelled.state_dict()
+        assert set(state) == set(original.state_dict())
+        for one, other in TIED.get(name, []):
+            assert state[one].data_ptr() == state[other].data_ptr()
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_gradients_are_the_originals(exporter: str) -> None:
+    """Of a weight with two uses as well, and of tables that are read at fixed places."""
+    original, path, inputs = _exported("names_gpt2", exporter)
+    module = onnx2nn.load(path)
+    found = []
+    for one in (original, module):
+        one.zero_grad()
+        first = one(*inputs)
+        first.square().mean().backward()
+        found.append({key: value.grad for key, value in one.named_parameters()})
+    for key, gradient in found[0].items():
+        assert found[1][key] is not None, key
+        torch.testing.assert_close(found[1][key], gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_keys_that_the_file_lacks_are_reported(name: str) -> None:
+    original, path, _ = _exported(name, "dynamo")
+    module = onnx2nn.load(path)
+    report, theirs, ours = module.naming_report(), set(original.state_dict()), set(module.state_dict())
+    assert set(report.missing) == theirs - ours and set(report.extra) == ours - theirs
+    assert report.missing and all(re.match(ABSENT[name], key) for key in report.missing)
+    assert not report.ok and f"lacks {len(report.missing)} of the author's keys" in str(report)
+    assert all(why for why in report.missing.values())
+    original.load_state_dict({key: value for key, value in module.state_dict().items() if key in theirs}, strict=False)
+
+
+def test_folded_batch_norm_is_an_addition() -> None:
+    """What comes back of a folded batch normalisation adds the bias and changes nothing else, to the last bit."""
+    _, path, inputs = _exported("resnet18", "dynamo")
+    module, literal = onnx2nn.load(path), onnx2nn.load(path, raise_patterns=False)
+    x = torch.randn(3, 64, 5, 5, generator=torch.Generator().manual_seed(0)) * 100
+    bias = literal.conv1.bias[:, None, None]
+    assert isinstance(module.bn1, nn.BatchNorm2d) and module.conv1.bias is None
+    assert torch.equal(module.bn1(x), x + bias)
+    assert torch.equal(module.conv1.weight, literal.conv1.weight)
+    assert module.bn1.momentum == pytest.approx(0.1) and module.bn1.eps == pytest.approx(1e-5)
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in literal.modules())
+    assert set(literal.naming_report().missing) == {
+        key for key in module.state_dict() if key not in literal.state_dict()
+    }
+    check_same(run(module, inputs), run(literal, inputs), "with batch normalisations")
+
+
+def test_folded_batch_norm_without_a_name_is_reported() -> None:
+    original, path, _ = _exported("resnet18", "torchscript")
+    module = onnx2nn.load(path)
+    report = module.naming_report()
+    assert not report.listed and not report.ok and "does not list" in str(report)
+    convolutions = [name for name, layer in original.named_modules() if isinstance(layer, nn.Conv2d)]
+    assert sorted(report.unnamed) == sorted(convolutions)
+    assert all("batch normalisation" in why for why in report.unnamed.values())
+    assert {name for name, layer in module.named_modules() if isinstance(layer, nn.Conv2d)} == set(convolutions)
+
+
+def _through_a_file(module: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def test_layers_say_where_they_come_from() -> None:
+    _, path, _ = _exported("resnet18", "dynamo")
+    module = onnx2nn.load(path)
+    nodes = {node.name: node for node in onnx.load(str(path), load_external_data=False).graph.node}
+    for travelled in (module, copy.deepcopy(module), _through_a_file(module)):
+        layer = travelled.layer1.get_submodule("0").conv1
+        assert layer.onnx_op == nodes[layer.onnx_name].op_type == "Conv"
+        assert re.fullmatch(r".*resnet\.py:\d+", layer.onnx_source)
+        assert travelled.fc.onnx_op == "Gemm"
+        assert onnx2nn.naming_report(travelled) == module.naming_report()
+        assert onnx2nn.naming_report(travelled).restored
+
+
+def test_report_is_for_imported_modules() -> None:
+    with pytest.raises(InputError, match=r"none that onnx2nn\.load gave"):
+        onnx2nn.naming_report(nn.Linear(2, 2))
+
+
+COLLIDING = ["a.b", "a_b", "a/b", "a", "a.b.c", "training", "a-b", "a..b"]
+
+
+@pytest.mark.parametrize("producer", ["pytorch", "another"])
+def test_names_never_collide_and_never_change(producer: str) -> None:
+    values = [np.array([k, k + 0.5], np.float32) for k in range(1, len(COLLIDING) + 1)]
+    weights = [numpy_helper.from_array(value, name) for name, value in zip(COLLIDING, values, strict=True)]
+    steps = ["x", *(f"step{k}" for k in range(1, len(COLLIDING))), "y"]
+    nodes = [
+        helper.make_node(operator, [before, name], [after])
+        for operator, name, (before, after) in zip(
+            itertools.cycle(["Add", "Mul"]), COLLIDING, itertools.pairwise(steps), strict=False
+        )
+    ]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 2]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "collide", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name=producer)
+    one, two = (onnx2nn.load(model) for _ in range(2))
+    assert list(one.state_dict()) == list(two.state_dict())
+    assert sorted(value.tolist() for value in one.state_dict().values()) == [value.tolist() for value in values]
+    inputs = (torch.ones(3, 2),)
+    check_same(run(one, inputs), run_onnxruntime(model.SerializeToString(), inputs), "names that collide")
+    assert set(_through_a_file(one).state_dict()) == set(one.state_dict())
