@@ -506,41 +506,87 @@ def non_max_suppression(
     limit = 0 if max_output_boxes_per_class is None else int(max_output_boxes_per_class.reshape(-1)[0])
     overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(-1)[0])
     least = None if score_threshold is None else float(score_threshold.reshape(-1)[0])
-    found = []
+    found = [np.empty((0, 3), np.int64)]
     corners, marks = boxes.detach().cpu().numpy(), scores.detach().cpu().numpy()
     for batch in range(marks.shape[0]):
-        low, high = _corners(corners[batch], bool(center_point_box))
+        low, high = _corners(corners[batch].T, bool(center_point_box))
+        areas = _product(high - low)
         for label in range(marks.shape[1] if limit > 0 else 0):
             mark = marks[batch, label]
-            order = np.argsort(-mark, kind="stable")
-            order = order if least is None else order[mark[order] > least]
-            for index in _greedy(low[order], high[order], overlap, limit):
-                found.append((batch, label, int(order[index])))
-    return F.tensor(found, dtype=F.int64).reshape(-1, 3)
+            order = _by_score(mark, np.arange(len(mark)) if least is None else np.flatnonzero(mark > least))
+            kept = order[_greedy(_Boxes(low[:, order], high[:, order], areas[order]), overlap, limit)]
+            found.append(np.stack([np.full_like(kept, batch), np.full_like(kept, label), kept], 1))
+    return F.from_numpy(np.concatenate(found))
+
+
+class _Boxes(NamedTuple):
+    """Boxes by their corners, (2, boxes) of y and x, and their areas, (boxes,)."""
+
+    low: np.ndarray
+    high: np.ndarray
+    areas: np.ndarray
+
+    def part(self, chosen: Any) -> _Boxes:
+        """Returns some of them."""
+        return _Boxes(self.low[:, chosen], self.high[:, chosen], self.areas[chosen])
+
+    def overlapping(self, others: _Boxes, overlap: float) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the pairs, of these and of `others`, that share more than `overlap` of their union, in order."""
+        near = self.low[0][:, None] < others.high[0]
+        near &= self.high[0][:, None] > others.low[0]
+        near &= self.low[1][:, None] < others.high[1]
+        near &= self.high[1][:, None] > others.low[1]
+        a, b = np.divmod(np.flatnonzero(near), near.shape[1])
+        shared = _product(np.minimum(self.high[:, a], others.high[:, b]) - np.maximum(self.low[:, a], others.low[:, b]))
+        union = self.areas[a] + others.areas[b] - shared
+        with np.errstate(divide="ignore", invalid="ignore"):
+            over = (shared > 0) & (union > 0) & (shared / union > np.float32(overlap))
+        return a[over], b[over]
+
+
+def _by_score(scores: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Returns the positions `chosen` of float32 scores, highest score first, lower position first among equals.
+
+    One sort of integers, a float's bits above the position: numpy's stable sort takes five times as long.
+    """
+    bits = (scores[chosen] + np.float32(0.0)).view(np.int32)  # -0.0 becomes 0.0
+    rising = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64)
+    rising[np.isnan(scores[chosen])] = -np.iinfo(np.int32).max
+    return np.sort((-rising << 32) | chosen) & 0xFFFFFFFF
+
+
+def _product(sides: np.ndarray) -> np.ndarray:
+    return sides[0] * sides[1]
 
 
 def _corners(boxes: np.ndarray, centered: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the smaller and the larger corner of each box."""
+    """Returns the smaller and the larger corner of each box, (2, boxes), of boxes (4, boxes)."""
     if centered:
-        half = boxes[:, 2:] / 2
-        return boxes[:, :2] - half, boxes[:, :2] + half
-    return np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
+        half = boxes[2:] / 2
+        return boxes[:2] - half, boxes[:2] + half
+    return np.minimum(boxes[:2], boxes[2:]), np.maximum(boxes[:2], boxes[2:])
 
 
-def _greedy(low: np.ndarray, high: np.ndarray, overlap: float, limit: int) -> list[int]:
-    """Returns the positions of the boxes that survive, given in the order of their scores."""
-    areas = (high - low).prod(1)
-    alive = np.arange(len(areas))
-    kept: list[int] = []
-    while len(alive) and len(kept) < limit:
-        first, alive = alive[0], alive[1:]
-        kept.append(int(first))
-        sides = np.minimum(high[first], high[alive]) - np.maximum(low[first], low[alive])
-        shared = np.maximum(sides, 0).prod(1)
-        union = areas[first] + areas[alive] - shared
-        drop = (shared > 0) & (union > 0) & (shared / np.where(union > 0, union, 1) > np.float32(overlap))
-        alive = alive[~drop]
-    return kept
+def _greedy(boxes: _Boxes, overlap: float, limit: int) -> np.ndarray:
+    """Returns the positions of the boxes that survive, given in the order of their scores.
+
+    They are compared in chunks, all pairs at once; the loop runs over pairs that overlap alone.
+    """
+    kept = np.empty(0, np.int64)
+    chunk = min(max(limit + limit // 4, 32), 256)
+    for first in range(0, len(boxes.areas), chunk):
+        part = boxes.part(slice(first, first + chunk))
+        dropped = np.zeros(len(part.areas), bool)
+        if len(kept):
+            dropped[boxes.part(kept).overlapping(part, overlap)[1]] = True
+        gone = dropped.tolist()
+        for better, worse in zip(*(ends.tolist() for ends in part.overlapping(part, overlap)), strict=True):
+            if better < worse and not gone[better]:  # whether the better one stays is settled: pairs come in order
+                gone[worse] = True
+        kept = np.concatenate([kept, first + np.flatnonzero(~np.array(gone))])
+        if len(kept) >= limit:
+            break
+    return kept[:limit]
 
 
 @op("ImageDecoder", 20, opaque=True)
