@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from onnx2nn.author import NamingReport, naming_report
@@ -51,6 +51,8 @@ def load(
     base_dir: str | os.PathLike[str] | None = None,
     raise_patterns: bool = True,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    trainable: bool | Collection[str] = True,
+    quantized: str = "keep",
 ) -> Any:
     """Imports an ONNX model as a module with its weights, in eval mode.
 
@@ -67,6 +69,11 @@ def load(
         dynamic: input name → axis → name, dimensions to free that the exporter fixed (PyTorch only). Constants that
             hold the file's size are found and follow the dimension; the module is run at the file's size and at
             another one before it is returned. `module.meta["onnx2nn"]["thawed"]` says what was replaced.
+        trainable: which weights get gradients (PyTorch only): all float ones, none, or what roles (`"weight"`, `"bias"`,
+            `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`) name. Others are frozen.
+        quantized: `"keep"` computes with the file's integers; `"dequantize"` makes QDQ, QLinear and dynamically
+            quantised models float ones, whose weights train and whose activations are no longer rounded (PyTorch
+            only). `module.meta["onnx2nn"]["dequantized"]` says what was done and which nodes stay quantised.
 
     Returns:
         A module that takes the graph's inputs by position or by name and gives one tensor for one output, a tuple in
@@ -76,7 +83,7 @@ def load(
         ModelFileError: the source is not a readable model.
         UnsupportedModelError: nodes that cannot be imported, all of them.
         MissingDependencyError: the framework is not installed.
-        InputError: `framework`, `input_shapes` or `dynamic` do not fit.
+        InputError: `framework`, `input_shapes`, `dynamic`, `trainable` or `quantized` do not fit.
         FrozenDimensionError: a dimension in `dynamic` cannot be freed; names the node that stands in the way.
     """
     from onnx2nn import reader
@@ -87,18 +94,49 @@ def load(
         raise InputError(f"framework={framework!r}: it is 'torch' or 'oneflow'.")
     if dynamic is not None and framework != "torch":
         raise InputError("dynamic: fixed dimensions are freed in an import to PyTorch only, framework='torch'.")
+    if quantized not in ("keep", "dequantize"):
+        raise InputError(f"quantized={quantized!r}: it is 'keep' or 'dequantize'.")
+    if framework != "torch" and (trainable is not True or quantized != "keep"):
+        raise InputError("trainable and quantized are for an import to PyTorch, framework='torch'.")
     model = reader.read(source, base_dir=base_dir)
     names = [value.name for value in model.graph.inputs]
     for name in input_shapes or {}:
         if name not in names:
             raise InputError(f"input_shapes names {name!r}, the model's inputs are {', '.join(map(repr, names))}.")
     try:
-        return _import(model, framework, input_shapes, raise_patterns, dynamic)
+        if quantized == "dequantize":
+            module = _import_dequantized(model, input_shapes, raise_patterns, dynamic)
+        else:
+            module = _import(model, framework, input_shapes, raise_patterns, dynamic)
     except UnsupportedModelError as error:  # the import never got to what stands behind the nodes that it names
         unknown = report(model).problems
         known = {(problem.domain, problem.operator, problem.reason) for problem in unknown}
         others = [p for p in error.problems if (p.domain, p.operator, p.reason) not in known]
         raise UnsupportedModelError([*unknown, *others]) from None
+    if trainable is not True:
+        from onnx2nn.training import choose_trainable
+
+        choose_trainable(module, trainable)
+    return module
+
+
+def _import_dequantized(
+    model: ir.Model,
+    input_shapes: Mapping[str, Sequence[int | str | None]] | None,
+    raised: bool,
+    dynamic: Mapping[str, Mapping[int, str]] | None,
+) -> Any:
+    import dataclasses
+
+    from onnx2nn.extras import require
+
+    require("torch", extra="torch", purpose="Importing to PyTorch")
+    from onnx2nn.dequantize import dequantize
+
+    done = dequantize(model)
+    module = _import(model, "torch", input_shapes, raised, dynamic)
+    module.meta["onnx2nn"]["dequantized"] = dataclasses.asdict(done)
+    return module
 
 
 def _import(

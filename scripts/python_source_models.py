@@ -1,6 +1,6 @@
 """Writes every real model that the tests use as source, runs the files and says how long they are.
 
-python scripts/python_source_models.py         # all models; those of Keras and Paddle from .cache/zoo, where nox left them
+python scripts/python_source_models.py         # all; those of Keras and Paddle from .cache/zoo, where nox left them
 python scripts/python_source_models.py resnet  # only those whose name holds the word
 """
 
@@ -14,12 +14,13 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from realmodels import EXPORTERS, Tensors, check_same, random_inputs, run, seeded  # noqa: E402
+from realmodels import EXPORTERS, Tensors, check_same, run, seeded  # noqa: E402
 from test_torch_models import CASES, RUNS  # noqa: E402
 
 import onnx2nn  # noqa: E402
@@ -33,11 +34,11 @@ def models(word: str) -> Iterable[tuple[str, Path, list[Tensors]]]:
             case = CASES[name]
             inputs = [case.inputs(size) for size in case.sizes]
             yield f"{name} {exporter}", EXPORTERS[exporter](name, seeded(case.build), *inputs[:2]), inputs
-    for path in sorted((ROOT / ".cache" / "zoo").glob("[!t]*/*.onnx")) + sorted(
-        (ROOT / ".cache" / "zoo" / "tensorflow").glob("*.onnx")
-    ):
+    for path in sorted((ROOT / ".cache" / "zoo").glob("*/*.onnx")):
         if word in path.stem:
-            yield path.stem, path, [random_inputs(path)]
+            with np.load(path.with_suffix(".npz")) as arrays:
+                count = sum(key.startswith("input") for key in arrays)
+                yield path.stem, path, [tuple(torch.from_numpy(arrays[f"input{index}"]) for index in range(count))]
 
 
 def measure(path: Path, inputs: list[Tensors], folder: Path) -> str:

@@ -36,7 +36,8 @@ def _is_zero(F: Any, zero_point: Any) -> bool:
     return isinstance(zero_point, F.Tensor) and not bool(zero_point.to(F.float32).any())
 
 
-def _limits(element: Element) -> tuple[int, int]:
+def limits(element: Element) -> tuple[int, int]:
+    """Returns the smallest and the largest number of an integer type."""
     if element.name.startswith("UINT"):
         return 0, (1 << element.bits) - 1
     return -(1 << element.bits - 1), (1 << element.bits - 1) - 1
@@ -51,7 +52,7 @@ def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool =
         y = y + zero_point.to(y.dtype)
     if not integer:
         return convert(F, y, element, saturate=saturate)
-    return y.clamp(*_limits(element)).to(getattr(F, element.dtype))
+    return y.clamp(*limits(element)).to(getattr(F, element.dtype))
 
 
 @op("QuantizeLinear", 23)

@@ -258,6 +258,8 @@ def lines(prefix: str, expression: Expression, suffix: str, indent: int) -> list
         return [f"{prefix}(", *(f"    {row}" for row in rows), f"){suffix}"]
     if isinstance(expression, Call) and (expression.args or expression.kwargs):
         head, tail = f"{prefix}{_operand(expression.function, _ATOM)}(", f"){suffix}"
+        if indent + len(head) > WIDTH and prefix.endswith("= "):
+            return [f"{prefix}(", *(f"    {line}" for line in lines("", expression, "", inner)), f"){suffix}"]
         together = ", ".join(_arguments(expression.args, expression.kwargs, inline))
         if inner + len(together) <= WIDTH:
             return [head, f"    {together}", tail]
@@ -273,6 +275,11 @@ def lines(prefix: str, expression: Expression, suffix: str, indent: int) -> list
         if not expression.unpacked:
             return [*lines(prefix, expression.item, "", indent), f"{last}{suffix}"]
         return [f"{prefix}*(", *_each([("", expression.item)], inner, ""), f"    {last}", f"){suffix}"]
+    if isinstance(expression, Infix) and isinstance(expression.right, Call) and not isinstance(expression.left, Infix):
+        left = f"{prefix}{_operand(expression.left, precedence(expression))} {expression.symbol} "
+        split = lines(left, expression.right, suffix, indent)
+        if expression.right.args and len(split) > 1 and indent + len(split[0]) <= WIDTH:
+            return split
     if isinstance(expression, (Infix, Prefix)):
         text = inline(expression)
         rows = [text] if inner + len(text) <= WIDTH else _operands(expression)

@@ -37,6 +37,7 @@ from onnx2nn.python_source.program import Path
 RESERVED = frozenset({"self", "torch", "nn", "F", "Tensor", "Path", "OrderedDict", "load_file", "math", "operator"})
 _TAKEN = RESERVED | frozenset(keyword.kwlist) | frozenset(dir(builtins))
 _MEMBERS = frozenset(dir(nn.Module())) | frozenset(vars(nn.Module()))
+_LONGEST_NAME = 22
 _FOLDED, _WHOLE = 56, 68
 """Longest expression that becomes part of another instead of a line of its own; longest one made so."""
 
@@ -217,7 +218,11 @@ def _type(column: object) -> str:
 
 
 def _unique(name: str, taken: Names[str]) -> str:
+    """Returns `name` in lower case, not too long and not among `taken`."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", identifier(name)).lower()
+    if len(name) > _LONGEST_NAME:
+        words = [word for word in name.split("_") if not word.isdecimal() and word]
+        name = identifier("_".join(words[-2:])[-_LONGEST_NAME:].lstrip("_"))
     if name in _TAKEN and f"{name}_" not in taken:
         return f"{name}_"
     wanted, number = name, 2

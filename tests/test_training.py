@@ -1,0 +1,276 @@
+"""Imported modules train: layers that behave otherwise then, gradients, which weights get them; quantised ones too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+import torch
+from onnx import numpy_helper
+from onnxruntime import quantization
+from realmodels import EXPORTERS, seeded
+from test_torch_models import CASES
+from torch import nn
+from torch.nn import functional as F
+
+import onnx2nn
+from onnx2nn.errors import InputError
+
+DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.onnx"
+
+
+def _model(text: str, **initializers: np.ndarray) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 20, "com.microsoft" : 1]> {text}')
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in initializers.items())
+    return model
+
+
+def _losses(
+    module: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, steps: int, rate: float, of: Any = F.cross_entropy
+) -> list[float]:
+    """Trains on one batch; gives the loss before each step."""
+    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], rate)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = of(module(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_dropout_has_its_ratio_and_drops_in_training_alone() -> None:
+    model = _model("m (float[n] x) => (float[n] y) { r = Constant<value = float {0.3}>() y = Dropout(x, r) }")
+    module = onnx2nn.load(model)
+    (dropout,) = (layer for layer in module.modules() if isinstance(layer, nn.Dropout))
+    assert dropout.p == 0.3
+    x = torch.ones(10000)
+    assert torch.equal(module(x), x)
+    kept = module.train()(x)
+    assert 0.66 < (kept > 0).float().mean() < 0.74
+    torch.testing.assert_close(kept.max(), torch.tensor(1 / 0.7))
+
+
+def test_batch_norm_keeps_statistics_with_the_momentum_of_the_file() -> None:
+    vectors = {name: np.linspace(0.5, 1.5, 3, dtype=np.float32) * k for k, name in enumerate("sbmv", 1)}
+    text = "m (float[n,3,4,4] x) => (float[n,3,4,4] y) { y = BatchNormalization<momentum = 0.8>(x, s, b, m, v) }"
+    module = onnx2nn.load(_model(text, **vectors)).train()
+    (layer,) = (layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d))
+    expected = nn.BatchNorm2d(3, momentum=0.2)
+    state = dict(zip(("weight", "bias", "running_mean", "running_var"), vectors.values(), strict=True))
+    expected.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, strict=False)
+    x = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(module(x), expected(x))
+    torch.testing.assert_close(layer.running_mean, expected.running_mean)
+    torch.testing.assert_close(layer.running_var, expected.running_var)
+    assert not torch.equal(layer.running_mean, torch.from_numpy(vectors["m"]))
+
+
+def test_digits_model_learns_anew() -> None:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = torch.from_numpy(digits.images[:256, ..., None].astype(np.float32) / 16)
+    labels = (torch.from_numpy(digits.target[:256]) + 3) % 10  # other names for the same shapes
+    module = onnx2nn.load(DIGITS).train()
+    losses = _losses(module, images, labels, 40, 0.005, lambda chances, labels: F.nll_loss(chances.log(), labels))
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_resnet_learns() -> None:
+    case = CASES["resnet18"]
+    path = EXPORTERS["dynamo"]("resnet18", seeded(case.build), case.inputs(2), case.inputs(3))
+    module = onnx2nn.load(path).train()
+    images = torch.randn(8, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    losses = _losses(module, images, torch.arange(8), 8, 0.001)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 6)
+        self.slope = nn.PReLU(6)
+        self.scale = nn.Parameter(torch.ones(6, 1, 1))
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.slope(self.norm(self.conv(x))) * self.scale
+        return self.head(F.max_pool2d(x, 2).mean((2, 3)))
+
+
+def _gradients(module: nn.Module, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    module.zero_grad()
+    output = module(*inputs)
+    (output * torch.linspace(-1, 1, output.numel()).reshape(output.shape)).sum().backward()
+    return {name: p.grad for name, p in module.named_parameters(remove_duplicate=False) if p.grad is not None}
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> tuple[nn.Module, Path, torch.Tensor]:
+    model, x = seeded(Network), torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.onnx.export(model, (x,), str(tmp_path / "m.onnx"), dynamo=False, input_names=["x"])
+    return model, tmp_path / "m.onnx", x
+
+
+def test_gradients_are_the_original_ones(network: tuple[nn.Module, Path, torch.Tensor]) -> None:
+    model, path, x = network
+    ours, theirs = _gradients(onnx2nn.load(path), x), _gradients(model, x)
+    assert set(ours) == set(theirs)
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+def test_gradients_of_bert_are_the_original_ones(exporter: str) -> None:
+    case = CASES["bert"]
+    model = seeded(case.build)
+    module = onnx2nn.load(EXPORTERS[exporter]("bert", model, case.inputs(2), case.inputs(3)))
+    assert all(parameter.requires_grad for parameter in module.parameters())
+    ours, theirs = _gradients(module, *case.inputs(2)), _gradients(model, *case.inputs(2))
+    shared = set(ours) & set(theirs)
+    # The file holds the rows of the table that a length of 7 needs, under another name.
+    assert set(theirs) - shared <= {"model.embeddings.position_embeddings.weight"}
+    for name in shared:
+        if ours[name].shape == theirs[name].shape:
+            torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-4)
+        else:
+            assert name == "model.embeddings.position_embeddings.weight"
+
+
+def _trained(module: nn.Module) -> set[str]:
+    return {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def test_roles_and_patterns_choose(network: tuple[nn.Module, Path, torch.Tensor]) -> None:
+    _, path, x = network
+    everything = {name for name, _ in onnx2nn.load(path).named_parameters()}
+    norm = {name for name in everything if name.startswith("norm")}
+    assert len(everything) == 8 and len(norm) == 2
+    assert _trained(onnx2nn.load(path)) == everything
+    assert _trained(onnx2nn.load(path, trainable=False)) == set()
+    assert _trained(onnx2nn.load(path, trainable={"norm"})) == norm
+    assert _trained(onnx2nn.load(path, trainable="bias")) == {"conv.bias", "head.bias"}
+    assert _trained(onnx2nn.load(path, trainable=["weight"])) == {"conv.weight", "head.weight", "scale"}
+    assert _trained(onnx2nn.load(path, trainable={"other"})) == {"slope.weight"}
+    assert _trained(onnx2nn.load(path, trainable=["embedding", "head.*"])) == {"head.weight", "head.bias"}
+    module = onnx2nn.load(path, trainable=["head.*"])
+    assert set(_gradients(module, x)) == {"head.weight", "head.bias"}
+    with pytest.raises(InputError, match="no weight fits 'hed"):
+        onnx2nn.load(path, trainable=["hed.*"])
+
+
+class Small(nn.Module):
+    """Everything that quantisers have operators of their own for, a Relu and a Clip that they leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(3, 8, 3, padding=1)
+        self.two = nn.Conv2d(8, 8, 3, padding=1)
+        self.three = nn.Linear(16, 12)
+        self.four = nn.Linear(12, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.one(x)), 2)
+        x = torch.cat((F.relu6(4 * self.two(x)) + x, x), 1)
+        return self.four(torch.sigmoid(self.three(F.adaptive_avg_pool2d(x, 1).flatten(1))))
+
+
+class Calibration(quantization.CalibrationDataReader):
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(2)
+        self.batches = iter([{"x": torch.randn(4, 3, 16, 16, generator=generator).numpy()} for _ in range(4)])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self.batches, None)
+
+
+QUANTISERS: dict[str, dict[str, Any]] = {
+    "pairs": {"quant_format": quantization.QuantFormat.QDQ},
+    "pairs by channel": {"quant_format": quantization.QuantFormat.QDQ, "per_channel": True},
+    "operators": {"quant_format": quantization.QuantFormat.QOperator, "weight_type": quantization.QuantType.QInt8},
+    "dynamic": {},
+}
+
+
+@pytest.fixture(scope="module", params=QUANTISERS)
+def quantised(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, nn.Module]]:
+    folder = tmp_path_factory.mktemp("quantised")
+    model = seeded(Small)
+    torch.onnx.export(model, (torch.zeros(4, 3, 16, 16),), str(folder / "f.onnx"), dynamo=False, input_names=["x"])
+    options = QUANTISERS[request.param]
+    if options:
+        quantization.quantize_static(folder / "f.onnx", folder / "q.onnx", Calibration(), **options)
+    else:
+        quantization.quantize_dynamic(folder / "f.onnx", folder / "q.onnx")
+    yield folder / "q.onnx", model
+
+
+def test_quantised_models_become_float_ones(quantised: tuple[Path, nn.Module]) -> None:
+    path, original = quantised
+    x = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(3))
+    kept, module = onnx2nn.load(path), onnx2nn.load(path, quantized="dequantize")
+    done = module.meta["onnx2nn"]["dequantized"]
+    assert done["kept"] == [] and len(done["weights"]) >= 4
+    assert "quantize" not in module.code and ".round" not in module.code
+    kinds = [type(layer) for layer in module.modules()]
+    assert kinds.count(nn.Conv2d) == 2 and kinds.count(nn.Linear) == 2
+    with torch.no_grad():
+        floats, integers, expected = module(x), kept(x), original(x)
+    step = (expected.max() - expected.min()) / 255
+    assert (floats - expected).abs().max() < 4 * step  # of the rounded weights
+    assert (floats - integers).abs().max() < 8 * step
+    losses = _losses(module.train(), x, torch.arange(4), 40, 0.02)
+    assert losses[-1] < 0.8 * losses[0]
+    assert all(parameter.grad is not None and bool(parameter.grad.any()) for parameter in module.parameters())
+
+
+def test_the_range_of_the_integers_stays() -> None:
+    """A zero point at the end of the range is a Relu that a quantiser left out, the other end a Clip."""
+    text = """m (float[n] x) => (float[n] y) {
+        s = Constant<value = float {0.0235294}>()  z = Constant<value = uint8 {0}>()
+        q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }"""
+    module = onnx2nn.load(_model(text), quantized="dequantize")
+    x = torch.tensor([-3.0, 0.01, 5.0, 9.0])
+    torch.testing.assert_close(module(x), torch.tensor([0.0, 0.01, 5.0, 6.0]), rtol=0, atol=1e-5)
+
+
+def test_integers_that_leave_the_model_are_still_integers() -> None:
+    text = """m (float[2,3] x) => (uint8[2,3] q, float[2,3] y) {
+        s = Constant<value = float {0.1}>()  z = Constant<value = uint8 {128}>()
+        a = QuantizeLinear(x, s, z)
+        q = com.microsoft.QLinearAdd(a, s, z, a, s, z, s, z)
+        y = DequantizeLinear(q, s, z) }"""
+    x = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, 60.0]])
+    kept, module = onnx2nn.load(_model(text)), onnx2nn.load(_model(text), quantized="dequantize")
+    integers, floats = module(x)
+    assert torch.equal(integers, kept(x)[0]) and integers.dtype is torch.uint8
+    torch.testing.assert_close(floats, kept(x)[1])
+
+
+def test_what_has_no_float_form_stays_and_is_named() -> None:
+    text = """m (float[2,3] x, float s) => (float[2,3] y) {
+        z = Constant<value = uint8 {7}>()  q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }"""
+    model = _model(text)
+    for node in model.graph.node:
+        node.name = f"the {node.op_type}"
+    kept, module = onnx2nn.load(model), onnx2nn.load(model, quantized="dequantize")
+    assert module.meta["onnx2nn"]["dequantized"]["kept"] == ["the QuantizeLinear", "the DequantizeLinear"]
+    x, scale = torch.randn(2, 3), torch.tensor(0.1)
+    assert torch.equal(module(x, scale), kept(x, scale))
+
+
+def test_other_words_are_refused() -> None:
+    with pytest.raises(InputError, match="'keep' or 'dequantize'"):
+        onnx2nn.load(DIGITS, quantized="float")
+    with pytest.raises(InputError, match="to PyTorch"):
+        onnx2nn.load(DIGITS, framework="oneflow", trainable=False)
