@@ -254,6 +254,12 @@ def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = 
     return Layer(nn.Dropout, dict(p=p), {}, (input,))
 
 
+@_layer(F.channel_shuffle)
+def _channel_shuffle(input: Any, groups: int) -> Layer:
+    """pnnx knows the layer, not the function."""
+    return Layer(nn.ChannelShuffle, dict(groups=groups), {}, (input,))
+
+
 def _is_zeros(value: Any) -> bool:
     """Returns whether a tensor is known to hold zeros alone: a constant, or `torch.zeros` at run time."""
     if isinstance(value, torch.Tensor):

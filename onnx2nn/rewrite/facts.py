@@ -135,14 +135,29 @@ class Facts:
         return array is not None and bool((array == number).all())
 
     def rank(self, value: ir.Value) -> int | None:
-        """Returns how many dimensions a value has, None where the file does not say."""
-        return None if value.shape is None else len(value.shape)
+        """Returns how many dimensions a value has, None where nothing tells it."""
+        if value.shape is not None:
+            return len(value.shape)
+        made = self._made_shape(value)
+        return None if made is None else len(made)
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """Returns a value's shape with a small size for each named dimension, None where the file does not say."""
-        if value.shape is None:
+        """Returns a value's shape with a small size for each dimension that is open, None where its rank is unknown."""
+        if value.shape is not None:
+            return tuple(dim if isinstance(dim, int) else self._size(dim) for dim in value.shape)
+        made = self._made_shape(value)
+        if made is None:
             return None
-        return tuple(dim if isinstance(dim, int) else self._size(dim) for dim in value.shape)
+        return tuple(size if size is not None and size > 0 else _SIZES[i % 6] for i, size in enumerate(made))
+
+    def _made_shape(self, value: ir.Value) -> list[int | None] | None:
+        """Returns the shape that the node behind a value makes, None for each size that only a run tells."""
+        node = value.producer()
+        if node is None or node.domain:
+            return None
+        if node.op_type == "Transpose" and "perm" in node.attributes:
+            return [None] * len(node.attributes["perm"].as_ints())
+        return self.ints(node.inputs[1]) if node.op_type == "Reshape" and len(node.inputs) > 1 else None
 
     def _size(self, dim: ir.SymbolicDim) -> int:
         name = str(dim.value)

@@ -112,6 +112,16 @@ def _one_reshape(match: Match, facts: Facts) -> New | None:
     return New("Reshape", (match["x"], match["target"]))
 
 
+def _same_order(match: Match, facts: Facts) -> New | None:
+    """All elements picked in their own order, which is how torch's dynamo exporter writes `as_strided`."""
+    indices, target = facts.array(match["indices"]), facts.ints(match["target"])
+    if indices is None or target != [-1] or not _fits(match, facts) or indices.size > _MAX_ELEMENTS:
+        return None
+    if indices.size != np.prod(facts.shape(match["x"]) or ()) or (indices.ravel() != np.arange(indices.size)).any():
+        return None
+    return New("Reshape", (match["x"], np.array(indices.shape, np.int64)))
+
+
 def _without_new_axis(match: Match, facts: Facts) -> New | None:
     """A dimension of size 1 that is put in, moved by a transpose and taken out."""
     added, removed = (facts.ints(match[name].inputs[1]) for name in ("unsqueeze", "squeeze"))
@@ -168,6 +178,7 @@ RULES = (
     ),
     Rule("transposes", parse("(outer := Transpose((inner := Transpose(x))))"), _one_transpose, _permuted_sample),
     Rule("reshapes", parse("Reshape(Reshape(x, _) | Flatten(x) | Squeeze(x, ...), target)"), _one_reshape, _declared),
+    Rule("as_strided", parse("Gather(Reshape(x, target), indices)"), _same_order, _declared),
     Rule(
         "transpose",
         parse("(squeeze := Squeeze((transpose := Transpose((unsqueeze := Unsqueeze(x, _)))), _))"),

@@ -130,6 +130,7 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
     value = origin(value)
     if isinstance(pattern, Var):
         known = match.get(pattern.name)
+        value = uncast(value) if pattern.constant else value
         if pattern.constant and tensor_of(value) is None:
             return
         if not pattern.name or known is value or (isinstance(known, ir.Node) and known.outputs[0] is value):
@@ -188,6 +189,13 @@ def origin(value: ir.Value) -> ir.Value:
     return value
 
 
+def uncast(value: ir.Value) -> ir.Value:
+    """Returns the constant that torch's exporter casts to the type of another value; other values as they are."""
+    node = value.producer()
+    cast = node is not None and node.op_type == "CastLike" and tensor_of(node.inputs[0]) is not None
+    return node.inputs[0] if cast else value  # type: ignore[union-attr,return-value]
+
+
 def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     """Returns the tensor of an initializer or of a Constant node, None for any other value."""
     if value is None or value.const_value is not None:
@@ -211,6 +219,7 @@ def number_of(value: ir.Value | None) -> float | None:
 
 def is_number(value: ir.Value, number: float) -> bool:
     """Returns whether a value is a constant of one element that is `number` up to the rounding of its type."""
+    value = uncast(value)
     found = number_of(value)
     if found is None:
         return False

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx2nn.rewrite import activation, attention, layout, linear, norm
 from onnx2nn.rewrite.evaluation import Evaluator
 from onnx2nn.rewrite.facts import Facts
-from onnx2nn.rewrite.patterns import NODES, matches, roots
+from onnx2nn.rewrite.patterns import NODES, matches, roots, uncast
 from onnx2nn.rewrite.recurrent import stacks
 from onnx2nn.rewrite.rule import STANDARD, New, Replacement, Rule
 from onnx2nn.table import Table
@@ -167,11 +167,16 @@ def _gap(expected: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> str:
 
 
 def _is_closed(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
-    """Whether nothing but the matched nodes reads what they compute on the way; shapes cost nothing twice."""
+    """Whether nothing but the matched nodes reads what they compute on the way.
+
+    Shapes cost nothing twice, and a constant that is cast to a value's type does not read the value.
+    """
     inside = set(nodes)
     for node in inside:
         for output in node.outputs if node is not root else node.outputs[1:]:
-            outside = output.is_graph_output() or any(use.node not in inside for use in output.uses())
+            readers = {use.node for use in output.uses()} - inside
+            casts = all(uncast(reader.outputs[0]) is not reader.outputs[0] for reader in readers)
+            outside = output.is_graph_output() or not casts
             if outside and (node is root or not _is_of_shapes(node)):
                 return False
     return True
