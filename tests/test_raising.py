@@ -215,15 +215,15 @@ CASES = {
         lambda: Images(False),
         _image,
         {**_IMAGES, "ChannelShuffle": 1},
-        {**_IMAGE_CALLS, "channel_shuffle(": 1},
-        (nn.GroupNorm,),
+        _IMAGE_CALLS,
+        (nn.GroupNorm, nn.ChannelShuffle),
     ),
     "images-dynamo": Case(
         lambda: Images(True),
         _image,
         {**_IMAGES, "ChannelShuffle": 2},
-        {**_IMAGE_CALLS, "channel_shuffle(": 2},
-        (nn.GroupNorm,),
+        _IMAGE_CALLS,
+        (nn.GroupNorm, nn.ChannelShuffle, nn.ChannelShuffle),
     ),
     "attentions-torchscript": Case(
         lambda: Attentions(False), _attended, {_ATTENTION: 7}, {**_MASKS, f"{_ATTENTION}(": 7, "softmax(": 0}
@@ -485,4 +485,4 @@ def test_every_rule_has_a_test() -> None:
     assert {rule.name for sweep in SWEEPS for rule in sweep} | {"LSTM", "GRU", "RNN"} == tested
 
 
-TESTED_ON_THEIR_OWN = {"Conv", "ConvTranspose", "DepthToSpace", "transposes", "reshapes"}
+TESTED_ON_THEIR_OWN = {"Conv", "ConvTranspose", "DepthToSpace", "transposes", "reshapes", "as_strided"}
