@@ -164,3 +164,11 @@ def test_targets_of_reshapes(
     factors: list[Factor], sizes: list[int], places: dict[str, int], wanted: list[int]
 ) -> None:
     assert aligned(factors, sizes, places) == wanted
+
+
+def test_all_elements_picked_in_order_are_a_reshape() -> None:
+    """torch's dynamo exporter writes `as_strided` so."""
+    nodes = [helper.make_node("Reshape", ["x", "flat"], ["f"]), helper.make_node("Gather", ["f", "all"], ["y"])]
+    file = _file(nodes, [1, 4], {"flat": [-1], "all": [[[0, 1], [2, 3]]]})
+    x = torch.randn(3, 4)
+    assert torch.equal(onnx2nn.load(file, dynamic={"x": {0: "n"}})(x), x.reshape(3, 2, 2))
