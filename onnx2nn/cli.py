@@ -262,8 +262,8 @@ def convert(arguments: argparse.Namespace, terminal: Terminal) -> int:
         terminal.line(f"saved {arguments.pytorch_path}: {written}")
     if arguments.python:
         with terminal.step(f"writing source to {arguments.python}"):
-            example = list(inputs.example_inputs(specs, sizes, seed=arguments.seed).values())
-            written = onnx2nn.to_python(module, arguments.python, example_inputs=example)
+            given_inputs = list(inputs.example_inputs(specs, sizes, seed=arguments.seed).values())
+            written = onnx2nn.to_python(module, arguments.python, example_inputs=given_inputs)
         terminal.line(f"wrote {written}")
     return _report(result, terminal)
 

@@ -341,3 +341,34 @@ def test_brackets_stand_where_they_are_needed(expression: Expression) -> None:
     except (ArithmeticError, TypeError):
         return
     assert eval(inline(expression), {}, dict(_OPERANDS)) == expected
+
+
+def test_keys_of_any_letters_are_written_as_text(tmp_path: Path) -> None:
+    evil = 'x"""\n    import os  # {i}\\'
+    root = nn.Module()
+    root.add_module(evil, nn.Module())
+    holder = root.get_submodule(evil)
+    for name in ("class", "keys", f"{evil}0", f"{evil}1", f"{evil}2"):
+        holder.add_module(name, nn.Linear(3, 3))
+    holder.register_parameter("lambda", nn.Parameter(torch.ones(3)))
+
+    def build(graph: fx.Graph) -> object:
+        x = graph.placeholder("getattr")
+        for name in holder._modules:
+            x = graph.call_module(f"{evil}.{name}", (x,))
+        return graph.call_function(operator.add, (x, graph.get_attr(f"{evil}.lambda")))
+
+    # fx itself writes such names into its own code, so the graph is bound to a module that is never run.
+    module = _graph_module(nn.Module(), lambda graph: graph.placeholder("x"))
+    module.add_module(evil, holder)
+    graph = fx.Graph()
+    graph.output(build(graph))
+    module._graph = graph
+    written = _written(module, tmp_path)
+    x = torch.randn(2, 3)
+    expected = x
+    for layer in holder._modules.values():
+        expected = layer(expected)
+    torch.testing.assert_close(written(x), expected + 1)
+    assert set(written.state_dict()) == set(module.state_dict())
+    assert "\n    import os" not in (tmp_path / "model.py").read_text()

@@ -36,7 +36,7 @@ from onnx2nn.python_source.expressions import (
     literal,
 )
 from onnx2nn.python_source.partition import ACTIVATIONS, Partition, Region, module_of
-from onnx2nn.python_source.program import Path, is_size
+from onnx2nn.python_source.program import Path, is_attribute, is_size
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Kind:
         hints: what each of them is called.
         names: names for the values of its forward, from the first instance.
         types: annotations of the values.
-        inputs_of_model: whether the first instance takes several of the model's inputs, whose names are then kept.
+        main: the argument that goes from part to part, -1 where several inputs of the model keep their names.
     """
 
     body: Body
@@ -78,7 +78,7 @@ class Kind:
     hints: list[str]
     names: dict[int, str]
     types: dict[int, str]
-    inputs_of_model: bool
+    main: int
     paths: list[Path] = field(default_factory=list)
     holes: list[list[Any]] = field(default_factory=list)
 
@@ -125,7 +125,7 @@ class _Maker:
         kind = self.kinds.get(body)
         if kind is None:
             kind = self.kinds[body] = Kind(
-                body, len(self.kinds), builder.hints, builder.names, builder.types, builder.takes_inputs()
+                body, len(self.kinds), builder.hints, builder.names, builder.types, builder.main()
             )
         kind.paths.append(path)
         kind.holes.append(builder.holes)
@@ -188,7 +188,7 @@ class _Maker:
                 return "ModuleList"
             if not any(hasattr(nn.ModuleDict, name) for name in names):
                 return "ModuleDict"
-        if not names and not buffers:
+        if not names and not buffers and not any(hasattr(nn.ParameterDict, name) for name in module._parameters):
             return "ParameterDict"
         return "class"
 
@@ -244,10 +244,14 @@ class _Builder:
             outputs = self.expression(last.args[0])
         return Body(base, tuple(init), arguments, tuple(calls), outputs)
 
-    def takes_inputs(self) -> bool:
-        """Returns whether several of the model's inputs go into the forward as they are."""
+    def main(self) -> int:
+        """Returns which argument is what a layer gives, else the first tensor; -1 where several are the model's own."""
         inputs = self.region.inputs if self.region is not None else []
-        return sum(node.op == "placeholder" for node in inputs) > 1
+        if sum(node.op == "placeholder" for node in inputs) > 1:
+            return -1
+        tensors = [index for index, node in enumerate(inputs) if annotation(node) == "Tensor" and node.op != "get_attr"]
+        layers = [index for index in tensors if inputs[index].op == "call_module"]
+        return next(iter([*layers, *tensors]), -1)
 
     def value(self, node: fx.Node, name: str | None = None) -> Value:
         """Returns a new value that stands for `node`."""
@@ -270,14 +274,14 @@ class _Builder:
         module = self.program.module(path)
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                yield "attribute", name, self.parameter(parameter)
+                yield "attribute" if is_attribute(name) else "parameter", name, self.parameter(parameter)
         for name, (*holder, key) in self.maker.buffers(path):
             there = self.program.module(tuple(holder))
             buffer = there._buffers[key]
             if buffer is not None:
                 yield "buffer", name, self.buffer(buffer, key not in there._non_persistent_buffers_set)
         for name in self.maker.children(path):
-            yield "attribute" if name.isidentifier() else "module", name, self.module((*path, name))
+            yield "attribute" if is_attribute(name) else "module", name, self.module((*path, name))
 
     def parameter(self, parameter: nn.Parameter) -> Expression:
         """Returns the expression that makes a parameter, without its values."""
@@ -402,7 +406,7 @@ class _Builder:
                 found = Subscript(found, Text(index))
             elif form in ("ModuleDict", "ParameterDict"):
                 found = Subscript(found, Text(literal(step)))
-            elif step.isidentifier():
+            elif is_attribute(step):
                 found = Attribute(found, step)
             else:
                 found = Call(Text("getattr"), (found, Text(literal(step))))

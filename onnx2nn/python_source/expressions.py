@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -369,7 +370,7 @@ def modules(kind: str, items: Sequence[tuple[str, Expression]]) -> Expression:
         stem = items[0][0].rstrip("0123456789")
         start = items[0][0][len(stem) :]
         series = start.isdecimal() and [n for n, _ in items] == [f"{stem}{int(start) + i}" for i in range(len(items))]
-        if same and series:
+        if same and series and re.fullmatch(r"[\w-]*", stem):
             numbers = f"range({len(items)})" if start == "0" else f"range({start}, {int(start) + len(items)})"
             inner = Text(f'(f"{stem}{{i}}", {texts[0]}) for i in {numbers}')
             return Call(Text(f"nn.{kind}"), (Call(Text("OrderedDict"), (inner,)),))

@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from onnx2nn.python_source.program import Path, Program
+from onnx2nn.python_source.program import Path, Program, is_attribute
 
 Item = Any
 """What a body consists of: an `fx.Node`, or a `Region` that is called."""
@@ -97,17 +97,31 @@ class _Divider:
             self.partition.regions[path] = region
             placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
             region.inputs = placeholders
-            region.slots = _slots(region) if any(step[-1].isdecimal() for step in self._children(path)) else None
+            region.slots = self._slots(region) if self._is_list(path) else None
             return [], [region]
         if not nodes and not regions:
             return [], []
         self._connect(region)
-        numbered = any(step[-1].isdecimal() for step in self._children(path))
-        region.slots = _slots(region) if numbered or _is_series(region) else None
+        numbered = self._is_list(path)
+        region.slots = self._slots(region) if numbered or _is_series(region) else None
         if (numbered and region.slots is None) or not region.outputs:
             return nodes, regions
         self.partition.regions[path] = region
         return [], [region]
+
+    def _slots(self, region: Region) -> dict[str, Item | None] | None:
+        """Returns what an `nn.Sequential` for `region` holds, None where that would not be all it has to hold."""
+        module = self.program.module(region.path)
+        slots = _slots(region)
+        if slots is None or any(parameter is not None for parameter in module._parameters.values()):
+            return None
+        others = [inner for name, inner in module._modules.items() if name not in slots and inner is not None]
+        own = [name for name in module._buffers if name not in module._non_persistent_buffers_set]
+        return None if own or any(inner.state_dict() for inner in others) else slots
+
+    def _is_list(self, path: Path) -> bool:
+        """Returns whether a container holds modules under names that no attribute has: numbers."""
+        return any(not is_attribute(child[-1]) for child in self._children(path))
 
     def _children(self, path: Path) -> Iterable[Path]:
         yield from (layer for layer in self.program.layers if layer[:-1] == path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.errors import InputError
-from onnx2nn.naming import split_path
+from onnx2nn.naming import identifier, split_scopes
 
 Path = tuple[str, ...]
 
@@ -81,6 +82,11 @@ def _inside(path: Path, layers: set[Path]) -> bool:
     return any(path[:end] in layers for end in range(1, len(path) + 1))
 
 
+def is_attribute(name: str) -> bool:
+    """Returns whether a module's name can be written behind a dot."""
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
 def common(paths: Iterable[Path]) -> Path:
     """Returns the longest path that all of `paths` begin with."""
     first, *others = paths
@@ -128,7 +134,7 @@ def _declared_scope(node: fx.Node) -> Path | None:
     if len(scopes) > 1 and not str(scopes[0]).startswith("_"):
         return _path(scopes[-2])
     name = node.meta.get("onnx", ("", "", ""))[2]
-    return tuple(split_path(name)[:-1]) if "/" in name else None
+    return tuple(split_scopes(name)[:-1]) if "/" in name else None
 
 
 def _metadata(node: fx.Node, key: str) -> list[Any]:
@@ -183,9 +189,16 @@ def _place(program: Program, placed: dict[fx.Node, Path | None]) -> None:
     """Gives every node a scope: where its module is, else what the file says, else what its neighbours are in."""
 
     def clip(path: Path) -> Path:
-        while path not in program.containers:
-            path = path[:-1]
-        return path
+        """Returns the innermost container on the way to `path`; the tree may hold a step as an identifier."""
+        found: Path = ()
+        for step in path:
+            inner = next(
+                ((*found, name) for name in (step, identifier(step)) if (*found, name) in program.containers), None
+            )
+            if inner is None:
+                break
+            found = inner
+        return found
 
     scope = program.scope
     for node in program.graph.nodes:

@@ -32,9 +32,10 @@ from onnx2nn.python_source.expressions import (
     substitute,
     values,
 )
-from onnx2nn.python_source.program import Path
+from onnx2nn.python_source.program import Path, is_attribute
 
 RESERVED = frozenset({"self", "torch", "nn", "F", "Tensor", "Path", "OrderedDict", "load_file", "math", "operator"})
+RESERVED |= {"getattr", "float", "super", "abs", "max", "min", "round", "int", "bool"}  # what a forward calls
 _TAKEN = RESERVED | frozenset(keyword.kwlist) | frozenset(dir(builtins))
 _MEMBERS = frozenset(dir(nn.Module())) | frozenset(vars(nn.Module()))
 _LONGEST_NAME = 22
@@ -52,7 +53,7 @@ def class_names(kinds: list[Kind], known: Mapping[Path, str]) -> list[str]:
     names: dict[int, str] = {}
     for kind in [kinds[-1], *kinds[:-1]]:
         name = known.get(kind.paths[0], "")
-        if not name.isidentifier() or hasattr(nn, name):
+        if not is_attribute(name) or hasattr(nn, name):
             name = _name_from_path(kind.paths[0])
         taken = {*names.values(), *_TAKEN, "WEIGHTS", "FROZEN", "load_model"}
         number, wanted = 2, name
@@ -65,7 +66,10 @@ def class_names(kinds: list[Kind], known: Mapping[Path, str]) -> list[str]:
 
 def _name_from_path(path: Path) -> str:
     words = [step for step in path if not step.isdecimal()][-1:] or ["Model"]
-    word = words[0].rstrip("0123456789_")
+    word = words[0].rstrip("0123456789_-")
+    above = [step for step in path[:-1] if not step.isdecimal()]
+    if len(word) < 3 and above:
+        word = f"{above[-1]}_{word}"  # an `f` or a `c`
     if len(word) > 3 and word.endswith("s") and not word.endswith("ss") and path and path[-1] != words[0]:
         word = word[:-1]  # one of the `layers`
     parts = [part for part in re.split(r"[\W_]+", word) if part] or ["Module"]
@@ -111,7 +115,7 @@ class _Class:
         return "\n".join(out)
 
     def _where(self) -> str:
-        paths = [".".join(path) or "The whole model" for path in self.kind.paths]
+        paths = [re.sub(r"[^\w.-]", "_", ".".join(path)) or "The whole model" for path in self.kind.paths]
         count = len(paths)
         while count > 1 and len(_listing(paths, count)) > 78:
             count -= 1
@@ -131,8 +135,9 @@ class _Class:
                 inner += lines("", Call(Text("super().__init__"), known.args), "", 8)
             elif what == "attribute":
                 inner += lines(f"self.{name} = ", known, "", 8)
-            elif what == "module":
-                inner += lines("", Call(Text("self.add_module"), (Text(literal(name)), known)), "", 8)
+            elif what in ("module", "parameter"):
+                register = "self.add_module" if what == "module" else "self.register_parameter"
+                inner += lines("", Call(Text(register), (Text(literal(name)), known)), "", 8)
             elif what == "buffer":
                 assert isinstance(known, Call)
                 inner += lines("", Call(known.function, (Text(literal(name)), *known.args), known.kwargs), "", 8)
@@ -388,9 +393,7 @@ class _Naming:
             if root:
                 self.of[index] = f"{name}_" if name in RESERVED else name
                 continue
-            tensors = [i for i in range(self.kind.body.arguments) if self.kind.types[i] == "Tensor"]
-            main = tensors[:1] == [index] and not self.kind.inputs_of_model
-            self.of[index] = "x" if main else _unique(name, {*self.of.values(), *_TAKEN, "x"})
+            self.of[index] = "x" if index == self.kind.main else _unique(name, {*self.of.values(), *_TAKEN, "x"})
 
     def _name(self, number: int, step: Step) -> None:
         if step.loop is not None:
