@@ -28,6 +28,13 @@ _BATCH_NORMS = {
 }
 """Calls of a batch normalisation → where momentum and epsilon stand; weight, bias, mean, variance follow the input."""
 
+_UNSQUEEZED = {
+    ("PRelu", "aten.prelu.default"): 1,
+    ("Mul", "aten.group_norm.default"): 2,
+    ("Add", "aten.group_norm.default"): 3,
+}
+"""Operators and calls whose weight has one number a channel, which the exporter gives dimensions of 1 → its place."""
+
 _BATCH_NORM_VERSION = 15
 
 ATTRIBUTE = "onnx_naming"
@@ -101,7 +108,7 @@ class _Restorer:
         self.called = noted or {}
         self.author = Author(noted is not None, {state.key: state for state in self.called.values()})
         self.author.names = {name for name in graph.initializers if self._is_key(name)}
-        self.absent = {key for key, state in self.author.states.items() if state.parameter} - self.author.names
+        self.absent = set(self.author.states) - self.author.names
 
     def run(self) -> Author:
         for node in list(self.graph):
@@ -115,6 +122,8 @@ class _Restorer:
             elif node.op_type in _SLOTS:
                 self._name_slots(node)
                 self._batch_norm(node)
+            elif node.op_type in ("PRelu", "Mul", "Add"):
+                self._name_channels(node)
             self._tie_by_place(node)
         self._tie_heads()
         return self.author
@@ -239,6 +248,17 @@ class _Restorer:
         if numbered == 2:
             self.author.unnamed[place.path] = _FOLDED
 
+    def _name_channels(self, node: ir.Node) -> None:
+        """Names a weight that has a number for each channel by the call."""
+        call = exporter_notes.call_of(node) if self.absent else None
+        position = None if call is None else _UNSQUEEZED.get((node.op_type, call.target))
+        state = None if call is None or position is None else self._argument(call, position)
+        weight = self._weight(node, 1)
+        if state is None or weight is None or self._is_key(weight.name or "") or not self._free(state.key):
+            return
+        if weight.shape is not None and sum(size != 1 for size in weight.shape) <= 1:
+            self._rename(weight, state.key, "an argument of the call, unsqueezed")
+
     def _batch_norm(self, node: ir.Node) -> None:
         """Puts a folded batch normalisation back behind `node`, such that it adds the bias and changes nothing else.
 
@@ -247,8 +267,11 @@ class _Restorer:
         """
         call = exporter_notes.call_of(node)
         where = None if call is None else _BATCH_NORMS.get(call.target)
-        weight, bias = self._weight(node, 1), self._weight(node, 2)
-        if call is None or where is None or weight is None or bias is None:
+        weight = self._weight(node, 1)
+        if call is None or where is None or weight is None or weight.const_value is None:
+            return
+        bias = self._weight(node, 2)
+        if bias is None and len(node.inputs) > 2 and node.inputs[2] is not None:
             return
         states = [self._argument(call, position) for position in range(1, 5)]
         prefix, _, slot = (weight.name or "").rpartition(".")
@@ -260,18 +283,19 @@ class _Restorer:
                 self.author.unnamed[key] = "a batch normalisation that the exporter folded into the layer before it"
             return
         momentum, epsilon = (float(call.arguments[position]) for position in where)
-        self._insert_batch_norm(node, bias, known, momentum, epsilon)
+        added = np.zeros(_channels(node, weight), weight.const_value.dtype.numpy()) if bias is None else _array(bias)
+        self._insert_batch_norm(node, added, known, momentum, epsilon)
         own = f"{prefix}.bias"
+        node.resize_inputs(3)
+        node.replace_input_with(2, None)
         if own in self.author.states:
-            self._add(own, np.zeros_like(_array(bias)), "the exporter folded it into the batch normalisation's bias")
+            self.graph.initializers.pop(own, None)  # what is folded is under the name of the convolution's own
+            self._add(own, np.zeros_like(added), "the exporter folded it into the batch normalisation's bias")
             node.replace_input_with(2, self.graph.initializers[own])
-        else:
-            node.replace_input_with(2, None)
 
     def _insert_batch_norm(
-        self, node: ir.Node, bias: ir.Value, keys: list[str], momentum: float, epsilon: float
+        self, node: ir.Node, values: np.ndarray[Any, Any], keys: list[str], momentum: float, epsilon: float
     ) -> None:
-        values = _array(bias)
         variance = np.full_like(values, 1 - epsilon)
         arrays = (np.ones_like(values), values, np.zeros_like(values), variance)
         for key, array in zip(keys, arrays, strict=True):
@@ -366,6 +390,16 @@ class _Restorer:
 def _array(value: ir.Value) -> np.ndarray[Any, Any]:
     assert value.const_value is not None
     return value.const_value.numpy()
+
+
+def _channels(node: ir.Node, weight: ir.Value) -> int:
+    """Returns how many channels a layer gives that has this weight."""
+    assert weight.const_value is not None
+    shape = weight.const_value.shape.numpy()
+    if node.op_type == "ConvTranspose":
+        return int(shape[1]) * (node.attributes["group"].as_int() if "group" in node.attributes else 1)
+    transposed = node.op_type == "Gemm" and ("transB" not in node.attributes or not node.attributes["transB"].as_int())
+    return int(shape[1 if transposed else 0])
 
 
 def _is_transposed(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:

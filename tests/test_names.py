@@ -71,6 +71,28 @@ def _vit() -> nn.Module:
     return TransformersOutput(ViTForImageClassification(config), "pixel_values")
 
 
+class Parts(nn.Module):
+    """Fresh batch normalisations behind each layer they are folded into, layers of other kinds, a weight of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, eps=1e-3, momentum=0.2), nn.PReLU(8))
+        self.up = nn.ModuleList([nn.ConvTranspose2d(8, 4, 2, groups=2, bias=False), nn.BatchNorm2d(4)])
+        self.plain = nn.ModuleDict({"conv-a": nn.Conv2d(4, 4, 1, bias=False), "norm": nn.GroupNorm(2, 4)})
+        self.scale = nn.Parameter(torch.full((4, 1, 1), 0.5))
+        self.register_buffer("shift", torch.full((4, 1, 1), 0.5))
+        self.register_buffer("mask", torch.tensor([1.0, 0.0]).repeat(2)[:, None, None], persistent=False)
+        self.unused = nn.Linear(2, 3)
+        self.deep = nn.Linear(4, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.rnn = nn.LSTM(6, 5, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.up[1](self.up[0](self.wide(x)))
+        x = self.plain["norm"](self.plain["conv-a"](x)) * self.scale * self.mask + self.shift
+        return self.rnn(self.norm(self.deep(x.mean((2, 3)))).unsqueeze(1))[0]
+
+
 def _text(batch: int, length: int) -> Tensors:
     return _tokens(batch, length), _mask(batch, length)
 
@@ -87,6 +109,9 @@ TIED = {
     ],
     "names_gpt2": [("model.transformer.wte.weight", "model.lm_head.weight")],
 }
+
+
+PARTS = (_normal(2, 3, 9, 9),), (_normal(3, 3, 9, 9),)
 
 
 @functools.cache
@@ -152,6 +177,27 @@ def test_gradients_are_the_originals(exporter: str) -> None:
     for key, gradient in found[0].items():
         assert found[1][key] is not None, key
         torch.testing.assert_close(found[1][key], gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_parts_of_every_kind(fresh: bool) -> None:
+    """What is folded into layers of every kind; equal weights stay two; what no node uses is all that is missing."""
+    original = Parts().eval() if fresh else seeded(Parts)
+    path = EXPORTERS["dynamo"](f"names_parts_{fresh}", original, *PARTS)
+    module = onnx2nn.load(path)
+    lost = {"unused.weight", "unused.bias"}
+    assert set(module.naming_report().missing) == lost
+    assert not module.naming_report().extra
+    assert {key for key, _ in module.named_buffers()} >= {"shift", "wide.1.running_mean", "norm.running_var"}
+    assert module.get_submodule("wide.1").momentum == pytest.approx(0.2)
+    lacking = {key: value for key, value in original.state_dict().items() if key in lost}
+    expected = run(original, PARTS[1])
+    with torch.no_grad():
+        for key, tensor in original.state_dict().items():
+            tensor.mul_(key in lost)
+    original.load_state_dict(module.state_dict() | lacking, strict=True)
+    check_same(run(original, PARTS[1]), expected, "after load_state_dict")
+    check_same(run(module, PARTS[1]), expected, "the imported module")
 
 
 @pytest.mark.parametrize("name", ABSENT)

@@ -35,7 +35,7 @@ def prelu(F: Any, X: Any, slope: Any) -> Any:
     if X.is_floating_point() and X.ndim > 1:
         if slope.numel() == 1:
             return F.nn.functional.prelu(X, slope.reshape([1]))
-        if slope.ndim == X.ndim - 1 and slope.numel() == slope.shape[0] == X.shape[1]:
+        if X.ndim - 1 <= slope.ndim <= X.ndim and slope.numel() == slope.shape[1 - X.ndim] == X.shape[1]:
             return F.nn.functional.prelu(X, slope.reshape([X.shape[1]]))
     return F.where(X < 0, X * slope, X)
 
