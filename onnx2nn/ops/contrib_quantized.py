@@ -13,7 +13,7 @@ from onnx2nn.ops.activation import leaky_relu
 from onnx2nn.ops.cast import type_number
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.pool import average_pool, max_pool
-from onnx2nn.ops.rnn import LinearMap, lstm_loop, outputs_asked, settings
+from onnx2nn.ops.rnn import LinearMap, lstm_loop, outputs_asked, settings, summed
 from onnx2nn.table import REQUIRED, NeedsValues, op
 
 
@@ -301,14 +301,15 @@ def dynamic_quantize_matmul(F: Any, A: Any, B: Any, b_scale: Any, b_zero_point: 
     return matmul_integer_to_float(F, a, B, a_scale, b_scale, a_zero_point, b_zero_point, bias)
 
 
-def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any) -> list[LinearMap]:
+def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases: Any = None) -> list[LinearMap]:
     """Returns DynamicQuantizeMatMul with the weights of each direction, `(directions, features, 4 * hidden)`.
 
     What is multiplied is quantised as one matrix: an input with all its steps, a state with its whole batch.
     """
 
     def of_direction(i: int) -> LinearMap:
-        return lambda x: dynamic_quantize_matmul(F, x, weights[i], scales[i], zero_points[i])
+        bias = None if biases is None else biases[i]
+        return lambda x: dynamic_quantize_matmul(F, x, weights[i], scales[i], zero_points[i], bias)
 
     return [of_direction(i) for i in range(weights.shape[0])]
 
@@ -352,10 +353,10 @@ def dynamic_quantize_lstm(
     if sequence_lens is not None:
         step = F.arange(X.shape[0], device=X.device)
         X = F.where((step < sequence_lens.max()).reshape(-1, 1, 1), X, 0.0)
-    maps = (_quantized_maps(F, W, W_scale, W_zero_point), _quantized_maps(F, R, R_scale, R_zero_point))
-    biases = [(0.0, 0.0)] * len(s.directions) if B is None else [tuple(B[i].chunk(2, 0)) for i in range(B.shape[0])]
+    of_input = _quantized_maps(F, W, W_scale, W_zero_point, summed(B))
+    of_state = _quantized_maps(F, R, R_scale, R_zero_point)
     states = [initial_h, initial_c]
-    cells = lstm_loop(F, X, *maps, biases, sequence_lens, states, P, R.shape[1], input_forget, s)
+    cells = lstm_loop(F, X, of_input, of_state, sequence_lens, states, P, R.shape[1], input_forget, s, stops=True)
     return outputs_asked(cells, _outputs)
 
 

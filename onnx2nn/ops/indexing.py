@@ -382,10 +382,34 @@ def _host_unique(X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
     return values, indices, inverse, np.bincount(inverse, minlength=len(place)).astype(np.int64)
 
 
+_FEW_COLUMNS = 64
+"""Up to so many, one sort a column is quicker than torch.unique's comparison of slices."""
+
+
+def _unique_slices(F: Any, X: Any, axis: int) -> tuple[Any, Any, Any]:
+    """Returns the unique slices in order, the place of each slice among them, and how many of each there are."""
+    rows = X.movedim(axis, 0).flatten(1)
+    if not 0 < rows.shape[1] <= _FEW_COLUMNS or not rows.shape[0]:
+        values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True, dim=axis)
+        return values, inverse, counts
+    order = F.arange(rows.shape[0])
+    for column in reversed(rows.unbind(1)):
+        order = order[F.sort(column[order], dim=0, stable=True)[1].to(F.int64)]
+    ordered = rows[order]
+    begins = F.cat([F.ones([1], dtype=F.bool), (ordered[1:] != ordered[:-1]).any(1)])
+    place = F.cumsum(begins.to(F.int64), 0) - 1
+    firsts = begins.nonzero().reshape(-1)
+    ends = F.cat([firsts[1:], F.full([1], rows.shape[0], dtype=F.int64)])
+    return X.index_select(axis, order[firsts]), F.zeros_like(place).scatter(0, order, place), ends - firsts
+
+
 @op("Unique", 11, opaque=True, host=_host_unique)
 def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
-    values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True, dim=axis)
-    inverse = inverse.reshape(-1)
+    if axis is None:
+        values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True)
+        inverse = inverse.reshape(-1)
+    else:
+        values, inverse, counts = _unique_slices(F, X, axis)
     places = F.arange(inverse.shape[0])
     indices = F.full([counts.shape[0]], inverse.shape[0], dtype=F.int64)
     indices = indices.scatter_reduce(0, inverse, places, "amin")

@@ -162,23 +162,32 @@ LinearMap = Callable[[Any], Any]
 """What makes the gates' inputs, `(..., gates * hidden)`, of the input or of the state."""
 
 
-def _linear_maps(F: Any, weights: Any) -> list[LinearMap]:
-    """Returns the products with the weights of each direction, `(directions, gates * hidden, features)`."""
+def _linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
+    """Returns the linear maps of each direction: weights `(directions, gates * hidden, features)`, biases likewise."""
 
     def of_direction(i: int) -> LinearMap:
-        return lambda x: F.matmul(x, weights[i].t())
+        weight, bias = weights[i], None if biases is None else biases[i]
+        return lambda x: F.nn.functional.linear(x, weight, bias)
 
     return [of_direction(i) for i in range(weights.shape[0])]
 
 
+def summed(B: Any) -> Any:
+    """Returns the biases of the input's and of the state's linear map as one, `(directions, gates * hidden)`."""
+    if B is None:
+        return None
+    of_input, of_state = B.chunk(2, 1)
+    return of_input + of_state
+
+
 def _loop(
     F: Any, X: Any, maps: Sequence[LinearMap], sequence_lens: Any, states: Sequence[Any], hidden: int, step: Step,
-    s: _Settings,
+    s: _Settings, *, stops: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Returns the outputs by a loop over time.
 
-    Behind a sequence's end the output is 0, and so is the hidden state that a step is given; the last states are those
-    of its own end. A sequence of no steps has states 0, as in ORT.
+    Behind a sequence's end the output is 0, with `stops` the hidden state that a step is given too; the last states are
+    those of its own end. A sequence of no steps has states 0, as in ORT.
     """
     if not isinstance(X, F.Tensor):
         raise NeedsValues("a loop over time")
@@ -187,29 +196,39 @@ def _loop(
         states = [None if state is None else state.transpose(0, 1) for state in states]
     steps, batch = X.shape[0], X.shape[1]
     lengths = None if _is_full(F, sequence_lens, steps) else sequence_lens.to(F.int64)
+    if lengths is not None:
+        inside = (lengths > F.arange(steps, device=X.device).unsqueeze(-1)).unsqueeze(-1)
     outputs, finals = [], []
     for i, backwards in enumerate(s.directions):
         order = _order(F, steps, lengths, backwards, X.device)
         gates = maps[i](X)
         gates = gates if order is None else _reorder_time(F, gates, order)
         current = tuple(X.new_zeros([batch, hidden]) if state is None else state[i] for state in states)
-        final = tuple(F.zeros_like(state) for state in current)
-        sequence = []
-        for t in range(steps):
-            current = step(i, gates[t], *current)
-            if lengths is not None:
-                inside = (lengths > t).unsqueeze(-1)
-                final = tuple(F.where(inside, new, old) for new, old in zip(current, final, strict=True))
-                current = (F.where(inside, current[0], 0.0), *current[1:])
-            sequence.append(current[0])
-        output = F.stack(sequence) if sequence else X.new_zeros([0, batch, hidden])
+        sequences: list[list[Any]] = [[] for _ in states]
+        for t, x in enumerate(gates.unbind(0)):
+            current = step(i, x, *current)
+            if lengths is not None and stops:
+                current = (F.where(inside[t], current[0], 0.0), *current[1:])
+            for sequence, state in zip(sequences, current, strict=True):
+                sequence.append(state)
+        output = F.stack(sequences[0]) if steps else X.new_zeros([0, batch, hidden])
+        output = output if lengths is None else F.where(inside, output, 0.0)
         outputs.append(output if order is None else _reorder_time(F, output, order))
-        finals.append(current if lengths is None else final)
+        if lengths is not None and steps:
+            current = tuple(_last(F, sequence, lengths) for sequence in sequences)
+        finals.append(current)
     Y = F.stack(outputs, 1)
     last = [F.stack(items) for items in zip(*finals, strict=True)]
     if s.batch_first:
         return (Y.permute(2, 0, 1, 3), *(state.transpose(0, 1) for state in last))
     return (Y, *last)
+
+
+def _last(F: Any, sequence: Sequence[Any], lengths: Any) -> Any:
+    """Returns a state of each sequence at its own end, 0 for one of no steps."""
+    states = F.stack(sequence)
+    place = (lengths - 1).clamp(min=0).reshape(1, -1, 1).expand(1, states.shape[1], states.shape[2])
+    return F.where((lengths > 0).unsqueeze(-1), states.gather(0, place).squeeze(0), 0.0)
 
 
 def _order(F: Any, steps: int, lengths: Any, backwards: bool, device: Any) -> Any:
@@ -224,13 +243,6 @@ def _order(F: Any, steps: int, lengths: Any, backwards: bool, device: Any) -> An
 
 def _reorder_time(F: Any, x: Any, order: Any) -> Any:
     return F.gather(x, 0, order.unsqueeze(-1).expand(x.shape[0], x.shape[1], x.shape[2]))
-
-
-def _biases(B: Any, W: Any) -> list[tuple[Any, Any]]:
-    """Returns the bias of the input's and of the state's linear map for each direction."""
-    if B is None:
-        B = W.new_zeros([W.shape[0], 2 * W.shape[1]])
-    return [tuple(B[i].chunk(2, 0)) for i in range(W.shape[0])]
 
 
 def outputs_asked(outputs: tuple[Any, ...], count: int) -> Any:
@@ -261,12 +273,13 @@ def rnn(
     plain = {frozenset({"Tanh"}): F.rnn_tanh, frozenset({"Relu"}): F.rnn_relu}.get(frozenset(s.activations))
     if plain is not None and s.clip is None and _is_full(F, sequence_lens, X.shape[layout]):
         return outputs_asked(_layer(F, plain, X, W, R, B, [initial_h], [0], s), _outputs)
-    functions, biases = s.functions(F), _biases(B, W)
+    functions, of_state = s.functions(F), _linear_maps(F, R)
 
     def step(i: int, x: Any, h: Any) -> tuple[Any]:
-        return (functions[i][0](x + F.matmul(h, R[i].t()) + biases[i][0] + biases[i][1]),)
+        return (functions[i][0](x + of_state[i](h)),)
 
-    return outputs_asked(_loop(F, X, _linear_maps(F, W), sequence_lens, [initial_h], R.shape[-1], step, s), _outputs)
+    of_input = _linear_maps(F, W, summed(B))
+    return outputs_asked(_loop(F, X, of_input, sequence_lens, [initial_h], R.shape[-1], step, s), _outputs)
 
 
 @op("GRU", 14)
@@ -294,18 +307,30 @@ def gru(
     usual = s.activations == ("Sigmoid", "Tanh") * len(s.directions) and s.clip is None
     if usual and linear_before_reset and _is_full(F, sequence_lens, X.shape[layout]):
         return outputs_asked(_layer(F, F.gru, X, W, R, B, [initial_h], [1, 0, 2], s), _outputs)
-    functions, biases, hidden = s.functions(F), _biases(B, W), R.shape[-1]
+    functions, hidden = s.functions(F), R.shape[-1]
+    kept = 2 * hidden  # the rows of update and reset, whose biases may be added at once
+    if not linear_before_reset:
+        of_gates, of_output = _linear_maps(F, R[:, :kept]), _linear_maps(F, R[:, kept:])
+        biases = summed(B)
+    else:
+        of_all = _linear_maps(F, R, None if B is None else F.nn.functional.pad(B[:, 3 * hidden + kept :], (kept, 0)))
+        biases = (
+            None if B is None else B[:, : 3 * hidden] + F.nn.functional.pad(B[:, 3 * hidden : -hidden], (0, hidden))
+        )
 
     def step(i: int, x: Any, h: Any) -> tuple[Any]:
-        (f, g), (from_x, from_h) = functions[i], biases[i]
-        x = x + from_x
-        zr = f(x[:, : 2 * hidden] + F.matmul(h, R[i][: 2 * hidden].t()) + from_h[: 2 * hidden])
-        z, r = zr.chunk(2, 1)
-        weight, bias = R[i][2 * hidden :].t(), from_h[2 * hidden :]
-        inner = r * (F.matmul(h, weight) + bias) if linear_before_reset else F.matmul(r * h, weight) + bias
-        return ((1.0 - z) * g(x[:, 2 * hidden :] + inner) + z * h,)
+        f, g = functions[i]
+        if linear_before_reset:
+            recurrent = of_all[i](h)
+            z, r = f(x[:, :kept] + recurrent[:, :kept]).chunk(2, 1)
+            output = g(F.addcmul(x[:, kept:], r, recurrent[:, kept:]))
+        else:
+            z, r = f(x[:, :kept] + of_gates[i](h)).chunk(2, 1)
+            output = g(x[:, kept:] + of_output[i](r * h))
+        return (F.lerp(output, h, z),)
 
-    return outputs_asked(_loop(F, X, _linear_maps(F, W), sequence_lens, [initial_h], hidden, step, s), _outputs)
+    of_input = _linear_maps(F, W, biases)
+    return outputs_asked(_loop(F, X, of_input, sequence_lens, [initial_h], hidden, step, s), _outputs)
 
 
 @op("LSTM", 14)
@@ -337,8 +362,8 @@ def lstm(
     states = [initial_h, initial_c]
     if usual and _is_full(F, sequence_lens, X.shape[layout]):
         return outputs_asked(_layer(F, F.lstm, X, W, R, B, states, [0, 2, 3, 1], s), _outputs)
-    maps = (_linear_maps(F, W), _linear_maps(F, R))
-    cells = lstm_loop(F, X, *maps, _biases(B, W), sequence_lens, states, P, R.shape[-1], input_forget, s)
+    maps = (_linear_maps(F, W, summed(B)), _linear_maps(F, R))
+    cells = lstm_loop(F, X, *maps, sequence_lens, states, P, R.shape[-1], input_forget, s)
     return outputs_asked(cells, _outputs)
 
 
@@ -347,27 +372,38 @@ def lstm_loop(
     X: Any,
     of_input: Sequence[LinearMap],
     of_state: Sequence[LinearMap],
-    biases: Sequence[tuple[Any, Any]],
     sequence_lens: Any,
     states: Sequence[Any],
     P: Any,
     hidden: int,
     input_forget: int,
     s: _Settings,
+    *,
+    stops: bool = False,
 ) -> tuple[Any, ...]:
-    """Returns Y, Y_h, Y_c by a loop over time; the linear maps are of each direction."""
+    """Returns Y, Y_h, Y_c by a loop over time; the linear maps are of each direction, the input's with all biases.
+
+    `stops`: the state of a sequence that has ended is 0 in the batch whose state is mapped.
+    """
     functions = s.functions(F)
-    peepholes = [(0.0, 0.0, 0.0) if P is None else P[i].chunk(3, 0) for i in range(len(s.directions))]
+    peepholes = [None if P is None else P[i].chunk(3, 0) for i in range(len(s.directions))]
 
     def step(i: int, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
-        (f, g, last), (p_i, p_o, p_f) = functions[i], peepholes[i]
-        x_i, x_o, x_f, x_c = (x + of_state[i](h) + biases[i][0] + biases[i][1]).chunk(4, 1)
-        enter = f(x_i + p_i * c)
-        forget = 1.0 - enter if input_forget else f(x_f + p_f * c)
-        c = forget * c + enter * g(x_c)
-        return f(x_o + p_o * c) * last(c), c
+        (f, g, last), weights = functions[i], peepholes[i]
+        x = x + of_state[i](h)
+        if weights is None:
+            enter, leave, forget = f(x[:, : 3 * hidden]).chunk(3, 1)
+            new = g(x[:, 3 * hidden :])
+        else:
+            of_enter, of_leave, of_forget, of_new = x.chunk(4, 1)
+            enter, forget = f(F.addcmul(of_enter, weights[0], c)), f(F.addcmul(of_forget, weights[2], c))
+            new = g(of_new)
+        c = (1.0 - enter if input_forget else forget) * c + enter * new
+        if weights is not None:
+            leave = f(F.addcmul(of_leave, weights[1], c))
+        return leave * last(c), c
 
-    return _loop(F, X, of_input, sequence_lens, states, hidden, step, s)
+    return _loop(F, X, of_input, sequence_lens, states, hidden, step, s, stops=stops)
 
 
 @op("RNN", 7)
