@@ -763,11 +763,14 @@ class Walk:
             origin = self._origin(tensor)
             if origin is None or origin.name not in author.names:
                 continue
-            module, _, last = origin.name.rpartition(".")
-            if last != slot or (tensor is not None and self._whole_weight(tensor) is not tensor):
+            module = origin.name.removesuffix(f".{slot}")
+            if module == origin.name or (tensor is not None and self._whole_weight(tensor) is not tensor):
                 return False
             modules.add(module)
-        return len(modules) < 2 and modules.isdisjoint(author.outer)
+        if len(modules) > 1 or not any("." in slot for slot in layer.state):
+            return len(modules) < 2 and modules.isdisjoint(author.outer)
+        own = {f"{module}.{slot}" for module in modules for slot in layer.state}
+        return not any(name.startswith(f"{module}.") for module in modules for name in author.names - own)
 
     def _whole_weight(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns the weight of the author's that `tensor` is another view of, `tensor` itself where it is none."""

@@ -26,7 +26,7 @@ class Layer:
     Attributes:
         kind: the `nn.Module` subclass.
         config: its constructor's arguments.
-        state: its parameters and buffers by name; None where the layer has none of that name.
+        state: its parameters and buffers by dotted name; None where the layer has none of that name.
         inputs: the positional arguments of its call.
         structure: how the layer nests the function's results, by position (`(0, (1, 2))`); None: as the function does.
     """
@@ -46,10 +46,12 @@ class Layer:
         for name, tensor in self.state.items():
             if tensor is None:
                 continue
-            if name in module._buffers or isinstance(tensor, nn.Parameter):
-                setattr(module, name, tensor)
+            inner, _, name = name.rpartition(".")
+            holder = module.get_submodule(inner)
+            if name in holder._buffers or isinstance(tensor, nn.Parameter):
+                setattr(holder, name, tensor)
             else:
-                setattr(module, name, nn.Parameter(tensor))
+                setattr(holder, name, nn.Parameter(tensor))
         if "num_batches_tracked" in module._buffers:
             module.num_batches_tracked = torch.zeros((), dtype=torch.int64)
         return module
@@ -252,6 +254,35 @@ def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = 
     if training or inplace:
         return None
     return Layer(nn.Dropout, dict(p=p), {}, (input,))
+
+
+@_layer(F.multi_head_attention_forward)
+def _multi_head_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Any,
+    in_proj_bias: Any,
+    bias_k: Any,
+    bias_v: Any,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Any,
+    out_proj_bias: Any,
+    training: bool = True,
+    key_padding_mask: Any = None,
+    need_weights: bool = True,
+) -> Layer | None:
+    state = {"in_proj_weight": in_proj_weight, "in_proj_bias": in_proj_bias}
+    state |= {"out_proj.weight": out_proj_weight, "out_proj.bias": out_proj_bias}
+    if not all(isinstance(tensor, torch.Tensor) for tensor in state.values()) or training or add_zero_attn:
+        return None
+    if (bias_k, bias_v, key_padding_mask) != (None, None, None):
+        return None
+    config = dict(embed_dim=embed_dim_to_check, num_heads=num_heads, dropout=dropout_p)
+    return Layer(nn.MultiheadAttention, config, state, (query, key, value, None, need_weights))
 
 
 @_layer(F.channel_shuffle)

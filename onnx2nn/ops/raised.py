@@ -133,3 +133,14 @@ def gru(F: Any, X: Any, *rest: Any, num_layers: int, bidirectional: int, batch_f
 def rnn(F: Any, X: Any, *rest: Any, num_layers: int, bidirectional: int, batch_first: int, has_biases: int) -> Any:
     """All layers of an nn.RNN with tanh."""
     return _recurrent(F, F.rnn_tanh, X, rest, 1, [0], num_layers, bidirectional, batch_first, has_biases)
+
+
+@op("MultiheadAttention", 1, domain=OWN)
+def multihead_attention(
+    F: Any, X: Any, weight: Any, bias: Any, out_weight: Any, out_bias: Any, *, num_heads: int
+) -> Any:
+    """Attention of a sequence to itself; X: `(L, N, features)`, weight: `(features, 3 * features)`."""
+    size, packed = weight.shape[0], (weight.T, bias, None, None, False, 0.0)
+    options: dict[str, Any] = {"training": False, "need_weights": False}
+    attend = F.nn.functional.multi_head_attention_forward
+    return attend(X, X, X, size, num_heads, *packed, out_weight, out_bias, **options)[0]

@@ -1,4 +1,4 @@
-"""Rule: scaled dot product attention, in the forms that torch's exporters and written out attention have."""
+"""Rules: attention, in the forms that torch's exporters and written out attention have."""
 
 from __future__ import annotations
 
@@ -152,4 +152,49 @@ def _sample(match: Match, facts: Facts) -> Sample:
     return sample
 
 
-RULES = (Rule("scaled_dot_product_attention", parse(_ATTENTION), _attention, _sample),)
+# ---- nn.MultiheadAttention, of one sequence to itself
+
+_SPLIT = "(split := Transpose(Reshape((packed := Linear(x, weight, bias)), sizes), perm=[2, 0, 1, 3]))"
+_HEADS = "Reshape(Transpose(Reshape(Gather({}, {}), turned_{}), perm=[1, 0, 2]), {})"
+_INNER = ", ".join(
+    _HEADS.format(split, index, index, heads)
+    for index, (split, heads) in enumerate([(_SPLIT, "heads"), ("split", "_"), ("split", "_")])
+)
+_JOINED = f"Reshape(Transpose((attention := ScaledDotProductAttention({_INNER}, ...)), perm=[2, 0, 1, 3]), _)"
+_MULTIHEAD = f"Reshape((out := Gemm({_JOINED}, out_weight, out_bias)), _)"
+
+
+def _multihead(match: Match, facts: Facts) -> New | None:
+    """The weights' names, or what the exporter noted of the module, tell it from other attention."""
+    attention, out, heads = match["attention"], match["out"], facts.ints(match["heads"])
+    if len(attention.inputs) > 3 and attention.inputs[3] is not None:
+        return None
+    if any(name in attention.attributes for name in ("is_causal", "scale", "transposed", "grouped")):
+        return None
+    if any(out.attributes[name].value != value for name, value in _PLAIN_GEMM.items() if name in out.attributes):
+        return None
+    noted = "MultiheadAttention" in attention.metadata_props.get("pkg.torch.onnx.class_hierarchy", "")
+    named = (match["bias"].name or "").endswith("in_proj_bias")
+    if heads is None or len(heads) != 4 or not heads[1] or not (noted or named) or "transB" not in out.attributes:
+        return None
+    names = ("x", "weight", "bias", "out_weight", "out_bias")
+    if any(facts.constant_shape(match[name]) is None for name in names[1:]):
+        return None
+    return New(f"{OWN}::MultiheadAttention", tuple(match[name] for name in names), {"num_heads": heads[1]})
+
+
+_PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
+
+
+def _multihead_sample(match: Match, facts: Facts) -> Sample:
+    features, wide = facts.constant_shape(match["weight"]) or (0, 0)
+    targets = [facts.ints(match[name]) or [None] for name in ("sizes", "turned_0", "turned_1", "turned_2")]
+    steps = next((target[0] for target in targets if target[0] and target[0] > 0), 5)
+    batch = next((target[1] for target in targets[:1] if len(target) > 1 and target[1] and target[1] > 0), 3)
+    x = facts.shape(match["x"]) if match["x"].shape is not None else (steps, batch, features)
+    weights = {"weight": (features, wide), "bias": (wide,), "out_weight": (features, features), "out_bias": (features,)}
+    return {"x": x or (), **weights}
+
+
+ATTENTION = (Rule("scaled_dot_product_attention", parse(_ATTENTION), _attention, _sample),)
+MULTIHEAD = (Rule("MultiheadAttention", parse(_MULTIHEAD), _multihead, _multihead_sample),)

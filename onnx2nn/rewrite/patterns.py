@@ -123,6 +123,15 @@ def roots(pattern: Any) -> frozenset[str]:
     return frozenset().union(*map(roots, pattern.patterns)) if isinstance(pattern, Either) else pattern.names
 
 
+def needed(pattern: Any) -> frozenset[str]:
+    """Returns operators without which nothing matches a pattern."""
+    if isinstance(pattern, Either):
+        return frozenset.intersection(*map(needed, pattern.patterns))
+    if not isinstance(pattern, Op):
+        return frozenset()
+    return frozenset().union(pattern.names if len(pattern.names) == 1 else (), *map(needed, pattern.inputs))
+
+
 def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Match]:
     """Every way in which a value fits a pattern."""
     if value is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx2nn.rewrite import activation, attention, layout, linear, norm
 from onnx2nn.rewrite.evaluation import Evaluator
 from onnx2nn.rewrite.facts import Facts
-from onnx2nn.rewrite.patterns import NODES, matches, roots, uncast
+from onnx2nn.rewrite.patterns import NODES, matches, needed, roots, uncast
 from onnx2nn.rewrite.recurrent import stacks
 from onnx2nn.rewrite.rule import STANDARD, New, Replacement, Rule
 from onnx2nn.table import Table
@@ -26,7 +26,8 @@ TOLERANCE = 1e-5
 
 SWEEPS: tuple[tuple[Rule, ...], ...] = (
     (*layout.RULES,),
-    (*linear.RULES, *norm.RULES, *activation.RULES, *attention.RULES),
+    (*linear.RULES, *norm.RULES, *activation.RULES, *attention.ATTENTION),
+    (*attention.MULTIHEAD,),
 )
 """Rules of one sweep over the graph, from its end on; those of a later sweep build on what an earlier one made."""
 
@@ -44,15 +45,17 @@ class Raising:
     dropped: list[str] = field(default_factory=list)
 
 
-def _by_root(rules: Sequence[Rule]) -> dict[str, list[Rule]]:
+_NEEDED = {rule: needed(rule.pattern) for rules in SWEEPS for rule in rules}
+
+
+def _by_root(rules: Sequence[Rule], present: Set[str]) -> dict[str, list[Rule]]:
+    """Returns the rules that may apply where these operators are, by the operators at which their patterns end."""
     index: dict[str, list[Rule]] = {}
     for rule in rules:
-        for operator in sorted(roots(rule.pattern)):
-            index.setdefault(operator, []).append(rule)
+        if _NEEDED[rule] <= present:
+            for operator in roots(rule.pattern) & present:
+                index.setdefault(operator, []).append(rule)
     return index
-
-
-_INDEXES = tuple(map(_by_root, SWEEPS))
 
 
 def raise_patterns(model: ir.Model, table: Table, F: Any) -> Raising:
@@ -76,7 +79,8 @@ class _Raiser:
     def run(self) -> Raising:
         for graph, opsets in self._graphs():
             self.facts = Facts(self.table, self.F, opsets)
-            for index in _INDEXES:
+            for rules in SWEEPS:
+                index = _by_root(rules, {node.op_type for node in graph})
                 # From the end on: the largest pattern ends last.
                 for node in reversed(list(graph)):
                     if node.op_type in index and not node.domain and node.graph is graph:
@@ -175,11 +179,22 @@ def _is_closed(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
     for node in inside:
         for output in node.outputs if node is not root else node.outputs[1:]:
             readers = {use.node for use in output.uses()} - inside
-            casts = all(uncast(reader.outputs[0]) is not reader.outputs[0] for reader in readers)
-            outside = output.is_graph_output() or not casts
+            outside = output.is_graph_output() or not all(_reads_nothing(reader, inside) for reader in readers)
             if outside and (node is root or not _is_of_shapes(node)):
                 return False
     return True
+
+
+def _reads_nothing(node: ir.Node, inside: set[ir.Node]) -> bool:
+    """Whether a node takes only the type of what it reads, or the shape, and that for the nodes `inside` alone."""
+    return uncast(node.outputs[0]) is not node.outputs[0] or (node.op_type == "Shape" and _is_for(node, inside))
+
+
+def _is_for(node: ir.Node, inside: set[ir.Node], depth: int = 12) -> bool:
+    """Whether what a node computes ends in the nodes `inside`, in so many steps."""
+    uses = [use.node for output in node.outputs for use in output.uses()]
+    ends = not any(output.is_graph_output() for output in node.outputs) and depth > 0
+    return ends and all(user in inside or _is_for(user, inside, depth - 1) for user in uses)
 
 
 def _is_of_shapes(node: ir.Node, depth: int = 10) -> bool:

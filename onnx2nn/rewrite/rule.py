@@ -37,7 +37,7 @@ Sample = Mapping[str, "tuple[int, ...] | np.ndarray[Any, Any]"]
 """Shapes of random values, or values, by the names of a pattern's variables."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
     """A pattern and what it stands for.
 
