@@ -429,7 +429,7 @@ def test_a_rule_that_disagrees_is_dropped_and_reported(
     wrong = Rule("wrong", parse("x * Sigmoid(x)"), lambda match, facts: New("Tanh", (match["x"],)), any_shape)
     from onnx2nn.rewrite import raising
 
-    monkeypatch.setattr(raising, "_INDEXES", ({"Mul": [wrong]},))
+    monkeypatch.setattr(raising, "SWEEPS", ((wrong,),))
     nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", ["x", "s"], ["y"], name="gate")]
     model = _model(nodes, [2, 8])
     module = onnx2nn.load(model)

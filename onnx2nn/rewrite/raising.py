@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx2nn.rewrite import activation, attention, layout, linear, norm
 from onnx2nn.rewrite.evaluation import Evaluator
 from onnx2nn.rewrite.facts import Facts
-from onnx2nn.rewrite.patterns import NODES, matches, needed, roots, uncast
+from onnx2nn.rewrite.patterns import NODES, matches, roots, uncast
 from onnx2nn.rewrite.recurrent import stacks
 from onnx2nn.rewrite.rule import STANDARD, New, Replacement, Rule
 from onnx2nn.table import Table
@@ -45,14 +45,11 @@ class Raising:
     dropped: list[str] = field(default_factory=list)
 
 
-_NEEDED = {rule: needed(rule.pattern) for rules in SWEEPS for rule in rules}
-
-
 def _by_root(rules: Sequence[Rule], present: Set[str]) -> dict[str, list[Rule]]:
     """Returns the rules that may apply where these operators are, by the operators at which their patterns end."""
     index: dict[str, list[Rule]] = {}
     for rule in rules:
-        if _NEEDED[rule] <= present:
+        if rule.needs <= present:
             for operator in roots(rule.pattern) & present:
                 index.setdefault(operator, []).append(rule)
     return index

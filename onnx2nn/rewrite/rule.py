@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.rewrite.patterns import Match
+from onnx2nn.rewrite.patterns import Match, needed
 
 if TYPE_CHECKING:
     from onnx2nn.rewrite.facts import Facts
@@ -37,7 +38,7 @@ Sample = Mapping[str, "tuple[int, ...] | np.ndarray[Any, Any]"]
 """Shapes of random values, or values, by the names of a pattern's variables."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Rule:
     """A pattern and what it stands for.
 
@@ -53,6 +54,11 @@ class Rule:
     pattern: Any
     build: Callable[[Match, Facts], New | None]
     sample: Callable[[Match, Facts], Sample]
+
+    @functools.cached_property
+    def needs(self) -> frozenset[str]:
+        """Operators without which it does not apply."""
+        return needed(self.pattern)
 
 
 def any_shape(match: Match, facts: Facts) -> Sample:
