@@ -186,11 +186,19 @@ def _multihead(match: Match, facts: Facts) -> New | None:
 _PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
 
 
+def _sizes(target: ir.Value, count: int, facts: Facts) -> list[int | None]:
+    """Returns the sizes that a reshape names, None for each that it leaves open."""
+    sizes = facts.ints(target) or []
+    return [size if size and size > 0 else None for size in sizes] if len(sizes) == count else [None] * count
+
+
 def _multihead_sample(match: Match, facts: Facts) -> Sample:
     features, wide = facts.constant_shape(match["weight"]) or (0, 0)
-    targets = [facts.ints(match[name]) or [None] for name in ("sizes", "turned_0", "turned_1", "turned_2")]
-    steps = next((target[0] for target in targets if target[0] and target[0] > 0), 5)
-    batch = next((target[1] for target in targets[:1] if len(target) > 1 and target[1] and target[1] > 0), 3)
+    sizes, heads = _sizes(match["sizes"], 4, facts), _sizes(match["heads"], 4, facts)
+    turned = [_sizes(match[f"turned_{index}"], 3, facts) for index in range(3)]
+    steps = next(filter(None, (sizes[0], *(target[0] for target in turned))), 5)
+    joint = (target[1] // heads[1] for target in turned if target[1] and heads[1])
+    batch = next(filter(None, (sizes[1], heads[0], *joint)), 3)
     x = facts.shape(match["x"]) if match["x"].shape is not None else (steps, batch, features)
     weights = {"weight": (features, wide), "bias": (wide,), "out_weight": (features, features), "out_bias": (features,)}
     return {"x": x or (), **weights}

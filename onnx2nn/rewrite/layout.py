@@ -83,6 +83,17 @@ def _swapped(match: Match, facts: Facts) -> New | None:
     return New("Transpose", (match["x"],), {"perm": [*range(rank - 2), rank - 1, rank - 2]})
 
 
+def _split_first(match: Match, facts: Facts) -> New | None:
+    """A swap of the last two dimensions behind which the first is split: it is split before as well."""
+    shape, target = facts.shape(match["x"]), facts.ints(match["target"])
+    if shape is None or len(shape) != 3 or target is None or len(target) != 4 or not _fits(match, facts):
+        return None
+    if target[2:] != [shape[2], shape[1]] or None in target or 0 in target:
+        return None
+    split = New("Reshape", (match["x"], np.array([*target[:2], shape[1], shape[2]])))
+    return New("Transpose", (split,), {"perm": [0, 1, 3, 2]})
+
+
 def _repeated(match: Match, facts: Facts) -> New | None:
     """Every head several times in a row, as grouped attention needs it."""
     axes, sizes = facts.ints(match["unsqueeze"].inputs[1]), facts.ints(match["sizes"])
@@ -170,6 +181,7 @@ RULES = (
         for perm in ([0, 2, 1, 3], [0, 2, 1, 3, 4], [0, 2, 1, 3, 4, 5])
     ),
     Rule("transpose", parse("Reshape(Transpose(Reshape(x, _), perm=[0, 2, 1]), _)"), _swapped, _declared),
+    Rule("transpose", parse("Reshape(Transpose(x, perm=[0, 2, 1]), target)"), _split_first, _declared),
     Rule(
         "repeat_interleave",
         parse("Reshape(Expand((unsqueeze := Unsqueeze(x, _)), sizes), _)"),
