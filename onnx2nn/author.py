@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn import exporter_notes
+from onnx2nn import exporter_notes, relative_positions
 from onnx2nn.errors import InputError
 from onnx2nn.exporter_notes import Call, State
 from onnx2nn.naming import is_generated
@@ -124,6 +124,8 @@ class _Restorer:
                 self._batch_norm(node)
             elif node.op_type in ("PRelu", "Mul", "Add"):
                 self._name_channels(node)
+            if node.op_type in ("Add", "Reshape"):
+                self._relative_positions(node)
             self._tie_by_place(node)
         self._tie_heads()
         return self.author
@@ -324,6 +326,38 @@ class _Restorer:
         self._initializer(key, array)
         self.author.restored[key] = how
 
+    # ---- tables
+
+    def _relative_positions(self, node: ir.Node) -> None:
+        """Reads a window's relative position bias from its table again, as Swin Transformer does."""
+        place = exporter_notes.place_of(node) if self.absent and self.unfold else None
+        position = 1 if node.op_type == "Add" else 0  # the whole bias, or the rows of which it is made
+        folded = self._weight(node, position)
+        if place is None or folded is None or folded.const_value is None or self._is_key(folded.name or ""):
+            return
+        keys = [f"{place.path}.relative_position_{part}" for part in ("bias_table", "index")]
+        if not self.absent.issuperset(keys) or not all(map(self._free, keys)):
+            return
+        found = relative_positions.unfold(_array(folded))
+        if found is None:
+            return
+        table, index = found
+        flat = place.kind.startswith("torchvision.")  # others hold it with a row and a column for every place
+        for key, array in zip(keys, (table, index.ravel() if flat else index), strict=True):
+            self._add(key, array, f"rows and places of what the exporter folded into {folded.name!r}")
+        made = [
+            ir.Node("", "Gather", [self.graph.initializers[key] for key in keys], {"axis": ir.AttrInt64("axis", 0)})
+        ]
+        if node.op_type == "Add":
+            places = ir.Node("", "Constant", [], {"value": ir.AttrTensor("value", ir.tensor([*index.shape, -1]))})
+            pairs = ir.Node("", "Reshape", [made[0].outputs[0], places.outputs[0]])
+            made += [places, pairs, ir.Node("", "Transpose", pairs.outputs, {"perm": ir.AttrInt64s("perm", [2, 0, 1])})]
+        for step, new in enumerate(made):
+            new.name = new.outputs[0].name = f"{node.name}/relative_position_bias_{step}"
+            new.metadata_props.update(node.metadata_props)
+        self.graph.insert_before(node, made)
+        node.replace_input_with(position, made[-1].outputs[0])
+
     # ---- weights with several keys
 
     def _split_duplicate(self, node: ir.Node) -> None:
@@ -424,10 +458,18 @@ def naming_of(author: Author | None, keys: Mapping[str, Any]) -> dict[str, Any]:
     extra = {
         key: "no name of the author's is known for it" for key in keys if author.listed and key not in author.states
     }
+    unnamed = {name: why for name, why in author.unnamed.items() if name not in missing}
+    if not author.listed:
+        modules = {name.rpartition(".")[0] for name in author.names}
+        unnamed |= {
+            key: "the exporter numbered it, or computed it from weights"
+            for key in keys
+            if key not in author.names and key.rpartition(".")[0] not in modules
+        }
     return {
         "listed": author.listed,
         "missing": missing,
-        "unnamed": {name: why for name, why in author.unnamed.items() if name not in missing},
+        "unnamed": unnamed,
         "restored": {key: how for key, how in author.restored.items() if key in keys},
         "extra": extra,
     }

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 from torch import fx, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from onnx2nn import collector, functional, regions
 from onnx2nn.author import ATTRIBUTE, NamingReport, naming_of, naming_report
@@ -403,6 +404,7 @@ class Walk:
         self.owner, self.tracer, self.scope, self.graph, self.opsets = owner, tracer, scope, graph, opsets
         self.attributes: Mapping[str, ir.Attr] = {}
         self.by_memory: dict[int, Constant] = {}
+        self.computed: dict[int, StorageWeakRef] = {}
         self.node: ir.Node | None = None
         self.step = 0
         self.serve(tracer)
@@ -601,7 +603,10 @@ class Walk:
         weights = [v for v in inputs if isinstance(v, Constant) and v.weight]
         for item in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(item, torch.Tensor) and weights and item.is_floating_point():
-                self.by_memory.setdefault(item.untyped_storage().data_ptr(), weights[0])
+                memory = item.untyped_storage()
+                if memory.data_ptr() not in self.by_memory or self._is_stale(memory.data_ptr()):
+                    self.by_memory[memory.data_ptr()] = weights[0]
+                    self.computed[memory.data_ptr()] = StorageWeakRef(memory)
         return result
 
     def _loses_weight(self, inputs: Sequence[Any], folded: Any) -> bool:
@@ -714,9 +719,17 @@ class Walk:
         value = constant.value
         if isinstance(value, torch.Tensor):  # of several that share their memory the one in use is meant
             self.by_memory[value.untyped_storage().data_ptr()] = constant
+            self.computed.pop(value.untyped_storage().data_ptr(), None)
+
+    def _is_stale(self, memory: int) -> bool:
+        """Returns whether what was computed there is gone, so that another tensor may lie there."""
+        return memory in self.computed and self.computed[memory].expired()
 
     def _origin(self, tensor: Any) -> Constant | None:
-        return self.by_memory.get(tensor.untyped_storage().data_ptr()) if isinstance(tensor, torch.Tensor) else None
+        if not isinstance(tensor, torch.Tensor):
+            return None
+        memory = tensor.untyped_storage().data_ptr()
+        return None if self._is_stale(memory) else self.by_memory.get(memory)
 
     def _inline(self, tensor: torch.Tensor) -> bool:
         origin = self._origin(tensor)

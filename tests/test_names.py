@@ -26,18 +26,17 @@ STRICT = {
     "dynamo": [
         *("googlenet", "resnet18", "mobilenet_v2", "mobilenet_v3", "densenet121", "efficientnet_b0", "regnet"),
         *("shufflenet_v2", "squeezenet", "convnext_tiny", "vit_b_16", "dcgan_generator", "dcgan_discriminator"),
-        *("super_resolution", "index_assignment"),
+        *("swin_t", "lstm_language_model", "super_resolution", "index_assignment"),
     ],
     "torchscript": [
         *("squeezenet", "convnext_tiny", "vit_b_16", "gpt2", "gated_recurrent", "dcgan_generator", "super_resolution"),
-        "index_assignment",
+        *("lstm_language_model", "index_assignment"),
     ],
 }
 """Models by exporter; torchscript's files have no batch normalisation behind a convolution, and nothing of its name."""
 
 ABSENT = {
     "inception_v3": r"AuxLogits\.",  # not a part of the graph in evaluation mode
-    "swin_t": r".*\.relative_position_(bias_table|index)$",  # folded into one bias for every pair of places
     "bert": r"model\.pooler\.|model\.embeddings\.position_embeddings\.weight$",  # unused; folded for one fixed length
 }
 """Keys that dynamo's files do not hold, by model."""
