@@ -1,9 +1,16 @@
-"""What the op table holds, operator by operator, for people."""
+"""What the op table holds, operator by operator, for people.
+
+What a row cannot say of itself (whether modules pass torch.export, what OneFlow does with them) stands in
+`measured.json`, written by the runs that found it (`scripts/measured.py`).
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 
 from onnx import defs
 
@@ -32,7 +39,13 @@ class Entry:
         operator: its name.
         revisions: the opset versions in which it changed; where onnx has no schema, those from which its rows hold.
         types: what its first input (without inputs: output) may be, in groups.
-        built: `calls` of torch functions or layers, `subgraph`, or `one call` that runs on real values.
+        built: `layer` (it has `layers`), `function` (calls of torch functions), `subgraph`, or `opaque`: one call that
+            runs on real values.
+        layers: the `torch.nn` layers that it becomes where its weights are constants.
+        exported: how many of its cases in ONNX's suite pass torch.export, of how many whose shapes are not computed
+            from data; None where there is none.
+        oneflow_import: how many of its cases in the suite OneFlow gives right, of how many; None where there is none.
+        oneflow_export: the OneFlow ops that are written with it.
     """
 
     domain: str
@@ -40,32 +53,51 @@ class Entry:
     revisions: tuple[int, ...]
     types: tuple[str, ...]
     built: str
+    layers: tuple[str, ...]
+    exported: tuple[int, int] | None
+    oneflow_import: tuple[int, int] | None
+    oneflow_export: tuple[str, ...]
 
 
 def entries() -> list[Entry]:
     """Returns what the table holds, by domain and operator; what `onnx2nn.register` added too."""
+    measured = json.loads(resources.files("onnx2nn").joinpath("measured.json").read_text(encoding="utf-8"))
     rows: dict[tuple[str, str], list[Row]] = {}
     for row in load_rows():
         rows.setdefault((row.domain, row.operator), []).append(row)
     revisions: dict[tuple[str, str], list[int]] = {}
     for schema in defs.get_all_schemas_with_history():
         revisions.setdefault((schema.domain, schema.name), []).append(schema.since_version)
-    return [
-        Entry(
-            domain or "ai.onnx",
-            operator,
-            tuple(sorted(revisions.get((domain, operator), [row.since for row in held]))),
-            _types(domain, operator),
-            _built(held[-1]),
+    found = []
+    for (domain, operator), held in sorted(rows.items()):
+        layers = measured["layers"].get(f"{domain}.{operator}".lstrip("."), ())
+        standard = (domain, operator) in revisions  # the suite's cases name the operator alone
+        found.append(
+            Entry(
+                domain or "ai.onnx",
+                operator,
+                tuple(sorted(revisions.get((domain, operator), [row.since for row in held]))),
+                _types(domain, operator),
+                _built(held[-1], layers),
+                tuple(layers),
+                _score(measured["conformance"].get(operator, ()) if standard else (), 3, 2),
+                _score(measured["oneflow_import"].get(operator, ()) if standard else (), 1, 0),
+                tuple(measured["oneflow_export"].get(operator, ()) if standard else ()),
+            )
         )
-        for (domain, operator), held in sorted(rows.items())
-    ]
+    return found
 
 
-def _built(row: Row) -> str:
+def _built(row: Row, layers: Sequence[str]) -> str:
     if row.region:
         return "subgraph"
-    return "one call" if row.opaque or row.whole else "calls"
+    if row.opaque or row.whole:
+        return "opaque"
+    return "layer" if layers else "function"
+
+
+def _score(counts: Sequence[int], right: int, of: int) -> tuple[int, int] | None:
+    return (counts[right], counts[of]) if counts and counts[of] else None
 
 
 def _types(domain: str, operator: str) -> tuple[str, ...]:

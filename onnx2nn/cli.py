@@ -417,13 +417,25 @@ def ncnn(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def ops(arguments: argparse.Namespace, terminal: Terminal) -> int:
-    """Print the op table: operator, its revisions, the types of its first input, and how it is built."""
+    """Print the op table: operator, revisions, types of its first input, how it is built, and what runs found."""
     from onnx2nn.catalog import entries
 
+    def score(pair: tuple[int, int] | None) -> str:
+        return f"{pair[0]}/{pair[1]}" if pair else "-"
+
     table = entries()
-    rows = [[e.domain, e.operator, " ".join(map(str, e.revisions)), " ".join(e.types) or "-", e.built] for e in table]
-    head = ["domain", "operator", "revisions", "types", "built"]
-    terminal.table(head, rows, numeric=(), bad=[False] * len(rows))
+    rows = [
+        [
+            *(e.domain, e.operator, " ".join(map(str, e.revisions)), " ".join(e.types) or "-", e.built),
+            *(score(e.exported), score(e.oneflow_import), str(len(e.oneflow_export)) if e.oneflow_export else "-"),
+        ]
+        for e in table
+    ]
+    head = ["domain", "operator", "revisions", "types", "built", "torch.export", "OneFlow import", "OneFlow export"]
+    terminal.table(head, rows, numeric=(5, 6, 7), bad=[False] * len(rows))
+    terminal.line(
+        "torch.export, OneFlow import: cases of ONNX's suite that pass; OneFlow export: OneFlow ops written so"
+    )
     terminal.line(f"{len(table)} operators")
     return OK
 

@@ -1,6 +1,7 @@
 """Runs ONNX's conformance suite through `onnx2nn.backend`; writes the score to docs/conformance.md.
 
-With `--framework oneflow` through `oneflow_bridge.backend`, in an environment that has OneFlow.
+With `--framework oneflow` through `oneflow_bridge.backend`, in an environment that has OneFlow; the score that it
+prints goes into a document of its own, see scripts/oneflow_import.py.
 """
 
 from __future__ import annotations
@@ -427,10 +428,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--show", type=int, default=0, help="print so many of the cases that did not pass")
     parser.add_argument("--no-export", action="store_true", help="leave torch.export out")
-    parser.add_argument("--write", action="store_true", help="write docs/conformance.md")
+    parser.add_argument("--write", action="store_true", help="write docs/conformance.md and onnx2nn/measured.json")
     options = parser.parse_args()
-    if options.write and options.framework != "torch":
-        parser.error("--write is torch's document; scripts/oneflow_import.py writes OneFlow's score")
+    if options.write and options.only:
+        parser.error("--write needs the whole suite.")
     start = time.perf_counter()
     export = options.framework == "torch" and not options.no_export
     results = run(options.only, options.jobs, export, options.framework)
@@ -440,9 +441,16 @@ def main() -> None:
         print(f"{kind:8} {name}: {' '.join(reason.split())[:300]}")
     print(score(results), f"{time.perf_counter() - start:.0f} s")
     if options.write:
+        from scripts import measured
+
+        section = "conformance" if options.framework == "torch" else "oneflow_import"
+        measured.update(section, measured.conformance(results))
+    if options.write and options.framework == "torch":
         from scripts import conformance_document
+        from tests.cases import all_cases
 
         conformance_document.write(results)
+        measured.update("layers", measured.layers(all_cases()))
     sys.exit(any(result.verdict == "wrong" for result in results))
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/oneflow_export.md from a run of the exporter's tests: what passed says Yes.
+"""Writes docs/oneflow_export.md, and a part of onnx2nn/measured.json, from a run of the exporter's tests.
 
     python scripts/oneflow_tables.py [JUNIT]    # JUNIT: a report of these tests that is read instead of running them
 
@@ -189,11 +189,18 @@ def _row(name: str, op: Op) -> str:
 
 def main() -> None:
     """See the module."""
+    sys.path.insert(0, str(ROOT))
+    from scripts import measured
+
     with tempfile.TemporaryDirectory() as folder:
         report = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder) / "report.xml"
         if len(sys.argv) == 1:
             run(report)
-        DOCUMENT.write_text(document(*read(report)))
+        ops, tests = read(report)
+        DOCUMENT.write_text(document(ops, tests))
+        measured.update(
+            "oneflow_export", measured.oneflow_export({n: op.operators for n, op in ops.items() if not op.failed})
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The commands, as a person uses them: exit status, what stands on stdout and stderr, which files are left."""
 
+import json
 import os
 import pty
 import signal
@@ -15,6 +16,9 @@ import torch
 
 import onnx2nn
 from onnx2nn import cli
+from onnx2nn.table import load_rows
+from scripts import measured
+from tests.cases import all_cases
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -368,9 +372,23 @@ def test_ops(capsys: pytest.CaptureFixture[str]) -> None:
     assert _main("ops") == 0
     lines = capsys.readouterr().out.splitlines()
     rows = {tuple(line.split()[:2]): line.split()[2:] for line in lines}
-    assert rows["ai.onnx", "Conv"] == ["1", "11", "22", "float", "calls"]
-    assert rows["ai.onnx", "NonZero"][-2:] == ["one", "call"] and rows["ai.onnx", "If"][-1] == "subgraph"
-    assert lines[-1] == f"{len(lines) - 2} operators"
+    assert rows["ai.onnx", "Conv"][:5] == ["1", "11", "22", "float", "layer"]
+    exported, imported = (list(map(int, cell.split("/"))) for cell in rows["ai.onnx", "Conv"][5:7])
+    assert exported[0] == exported[1] > 30 and imported[0] == imported[1] > 30
+    assert int(rows["ai.onnx", "Conv"][7]) > 1
+    assert rows["ai.onnx", "NonZero"][-4] == "opaque" and rows["ai.onnx", "If"][-4] == "subgraph"
+    assert rows["com.microsoft", "FusedConv"][-4:] == ["layer", "-", "-", "-"]
+    assert lines[-1] == f"{len(lines) - 3} operators"
+
+
+def test_what_runs_found_is_about_operators_of_the_table() -> None:
+    """`onnx2nn/measured.json` is written by scripts; tests/test_conformance.py compares its scores with a new run."""
+    found = json.loads(measured.PATH.read_text(encoding="utf-8"))
+    known = {f"{row.domain}.{row.operator}".lstrip(".") for row in load_rows()}
+    assert set(found["layers"]) <= known
+    cases = [case for case in all_cases() if case.operator in ("Gemm", "LayerNormalization", "PRelu", "FusedGemm")]
+    again = measured.layers(cases)
+    assert len(again) == 4 and again == {name: found["layers"][name] for name in again}
 
 
 def test_module_runs(folder: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
-from scripts import conformance, conformance_document
+from scripts import conformance, conformance_document, measured
 
 
 def test_suite(record_property: Callable[[str, object], None]) -> None:
@@ -23,3 +24,4 @@ def test_suite(record_property: Callable[[str, object], None]) -> None:
     assert len(nobody) < 0.05 * len(judges), nobody
     written = conformance_document.DOCUMENT.read_text(encoding="utf-8")
     assert written.splitlines() == conformance_document.document(results, judges).splitlines()
+    assert json.loads(measured.PATH.read_text(encoding="utf-8"))["conformance"] == measured.conformance(results)

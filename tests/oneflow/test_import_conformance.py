@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
-from scripts import conformance
+from scripts import conformance, measured
 
 
 def test_no_case_is_wrong_and_no_process_ends():
@@ -13,4 +14,6 @@ def test_no_case_is_wrong_and_no_process_ends():
     assert not bad
     assert all(result.reason for result in results if result.verdict == "refused")
     score = Counter(result.verdict for result in results)
+    known = json.loads(measured.PATH.read_text(encoding="utf-8"))["oneflow_import"]
+    assert measured.conformance(results) == known, "python scripts/conformance.py --framework oneflow --write"
     assert score["passed"] >= 1350 and score["disputed"] <= 14, score

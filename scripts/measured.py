@@ -1,0 +1,77 @@
+"""onnx2nn/measured.json: what runs found about operators, for `onnx2nn ops`, which has no suite and no OneFlow.
+
+Each section is written by the script that makes the run: `conformance` and `layers` by `scripts/conformance.py
+--write`, `oneflow_import` by the same with `--framework oneflow`, `oneflow_export` by `scripts/oneflow_tables.py`.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scripts.conformance import Result
+    from tests.cases import Case
+
+PATH = Path(__file__).resolve().parent.parent / "onnx2nn" / "measured.json"
+
+
+def update(section: str, found: Mapping[str, Any]) -> None:
+    """Replaces a section of the file."""
+    sections = json.loads(PATH.read_text(encoding="utf-8")) if PATH.exists() else {}
+    sections[section] = found
+    lines = []
+    for name, operators in sorted(sections.items()):
+        rows = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in sorted(operators.items()))
+        lines.append(f" {json.dumps(name)}: {{\n{rows}\n }}")
+    PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def conformance(results: Sequence[Result]) -> dict[str, list[int]]:
+    """Returns operator → its cases in ONNX's suite: all, those that pass, those asked of torch.export, that pass it.
+
+    Cases without an operator, and those whose stored values are wrong, are left out.
+    """
+    found: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0, 0])
+    for result in results:
+        if result.operator and result.verdict != "disputed":
+            asked = result.exported in ("passed", "failed")
+            facts = (True, result.verdict == "passed", asked, result.exported == "passed")
+            found[result.operator] = [count + fact for count, fact in zip(found[result.operator], facts, strict=True)]
+    return dict(found)
+
+
+def oneflow_export(ops: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """Returns ONNX operator → the OneFlow ops that are written with it, of OneFlow op → ONNX operators."""
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for op in sorted(ops):
+        for operator in ops[op]:
+            found[operator].append(op)
+    return dict(found)
+
+
+def layers(cases: Iterable[Case]) -> dict[str, list[str]]:
+    """Returns operator, its domain in front → the `torch.nn` layers that it becomes in the case lists' cases."""
+    import torch
+
+    import onnx2nn
+    from tests import onnxnode
+
+    found: dict[str, set[str]] = collections.defaultdict(set)
+    for case in cases:
+        revisions = onnxnode.revisions(case)
+        if not case.constant or not revisions:
+            continue
+        try:
+            model, _ = onnxnode.model_of(case, revisions[-1])
+        except onnxnode.NotExpressible:
+            continue
+        kinds = {type(module) for module in onnx2nn.load(model).modules()}
+        names = {kind.__name__ for kind in kinds if kind.__module__.startswith("torch.nn.modules")}
+        names -= {torch.nn.Module.__name__}
+        if names:
+            found[f"{case.domain}.{case.operator}".lstrip(".")] |= names
+    return {operator: sorted(names) for operator, names in found.items()}
