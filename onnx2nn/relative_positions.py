@@ -1,7 +1,7 @@
 """The table behind a window's relative position bias (Swin Transformer), which exporters fold into the bias.
 
 Attention inside a window of W by W places adds a number for every head and pair of places, which depends only on how
-far the two are apart: a table has (2 W - 1)^2 rows of them, read by an index that follows from W (Liu et al. 2021, 3.2).
+far the two are apart: a table has (2 W - 1)^2 rows of them, read by an index made of W (Liu et al. 2021, 3.2).
 """
 
 from __future__ import annotations
