@@ -268,7 +268,7 @@ class _Dequantizer:
 
 
 def _is_quantising(node: ir.Node) -> bool:
-    return (node.domain, node.op_type) in _REWRITES or node.op_type in ("DynamicQuantizeLSTM", "MatMulNBits")
+    return (node.domain, node.op_type) in _REWRITES or "Quant" in node.op_type or "NBits" in node.op_type
 
 
 def _tensor(value: ir.Value | None) -> torch.Tensor | None:
@@ -314,11 +314,26 @@ def _quantize_linear(self: _Dequantizer, node: ir.Node) -> bool:
 def _dequantize_linear(self: _Dequantizer, node: ir.Node) -> bool:
     x, scale, zero_point = _inputs(node, 3)
     axis, block = _attribute(node, "axis", 1), _attribute(node, "block_size", 0)
-    found = self.float_of(x, scale, zero_point, axis, block)
+    found = self.float_of(x, scale, zero_point, axis, block) or _from_table(self, node, x, scale, zero_point)
     if found is None or _attribute(node, "output_dtype", 0):
         return False
     self.replace(node, node.outputs[0], found)
     return True
+
+
+def _from_table(
+    self: _Dequantizer, node: ir.Node, x: ir.Value | None, scale: ir.Value | None, zero_point: ir.Value | None
+) -> ir.Value | None:
+    """Returns the float form of what is taken out of a constant, rows of an embedding for example."""
+    taken = None if x is None else x.producer()
+    steps = self.constant(scale)
+    if taken is None or taken.domain or taken.op_type not in _UNCHANGED or steps is None or steps.size != 1:
+        return None
+    table = self.float_of(taken.inputs[0], scale, zero_point)
+    if table is None or len(taken.outputs) != 1:
+        return None
+    assert x is not None
+    return self.emit(node, taken.op_type, [table, *taken.inputs[1:]], x, **_given(taken))
 
 
 def _bias(self: _Dequantizer, bias: ir.Value | None, *scales: ir.Value | None) -> tuple[bool, ir.Value | None]:
@@ -462,6 +477,33 @@ def _matmul_integer_to_float(self: _Dequantizer, node: ir.Node) -> bool:
     return _product_with_bias(self, node, data, kernel, bias)
 
 
+def _dynamic_lstm(self: _Dequantizer, node: ir.Node) -> bool:
+    """Its matrices are transposed, each direction has its own scale or one for every column."""
+    x, *matrices = _inputs(node, 3)
+    *rest, w_scale, w_zero, r_scale, r_zero = _inputs(node, 12)[3:]
+    floats = []
+    for matrix, scale, zero_point in zip(matrices, (w_scale, r_scale), (w_zero, r_zero), strict=True):
+        values, steps, zero = self.constant(matrix), self.constant(scale), self.constant(zero_point)
+        if matrix is None or values is None or steps is None or (zero_point is not None and zero is None):
+            return False
+        directions = values.shape[0]
+        zero = np.zeros(1) if zero is None else zero
+        shift = zero.astype(np.float32).reshape(directions if zero.size > 1 else 1, 1, -1)
+        product = (values.astype(np.float32) - shift) * steps.reshape(directions if steps.size > 1 else 1, 1, -1)
+        floats.append(self.weight(matrix, torch.from_numpy(np.ascontiguousarray(product.transpose(0, 2, 1)))))
+    lstm = ir.Node(
+        "", "LSTM", [x, *floats, *rest], node.attributes.values(), num_outputs=len(node.outputs), version=STANDARD
+    )
+    lstm.name = node.name
+    self.graph.insert_before(node, lstm)
+    for old, new in zip(node.outputs, lstm.outputs, strict=True):
+        new.name, new.shape, new.type = f"{old.name}_float", old.shape, old.type
+        self.names.add(new.name)
+        if old.uses() or old.is_graph_output():
+            self.replace(node, old, new)
+    return True
+
+
 def _product_with_bias(
     self: _Dequantizer, node: ir.Node, data: ir.Value, kernel: ir.Value, bias: ir.Value | None
 ) -> bool:
@@ -506,5 +548,6 @@ _REWRITES: dict[tuple[str, str], Callable[[_Dequantizer, ir.Node], bool]] = {
     ("", "MatMulInteger"): _integer_product("MatMul", -1),
     ("", "ConvInteger"): _integer_product("Conv", 0),
     (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,
+    (MICROSOFT, "DynamicQuantizeLSTM"): _dynamic_lstm,
     (MICROSOFT, "MatMulIntegerToFloat"): _matmul_integer_to_float,
 }

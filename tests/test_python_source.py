@@ -169,7 +169,7 @@ def test_a_part_that_is_called_in_turn_with_others_is_taken_apart(tmp_path: Path
         return x
 
     source = _check(_graph_module(root, build), tmp_path, (torch.randn(2, 3),))
-    assert 'self.left["one"]' in source
+    assert "self.left.one(" in source
 
 
 def test_shared_layers_tied_weights_buffers_and_types(tmp_path: Path) -> None:

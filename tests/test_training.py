@@ -234,6 +234,32 @@ def test_quantised_models_become_float_ones(quantised: tuple[Path, nn.Module]) -
     assert all(parameter.grad is not None and bool(parameter.grad.any()) for parameter in module.parameters())
 
 
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 12)
+        self.lstm = nn.LSTM(12, 16, bidirectional=True)
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(self.table(x))[0])
+
+
+def test_quantised_tables_and_recurrent_layers(tmp_path: Path) -> None:
+    model, x = seeded(Tagger), torch.arange(14).reshape(7, 2)
+    torch.onnx.export(model, (x,), str(tmp_path / "f.onnx"), dynamo=False, input_names=["x"])
+    quantization.quantize_dynamic(tmp_path / "f.onnx", tmp_path / "q.onnx")
+    kept = onnx2nn.load(tmp_path / "q.onnx")
+    module = onnx2nn.load(tmp_path / "q.onnx", quantized="dequantize")
+    done = module.meta["onnx2nn"]["dequantized"]
+    assert done["kept"] == [] and {"DynamicQuantizeLSTM", "DequantizeLinear"} <= set(done["operators"])
+    assert {nn.Embedding, nn.LSTM, nn.Linear} <= {type(layer) for layer in module.modules()}
+    step = (model(x).max() - model(x).min()) / 255
+    assert (module(x) - model(x)).abs().max() < 4 * step
+    assert (module(x) - kept(x)).abs().max() < 8 * step
+    assert len(_gradients(module, x)) == len(list(module.parameters())) > 4
+
+
 def test_the_range_of_the_integers_stays() -> None:
     """A zero point at the end of the range is a Relu that a quantiser left out, the other end a Clip."""
     text = """m (float[n] x) => (float[n] y) {

@@ -186,7 +186,7 @@ class _Maker:
         if not module._parameters and not buffers:
             if names == [str(number) for number in range(len(names))]:
                 return "ModuleList"
-            if not any(hasattr(nn.ModuleDict, name) for name in names):
+            if not all(map(is_attribute, names)) and not any(hasattr(nn.ModuleDict, name) for name in names):
                 return "ModuleDict"
         if not names and not buffers and not any(hasattr(nn.ParameterDict, name) for name in module._parameters):
             return "ParameterDict"
