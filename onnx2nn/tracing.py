@@ -624,7 +624,7 @@ class Tracer:
         steps, trainable, persistent, own = self.constant_name(tensor)
         key = (_identity(tensor), *(steps if own else ()))
         if key not in self._attributes:
-            path = self.names.claim(steps, own=own and not self._is_missing(steps))
+            path = self.names.claim(steps, own=own and not self._is_layers(steps, tensor))
             holder, name = container(self.root, path)
             if trainable and tensor.is_floating_point():
                 holder.register_parameter(name, self.parameter(tensor))
@@ -637,13 +637,14 @@ class Tracer:
         spec = Spec((tuple(tensor.shape),) * self.points, tensor.dtype)
         return Tensor(self, self._attributes[key], spec)
 
-    def _is_missing(self, steps: list[str]) -> bool:
-        """Whether a layer stands there that has no parameter of this name: held there, it would be used twice."""
+    def _is_layers(self, steps: list[str], tensor: torch.Tensor) -> bool:
+        """Whether a layer stands there that has a parameter of this name, another one or none: it would use this."""
         holder: Any = self.root
         for step in steps[:-1]:
             holder = getattr(holder, step, None)
         parameters = getattr(holder, "_parameters", {})
-        return steps[-1] in parameters and parameters[steps[-1]] is None
+        held = parameters.get(steps[-1])
+        return steps[-1] in parameters and (held is None or held is not self._parameters.get(_identity(tensor)))
 
     def _strings(self, array: np.ndarray[Any, Any]) -> fx.Node:
         """Returns the node that reads an array of strings, a plain attribute of the module."""

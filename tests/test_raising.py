@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_same, check_travels, run, seeded
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 import onnx2nn
 from onnx2nn.rewrite.patterns import NODES, matches, parse
@@ -57,9 +58,12 @@ class Sequences(nn.Module):
         self.written_norm = WrittenOutLayerNorm(8)
         self.rms_norm = nn.RMSNorm(8) if rms_norm else RootMeanSquare(8)
         self.transformers_norm = RootMeanSquare(8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        attended = x * 4
         return (
+            self.attention(attended, attended, attended, need_weights=False)[0],
             self.linear(x),
             self.plain_norm(x),
             self.written_norm(x),
@@ -178,10 +182,19 @@ class Case:
     layers: tuple[type[nn.Module], ...] = ()
 
 
-_SEQUENCES = {"Linear": 1, "LayerNorm": 2, "RMSNorm": 2, "SiLU": 1, "Hardswish": 1, "Hardsigmoid": 1}
+_SEQUENCES = {
+    "MultiheadAttention": 1,
+    "scaled_dot_product_attention": 1,
+    "Linear": 2,
+    "LayerNorm": 2,
+    "RMSNorm": 2,
+    "SiLU": 1,
+    "Hardswish": 1,
+    "Hardsigmoid": 1,
+}
 _ACTIVATIONS = {"gelu(x)": 1, "approximate = 'tanh'": 1, "silu(": 1, "mish(": 1, "softplus(": 2, "hardswish(": 1}
 _ACTIVATIONS |= {"hardsigmoid(": 1, "functional.layer_norm(": 1}
-_NORMS = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.RMSNorm)
+_NORMS = (nn.MultiheadAttention, NonDynamicallyQuantizableLinear, nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.RMSNorm)
 _IMAGES = {"GroupNorm": 2, "InstanceNorm": 1, "normalize": 1, "PixelShuffle": 1, "PixelUnshuffle": 1}
 _IMAGE_CALLS = {"functional.group_norm(": 1, "functional.instance_norm(": 1, "functional.normalize(": 1}
 _IMAGE_CALLS |= {"pixel_shuffle(": 1, "pixel_unshuffle(": 1}
@@ -206,11 +219,13 @@ CASES = {
     "sequences-torchscript": Case(
         lambda: Sequences(False),
         _sequence,
-        {**_SEQUENCES, "GELU": 1, "GELU (tanh)": 1, "Mish": 1, "Softplus": 1},
+        {**_SEQUENCES, "transpose": 1, "GELU": 1, "GELU (tanh)": 1, "Mish": 1, "Softplus": 1},
         _ACTIVATIONS,
         _NORMS,
     ),
-    "sequences-dynamo": Case(lambda: Sequences(True), _sequence, {**_SEQUENCES, "Softplus": 2}, _ACTIVATIONS, _NORMS),
+    "sequences-dynamo": Case(
+        lambda: Sequences(True), _sequence, {**_SEQUENCES, "transpose": 2, "Softplus": 2}, _ACTIVATIONS, _NORMS
+    ),
     "images-torchscript": Case(
         lambda: Images(False),
         _image,
