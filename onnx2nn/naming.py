@@ -7,6 +7,9 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 _SEPARATORS = re.compile(r"[./]|::")
+_NUMBER_DOT = re.compile(r"(?<=\d)\.(?=\d+[^\W\d])")
+"""The dot of a number in a name, as in `mobilenetv2_0.35_96`; one in `layer1.0` parts two steps."""
+
 _ILLEGAL = re.compile(r"\W", re.ASCII)
 
 
@@ -36,9 +39,9 @@ def split_scopes(name: str) -> list[str]:
             added = scope[len(before) + 1 :]
         else:
             added = scope.removesuffix(":0")
-        steps += [part for part in added.split(".") if part]
+        steps += _NUMBER_DOT.sub("_", added).strip(".").split(".")
         before = scope
-    return steps
+    return [step for step in steps if step]
 
 
 def split_path(name: str) -> list[str]:

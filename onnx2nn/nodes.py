@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -154,13 +155,37 @@ def layer_path(node: ir.Node, step: int, weight: str) -> list[str]:
         step: its number in the graph.
         weight: name of the initializer that its weight comes from, `""` where it has none.
     """
-    if weight and not is_generated(weight):
-        steps = split_path(weight)
-        if len(steps) > 1 and steps[-1] == "weight":
-            return steps[:-1]
-    if node.name:
-        steps = split_path(node.name)
-        if len(steps) > 1 and steps[-1].split("_")[0] == node.op_type:
-            return steps[:-1]
+    named = split_path(weight) if weight and not is_generated(weight) else []
+    if len(named) > 1 and _WEIGHT.fullmatch(named[-1]):
+        return named[:-1]
+    name = node.name or ""
+    if "/" in weight and _NUMBERED.fullmatch(name):
+        steps = _scope(named, node.op_type)
+    else:
+        steps = _scope(split_path(name), node.op_type) if name else []
+    if steps:
         return steps
     return [f"{node.op_type.lower()}_{step}"]
+
+
+_WEIGHT = re.compile(r"weight|w_\d+")
+"""What a layer's weight is called: in torch, and in Paddle (`conv2d_0.w_0`)."""
+
+_NUMBERED = re.compile(r"\w+__\d+")
+"""Nodes that tf2onnx made; only their weights say where they belong."""
+
+_OPERATIONS = frozenset(
+    {
+        *("BiasAdd", "Conv1D", "Conv2D", "Conv3D", "FusedBatchNormV3", "GatherV2", "MatMul", "ReadVariableOp"),
+        *("conv_transpose", "convolution", "depthwise", "merged_input", "separable_conv2d"),
+    }
+)
+"""TensorFlow's operations, and tf2onnx's, as which nodes and weights of a layer end: `model/dense/BiasAdd`."""
+
+
+def _scope(steps: list[str], operator: str) -> list[str]:
+    """Returns the path of the layer in which an operation stands, the path itself where its end is no operation."""
+    end = len(steps)
+    while end > 1 and (steps[end - 1] in _OPERATIONS or (end == len(steps) and steps[-1].split("_")[0] == operator)):
+        end -= 1
+    return steps[:end]

@@ -20,6 +20,7 @@ from test_torch_models import CASES, TransformersOutput, _mask, _normal, _tokens
 from torch import nn
 
 import onnx2nn
+from onnx2nn import naming
 from onnx2nn.errors import InputError
 
 STRICT = {
@@ -287,3 +288,62 @@ def test_names_never_collide_and_never_change(producer: str) -> None:
     inputs = (torch.ones(3, 2),)
     check_same(run(one, inputs), run_onnxruntime(model.SerializeToString(), inputs), "names that collide")
     assert set(_through_a_file(one).state_dict()) == set(one.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("layer1.0.conv1.weight", ["layer1", "0", "conv1", "weight"]),
+        ("/layer1/layer1.0/conv1/Conv", ["layer1", "0", "conv1", "Conv"]),
+        ("/features/features.1/conv/conv.0/conv.0.0/Conv", ["features", "1", "conv", "0", "0", "Conv"]),
+        ("/model/h.0/attn/Add", ["model", "h", "0", "attn", "Add"]),
+        ("mobilenetv2_0.35_96/Conv1/kernel:0", ["mobilenetv2_0_35_96", "Conv1", "kernel"]),
+        ("a-b/for.while", ["a_b", "for_", "while_"]),
+        ("//", ["_"]),
+    ],
+)
+def test_steps_of_a_path(name: str, steps: list[str]) -> None:
+    assert naming.split_path(name) == steps
+
+
+def test_layers_of_keras_have_its_names() -> None:
+    """Also those whose nodes tf2onnx merged or numbered."""
+    module = onnx2nn.load(Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx")
+    layers = {name: type(layer).__name__ for name, layer in module.named_modules() if hasattr(layer, "onnx_op")}
+    assert layers == {
+        "digits_1.conv2d_1": "Conv2d",
+        "digits_1.conv2d_1_2": "Conv2d",
+        "digits_1.depthwise_conv2d_1": "Conv2d",
+        "digits_1.conv2d_2_1": "Conv2d",
+        "digits_1.dense_1": "Linear",
+        "digits_1.probability_1": "Linear",
+    }
+
+
+def test_layers_of_paddle_have_its_names() -> None:
+    weights = [
+        numpy_helper.from_array(np.full(shape, 0.5, np.float32), name)
+        for name, shape in {
+            "conv2d_0.w_0": (4, 3, 1, 1),
+            "batch_norm2d_0.w_0": (4,),
+            "batch_norm2d_0.b_0": (4,),
+            "batch_norm2d_0.w_1": (4,),
+            "batch_norm2d_0.w_2": (4,),
+        }.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "conv2d_0.w_0"], ["p2o.pd_op.conv2d.0.0"], "Conv.0"),
+        helper.make_node(
+            "BatchNormalization",
+            ["p2o.pd_op.conv2d.0.0", *(weight.name for weight in weights[1:])],
+            ["y"],
+            "BatchNormalization.0",
+        ),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", c, 5, 5]) for name, c in (("x", 3), ("y", 4))
+    ]
+    graph = helper.make_graph(nodes, "PaddlePaddle", ends[:1], ends[1:], weights)
+    module = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8))
+    norm = {f"batch_norm2d_0.{name}" for name in nn.BatchNorm2d(4).state_dict()}
+    assert set(module.state_dict()) == {"conv2d_0.weight"} | norm
