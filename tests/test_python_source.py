@@ -149,6 +149,60 @@ def test_what_differs_is_an_argument(exporter: str, tmp_path: Path) -> None:
     assert source.count("nn.Identity()") == 1  # the dropout of the body, which the file no longer has
 
 
+class Dense(nn.Module):
+    """Every layer takes what all before it gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(4, 4)
+        self.block = nn.Module()
+        for number in range(5):
+            layer = nn.Module()
+            layer.linear = nn.Linear(4 * (number + 1), 4)
+            self.block.add_module(f"layer{number}", layer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = [self.stem(x)]
+        for layer in self.block._modules.values():
+            features.append(torch.relu(layer.linear(torch.cat(features, 1))))
+        return torch.cat(features, 1)
+
+
+def test_layers_on_all_before_them_share_a_class(tmp_path: Path) -> None:
+    root = seeded(Dense)
+
+    def build(graph: fx.Graph) -> object:
+        features = [graph.call_module("stem", (graph.placeholder("x"),))]
+        for number in range(5):
+            x = graph.call_function(torch.cat, (list(features), 1)) if number else features[0]
+            if number:
+                x.meta["onnx"] = ("", "Concat", f"/block/layer{number}/Concat")
+            features.append(graph.call_function(torch.relu, (graph.call_module(f"block.layer{number}.linear", (x,)),)))
+            features[-1].meta["onnx"] = ("", "Relu", f"/block/layer{number}/Relu")
+        joined = graph.call_function(torch.cat, (features, 1))
+        joined.meta["onnx"] = ("", "Concat", "/block/Concat")
+        return joined
+
+    module = _graph_module(root, build)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(module(x), root(x))
+    source = _check(module, tmp_path, (x,))
+    assert source.count("torch.cat(") == 2 and source.count(".append(") == 4
+
+
+def test_a_sequential_model_keeps_the_name_of_its_input(tmp_path: Path) -> None:
+    root = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+    def build(graph: fx.Graph) -> object:
+        x = graph.placeholder("image")
+        for name in ("0", "1", "2"):
+            x = graph.call_module(name, (x,))
+        return x
+
+    source = _check(_graph_module(root, build), tmp_path, (torch.randn(2, 3),))
+    assert "class Model(nn.Sequential):" in source and "def forward(self, image: Tensor)" in source
+
+
 def _graph_module(root: nn.Module, build: Callable[[fx.Graph], object]) -> fx.GraphModule:
     graph = fx.Graph()
     graph.output(build(graph))

@@ -217,6 +217,7 @@ class _Builder:
         self.names: dict[int, str] = {}
         self.types: dict[int, str] = {}
         self.known: dict[fx.Node, Expression] = {}
+        self.packed: dict[tuple[fx.Node, ...], Expression] = {}
         self.count = 0
 
     def build(self) -> Body:
@@ -230,12 +231,15 @@ class _Builder:
         init += self.tied()
         if self.region is None:
             return Body(base, tuple(init), 0, (), None)
-        for node in self.region.inputs:
-            self.known[node] = self.value(node)
+        for entry in self.region.arguments:
+            if isinstance(entry, tuple):
+                self.packed[entry] = self.value(entry[0], "features", "list[Tensor]")
+            else:
+                self.known[entry] = self.value(entry)
         calls = [] if sequential else [call for item in self.region.items for call in self.call(item)]
-        arguments = len(self.region.inputs)
+        arguments = len(self.region.arguments)
         if sequential:
-            outputs: Expression = Text("super().forward(x)")
+            outputs: Expression = Call(Attribute(Call(Text("super")), "forward"), (Value(0),))
         elif self.path:
             results = tuple(self.known[node] for node in self.region.outputs)
             outputs = results[0] if len(results) == 1 else Collection("()", results)
@@ -249,15 +253,21 @@ class _Builder:
         inputs = self.region.inputs if self.region is not None else []
         if sum(node.op == "placeholder" for node in inputs) > 1:
             return -1
-        tensors = [index for index, node in enumerate(inputs) if annotation(node) == "Tensor" and node.op != "get_attr"]
-        layers = [index for index in tensors if inputs[index].op == "call_module"]
+        entries = enumerate(self.region.arguments if self.region is not None else [])
+        single = [(index, entry) for index, entry in entries if isinstance(entry, fx.Node)]
+        tensors = [index for index, node in single if annotation(node) == "Tensor" and node.op != "get_attr"]
+        layers = [index for index, node in single if index in tensors and node.op == "call_module"]
         return next(iter([*layers, *tensors]), -1)
 
-    def value(self, node: fx.Node, name: str | None = None) -> Value:
+    def packed_ids(self) -> set[tuple[int, ...]]:
+        """Returns the identities of the nodes that come as one list."""
+        return {tuple(map(id, nodes)) for nodes in self.packed}
+
+    def value(self, node: fx.Node, name: str | None = None, kind: str | None = None) -> Value:
         """Returns a new value that stands for `node`."""
         value = Value(self.count)
         self.names[self.count] = name or suggested_name(node)
-        self.types[self.count] = annotation(node)
+        self.types[self.count] = kind or annotation(node)
         self.count += 1
         return value
 
@@ -417,7 +427,7 @@ class _Builder:
     def call(self, item: Any) -> Iterable[tuple[tuple[int, ...], Expression]]:
         """Yields the call that an item is, with the values that it returns."""
         if isinstance(item, Region):
-            inputs = tuple(self.known[node] for node in item.inputs)
+            inputs = tuple(self.argument(entry) for entry in item.arguments)
             expression: Expression = Call(self.access(item.path), inputs)
             name = item.path[-1] if not item.path[-1].isdecimal() else None
             values = [self.value(node, name if len(item.outputs) == 1 else None) for node in item.outputs]
@@ -433,6 +443,12 @@ class _Builder:
             else:
                 value = self.known[item] = self.value(item)
                 yield (value.index,), expression
+
+    def argument(self, entry: fx.Node | tuple[fx.Node, ...]) -> Expression:
+        """Returns what a region is called with."""
+        if isinstance(entry, tuple):
+            return Collection("[]", tuple(self.known[node] for node in entry))
+        return self.known[entry]
 
     def node(self, node: fx.Node) -> Expression:
         """Returns the expression of one call."""
@@ -468,6 +484,8 @@ class _Builder:
             return Text(literal(value))
         if isinstance(value, (int, float)):
             return self.hole(value, hint)
+        if isinstance(value, (tuple, list)) and self.packed and tuple(map(id, value)) in self.packed_ids():
+            return self.packed[tuple(value)]
         if isinstance(value, (tuple, list)):
             return Collection("[]" if isinstance(value, list) else "()", tuple(self.expression(v, hint) for v in value))
         if isinstance(value, slice):

@@ -36,6 +36,18 @@ class Region:
     outputs: list[fx.Node] = field(default_factory=list)
     slots: dict[str, Item | None] | None = None
 
+    @property
+    def arguments(self) -> list[fx.Node | tuple[fx.Node, ...]]:
+        """What its forward takes: its inputs, but those that are joined first of all, however many, as one list."""
+        inside = set(contents(self))
+        tensors = {node for node in self.inputs if node.op != "get_attr" and node.target != "size"}
+        for item in self.items if self.path and self.slots is None and len(tensors) > 1 else ():
+            joined: Any = item.args[0] if isinstance(item, fx.Node) and item.target is torch.cat else ()
+            alone = [node for node in joined if isinstance(node, fx.Node) and set(node.users) & inside == {item}]
+            if len(alone) == len(joined) == len(tensors) and set(alone) == tensors:
+                return [tuple(alone), *(node for node in self.inputs if node not in tensors)]
+        return list(self.inputs)
+
 
 @dataclass(eq=False)
 class Partition:

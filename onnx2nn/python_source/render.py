@@ -185,6 +185,7 @@ class _Class:
         body = self.kind.body
         calls = [(results, self._known(call, forward=True)) for results, call in body.calls]
         assert body.outputs is not None
+        calls = _collect(calls, body.outputs, self.kind)
         naming = _Naming(self.kind, _fold(_loops(calls, self._lengths()), self._known(body.outputs, forward=True)))
         arguments = [f"{naming.of[index]}: {self.kind.types[index]}" for index in range(body.arguments)]
         result = _result_type(naming.final, self.kind.types)
@@ -254,6 +255,48 @@ class Step:
     expression: Expression
     loop: Expression | None = None
     start: int = -1  # the value that goes round the loop
+
+
+def _collect(
+    calls: list[tuple[tuple[int, ...], Expression]], outputs: Expression, kind: Kind
+) -> list[tuple[tuple[int, ...], Expression]]:
+    """Returns calls on ever longer lists, each with the result of the last one behind it, as calls on one list."""
+    uses = Counter(index for _, call in calls for index in values(call))
+    uses.update(values(outputs))
+    joined = [_joined(call) for _, call in calls]
+    places = [number for number, items in enumerate(joined) if items is not None]
+    run = places[:1]
+    for number in places[1:]:
+        before = calls[run[-1]][0]
+        if len(before) != 1 or joined[number] != (*(joined[run[-1]] or ()), Value(before[0])):
+            break
+        run.append(number)
+    if len(run) < 4 or any(uses[calls[number][0][0]] != len(run) - 1 - i for i, number in enumerate(run[:-1])):
+        return calls
+    new = max([*kind.names, *(index for results, _ in calls for index in results)]) + 1
+    kind.names[new], kind.types[new] = "features", "list[Tensor]"
+    result: list[tuple[tuple[int, ...], Expression]] = []
+    for number, (results, call) in enumerate(calls):
+        items = joined[number] if number in run else None
+        if items is None:
+            result.append((results, call))
+            continue
+        if number == run[0]:
+            result.append(((new,), Collection("[]", items)))
+        assert isinstance(call, Call)
+        call = Call(call.function, (Value(new), *call.args[1:]), call.kwargs)
+        last = number == run[-1]
+        result.append((results, call) if last else ((), Call(Attribute(Value(new), "append"), (call,))))
+    return result
+
+
+def _joined(call: Expression) -> tuple[Expression, ...] | None:
+    """Returns the values that a call takes as a list, its first argument; None where it takes none."""
+    first = call.args[0] if isinstance(call, Call) and call.args else None
+    if not isinstance(call, Call) or not isinstance(first, Collection) or len(first.items) < 2:
+        return None
+    takes_lists = first.brackets == "[]" or call.function == Text("torch.cat")
+    return first.items if takes_lists and all(isinstance(item, Value) for item in first.items) else None
 
 
 def _loops(calls: list[tuple[tuple[int, ...], Expression]], lengths: Mapping[str, int]) -> list[Step]:
