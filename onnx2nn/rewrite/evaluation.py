@@ -21,13 +21,14 @@ MAX_NODES = 200
 class Evaluator:
     """Evaluates what a value is computed from, back to values that are given.
 
-    Floats are taken as float64, so that what differs is not rounding.
+    All floats are taken as one type, float64 unless the values are large: then what differs is not rounding.
 
     Args:
         table: the op table.
         F: `torch`, or OneFlow behind its names.
         opsets: opset versions by domain, of nodes that have none of their own.
         given: values by name of the graph's.
+        floats: the type of floats.
         leaf: gives a value that is neither given nor a constant, by its shape; None where it is to be computed.
     """
 
@@ -37,9 +38,10 @@ class Evaluator:
         F: Any,
         opsets: Mapping[str, int],
         given: Mapping[ir.Value, np.ndarray[Any, Any]],
+        floats: Any = np.float64,
         leaf: Callable[[ir.Value], np.ndarray[Any, Any] | None] = lambda value: None,
     ):
-        self._table, self._F, self._opsets, self._leaf = table, F, opsets, leaf
+        self._table, self._F, self._opsets, self._floats, self._leaf = table, F, opsets, floats, leaf
         self._known: dict[ir.Value, Any] = {value: self._tensor(array) for value, array in given.items()}
         self._nodes = 0
 
@@ -53,8 +55,9 @@ class Evaluator:
         return result
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> Any:
-        array = np.array(array)
-        return self._F.from_numpy(array.astype(np.float64) if array.dtype.kind not in "biu" else array)
+        if not array.flags.writeable or array.dtype.kind not in "biu":
+            array = np.array(array, None if array.dtype.kind in "biu" else self._floats)
+        return self._F.from_numpy(array)
 
     def _value(self, value: ir.Value) -> Any:
         if value not in self._known:
