@@ -1,0 +1,300 @@
+"""The walk over a quantised model: what its values stand for, and how float nodes take the place of others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from onnx2nn.constants import Constant
+from onnx2nn.elements import BY_NAME
+from onnx2nn.ops import quantize
+from onnx2nn.rewrite.rule import STANDARD
+
+_SUFFIX = re.compile(r"(_quantized|_quant|_int8|_uint8|_q|\.quantized)$")
+UNCHANGED = {
+    "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Gather", "MaxPool", "Expand",
+    "Tile", "Split", "DepthToSpace", "SpaceToDepth", "ReduceMax", "ReduceMin", "GatherElements", "GatherND",
+}  # fmt: skip
+"""Operators that give some of the numbers they get, whatever those stand for: the first input's."""
+
+
+@dataclass
+class Dequantization:
+    """What was done.
+
+    Attributes:
+        weights: names of the float weights that were made.
+        operators: how many nodes of each quantising operator are gone.
+        kept: nodes that are quantised as before, because what they compute has no float form here.
+    """
+
+    weights: list[str] = field(default_factory=list)
+    operators: dict[str, int] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class Twin:
+    """The float value that a quantised one stands for, and how."""
+
+    value: ir.Value
+    scale: np.ndarray[Any, Any]
+    zero_point: np.ndarray[Any, Any]
+
+    def same(self, scale: np.ndarray[Any, Any] | None, zero_point: np.ndarray[Any, Any] | None) -> bool:
+        """Returns whether a reader takes the numbers for what they stand for."""
+        if scale is None or scale.ravel().tolist() != self.scale.ravel().tolist():
+            return False
+        zero = np.zeros(1) if zero_point is None else zero_point
+        return bool(np.all(zero.astype(np.float64).ravel() == self.zero_point.astype(np.float64).ravel()))
+
+
+class Dequantizer:
+    """The walk over a model that gives its quantised values float twins.
+
+    Args:
+        model: is changed in place.
+        rewrites: by domain and operator what makes the twin of a node's output, or replaces it; returns whether it did.
+        results: by operator which input is the scale of the result, before its zero point.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        rewrites: Mapping[tuple[str, str], Callable[[Dequantizer, ir.Node], bool]],
+        results: Mapping[str, int],
+    ):
+        self.graph, self.rewrites, self.results = model.graph, rewrites, results
+        self.result = Dequantization()
+        self.twins: dict[ir.Value, Twin] = {}
+        self.ranges: dict[ir.Value, tuple[ir.Value, ir.Node]] = {}  # dynamically quantised: what of, and by which node
+        self.floats: dict[Any, ir.Value] = {}
+        self.replaced: list[ir.Node] = []
+        self.names = {value.name for node in self.graph for value in node.outputs}
+        self.names |= {value.name for value in (*self.graph.inputs, *self.graph.initializers.values())}
+
+    def run(self) -> Dequantization:
+        """Walks the graph, then removes what nothing reads any more."""
+        before = [node for node in self.graph if self._is_quantising(node)]
+        for node in list(self.graph):
+            rewrite = self.rewrites.get((node.domain, node.op_type))
+            if rewrite is not None and rewrite(self, node):
+                self.replaced.append(node)
+            elif not node.domain and node.op_type == "Concat":
+                self.join(node)
+            elif not node.domain and node.op_type in UNCHANGED:
+                self.pass_on(node)
+        self._remove_dead()
+        self._quantise_what_is_read()
+        self._remove_dead()
+        left = set(self.graph)
+        for node in before:
+            if node in left:
+                self.result.kept.append(node.name or node.outputs[0].name or "?")
+            else:
+                self.result.operators[node.op_type] = self.result.operators.get(node.op_type, 0) + 1
+        return self.result
+
+    # What nodes read.
+
+    def constant(self, value: ir.Value | None) -> np.ndarray[Any, Any] | None:
+        """Returns the values of a constant, None where it is none."""
+        tensor = None if value is None else ir.convenience.get_const_tensor(value)
+        return None if tensor is None else tensor.numpy()
+
+    def float_of(
+        self, value: ir.Value | None, scale: ir.Value | None, zero_point: ir.Value | None, axis: int = 1, block: int = 0
+    ) -> ir.Value | None:
+        """Returns the float value that a quantised one stands for to a reader with this scale and zero point."""
+        if value is None:
+            return None
+        twin = self.twins.get(value)
+        if twin is not None:
+            return twin.value if twin.same(self.constant(scale), self.constant(zero_point)) else None
+        if self.constant(value) is None or self.constant(scale) is None:
+            return None
+        if zero_point is not None and self.constant(zero_point) is None:
+            return None
+        key = (value, scale, zero_point, axis)
+        if key not in self.floats:
+            tensors = [tensor_of(item) for item in (value, scale, zero_point)]
+            floats = quantize.dequantize_linear(torch, *tensors, axis=axis, block_size=block)
+            self.floats[key] = self.weight(value, floats)
+        return self.floats[key]
+
+    def weight(self, origin: ir.Value, tensor: torch.Tensor) -> ir.Value:
+        """Returns a new float initializer, called as the quantised one without its ending."""
+        name = wanted = _SUFFIX.sub("", origin.name or "weight")
+        number = 0
+        while name in self.names:
+            number += 1
+            name = f"{wanted}_float{number if number > 1 else ''}"
+        self.names.add(name)
+        self.result.weights.append(name)
+        value = ir.Value(name=name, const_value=ir.tensor(tensor.contiguous(), name=name))
+        value.shape, value.dtype = ir.Shape(tensor.shape), value.const_value.dtype  # type: ignore[union-attr]
+        self.graph.register_initializer(value)
+        return value
+
+    # What takes the place of nodes.
+
+    def emit(
+        self, before: ir.Node, operator: str, inputs: Sequence[ir.Value | None], like: ir.Value, **attributes: Any
+    ) -> ir.Value:
+        """Adds a node in front of `before`; its output has the shape of `like`."""
+        node = ir.Node(
+            "", operator, inputs, ir.convenience.convert_attributes(attributes), version=STANDARD, name=before.name
+        )
+        node.metadata_props.update(before.metadata_props)
+        output = node.outputs[0]
+        name, number = f"{like.name}_float", 1
+        while name in self.names:
+            number += 1
+            name = f"{like.name}_float{number}"
+        self.names.add(name)
+        output.name, output.shape, output.type = name, like.shape, ir.TensorType(ir.DataType.FLOAT)
+        self.graph.insert_before(before, node)
+        return output
+
+    def number(self, before: ir.Node, array: np.ndarray[Any, Any], like: ir.Value) -> ir.Value:
+        """Adds a constant in front of `before`."""
+        return self.emit(before, "Constant", [], like, value=ir.tensor(np.asarray(array, np.float32)))
+
+    def quantised(self, node: ir.Node, value: ir.Value, scale: ir.Value | None, zero_point: ir.Value | None) -> bool:
+        """Notes that the node's output stands for `value`, kept within what its integers can hold."""
+        steps, zero = self.constant(scale), self.constant(zero_point)
+        output = node.outputs[0]
+        tensor = None if zero_point is None else ir.convenience.get_const_tensor(zero_point)
+        kind = ir.DataType.UINT8 if tensor is None else tensor.dtype
+        element = BY_NAME.get(kind.name)
+        if steps is None or steps.size != 1 or (zero_point is not None and (zero is None or zero.size != 1)):
+            return False
+        if value.dtype not in (None, ir.DataType.FLOAT):
+            return False
+        if element is None or element.small is not None or element.largest is not None:
+            return False
+        zero = np.zeros(()) if zero is None else zero.astype(np.float64)
+        low, high = ((limit - float(zero.reshape(()))) * float(steps.reshape(())) for limit in quantize.limits(element))
+        bounds = [self.number(node, np.array(bound), output) for bound in (low, high)]
+        for bound in bounds:
+            bound.shape = ir.Shape([])
+        self.twins[output] = Twin(self.emit(node, "Clip", [value, *bounds], output), steps, zero)
+        return True
+
+    def pass_on(self, node: ir.Node) -> None:
+        """Gives a node that only moves numbers a float twin."""
+        first = node.inputs[0] if node.inputs else None
+        if first not in self.twins or len(node.outputs) != 1:
+            return
+        assert first is not None
+        twin = self.twins[first]
+        copy = ir.Node(
+            node.domain, node.op_type, [twin.value, *node.inputs[1:]], node.attributes.values(), version=node.version
+        )
+        copy.name = node.name
+        output = copy.outputs[0]
+        output.name = f"{node.outputs[0].name}_float"
+        self.names.add(output.name)
+        output.shape, output.type = node.outputs[0].shape, ir.TensorType(ir.DataType.FLOAT)
+        self.graph.insert_before(node, copy)
+        self.twins[node.outputs[0]] = Twin(output, twin.scale, twin.zero_point)
+        self.replaced.append(node)
+
+    def join(self, node: ir.Node) -> None:
+        """Gives a Concat of numbers that all stand for the same a float twin."""
+        twins = [self.twins.get(value) for value in node.inputs if value is not None]
+        first = twins[0] if twins else None
+        if first is None or not all(twin is not None and twin.same(first.scale, first.zero_point) for twin in twins):
+            return
+        parts = [twin.value for twin in twins if twin is not None]
+        y = self.emit(node, "Concat", parts, node.outputs[0], **given(node))
+        self.twins[node.outputs[0]] = Twin(y, first.scale, first.zero_point)
+        self.replaced.append(node)
+
+    def replace(self, node: ir.Node, old: ir.Value, new: ir.Value) -> None:
+        """Lets all that reads `old` read `new`; an output of the model keeps its name."""
+        for user, index in list(old.uses()):
+            user.replace_input_with(index, new)
+        for index, output in enumerate(self.graph.outputs):
+            if output is old:
+                last = self.emit(node, "Identity", [new], old)
+                last.name, old.name = old.name, f"{old.name}_quantised"
+                self.graph.outputs[index] = last
+
+    def _quantise_what_is_read(self) -> None:
+        """Where integers are still read, as an output or by a node that stays quantised, they come from the twin."""
+        done = set(self.replaced)
+        for value, twin in self.twins.items():
+            producer = value.producer()
+            if (
+                producer is None
+                or producer not in done
+                or producer.graph is None
+                or producer.op_type == "QuantizeLinear"
+            ):
+                continue
+            scale, zero_point = self._result_parameters(producer)
+            if scale is None:
+                continue
+            quantised = ir.Node("", "QuantizeLinear", [twin.value, scale, zero_point], version=STANDARD)
+            quantised.outputs[0].name = f"{value.name}_again"
+            quantised.outputs[0].type, quantised.outputs[0].shape = value.type, value.shape
+            self.graph.insert_after(producer, quantised)
+            for user, index in list(value.uses()):
+                user.replace_input_with(index, quantised.outputs[0])
+            for index, output in enumerate(self.graph.outputs):
+                if output is value:
+                    quantised.outputs[0].name, value.name = value.name, f"{value.name}_gone"
+                    self.graph.outputs[index] = quantised.outputs[0]
+
+    def _result_parameters(self, node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
+        """Returns scale and zero point of what a quantised operator gives."""
+        place = self.results.get(node.op_type)
+        if place is None:
+            return None, None
+        scale, zero_point = inputs(node, place + 2)[place:]
+        return scale, zero_point
+
+    def _is_quantising(self, node: ir.Node) -> bool:
+        return (node.domain, node.op_type) in self.rewrites or "Quant" in node.op_type or "NBits" in node.op_type
+
+    def _remove_dead(self) -> None:
+        for node in reversed(list(self.graph)):
+            if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+                self.graph.remove(node, safe=True)
+        for name, value in list(self.graph.initializers.items()):
+            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                del self.graph.initializers[name]
+
+
+def tensor_of(value: ir.Value | None) -> torch.Tensor | None:
+    """Returns the values of a constant as a tensor."""
+    if value is None:
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    assert tensor is not None
+    found = Constant("", ir.DataType(tensor.dtype), tensor).value
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """Returns an attribute's value, `default` where it is left out."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.value
+
+
+def given(node: ir.Node, *left_out: str) -> dict[str, Any]:
+    """Returns the attributes of a node but some."""
+    return {name: attr.value for name, attr in node.attributes.items() if name not in left_out}
+
+
+def inputs(node: ir.Node, count: int) -> list[ir.Value | None]:
+    """Returns the first inputs of a node, None for those left out."""
+    return [*node.inputs, *[None] * count][:count]
