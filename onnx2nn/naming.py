@@ -66,13 +66,20 @@ class Names:
 
     Args:
         taken: names that every module has already, such as `training` and `forward`; a step never gets one.
+        outer: names that the outermost module has besides.
     """
 
-    def __init__(self, taken: Collection[str] = ()) -> None:
+    def __init__(self, taken: Collection[str] = (), outer: Collection[str] = ()) -> None:
         self._taken = frozenset(taken)
+        self._outer = frozenset(outer)
         self._leaves: set[str] = set()
         self._reserved: set[str] = set()
         self._containers: set[str] = set()
+
+    def _possible(self, steps: Sequence[str]) -> list[str]:
+        """Returns `steps`, those changed that modules have already."""
+        first = [f"{step}_" if step in self._outer else step for step in steps[:1]]
+        return [f"{step}_" if step in self._taken else step for step in (*first, *steps[1:])]
 
     def reserve(self, paths: Iterable[str]) -> None:
         """Keeps dotted paths for who claims them with `own`."""
@@ -92,10 +99,10 @@ class Names:
         """
         path = ".".join(steps)
         others = self._reserved if module else self._containers  # a file may have both `a` and `a.b`
-        if own and path not in self._leaves and path not in others and self._taken.isdisjoint(steps):
+        if own and path not in self._leaves and path not in others and steps == self._possible(steps):
             self._leaves.add(path)
             return path
-        steps = [f"{step}_" if step in self._taken else step for step in steps]
+        steps = self._possible(steps)
         for end in range(1, len(steps)):
             while ".".join(steps[:end]) in self._leaves:
                 steps[end - 1] += "_"

@@ -455,7 +455,8 @@ class _Known(NamedTuple):
         return max(math.prod(shape) for shape in self.specs.shapes)
 
 
-_TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | frozenset(vars(nn.Module()))
+_TAKEN = frozenset(dir(nn.Module()))
+_TAKEN_OUTSIDE = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) - _TAKEN
 
 
 class Retracer(fx.Tracer):
@@ -478,7 +479,7 @@ class Tracer:
         self.parent = parent
         self.root = nn.Module()
         self.graph = fx.Graph()
-        self.names = Names(_TAKEN)
+        self.names = Names(_TAKEN, _TAKEN_OUTSIDE)
         self.F = Namespace(self)
         self.captured: list[Any] = []
         self.constant_name: Callable[[torch.Tensor], ConstantName] = lambda tensor: _ANONYMOUS

@@ -265,7 +265,7 @@ def test_report_is_for_imported_modules() -> None:
         onnx2nn.naming_report(nn.Linear(2, 2))
 
 
-COLLIDING = ["a.b", "a_b", "a/b", "a", "a.b.c", "training", "a-b", "a..b"]
+COLLIDING = ["a.b", "a_b", "a/b", "a", "a.b.c", "training", "a-b", "a..b", "code", "c.code"]
 
 
 @pytest.mark.parametrize("producer", ["pytorch", "another"])
