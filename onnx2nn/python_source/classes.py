@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
-import inspect
-import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx.graph import _get_qualified_name
-from torch.nn import functional as F
 
 from onnx2nn.errors import InputError
+from onnx2nn.python_source.constructors import POOLS, UNKNOWN, configured, function_name, same, shortest, signature
 from onnx2nn.python_source.expressions import (
     INFIX,
     PREFIX,
@@ -35,64 +30,10 @@ from onnx2nn.python_source.expressions import (
     Value,
     literal,
 )
+from onnx2nn.python_source.hints import annotation, suggested_name
+from onnx2nn.python_source.kinds import Body, Kind
 from onnx2nn.python_source.partition import ACTIVATIONS, Partition, Region, module_of
-from onnx2nn.python_source.program import Path, is_attribute, is_size
-
-
-@dataclass(frozen=True)
-class Body:
-    """What makes two classes one: their modules and their forward.
-
-    Attributes:
-        base: the class that they derive from.
-        init: statements that make the modules: kind, name, expression.
-        arguments: how many values the forward takes.
-        calls: the forward's calls: numbers of the values that they return, and the expression.
-        outputs: what the forward returns; None: no forward.
-    """
-
-    base: str
-    init: tuple[tuple[str, str, Expression], ...]
-    arguments: int
-    calls: tuple[tuple[tuple[int, ...], Expression], ...]
-    outputs: Expression | None
-
-
-@dataclass(eq=False)
-class Kind:
-    """A class to be written.
-
-    Attributes:
-        body: its structure.
-        number: its place among the classes.
-        paths: where its instances are.
-        holes: for each instance the numbers in its structure.
-        hints: what each of them is called.
-        names: names for the values of its forward, from the first instance.
-        types: annotations of the values.
-        main: the argument that goes from part to part, -1 where several inputs of the model keep their names.
-    """
-
-    body: Body
-    number: int
-    hints: list[str]
-    names: dict[int, str]
-    types: dict[int, str]
-    main: int
-    paths: list[Path] = field(default_factory=list)
-    holes: list[list[Any]] = field(default_factory=list)
-
-    def columns(self) -> list[tuple[Any, ...]]:
-        """Returns for each hole its values in all instances, with their types: 1, 1.0 and True are three."""
-        return [tuple((type(value), value) for value in column) for column in zip(*self.holes, strict=True)]
-
-    def parameters(self) -> dict[tuple[Any, ...], int]:
-        """Returns the holes that differ between the instances, equal ones once: their values, the first's number."""
-        found: dict[tuple[Any, ...], int] = {}
-        for index, column in enumerate(self.columns()):
-            if len(set(column)) > 1:
-                found.setdefault(column, index)
-        return found
+from onnx2nn.python_source.program import Path, common, is_attribute
 
 
 def make_classes(partition: Partition) -> tuple[list[Kind], dict[str, str]]:
@@ -354,9 +295,9 @@ class _Builder:
         """
         layer = self.program.module(path)
         given: dict[str, Any] = {}
-        for name, parameter in _signature(type(layer)).items():
-            value = _configured(layer, name)
-            if value is not _UNKNOWN:
+        for name, parameter in signature(type(layer)).items():
+            value = configured(layer, name)
+            if value is not UNKNOWN:
                 given[name] = value
             elif parameter.default is parameter.empty:
                 where = ".".join(path)
@@ -369,7 +310,7 @@ class _Builder:
         """Returns the call of `kind`'s constructor with the arguments `given`."""
         args: list[Expression] = []
         kwargs: list[tuple[str, Expression]] = []
-        for name, parameter in _signature(kind).items():
+        for name, parameter in signature(kind).items():
             if name not in given:
                 continue
             expression = self.number(given[name], name)
@@ -377,15 +318,15 @@ class _Builder:
                 args.append(expression)
             elif isinstance(expression, Hole):
                 kwargs.append((name, Unless(expression, parameter.default)))
-            elif not _same(given[name], parameter.default):
+            elif not same(given[name], parameter.default):
                 kwargs.append((name, expression))
-        if kind in _POOLS and kwargs and kwargs[0][0] == "stride":
+        if kind in POOLS and kwargs and kwargs[0][0] == "stride":
             args.append(kwargs.pop(0)[1])
         return Call(Text(f"nn.{kind.__name__}"), tuple(args), tuple(kwargs))
 
     def number(self, value: Any, name: str) -> Expression:
         """Returns a constructor's argument: numbers are holes, other constants are part of the structure."""
-        plain = _plain(value, name)
+        plain = shortest(value, name)
         numbers = plain if isinstance(plain, tuple) else (plain,)
         if all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in numbers):
             return self.hole(plain, name)
@@ -397,7 +338,7 @@ class _Builder:
         """Returns the statements that make one parameter of two, for those that meet in this class."""
         found: list[tuple[str, str, Expression]] = []
         for later, earlier in self.maker.ties:
-            meeting = _meeting(later, earlier)
+            meeting = common((later, earlier))
             while meeting and self.maker.form(meeting) != "class":
                 meeting = meeting[:-1]
             if meeting == self.path:
@@ -454,7 +395,7 @@ class _Builder:
         """Returns the expression of one call."""
         if node.target in ACTIVATIONS and not isinstance(node.target, str):
             call = self.activation(node)
-            return Call(Text(_name(node.target)), (self.expression(node.args[0]), *call.args), call.kwargs)
+            return Call(Text(function_name(node.target)), (self.expression(node.args[0]), *call.args), call.kwargs)
         args = [self.expression(arg) for arg in node.args]
         kwargs = tuple((name, self.expression(arg, name)) for name, arg in node.kwargs.items())
         if node.op == "call_module":
@@ -470,7 +411,7 @@ class _Builder:
         assert not isinstance(node.target, str)
         if node.target is operator.getitem:
             return Subscript(args[0], args[1])
-        return Call(Text(_name(node.target)), tuple(args), kwargs)
+        return Call(Text(function_name(node.target)), tuple(args), kwargs)
 
     def expression(self, value: Any, hint: str = "value") -> Expression:
         """Returns an argument of a call.
@@ -496,115 +437,3 @@ class _Builder:
         if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
             return Text(str(value))
         raise InputError(f"a value {value!r} ({type(value).__name__}) cannot be written as source")
-
-
-def _meeting(one: Path, other: Path) -> Path:
-    end = 0
-    while one[end] == other[end]:
-        end += 1
-    return one[:end]
-
-
-_UNKNOWN = object()
-_SAME_IN_ALL_DIMENSIONS = {"kernel_size", "stride", "padding", "dilation", "output_padding", "output_size"}
-
-
-_POOLS = {nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d}
-
-
-def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
-
-
-def _name(function: Callable[..., Any]) -> str:
-    """Returns what a function is called in the file.
-
-    Raises:
-        InputError: torch gives it no public name.
-    """
-    name = str(getattr(function, "__name__", ""))
-    homes = ((F, "F."), (torch, "torch."), (builtins, ""), (math, "math."), (operator, "operator."))
-    for home, prefix in homes:
-        if getattr(home, name, None) is function:
-            return prefix + name
-    long = str(_get_qualified_name(function))
-    if long.startswith("torch.") and operator.attrgetter(long.removeprefix("torch."))(torch) is function:
-        return long
-    raise InputError(f"the function {long} cannot be written: it has no public name in torch")
-
-
-def _signature(kind: type[nn.Module]) -> Mapping[str, inspect.Parameter]:
-    """Returns the parameters of a layer's constructor; recurrent layers declare them in their base."""
-    if not issubclass(kind, nn.RNNBase):
-        return inspect.signature(kind).parameters
-    parameters = dict(inspect.signature(nn.RNNBase).parameters)
-    del parameters["mode"]
-    if kind is nn.RNN:
-        own = inspect.Parameter("nonlinearity", inspect.Parameter.KEYWORD_ONLY, default="tanh")
-        parameters["nonlinearity"] = own
-    return parameters
-
-
-def _configured(layer: nn.Module, name: str) -> Any:
-    """Returns what a layer's constructor was given for `name`, `_UNKNOWN` where it is not kept or does not matter."""
-    if name in ("device", "dtype", "inplace") or name.startswith("_"):
-        return _UNKNOWN
-    if isinstance(layer, nn.MultiheadAttention):
-        if name == "bias":
-            return layer.in_proj_bias is not None
-        if name in ("kdim", "vdim") and getattr(layer, name) == layer.embed_dim:
-            return _UNKNOWN
-        if name == "add_bias_kv":
-            return layer.bias_k is not None
-    value = getattr(layer, name, _UNKNOWN)
-    if name == "bias" and (value is None or isinstance(value, torch.Tensor)):
-        return value is not None
-    return value
-
-
-def _plain(value: Any, name: str) -> Any:
-    """Returns a layer's argument in its shortest form: `(3, 3)` as 3 where the layer takes both, a list as a tuple."""
-    if not isinstance(value, (tuple, list, torch.Size)):
-        return value
-    items = tuple(value)
-    alike = len(items) == 1 or (len(set(items)) == 1 and name in _SAME_IN_ALL_DIMENSIONS)
-    return items[0] if alike else items
-
-
-def suggested_name(node: fx.Node) -> str:
-    """Returns a name for the value of a node."""
-    if node.op == "placeholder":
-        return str(node.target)
-    if node.op == "call_module":
-        steps = [step for step in str(node.target).split(".") if not step.isdecimal()]
-        return (steps or ["x"])[-1]
-    if node.op == "get_attr":
-        steps = str(node.target).split(".")
-        return next((step for step in reversed(steps) if step.isidentifier() and step not in ("weight",)), "weight")
-    if node.target is getattr:
-        return str(node.args[1])
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "value")
-    return _NAMES.get(name.strip("_"), name.strip("_"))
-
-
-_NAMES = {
-    "size": "size", "add": "total", "sub": "difference", "mul": "product", "truediv": "quotient", "cat": "joined",
-    "getitem": "part", "matmul": "product", "to": "converted", "reshape": "reshaped", "transpose": "transposed",
-    "permute": "permuted", "where": "chosen", "softmax": "weights", "chunk": "parts", "split": "parts",
-    "unbind": "parts", "mean": "mean", "sum": "total", "pow": "power", "neg": "negative", "unsqueeze": "widened",
-    "squeeze": "squeezed", "expand": "expanded", "floordiv": "quotient", "arange": "positions", "and": "both",
-}  # fmt: skip
-
-
-def annotation(node: fx.Node) -> str:
-    """Returns the type of a node's value, as an annotation."""
-    if node.target == "size":
-        return "int"
-    if is_size(node):
-        return "torch.device" if node.args[1] == "device" else "object"
-    arguments = node.all_input_nodes
-    plain = node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
-    whole = plain or node.target is torch.sym_int
-    if whole and arguments and all(annotation(arg) in ("int", "float") for arg in arguments):
-        return "float" if getattr(node.target, "__name__", "") == "truediv" else "int"
-    return "Tensor"

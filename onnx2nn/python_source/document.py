@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from onnx2nn.python_source.classes import Kind
 from onnx2nn.python_source.expressions import Collection, Text, lines, literal
+from onnx2nn.python_source.kinds import Kind
 from onnx2nn.python_source.program import Program
 from onnx2nn.python_source.render import class_names, render
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from torch import nn
 
 from onnx2nn.naming import identifier
-from onnx2nn.python_source.classes import Kind
 from onnx2nn.python_source.expressions import (
     Attribute,
     Call,
@@ -32,6 +31,7 @@ from onnx2nn.python_source.expressions import (
     substitute,
     values,
 )
+from onnx2nn.python_source.kinds import Kind
 from onnx2nn.python_source.program import Path, is_attribute
 
 RESERVED = frozenset({"self", "torch", "nn", "F", "Tensor", "Path", "OrderedDict", "load_file", "math", "operator"})
