@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -20,7 +19,6 @@ from onnx2nn.verify import verify
 
 if TYPE_CHECKING:
     import onnx
-    import onnx_ir as ir
 
 __all__ = [
     "NamingReport",
@@ -69,8 +67,9 @@ def load(
         dynamic: input name → axis → name, dimensions to free that the exporter fixed (PyTorch only). Constants that
             hold the file's size are found and follow the dimension; the module is run at the file's size and at
             another one before it is returned. `module.meta["onnx2nn"]["thawed"]` says what was replaced.
-        trainable: which weights get gradients (PyTorch only): all float ones, none, or what roles (`"weight"`, `"bias"`,
-            `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`) name. Others are frozen.
+        trainable: which weights get gradients (PyTorch only): all float ones, none, or what roles (`"weight"`,
+            `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`) name. Others are
+            frozen.
         quantized: `"keep"` computes with the file's integers; `"dequantize"` makes QDQ, QLinear and dynamically
             quantised models float ones, whose weights train and whose activations are no longer rounded (PyTorch
             only). `module.meta["onnx2nn"]["dequantized"]` says what was done and which nodes stay quantised.
@@ -87,94 +86,10 @@ def load(
         FrozenDimensionError: a dimension in `dynamic` cannot be freed; names the node that stands in the way.
     """
     from onnx2nn import reader
-    from onnx2nn.errors import InputError, UnsupportedModelError
-    from onnx2nn.plan import report
+    from onnx2nn.loading import Options, load_model
 
-    if framework not in ("torch", "oneflow"):
-        raise InputError(f"framework={framework!r}: it is 'torch' or 'oneflow'.")
-    if dynamic is not None and framework != "torch":
-        raise InputError("dynamic: fixed dimensions are freed in an import to PyTorch only, framework='torch'.")
-    if quantized not in ("keep", "dequantize"):
-        raise InputError(f"quantized={quantized!r}: it is 'keep' or 'dequantize'.")
-    if framework != "torch" and (trainable is not True or quantized != "keep"):
-        raise InputError("trainable and quantized are for an import to PyTorch, framework='torch'.")
-    model = reader.read(source, base_dir=base_dir)
-    names = [value.name for value in model.graph.inputs]
-    for name in input_shapes or {}:
-        if name not in names:
-            raise InputError(f"input_shapes names {name!r}, the model's inputs are {', '.join(map(repr, names))}.")
-    try:
-        if quantized == "dequantize":
-            module = _import_dequantized(model, input_shapes, raise_patterns, dynamic)
-        else:
-            module = _import(model, framework, input_shapes, raise_patterns, dynamic)
-    except UnsupportedModelError as error:  # the import never got to what stands behind the nodes that it names
-        unknown = report(model).problems
-        known = {(problem.domain, problem.operator, problem.reason) for problem in unknown}
-        others = [p for p in error.problems if (p.domain, p.operator, p.reason) not in known]
-        raise UnsupportedModelError([*unknown, *others]) from None
-    if trainable is not True:
-        from onnx2nn.training import choose_trainable
-
-        choose_trainable(module, trainable)
-    return module
-
-
-def _import_dequantized(
-    model: ir.Model,
-    input_shapes: Mapping[str, Sequence[int | str | None]] | None,
-    raised: bool,
-    dynamic: Mapping[str, Mapping[int, str]] | None,
-) -> Any:
-    import dataclasses
-
-    from onnx2nn.extras import require
-
-    require("torch", extra="torch", purpose="Importing to PyTorch")
-    from onnx2nn.dequantize import dequantize
-
-    done = dequantize(model)
-    module = _import(model, "torch", input_shapes, raised, dynamic)
-    module.meta["onnx2nn"]["dequantized"] = dataclasses.asdict(done)
-    return module
-
-
-def _import(
-    model: ir.Model,
-    framework: str,
-    input_shapes: Mapping[str, Sequence[int | str | None]] | None,
-    raised: bool,
-    dynamic: Mapping[str, Mapping[int, str]] | None,
-) -> Any:
-    from onnx2nn.author import restore
-    from onnx2nn.plan import plan
-    from onnx2nn.rewrite import raise_patterns
-
-    F, import_graph = _target(framework)
-    if dynamic is not None:
-        from onnx2nn.dynamic import import_dynamic
-
-        import_graph = functools.partial(import_dynamic, dynamic=dynamic)
-    found = plan(model, restore(model, unfold=raised) if framework == "torch" else None)
-    raising = raise_patterns(model, found.table, F) if raised else None
-    module = import_graph(model, found, input_shapes=input_shapes)
-    if raising is not None:
-        module.meta["onnx2nn"]["raising"] = {"raised": dict(raising.raised), "dropped": raising.dropped}
-    return module
-
-
-def _target(framework: str) -> tuple[Any, Any]:
-    """Returns a framework's namespace of tensor functions and what imports to it."""
-    from onnx2nn.extras import require
-
-    if framework == "oneflow":
-        from oneflow_bridge import importer, namespace
-
-        return namespace, importer.import_graph
-    torch = require("torch", extra="torch", purpose="Importing to PyTorch")
-    from onnx2nn import importer as torch_importer
-
-    return torch, torch_importer.import_graph
+    options = Options(framework, input_shapes or {}, raise_patterns, dynamic, trainable, quantized)
+    return load_model(reader.read(source, base_dir=base_dir), options)
 
 
 def check(

@@ -1,0 +1,113 @@
+"""From a model to a module: what `load` does, one step after the other.
+
+Everything that changes the model (dequantising, the author's names, raising) comes before the import, which only reads
+it; what concerns the module alone comes after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from onnx2nn.author import restore
+from onnx2nn.errors import InputError, UnsupportedModelError
+from onnx2nn.extras import require
+from onnx2nn.plan import plan, report
+from onnx2nn.rewrite import raise_patterns
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `onnx2nn.load`, which explains them.
+
+    Raises:
+        InputError: one that there is not, or that the framework does not have.
+    """
+
+    framework: str
+    input_shapes: Mapping[str, Sequence[int | str | None]]
+    raise_patterns: bool
+    dynamic: Mapping[str, Mapping[int, str]] | None
+    trainable: bool | Collection[str]
+    quantized: str
+
+    def __post_init__(self) -> None:
+        if self.framework not in ("torch", "oneflow"):
+            raise InputError(f"framework={self.framework!r}: it is 'torch' or 'oneflow'.")
+        if self.quantized not in ("keep", "dequantize"):
+            raise InputError(f"quantized={self.quantized!r}: it is 'keep' or 'dequantize'.")
+        if self.framework != "torch":
+            defaults = {"dynamic": None, "trainable": True, "quantized": "keep"}
+            given = [name for name, default in defaults.items() if getattr(self, name) != default]
+            if given:
+                raise InputError(f"{given[0]} is for an import to PyTorch, framework='torch'.")
+
+    def check_names(self, model: ir.Model) -> None:
+        """Refuses shapes for an input that the model does not have.
+
+        Raises:
+            InputError: there is one.
+        """
+        names = [value.name for value in model.graph.inputs]
+        for name in self.input_shapes:
+            if name not in names:
+                raise InputError(f"input_shapes names {name!r}, the model's inputs are {', '.join(map(repr, names))}.")
+
+
+def load_model(model: ir.Model, options: Options) -> Any:
+    """Returns `model`, which is used up, as a module.
+
+    Raises:
+        UnsupportedModelError: nodes that cannot be imported, all of them.
+        FrozenDimensionError, InputError, MissingDependencyError: as `onnx2nn.load` says.
+    """
+    options.check_names(model)
+    try:
+        return _import(model, options)
+    except UnsupportedModelError as error:  # the import never got to what stands behind the nodes that it names
+        unknown = report(model).problems
+        known = {(problem.domain, problem.operator, problem.reason) for problem in unknown}
+        others = [p for p in error.problems if (p.domain, p.operator, p.reason) not in known]
+        raise UnsupportedModelError([*unknown, *others]) from None
+
+
+def _import(model: ir.Model, options: Options) -> Any:
+    F, import_graph = _target(options)
+    done: dict[str, Any] = {}
+    if options.quantized == "dequantize":
+        from onnx2nn.dequantize import dequantize
+
+        done["dequantized"] = dataclasses.asdict(dequantize(model))
+    author = restore(model, unfold=options.raise_patterns) if options.framework == "torch" else None
+    found = plan(model, author)
+    if options.raise_patterns:
+        raising = raise_patterns(model, found.table, F)
+        done["raising"] = {"raised": dict(raising.raised), "dropped": raising.dropped}
+    module = import_graph(model, found, input_shapes=options.input_shapes)
+    module.meta["onnx2nn"].update(done)
+    if options.trainable is not True:
+        from onnx2nn.training import choose_trainable
+
+        choose_trainable(module, options.trainable)
+    return module
+
+
+def _target(options: Options) -> tuple[Any, Any]:
+    """Returns the framework's namespace of tensor functions, and what imports to it."""
+    if options.framework == "oneflow":
+        from oneflow_bridge import importer, namespace
+
+        return namespace, importer.import_graph
+    torch = require("torch", extra="torch", purpose="Importing to PyTorch")
+    if options.dynamic is not None:
+        from onnx2nn.dynamic import import_dynamic
+
+        return torch, functools.partial(import_dynamic, dynamic=options.dynamic)
+    from onnx2nn.importer import import_graph
+
+    return torch, import_graph
