@@ -73,7 +73,8 @@ class Dequantizer:
         self.graph, self.rewrites, self.results = model.graph, rewrites, results
         self.result = Dequantization()
         self.twins: dict[ir.Value, Twin] = {}
-        self.ranges: dict[ir.Value, tuple[ir.Value, ir.Node]] = {}  # dynamically quantised: what of, and by which node
+        self.dynamic: dict[ir.Value, tuple[ir.Value, ir.Node]] = {}  # dynamically quantised: what of, and by which node
+        self.limits: dict[ir.Value, tuple[float, float]] = {}  # what the Clips that were made leave
         self.floats: dict[Any, ir.Value] = {}
         self.replaced: list[ir.Node] = []
         self.names = {value.name for node in self.graph for value in node.outputs}
@@ -181,11 +182,27 @@ class Dequantizer:
             return False
         zero = np.zeros(()) if zero is None else zero.astype(np.float64)
         low, high = ((limit - float(zero.reshape(()))) * float(steps.reshape(())) for limit in quantize.limits(element))
-        bounds = [self.number(node, np.array(bound), output) for bound in (low, high)]
-        for bound in bounds:
-            bound.shape = ir.Shape([])
-        self.twins[output] = Twin(self.emit(node, "Clip", [value, *bounds], output), steps, zero)
+        if not self.is_within(value, low, high):
+            bounds = [self.number(node, np.array(bound), output) for bound in (low, high)]
+            for bound in bounds:
+                bound.shape = ir.Shape([])
+            value = self.emit(node, "Clip", [value, *bounds], output)
+            self.limits[value] = (low, high)
+        self.twins[output] = Twin(value, steps, zero)
         return True
+
+    def is_within(self, value: ir.Value, low: float, high: float) -> bool:
+        """Returns whether a value is known to be between two numbers: it comes out of a Clip, moved at most."""
+        producer: ir.Node | None = value.producer()
+        while value not in self.limits:
+            if producer is None or producer.domain or producer.op_type not in UNCHANGED | {"GlobalAveragePool"}:
+                return False
+            first = producer.inputs[0]
+            if first is None:
+                return False
+            value, producer = first, first.producer()
+        found = self.limits[value]
+        return low <= found[0] and found[1] <= high
 
     def pass_on(self, node: ir.Node) -> None:
         """Gives a node that only moves numbers a float twin."""

@@ -136,7 +136,7 @@ def _qgemm(work: Dequantizer, node: ir.Node) -> bool:
 
 def _dynamic_quantize_linear(work: Dequantizer, node: ir.Node) -> bool:
     assert node.inputs[0] is not None
-    work.ranges[node.outputs[0]] = (node.inputs[0], node)
+    work.dynamic[node.outputs[0]] = (node.inputs[0], node)
     return True
 
 
@@ -145,10 +145,10 @@ def _integer_product(operator: str, axis: int) -> Callable[[Dequantizer, ir.Node
 
     def rewrite(work: Dequantizer, node: ir.Node) -> bool:
         a, b, a_zero, b_zero = inputs(node, 4)
-        if a not in work.ranges or b is None or work.constant(b) is None:
+        if a not in work.dynamic or b is None or work.constant(b) is None:
             return False
         assert a is not None
-        data, quantiser = work.ranges[a]
+        data, quantiser = work.dynamic[a]
         if a_zero is not quantiser.outputs[2] or (b_zero is not None and work.constant(b_zero) is None):
             return False
         found = list(_rescaled(work, node.outputs[0], quantiser.outputs[1]))
@@ -188,7 +188,7 @@ def _dynamic_matmul(work: Dequantizer, node: ir.Node) -> bool:
 def _matmul_integer_to_float(work: Dequantizer, node: ir.Node) -> bool:
     a, b, a_scale, b_scale, a_zero, b_zero, bias = inputs(node, 7)
     kernel = work.float_of(b, b_scale, b_zero, axis=-1)
-    data, quantiser = work.ranges.get(a, (None, None)) if a is not None else (None, None)
+    data, quantiser = work.dynamic.get(a, (None, None)) if a is not None else (None, None)
     if data is None or quantiser is None or kernel is None or [a_scale, a_zero] != list(quantiser.outputs[1:]):
         return False
     return _product_with_bias(work, node, data, kernel, bias)
