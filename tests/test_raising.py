@@ -19,9 +19,10 @@ from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 import onnx2nn
+from onnx2nn.rewrite.activation import any_shape
 from onnx2nn.rewrite.patterns import NODES, matches, parse
 from onnx2nn.rewrite.raising import SWEEPS, Raising, raise_patterns
-from onnx2nn.rewrite.rule import New, Rule, any_shape
+from onnx2nn.rewrite.rule import New, Rule
 from onnx2nn.table import load_rows
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
@@ -386,6 +387,41 @@ def test_layer_norm_is_over_the_last_dimensions(axes: list[int], raised: bool) -
     assert (module.meta["onnx2nn"]["raising"]["raised"] == {"LayerNorm": 1}) is raised
     assert any(isinstance(layer, nn.LayerNorm) for layer in module.modules()) is raised
     check_against_onnxruntime(model, module, (torch.randn(2, 8, 8),))
+
+
+@pytest.mark.parametrize(("shape", "raised"), [([2, 3, 5, 4], 1), ([5, 4], 0)])
+def test_constants_that_add_dimensions(shape: list[int], raised: int) -> None:
+    """Keras's constants have as many dimensions as the images; on fewer dimensions they would add some."""
+    nodes = [
+        helper.make_node("Add", ["x", "three"], ["a"]),
+        helper.make_node("Clip", ["a", "low", "high"], ["b"]),
+        helper.make_node("Mul", ["b", "sixth"], ["c"]),
+        helper.make_node("Mul", ["x", "c"], ["y"]),
+    ]
+    numbers = {"three": np.full((1, 1, 1, 1), 3.0), "low": np.asarray(0.0), "high": np.asarray(6.0)}
+    model = _model(nodes, list(shape), **numbers, sixth=np.full((1, 1, 1, 1), 1 / 6))
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"]["raised"].get("Hardswish", 0) == raised
+    check_against_onnxruntime(model, module, (4 * torch.randn(shape),))
+
+
+def test_attention_as_paddle_writes_it() -> None:
+    """With Identity nodes in between, and a scale that adds 0."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["x", "turned"], ["product"]),
+        helper.make_node("Identity", ["product"], ["same"]),
+        helper.make_node("Mul", ["same", "scale"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "offset"], ["sum"]),
+        helper.make_node("Identity", ["sum"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "x"], ["y"]),
+    ]
+    model = _model(nodes, ["N", 2, 5, 4], scale=np.asarray(0.5), offset=np.asarray(0.0))
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"]["raised"] == {"scaled_dot_product_attention": 1}
+    assert "scaled_dot_product_attention(x, x, x)" in module.code
+    check_against_onnxruntime(model, module, (torch.randn(3, 2, 5, 4),))
 
 
 CANCELLING = {

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from onnx2nn.rewrite.facts import Facts
-from onnx2nn.rewrite.patterns import Match, parse
-from onnx2nn.rewrite.rule import New, Rule, any_shape
+from onnx2nn.rewrite.patterns import NODES, Match, parse, tensor_of
+from onnx2nn.rewrite.rule import New, Rule, Sample
 
 
 def _is(operator: str, **attributes: Any) -> Callable[[Match, Facts], New | None]:
@@ -17,9 +17,22 @@ def _is(operator: str, **attributes: Any) -> Callable[[Match, Facts], New | None
         clip = match.get("clip")
         if clip is not None and _limits(clip, facts) != (0.0, 6.0):
             return None
+        if _widest(match) > max(facts.rank(match["x"]) or 0, 1):
+            return None  # constants of so many dimensions may add some
         return New(operator, (match["x"],), attributes)
 
     return build
+
+
+def _widest(match: Match) -> int:
+    """Returns the largest number of dimensions of a constant among the matched nodes."""
+    tensors = [tensor_of(value) for node in match[NODES] for value in node.inputs]
+    return max((len(tensor.shape) for tensor in tensors if tensor is not None), default=0)
+
+
+def any_shape(match: Match, facts: Facts) -> Sample:
+    """The sample of a function of each element."""
+    return {"x": (2, 3, 5, 4, 3, 2)[: max(3, _widest(match))]}
 
 
 def _limits(clip: Any, facts: Facts) -> tuple[float | None, float | None]:

@@ -104,6 +104,8 @@ def _mask(match: Match, facts: Facts) -> tuple[Any, bool] | None:
     if "kept" in match:
         return New("Where", (match["kept"], np.asarray(0, np.float32), np.asarray(low, np.float32))), False
     mask = match.get("mask")
+    if mask is not None and facts.number(mask) == 0:  # Paddle's scale has an offset
+        return None, False
     if mask is not None and _is_causal(mask, facts):
         return None, True
     return mask, False
@@ -144,7 +146,7 @@ def _sample(match: Match, facts: Facts) -> Sample:
     else:
         perm = match["turn"].attributes["perm"].as_ints()
         sample["k"] = tuple(turned[list(perm).index(axis)] for axis in range(len(perm)))
-    if "mask" in match and not causal:
+    if "mask" in match and not causal and facts.number(match["mask"]) is None:
         sample["mask"] = (queries, keys)
     for name in ("allowed", "kept"):
         if name in match:

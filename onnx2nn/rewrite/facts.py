@@ -14,6 +14,10 @@ from onnx2nn.rewrite.patterns import origin, tensor_of
 from onnx2nn.table import Table
 
 _KEEP_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity"})
+_KEEP_RANK = _KEEP_SHAPE | {
+    *("BatchNormalization", "Clip", "Relu", "LeakyRelu", "Sigmoid", "Swish", "HardSwish", "HardSigmoid", "Gelu", "Pad"),
+    *("MaxPool", "AveragePool", "GlobalAveragePool", "Softmax", "LayerNormalization", "InstanceNormalization"),
+}
 _SIZES = (2, 3, 5, 7, 11, 13)
 
 
@@ -134,12 +138,24 @@ class Facts:
         array = self.array(value)
         return array is not None and bool((array == number).all())
 
-    def rank(self, value: ir.Value) -> int | None:
-        """Returns how many dimensions a value has, None where nothing tells it."""
+    def rank(self, value: ir.Value, depth: int = 8) -> int | None:
+        """Returns how many dimensions a value has, None where nothing near it tells."""
         if value.shape is not None:
             return len(value.shape)
-        made = self._made_shape(value)
-        return None if made is None else len(made)
+        tensor, made, node = tensor_of(value), self._made_shape(value), value.producer()
+        if tensor is not None or made is not None:
+            return len(made) if made is not None else len(tensor.shape)  # type: ignore[union-attr]
+        if node is None or node.domain or not depth or not node.inputs or node.inputs[0] is None:
+            return None
+        if node.op_type == "Conv":
+            weight = self.constant_shape(node.inputs[1])
+            return None if weight is None else len(weight)
+        if node.op_type in _KEEP_RANK:
+            return self.rank(node.inputs[0], depth - 1)
+        if node.op_type in ("Add", "Sub", "Mul", "Div"):
+            ranks = [None if v is None else self.rank(v, depth - 1) for v in node.inputs]
+            return None if None in ranks else max(rank or 0 for rank in ranks)
+        return None
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """Returns a value's shape with a small size for each dimension that is open, None where its rank is unknown."""

@@ -134,7 +134,10 @@ class _Raiser:
         key = (this.rule, _signature(this.nodes), _signature(this.added), _shapes(this.sample))
         if key not in self._agreed:
             self._agreed[key] = True
-            reason = self._difference(this)
+            try:
+                reason = self._difference(this)
+            except AttributeError:  # the framework has no such function
+                self._agreed[key], reason = False, ""
             if reason:
                 self._agreed[key] = False
                 name = this.nodes[0].name or this.nodes[0].outputs[0].name
@@ -144,7 +147,11 @@ class _Raiser:
         return self._agreed[key]
 
     def _difference(self, this: Replacement) -> str:
-        """Returns how the nodes and the new ones differ, `""` where they agree."""
+        """Returns how the nodes and the new ones differ, `""` where they agree.
+
+        Raises:
+            AttributeError: the framework lacks a function.
+        """
         random, inside = np.random.default_rng(0), {*this.nodes, *this.added}
         size = sum(math.prod(item) for item in this.sample.values() if not isinstance(item, np.ndarray))
         floats: Any = np.float64 if size < LARGE else np.float32
@@ -159,6 +166,8 @@ class _Raiser:
         evaluator = Evaluator(self.table, self.F, self.facts.opsets, given, floats, leaf)
         try:
             pairs = [(evaluator.array(old), evaluator.array(new)) for old, new in zip(this.old, this.new, strict=True)]
+        except AttributeError:
+            raise
         except Exception as error:  # whatever a framework refuses is no proof of equality
             return f"it could not be verified, {type(error).__name__}: {str(error).strip()[:200]}"
         tolerance = TOLERANCE if floats is np.float64 else 10 * TOLERANCE
@@ -190,8 +199,9 @@ def _is_closed(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
 
 
 def _reads_nothing(node: ir.Node, inside: set[ir.Node]) -> bool:
-    """Whether a node takes only the type of what it reads, or the shape, and that for the nodes `inside` alone."""
-    return uncast(node.outputs[0]) is not node.outputs[0] or (node.op_type == "Shape" and _is_for(node, inside))
+    """Whether a node takes only the type or the shape of what it reads, or gives it on to the nodes `inside` alone."""
+    passes = node.op_type in ("Shape", "Identity") and _is_for(node, inside)
+    return passes or uncast(node.outputs[0]) is not node.outputs[0]
 
 
 def _is_for(node: ir.Node, inside: set[ir.Node], depth: int = 12) -> bool:

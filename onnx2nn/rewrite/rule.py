@@ -61,11 +61,6 @@ class Rule:
         return needed(self.pattern)
 
 
-def any_shape(match: Match, facts: Facts) -> Sample:
-    """The sample of a function of each element."""
-    return {"x": (2, 3, 5)}
-
-
 @dataclass(frozen=True)
 class Replacement:
     """Nodes to put in the place of others.
