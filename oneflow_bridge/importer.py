@@ -28,6 +28,7 @@ from oneflow_bridge.namespace.tensor import Tensor, from_array
 from oneflow_bridge.program import Program, literal
 from oneflow_bridge.recording import Call, Recorder, Traced
 from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
+from onnx2nn.exporter_notes import keeps_names
 from onnx2nn.host import Host
 from onnx2nn.inputs import input_dimensions, input_specs
 from onnx2nn.naming import identifier
@@ -39,6 +40,7 @@ from onnx2nn.nodes import (
     constant_path,
     facts,
     layer_path,
+    lays_out_weight,
     node_name,
 )
 from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf, version_of
@@ -57,12 +59,14 @@ class Live:
         walk: the walk whose variable it is.
         samples: its value at each of the sample sizes, a tensor or a `Host`; None where samples do not tell its shape.
         numbers: whether it is a `Host`.
+        fixed: whether it is computed from what the module holds alone.
     """
 
     name: str
     walk: Walk
     samples: list[Any] | None
     numbers: bool = False
+    fixed: bool = False
 
 
 class Unknown:
@@ -330,7 +334,12 @@ class Walk:
         attributes |= facts(self.owner.plan, node, row)
         check_inputs(row, inputs)
         if inputs and not row.random and all(_is_known(value) for value in inputs):
-            return self._fold(row, inputs, attributes)
+            folded = self._fold(row, inputs, attributes)
+            if not lays_out_weight(row, inputs, floats=keeps_names(self.owner.model)):
+                return folded
+            table = self._at_run_time(node, row, inputs, attributes, [folded.value] * self.owner.points)
+            table.fixed = True
+            return table
         if not inputs and not row.random:
             return self._fold(row, inputs, attributes)
         _check_size(row, inputs)
@@ -456,7 +465,7 @@ class Walk:
         prefix = self.program.prefix(self._variable(node, 0))
         runs = []
         for point in self._points:
-            recorder = Recorder(prefix)
+            recorder = Recorder(prefix, layers=not any(isinstance(value, Live) and value.fixed for value in inputs))
 
             def traced(live: Live, recorder: Recorder = recorder, point: int = point) -> Any:
                 assert live.samples is not None
@@ -476,8 +485,11 @@ class Walk:
     def _recorded(self, value: Any, ends: Sequence[Any], inputs: Sequence[Any]) -> Any:
         """Returns one result of a recorded body as the scope holds it."""
         if isinstance(value, Traced):
-            known = [i for i in _flat(inputs) if isinstance(i, Live) and i.name == value.name]
-            return known[0] if known else Live(value.name, self, [end.sample for end in ends])
+            live = [i for i in _flat(inputs) if isinstance(i, Live)]
+            known = [i for i in live if i.name == value.name]
+            if known:
+                return known[0]
+            return Live(value.name, self, [end.sample for end in ends], fixed=bool(live) and all(i.fixed for i in live))
         if isinstance(value, list):
             return [self._recorded(item, [end[i] for end in ends], inputs) for i, item in enumerate(value)]
         return self._settled(value, [i for i in inputs if isinstance(i, Constant) and i.weight])

@@ -232,17 +232,18 @@ class Recorder:
 
     Args:
         prefix: how the names of results begin; they are numbered.
+        layers: whether calls with constant weights become layers.
     """
 
-    def __init__(self, prefix: str):
-        self.prefix = prefix
+    def __init__(self, prefix: str, layers: bool = True):
+        self.prefix, self.layers = prefix, layers
         self.calls: list[Call] = []
         self.count = 0
         self.F = RecordingNames(self, "", namespace)
 
     def call(self, kind: str, target: str, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Notes a call and returns its result."""
-        layer = layer_for(target.rsplit(".", 1)[-1], args, kwargs) if kind != "method" else None
+        layer = layer_for(target.rsplit(".", 1)[-1], args, kwargs) if self.layers and kind != "method" else None
         result = function(*sampled(args), **sampled(kwargs))
         wrapped = self._wrap(result)
         self.calls.append(Call(kind, target, tuple(args), kwargs, _names(wrapped), layer))

@@ -96,9 +96,9 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
         unfold: whether a batch normalisation that was folded into a convolution becomes a node again.
 
     Returns:
-        What is known of the author's names; None where no exporter of torch's wrote the file.
+        What is known of the author's names; None where no exporter wrote the file that keeps them.
     """
-    return _Restorer(model.graph, unfold).run() if exporter_notes.is_torch(model) else None
+    return _Restorer(model.graph, unfold).run() if exporter_notes.keeps_names(model) else None
 
 
 class _Restorer:

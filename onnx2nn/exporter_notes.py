@@ -48,9 +48,9 @@ class Place(NamedTuple):
     kind: str
 
 
-def is_torch(model: ir.Model) -> bool:
-    """Returns whether one of torch's exporters wrote the file, whose initializers are then keys of a state_dict."""
-    return model.producer_name == "pytorch"
+def keeps_names(model: ir.Model) -> bool:
+    """Returns whether initializers are keys of a state_dict: torch's exporters or oneflow_bridge wrote the file."""
+    return model.producer_name in ("pytorch", "onnx2nn")
 
 
 def signature(graph: ir.Graph) -> dict[str, State] | None:

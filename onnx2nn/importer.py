@@ -33,6 +33,7 @@ from onnx2nn.nodes import (
     constant_path,
     facts,
     layer_path,
+    lays_out_weight,
     node_name,
 )
 from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf, version_of
@@ -415,8 +416,9 @@ class Walk:
         tracer.layer_name = self._layer_name
         tracer.inline = self._inline
         tracer.describe = self._describe
+        tracer.fits = self._fits
         if self.owner.author is not None:
-            tracer.fits, tracer.whole = self._fits, self._whole_weight
+            tracer.whole = self._whole_weight
 
     def run(self) -> list[Any]:
         """Imports every node; returns the values of the graph's outputs."""
@@ -500,9 +502,9 @@ class Walk:
                 pass
         if known and not row.random and not any(isinstance(value, Host) for value in inputs):
             folded = self._fold(row, inputs, attributes)
-            if not self._loses_weight(inputs, folded) or row.opaque:
+            if row.opaque or not (self._loses_weight(inputs, folded) or lays_out_weight(row, inputs)):
                 return folded
-            inputs = [self._recorded(value) for value in inputs]
+            inputs = [self._recorded(inputs[0], lays_out_weight(row, inputs)), *map(self._recorded, inputs[1:])]
         if not row.opaque and not any(isinstance(value, Opaque) for value in inputs):
             try:
                 if row.whole:
@@ -621,10 +623,10 @@ class Walk:
             if isinstance(v.value, torch.Tensor) and v.value.is_floating_point()
         )
 
-    def _recorded(self, value: Any) -> Any:
-        """Returns a weight of the author's as a value of the traced program, which is read at run time."""
+    def _recorded(self, value: Any, table: bool = False) -> Any:
+        """Returns a weight or `table` of the author's as a value of the traced program, which is read at run time."""
         author = self.owner.author
-        if author is None or not isinstance(value, Constant) or value.name not in author.names:
+        if not isinstance(value, Constant) or not (table or (author is not None and value.name in author.names)):
             return value
         self._remember(value)
         return self.tracer.attribute(value.value) if isinstance(value.value, torch.Tensor) else value
@@ -767,7 +769,9 @@ class Walk:
         return layer_path(self.node, self.step, weight.name if weight is not None else ""), False
 
     def _fits(self, layer: Layer) -> bool:
-        """Returns whether a layer holds the author's weights under their keys and as they are in the file."""
+        """Returns whether a layer reads data and holds the author's weights as they are, under their keys."""
+        if any(isinstance(value, Tensor) and _is_fixed(value.node) for value in layer.inputs):
+            return False  # a lookup by the model's own index table: no layer of the author's
         author = self.owner.author
         if author is None:
             return True
@@ -803,6 +807,11 @@ class Walk:
         for name, text in notes.items():
             if text:
                 setattr(module, name, text)
+
+
+def _is_fixed(node: fx.Node) -> bool:
+    """Returns whether a value is computed from what the module holds alone."""
+    return node.op == "get_attr" or (bool(node.all_input_nodes) and all(map(_is_fixed, node.all_input_nodes)))
 
 
 def _is_known(value: Any) -> bool:

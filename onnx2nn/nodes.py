@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -127,6 +127,30 @@ def call_attributes(node: ir.Node, function: ir.Function, outer: Mapping[str, ir
         if attr.is_ref() and attr.ref_attr_name in outer:
             own[name] = outer[attr.ref_attr_name or ""]
     return {**{name: attr for name, attr in function.attributes.items() if attr.value is not None}, **own}
+
+
+_LAYOUTS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+
+
+def lays_out_weight(row: Row, inputs: Sequence[Any], *, floats: bool = False) -> bool:
+    """Returns whether a node only changes the shape of an integer table that a module of the author's holds.
+
+    Swin's relative_position_index is one. It is then read at run time and stays in the state under its own name;
+    folded, it would be another constant. Numbers that shapes are made of have no second dimension, or no dotted name.
+
+    Args:
+        row: the node's row.
+        inputs: its inputs.
+        floats: ask that of float weights of any rank too.
+    """
+    if not inputs or row.domain or row.operator not in _LAYOUTS or not getattr(inputs[0], "weight", False):
+        return False
+    weight, name = inputs[0], inputs[0].name
+    if "." not in name or "/" in name or is_generated(name):
+        return False
+    if weight.kind in (ir.DataType.INT32, ir.DataType.INT64):
+        return len(weight.shape) > 1
+    return floats and weight.kind in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 
 
 def constant_path(node: ir.Node, origin: str, weight: bool, size: int) -> tuple[list[str], bool]:

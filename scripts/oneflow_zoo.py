@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,24 +59,35 @@ def input_size(name: str) -> int:
     return _SIZES.get(name, 384 if "384" in name else 224)
 
 
-def create(name: str) -> Any:
-    """The model with random weights, in eval mode; flowvision 0.2.2 needs a name that OneFlow 0.9 does not have."""
-    import numpy as np
-
+def flowvision_models() -> Any:
+    """Imports flowvision's models; flowvision 0.2.2 needs a name that OneFlow 0.9 does not have."""
     if "oneflow" not in sys.modules:
         from oneflow_bridge.runtime import import_oneflow
 
         import_oneflow()
-    import oneflow as flow
     import oneflow.jit
 
     if not hasattr(oneflow.jit, "_script_if_tracing"):
         oneflow.jit._script_if_tracing = lambda function: function
-    from flowvision.models import ModelCreator
+    import flowvision.models
+
+    return flowvision.models
+
+
+def create(name: str) -> Any:
+    """The model with random weights, in eval mode."""
+    creator = flowvision_models().ModelCreator
+    options = {} if name not in ("fcn_resnet50_coco", *_BACKBONES) else {"pretrained_backbone": False}
+    return seeded(lambda: creator.create_model(name, pretrained=False, **options))
+
+
+def seeded(build: Callable[[], Any]) -> Any:
+    """The model that `build` makes, in eval mode, with random weights none of which are constant."""
+    import numpy as np
+    import oneflow as flow
 
     flow.manual_seed(0)
-    options = {} if name not in ("fcn_resnet50_coco", *_BACKBONES) else {"pretrained_backbone": False}
-    model = ModelCreator.create_model(name, pretrained=False, **options).eval()
+    model = build().eval()
     generator = np.random.default_rng(0)
     for key, buffer in model.named_buffers():
         if key.endswith("running_mean"):
