@@ -90,6 +90,7 @@ class Images(nn.Module):
         self.plain_group = nn.GroupNorm(4, 8, affine=False)
         self.plain_instance = nn.InstanceNorm2d(8)
         self.shuffle = nn.ChannelShuffle(4) if shuffle else nn.Identity()
+        self.padded = nn.Sequential(nn.ZeroPad2d(2), nn.Conv2d(8, 4, 3, padding=1))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         n, c, h, w = x.shape
@@ -102,6 +103,7 @@ class Images(nn.Module):
             F.pixel_unshuffle(x, 2),
             x.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w),
             self.shuffle(x) * 2,
+            self.padded(x),
         )
 
 
@@ -230,16 +232,16 @@ CASES = {
     "images-torchscript": Case(
         lambda: Images(False),
         _image,
-        {**_IMAGES, "ChannelShuffle": 1},
+        {**_IMAGES, "ChannelShuffle": 1, "pads": 1},
         _IMAGE_CALLS,
-        (nn.GroupNorm, nn.ChannelShuffle),
+        (nn.GroupNorm, nn.ChannelShuffle, nn.Conv2d),
     ),
     "images-dynamo": Case(
         lambda: Images(True),
         _image,
         {**_IMAGES, "ChannelShuffle": 2},
         _IMAGE_CALLS,
-        (nn.GroupNorm, nn.ChannelShuffle, nn.ChannelShuffle),
+        (nn.GroupNorm, nn.ChannelShuffle, nn.ChannelShuffle, nn.Conv2d),
     ),
     "attentions-torchscript": Case(
         lambda: Attentions(False), _attended, {_ATTENTION: 7}, {**_MASKS, f"{_ATTENTION}(": 7, "softmax(": 0}
@@ -323,6 +325,32 @@ def test_bias_of_a_convolution(operator: str) -> None:
     model = _model(nodes, ["N", 4, 8, 8], w=_random(4, 4, 3, 3), b=_random(1, 4, 1, 1))
     module = onnx2nn.load(model)
     assert {name for name, _ in module.named_parameters()} == {"stem.weight", "stem.bias"}
+    check_against_onnxruntime(model, module, (torch.randn(2, 4, 8, 8),))
+
+
+@pytest.mark.parametrize(
+    ("pads", "value", "raised"),
+    [
+        ([0, 0, 1, 2, 0, 0, 1, 2], 0.0, 1),
+        ([0, 0, 1, 2, 0, 0, 2, 1], 0.0, 0),
+        ([0, 1, 1, 1, 0, 1, 1, 1], 0.0, 0),
+        ([0, 0, 1, 1, 0, 0, 1, 1], 1.0, 0),
+        ([0, 0, -1, -1, 0, 0, -1, -1], 0.0, 0),
+    ],
+    ids=["symmetric", "asymmetric", "of_channels", "of_ones", "negative"],
+)
+def test_pads_of_a_convolution(pads: list[int], value: float, raised: int) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["pads"], value_ints=pads),
+        helper.make_node("Pad", ["x", "pads", "value"], ["p"]),
+        helper.make_node("Conv", ["p", "w", "b"], ["y"], name="conv", pads=[1, 0, 1, 0]),
+    ]
+    channels = 4 + pads[1] + pads[5]
+    weights = {"w": _random(6, channels, 3, 3), "b": _random(6), "value": np.asarray(value)}
+    model = _model(nodes, ["N", 4, 8, 8], **weights)
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"]["raised"].get("pads", 0) == raised
+    assert not raised or "pad(" not in module.code
     check_against_onnxruntime(model, module, (torch.randn(2, 4, 8, 8),))
 
 

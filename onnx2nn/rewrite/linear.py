@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -46,11 +48,18 @@ def _conv(match: Match, facts: Facts) -> New | None:
 
 
 def _conv_sample(match: Match, facts: Facts) -> Sample:
-    shape = facts.constant_shape(match["weight"]) or ()
-    group = match["conv"].attributes["group"].as_int() if "group" in match["conv"].attributes else 1
-    channels = shape[1] * group if match["conv"].op_type == "Conv" else shape[0]
-    kernel = [(size - 1) * step + 3 for size, step in zip(shape[2:], _dilations(match["conv"], shape), strict=True)]
-    return {"x": (1, channels, *kernel), "weight": shape, "bias": facts.constant_shape(match["bias"]) or ()}
+    """Two channels a group: how many there are is in no attribute."""
+    conv, shape = match["conv"], facts.constant_shape(match["weight"]) or ()
+    channels = 2 * (conv.attributes["group"].as_int() if "group" in conv.attributes else 1)
+    sizes = [(size - 1) * step + 3 for size, step in zip(shape[2:], _dilations(conv, shape), strict=True)]
+    sample: dict[str, Any] = {"x": (1, channels, *sizes), "weight": (channels, 2, *shape[2:])}
+    if "own" in match:
+        sample["own"] = (channels,)
+    bias = facts.constant_shape(match.get("bias"))
+    if bias is not None:
+        axis = 0 if len(bias) == 1 else len(bias) - len(shape) + 1
+        sample["bias"] = (*bias[:axis], channels, *bias[axis + 1 :])
+    return sample
 
 
 def _dilations(conv: ir.Node, shape: tuple[int, ...]) -> list[int]:
@@ -63,7 +72,39 @@ def _channels(conv: ir.Node, weight: tuple[int, ...]) -> int:
     return weight[1] * (conv.attributes["group"].as_int() if "group" in conv.attributes else 1)
 
 
+def _padded(match: Match, facts: Facts) -> New | None:
+    """Zeros around the data are the convolution's own, where there are as many on both sides as nn.Conv has them."""
+    conv, pad = match["conv"], match["pad"]
+    mode = pad.attributes["mode"].as_string() if "mode" in pad.attributes else "constant"
+    automatic = conv.attributes["auto_pad"].as_string() if "auto_pad" in conv.attributes else "NOTSET"
+    shape, pads = facts.constant_shape(match["weight"]), _pads(pad, facts)
+    if mode != "constant" or automatic != "NOTSET" or shape is None or pads is None or len(pads) != 2 * len(shape):
+        return None
+    own = list(conv.attributes["pads"].as_ints()) if "pads" in conv.attributes else [0] * (len(pads) - 4)
+    rank = len(shape)
+    total = [more + less for more, less in zip([*pads[2:rank], *pads[rank + 2 :]], own, strict=True)]
+    if any(pads[:2] + pads[rank : rank + 2]) or min(pads) < 0 or total[: rank - 2] != total[rank - 2 :]:
+        return None
+    attributes = {**conv.attributes, "pads": ir.AttrInt64s("pads", total)}
+    return New("Conv", (match["x"], *conv.inputs[1:]), attributes)
+
+
+def _pads(pad: ir.Node, facts: Facts) -> list[int] | None:
+    """Returns how many zeros stand at each end of each dimension, None where it is not known or no zeros."""
+    if "pads" in pad.attributes:
+        value = pad.attributes["value"].as_float() if "value" in pad.attributes else 0.0
+        return list(pad.attributes["pads"].as_ints()) if value == 0 else None
+    fill = facts.number(pad.inputs[2]) if len(pad.inputs) > 2 and pad.inputs[2] is not None else 0.0
+    pads = facts.array(pad.inputs[1]) if len(pad.inputs) > 1 else None
+    if pads is None or fill != 0 or (len(pad.inputs) > 3 and pad.inputs[3] is not None):
+        return None
+    return [int(size) for size in pads]
+
+
+_PAD = "(pad := Pad(x, ...))"
+
 RULES = (
+    Rule("pads", parse(f"(conv := Conv({_PAD}, weight)) | (conv := Conv({_PAD}, weight, own))"), _padded, _conv_sample),
     Rule("Linear", parse("MatMul(x, weight) + bias"), _linear, _linear_sample),
     Rule("Conv", parse("(conv := Conv(x, weight)) + bias"), _conv, _conv_sample),
     Rule("ConvTranspose", parse("(conv := ConvTranspose(x, weight)) + bias"), _conv, _conv_sample),
