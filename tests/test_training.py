@@ -92,6 +92,25 @@ def test_resnet_learns() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
+def test_a_step_of_training_is_the_original_one(tmp_path: Path) -> None:
+    """Weights and running statistics after a step, from a file in which nothing was folded into the convolutions."""
+    layers = (nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6, momentum=0.3), nn.ReLU(), nn.Flatten())
+    original = seeded(lambda: nn.Sequential(*layers, nn.Linear(216, 4), nn.BatchNorm1d(4)))
+    images = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    preserve = torch.onnx.TrainingMode.PRESERVE  # else the exporter folds what evaluation allows it to fold
+    torch.onnx.export(original, (images,), str(tmp_path / "m.onnx"), dynamo=False, training=preserve)
+    module = onnx2nn.load(tmp_path / "m.onnx")
+    for model in (original, module):
+        model.train()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        F.cross_entropy(model(images), torch.arange(4)).backward()
+        optimizer.step()
+    ours, theirs = module.state_dict(), original.state_dict()
+    assert set(ours) == set(theirs)
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-4, atol=1e-5)
+
+
 class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
