@@ -84,7 +84,8 @@ class Facts:
             return None if any(part is None for part in parts) else [item for part in parts for item in part or ()]
         if node.op_type == "Cast":
             return self.ints(node.inputs[0])
-        if node.op_type == "Unsqueeze":
+        flat = node.op_type == "Reshape" and self.ints(node.inputs[1]) in ([1], [-1])
+        if node.op_type == "Unsqueeze" or (flat and node.inputs[0] is not None and self.rank(node.inputs[0]) != 1):
             return [None]
         assert value is not None
         rank_1 = value.shape is not None and len(value.shape) == 1 and isinstance(value.shape[0], int)
