@@ -538,6 +538,20 @@ def test_equal_matches_are_verified_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {node.version for node in model.graph} == {28}
 
 
+def test_attributes_that_are_missing_or_of_another_type() -> None:
+    """What a rule cannot read it leaves to the import."""
+    nodes = [helper.make_node("Transpose", ["x"], ["t"]), helper.make_node("Transpose", ["t"], ["y"])]
+    model = _model(nodes, [2, 3, 4])
+    module = onnx2nn.load(model)
+    assert not module.meta["onnx2nn"]["raising"]["raised"]
+    check_against_onnxruntime(model, module, (torch.randn(2, 3, 4),))
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=1.5),
+        helper.make_node("Transpose", ["t"], ["y"], perm=2.5),
+    ]
+    raise_patterns(_read(_model(nodes, [2, 3, 4])), load_rows(), torch)
+
+
 def test_notation() -> None:
     nodes = [
         helper.make_node("Neg", ["x"], ["n"]),

@@ -92,6 +92,20 @@ def _is_causal(mask: ir.Value, facts: Facts) -> bool:
     return bool((array[lower] == 0).all() and (array[~lower] < _LOWEST).all())
 
 
+def _reads_table(mask: ir.Value) -> bool:
+    """Whether a mask is read from a weight at run time, as a window's relative positions are.
+
+    Torch's kernels lay their result out differently where the mask has a gradient, so that torch.onnx.export, which traces
+    without gradients and decomposes with them, fails at the next reshape.
+    """
+    node = mask.producer()
+    while node is not None and node.op_type in ("Reshape", "Unsqueeze", "Squeeze", "Transpose") and node.inputs[0]:
+        node = node.inputs[0].producer()
+    return (
+        node is not None and node.op_type == "Gather" and node.inputs[1] is not None and node.inputs[1].is_initializer()
+    )
+
+
 def _mask(match: Match, facts: Facts) -> tuple[Any, bool] | None:
     """Returns the mask, None for none, and whether it is the causal one."""
     low = facts.number(match["low"]) if "low" in match else None
@@ -104,6 +118,8 @@ def _mask(match: Match, facts: Facts) -> tuple[Any, bool] | None:
     if "kept" in match:
         return New("Where", (match["kept"], np.asarray(0, np.float32), np.asarray(low, np.float32))), False
     mask = match.get("mask")
+    if mask is not None and _reads_table(mask):
+        return None
     if mask is not None and facts.number(mask) == 0:  # Paddle's scale has an offset
         return None, False
     if mask is not None and _is_causal(mask, facts):

@@ -161,6 +161,8 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
     count, wanted = len(node.inputs), len(pattern.inputs)
     if (count != wanted and not (pattern.more and count > wanted)) or (pattern.alone and readers(value) > 1):
         return
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return  # in a function, they are known at its call
     if pattern.attributes and not _has(node, pattern.attributes):
         return
     match = {**match, NODES: (*match.get(NODES, ()), node)}

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx2nn.rewrite import activation, attention, layout, linear, norm
 from onnx2nn.rewrite.evaluation import Evaluator
 from onnx2nn.rewrite.facts import Facts
-from onnx2nn.rewrite.patterns import NODES, matches, roots, uncast
+from onnx2nn.rewrite.patterns import NODES, Match, matches, roots, uncast
 from onnx2nn.rewrite.recurrent import stacks
 from onnx2nn.rewrite.rule import STANDARD, New, Replacement, Rule
 from onnx2nn.table import Table
@@ -101,13 +101,21 @@ class _Raiser:
     def _raise(self, graph: ir.Graph | ir.Function, root: ir.Node, rules: Sequence[Rule]) -> None:
         for rule in rules:
             for match in matches(root.outputs[0], rule.pattern, {}):
-                new = rule.build(match, self.facts) if _is_closed(match[NODES], root) else None
-                if new is not None:
-                    added = list(_nodes(new))
-                    sample = {match[name]: item for name, item in rule.sample(match, self.facts).items()}
-                    ends = ([root.outputs[0]], added, [added[-1].outputs[0]])
-                    if self._replace(graph, Replacement(rule.name, match[NODES], *ends, sample)):
-                        return
+                this = self._replacement(rule, match, root) if _is_closed(match[NODES], root) else None
+                if this is not None and self._replace(graph, this):
+                    return
+
+    def _replacement(self, rule: Rule, match: Match, root: ir.Node) -> Replacement | None:
+        """Returns what a rule puts in the place of a match, None where it declines."""
+        try:
+            new = rule.build(match, self.facts)
+            if new is None:
+                return None
+            sample = {match[name]: item for name, item in rule.sample(match, self.facts).items()}
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None  # attributes that are missing or of another type: the import says what is wrong with them
+        added = list(_nodes(new))
+        return Replacement(rule.name, match[NODES], [root.outputs[0]], added, [added[-1].outputs[0]], sample)
 
     def _replace(self, graph: ir.Graph | ir.Function, this: Replacement) -> bool:
         if not self._agrees(this):

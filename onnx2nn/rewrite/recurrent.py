@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,12 @@ class _Layer:
 
 def stacks(graph: ir.Graph | ir.Function, facts: Facts) -> Iterator[Replacement]:
     """Yields what puts one node in the place of each stack of recurrent layers, the next one when this one is done."""
-    layers = {node: layer for node in graph if node.op_type in _STATES and (layer := _layer(node, facts)) is not None}
+    layers: dict[ir.Node, _Layer] = {}
+    for node in graph:
+        if node.op_type in _STATES:
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # attributes that the import complains about
+                layer = _layer(node, facts)
+                layers |= {} if layer is None else {node: layer}
     followers = {layer.output: layer for layer in layers.values()}
     first = [layer for layer in layers.values() if _before(layer, followers) is None]
     for layer in first:
@@ -63,6 +69,8 @@ def stacks(graph: ir.Graph | ir.Function, facts: Facts) -> Iterator[Replacement]
 
 def _layer(node: ir.Node, facts: Facts) -> _Layer | None:
     """Returns a node that means what a layer of torch's means; None for another."""
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return None
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     activations = attributes.pop("activations", None)
     inputs = [*node.inputs, *[None] * (8 - len(node.inputs))]
@@ -90,7 +98,11 @@ def _joined(node: ir.Node, facts: Facts) -> tuple[list[ir.Node], ir.Value, ir.Va
         return None
     if first.op_type == "Squeeze":
         return ([first], first.outputs[0], None) if facts.axes(first) == [1] else None
-    if first.op_type != "Transpose" or list(first.attributes["perm"].as_ints()) != [0, 2, 1, 3]:
+    if (
+        first.op_type != "Transpose"
+        or "perm" not in first.attributes
+        or list(first.attributes["perm"].as_ints()) != [0, 2, 1, 3]
+    ):
         return None
     second = _reader(first.outputs[0])
     if second is None or second.op_type != "Reshape":
@@ -160,7 +172,11 @@ def _replacement(chain: Sequence[_Layer], facts: Facts) -> Replacement | None:
 
 
 def _turns(node: ir.Node) -> bool:
-    return node.op_type == "Transpose" and list(node.attributes["perm"].as_ints()) == _SWAPPED
+    return (
+        node.op_type == "Transpose"
+        and "perm" in node.attributes
+        and list(node.attributes["perm"].as_ints()) == _SWAPPED
+    )
 
 
 @dataclass
