@@ -95,8 +95,8 @@ def _is_causal(mask: ir.Value, facts: Facts) -> bool:
 def _reads_table(mask: ir.Value) -> bool:
     """Whether a mask is read from a weight at run time, as a window's relative positions are.
 
-    Torch's kernels lay their result out differently where the mask has a gradient, so that torch.onnx.export, which traces
-    without gradients and decomposes with them, fails at the next reshape.
+    Torch's kernels lay their result out differently where the mask has a gradient, so that torch.onnx.export, which
+    traces without gradients and decomposes with them, fails at the next reshape.
     """
     node = mask.producer()
     while node is not None and node.op_type in ("Reshape", "Unsqueeze", "Squeeze", "Transpose") and node.inputs[0]:
