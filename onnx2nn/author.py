@@ -329,14 +329,18 @@ class _Restorer:
     # ---- tables
 
     def _relative_positions(self, node: ir.Node) -> None:
-        """Reads a window's relative position bias from its table again, as Swin Transformer does."""
+        """Reads a window's relative position bias from its table again, as Swin Transformer does.
+
+        The exporter folded the whole bias, an input of an Add, or the rows that it reshapes and transposes.
+        """
         place = exporter_notes.place_of(node) if self.absent and self.unfold else None
-        position = 1 if node.op_type == "Add" else 0  # the whole bias, or the rows of which it is made
-        folded = self._weight(node, position)
+        whole = node.op_type == "Add"
+        folded = self._weight(node, 1 if whole else 0)
         if place is None or folded is None or folded.const_value is None or self._is_key(folded.name or ""):
             return
         keys = [f"{place.path}.relative_position_{part}" for part in ("bias_table", "index")]
-        if not self.absent.issuperset(keys) or not all(map(self._free, keys)):
+        bias = folded if whole else _transposed_heads(node)
+        if bias is None or not self.absent.issuperset(keys) or not all(map(self._free, keys)):
             return
         found = relative_positions.unfold(_array(folded))
         if found is None:
@@ -345,18 +349,16 @@ class _Restorer:
         flat = place.kind.startswith("torchvision.")  # others hold it with a row and a column for every place
         for key, array in zip(keys, (table, index.ravel() if flat else index), strict=True):
             self._add(key, array, f"rows and places of what the exporter folded into {folded.name!r}")
-        made = [
-            ir.Node("", "Gather", [self.graph.initializers[key] for key in keys], {"axis": ir.AttrInt64("axis", 0)})
-        ]
-        if node.op_type == "Add":
-            places = ir.Node("", "Constant", [], {"value": ir.AttrTensor("value", ir.tensor([*index.shape, -1]))})
-            pairs = ir.Node("", "Reshape", [made[0].outputs[0], places.outputs[0]])
-            made += [places, pairs, ir.Node("", "Transpose", pairs.outputs, {"perm": ir.AttrInt64s("perm", [2, 0, 1])})]
+        shape = [*[1] * whole, table.shape[1], *index.shape]
+        made = _read_table(*(self.graph.initializers[key] for key in keys), shape=shape)
         for step, new in enumerate(made):
             new.name = new.outputs[0].name = f"{node.name}/relative_position_bias_{step}"
             new.metadata_props.update(node.metadata_props)
         self.graph.insert_before(node, made)
-        node.replace_input_with(position, made[-1].outputs[0])
+        if whole:
+            node.replace_input_with(1, made[-1].outputs[0])
+        else:
+            bias.replace_all_uses_with(made[-1].outputs[0])
 
     # ---- weights with several keys
 
@@ -424,6 +426,23 @@ class _Restorer:
 def _array(value: ir.Value) -> np.ndarray[Any, Any]:
     assert value.const_value is not None
     return value.const_value.numpy()
+
+
+def _read_table(table: ir.Value, index: ir.Value, *, shape: list[int]) -> list[ir.Node]:
+    """Returns nodes that read the columns of a table transposed: their result lies in order in memory."""
+    heads = ir.Node("", "Transpose", [table], {"perm": ir.AttrInt64s("perm", [1, 0])})
+    pairs = ir.Node("", "Gather", [heads.outputs[0], index], {"axis": ir.AttrInt64("axis", 1)})
+    wanted = ir.Node("", "Constant", [], {"value": ir.AttrTensor("value", ir.tensor(np.array(shape, np.int64)))})
+    return [heads, pairs, wanted, ir.Node("", "Reshape", [pairs.outputs[0], wanted.outputs[0]])]
+
+
+def _transposed_heads(reshape: ir.Node) -> ir.Value | None:
+    """Returns the bias (heads, places, places) that is made of rows, None where something else is made of them."""
+    uses = list(reshape.outputs[0].uses())
+    node = uses[0].node if len(uses) == 1 else None
+    perm = node.attributes.get("perm") if node is not None and node.op_type == "Transpose" else None
+    bias = node.outputs[0] if node is not None and perm is not None and list(perm.as_ints()) == [2, 0, 1] else None
+    return None if bias is None or bias.is_graph_output() else bias
 
 
 def _channels(node: ir.Node, weight: ir.Value) -> int:
