@@ -464,14 +464,6 @@ CANCELLING = {
         [("Unsqueeze", [[0]], {}), ("Transpose", [], {"perm": [3, 1, 0, 2]}), ("Squeeze", [[2]], {})],
         ["Transpose"],
     ),
-    "depth_to_space": (
-        [
-            ("Reshape", [[1, 2, 2, 3, 2, 1]], {}),
-            ("Transpose", [], {"perm": [0, 3, 4, 1, 5, 2]}),
-            ("Reshape", [[1, 3, 4, 2]], {}),
-        ],
-        ["DepthToSpace"],
-    ),
 }
 
 
@@ -487,11 +479,39 @@ def test_chains(steps: list[tuple[str, list[list[int]], dict[str, list[int]]]], 
         ]
         output = "y" if index == len(steps) - 1 else f"v{index}"
         nodes.append(helper.make_node(operator, [f"v{index - 1}" if index else "x", *names], [output], **attributes))
-    shape = (1, 12, 2, 1) if left == ["DepthToSpace"] else (2, 3, 4)
+    shape = (2, 3, 4)
     model = _model([*targets, *nodes], list(shape))
     raised = _read(model)
     raise_patterns(raised, load_rows(), torch)
     assert [node.op_type for node in raised.graph if node.op_type != "Constant"] == left
+    check_against_onnxruntime(model, onnx2nn.load(model), (torch.randn(shape),))
+
+
+@pytest.mark.parametrize("open_", [False, True], ids=["fixed", "open"])
+@pytest.mark.parametrize(
+    ("shape", "split", "perm", "join"),
+    [
+        ((6, 4, 5, 5), [-1, 2, 4, 5, 5], [0, 2, 1, 3, 4], [-1, 8, 5, 5]),  # frames of a video among the batch
+        ((6, 4, 9), [3, 2, 4, 9], [0, 2, 1, 3], [3, 8, 9]),
+        ((2, 8, 3, 3), [2, 2, 4, 3, 3], [0, 2, 1, 3, 4], [2, 8, 3, 3]),  # a channel shuffle
+        ((8, 2, 2, 6), [-1, 2, 2, 2, 2, 3], [0, 1, 4, 2, 5, 3], [-1, 2, 4, 6]),
+        ((2, 8, 2, 3), [-1, 2, 2, 2, 2, 3], [0, 1, 4, 2, 5, 3], [-1, 2, 4, 6]),  # a pixel shuffle
+        ((4, 2, 2, 12), [-1, 2, 2, 2, 3, 2], [0, 1, 3, 5, 2, 4], [-1, 8, 2, 3]),
+    ],
+)
+def test_shuffles_of_what_has_another_shape(
+    shape: tuple[int, ...], split: list[int], perm: list[int], join: list[int], open_: bool
+) -> None:
+    """A reshape does not tell the shape of what it reads."""
+    nodes = [
+        helper.make_node("Constant", [], ["split"], value_ints=split),
+        helper.make_node("Constant", [], ["join"], value_ints=join),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Reshape", ["r", "split"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["b"], perm=perm),
+        helper.make_node("Reshape", ["b", "join"], ["y"]),
+    ]
+    model = _model(nodes, ["n", *shape[1:]] if open_ else list(shape))
     check_against_onnxruntime(model, onnx2nn.load(model), (torch.randn(shape),))
 
 
@@ -578,4 +598,4 @@ def test_every_rule_has_a_test() -> None:
     assert {rule.name for sweep in SWEEPS for rule in sweep} | {"LSTM", "GRU", "RNN"} == tested
 
 
-TESTED_ON_THEIR_OWN = {"Conv", "ConvTranspose", "DepthToSpace", "transposes", "reshapes", "as_strided"}
+TESTED_ON_THEIR_OWN = {"Conv", "ConvTranspose", "transposes", "reshapes", "as_strided"}

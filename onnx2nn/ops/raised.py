@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from onnx2nn.ops.rnn import reordered
+from onnx2nn.ops.shape import fixed, reshape
 from onnx2nn.table import OWN, op
 
 
@@ -46,14 +48,47 @@ def normalize(F: Any, X: Any, *, p: float, axis: int, epsilon: float) -> Any:
     return F.nn.functional.normalize(X, p, axis, epsilon)
 
 
-@op("PixelUnshuffle", 1, domain=OWN)
-def pixel_unshuffle(F: Any, X: Any, *, factor: int) -> Any:
-    return F.nn.functional.pixel_unshuffle(X, factor)
+def _splits(X: Any, split: Sequence[Any], *groups: Sequence[int]) -> bool:
+    """Returns whether a reshape to `split` divides every dimension of X into a group of sizes of its own.
+
+    Nothing near a reshape tells the shape of what it reads; one of other dimensions and as many elements is rearranged
+    in another way. A size of -1 is what remains, 0 the size that X has there.
+    """
+    if X.ndim != len(groups):
+        return False
+    sizes = [X.shape[axis] if fixed(size) and size == 0 and axis < X.ndim else size for axis, size in enumerate(split)]
+    open_ = [axis for axis, group in enumerate(groups) if any(fixed(sizes[i]) and sizes[i] == -1 for i in group)]
+    closed = [axis for axis in range(X.ndim) if axis not in open_]
+    return len(open_) < 2 and all(math.prod(sizes[i] for i in groups[axis]) == X.shape[axis] for axis in closed)
 
 
-@op("ChannelShuffle", 1, domain=OWN)
-def channel_shuffle(F: Any, X: Any, *, groups: int) -> Any:
-    return F.nn.functional.channel_shuffle(X, groups)
+def _rearranged(F: Any, X: Any, split: Sequence[Any], perm: Sequence[int], join: Sequence[Any]) -> Any:
+    return reshape(F, reshape(F, X, split).permute(*perm), join)
+
+
+@op("PixelShuffle", 1, domain=OWN, static=["split", "join"])
+def pixel_shuffle(F: Any, X: Any, split: Any, join: Any, *, factor: int) -> Any:
+    """X split, permuted and joined, which is `F.pixel_shuffle` where `split` divides the channels alone."""
+    if _splits(X, split, (0,), (1, 2, 3), (4,), (5,)):
+        return F.pixel_shuffle(X, factor)
+    return _rearranged(F, X, split, (0, 1, 4, 2, 5, 3), join)
+
+
+@op("PixelUnshuffle", 1, domain=OWN, static=["split", "join"])
+def pixel_unshuffle(F: Any, X: Any, split: Any, join: Any, *, factor: int) -> Any:
+    """X split, permuted and joined, which is `F.pixel_unshuffle` where `split` divides height and width."""
+    if _splits(X, split, (0,), (1,), (2, 3), (4, 5)):
+        return F.nn.functional.pixel_unshuffle(X, factor)
+    return _rearranged(F, X, split, (0, 1, 3, 5, 2, 4), join)
+
+
+@op("ChannelShuffle", 1, domain=OWN, static=["split", "join"])
+def channel_shuffle(F: Any, X: Any, split: Any, join: Any, *, groups: int) -> Any:
+    """X split, permuted and joined, which is `F.channel_shuffle` where `split` divides the channels alone."""
+    rest = range(3, len(split))
+    if _splits(X, split, (0,), (1, 2), *((axis,) for axis in rest)):
+        return F.nn.functional.channel_shuffle(X, groups)
+    return _rearranged(F, X, split, (0, 2, 1, *rest), join)
 
 
 @op("RepeatInterleave", 1, domain=OWN)

@@ -33,15 +33,14 @@ def _factors(match: Match, facts: Facts) -> list[int | None]:
     return [None if size is None or size < 1 else size for size in facts.ints(match["split"]) or []]
 
 
-def _pixels(group: tuple[int, int], rank: int, operator: str, **attributes: str) -> Build:
+def _pixels(first: int, second: int, operator: str) -> Build:
     """Builds a pixel shuffle whose factor stands at two places of the shape between."""
 
     def build(match: Match, facts: Facts) -> New | None:
         sizes = _factors(match, facts)
-        if len(sizes) != rank or sizes[group[0]] is None or sizes[group[0]] != sizes[group[1]]:
+        if len(sizes) != 6 or sizes[first] is None or sizes[first] != sizes[second]:
             return None
-        name = "blocksize" if operator == "DepthToSpace" else "factor"
-        return New(operator, (match["x"],), {name: sizes[group[0]], **attributes})
+        return New(f"{OWN}::{operator}", (match["x"], match["split"], match["join"]), {"factor": sizes[first]})
 
     return build
 
@@ -61,13 +60,13 @@ def _joined(*places: tuple[int, ...]) -> Callable[[Match, Facts], Sample]:
 
 def _channel_shuffle(match: Match, facts: Facts) -> New | None:
     sizes, joined = _factors(match, facts), facts.ints(match["join"])
-    if len(sizes) < 4 or not sizes[1] or joined is None or len(joined) != len(sizes) - 1:
+    if len(sizes) < 4 or not sizes[1] or sizes[1] == 1 or joined is None or len(joined) != len(sizes) - 1:
         return None
     channels = sizes[1] * (sizes[2] or 0)
     wanted = [sizes[0], channels or None, *sizes[3:]]
     if any(a and b and a != b for a, b in zip(wanted, (b if b and b > 0 else None for b in joined), strict=True)):
         return None  # heads of an attention, for one
-    return New(f"{OWN}::ChannelShuffle", (match["x"],), {"groups": sizes[1]})
+    return New(f"{OWN}::ChannelShuffle", (match["x"], match["split"], match["join"]), {"groups": sizes[1]})
 
 
 def _channel_sample(match: Match, facts: Facts) -> Sample:
@@ -126,9 +125,10 @@ def _one_reshape(match: Match, facts: Facts) -> New | None:
 def _same_order(match: Match, facts: Facts) -> New | None:
     """All elements picked in their own order, which is how torch's dynamo exporter writes `as_strided`."""
     indices, target = facts.array(match["indices"]), facts.ints(match["target"])
-    if indices is None or target != [-1] or not _fits(match, facts) or indices.size > _MAX_ELEMENTS:
+    shape = match["x"].shape
+    if indices is None or target != [-1] or shape is None or not shape.is_static() or not _fits(match, facts):
         return None
-    if indices.size != np.prod(facts.shape(match["x"]) or ()) or (indices.ravel() != np.arange(indices.size)).any():
+    if indices.size != np.prod(shape.numpy()) or (indices.ravel() != np.arange(indices.size)).any():
         return None
     return New("Reshape", (match["x"], np.array(indices.shape, np.int64)))
 
@@ -150,25 +150,19 @@ def _new_axis_sample(match: Match, facts: Facts) -> Sample:
     return {"x": (2, 3, 4, 5, 6, 7)[: len(match["transpose"].attributes["perm"].as_ints()) - 1]}
 
 
-_PIXELS = "Reshape(Transpose(Reshape(x, split), perm={}), _)"
+_PIXELS = "Reshape(Transpose(Reshape(x, split), perm={}), join)"
 
 RULES = (
     Rule(
         "PixelShuffle",
         parse(_PIXELS.format([0, 1, 4, 2, 5, 3])),
-        _pixels((2, 3), 6, "DepthToSpace", mode="CRD"),
-        _joined((0,), (1, 2, 3), (4,), (5,)),
-    ),
-    Rule(
-        "DepthToSpace",
-        parse(_PIXELS.format([0, 3, 4, 1, 5, 2])),
-        _pixels((1, 2), 6, "DepthToSpace", mode="DCR"),
+        _pixels(2, 3, "PixelShuffle"),
         _joined((0,), (1, 2, 3), (4,), (5,)),
     ),
     Rule(
         "PixelUnshuffle",
         parse(_PIXELS.format([0, 1, 3, 5, 2, 4])),
-        _pixels((3, 5), 6, f"{OWN}::PixelUnshuffle"),
+        _pixels(3, 5, "PixelUnshuffle"),
         _joined((0,), (1,), (2, 3), (4, 5)),
     ),
     *(

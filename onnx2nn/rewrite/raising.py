@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx2nn.rewrite import activation, attention, layout, linear, norm
 from onnx2nn.rewrite.evaluation import Evaluator
 from onnx2nn.rewrite.facts import Facts
-from onnx2nn.rewrite.patterns import NODES, Match, matches, roots, uncast
+from onnx2nn.rewrite.patterns import NODES, Match, matches, roots, tensor_of, uncast
 from onnx2nn.rewrite.recurrent import stacks
 from onnx2nn.rewrite.rule import STANDARD, New, Replacement, Rule
 from onnx2nn.table import Table
@@ -25,6 +25,8 @@ _LOG = logging.getLogger("onnx2nn")
 TOLERANCE = 1e-5
 """Largest difference relative to the largest magnitude: exporters round the constants of a formula to float32."""
 
+SMALL = 64
+"""Elements of the largest constant that a verification is for: one of other values is verified anew."""
 LARGE = 1 << 18
 """Elements of a sample from which on it is compared in float32, which is faster."""
 
@@ -261,11 +263,24 @@ def _nodes(new: New) -> Iterator[ir.Node]:
     yield ir.Node("".join(domain), operator, inputs, attributes, version=1 if domain else STANDARD)
 
 
-def _signature(nodes: Any) -> tuple[Any, ...]:
-    """Returns what nodes do, without the values that they take from outside."""
+def _signature(nodes: Iterable[ir.Node]) -> tuple[Any, ...]:
+    """Returns what nodes do: operators, attributes, small constants, shapes of large ones."""
     return tuple(
-        (node.op_type, *sorted((name, repr(attr.value)) for name, attr in node.attributes.items())) for node in nodes
+        (
+            node.op_type,
+            *sorted((name, repr(attr.value)) for name, attr in node.attributes.items()),
+            *(_constant(value) for value in node.inputs),
+        )
+        for node in nodes
     )
+
+
+def _constant(value: ir.Value | None) -> Any:
+    tensor = None if value is None else tensor_of(value)
+    if tensor is None:
+        return None
+    shape = tuple(tensor.shape.numpy())
+    return (shape, tensor.tobytes()) if tensor.size <= SMALL else shape
 
 
 def _shapes(sample: Mapping[ir.Value, Any]) -> tuple[Any, ...]:
