@@ -22,6 +22,7 @@ import onnx_ir as ir
 from onnx2nn.constants import Constant
 from onnx2nn.errors import OperatorError
 from onnx2nn.host import Host
+from onnx2nn.table import OWN
 from onnx2nn.tracing import Dim, Tensor
 
 Frozen = Mapping[str, int]
@@ -106,7 +107,7 @@ class Thaw:
                 continue
             inputs[repair.position] = self._repaired(inputs[repair.position], repair)
         shapes = [None if value is None else self.shapes.get(value) for value in node.inputs]
-        rule = _RULES.get(node.op_type) if node.domain == "" else None
+        rule = _RULES.get(node.op_type) if node.domain in ("", OWN) else None
         return inputs if rule is None else rule(self, node, inputs, shapes)
 
     def _repaired(self, value: Any, repair: Repair) -> Any:
@@ -219,13 +220,18 @@ def _is(value: Any, size: int) -> bool:
 
 def _recurrent(thaw: Thaw, node: ir.Node, inputs: list[Any], shapes: Sequence[Any]) -> list[Any]:
     """Initial states that are the same for the whole batch follow its size."""
-    batch = 0 if node.attributes.get_int("layout", 0) else 1
+    if node.domain == OWN:  # raised, and then as nn.LSTM has it: the states follow the input, layers first
+        positions: Sequence[int] = range(1, 1 + len(_STATES[node.op_type]))
+        batch, axis = 0 if node.attributes.get_int("batch_first", 0) else 1, 1
+    else:
+        positions = _STATES[node.op_type]
+        batch = axis = 0 if node.attributes.get_int("layout", 0) else 1
     if not _is_dynamic(inputs[0]) or not isinstance(inputs[0].shape[batch], Dim):
         return inputs
-    for position in _STATES[node.op_type]:
+    for position in positions:
         state = inputs[position] if position < len(inputs) else None
-        if isinstance(state, (Constant, Tensor)) and not _is_dynamic(state) and _same_along(state, batch):
-            inputs[position] = _repeat(state, batch, inputs[0].shape[batch])
+        if isinstance(state, (Constant, Tensor)) and not _is_dynamic(state) and _same_along(state, axis):
+            inputs[position] = _repeat(state, axis, inputs[0].shape[batch])
     return inputs
 
 
