@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import BinaryIO
 
@@ -151,7 +152,8 @@ def _onnxsim_flags(
     optimisation: bool,
     constant_folding: bool,
 ) -> list[str]:
-    flags = ["--no-certify"]
+    # What it wrote is compared here. From 0.8 on, which Python 3.10 does not get, it compares by itself unless told.
+    flags = ["--no-certify"] if _release("onnxsim") >= (0, 8) else []
     if shapes and not keep_dynamic:
         flags.append("--overwrite-input-shape")
         flags += [f"{name}:{','.join(map(str, sizes))}" for name, sizes in shapes.items()]
@@ -162,6 +164,12 @@ def _onnxsim_flags(
     if not optimisation:
         flags.append("--skip-optimization")  # last: it would take a following word for an optimiser's name
     return flags
+
+
+def _release(package: str) -> tuple[int, int]:
+    """Returns the first two numbers of an installed package's version."""
+    major, minor = metadata.version(package).split(".")[:2]
+    return int(major), int(minor)
 
 
 def _run_onnxsim(source: Path, target: Path, flags: Sequence[str], time_limit: float) -> onnx.ModelProto:
