@@ -300,8 +300,10 @@ class _Restorer:
     ) -> None:
         variance = np.full_like(values, 1 - epsilon)
         arrays = (np.ones_like(values), values, np.zeros_like(values), variance)
+        weight = node.inputs[1]
+        assert weight is not None  # it is the convolution's
         for key, array in zip(keys, arrays, strict=True):
-            self._add(key, array, f"of a batch normalisation that was folded into {node.inputs[1].name!r}")  # type: ignore[union-attr]
+            self._add(key, array, f"of a batch normalisation that was folded into {weight.name!r}")
         old = node.outputs[0]
         norm = ir.Node(
             "",
@@ -417,7 +419,8 @@ class _Restorer:
 
     def _initializer(self, key: str, array: np.ndarray[Any, Any]) -> ir.Value:
         tensor = ir.tensor(array, name=key)
-        value = ir.Value(name=key, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)  # type: ignore[arg-type]
+        shape, kind = ir.Shape(array.shape), ir.TensorType(tensor.dtype)
+        value = ir.Value(name=key, shape=shape, type=kind, const_value=tensor)
         self.graph.register_initializer(value)
         self.author.names.add(key)
         return value

@@ -49,7 +49,10 @@ def import_dynamic(
 
     fixed = {name: [frozen.get(d, d) if isinstance(d, str) else d for d in dims] for name, dims in opened.items()}
     shapes: Shapes = {}
-    original = Attempts(model, plan, fixed).run({}, shapes=shapes)
+    try:
+        original = Attempts(model, plan, fixed).run({}, shapes=shapes)
+    except StuckError as error:  # of a dimension that the file declares as dynamic and bakes in all the same
+        raise FrozenDimensionError(_obstacle(error, frozen)) from None
     module, found = _search(Attempts(model, plan, opened), frozen, shapes)
     _verify(original, module, input_specs(model), opened, frozen)
     module.meta["onnx2nn"]["thawed"] = {
@@ -174,8 +177,8 @@ def _verify(
         larger = _example(specs, opened, {**sizes, name: more})
         try:
             results = _run(module, larger)
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0]
+        except Exception as error:  # whatever torch, or a row that runs as one call, says of the size
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise FrozenDimensionError(f"{name!r} cannot be dynamic: at size {more} a call fails: {reason}") from None
         if more > size and not _parts_agree(original, larger, results, axes, size, batch):
             raise FrozenDimensionError(

@@ -848,9 +848,9 @@ def _by_kind(layer: Layer) -> tuple[list[str], bool]:
 
 def _rearranged(whole: Tensor, base: torch.Tensor, view: torch.Tensor) -> Tensor:
     """Returns what makes `view` of the recorded tensor that stands for `base`, whose elements it all has."""
-    if view.shape == base.T.shape and view.stride() == base.T.stride():
-        return whole.t()  # type: ignore[no-any-return]
-    return whole.reshape(tuple(view.shape))  # type: ignore[no-any-return]
+    turned = view.shape == base.T.shape and view.stride() == base.T.stride()
+    rearranged: Tensor = whole.t() if turned else whole.reshape(tuple(view.shape))
+    return rearranged
 
 
 def _identity(tensor: torch.Tensor) -> Any:

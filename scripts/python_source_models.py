@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # before the imports that it makes possible
 
 from realmodels import EXPORTERS, Tensors, check_same, run, seeded  # noqa: E402
 from test_torch_models import CASES, RUNS  # noqa: E402

@@ -138,6 +138,15 @@ def test_a_dimension_that_the_file_declares_dynamic_and_bakes_in() -> None:
     assert torch.equal(freed(x), x.reshape(5, 2, 2))
 
 
+def test_another_dimension_that_is_baked_in_stands_in_the_way() -> None:
+    file = _file([helper.make_node("Reshape", ["x", "target"], ["y"])], [1, "t"], {"target": [1, 2, 3]})
+    with pytest.raises(FrozenDimensionError, match=r"'n' \(1 in the file\) cannot be dynamic: node 'y' \(Reshape of "):
+        onnx2nn.load(file, dynamic={"x": {0: "n"}})
+    freed = onnx2nn.load(file, dynamic={"x": {0: "n"}}, input_shapes={"x": [1, 6]})
+    x = torch.randn(4, 6)
+    assert torch.equal(freed(x), x.reshape(4, 2, 3))
+
+
 def test_wrong_names() -> None:
     file = _file([helper.make_node("Relu", ["x"], ["y"])], [1, 4], {})
     with pytest.raises(InputError, match="dynamic names 'z', the model's inputs are 'x'"):

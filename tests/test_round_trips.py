@@ -22,7 +22,7 @@ from realmodels import export_dynamo, seeded
 
 import onnx2nn
 
-torchvision_schemas.predefine()
+torchvision_schemas.predefine()  # before torchvision, whose import fails without them
 from torchvision import models  # noqa: E402
 from torchvision.models.convnext import CNBlockConfig  # noqa: E402
 from torchvision.models.swin_transformer import SwinTransformer  # noqa: E402

@@ -138,8 +138,9 @@ class Dequantizer:
             name = f"{wanted}_float{number if number > 1 else ''}"
         self.names.add(name)
         self.result.weights.append(name)
-        value = ir.Value(name=name, const_value=ir.tensor(tensor.contiguous(), name=name))
-        value.shape, value.dtype = ir.Shape(tensor.shape), value.const_value.dtype  # type: ignore[union-attr]
+        constant = ir.tensor(tensor.contiguous(), name=name)
+        value = ir.Value(name=name, const_value=constant)
+        value.shape, value.dtype = ir.Shape(tensor.shape), constant.dtype
         self.graph.register_initializer(value)
         return value
 

@@ -164,11 +164,10 @@ class _Builder:
     def build(self) -> Body:
         """Returns the structure; fills the numbers and names."""
         sequential = self.region is not None and self.region.slots is not None
-        init = [] if sequential else list(self.contents(self.path))
-        base = "Module"
-        if sequential:
-            base = "Sequential"
-            init = [("base", "", self.sequential(self.region))]  # type: ignore[arg-type]
+        if self.region is not None and sequential:
+            base, init = "Sequential", [("base", "", self.sequential(self.region))]
+        else:
+            base, init = "Module", list(self.contents(self.path))
         init += self.tied()
         if self.region is None:
             return Body(base, tuple(init), 0, (), None)

@@ -197,8 +197,10 @@ def inline(expression: Expression) -> str:
         case Attribute(value, name):
             return f"{_operand(value, _ATOM)}.{name}"
         case Subscript(value, index):
-            bare = isinstance(index, Collection) and index.brackets == "()" and len(index.items) > 0
-            text = ", ".join(map(inline, index.items)) if bare else inline(index)  # type: ignore[union-attr]
+            if isinstance(index, Collection) and index.brackets == "()" and index.items:
+                text = ", ".join(map(inline, index.items))
+            else:
+                text = inline(index)
             return f"{_operand(value, _ATOM)}[{text}]"
         case Infix(symbol, left, right):
             level = _PRECEDENCE[symbol]
@@ -320,7 +322,10 @@ def substitute(expression: Expression, known: Callable[[Expression], Expression 
     found = known(expression)
     if found is not None:
         return found
-    again = lambda part: substitute(part, known)  # noqa: E731
+
+    def again(part: Expression) -> Expression:
+        return substitute(part, known)
+
     match expression:
         case Call(function, args, kwargs):
             named = ((name, again(arg)) for name, arg in kwargs)

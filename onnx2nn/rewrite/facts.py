@@ -88,8 +88,8 @@ class Facts:
         if node.op_type == "Unsqueeze" or (flat and node.inputs[0] is not None and self.rank(node.inputs[0]) != 1):
             return [None]
         assert value is not None
-        rank_1 = value.shape is not None and len(value.shape) == 1 and isinstance(value.shape[0], int)
-        return [None] * int(value.shape[0]) if rank_1 and value.shape is not None else None  # type: ignore[arg-type]
+        count = value.shape[0] if value.shape is not None and len(value.shape) == 1 else None
+        return [None] * count if isinstance(count, int) else None
 
     def axes(self, node: ir.Node) -> list[int] | None:
         """Returns the axes of a reduction, of either form; None where they are not known."""
@@ -144,8 +144,10 @@ class Facts:
         if value.shape is not None:
             return len(value.shape)
         tensor, made, node = tensor_of(value), self._made_shape(value), value.producer()
-        if tensor is not None or made is not None:
-            return len(made) if made is not None else len(tensor.shape)  # type: ignore[union-attr]
+        if made is not None:
+            return len(made)
+        if tensor is not None:
+            return len(tensor.shape)
         if node is None or node.domain or not depth or not node.inputs or node.inputs[0] is None:
             return None
         if node.op_type == "Conv":

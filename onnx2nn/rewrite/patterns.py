@@ -203,8 +203,8 @@ def origin(value: ir.Value) -> ir.Value:
 def uncast(value: ir.Value) -> ir.Value:
     """Returns the constant that torch's exporter casts to the type of another value; other values as they are."""
     node = value.producer()
-    cast = node is not None and node.op_type == "CastLike" and tensor_of(node.inputs[0]) is not None
-    return node.inputs[0] if cast else value  # type: ignore[union-attr,return-value]
+    source = node.inputs[0] if node is not None and node.op_type == "CastLike" else None
+    return value if source is None or tensor_of(source) is None else source
 
 
 def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:

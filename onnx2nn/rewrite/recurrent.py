@@ -124,8 +124,10 @@ def _before(layer: _Layer, followers: dict[ir.Value, _Layer]) -> _Layer | None:
 
 def _after(layer: _Layer, layers: dict[ir.Node, _Layer]) -> _Layer | None:
     reader = _reader(layer.output)
-    after = None if reader is None else layers.get(reader)
-    return after if after is not None and _fits(layer, after) and reader.inputs[0] is layer.output else None  # type: ignore[union-attr]
+    if reader is None or reader not in layers or reader.inputs[0] is not layer.output:
+        return None
+    after = layers[reader]
+    return after if _fits(layer, after) else None
 
 
 def _fits(a: _Layer, b: _Layer) -> bool:
