@@ -38,7 +38,7 @@ def _install_flowvision(session: nox.Session) -> None:
 @nox.session(python="3.10")
 def oneflow(session: nox.Session) -> None:
     """The tests of the OneFlow side, under the one Python that OneFlow has; there is no torch in this environment."""
-    session.install("-e", ".[oneflow]", "pytest", "pytest-xdist", "hypothesis")
+    session.install("-e", ".[oneflow,text]", "pytest", "pytest-xdist", "hypothesis")
     _install_flowvision(session)
     session.run("pytest", "-n", "auto", "tests/oneflow", *session.posargs)
 
