@@ -59,7 +59,7 @@ def measure_times(path: Path, repeats: int) -> dict[str, list[float] | str]:
     """Seconds of each importer's loads, which take turns; the first round is not counted."""
     results: dict[str, list[float] | str] = {}
     loads = {}
-    for name, prepare in importers.IMPORTERS.items():
+    for name, prepare in {**importers.PARTS, **importers.IMPORTERS}.items():
         try:
             loads[name] = prepare()
             results[name] = []
