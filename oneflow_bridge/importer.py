@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from oneflow_bridge import namespace, operators, regions
 from oneflow_bridge.constants import Constant, dtype_of, onnx_type
+from oneflow_bridge.layers import Layer
 from oneflow_bridge.module import ImportedModule
 from oneflow_bridge.namespace import MissingNameError
 from oneflow_bridge.namespace.dtypes import flow, numpy_dtype
@@ -28,10 +29,9 @@ from oneflow_bridge.namespace.tensor import Tensor, from_array
 from oneflow_bridge.program import Program, literal
 from oneflow_bridge.recording import Call, Recorder, Traced
 from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
-from onnx2nn.exporter_notes import keeps_names
 from onnx2nn.host import Host
 from onnx2nn.inputs import input_dimensions, input_specs
-from onnx2nn.naming import identifier
+from onnx2nn.naming import identifier, split_path
 from onnx2nn.nodes import (
     Scope,
     attribute_values,
@@ -335,7 +335,7 @@ class Walk:
         check_inputs(row, inputs)
         if inputs and not row.random and all(_is_known(value) for value in inputs):
             folded = self._fold(row, inputs, attributes)
-            if not lays_out_weight(row, inputs, floats=keeps_names(self.owner.model)):
+            if not lays_out_weight(row, inputs) and not self._loses_weight(node, inputs, folded):
                 return folded
             table = self._at_run_time(node, row, inputs, attributes, [folded.value] * self.owner.points)
             table.fixed = True
@@ -435,6 +435,20 @@ class Walk:
             return known or Constant.of(value, origin)
         return Constant.of(value) if isinstance(value, np.ndarray) else value
 
+    def _loses_weight(self, node: ir.Node, inputs: Sequence[Any], folded: Any) -> bool:
+        """Returns whether `folded` is computed from a weight of the author's, which is then no weight any more.
+
+        A transposed matrix is one as long as a layer takes it, which holds it as the author's did.
+        """
+        author = self.owner.plan.author
+        if author is None or not isinstance(folded, Constant) or not folded.kind.is_floating_point():
+            return False
+        weights = [v for v in inputs if isinstance(v, Constant) and v.weight and v.name in author.names]
+        if not any(weight.kind.is_floating_point() and weight is not folded for weight in weights):
+            return False
+        users = [use.node.op_type for use in node.outputs[0].uses()]
+        return node.op_type != "Transpose" or not set(users) <= _PRODUCTS
+
     def _arguments(self, row: Row, inputs: Sequence[Any], traced: Any) -> list[Any]:
         """Returns the inputs as a body takes them; `traced` gives what stands for a `Live`."""
         result: list[Any] = []
@@ -498,9 +512,18 @@ class Walk:
         for call in calls:
             layer: list[str] = []
             if call.layer is not None:
-                weight = call.layer.state.get("weight")
-                layer = layer_path(node, self.step, self._origin_of(weight, inputs))
+                layer = self._layer_place(node, call.layer, inputs)
             self.program.add_call(call, self._constant_place, layer)
+
+    def _layer_place(self, node: ir.Node, layer: Layer, inputs: Sequence[Any]) -> list[str]:
+        """Returns where a layer is held in the module tree: where the author's weights are, if it holds such."""
+        author = self.owner.plan.author
+        names = set() if author is None else author.names
+        for slot, tensor in layer.state.items():
+            name = self._origin_of(tensor, inputs)
+            if name in names and name.endswith(f".{slot}"):
+                return split_path(name.removesuffix(f".{slot}"))
+        return layer_path(node, self.step, self._origin_of(layer.state.get("weight"), inputs))
 
     def _origin_of(self, weight: Tensor | None, inputs: Sequence[Any]) -> str:
         """Returns the name of the initializer that a layer's weight is, or is a permutation of."""
@@ -516,8 +539,14 @@ class Walk:
         assert self._node is not None
         origin = self._origins.get(id(tensor.value))
         name, weight = ("", False) if origin is None else (origin.name, origin.weight)
+        author = self.owner.plan.author
+        if author is not None and name in author.names:
+            return split_path(name), author.trains(name), author.holds(name)
         steps, trained = constant_path(self._node, name, weight, tensor.numel())
-        return steps, trained, origin is not None
+        if author is None:
+            return steps, trained, origin is not None
+        trained = trained and not author.complete and tensor.is_floating_point()
+        return steps, trained, trained  # what is no weight of the author's stays out of the state
 
     def _variable(self, node: ir.Node, index: int) -> str:
         name = node.outputs[index].name or node.op_type.lower()
@@ -647,6 +676,8 @@ def _constant_numbers(samples: list[Any] | None) -> Constant | None:
         return None
     return Constant.of(from_array(np.asarray(first.astype(samples[0].dtype))))
 
+
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Linear"})
 
 _SIZED = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1}
 

@@ -6,11 +6,13 @@ only where OneFlow's computes what the namespace's function does.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from oneflow_bridge.attention import MultiheadAttention
 from oneflow_bridge.namespace.dtypes import float32, float64, flow
 from oneflow_bridge.namespace.tensor import Tensor
 
@@ -24,7 +26,7 @@ class Layer:
     Attributes:
         kind: the `oneflow.nn.Module` subclass.
         config: its constructor's arguments.
-        state: its parameters and buffers by name; None where it has none of that name.
+        state: its parameters and buffers by path (`out_proj.weight`); None where it has none of that name.
         inputs: the positional arguments of its call.
         index_limit: how many rows the layer looks up by its input, which must be checked before; None: it does not.
     """
@@ -41,10 +43,12 @@ class Layer:
         for name, tensor in self.state.items():
             if tensor is None:
                 continue
-            if name in module._buffers:
-                module._buffers[name] = tensor.value
+            *inner, last = name.split(".")
+            holder = functools.reduce(getattr, inner, module)
+            if last in holder._buffers:
+                holder._buffers[last] = tensor.value
             else:
-                module._parameters[name] = parameter(tensor)
+                holder._parameters[last] = parameter(tensor)
         return module.eval()
 
 
@@ -229,6 +233,35 @@ def _lookup(table: Any, index: Any) -> Layer | None:
 @_layer("dropout")
 def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Layer | None:
     return None if training or inplace else Layer(nn.Dropout, dict(p=p), {}, (input,))
+
+
+@_layer("multi_head_attention_forward")
+def _multi_head_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Any,
+    in_proj_bias: Any,
+    bias_k: Any,
+    bias_v: Any,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Any,
+    out_proj_bias: Any,
+    training: bool = True,
+    key_padding_mask: Any = None,
+    need_weights: bool = True,
+) -> Layer | None:
+    state = {"in_proj_weight": in_proj_weight, "in_proj_bias": in_proj_bias}
+    state |= {"out_proj.weight": out_proj_weight, "out_proj.bias": out_proj_bias}
+    if not all(isinstance(tensor, Tensor) for tensor in state.values()) or not _weights(*state.values()):
+        return None
+    if (bias_k, bias_v, key_padding_mask) != (None, None, None) or training or add_zero_attn or need_weights:
+        return None
+    config = dict(embed_dim=embed_dim_to_check, num_heads=num_heads)
+    return Layer(MultiheadAttention, config, state, (query, key, value))
 
 
 def _recurrent(kind: Any, **fixed: Any) -> Callable[..., Layer | None]:

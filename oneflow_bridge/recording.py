@@ -265,6 +265,8 @@ class Recorder:
     def _wrap(self, result: Any) -> Any:
         if isinstance(result, (list, tuple)):
             return tuple(map(self._wrap, result))
+        if result is None:
+            return None
         if not isinstance(result, Tensor):
             raise NeedsValues(f"a call gives a {type(result).__name__}, not a tensor")
         self.count += 1
@@ -275,7 +277,9 @@ Traced.tracer = property(lambda self: self.recorder)  # type: ignore[attr-define
 
 
 def _names(result: Any) -> Any:
-    return tuple(map(_names, result)) if isinstance(result, tuple) else result.name
+    if isinstance(result, tuple):
+        return tuple(map(_names, result))
+    return "_" if result is None else result.name
 
 
 class RecordingNames:

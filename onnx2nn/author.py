@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,9 @@ _UNSQUEEZED = {
     ("Add", "aten.group_norm.default"): 3,
 }
 """Operators and calls whose weight has one number a channel, which the exporter gives dimensions of 1 → its place."""
+
+_EXPANDED = re.compile(r"expand(_\d+)?")
+"""What calls of Tensor.expand are called."""
 
 _BATCH_NORM_VERSION = 15
 
@@ -128,6 +132,8 @@ class _Restorer:
                 self._relative_positions(node)
             self._tie_by_place(node)
         self._tie_heads()
+        for value in list(self.graph.initializers.values()) if self.absent else ():
+            self._expanded(value)
         return self.author
 
     def _is_key(self, name: str) -> bool:
@@ -361,6 +367,29 @@ class _Restorer:
             node.replace_input_with(1, made[-1].outputs[0])
         else:
             bias.replace_all_uses_with(made[-1].outputs[0])
+
+    def _expanded(self, folded: ir.Value) -> None:
+        """Gives a weight that the exporter repeated for every item of the batch (a class token) its key again."""
+        keys = exporter_notes.folded_from(folded) & self.absent
+        if len(keys) != 1 or not _EXPANDED.fullmatch(folded.name or "") or not all(map(self._free, keys)):
+            return
+        array, (key,) = _array(folded), keys
+        if not array.ndim or not len(array) or not np.array_equal(array, np.broadcast_to(array[:1], array.shape)):
+            return
+        if len(array) == 1:
+            self._rename(folded, key, "what the exporter notes that it folded")
+        if len(array) == 1 or not self.unfold:
+            return
+        self._add(key, array[:1], f"what the exporter notes that it folded into {folded.name!r}")
+        size = ir.Node(
+            "", "Constant", [], {"value": ir.AttrTensor("value", ir.tensor(np.array(array.shape, np.int64)))}
+        )
+        made = [size, ir.Node("", "Expand", [self.graph.initializers[key], size.outputs[0]])]
+        for node in made:
+            node.name = node.outputs[0].name = f"{folded.name}/{node.op_type}"
+        self.graph.insert_before(self.graph[0], made)
+        folded.replace_all_uses_with(made[-1].outputs[0], replace_graph_outputs=True)
+        self.graph.initializers.pop(folded.name or "")
 
     # ---- weights with several keys
 

@@ -172,7 +172,8 @@ class Deserializer:
                 raise ModelFileError("An initializer has no name. Export the model again.")
             value = scope.get(name)
             if value is None or value.const_value is not None:
-                value = ir.Value(name=name)
+                info = infos.get(name)  # the exporter notes there what it folded
+                value = ir.Value(name=name, metadata_props=None if info is None else _metadata(info.metadata_props))
                 _define(scope, value, "initializer")
             value.const_value = tensor
             value.type = ir.TensorType(tensor.dtype)

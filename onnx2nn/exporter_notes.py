@@ -19,6 +19,7 @@ _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _CALL = "pkg.torch.onnx.fx_node"
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
+_FOLDED = "pkg.onnxscript.optimizer.folded_from"
 _STACK = "pkg.torch.onnx.stack_trace"
 
 _ENTRY = re.compile(r"^(\w+): (PARAMETER|BUFFER) target='([^']+)'(?: persistent=(True|False))?", re.MULTILINE)
@@ -94,6 +95,11 @@ def place_of(node: ir.Node) -> Place | None:
     if node.name and node.name.startswith("/"):
         return Place(".".join(split_scopes(node.name)[:-1]), "")
     return None
+
+
+def folded_from(value: ir.Value) -> set[str]:
+    """Returns the names of the values that the exporter folded into an initializer; empty where nothing is noted."""
+    return set(_words(value.metadata_props.get(_FOLDED, "")))
 
 
 def source_of(node: ir.Node) -> str:

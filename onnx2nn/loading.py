@@ -84,7 +84,7 @@ def _import(model: ir.Model, options: Options) -> Any:
 
         done["dequantized"] = dataclasses.asdict(dequantize(model))
     author = restore(model, unfold=options.raise_patterns)
-    found = plan(model, author if options.framework == "torch" else None)
+    found = plan(model, author)
     if options.raise_patterns:
         raising = raise_patterns(model, found.table, F)
         done["raising"] = {"raised": dict(raising.raised), "dropped": raising.dropped}

@@ -15,7 +15,7 @@ import onnx
 import pytest
 import torch
 from onnx import helper, numpy_helper
-from realmodels import EXPORTERS, Tensors, check_same, run, run_onnxruntime, seeded
+from realmodels import EXPORTERS, Tensors, check_same, export_dynamo, run, run_onnxruntime, seeded
 from test_torch_models import CASES, TransformersOutput, _mask, _normal, _tokens
 from torch import nn
 
@@ -238,6 +238,33 @@ def test_folded_batch_norm_without_a_name_is_reported() -> None:
     assert sorted(report.unnamed) == sorted(convolutions)
     assert all("batch normalisation" in why for why in report.unnamed.values())
     assert {name for name, layer in module.named_modules() if isinstance(layer, nn.Conv2d)} == set(convolutions)
+
+
+class ClassToken(nn.Module):
+    """What Vision Transformers put before the patches: a weight that is repeated for every item of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, 4))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_class_token_of_a_fixed_batch(batch: int, fresh: bool) -> None:
+    original = ClassToken().eval() if fresh else seeded(ClassToken)
+    inputs = (_normal(batch, 2, 4),)
+    path = export_dynamo(f"names_class_token_{batch}_{fresh}", original, inputs)
+    module = onnx2nn.load(path)
+    assert module.naming_report().ok and isinstance(module.token, nn.Parameter)
+    _check_strict(original, module, inputs)
+    module(*inputs).sum().backward()
+    original(*inputs).sum().backward()
+    torch.testing.assert_close(module.token.grad, original.token.grad)
+    check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), run(original, inputs), "as the file has it")
 
 
 def _through_a_file(module: nn.Module) -> nn.Module:

@@ -106,19 +106,6 @@ def test_torch_to_onnx_to_oneflow(name: str, from_torch: dict[str, dict[str, Any
     assert row["difference"] < CLOSE and not row["torch"]
 
 
-LOST = {
-    "vit_tiny": "nn.MultiheadAttention's packed weights and an expanded class token are found again in PyTorch alone",
-    "swin_tiny": "the exporter folds the table of relative positions, which is found again in PyTorch alone",
-}
-"""Models whose state comes to OneFlow under other keys, and why."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=LOST[name]) if name in LOST else ())
-        for name in ORIGINALS
-    ],
-)
+@pytest.mark.parametrize("name", ORIGINALS)
 def test_torch_to_onnx_to_oneflow_keeps_the_state(name: str, from_torch: dict[str, dict[str, Any]]) -> None:
     assert from_torch[name]["different"] == []

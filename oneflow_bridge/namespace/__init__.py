@@ -53,7 +53,6 @@ MISSING = {
     "cholesky": "a Cholesky decomposition",
     "digamma": "the digamma function",
     "i0": "Bessel functions",
-    "multi_head_attention_forward": "fused attention",
     "ops": "operators of PyTorch's own library",
 }
 """Names of torch that OneFlow 0.9 has nothing for, with what it lacks."""

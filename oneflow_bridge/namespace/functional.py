@@ -1003,6 +1003,41 @@ def scaled_dot_product_attention(
     return matmul(dropout(softmax(scores, -1), dropout_p, dropout_p > 0), value)
 
 
+def multi_head_attention_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor,
+    in_proj_bias: Tensor,
+    bias_k: None,
+    bias_v: None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor,
+    training: bool = True,
+    key_padding_mask: None = None,
+    need_weights: bool = True,
+) -> tuple[Tensor, None]:
+    """Attention of queries (L, N, E) to keys and values (S, N, E) by packed weights; there are no masks nor dropout."""
+    if any(v is not None for v in (bias_k, bias_v, key_padding_mask)) or add_zero_attn or need_weights:
+        raise OperatorError("attention with added keys, a mask or its weights is not made here.")
+    if training and dropout_p:
+        raise OperatorError("attention with dropout is not made here.")
+    size = embed_dim_to_check // num_heads
+
+    def heads(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return transpose(reshape(linear(x, weight, bias), (x.shape[0], x.shape[1] * num_heads, size)), 0, 1)
+
+    packed = zip((query, key, value), chunk(in_proj_weight, 3, 0), chunk(in_proj_bias, 3, 0), strict=True)
+    q, k, v = (heads(x, weight, bias) for x, weight, bias in packed)
+    attended = scaled_dot_product_attention(q, k, v)
+    joined = reshape(transpose(attended, 0, 1), query.shape)
+    return linear(joined, out_proj_weight, out_proj_bias), None
+
+
 def _reduced(loss: Tensor, reduction: str) -> Tensor:
     if reduction not in ("none", "mean", "sum"):
         raise OperatorError(f"reduction {reduction!r}; there are none, mean and sum.")

@@ -403,6 +403,30 @@ def test_attention(masked):
     same(result, expected, 1e-12)
 
 
+def test_packed_attention():
+    """`nn.MultiheadAttention` of torch in numpy."""
+    length, batch, features, heads = 5, 3, 8, 2
+    x, y = normal("float64", length, batch, features), normal("float64", length + 2, batch, features)
+    weight, bias = normal("float64", 3 * features, features), normal("float64", 3 * features)
+    out, out_bias = normal("float64", features, features), normal("float64", features)
+    q, k, v = (
+        (t @ w.T + b).reshape(len(t), batch, heads, -1).transpose(1, 2, 0, 3)
+        for t, w, b in zip((x, y, y), np.split(weight, 3), np.split(bias, 3), strict=True)
+    )
+    weights = np.exp(q @ k.swapaxes(-1, -2) / math.sqrt(features / heads))
+    joined = (weights / weights.sum(-1, keepdims=True) @ v).transpose(2, 0, 1, 3).reshape(x.shape)
+    given = [F.from_numpy(t) for t in (x, y, y, weight, bias, out, out_bias)]
+    call = functional.multi_head_attention_forward
+    options = dict(training=False, need_weights=False)
+    result, none = call(*given[:3], features, heads, *given[3:5], None, None, False, 0.0, *given[5:], **options)
+    assert none is None
+    same(result, joined @ out.T + out_bias, 1e-12)
+    with pytest.raises(OperatorError, match="dropout"):
+        call(*given[:3], features, heads, *given[3:5], None, None, False, 0.5, *given[5:], need_weights=False)
+    with pytest.raises(OperatorError, match="weights"):
+        call(*given[:3], features, heads, *given[3:5], None, None, False, 0.0, *given[5:])
+
+
 def test_fold_is_the_transpose_of_unfold():
     x = normal("float64", 2, 3, 6, 5)
     columns = functional.unfold(F.from_numpy(x), (2, 3), 1, 1, 2)

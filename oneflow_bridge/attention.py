@@ -1,0 +1,40 @@
+"""The layer that OneFlow 0.9 lacks: attention with packed weights, as torch.nn has it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from oneflow_bridge.namespace import functional
+from oneflow_bridge.namespace.dtypes import flow
+from oneflow_bridge.namespace.tensor import Tensor, unwrap
+
+
+class MultiheadAttention(flow.nn.Module):  # type: ignore[misc]
+    """Attention without masks; parameters are called and laid out as those of `torch.nn.MultiheadAttention`.
+
+    Args:
+        embed_dim: features of queries, keys and values.
+        num_heads: heads; each attends by `embed_dim / num_heads` of the features.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.in_proj_weight = flow.nn.Parameter(flow.empty(3 * embed_dim, embed_dim))
+        self.in_proj_bias = flow.nn.Parameter(flow.zeros(3 * embed_dim))
+        self.out_proj = flow.nn.Linear(embed_dim, embed_dim)
+        flow.nn.init.xavier_uniform_(self.in_proj_weight)
+
+    def forward(self, query: Any, key: Any, value: Any) -> Any:
+        """Returns what each query finds, `(L, N, embed_dim)`, and None in the place of the attention weights.
+
+        Args:
+            query: `(L, N, embed_dim)`, float32 or float64.
+            key: `(S, N, embed_dim)`.
+            value: `(S, N, embed_dim)`.
+        """
+        x, y, z, weight, bias = map(Tensor, (query, key, value, self.in_proj_weight, self.in_proj_bias))
+        out = Tensor(self.out_proj.weight), Tensor(self.out_proj.bias)
+        attend = functools.partial(functional.multi_head_attention_forward, need_weights=False)
+        return unwrap(attend(x, y, z, self.embed_dim, self.num_heads, weight, bias, None, None, False, 0.0, *out))
