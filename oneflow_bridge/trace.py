@@ -465,7 +465,7 @@ def _constants_as_variables() -> Iterator[dict[str, Any]]:
 
         return made
 
-    makers = {name: getattr(flow, name) for name in ("tensor", "from_numpy", "as_tensor") if hasattr(flow, name)}
+    makers = {name: getattr(flow, name) for name in ("tensor", "from_numpy")}  # as_tensor calls these
     for name, make in makers.items():
         setattr(flow, name, recording(make))
     try:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from oneflow_bridge import check
-from oneflow_bridge.exporter import to_onnx
+from oneflow_bridge.exporter import export, to_onnx
 from oneflow_bridge.job import DIMENSIONS, OPERANDS, RESULTS, read_job
 from oneflow_bridge.runtime import import_oneflow
 from oneflow_bridge.trace import CompiledJob, compile_job
@@ -156,6 +156,24 @@ class Closure(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return x + self.held[0]
+
+
+MADE = {
+    "tensor": lambda x: flow.tensor([1.5, 2.5]),
+    "as_tensor of a list": lambda x: flow.as_tensor([1.5, 2.5], dtype=x.dtype, device=x.device),
+    "as_tensor of an array": lambda x: flow.as_tensor(np.array([1.5, 2.5]), dtype=flow.float32),
+    "as_tensor of a tensor": lambda x: flow.as_tensor(x.to(flow.int64), dtype=flow.float32),
+    "from_numpy": lambda x: flow.from_numpy(np.array([1.5, 2.5], np.float32)),
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_tensors_that_are_made_while_tracing(made: str, tmp_path: Path) -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * MADE[made](x)
+
+    export(Scaled().eval(), flow.randn(3, 2), tmp_path / "m.onnx")
 
 
 def test_free_tensors_are_found_by_a_compile(tmp_path: Path) -> None:
