@@ -125,7 +125,13 @@ def model_of(case: Case, version: int, dynamic: bool = False) -> tuple[onnx.Mode
     outputs = ["" if i in case.absent else f"out{i}" for i in range(case.outputs)]
     tensors = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
     node = helper.make_node(case.operator, names, outputs, name="node", domain=case.domain, **tensors)
-    results = [helper.make_empty_tensor_value_info(name) for name in outputs if name]
+    results = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(case.types[i])), None)
+        if i in case.types
+        else helper.make_empty_tensor_value_info(name)
+        for i, name in enumerate(outputs)
+        if name
+    ]
     graph = helper.make_graph([node], "case", infos, results, initializers)
     opsets = [helper.make_opsetid(case.domain, version)]
     if case.domain:

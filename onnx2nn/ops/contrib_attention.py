@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from onnx2nn.elements import BY_NAME
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.linalg import rotary_embedding
-from onnx2nn.table import REQUIRED, NeedsValues, op
+from onnx2nn.table import NeedsValues, op
 
 
-def _heads(x: Any, count: int) -> Any:
+def heads_apart(x: Any, count: int) -> Any:
     """Returns `(N, L, count * size)` as `(N, count, L, size)`; what has four dimensions already stays."""
     return x if x.ndim == 4 else x.unflatten(2, (count, -1)).transpose(1, 2)
 
@@ -21,7 +22,8 @@ def _padding(F: Any, mask: Any, batch: Any, keys: Any, filter_value: float, dtyp
 
     Args:
         F: the namespace.
-        mask: lengths `(N,)`, ends and starts `(2 * N,)`, or 1 for let through: `(N, keys)` or `(N, queries, keys)`.
+        mask: lengths `(N,)`, ends and starts `(2 * N,)`, lengths and more that ONNX Runtime's CPU does not read
+            `(3 * N + 2,)`, or 1 for let through: `(N, keys)` or `(N, queries, keys)`.
         batch: N.
         keys: how many there are.
         filter_value: `mask_filter_value`.
@@ -36,43 +38,79 @@ def _padding(F: Any, mask: Any, batch: Any, keys: Any, filter_value: float, dtyp
         elif mask.shape[0] == 2 * batch:
             ends, starts = mask.reshape(2, -1, 1).unbind(0)
             passes = (position < ends) & (position >= starts)
+        elif mask.shape[0] == 3 * batch + 2:
+            passes = position < mask[:batch].reshape(-1, 1)
         else:
-            raise OperatorError(f"a mask of {mask.shape[0]} numbers for a batch of {batch}; it has 1 or 2 for each.")
+            raise OperatorError(f"a mask of {mask.shape[0]} numbers for a batch of {batch}: neither 1, 2 nor 3 + 2.")
     elif mask.ndim in (2, 3):
         passes = mask > 0
     else:
-        raise OperatorError(f"a mask of {mask.ndim} dimensions; masks of 1 to 3 dimensions are known.")
+        raise OperatorError(f"a mask of {mask.ndim} dimensions; ONNX Runtime's CPU knows masks of 1 to 3 dimensions.")
     added = F.where(passes, 0.0, filter_value).to(dtype)
     return added.unsqueeze(1) if added.ndim == 3 else added.unsqueeze(1).unsqueeze(1)
 
 
-def _attend(
-    F: Any, Q: Any, K: Any, V: Any, mask: Any, bias: Any, causal: int, scale: float | None, filter_value: float | None
-) -> Any:
-    """Returns the attention `(N, queries, heads * size)` of Q `(N, heads, queries, size)` over K and V."""
-    queries, keys = Q.shape[2], K.shape[2]
-    terms = [] if bias is None else [bias]
-    if mask is not None:
-        terms.append(_padding(F, mask, Q.shape[0], keys, -10000.0 if filter_value is None else filter_value, Q.dtype))
-    if causal:
-        later = F.arange(keys) > F.arange(queries).reshape(-1, 1) + (keys - queries)
-        terms.append(F.where(later, -float("inf"), 0.0).to(Q.dtype))
+def _causal(F: Any, queries: Any, keys: Any, past: Any, itself: bool, dtype: Any) -> Any:
+    """Returns what keeps a query from keys behind its own: the lowest number; of two dimensions.
+
+    The last query sees every key, as in ONNX Runtime; where queries attend to their own keys (`itself`) it does anyway.
+    """
+    row = F.arange(queries).reshape(-1, 1)
+    later = F.arange(keys) > row + past
+    later = later if itself else later & (row < queries - 1)
+    return F.where(later, F.finfo(dtype).min, 0.0).to(dtype)
+
+
+def _attend(F: Any, Q: Any, K: Any, V: Any, terms: Sequence[Any], scale: float | None, scores: bool) -> Any:
+    """Returns the attention `(N, queries, heads * size)` of Q `(N, heads, queries, size)` over K and V.
+
+    `terms` are added to the scores; with `scores` these come too, `(N, heads, queries, keys)`.
+    """
     added = None
     for term in terms:
         added = term if added is None else added + term
-    if not scale:
-        scale = None
-    Y = F.nn.functional.scaled_dot_product_attention(Q, K, V, attn_mask=added, scale=scale)
-    return Y.transpose(1, 2).flatten(2)
+    if not scores:
+        Y = F.nn.functional.scaled_dot_product_attention(Q, K, V, attn_mask=added, scale=scale or None)
+        return Y.transpose(1, 2).flatten(2)
+    qk = (Q @ K.mT) * (scale or Q.shape[3] ** -0.5)
+    qk = qk if added is None else qk + added
+    return (F.softmax(qk, -1) @ V).transpose(1, 2).flatten(2), qk
 
 
-def _refuse(**given: Any) -> None:
-    for name, value in given.items():
-        if value is not None and not (isinstance(value, (int, float)) and value == 0):
-            raise OperatorError(f"{name} is not supported; export without the optimisation that writes it.")
+def _extended(F: Any, past: Any, new: Any, length: Any) -> tuple[Any, Any]:
+    """Returns what is attended and the present: `new` behind the past, `(..., L, size)`.
+
+    With a `length` of the past its tensor has room behind it, and the present is that tensor with the new rows written.
+    """
+    if past is None:
+        return new, new
+    if length is None:
+        attended = F.cat([past, new], -2)
+        return attended, attended
+    end = length + new.shape[-2]
+    return (
+        F.cat([past[..., :length, :], new], -2),
+        F.cat([past[..., :length, :], new, past[..., end:, :]], -2),
+    )
 
 
-@op("MultiHeadAttention", 1, domain=MICROSOFT)
+def _of_beams(F: Any, past: Any, beams: Any, length: Any) -> Any:
+    """Returns the past `(N, heads, rows, size)` with each of its first `length` rows from the sequence it came from.
+
+    `beams`: `(N / width, width, rows)`, which sequence out of `width` that is.
+    """
+    width = beams.shape[1]
+    source = beams[:, :, :length] + width * F.arange(beams.shape[0]).reshape(-1, 1, 1)
+    rows = past.transpose(1, 2)[source.flatten(0, 1).to(F.int64), F.arange(length)]
+    return rows.transpose(1, 2)
+
+
+def _count(numbers: Any) -> Any:
+    """Returns the one number of a static input of shape `()` or `(1,)`."""
+    return numbers[0] if isinstance(numbers, list) else numbers
+
+
+@op("MultiHeadAttention", 1, domain=MICROSOFT, static=["past_sequence_length"])
 def multi_head_attention(
     F: Any,
     query: Any,
@@ -91,32 +129,52 @@ def multi_head_attention(
     scale: float | None = None,
     unidirectional: int = 0,
     _outputs: int = 1,
+    _output_types: Any = None,
 ) -> Any:
     """query, key, value: `(N, L, heads * size)`; key and value also `(N, heads, L, size)`.
 
     They may come packed, `(N, L, heads, 3, size)` as the query or `(N, L, heads, 2, size)` as the key. A mask adds
-    -10000, so that a query whose keys are all masked attends all of them (ONNX Runtime).
+    -10000, so that a query whose keys are all masked attends all of them (ONNX Runtime). The output qk is the scores
+    with all that is added to them, before softmax. cache_indirection counts where one token is added to a cache that
+    has room (past_sequence_length), nowhere else (ONNX Runtime).
     """
-    _refuse(past_sequence_length=past_sequence_length, cache_indirection=cache_indirection)
     if key is None:
         query, key, value = (part.flatten(2) for part in query.unbind(3))
     elif value is None:
         key, value = (part.flatten(2) for part in key.unbind(3))
-    if _outputs > 3:
-        raise OperatorError("its output qk is not supported.")
     if bias is not None:
         first, second = query.shape[2], bias.shape[0] - value.shape[2] if value.ndim == 3 else None
         query = query + bias[:first]
         if key.ndim == 3:
             key, value = key + bias[first:second], value + bias[second:]
-    Q, K, V = _heads(query, num_heads), _heads(key, num_heads), _heads(value, num_heads)
-    if past_key is not None:
-        K, V = F.cat([past_key, K], 2), F.cat([past_value, V], 2)
-    Y = _attend(F, Q, K, V, key_padding_mask, attention_bias, unidirectional, scale, mask_filter_value)
-    return (Y, K, V)[:_outputs] if _outputs > 1 else Y
+    Q, new_K, new_V = heads_apart(query, num_heads), heads_apart(key, num_heads), heads_apart(value, num_heads)
+    length = None if past_key is None else _count(past_sequence_length)
+    (K, present_key), (V, present_value) = (
+        _extended(F, past, new, length) for past, new in ((past_key, new_K), (past_value, new_V))
+    )
+    if cache_indirection is not None and length is not None:
+        if not isinstance(Q.shape[2], int):
+            raise NeedsValues("whether one token is added")
+        if Q.shape[2] == 1:
+            K = F.cat([_of_beams(F, past_key, cache_indirection, length), new_K], 2)
+            V = F.cat([_of_beams(F, past_value, cache_indirection, length), new_V], 2)
+    terms = [] if attention_bias is None else [attention_bias]
+    if key_padding_mask is not None:
+        filter_value = -10000.0 if mask_filter_value is None else mask_filter_value
+        terms.append(_padding(F, key_padding_mask, Q.shape[0], K.shape[2], filter_value, Q.dtype))
+    if unidirectional:
+        past = 0 if past_key is None else past_key.shape[2] if length is None else length
+        itself = (Q.shape[2] == new_K.shape[2]) is True  # dynamic ones may differ
+        terms.append(_causal(F, Q.shape[2], K.shape[2], past, itself, Q.dtype))
+    if _outputs <= 3:
+        Y = _attend(F, Q, K, V, terms, scale, scores=False)
+        return (Y, present_key, present_value)[:_outputs] if _outputs > 1 else Y
+    Y, qk = _attend(F, Q, K, V, terms, scale, scores=True)
+    named = _output_types[3] if _output_types else None
+    return Y, present_key, present_value, qk.to(getattr(F, BY_NAME[named].dtype)) if named else qk
 
 
-@op("Attention", 1, domain=MICROSOFT)
+@op("Attention", 1, domain=MICROSOFT, static=["past_sequence_length"])
 def attention(
     F: Any,
     input: Any,
@@ -137,19 +195,33 @@ def attention(
     unidirectional: int = 0,
     _outputs: int = 1,
 ) -> Any:
-    """One matrix makes queries, keys and values of the input `(N, L, features)`; past and present are stacked pairs."""
-    _refuse(
-        do_rotary=do_rotary,
-        past_present_share_buffer=past_present_share_buffer,
-        past_sequence_length=past_sequence_length,
-    )
+    """One matrix makes queries, keys and values of the input `(N, L, features)`; past and present are stacked pairs.
+
+    past_sequence_length counts with past_present_share_buffer alone. Of do_rotary neither ONNX Runtime's CPU, which
+    refuses it, nor the schema, which names no angles, says what it means.
+    """
+    if do_rotary:
+        raise OperatorError("do_rotary; write MultiHeadAttention behind RotaryEmbedding, as ONNX Runtime asks for too.")
     sizes = list(qkv_hidden_sizes or [weights.shape[1] // 3] * 3)
     packed = F.nn.functional.linear(input, weights.T, bias)
-    Q, K, V = (_heads(part, num_heads) for part in packed.split(sizes, 2))
-    if past is not None:
-        K, V = F.cat([past[0], K], 2), F.cat([past[1], V], 2)
-    Y = _attend(F, Q, K, V, mask_index, attention_bias, unidirectional, scale, mask_filter_value)
-    return (Y, F.stack([K, V])) if _outputs > 1 else Y
+    Q, K, V = (heads_apart(part, num_heads) for part in packed.split(sizes, 2))
+    length = _count(past_sequence_length) if past is not None and past_present_share_buffer else None
+    if past_present_share_buffer and past is not None and length is None:
+        raise OperatorError(
+            "past_present_share_buffer without past_sequence_length: how long the past is, is not said."
+        )
+    (K, present_key), (V, present_value) = (
+        _extended(F, None if past is None else past[i], new, length) for i, new in enumerate((K, V))
+    )
+    terms = [] if attention_bias is None else [attention_bias]
+    if mask_index is not None:
+        filter_value = -10000.0 if mask_filter_value is None else mask_filter_value
+        terms.append(_padding(F, mask_index, Q.shape[0], K.shape[2], filter_value, Q.dtype))
+    if unidirectional:
+        behind = 0 if past is None else past.shape[3] if length is None else length
+        terms.append(_causal(F, Q.shape[2], K.shape[2], behind, True, Q.dtype))
+    Y = _attend(F, Q, K, V, terms, scale, scores=False)
+    return (Y, F.stack([present_key, present_value])) if _outputs > 1 else Y
 
 
 @op("RotaryEmbedding", 1, domain=MICROSOFT)
@@ -166,10 +238,10 @@ def rotary_embedding_ms(
     rotary_embedding_dim: int | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Like ONNX's; `position_ids` may be one number, the position of the first token."""
-    _refuse(is_packed_batching=is_packed_batching)
-    if scale not in (None, 1.0):
-        raise OperatorError(f"scale={scale} is not supported.")
+    """Like ONNX's; `position_ids` may be one number, the position of the first token.
+
+    ONNX Runtime's CPU does not read scale, and is_packed_batching only permits more tokens than there are angles.
+    """
     if position_ids.ndim == 1:
         length = input.shape[1] if input.ndim == 3 else input.shape[2]
         position_ids = (F.arange(length) + position_ids).unsqueeze(0)
@@ -178,137 +250,3 @@ def rotary_embedding_ms(
         return rotary_embedding(F, input, cos_cache, sin_cache, position_ids, num_heads=num_heads, **options)
     X = input.unflatten(2, (-1, 2 * cos_cache.shape[1])).transpose(1, 2)  # each head is as wide as the angles say
     return rotary_embedding(F, X, cos_cache, sin_cache, position_ids, **options).transpose(1, 2).flatten(2)
-
-
-def _cached(F: Any, past: Any, new: Any, start: Any, length: Any) -> Any:
-    """Returns `new`, `(N, heads, L, size)`, behind the first `start`, `(N,)`, of what is in `past`; then zeros."""
-    row = F.arange(length) - start.reshape(-1, 1)
-    place = row.clamp(0, new.shape[2] - 1).reshape(new.shape[0], 1, -1, 1)
-    place = place.expand(new.shape[0], new.shape[1], length, new.shape[3])
-    row = row.unsqueeze(1).unsqueeze(-1)
-    old = F.nn.functional.pad(past, (0, 0, 0, length - past.shape[2]))
-    return F.where(row < 0, old, F.where(row < new.shape[2], new.gather(2, place), 0.0))
-
-
-@op("GroupQueryAttention", 1, domain=MICROSOFT, static=["total_sequence_length"])
-def group_query_attention(
-    F: Any,
-    query: Any,
-    key: Any = None,
-    value: Any = None,
-    past_key: Any = None,
-    past_value: Any = None,
-    seqlens_k: Any = REQUIRED,
-    total_sequence_length: Any = REQUIRED,
-    cos_cache: Any = None,
-    sin_cache: Any = None,
-    position_ids: Any = None,
-    attention_bias: Any = None,
-    head_sink: Any = None,
-    k_scale: Any = None,
-    v_scale: Any = None,
-    q_norm_weight: Any = None,
-    k_norm_weight: Any = None,
-    *,
-    causal: int = 1,
-    do_rotary: int | None = None,
-    k_quant_type: str = "NONE",
-    kv_cache_bit_width: int | None = None,
-    kv_num_heads: int,
-    local_window_size: int = -1,
-    num_heads: int,
-    qk_norm_epsilon: float = 1e-06,
-    qk_output: int = 0,
-    rotary_interleaved: int | None = None,
-    scale: float | None = None,
-    sliding_window_cache: int = 0,
-    smooth_softmax: int = -1,
-    softcap: float | None = None,
-    v_quant_type: str = "NONE",
-    _outputs: int = 1,
-) -> Any:
-    """query, key, value: `(N, L, heads * size)`, or all three packed in the query; past and present have heads apart.
-
-    A sequence has seqlens_k + 1 tokens, of which the last L are new; the present holds as many rows as the past, or
-    total_sequence_length if that is more, with zeros behind a sequence's end. A window counts the token itself.
-    Rows of queries behind a sequence's end are padding.
-    """
-    _refuse(
-        k_scale=k_scale, v_scale=v_scale, q_norm_weight=q_norm_weight, k_norm_weight=k_norm_weight,
-        sliding_window_cache=sliding_window_cache, qk_output=qk_output,
-    )  # fmt: skip
-    if k_quant_type != "NONE" or v_quant_type != "NONE":
-        raise OperatorError("a quantised cache is not supported; export the model with one of floats.")
-    if key is None:
-        size = query.shape[2] // (num_heads + 2 * kv_num_heads)
-        query, key, value = query.split([num_heads * size, kv_num_heads * size, kv_num_heads * size], 2)
-    Q, K, V = _heads(query, num_heads), _heads(key, kv_num_heads), _heads(value, kv_num_heads)
-    total = total_sequence_length[0] if isinstance(total_sequence_length, list) else total_sequence_length
-    lengths = seqlens_k + 1
-    start = (lengths - Q.shape[2]).clamp(min=0)  # of a prompt with padding behind it: 0
-    position = start.reshape(-1, 1) + F.arange(Q.shape[2])
-    if do_rotary:
-        turned = _rotary_positions(F, position, position_ids, Q.shape[2], total)
-        options = dict(interleaved=rotary_interleaved or 0, rotary_embedding_dim=_rotary_size(cos_cache, Q))
-        Q, K = (rotary_embedding(F, x, cos_cache, sin_cache, turned, **options) for x in (Q, K))
-    if past_key is not None:
-        if not (isinstance(past_key.shape[2], int) and isinstance(total, int)):
-            raise NeedsValues("whether the cache has room for the new tokens")
-        rows = max(past_key.shape[2], total)
-        K, V = _cached(F, past_key, K, start, rows), _cached(F, past_value, V, start, rows)
-    present = (K, V)
-    if past_key is not None:
-        K, V = K[:, :, :total], V[:, :, :total]
-    K, V = (x.repeat_interleave(num_heads // kv_num_heads, 1) for x in (K, V))
-    at = F.arange(K.shape[2])
-    position = position.unsqueeze(1).unsqueeze(-1)
-    attended = at < lengths.reshape(-1, 1, 1, 1)
-    if causal:
-        attended = attended & (at <= position)
-    if local_window_size > 0:
-        attended = attended & (at > position - local_window_size)
-    Y = _group_attend(F, Q, K, V, attended, attention_bias, head_sink, scale, softcap, smooth_softmax > 0)
-    Y = Y.transpose(1, 2).flatten(2)
-    return (Y, *present)[:_outputs] if _outputs > 1 else Y
-
-
-def _rotary_size(cos_cache: Any, Q: Any) -> int:
-    """Returns `rotary_embedding_dim`: 0 where each head is turned as a whole."""
-    size, whole = 2 * cos_cache.shape[1], Q.shape[3]
-    return 0 if isinstance(size, int) and isinstance(whole, int) and size == whole else size
-
-
-def _rotary_positions(F: Any, position: Any, position_ids: Any, queries: Any, total: Any) -> Any:
-    """Returns what to turn by; of a prompt's position_ids the first alone counts, as in ONNX Runtime."""
-    if position_ids is None:
-        return position
-    if not (isinstance(queries, int) and isinstance(total, int)):
-        raise NeedsValues("whether the tokens are a prompt")
-    return position_ids.flatten()[0] + position if queries == total else position_ids
-
-
-def _group_attend(
-    F: Any, Q: Any, K: Any, V: Any, attended: Any, bias: Any, sink: Any, scale: float | None, softcap: float | None,
-    smooth: bool,
-) -> Any:  # fmt: skip
-    """Returns the attention of Q over the keys that are `attended`.
-
-    A `sink` is one more score of each head, that of nothing; `smooth` is a sink of 0. The scores are capped before
-    `bias` is added.
-    """
-    plain = not softcap and sink is None and not smooth
-    if plain:
-        mask = attended if bias is None else F.where(attended, bias, -float("inf"))
-        return F.nn.functional.scaled_dot_product_attention(Q, K, V, attn_mask=mask, scale=scale or None)
-    scores = (Q @ K.mT) * (scale or Q.shape[3] ** -0.5)
-    if softcap:
-        scores = F.tanh(scores / softcap) * softcap
-    if bias is not None:
-        scores = scores + bias
-    scores = F.where(attended, scores, -float("inf"))
-    if sink is None and not smooth:
-        return F.softmax(scores, -1) @ V
-    nothing = F.zeros_like(scores[..., :1])
-    if sink is not None:
-        nothing = nothing + sink.reshape(-1, 1, 1)
-    return F.softmax(F.cat([nothing, scores], -1), -1)[..., 1:] @ V

@@ -308,8 +308,15 @@ def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases:
     """
 
     def of_direction(i: int) -> LinearMap:
-        bias = None if biases is None else biases[i]
-        return lambda x: dynamic_quantize_matmul(F, x, weights[i], scales[i], zero_points[i], bias)
+        weight = quantize.centred(F, weights[i], zero_points[i])
+
+        def linear(x: Any) -> Any:
+            x, scale, zero_point = quantize.dynamic_quantize_linear(F, x)
+            product = F.matmul(x.to(weight.dtype) - zero_point.to(weight.dtype), weight)
+            y = product.to(scale.dtype) * (scale * scales[i])
+            return y if biases is None else y + biases[i]
+
+        return linear
 
     return [of_direction(i) for i in range(weights.shape[0])]
 
@@ -372,7 +379,7 @@ def dequantize_linear(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None, *,
     return quantize.dequantize_linear(F, x, x_scale, x_zero_point, axis=1 if axis is None else axis)
 
 
-def _unpacked(F: Any, packed: Any, bits: int) -> Any:
+def unpacked(F: Any, packed: Any, bits: int) -> Any:
     """Returns the unsigned numbers of `bits` bits in the bytes `packed`, lowest first, along the last dimension."""
     if bits == 8:
         return packed
@@ -388,7 +395,7 @@ def _centred(F: Any, numbers: Any, zero_points: Any, bits: int, dtype: Any) -> A
         return numbers.to(dtype) - float(1 << (bits - 1))
     if zero_points.dtype == F.uint8:
         blocks = numbers.shape[-2]
-        zero_points = _unpacked(F, zero_points.reshape([*numbers.shape[:-2], -1]), bits)[..., :blocks]
+        zero_points = unpacked(F, zero_points.reshape([*numbers.shape[:-2], -1]), bits)[..., :blocks]
     return numbers.to(dtype) - zero_points.reshape(numbers.shape[:-1]).to(dtype).unsqueeze(-1)
 
 
@@ -419,7 +426,7 @@ def matmul_nbits(
     if g_idx is not None:
         raise OperatorError("g_idx, an order of the groups; ONNX Runtime no longer takes it.")
     blocks = -(-K // block_size)
-    numbers = _unpacked(F, B.reshape([N, blocks, -1]), bits)
+    numbers = unpacked(F, B.reshape([N, blocks, -1]), bits)
     dtype = F.float32
     weight = _centred(F, numbers, zero_points, bits, dtype) * scales.reshape([N, blocks, 1]).to(dtype)
     y = F.nn.functional.linear(A.to(dtype), weight.flatten(1)[:, :K], None if bias is None else bias.to(dtype))
@@ -489,7 +496,7 @@ def gather_block_quantized(
 
     x = taken(data)
     dtype = F.float32
-    x = (_unpacked(F, x, bits) if packed else x).to(dtype)
+    x = (unpacked(F, x, bits) if packed else x).to(dtype)
 
     def along(parameter: Any) -> Any:
         if gather_axis == quantize_axis:
@@ -500,7 +507,7 @@ def gather_block_quantized(
 
     if zero_points is not None:
         if packed:
-            zero_points = _unpacked(F, zero_points, bits).narrow(-1, 0, scales.shape[-1])
+            zero_points = unpacked(F, zero_points, bits).narrow(-1, 0, scales.shape[-1])
         x = x - along(zero_points).to(dtype)
     elif packed:
         x = x - float(1 << (bits - 1))

@@ -28,6 +28,7 @@ class Case:
         domain: operator domain.
         outputs: how many outputs the node has.
         absent: positions of outputs that it leaves out.
+        types: numpy dtypes, by position, of outputs whose type nothing but the model says.
         since: the first opset in which the operator has this case; earlier revisions are not tried.
         until: the last one.
         constant: positions of inputs that are initializers rather than graph inputs.
@@ -41,6 +42,7 @@ class Case:
     domain: str = ""
     outputs: int = 1
     absent: tuple[int, ...] = ()
+    types: Mapping[int, Any] = field(default_factory=dict)
     since: int = 1
     until: int = 1 << 30
     constant: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Cases of `onnx2nn.ops.contrib_attention` and `onnx2nn.ops.contrib_standard`."""
+"""Cases of `onnx2nn.ops.contrib_attention`, `contrib_group_attention` and `contrib_standard`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.cases import Case, f32, i64
+from tests.cases import Case, f32, i64, of
 from tests.cases.contrib_fused import ms
 
 _Q, _K, _V = f32(2, 3, 8), f32(2, 5, 8), f32(2, 5, 8)
@@ -20,13 +20,19 @@ _BOXES = np.array(
 _TURNS = f32(12, 8)
 
 
-def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False) -> np.ndarray:
     """Attention of `(N, L, heads, size)`, heads side by side in the result: what the packed forms have to equal."""
     scores = np.einsum("nqhs,nkhs->nhqk", q, k) / np.sqrt(q.shape[-1])
+    if causal:
+        scores = np.where(np.tri(q.shape[1], dtype=bool), scores, -np.inf)
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     return np.einsum("nhqk,nkhs->nqhs", weights, v).reshape(*q.shape[:2], -1).astype(np.float32)
 
 
+_BEAMS = np.random.default_rng(2).integers(0, 2, (2, 2, 9)).astype(np.int32)
+_TOKENS = np.random.default_rng(3).standard_normal((2, 2, 6)).astype(np.float32)
+_WEIGHTS = np.random.default_rng(4).standard_normal((6, 24)).astype(np.float32)
+_ROOM = np.random.default_rng(5).standard_normal((2, 2, 2, 8, 4)).astype(np.float32)
 _PACKED = np.random.default_rng(0).standard_normal((2, 5, 2, 3, 4)).astype(np.float32)
 _PACKED_WHY = "ONNX Runtime has no CPU kernel; what the unpacked form gives, computed with numpy"
 
@@ -43,16 +49,66 @@ def _group(
     *extra: Any,
     size: int = 8,
     packed: bool = False,
+    quantised: int = 0,
     **options: Any,
 ) -> Case:
-    """4 heads of queries, 2 of keys and values; `lengths` are of the whole sequences, `extra` come from cos_cache on."""
+    """4 heads of queries, 2 of keys and values; `lengths` are of the whole sequences, `extra` come from cos_cache on.
+
+    A cache may be `quantised` to so many bits.
+    """
     widths = [4 * size, 2 * size, 2 * size]
     tokens = [f32(batch, new, sum(widths)), None, None] if packed else [f32(batch, new, width) for width in widths]
-    cache = [f32(batch, 2, past, size)] * 2 if past else [None, None]
+    cache: list[Any] = [f32(batch, 2, past, size)] * 2 if past else [None, None]
+    if quantised:
+        cache = [
+            of(
+                *((np.int8, batch, 2, past, size), (np.uint8, batch, 2, past, size // 2))[quantised == 4],
+                low=0,
+                high=127,
+            )
+        ] * 2
     total = np.array(max(lengths), np.int32)
     counts = [np.array(lengths, np.int32) - 1, total]
     options = {"constant": (6,), "outputs": 3, **options}
     return ms("GroupQueryAttention", *tokens, *cache, *counts, *extra, num_heads=4, kv_num_heads=2, **options)
+
+
+def _scales(kind: str, bits: int, size: int = 8) -> list[Any]:
+    """Scales of a quantised cache, of which some numbers are too large for it."""
+    count = (1,) if kind == "PER_TENSOR" else (1, 2, 1, size)
+    width = 2.0 ** (2 - bits)
+    return [of(np.float32, *count, low=width, high=1.5 * width)] * 2
+
+
+def _with_room() -> list[np.ndarray]:
+    """Attention over a past of 4 rows that has room for 2 more behind 2 new ones, one row each query behind the first."""
+    heads = (_TOKENS @ _WEIGHTS).reshape(2, 2, 3, 2, 4).transpose(2, 0, 3, 1, 4)  # (3, N, heads, L, size)
+    present = _ROOM.copy()
+    present[:, :, :, 4:6] = heads[1:]
+    keys, values = present[:, :, :, :6]
+    scores = heads[0] @ keys.swapaxes(2, 3) / 2
+    scores[:, :, 0, 5] = -np.inf
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    return [(weights @ values).transpose(0, 2, 1, 3).reshape(2, 2, 8).astype(np.float32), present]
+
+
+def _normed() -> Case:
+    """Queries and keys that are normalised by head."""
+    rng = np.random.default_rng(1)
+    query, key, value = (rng.standard_normal((1, 3, heads, 8)).astype(np.float32) for heads in (4, 2, 2))
+    weights = [rng.uniform(0.5, 2, 8).astype(np.float32) for _ in range(2)]
+    normed = [
+        x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-3) * weight
+        for x, weight in zip((query, key), weights, strict=True)
+    ]
+    answer = _attention(normed[0], normed[1].repeat(2, 2), value.repeat(2, 2), causal=True)
+    presents = [x.transpose(0, 2, 1, 3) for x in (normed[1], value)]
+    tokens = [x.reshape(1, 3, -1) for x in (query, key, value)]
+    inputs = (*tokens, None, None, i32(2), np.array(3, np.int32), *[None] * 7, *weights)
+    return ms(
+        "GroupQueryAttention", *inputs, num_heads=4, kv_num_heads=2, qk_norm_epsilon=1e-3, constant=(6,), outputs=3,
+        expected=[answer, *presents], note="norms", why="ONNX Runtime's CPU has no norms; its schema's text with numpy",
+    )  # fmt: skip
 
 
 CASES = [
@@ -67,7 +123,41 @@ CASES = [
         "MultiHeadAttention", _Q, _Q, _Q, None, None, None, f32(2, 2, 4, 4), f32(2, 2, 4, 4),
         num_heads=2, outputs=3, unidirectional=1, note="past",
     ),
+    *(
+        ms("MultiHeadAttention", *inputs, num_heads=2, outputs=4, types={3: np.float32}, note=f"scores, {note}", **options)
+        for note, inputs, options in (
+            ("plain", (_Q, _K, _V), {}),
+            ("scale, bias", (_Q, _K, _V, f32(24), None, f32(1, 2, 3, 5)), {"scale": 0.3}),
+            ("small mask", (_Q, _K, _V, None, _MASK), {"mask_filter_value": -2.0}),
+            ("mask", (_Q, _K, _V, None, _MASK, f32(2, 1, 3, 5)), {}),
+            ("causal", (_Q, _Q, _Q), {"unidirectional": 1}),
+            ("past", (_Q, _Q, _Q, None, None, None, f32(2, 2, 4, 4), f32(2, 2, 4, 4)), {"unidirectional": 1}),
+            ("no presents", (_Q, _K, _V), {"absent": (1, 2)}),
+        )
+    ),
+    ms("MultiHeadAttention", _Q, _K, _V, num_heads=2, unidirectional=1, note="causal, more keys than queries"),
+    ms("MultiHeadAttention", _K, _Q, _Q, num_heads=2, unidirectional=1, note="causal, more queries than keys"),
+    ms("MultiHeadAttention", _Q, _K, _V, None, i32(5, 2, 0, 3, 6, 0, 5, 10), num_heads=2, note="lengths and sums"),
+    *(
+        ms("MultiHeadAttention", tokens, tokens, tokens, None, None, None, *[f32(4, 2, 9, 4)] * 2, i32(5), *beams,
+           num_heads=2, note=note, **{"outputs": 3, "constant": (8,), **options})
+        for tokens, beams, note, options in (
+            (f32(4, 1, 8), (), "token, cache with room", {}),
+            (f32(4, 3, 8), (), "tokens, cache with room", {"unidirectional": 1}),
+            (f32(4, 1, 8), (_BEAMS,), "token of beams", {}),
+            (f32(4, 3, 8), (_BEAMS,), "tokens of beams", {}),
+            (f32(4, 1, 8), (_BEAMS,), "token of beams, scores", {"outputs": 4, "types": {3: np.float32}}),
+            (f32(4, 1, 8), (_BEAMS,), "token of beams, run time", {"constant": ()}),
+        )
+    ),
+    ms("MultiHeadAttention", *[f32(4, 1, 8)] * 3, None, None, None, *[f32(4, 2, 9, 4)] * 2, None, _BEAMS,
+       num_heads=2, outputs=3, note="beams of a cache without room"),
     ms("Attention", f32(2, 5, 6), f32(6, 24), f32(24), num_heads=2, constant=(1, 2)),
+    ms("Attention", f32(2, 5, 6), f32(6, 24), f32(24), i32(5, 2, 0, 5, 10, 0, 5, 7), num_heads=2, constant=(1, 2), note="lengths and sums"),
+    ms("Attention", f32(2, 3, 6), f32(6, 24), f32(24), None, f32(2, 2, 2, 4, 4), None, i32(1), num_heads=2, outputs=2, note="idle length"),
+    ms("Attention", _TOKENS, _WEIGHTS, None, None, _ROOM, None, i32(4), num_heads=2, outputs=2, unidirectional=1,
+       past_present_share_buffer=1, constant=(1, 6), note="cache with room", expected=_with_room(),
+       why="ONNX Runtime's CPU refuses it; MultiHeadAttention's meaning of it, computed with numpy"),
     ms("Attention", f32(2, 5, 6), f32(6, 24), f32(24), _MASK, num_heads=2, constant=(1, 2), note="mask"),
     ms("Attention", f32(2, 5, 6), f32(6, 24), f32(24), _LENGTHS, num_heads=2, constant=(1, 2), note="lengths"),
     ms("Attention", f32(2, 5, 6), f32(6, 24), f32(24), num_heads=2, unidirectional=1, constant=(1, 2)),
@@ -102,7 +192,53 @@ CASES = [
     _group(2, 1, 6, (7, 4), _TURNS, _TURNS, np.array([[5], [2]]), do_rotary=1, constant=(6, 7, 8), size=16, note="positions"),
     _group(1, 5, 0, (5,), _TURNS, _TURNS, np.array([[2, 0, 0, 0, 0]]), do_rotary=1, constant=(6, 7, 8), size=16, note="prompt, positions"),
     _group(1, 5, 0, (5,), _TURNS, _TURNS, do_rotary=1, constant=(6, 7, 8), size=32, note="half turned"),
+    *(
+        _group(*sizes, *extra, outputs=4, qk_output=asked, note=f"{('scores', 'weights')[asked - 1]}, {note}", **options)
+        for note, sizes, extra, asked, options in (
+            ("prompt", (2, 5, 0, (5, 5)), (), 1, {"local_window_size": 2, "softcap": 1.5}),
+            ("prompt", (2, 5, 0, (5, 5)), (), 2, {"local_window_size": 2, "softcap": 1.5}),
+            ("token", (2, 1, 9, (7, 7)), (), 2, {"scale": 0.3}),
+            ("sink, bias", (1, 3, 6, (9,)), (None, None, None, f32(1, 4, 3, 9), f32(4)), 1, {}),
+            ("sink, bias", (1, 3, 6, (9,)), (None, None, None, f32(1, 4, 3, 9), f32(4)), 2, {}),
+            ("smooth", (1, 3, 6, (9,)), (), 1, {"smooth_softmax": 1, "causal": 0}),
+        )
+    ),
+    *(
+        _group(*sizes, *extra, *[None] * (5 - len(extra)), *_scales(kind, bits, options.get("size", 8)), quantised=bits,
+               k_quant_type=kind, v_quant_type=kind, kv_cache_bit_width=bits, note=f"{kind} of {bits} bits, {note}",
+               **{"constant": (6, 12, 13), **options})
+        for kind, bits, note, sizes, extra, options in (
+            ("PER_TENSOR", 8, "prompt", (2, 5, 0, (5, 3)), (), {}),
+            ("PER_TENSOR", 4, "token", (2, 1, 6, (7, 4)), (), {}),
+            ("PER_TENSOR", 8, "weights", (1, 3, 6, (9,)), (), {"outputs": 4, "qk_output": 2}),
+            ("PER_CHANNEL", 8, "token", (2, 1, 6, (7, 4)), (), {"constant": ()}),
+            ("PER_CHANNEL", 4, "prompt", (2, 5, 0, (5, 3)), (), {}),
+            ("PER_CHANNEL", 4, "turned", (1, 3, 6, (9,)), (_TURNS, _TURNS),
+             {"do_rotary": 1, "constant": (6, 7, 8, 12, 13), "size": 16}),
+            ("PER_CHANNEL", 8, "shared cache", (2, 1, 9, (7, 4)), (None, None, None, f32(1, 4, 1, 7), f32(4)),
+             {"local_window_size": 3}),
+            *(
+                ("PER_CHANNEL", bits, "windowed", (1, 3, 6, (9,)), (),
+                 {"local_window_size": 4, "sliding_window_cache": 1, "size": 32})
+                for bits in (8, 4)
+            ),
+        )
+    ),
+    *(
+        _group(*sizes, *extra, local_window_size=4, sliding_window_cache=1, note=f"windowed cache, {note}", **options)
+        for note, sizes, extra, options in (
+            ("no slack", (2, 1, 4, (9, 6)), (), {}),
+            ("bias, sink", (2, 1, 6, (9, 12)), (None, None, None, f32(1, 4, 1, 12), f32(4)), {"constant": ()}),
+            ("turned", (2, 1, 6, (9, 12)), (_TURNS, _TURNS), {"do_rotary": 1, "constant": (6, 7, 8), "size": 16}),
+            ("long prompt", (1, 9, 6, (9,)), (), {}),
+            ("more tokens than rows", (1, 7, 6, (12,)), (), {}),
+            ("fresh", (2, 1, 6, (6, 6)), (), {}),
+        )
+    ),
+    _normed(),
     ms("RotaryEmbedding", f32(2, 3, 8), np.array([[0, 1, 2], [4, 5, 6]]), _ANGLES, _ANGLES, constant=(2, 3)),
+    ms("RotaryEmbedding", f32(2, 3, 8), i64(2), _ANGLES, _ANGLES, scale=2.0, constant=(2, 3)),
+    ms("RotaryEmbedding", f32(1, 9, 8), np.array([[0, 1, 2, 3, 0, 1, 0, 1, 2]]), _ANGLES, _ANGLES, is_packed_batching=1, constant=(2, 3)),
     ms("RotaryEmbedding", f32(2, 3, 8), i64(2), _ANGLES, _ANGLES, interleaved=1, constant=(2, 3)),
     ms("RotaryEmbedding", f32(3, 6, 5, 4), i64(1), _ANGLES, _ANGLES, constant=(2, 3)),
     ms("Pad", f32(2, 3), i64(1, 0, 2, 1), np.array([0.5], np.float32), constant=(1, 2)),

@@ -1,0 +1,256 @@
+"""GroupQueryAttention of ONNX Runtime (com.microsoft): attention whose keys and values several heads share, cached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx2nn.elements import BY_NAME
+from onnx2nn.errors import OperatorError
+from onnx2nn.ops.contrib_attention import heads_apart
+from onnx2nn.ops.contrib_fused import MICROSOFT
+from onnx2nn.ops.contrib_quantized import unpacked
+from onnx2nn.ops.linalg import rotary_embedding
+from onnx2nn.ops.quantize import round_to
+from onnx2nn.table import REQUIRED, NeedsValues, op
+
+_QUANTISATIONS = ("NONE", "PER_TENSOR", "PER_CHANNEL")
+
+
+def _taken(F: Any, x: Any, row: Any) -> Any:
+    """Returns of `x`, `(N, heads, L, size)`, for each sequence the rows `row`, `(N, rows)`; the nearest there is."""
+    row = row.clamp(0, x.shape[2] - 1).unsqueeze(1).unsqueeze(-1)
+    return x.gather(2, row.expand(x.shape[0], x.shape[1], row.shape[2], x.shape[3]))
+
+
+def _cached(F: Any, past: Any, new: Any, start: Any, length: Any) -> Any:
+    """Returns `new`, `(N, heads, L, size)`, behind the first `start`, `(N,)`, of what is in `past`; then zeros."""
+    row = F.arange(length) - start.reshape(-1, 1)
+    moved = _taken(F, new, row)
+    row = row.unsqueeze(1).unsqueeze(-1)
+    old = F.nn.functional.pad(past, (0, 0, 0, length - past.shape[2]))
+    return F.where(row < 0, old, F.where(row < new.shape[2], moved, 0))
+
+
+def _resident(tokens: Any, capacity: Any, window: int) -> Any:
+    """Returns how many of a sequence's `tokens` a windowed cache holds (the schema's L of T)."""
+    step = capacity - window + 1
+    evictions = (tokens - capacity + step - 1).clamp(min=0) // step
+    return tokens - step * evictions
+
+
+def _quantised(F: Any, x: Any, scale: Any, bits: int) -> Any:
+    """Returns `x` as int8, or as bytes of two 4-bit numbers from 8 on, the first in the low bits."""
+    numbers = round_to(F, x.to(F.float32) / scale, None, BY_NAME["INT8" if bits == 8 else "INT4"])
+    if bits == 8:
+        return numbers
+    low, high = (numbers + 8).to(F.uint8).unflatten(-1, (-1, 2)).unbind(-1)
+    return low | (high << 4)
+
+
+def _numbers(F: Any, cache: Any, scale: Any, bits: int, dtype: Any) -> Any:
+    """Returns what a quantised cache says."""
+    whole = cache.to(F.float32) if bits == 8 else unpacked(F, cache, bits).to(F.float32) - 8.0
+    return (whole * scale).to(dtype)
+
+
+@op("GroupQueryAttention", 1, domain=MICROSOFT, static=["total_sequence_length"])
+def group_query_attention(
+    F: Any,
+    query: Any,
+    key: Any = None,
+    value: Any = None,
+    past_key: Any = None,
+    past_value: Any = None,
+    seqlens_k: Any = REQUIRED,
+    total_sequence_length: Any = REQUIRED,
+    cos_cache: Any = None,
+    sin_cache: Any = None,
+    position_ids: Any = None,
+    attention_bias: Any = None,
+    head_sink: Any = None,
+    k_scale: Any = None,
+    v_scale: Any = None,
+    q_norm_weight: Any = None,
+    k_norm_weight: Any = None,
+    *,
+    causal: int = 1,
+    do_rotary: int | None = None,
+    k_quant_type: str = "NONE",
+    kv_cache_bit_width: int | None = None,
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    qk_norm_epsilon: float = 1e-06,
+    qk_output: int = 0,
+    rotary_interleaved: int | None = None,
+    scale: float | None = None,
+    sliding_window_cache: int = 0,
+    smooth_softmax: int = -1,
+    softcap: float | None = None,
+    v_quant_type: str = "NONE",
+    _outputs: int = 1,
+) -> Any:
+    """query, key, value: `(N, L, heads * size)`, or all three packed in the query; past and present have heads apart.
+
+    A sequence has seqlens_k + 1 tokens, of which the last L are new; the present holds as many rows as the past, or
+    total_sequence_length if that is more, with zeros behind a sequence's end. A window counts the token itself.
+    Rows of queries behind a sequence's end are padding.
+
+    A quantised cache holds the new keys and values too, which are attended as it rounds them. The output output_qk is
+    `(N, num_heads, L, total_sequence_length)`, with zeros where nothing is attended. The norms, which ONNX Runtime's
+    CPU has not, are those of its schema. Refused, as by its CPU: output_qk of a windowed cache (no shape is said), and
+    float8 caches (what becomes of numbers over 448 is not said).
+    """
+    bits = _bits_of_cache(F, past_key, k_quant_type, v_quant_type, kv_cache_bit_width)
+    if _outputs > 3 and (not qk_output or sliding_window_cache):
+        raise OperatorError("output_qk without qk_output, or of a windowed cache; what it holds is not defined.")
+    if key is None:
+        size = query.shape[2] // (num_heads + 2 * kv_num_heads)
+        query, key, value = query.split([num_heads * size, kv_num_heads * size, kv_num_heads * size], 2)
+    Q, K, V = heads_apart(query, num_heads), heads_apart(key, kv_num_heads), heads_apart(value, kv_num_heads)
+    if q_norm_weight is not None:
+        Q, K = (
+            F.nn.functional.rms_norm(x, x.shape[-1:], weight, qk_norm_epsilon)
+            for x, weight in ((Q, q_norm_weight), (K, k_norm_weight))
+        )
+    total = total_sequence_length[0] if isinstance(total_sequence_length, list) else total_sequence_length
+    lengths = seqlens_k + 1
+    start = (lengths - Q.shape[2]).clamp(min=0)  # of a prompt with padding behind it: 0
+    position = start.reshape(-1, 1) + F.arange(Q.shape[2])
+    if do_rotary:
+        turned = _rotary_positions(F, position, position_ids, Q.shape[2], total)
+        options: dict[str, Any] = dict(
+            interleaved=rotary_interleaved or 0, rotary_embedding_dim=_rotary_size(cos_cache, Q)
+        )
+        Q, K = (rotary_embedding(F, x, cos_cache, sin_cache, turned, **options) for x in (Q, K))
+    if bits:
+        k_scale = _along_channels(k_scale, k_quant_type, kv_num_heads)
+        v_scale = _along_channels(v_scale, v_quant_type, kv_num_heads)
+        K, V = _quantised(F, K, k_scale, bits), _quantised(F, V, v_scale, bits)
+    at = None
+    if sliding_window_cache:
+        K, V, at, *present = _windowed(F, past_key, past_value, K, V, start, lengths, local_window_size)
+        if attention_bias is not None:
+            attention_bias = _columns(F, attention_bias, at)
+    elif past_key is not None:
+        if not (isinstance(past_key.shape[2], int) and isinstance(total, int)):
+            raise NeedsValues("whether the cache has room for the new tokens")
+        rows = max(past_key.shape[2], total)
+        present = [_cached(F, past, new, start, rows) for past, new in ((past_key, K), (past_value, V))]
+        K, V = (x[:, :, :total] for x in present)
+    else:
+        present = [K, V]
+    if bits:
+        K, V = _numbers(F, K, k_scale, bits, Q.dtype), _numbers(F, V, v_scale, bits, Q.dtype)
+    K, V = (x.repeat_interleave(num_heads // kv_num_heads, 1) for x in (K, V))
+    attended = _attended(F, F.arange(K.shape[2]) if at is None else at, position, lengths, causal, local_window_size)
+    asked = qk_output if _outputs > 3 else 0
+    parameters = (scale, softcap, smooth_softmax > 0, asked)
+    Y, qk = _attention(F, Q, K, V, attended, attention_bias, head_sink, *parameters)
+    Y = Y.transpose(1, 2).flatten(2)
+    return (Y, *present, qk)[:_outputs] if _outputs > 1 else Y
+
+
+def _bits_of_cache(F: Any, past: Any, k_type: str, v_type: str, bits: int | None) -> int:
+    """Returns how many bits a number of a quantised cache has; 0 of one of floats."""
+    if k_type not in _QUANTISATIONS or v_type not in _QUANTISATIONS:
+        raise OperatorError(f"k_quant_type={k_type!r}, v_quant_type={v_type!r}; known are {', '.join(_QUANTISATIONS)}.")
+    if k_type == v_type == "NONE":
+        return 0
+    if "NONE" in (k_type, v_type):
+        raise OperatorError("keys or values alone are quantised; a cache of both has one type.")
+    if bits not in (4, 8):
+        raise OperatorError(f"kv_cache_bit_width={bits}; 4 and 8 are known.")
+    if past is not None and past.dtype not in (F.int8, F.uint8):
+        raise OperatorError(f"a cache of {past.dtype}; int8, and uint8 with two 4-bit numbers a byte, are known.")
+    return bits
+
+
+def _along_channels(scale: Any, kind: str, heads: int) -> Any:
+    """Returns a scale that broadcasts to `(N, heads, L, size)`: one number, or one a head and channel."""
+    return scale.reshape(-1) if kind == "PER_TENSOR" else scale.reshape(heads, 1, -1)
+
+
+def _windowed(
+    F: Any, past_key: Any, past_value: Any, K: Any, V: Any, start: Any, lengths: Any, window: int
+) -> tuple[Any, ...]:
+    """Returns the keys and values there are, their positions `(N, rows)` in the sequence, and the presents."""
+    if past_key is None or window <= 0:
+        raise OperatorError("sliding_window_cache=1 without a past, or without local_window_size.")
+    capacity = past_key.shape[2]
+    held = _resident(start, capacity, window)
+    rows = capacity + K.shape[2]
+    K, V = (_cached(F, past, new, held, rows) for past, new in ((past_key, K), (past_value, V)))
+    first = start - held
+    left = (lengths - _resident(lengths, capacity, window) - first).reshape(-1, 1)
+    presents = (_taken(F, x, F.arange(capacity) + left) for x in (K, V))
+    return K, V, F.arange(rows) + first.reshape(-1, 1), *presents
+
+
+def _columns(F: Any, bias: Any, at: Any) -> Any:
+    """Returns the columns of `bias`, `(N or 1, heads or 1, queries, positions)`, at the positions `at`, `(N, rows)`."""
+    place = at.clamp(max=bias.shape[3] - 1).unsqueeze(1).unsqueeze(1)
+    bias = bias.expand(at.shape[0], bias.shape[1], bias.shape[2], bias.shape[3])
+    return bias.gather(3, place.expand(at.shape[0], bias.shape[1], bias.shape[2], at.shape[1]))
+
+
+def _attended(F: Any, at: Any, position: Any, lengths: Any, causal: int, window: int) -> Any:
+    """Returns which keys each query attends, `(N, 1, queries, keys)`.
+
+    Args:
+        F: the namespace.
+        at: positions of the keys, `(keys,)` or `(N, keys)`.
+        position: those of the queries, `(N, queries)`.
+        lengths: of the sequences, `(N,)`.
+        causal: whether none behind the query's own is attended.
+        window: how many before it are, itself included; all where it is not positive.
+    """
+    at = at if at.ndim == 1 else at.unsqueeze(1).unsqueeze(1)
+    position = position.unsqueeze(1).unsqueeze(-1)
+    attended = at < lengths.reshape(-1, 1, 1, 1)
+    if causal:
+        attended = attended & (at <= position)
+    return attended & (at > position - window) if window > 0 else attended
+
+
+def _rotary_size(cos_cache: Any, Q: Any) -> int:
+    """Returns `rotary_embedding_dim`: 0 where each head is turned as a whole."""
+    size, whole = 2 * cos_cache.shape[1], Q.shape[3]
+    return 0 if isinstance(size, int) and isinstance(whole, int) and size == whole else size
+
+
+def _rotary_positions(F: Any, position: Any, position_ids: Any, queries: Any, total: Any) -> Any:
+    """Returns what to turn by; of a prompt's position_ids the first alone counts, as in ONNX Runtime."""
+    if position_ids is None:
+        return position
+    if not (isinstance(queries, int) and isinstance(total, int)):
+        raise NeedsValues("whether the tokens are a prompt")
+    return position_ids.flatten()[0] + position if queries == total else position_ids
+
+
+def _attention(
+    F: Any, Q: Any, K: Any, V: Any, attended: Any, bias: Any, sink: Any, scale: float | None, softcap: float | None,
+    smooth: bool, asked: int,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Returns the attention of Q over the keys that are `attended`, and the scores (`asked` 1) or weights (2).
+
+    A `sink` is one more score of each head, that of nothing; `smooth` is a sink of 0. The scores are capped before
+    `bias` is added.
+    """
+    if not softcap and sink is None and not smooth and not asked:
+        mask = attended if bias is None else F.where(attended, bias, -float("inf"))
+        return F.nn.functional.scaled_dot_product_attention(Q, K, V, attn_mask=mask, scale=scale or None), None
+    scores = (Q @ K.mT) * (scale or Q.shape[3] ** -0.5)
+    if softcap:
+        scores = F.tanh(scores / softcap) * softcap
+    if bias is not None:
+        scores = scores + bias
+    weights = F.where(attended, scores, F.finfo(scores.dtype).min)
+    if sink is None and not smooth:
+        weights = F.softmax(weights, -1)
+    else:
+        nothing = F.zeros_like(scores[..., :1])
+        if sink is not None:
+            nothing = nothing + sink.reshape(-1, 1, 1)
+        weights = F.softmax(F.cat([nothing, weights], -1), -1)[..., 1:]
+    return weights @ V, weights if asked == 2 else F.where(attended, scores, 0.0) if asked else None
