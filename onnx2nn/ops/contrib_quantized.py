@@ -419,18 +419,29 @@ def matmul_nbits(
     """A times weights held in blocks of numbers of few bits, B (N, blocks, bytes), along the inner dimension.
 
     `accuracy_level` permits ONNX Runtime to compute with less; here A is never rounded. Halves are computed in
-    float32.
+    float32. `g_idx` (K,) or longer names the group, that is scale and zero point, of each inner index.
     """
     if weight_prepacked:
         raise OperatorError(f"weight_prepacked={weight_prepacked}: weights laid out for one kind of GPU; write 0.")
-    if g_idx is not None:
-        raise OperatorError("g_idx, an order of the groups; ONNX Runtime no longer takes it.")
     blocks = -(-K // block_size)
     numbers = unpacked(F, B.reshape([N, blocks, -1]), bits)
     dtype = F.float32
-    weight = _centred(F, numbers, zero_points, bits, dtype) * scales.reshape([N, blocks, 1]).to(dtype)
-    y = F.nn.functional.linear(A.to(dtype), weight.flatten(1)[:, :K], None if bias is None else bias.to(dtype))
+    if g_idx is None:
+        weight = _centred(F, numbers, zero_points, bits, dtype) * scales.reshape([N, blocks, 1]).to(dtype)
+        weight = weight.flatten(1)[:, :K]
+    else:
+        weight = _of_groups(F, numbers.flatten(1)[:, :K], scales, zero_points, g_idx[:K].to(F.int64), bits)
+    y = F.nn.functional.linear(A.to(dtype), weight, None if bias is None else bias.to(dtype))
     return y.to(A.dtype)
+
+
+def _of_groups(F: Any, numbers: Any, scales: Any, zero_points: Any, group: Any, bits: int) -> Any:
+    """Returns weights (N, K) whose columns belong to the groups `group`, (K,), rather than to the block they are in."""
+    if bits != 4 or (zero_points is not None and zero_points.dtype == F.uint8):
+        raise OperatorError("g_idx with packed zero points, or of other than 4 bits; ONNX Runtime misreads these.")
+    parameters = (None if x is None else x.reshape([numbers.shape[0], -1]).to(F.float32) for x in (scales, zero_points))
+    scale, zero_point = (None if x is None else x.index_select(1, group) for x in parameters)
+    return (numbers.to(F.float32) - (8.0 if zero_point is None else zero_point)) * scale
 
 
 _FP4 = (0.0, 0.0052083333, 0.6666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)

@@ -31,7 +31,7 @@ CASES = [
         ms("FusedConv", f32(2, 4, 7, 6), f32(6, 4, 3, 2), f32(6), constant=(1, 2), pads=[1, 0, 1, 1],
            activation=name, activation_params=list(parameters))
         for name, parameters in (("Relu", [1.0]), ("Tanh", [1.0]), ("Sigmoid", [1.0]), ("LeakyRelu", [0.2]),
-                                 ("Clip", [-0.5, 0.7]), ("HardSigmoid", [0.3, 0.4]))
+                                 ("Clip", [-0.5, 0.7]), ("HardSigmoid", [0.3, 0.4]), ("HardSwish", [1.0]))
     ),
     ms("FusedConv", f32(2, 4, 7, 6), f32(4, 2, 3, 3), None, f32(2, 4, 4, 3), constant=(1,), group=2, strides=[2, 2],
        pads=[1, 1, 1, 1], activation="Relu", note="sum"),
@@ -56,7 +56,7 @@ CASES = [
                                  ("HardSigmoid", {"activation_alpha": 0.3, "activation_beta": 0.4}),
                                  ("Elu", {"activation_alpha": 0.7}), ("Softplus", {}), ("Softsign", {}),
                                  ("Selu", {"activation_alpha": 1.5, "activation_gamma": 1.1}),
-                                 ("ThresholdedRelu", {"activation_alpha": 0.3}))
+                                 ("ThresholdedRelu", {"activation_alpha": 0.3}), ("Celu", {"activation_alpha": 0.6}))
     ),
     ms("FusedGemm", f32(4, 3), f32(5, 4), f32(3, 1), transA=1, transB=1, alpha=0.5, beta=2.0, activation="Relu"),
     ms("FusedMatMul", f32(3, 4), f32(4, 5), constant=(1,), alpha=0.25),

@@ -31,6 +31,7 @@ _ALL = np.arange(256, dtype=np.uint8)
 _PAIRS = (_ALL[:, None], _ALL[None, :])
 _HALVES = (q(0.5), q(3, np.uint8)), (q(0.25), q(120, np.uint8)), (q(1.0), q(1, np.uint8))
 """Scale and zero point of two inputs and a result: powers of two, so that there are ties."""
+_GROUPS = np.random.default_rng(0).permutation(np.arange(64) // 16).clip(0, 2).astype(np.int32)
 _ODD = (q(0.023), q(113, np.uint8)), (q(0.041), q(7, np.uint8)), (q(0.057), q(60, np.uint8))
 _SIGNED = (q(0.023), q(-13, np.int8)), (q(0.041), q(7, np.int8)), (q(0.057), q(-60, np.int8))
 _POOL = (q(0.02), q(128, np.uint8), q(0.015), q(111, np.uint8))
@@ -41,10 +42,20 @@ def binary(operator: str, a: Any, b: Any, parameters: Any, **options: Any) -> Ca
     return ms(operator, a, *first, b, *second, *result, **options)
 
 
-def nbits(n: int, k: int, block: int, bits: int, *, zero_points: Any = None, bias: Any = None, **options: Any) -> Case:
+def nbits(
+    n: int,
+    k: int,
+    block: int,
+    bits: int,
+    *,
+    zero_points: Any = None,
+    groups: Any = None,
+    bias: Any = None,
+    **options: Any,
+) -> Case:
     blocks = -(-k // block)
-    inputs = [f32(3, k), u8(n, blocks, block * bits // 8), positive(n, blocks), zero_points, None, bias]
-    options = {"constant": (1, 2, 3, 5), **options}
+    inputs = [f32(3, k), u8(n, blocks, block * bits // 8), positive(n, blocks), zero_points, groups, bias]
+    options = {"constant": (1, 2, 3, 4, 5), **options}
     return ms("MatMulNBits", *inputs, K=k, N=n, bits=bits, block_size=block, **options)
 
 
@@ -152,6 +163,8 @@ CASES = [
     nbits(5, 64, 32, 2, zero_points=u8(5, 1), note="2 bits"),
     nbits(5, 64, 32, 4, zero_points=f32(5, 2), note="float zero points"),
     nbits(5, 64, 32, 4, constant=(), note="run time"),
+    nbits(5, 40, 16, 4, groups=_GROUPS[:40], bias=f32(5), note="groups, ragged"),
+    nbits(5, 64, 16, 4, groups=_GROUPS, zero_points=f32(5, 4), constant=(), note="groups, float zero points"),
     *(
         ms("MatMulBnb4", f32(3, 32), u8(5 * 32 // 2), positive(5 * 32 // 16), K=32, N=5, block_size=16, quant_type=kind,
            constant=(1, 2))

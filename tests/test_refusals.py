@@ -1,0 +1,65 @@
+"""What ONNX Runtime's own operators are asked for and neither its CPU nor their schemas say: an error with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onnx2nn
+from onnx2nn.errors import UnsupportedModelError
+from tests import onnxnode
+from tests.cases import Case, f32
+from tests.cases.contrib_fused import ms
+
+_BYTES = np.zeros((4, 2, 8), np.uint8)
+_GROUPS = np.zeros(32, np.int32)
+
+
+def nbits(weights: np.ndarray, zero_points: Any, groups: Any, **options: Any) -> Case:
+    inputs = (f32(2, 32), weights, f32(4, 2), zero_points, groups)
+    return ms("MatMulNBits", *inputs, K=32, N=4, block_size=16, **options)
+
+
+def group(*cache: Any, scales: tuple[Any, ...] = (), **options: Any) -> Case:
+    tokens = [f32(1, 1, 16), f32(1, 1, 8), f32(1, 1, 8)]
+    counts = [np.array([4], np.int32), np.array(5, np.int32)]
+    extra = [*[None] * 5, *scales] if scales else []
+    options = {"constant": (6,), "outputs": 3, **options}
+    return ms("GroupQueryAttention", *tokens, *cache, *counts, *extra, num_heads=2, kv_num_heads=1, **options)
+
+
+_CACHE = [f32(1, 1, 6, 8)] * 2
+_BYTE_CACHE = [np.zeros((1, 1, 6, 8), np.int8)] * 2
+_SCALES = (np.ones(1, np.float32),) * 2
+_QUANTISED = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}
+
+REFUSED = [
+    (ms("Attention", f32(1, 3, 4), f32(4, 12), num_heads=2, do_rotary=1), "do_rotary"),
+    (ms("Attention", f32(1, 3, 4), f32(4, 12), None, None, f32(2, 1, 2, 5, 2), num_heads=2,
+        past_present_share_buffer=1), "past_sequence_length"),
+    (ms("Attention", f32(1, 3, 4), f32(4, 12), None, np.ones((1, 1, 9, 9), np.int32), num_heads=2), "4 dimensions"),
+    (ms("MultiHeadAttention", *[f32(1, 3, 4)] * 3, None, np.ones(4, np.int32), num_heads=2), "4 numbers"),
+    (group(*_CACHE, outputs=4), "output_qk"),
+    (group(*_CACHE, outputs=4, qk_output=1, sliding_window_cache=1, local_window_size=4), "output_qk"),
+    (group(None, None, sliding_window_cache=1, local_window_size=4), "without a past"),
+    (group(*_CACHE, sliding_window_cache=1), "without local_window_size"),
+    (group(*_BYTE_CACHE, scales=_SCALES, kv_cache_bit_width=2, **_QUANTISED), "kv_cache_bit_width=2"),
+    (group(*_CACHE, scales=_SCALES, kv_cache_bit_width=8, **_QUANTISED), "a cache of torch.float32"),
+    (group(*_BYTE_CACHE, scales=_SCALES, kv_cache_bit_width=8, k_quant_type="PER_TENSOR"), "keys or values alone"),
+    (group(*_BYTE_CACHE, scales=_SCALES, **{name: "PER_ROW" for name in _QUANTISED}), "PER_ROW"),
+    (ms("FusedConv", f32(1, 1, 3, 3), f32(1, 1, 2, 2), activation="Gelu"), "Gelu"),
+    (nbits(_BYTES, None, None, weight_prepacked=1), "weight_prepacked=1"),
+    (nbits(_BYTES, np.zeros(4, np.uint8), _GROUPS), "g_idx"),
+    (nbits(_BYTES[:, :, :4], None, _GROUPS, bits=2), "g_idx"),
+    (ms("CropAndResize", f32(1, 1, 4, 4), np.zeros((1, 4), np.float32), np.zeros(1, np.int32),
+        np.array([2, 2], np.int32), constant=(3,), mode="cubic"), "cubic"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "reason"), REFUSED, ids=str)
+def test_refused(case: Case, reason: str) -> None:
+    model, _ = onnxnode.model_of(case, 1)
+    with pytest.raises(UnsupportedModelError, match=reason):
+        onnx2nn.load(model)
