@@ -55,6 +55,16 @@ HINTS = frozenset({"consumed_inputs"})
 """Attributes of opsets 1 to 5 that say how memory may be reused; no row has them."""
 
 
+def has_values(F: Any, *tensors: Any) -> bool:
+    """Whether a body can read the elements of all `tensors` (None has none to read).
+
+    It cannot while they are traced: by an import, or by torch.export and torch.compile in a call at run time.
+    """
+    compiler = getattr(F, "compiler", None)
+    tracing = compiler is not None and compiler.is_compiling()
+    return not tracing and all(tensor is None or isinstance(tensor, F.Tensor) for tensor in tensors)
+
+
 @dataclass(frozen=True)
 class Row:
     """One form of one operator.

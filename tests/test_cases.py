@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
 import onnx2nn
 from onnx2nn.backend import OnnxModule
@@ -47,3 +48,12 @@ def test_case(pair: tuple[Case, int], dynamic: bool, record_property: Callable[[
 
 def test_there_are_cases() -> None:
     assert len(pairs()) > 5 and all(np.all(c.arrays()[0] == c.arrays()[0]) for c in all_cases()[:1])
+
+
+@pytest.mark.parametrize("case", [c for c in all_cases() if c.operator == "DynamicQuantizeLSTM"], ids=str)
+def test_no_value_is_read_while_torch_exports(case: Case) -> None:
+    model, feeds = onnxnode.model_of(case, onnxnode.revisions(case)[-1])
+    module = onnx2nn.load(model)
+    inputs = tuple(torch.from_numpy(feed) for feed in feeds.values())
+    exported = torch.export.export(module, inputs, strict=False).module()
+    torch.testing.assert_close(exported(*inputs), module(*inputs))

@@ -10,7 +10,7 @@ from onnx2nn.elements import BY_NUMBER, Element
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.cast import convert, element_of, type_number
 from onnx2nn.ops.conv import conv
-from onnx2nn.table import op
+from onnx2nn.table import has_values, op
 
 _UINT8 = 2
 
@@ -33,7 +33,7 @@ def _is_zero(F: Any, zero_point: Any) -> bool:
     """Returns whether a zero point is known to be 0, so that nothing is added."""
     if zero_point is None:
         return True
-    return isinstance(zero_point, F.Tensor) and not bool(zero_point.to(F.float32).any())
+    return has_values(F, zero_point) and not bool(zero_point.to(F.float32).any())
 
 
 def limits(element: Element) -> tuple[int, int]:
@@ -181,14 +181,18 @@ def _sum_dtype(F: Any, count: Any, w: Any, w_zero_point: Any, dims: Sequence[int
 
     float32 holds whole numbers up to 2**24; where the weights are constants their own sums say whether that is enough.
     """
-    known = all(t is None or isinstance(t, F.Tensor) for t in (w, w_zero_point, bias))
-    if known and w.numel():
+    if has_values(F, w, w_zero_point, bias) and w.numel():
         weights = w.to(F.float64) if w_zero_point is None else w.to(F.float64) - w_zero_point.to(F.float64)
         bound = float(weights.abs().sum(dims).max()) * 255
         bound += 0 if bias is None else float(bias.to(F.float64).abs().max())
     else:
         bound = count * 255 * 255 if isinstance(count, int) and bias is None else math.inf
     return F.float32 if bound < 1 << 24 else F.float64
+
+
+def centred(F: Any, w: Any, w_zero_point: Any) -> Any:
+    """Returns the right side of a product less its zero point, in a float type in which the product is exact."""
+    return _shifted(F, w.to(_sum_dtype(F, w.shape[-2], w, w_zero_point, [-2])), w_zero_point)
 
 
 def _shifted(F: Any, x: Any, zero_point: Any) -> Any:

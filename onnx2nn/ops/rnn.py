@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.table import NeedsValues, op
+from onnx2nn.table import NeedsValues, has_values, op
 
 Activation = Callable[[Any], Any]
 
@@ -111,7 +111,7 @@ def _is_full(F: Any, sequence_lens: Any, steps: Any) -> bool:
     """Returns whether every sequence is known to have all steps."""
     if sequence_lens is None:
         return True
-    return isinstance(sequence_lens, F.Tensor) and isinstance(steps, int) and bool((sequence_lens == steps).all())
+    return has_values(F, sequence_lens) and isinstance(steps, int) and bool((sequence_lens == steps).all())
 
 
 def reordered(F: Any, parameter: Any, order: Sequence[int]) -> Any:
@@ -159,7 +159,10 @@ Step = Callable[..., tuple[Any, ...]]
 """`step(direction, x_t, *states) -> states`: one time step; `x_t` are the gates' inputs."""
 
 LinearMap = Callable[[Any], Any]
-"""What makes the gates' inputs, `(..., gates * hidden)`, of the input or of the state."""
+"""What makes the gates' inputs, `(..., gates * hidden)`, of the input."""
+
+StateMap = Callable[[Any, Any], Any]
+"""`of_state(x, h)`: what is made of the state `(batch, hidden)`, added to the gates' inputs `(batch, gates * hidden)`."""
 
 
 def _linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
@@ -168,6 +171,16 @@ def _linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
     def of_direction(i: int) -> LinearMap:
         weight, bias = weights[i], None if biases is None else biases[i]
         return lambda x: F.nn.functional.linear(x, weight, bias)
+
+    return [of_direction(i) for i in range(weights.shape[0])]
+
+
+def _state_maps(F: Any, weights: Any) -> list[StateMap]:
+    """Returns the linear maps of each direction's state: weights `(directions, gates * hidden, hidden)`."""
+
+    def of_direction(i: int) -> StateMap:
+        weight = weights[i].t()
+        return lambda x, h: F.addmm(x, h, weight)
 
     return [of_direction(i) for i in range(weights.shape[0])]
 
@@ -273,10 +286,10 @@ def rnn(
     plain = {frozenset({"Tanh"}): F.rnn_tanh, frozenset({"Relu"}): F.rnn_relu}.get(frozenset(s.activations))
     if plain is not None and s.clip is None and _is_full(F, sequence_lens, X.shape[layout]):
         return outputs_asked(_layer(F, plain, X, W, R, B, [initial_h], [0], s), _outputs)
-    functions, of_state = s.functions(F), _linear_maps(F, R)
+    functions, of_state = s.functions(F), _state_maps(F, R)
 
     def step(i: int, x: Any, h: Any) -> tuple[Any]:
-        return (functions[i][0](x + of_state[i](h)),)
+        return (functions[i][0](of_state[i](x, h)),)
 
     of_input = _linear_maps(F, W, summed(B))
     return outputs_asked(_loop(F, X, of_input, sequence_lens, [initial_h], R.shape[-1], step, s), _outputs)
@@ -310,7 +323,7 @@ def gru(
     functions, hidden = s.functions(F), R.shape[-1]
     kept = 2 * hidden  # the rows of update and reset, whose biases may be added at once
     if not linear_before_reset:
-        of_gates, of_output = _linear_maps(F, R[:, :kept]), _linear_maps(F, R[:, kept:])
+        of_gates, of_output = _state_maps(F, R[:, :kept]), _state_maps(F, R[:, kept:])
         biases = summed(B)
     else:
         of_all = _linear_maps(F, R, None if B is None else F.nn.functional.pad(B[:, 3 * hidden + kept :], (kept, 0)))
@@ -325,8 +338,8 @@ def gru(
             z, r = f(x[:, :kept] + recurrent[:, :kept]).chunk(2, 1)
             output = g(F.addcmul(x[:, kept:], r, recurrent[:, kept:]))
         else:
-            z, r = f(x[:, :kept] + of_gates[i](h)).chunk(2, 1)
-            output = g(x[:, kept:] + of_output[i](r * h))
+            z, r = f(of_gates[i](x[:, :kept], h)).chunk(2, 1)
+            output = g(of_output[i](x[:, kept:], r * h))
         return (F.lerp(output, h, z),)
 
     of_input = _linear_maps(F, W, biases)
@@ -362,7 +375,7 @@ def lstm(
     states = [initial_h, initial_c]
     if usual and _is_full(F, sequence_lens, X.shape[layout]):
         return outputs_asked(_layer(F, F.lstm, X, W, R, B, states, [0, 2, 3, 1], s), _outputs)
-    maps = (_linear_maps(F, W, summed(B)), _linear_maps(F, R))
+    maps = (_linear_maps(F, W, summed(B)), _state_maps(F, R))
     cells = lstm_loop(F, X, *maps, sequence_lens, states, P, R.shape[-1], input_forget, s)
     return outputs_asked(cells, _outputs)
 
@@ -371,7 +384,7 @@ def lstm_loop(
     F: Any,
     X: Any,
     of_input: Sequence[LinearMap],
-    of_state: Sequence[LinearMap],
+    of_state: Sequence[StateMap],
     sequence_lens: Any,
     states: Sequence[Any],
     P: Any,
@@ -390,7 +403,7 @@ def lstm_loop(
 
     def step(i: int, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
         (f, g, last), weights = functions[i], peepholes[i]
-        x = x + of_state[i](h)
+        x = of_state[i](x, h)
         if weights is None:
             enter, leave, forget = f(x[:, : 3 * hidden]).chunk(3, 1)
             new = g(x[:, 3 * hidden :])

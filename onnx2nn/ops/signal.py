@@ -58,13 +58,17 @@ def dft_17(F: Any, input: Any, dft_length: Any = None, *, axis: int = 1, inverse
 def stft(
     F: Any, signal: Any, frame_step: Any, window: Any = None, frame_length: Any = None, *, onesided: int = 1
 ) -> Any:
-    """The signal is `(N, length, 1 or 2)`, the result `(N, frames, bins, 2)`; nothing is padded."""
+    """The signal is `(N, length, 1 or 2)`, the result `(N, frames, bins, 2)`; nothing is padded.
+
+    A real signal may lack its last dimension, as in ONNX Runtime and in what torch exports.
+    """
     length = _scalar(frame_length)
     if length is None:
         length = signal.shape[1] if window is None else window.shape[0]
     if window is not None and window.shape[0] != length:
         raise OperatorError(f"its window has {window.shape[0]} elements, a frame {length}.")
-    frames = _signal(F, signal).unfold(1, length, _scalar(frame_step))
+    samples = _widened(F, signal) if signal.ndim == 2 else _signal(F, signal)
+    frames = samples.unfold(1, length, _scalar(frame_step))
     frames = frames if window is None else frames * _widened(F, window)
     return F.view_as_real(_forward(F, frames, None, 2, onesided)).to(signal.dtype)
 
