@@ -361,7 +361,8 @@ def dynamic_quantize_lstm(
         step = F.arange(X.shape[0], device=X.device)
         X = F.where((step < sequence_lens.max()).reshape(-1, 1, 1), X, 0.0)
     of_input = _quantized_maps(F, W, W_scale, W_zero_point, summed(B))
-    of_state = _quantized_maps(F, R, R_scale, R_zero_point)
+    products = _quantized_maps(F, R, R_scale, R_zero_point)
+    of_state = [lambda x, h, product=product: x + product(h) for product in products]
     states = [initial_h, initial_c]
     cells = lstm_loop(F, X, of_input, of_state, sequence_lens, states, P, R.shape[1], input_forget, s, stops=True)
     return outputs_asked(cells, _outputs)

@@ -340,6 +340,23 @@ def _host_top_k(X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int
     return np.take_along_axis(X, order, axis), order.astype(np.int64)
 
 
+_LONG = 4096
+"""From so many elements on, it is quicker to find the border of a few greatest ones than to sort all."""
+
+
+def _few(F: Any, X: Any, count: int, axis: int, largest: bool) -> tuple[Any, Any]:
+    """Returns what TopK does of a long axis; among more NaN and infinities than asked for the first ones count."""
+    inf = float("inf")
+    numbers = X.nan_to_num(inf, inf, -inf) if X.dtype.is_floating_point else X
+    border = numbers.topk(count, axis, largest)[0].narrow(axis, count - 1, 1)
+    inside, reached = (numbers > border, numbers >= border) if largest else (numbers < border, numbers <= border)
+    place = F.arange(X.shape[axis], dtype=F.int32).reshape([-1, *[1] * (X.ndim - 1 - axis)])
+    rank = (inside.to(F.int32) + reached) * X.shape[axis] - place
+    indices = rank.topk(count, axis)[1]
+    values, order = X.gather(axis, indices).sort(dim=axis, descending=largest, stable=True)
+    return values, indices.gather(axis, order)
+
+
 @op("TopK", 11, static=["K"], host=_host_top_k)
 def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
     """Of equal values the one with the lower index comes first, which torch's topk does not promise."""
@@ -352,6 +369,8 @@ def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: i
         keys = X.view(F.int64) ^ F.iinfo(F.int64).min
     elif X.dtype in unsigned:
         keys = X.to(unsigned[X.dtype])
+    elif fixed(size) and fixed(count) and size >= _LONG and 0 < 8 * count <= size:
+        return _few(F, X, count, axis % X.ndim, bool(largest))
     else:
         values, indices = X.sort(dim=axis, descending=bool(largest), stable=True)
         return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)

@@ -122,10 +122,48 @@ def reordered(F: Any, parameter: Any, order: Sequence[int]) -> Any:
     return F.cat([blocks[i] for i in order], 0)
 
 
+def _layered(F: Any, X: Any, sequence_lens: Any, steps: Any) -> tuple[bool, Any]:
+    """Returns whether torch's functions can do the sequences, and the lengths with which these are to be packed.
+
+    They can where all sequences have all steps, or where the values are seen and no sequence is empty.
+    """
+    if _is_full(F, sequence_lens, steps):
+        return True, None
+    seen = hasattr(F, "_VF") and has_values(F, X, sequence_lens)  # OneFlow has no packed sequences
+    return seen and bool((sequence_lens > 0).all()), sequence_lens
+
+
+def _packed(F: Any, function: Any, lengths: Any, backwards: bool) -> Callable[..., tuple[Any, ...]]:
+    """Returns torch's recurrent function as one that is given the steps alone that sequences have, longest first."""
+
+    def run(X: Any, hx: Any, parameters: Any, *options: Any) -> tuple[Any, ...]:
+        batch_first = options[-1]
+        X = X.transpose(0, 1) if batch_first else X
+        turn = _order(F, X.shape[0], lengths, backwards, X.device)
+        X = X if turn is None else _reorder_time(F, X, turn)
+        order = lengths.argsort(descending=True)
+        inside = F.arange(X.shape[0], device=X.device).unsqueeze(1) < lengths[order]
+        sizes = inside.sum(1)
+        hx = hx[:, order] if isinstance(hx, F.Tensor) else [state[:, order] for state in hx]
+        found, *last = function(X[:, order][inside], sizes[sizes > 0].cpu(), hx, parameters, *options[:-1])
+        output = X.new_zeros([*X.shape[:2], found.shape[-1]])
+        output[inside] = found
+        back = order.argsort()
+        output = output[:, back]
+        output = output if turn is None else _reorder_time(F, output, turn)
+        return (output.transpose(0, 1) if batch_first else output, *(state[:, back] for state in last))
+
+    return run
+
+
 def _layer(
-    F: Any, function: Any, X: Any, W: Any, R: Any, B: Any, states: Sequence[Any], order: Sequence[int], s: _Settings
-) -> tuple[Any, ...]:
-    """Returns the outputs by torch's own recurrent function, whose gates are ONNX's in `order`."""
+    F: Any, function: Any, X: Any, W: Any, R: Any, B: Any, states: Sequence[Any], order: Sequence[int], s: _Settings,
+    lengths: Any = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Returns the outputs by torch's own recurrent function, whose gates are ONNX's in `order`.
+
+    `lengths`: of the sequences that are to be packed.
+    """
     parameters = []
     for i in range(len(s.directions)):
         parameters += [reordered(F, W[i], order), reordered(F, R[i], order)]
@@ -134,6 +172,8 @@ def _layer(
     time = 1 if s.batch_first else 0
     batch, hidden = X.shape[1 - time], R.shape[-1]
     backwards = s.directions == (True,)
+    if lengths is not None:
+        function, backwards = _packed(F, function, lengths.to(F.int64), backwards), False
     if backwards:
         X = X.flip([time])
     default = None
@@ -162,7 +202,7 @@ LinearMap = Callable[[Any], Any]
 """What makes the gates' inputs, `(..., gates * hidden)`, of the input."""
 
 StateMap = Callable[[Any, Any], Any]
-"""`of_state(x, h)`: what is made of the state `(batch, hidden)`, added to the gates' inputs `(batch, gates * hidden)`."""
+"""`of_state(x, h)`: what is made of the state, `(batch, hidden)`, added to the gates' inputs."""
 
 
 def _linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
@@ -284,8 +324,9 @@ def rnn(
     """Source: ONNX RNN-22."""
     s = settings(direction, activations, ("Tanh",), activation_alpha, activation_beta, clip, layout)
     plain = {frozenset({"Tanh"}): F.rnn_tanh, frozenset({"Relu"}): F.rnn_relu}.get(frozenset(s.activations))
-    if plain is not None and s.clip is None and _is_full(F, sequence_lens, X.shape[layout]):
-        return outputs_asked(_layer(F, plain, X, W, R, B, [initial_h], [0], s), _outputs)
+    layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
+    if plain is not None and s.clip is None and layered:
+        return outputs_asked(_layer(F, plain, X, W, R, B, [initial_h], [0], s, lengths), _outputs)
     functions, of_state = s.functions(F), _state_maps(F, R)
 
     def step(i: int, x: Any, h: Any) -> tuple[Any]:
@@ -318,8 +359,9 @@ def gru(
     """nn.GRU is `linear_before_reset=1`, its gates r, z, n being ONNX's z, r, h. Source: ONNX GRU-22."""
     s = settings(direction, activations, ("Sigmoid", "Tanh"), activation_alpha, activation_beta, clip, layout)
     usual = s.activations == ("Sigmoid", "Tanh") * len(s.directions) and s.clip is None
-    if usual and linear_before_reset and _is_full(F, sequence_lens, X.shape[layout]):
-        return outputs_asked(_layer(F, F.gru, X, W, R, B, [initial_h], [1, 0, 2], s), _outputs)
+    layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
+    if usual and linear_before_reset and layered:
+        return outputs_asked(_layer(F, F.gru, X, W, R, B, [initial_h], [1, 0, 2], s, lengths), _outputs)
     functions, hidden = s.functions(F), R.shape[-1]
     kept = 2 * hidden  # the rows of update and reset, whose biases may be added at once
     if not linear_before_reset:
@@ -373,8 +415,9 @@ def lstm(
     s = settings(direction, activations, default, activation_alpha, activation_beta, clip, layout)
     usual = s.activations == default * len(s.directions) and s.clip is None and P is None and not input_forget
     states = [initial_h, initial_c]
-    if usual and _is_full(F, sequence_lens, X.shape[layout]):
-        return outputs_asked(_layer(F, F.lstm, X, W, R, B, states, [0, 2, 3, 1], s), _outputs)
+    layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
+    if usual and layered:
+        return outputs_asked(_layer(F, F.lstm, X, W, R, B, states, [0, 2, 3, 1], s, lengths), _outputs)
     maps = (_linear_maps(F, W, summed(B)), _state_maps(F, R))
     cells = lstm_loop(F, X, *maps, sequence_lens, states, P, R.shape[-1], input_forget, s)
     return outputs_asked(cells, _outputs)

@@ -148,6 +148,29 @@ CASES = [
     case("TopK", np.float32([1, 2, 2, 1, 2]), i64(4), outputs=2, note="ties"),
     case("TopK", np.float32([1, 2, 2, 1, 2]), i64(4), outputs=2, largest=0, note="ties, smallest", since=11),
     case("TopK", of(np.int64, 3, 7), i64(2), outputs=2, axis=0, note="int64", since=11),
+    *(
+        case(
+            "TopK",
+            of(dtype, *shape, low=-9, high=9),
+            i64(count),
+            outputs=2,
+            axis=axis,
+            largest=largest,
+            since=11,
+            constant=(1,),
+            note=f"long, {np.dtype(dtype)}, {count} largest={largest}",
+        )
+        for dtype, shape, count, axis, largest in ((np.int64, (2, 5000), 7, -1, 1), (np.int32, (5000, 2), 500, 0, 0))
+    ),
+    case(
+        "TopK",
+        np.round(f32(2, 5000)(np.random.default_rng(0)), 1),
+        i64(300),
+        outputs=2,
+        constant=(1,),
+        note="long, ties",
+    ),
+    case("TopK", f32(5000), i64(1), outputs=2, largest=0, since=11, constant=(1,), note="long, the smallest"),
     case("TopK", of(np.uint64, 3, 7, low=0), i64(2), outputs=2, axis=0, note="uint64", since=11),
     case("Unique", np.float32([2, 1, 1, 3, 4, 3]), outputs=4),
     case("Unique", np.float32([2, 1, 1, 3, 4, 3]), outputs=4, sorted=0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,9 @@ def _case(
     if ways == 2:
         options["direction"] = "bidirectional"
     if (extra and extra[0] is not None) or {"clip", "activations", "direction", "input_forget"} & set(options):
-        options["since"] = 7  # the reference, which alone runs the older revisions, leaves these out of account
+        options.setdefault(
+            "since", 7
+        )  # the reference, which alone runs the older revisions, leaves these out of account
     options.setdefault("outputs", 3 if operator == "LSTM" else 2)
     return case(operator, *inputs, hidden_size=_HIDDEN, constant=constant, tolerance=1e-5, **options)
 
@@ -73,7 +76,25 @@ def _shared(operator: str) -> list[Case]:
     ]
 
 
+def _batch_first() -> Case:
+    """A reverse RNN with lengths and layout=1, which neither ONNX Runtime nor the reference has."""
+    case = _case(
+        "RNN", _LENGTHS, _values(_BATCH, 1, _HIDDEN), layout=1, direction="reverse", since=14, note="layout lengths"
+    )
+    X, W, R, B, lengths, state = (value.astype(np.float64) for value in case.arrays() if value is not None)
+    Y = np.zeros((_BATCH, _STEPS, 1, _HIDDEN))
+    for n, length in enumerate(lengths.astype(int)):
+        h = state[n, 0]
+        for t in reversed(range(length)):
+            h = Y[n, t, 0] = np.tanh(W[0] @ X[n, t] + R[0] @ h + B[0].reshape(2, -1).sum(0))
+    expected = [Y.astype(np.float32), Y[:, :1, 0].astype(np.float32)]
+    return dataclasses.replace(
+        case, expected=expected, why="neither has layout=1 with lengths; the formula, with numpy"
+    )
+
+
 CASES = [
+    _batch_first(),
     *_shared("RNN"),
     *_shared("GRU"),
     *_shared("LSTM"),
