@@ -140,9 +140,11 @@ def _verification(
         logger.warning("not checked against ONNX Runtime: %s", reason)
         return None
     arguments = Arguments.of(model, example_inputs, input_names)
+    axes = dynamic_axes(arguments, dynamic)
+    arguments.names = [value.name or "" for value in lowered.graph.inputs]
 
     def verify(written: Path) -> None:
-        report = checks.compare(model, arguments, dynamic_axes(arguments, dynamic), written)
+        report = checks.compare(model, arguments, axes, written)
         logger.info("checked against ONNX Runtime: %s", report)
 
     return verify

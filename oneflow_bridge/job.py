@@ -7,7 +7,7 @@ read into one graph: what differs between them becomes a symbolic dimension.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,9 +162,13 @@ class _JobReader:
         for ops in steps:
             self._connect(ops)
         outputs = [self._value(blob) for blob in self._outputs]
-        _rename(self._inputs, input_names, "input")
+        weights = {value.name or "": "a weight" for value in self._initializers}
+        inputs = _names(len(self._inputs), input_names, "input", weights)
+        for value, name in zip(self._inputs, inputs, strict=True):
+            value.name = name
         model = self._model(outputs)
-        model.meta["output_names"] = _names(len(outputs), output_names, "output")
+        taken = weights | dict.fromkeys(inputs, "an input")
+        model.meta["output_names"] = _names(len(outputs), output_names, "output", taken)
         return model
 
     def _model(self, outputs: list[ir.Value]) -> ir.Model:
@@ -306,16 +310,31 @@ class _JobReader:
         return blob.removeprefix(self._scope)
 
 
-def _rename(values: Sequence[ir.Value], names: Sequence[str] | None, what: str) -> None:
-    for value, name in zip(values, _names(len(values), names, what), strict=True):
-        value.name = name
+def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """The names, with a number behind those that are taken or that came before."""
+    found: list[str] = []
+    known = set(taken)
+    for base in names:
+        name, number = base, 0
+        while name in known:
+            number += 1
+            name = f"{base}_{number}"
+        known.add(name)
+        found.append(name)
+    return found
 
 
-def _names(count: int, names: Sequence[str] | None, what: str) -> list[str]:
+def _names(count: int, names: Sequence[str] | None, what: str, taken: Mapping[str, str]) -> list[str]:
+    """Names of the inputs or outputs; `taken` are those that other values have, and what these are."""
     if names is None:
-        return [what] if count == 1 else [f"{what}_{i}" for i in range(count)]
+        return distinct([what] if count == 1 else [f"{what}_{i}" for i in range(count)], taken)
     if len(names) != count or len(set(names)) != count:
         raise InputError(f"The model has {count} {what}s; {len(names)} names were given for them: {list(names)}.")
+    for name in names:
+        if not name:
+            raise InputError(f"An {what} cannot be called '': in ONNX that means that there is none.")
+        if name in taken:
+            raise InputError(f"An {what} cannot be called {name!r}, {taken[name]} of the model is called so.")
     return list(names)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from oneflow_bridge.guards import refusing_aborts
-from oneflow_bridge.job import read_job
+from oneflow_bridge.job import distinct, read_job
 from oneflow_bridge.runtime import import_oneflow
 from onnx2nn.errors import InputError, ModelFileError, Onnx2nnError
 
@@ -123,6 +123,7 @@ def compile_job(
         dynamic: which input dimensions are symbolic, see `Dynamic`.
         input_names: names of the inputs; by default those of the parameters of `forward` or `build`.
         output_names: names of the outputs; by default the keys of a returned dict, else `output`, `output_0` ...
+            Default names that a weight or another value has get a number behind them.
 
     Returns:
         The job or jobs with their weights and names.
@@ -139,8 +140,12 @@ def compile_job(
         compiled = _compile_module(model, arguments, sizes)
     else:
         raise InputError(f"A OneFlow nn.Module or nn.Graph can be exported, not a {type(model).__name__}.")
+    if input_names is None and compiled.input_names is not None:
+        compiled.input_names = distinct(compiled.input_names, compiled.weights)
     if output_names is not None:
         compiled.output_names = list(output_names)
+    elif compiled.output_names is not None:
+        compiled.output_names = distinct(compiled.output_names, [*compiled.weights, *(compiled.input_names or ())])
     return compiled
 
 
@@ -164,7 +169,7 @@ class Arguments:
         if not isinstance(args, (tuple, list)):
             args = (args,)
         found = cls(tuple(args), kwargs, [])
-        found.names = list(names) if names is not None else _argument_names(model, found)
+        found.names = list(names) if names is not None else distinct(_argument_names(model, found))
         leaves = found.leaves()
         if len(found.names) != len(leaves) or len(set(found.names)) != len(leaves):
             raise InputError(f"{len(leaves)} input tensors were given and {len(found.names)} names: {found.names}.")

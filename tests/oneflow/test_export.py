@@ -11,9 +11,8 @@ import numpy as np
 import onnx
 import pytest
 
-from oneflow_bridge import check, write
+from oneflow_bridge import check, export, write
 from oneflow_bridge.cli import oneflow2onnx
-from oneflow_bridge.exporter import export
 from oneflow_bridge.runtime import import_oneflow
 from onnx2nn.errors import InputError, ModelFileError, UnsupportedModelError, VerificationError
 
@@ -173,6 +172,40 @@ def test_names_and_structure(tmp_path: Path) -> None:
         output_names=["c", "d", "e", "f"],
     )
     assert [v.name for v in proto.graph.input] + [v.name for v in proto.graph.output] == list("abcdef")
+
+
+class Scale(nn.Module):
+    """Its weights are called as its input and its outputs are by default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x, self.output, self.y = (nn.Parameter(_normal(3)) for _ in range(3))
+
+    def forward(self, x: Any, named: Any = None) -> Any:
+        scaled = x * self.x + self.output + self.y
+        return scaled if named is None else {"y": scaled + named, "x": x}
+
+
+def test_names_that_weights_have(tmp_path: Path) -> None:
+    module, x = Scale().eval(), _normal(2, 3)
+    proto = export(module, x, tmp_path / "m.onnx", dynamic={"x": {0: "batch"}})
+    assert [v.name for v in (*proto.graph.input, *proto.graph.output)] == ["x_1", "output_1"]
+    assert {tensor.name for tensor in proto.graph.initializer} == set(module.state_dict())
+    proto = export(module, {"x": x, "named": x}, tmp_path / "m.onnx")
+    assert [v.name for v in (*proto.graph.input, *proto.graph.output)] == ["x_1", "named", "y_1", "x_2"]
+    for names in ({"input_names": ["y"]}, {"output_names": ["y"]}, {"output_names": ["x_1"]}, {"output_names": [""]}):
+        with pytest.raises(InputError, match="cannot be called"):
+            export(module, x, check=False, **names)
+
+
+def test_names_that_come_twice(tmp_path: Path) -> None:
+    class Nested(nn.Module):
+        def forward(self, x: Any, x_0: Any) -> Any:
+            return {"a": [x[0], x[1] + x_0], "a_0": x_0 * 2}
+
+    proto = export(Nested().eval(), ([_normal(2), _normal(2)], _normal(2)), tmp_path / "m.onnx")
+    assert [v.name for v in proto.graph.input] == ["x_0", "x_1", "x_0_1"]
+    assert [v.name for v in proto.graph.output] == ["a_0", "a_1", "a_0_1"]
 
 
 def _graph(module: Any) -> Any:
