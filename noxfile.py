@@ -78,6 +78,13 @@ def zoo_paddle(session: nox.Session) -> None:
 
 
 @nox.session
+def zoo_torch(session: nox.Session) -> None:
+    """PyTorch files that the tests do not write, for scripts/oneflow_import.py: `nox -s zoo_torch -- --only NAME`."""
+    session.install("-c", "constraints.txt", "-e", ".[test]", "rich")
+    session.run("python", "scripts/zoo/torch_models.py", *session.posargs)
+
+
+@nox.session
 def train_digits(session: nox.Session) -> None:
     """Trains the digits classifier again and exports it: the files in examples/digits."""
     packages = ["tensorflow-cpu", "tf2onnx", "scikit-learn"]

@@ -1,4 +1,5 @@
-"""Builds a family of ONNX files for the tests: what `tensorflow_models.py` and `paddle_models.py` share.
+"""Builds a family of ONNX files for the tests: what `tensorflow_models.py`, `paddle_models.py` and
+`torch_models.py` share.
 
 A family is a table of recipes. A recipe builds one model, writes it as ONNX and returns a seeded input with the
 framework's own answer to it. For each recipe the cache folder gets, under the family's name:

@@ -1,0 +1,1 @@
+"""Architectures that torchvision does not hold."""
