@@ -14,6 +14,9 @@ from onnx2nn.plan import version_of
 from onnx2nn.rewrite.patterns import tensor_of
 from onnx2nn.table import Row, Table
 
+TOLERANCE = 1e-5
+"""Largest difference relative to the largest magnitude: exporters round the constants of a formula to float32."""
+
 MAX_NODES = 200
 """A pattern's values hang on fewer nodes than that; more would be the network itself."""
 

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.exporter_notes import keeps_names
 from onnx2nn.rewrite import activation, attention, layout, linear, norm
-from onnx2nn.rewrite.evaluation import Evaluator
+from onnx2nn.rewrite.channels import RULE, ChannelsFirst
+from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import NODES, Match, matches, roots, tensor_of, uncast
 from onnx2nn.rewrite.recurrent import stacks
@@ -21,9 +23,6 @@ from onnx2nn.rewrite.rule import STANDARD, New, Replacement, Rule
 from onnx2nn.table import Table
 
 _LOG = logging.getLogger("onnx2nn")
-
-TOLERANCE = 1e-5
-"""Largest difference relative to the largest magnitude: exporters round the constants of a formula to float32."""
 
 SMALL = 64
 """Elements of the largest constant that a verification is for: one of other values is verified anew."""
@@ -82,7 +81,9 @@ class _Raiser:
     def run(self) -> Raising:
         for graph, opsets in self._graphs():
             self.facts = Facts(self.table, self.F, opsets)
-            for rules in SWEEPS:
+            for number, rules in enumerate(SWEEPS):
+                if number == 1 and isinstance(graph, ir.Graph) and not keeps_names(self.model):
+                    self._turn(graph)
                 index = _by_root(rules, {node.op_type for node in graph})
                 # From the end on: the largest pattern ends last.
                 for node in reversed(list(graph)):
@@ -91,6 +92,15 @@ class _Raiser:
             for stack in stacks(graph, self.facts):
                 self._replace(graph, stack)
         return self.result
+
+    def _turn(self, graph: ir.Graph) -> None:
+        """Files that keep the author's names keep the author's transposes, and the layout of the weights."""
+        channels = ChannelsFirst(graph, self.facts)
+        fewer = channels.run()
+        self.result.raised += Counter({RULE: fewer}) if fewer else Counter()
+        for line in channels.dropped:
+            self.result.dropped.append(line)
+            _LOG.warning(line)
 
     def _graphs(self) -> Iterator[tuple[ir.Graph | ir.Function, dict[str, int]]]:
         opsets = dict(self.model.graph.opset_imports)

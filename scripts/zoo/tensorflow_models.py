@@ -19,6 +19,7 @@ import numpy as np
 import runner
 import tensorflow as tf
 import tf2onnx
+from tf2onnx import optimizer
 
 OPSET = 17
 BATCH = 2
@@ -150,10 +151,72 @@ OPERATORS: dict[str, tuple[Any, ...]] = {  # name: function, shape of each input
     "softmax": (lambda x: tf.nn.softmax(x, axis=-1), IMAGE),
     "relu6": (lambda x: tf.nn.relu6(4 * x), IMAGE),
 }
-RECIPES = MODELS | {
-    f"tensorflow_op_{name}": partial(operator, function=function, shapes=shapes)
-    for name, (function, *shapes) in OPERATORS.items()
+layers = keras.layers
+
+
+def images() -> keras.Model:
+    """A small U-Net with most layers that compute on images."""
+    x = given = keras.Input((16, 12, 3))
+    before = []
+    for channels in (4, 8):
+        x = layers.Conv2D(channels, 3, padding="same")(x)
+        x = layers.BatchNormalization()(layers.PReLU(shared_axes=[1, 2])(x))
+        before.append(x)
+        x = layers.MaxPool2D()(x)
+    x = layers.LayerNormalization()(layers.DepthwiseConv2D(3, padding="same")(x))
+    for channels, skip in zip((8, 4), before[::-1], strict=True):
+        x = layers.Concatenate()([layers.UpSampling2D(interpolation="bilinear")(x), skip])
+        x = layers.LeakyReLU()(layers.Conv2D(channels, 2)(layers.ZeroPadding2D(((1, 0), (0, 1)))(x)))
+        squeezed = layers.GlobalAveragePooling2D()(x)
+        x = x * layers.Reshape((1, 1, channels))(layers.Dense(channels, activation="sigmoid")(squeezed))
+    return keras.Model(given, layers.Softmax()(layers.Conv2D(4, 1)(x)))
+
+
+def sequence() -> keras.Model:
+    """One-dimensional convolutions, which TensorFlow computes as two-dimensional ones."""
+    x = given = keras.Input((20, 6))
+    x = layers.Conv1D(8, 3, padding="causal", activation="relu")(x)
+    x = layers.Add()([x, layers.Conv1D(8, 3, padding="same")(x)])
+    x = layers.LayerNormalization()(layers.MaxPool1D()(layers.BatchNormalization()(x)))
+    return keras.Model(given, layers.Dense(3, activation="softmax")(layers.GlobalAveragePooling1D()(x)))
+
+
+def small(path: Path, build: Callable[[], keras.Model], optimised: bool = True) -> runner.Sample:
+    """Recipe of a model of few weights; not `optimised`, tf2onnx leaves all its transposes and TensorFlow's nodes."""
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(0)
+    generator = np.random.default_rng(0)
+    model = build()
+    for weights in model.weights:
+        if np.std(weights.numpy()) == 0:
+            weights.assign(weights.numpy() + 0.1 * np.abs(generator.standard_normal(weights.shape)))
+    x = generator.standard_normal((BATCH, *model.inputs[0].shape[1:])).astype(np.float32)
+    signature = [tf.TensorSpec((None, *x.shape[1:]), tf.float32, name="x")]
+    optimise = optimizer.optimize_graph
+    try:
+        if not optimised:
+            optimizer.optimize_graph = lambda graph, *args, **kwargs: graph
+        tf2onnx.convert.from_keras(model, input_signature=signature, opset=OPSET, output_path=str(path))
+    finally:
+        optimizer.optimize_graph = optimise
+    return runner.Sample({"x": x}, [model(x, training=False).numpy()])
+
+
+SMALL: dict[str, runner.Recipe] = {
+    f"keras_{build.__name__}{'' if optimised else '_literal'}": partial(small, build=build, optimised=optimised)
+    for build in (images, sequence)
+    for optimised in (True, False)
 }
+"""Those in `tests/data`."""
+
+RECIPES = (
+    MODELS
+    | SMALL
+    | {
+        f"tensorflow_op_{name}": partial(operator, function=function, shapes=shapes)
+        for name, (function, *shapes) in OPERATORS.items()
+    }
+)
 
 if __name__ == "__main__":
     sys.exit(runner.main("tensorflow", RECIPES, __doc__))
