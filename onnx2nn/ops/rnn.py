@@ -454,7 +454,7 @@ def lstm_loop(
             of_enter, of_leave, of_forget, of_new = x.chunk(4, 1)
             enter, forget = f(F.addcmul(of_enter, weights[0], c)), f(F.addcmul(of_forget, weights[2], c))
             new = g(of_new)
-        c = (1.0 - enter if input_forget else forget) * c + enter * new
+        c = F.addcmul((1.0 - enter if input_forget else forget) * c, enter, new)
         if weights is not None:
             leave = f(F.addcmul(of_leave, weights[1], c))
         return leave * last(c), c
