@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oneflow_bridge.runtime import import_oneflow
+from oneflow_bridge.trace import last_line
 from onnx2nn.errors import InputError, Onnx2nnError
 
 OK, UNUSABLE = 0, 2
@@ -68,7 +69,10 @@ def _export(options: argparse.Namespace) -> None:
 
     saved = Path(options.model).is_dir()
     model = CompiledJob.load(options.model) if saved else _model(options.model, options.weights)
-    inputs = dict(_input(text) for text in options.input)
+    named = [_input(text) for text in options.input]
+    inputs = dict(named)
+    if len(inputs) < len(named):
+        raise InputError("--input names an input twice.")
     if not inputs and not saved:
         raise InputError("Name the example inputs: --input x:1,3,224,224.")
     proto = export(
@@ -102,8 +106,16 @@ def _model(text: str, weights: Path | None) -> Any:
         raise InputError(f"{text!r} cannot be imported: {error}") from error
     model = make() if callable(make) and not isinstance(make, (flow.nn.Module, flow.nn.Graph)) else make
     if weights is not None:
-        model.load_state_dict(flow.load(str(weights)))
+        _load_weights(flow, model, weights)
     return model.eval() if isinstance(model, flow.nn.Module) else model
+
+
+def _load_weights(flow: Any, model: Any, path: Path) -> None:
+    """Loads a state dict that `oneflow.save` wrote."""
+    try:
+        model.load_state_dict(flow.load(str(path)))
+    except Exception as error:  # OneFlow raises what it likes
+        raise InputError(f"--weights {path} is no state dict of the model: {last_line(error)}") from error
 
 
 def _input(text: str) -> tuple[str, Any]:
@@ -116,6 +128,8 @@ def _input(text: str) -> tuple[str, Any]:
         dims = [int(size) for size in parts[1].split(",") if size]
     except ValueError as error:
         raise InputError(f"{parts[1]!r} in {text!r} is not a list of sizes.") from error
+    if min(dims, default=1) < 1:
+        raise InputError(f"{parts[1]!r} in {text!r} has a size below 1; an example has at least one element.")
     dtype = getattr(flow, parts[2] if len(parts) == 3 else "float32", None)
     if not isinstance(dtype, flow.dtype):
         raise InputError(f"{parts[-1]!r} in {text!r} is no OneFlow dtype.")

@@ -85,12 +85,23 @@ def test_what_looks_like_a_layer_but_is_none_is_left() -> None:
 
 
 @pytest.mark.parametrize("opset", [9, 13, 17])
-@pytest.mark.parametrize("options", [{}, {"bias": False}, {"bidirectional": True}, {"batch_first": True}])
-def test_lstm(opset: int, options: dict[str, bool], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bias": False},
+        {"bidirectional": True},
+        {"batch_first": True},
+        {"num_layers": 3},
+        {"num_layers": 2, "bidirectional": True, "batch_first": True},
+    ],
+)
+def test_lstm(opset: int, options: dict[str, Any], tmp_path: Path) -> None:
     module = nn.LSTM(3, 4, **options).eval()
     proto = export(module, _normal(5, 2, 3), tmp_path / "m.onnx", opset=opset)
     ops = _ops(proto)
-    assert ops["LSTM"] == (2 if options.get("bidirectional") else 1) and not ops["Sigmoid"]
+    assert ops["LSTM"] == options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
+    assert not ops["Sigmoid"]
     weights = {tensor.name for tensor in proto.graph.initializer}
     assert set(module.state_dict()) <= weights, "the author's weights stay what they are"
 
@@ -109,6 +120,21 @@ class InnerState(nn.Module):
 
 def test_lstm_whose_steps_are_read(tmp_path: Path) -> None:
     assert _ops(export(InnerState().eval(), _normal(5, 2, 3), tmp_path / "m.onnx"))["LSTM"] == 1
+
+
+def test_lstm_layers_that_start_from_given_states(tmp_path: Path) -> None:
+    class States(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(3, 4, num_layers=2)
+
+        def forward(self, x: Any, h: Any, c: Any) -> Any:
+            return self.lstm(x, (h, c))
+
+    inputs = (_normal(5, 2, 3), _normal(2, 2, 4), _normal(2, 2, 4))
+    dynamic = {"x": {1: "batch"}, "h": {1: "batch"}, "c": {1: "batch"}}
+    ops = _ops(export(States().eval(), inputs, tmp_path / "m.onnx", dynamic=dynamic))
+    assert ops["LSTM"] == 2 and not ops["Sigmoid"]
 
 
 class Attention(nn.Module):
@@ -370,5 +396,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert "opset 17" in capsys.readouterr().out
     assert oneflow2onnx([f"{__name__}:nothing", "--input", "x:2,4", "-o", target]) == 2
     assert "nothing" in capsys.readouterr().err
-    for broken in (["--input", "x"], ["--input", "x:a"], ["--input", "x:2:nope"], [], ["--input", "x:2,3"]):
+    twice, weights = ["--input", "x:2,4", "--input", "x:2,4"], ["--input", "x:2,4", "--weights", str(tmp_path / "no")]
+    wrong = [["--input", text] for text in ("x", "x:a", "x:2:nope", "x:2,3", "x:-2,4", "x:0,4")]
+    for broken in (*wrong, [], twice, weights):
         assert oneflow2onnx([f"{__name__}:make_model", *broken, "-o", target]) == 2, broken

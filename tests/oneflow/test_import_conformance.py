@@ -1,4 +1,4 @@
-"""ONNX's conformance suite on OneFlow; docs/oneflow_import.md holds the score."""
+"""ONNX's conformance suite on OneFlow; docs/oneflow.md holds the score."""
 
 from __future__ import annotations
 

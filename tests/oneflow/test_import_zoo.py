@@ -1,6 +1,6 @@
 """Files of TensorFlow's and Paddle's exporters on OneFlow: those that `nox -s zoo_tensorflow zoo_paddle` always writes.
 
-`scripts/oneflow_import.py` compares every file of the cache and writes docs/oneflow_import.md.
+`scripts/oneflow_import.py` compares every file of the cache and writes docs/oneflow.md.
 """
 
 from __future__ import annotations
