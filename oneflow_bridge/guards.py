@@ -20,6 +20,8 @@ def refusing_aborts() -> Iterator[None]:
         *((owner, "matmul", _matmul) for owner in (flow, flow._C, flow.Tensor)),
         *((flow.Tensor, "__matmul__", _matmul), (flow, "topk", _topk), (flow.Tensor, "topk", _topk)),
         *((flow.Tensor, "to", _to), (flow._C, "gather", _gather), (flow._C, "embedding", _gather)),
+        *((owner, "floor_divide", _floor_divide) for owner in (flow, flow._C, flow.Tensor)),
+        (flow.Tensor, "__floordiv__", _floor_divide),
         *((owner, "index_select", _index_select) for owner in (flow, flow._C, flow.Tensor)),
     ]
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in guards if hasattr(owner, name)]
@@ -40,6 +42,16 @@ def _matmul(call: Call) -> Call:
             raise InputError(
                 f"OneFlow cannot multiply tensors of {ranks[0]} and {ranks[1]} dimensions: unsqueeze the 1-D one."
             )
+        return call(a, b, *args, **kwargs)
+
+    return checked
+
+
+def _floor_divide(call: Call) -> Call:
+    def checked(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
+        shapes = [tuple(x.shape) for x in (a, b) if hasattr(x, "shape")]
+        if len(set(shapes)) > 1:
+            raise InputError(f"OneFlow's floor_divide takes two tensors of one shape, not of {shapes[0]}, {shapes[1]}.")
         return call(a, b, *args, **kwargs)
 
     return checked

@@ -331,6 +331,7 @@ ERRORS = [
     (lambda: (nn.ReLU().eval(), _normal(2, 4)), {"input_names": ["a", "b"]}, InputError, "2 names"),
     (lambda: (nn.ReLU().eval(), _normal(2, 4)), {"output_names": ["a", "b"]}, InputError, "2 names"),
     (lambda: (Lambda(lambda x: flow.matmul(x[0], x.unsqueeze(0))).eval(), _normal(4, 4)), {}, InputError, "unsqueeze"),
+    (lambda: (Lambda(lambda x: x // flow.full((1,), 4.0)).eval(), _normal(4, 4)), {}, InputError, "one shape"),
     (lambda: (Lambda(lambda x: flow.topk(x, 0)).eval(), _normal(4, 4)), {}, InputError, "k=0"),
     (lambda: (Lambda(lambda x: F.embedding(OUTSIDE, x)).eval(), _normal(3, 4)), {}, InputError, "indices -1 to 0"),
     (lambda: (Lambda(lambda x: flow.index_select(x, 0, OUTSIDE)).eval(), _normal(3, 4)), {}, InputError, "indices -1"),
