@@ -41,9 +41,6 @@ _EXPANDED = re.compile(r"expand(_\d+)?")
 
 _BATCH_NORM_VERSION = 15
 
-ATTRIBUTE = "onnx_naming"
-"""Attribute of an imported module that holds what `naming_report` says."""
-
 _FOLDED = "the exporter folded its batch normalisation into it; the file does not say what that was called"
 
 
@@ -573,8 +570,7 @@ def naming_report(module: Any) -> NamingReport:
     Raises:
         InputError: the module is none that `load` gave.
     """
-    # Deep copies of a GraphModule keep `meta` but no other attribute, pickled ones other attributes but not `meta`.
-    found = getattr(module, "meta", {}).get("onnx2nn", {}).get("naming") or getattr(module, ATTRIBUTE, None)
+    found = getattr(module, "meta", {}).get("onnx2nn", {}).get("naming")
     if found is None:
         raise InputError("the module is none that onnx2nn.load gave for PyTorch; it has no report on its names")
     parts = {name: dict(found[name]) for name in ("missing", "extra", "unnamed", "restored")}

@@ -17,11 +17,12 @@ from torch import fx, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from onnx2nn import collector, functional, regions
-from onnx2nn.author import ATTRIBUTE, NamingReport, naming_of, naming_report
+from onnx2nn.author import naming_of
 from onnx2nn.constants import Constant, onnx_type, torch_dtype
 from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
 from onnx2nn.exporter_notes import place_of, source_of
 from onnx2nn.host import Host, evaluate
+from onnx2nn.imported import ImportedModule
 from onnx2nn.inputs import InputSpec, input_dimensions, input_specs
 from onnx2nn.layers import Layer
 from onnx2nn.naming import identifier, is_generated, split_path
@@ -275,14 +276,6 @@ _RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "pytree", "fx_py
 """Names that the generated forward uses itself, so that no argument may have them."""
 
 
-class ImportedModule(fx.GraphModule):
-    """A model as a `torch.fx.GraphModule` that knows where its names come from."""
-
-    def naming_report(self) -> NamingReport:
-        """Returns which keys of the author's state_dict this module has, and why others are missing."""
-        return naming_report(self)
-
-
 class _Import:
     def __init__(
         self, attempts: Attempts, sizes: Sizes, strict: bool, thaw: Thaw | None = None, shapes: Shapes | None = None
@@ -334,7 +327,6 @@ class _Import:
             "signature": [self._signature(spec, fixed) for spec in input_specs(self.model)],
             "naming": naming_of(self.author, module.state_dict()),
         }
-        setattr(module, ATTRIBUTE, module.meta["onnx2nn"]["naming"])
         return module.eval()
 
     def _keep_keys(self, module: nn.Module) -> None:
