@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import operator
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -57,12 +59,17 @@ MAX_CONSTANT_BYTES = 8 << 30
 """A constant computed at import may take so much memory (a file of a few bytes can ask for more)."""
 
 
+Fixed = Mapping[str, "int | str | tuple[int, int, int]"]
+"""Dynamic dimensions that are less free than the file says, see `Sizes`."""
+
+
 class Sizes:
     """Sample values for the dynamic dimensions of a model, by name.
 
     Args:
         family: which of the sample families to use.
-        fixed: dimensions that have turned out to have one value only, or to equal another one, by its name.
+        fixed: dimensions that have turned out to have one value only, or to equal another one, by its name, or to lie
+            between bounds: then three values, ascending.
         needed: whether there are other dynamic dimensions, those of results that depend on data.
     """
 
@@ -73,11 +80,12 @@ class Sizes:
         lambda k: (1009 - 3 * k, 1511 - 5 * k, 2017 - 7 * k),
     )
 
-    def __init__(self, names: Sequence[str], family: int, fixed: Mapping[str, int | str], needed: bool = False):
+    def __init__(self, names: Sequence[str], family: int, fixed: Fixed, needed: bool = False):
         equal = {name: other for name, other in fixed.items() if isinstance(other, str)}
         dynamic = [name for name in names if name not in fixed]
-        self.points = 3 if dynamic or needed else 1
-        self.values: dict[str, tuple[int, ...]] = {}
+        bounded = {name: size for name, size in fixed.items() if isinstance(size, tuple)}
+        self.points = 3 if dynamic or bounded or needed else 1
+        self.values: dict[str, tuple[int, ...]] = {**bounded}
         for name, size in fixed.items():
             if isinstance(size, int):
                 self.values[name] = (size,) * self.points
@@ -143,9 +151,7 @@ class Attempts:
             self.constants[name].tied = self.constants[other]
         self._needed = False
 
-    def run(
-        self, fixed: Mapping[str, int | str], thaw: Thaw | None = None, shapes: Shapes | None = None
-    ) -> fx.GraphModule:
+    def run(self, fixed: Fixed, thaw: Thaw | None = None, shapes: Shapes | None = None) -> fx.GraphModule:
         """Imports; once more where sizes turn out to depend on data in a model of fixed shapes.
 
         Args:
@@ -162,7 +168,7 @@ class Attempts:
             self._needed = True
             return self._families(fixed, thaw, shapes)
 
-    def _families(self, fixed: Mapping[str, int | str], thaw: Thaw | None, shapes: Shapes | None) -> fx.GraphModule:
+    def _families(self, fixed: Fixed, thaw: Thaw | None, shapes: Shapes | None) -> fx.GraphModule:
         stuck: StuckError | None = None
         for family in range(len(Sizes.FAMILIES)):
             sizes = Sizes(self.names, family, fixed, self._needed)
@@ -197,7 +203,7 @@ def import_graph(
         UnsupportedModelError: nodes whose operator refuses what they ask for, all of them.
     """
     attempts = Attempts(model, plan, input_shapes or {})
-    fixed: dict[str, int | str] = {}
+    fixed: dict[str, int | str | tuple[int, int, int]] = {}
     while True:
         try:
             return attempts.run(fixed)
@@ -215,7 +221,7 @@ def import_graph(
             return attempts.lenient()  # give up on the node's shapes, not on the model
 
 
-def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
+def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str | tuple[int, int, int]]]:
     """Yields what a dynamic dimension may really be, by what surrounds the node that fails.
 
     Two names may stand for one dimension: exporters give every unknown dimension a name of its own.
@@ -243,6 +249,7 @@ def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
             given = set(static)  # what the body made of it has ones of its own
     present = [n for n in stuck.sizes.dynamic if stuck.sizes.values[n] in varying]
     yield from ((b, a) for i, a in enumerate(present) for b in present[i + 1 :])
+    yield from _bounded(stuck)
     ones = []
     for name in stuck.sizes.dynamic:
         ratios = {_ratio(column, stuck.sizes.values[name]) for column in varying} - {0}
@@ -250,6 +257,55 @@ def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str]]:
         yield from ((name, n) for n in sorted(whole, reverse=True))  # a dimension of 1 fits everything, by broadcasting
         ones += [name] * any(ratio in given for ratio in ratios)
     yield from ((name, 1) for name in ones)
+
+
+def _bounded(stuck: StuckError) -> Iterable[tuple[str, int | tuple[int, int, int]]]:
+    """Yields bounds of a dimension of which the network must leave a certain size, around the one that does.
+
+    Text recognisers are declared for every height and need one of which their pooling leaves a single row. No constant
+    of the file says which; what is left of other heights does.
+    """
+    found = []
+    for name in stuck.sizes.dynamic:
+        for column, wanted in set(_misfits(stuck)):
+            shrunk = [size / rest for size, rest in zip(stuck.sizes.values[name], column, strict=True)]
+            spread = max(shrunk) / min(shrunk) - 1
+            if min(shrunk) >= 4 and spread < 0.2:
+                found.append((spread, name, statistics.median(shrunk) * wanted))
+    for _, name, size in sorted(found):
+        step = 16 if size >= 16 else 4
+        least = int(size // step * step)
+        yield name, (least, least + step // 2 - 1, least + step)  # sizes of one remainder would hide what divides them
+        yield name, least
+
+
+def _misfits(stuck: StuckError) -> Iterable[tuple[tuple[float, ...], int]]:
+    """Yields quantities, one number a sample point, that would have to be another number, the same at every point."""
+    tensors = [v.spec.shapes for v in stuck.inputs if isinstance(v, Tensor) and v.spec.shapes is not None]
+    columns = [list(zip(*shapes, strict=True)) for shapes in tensors]
+    varying = [column for column in (columns or [[]])[0] if len(set(column)) > 1 and min(column) > 0]
+    if stuck.node.op_type == "Squeeze":
+        yield from ((column, 1) for column in varying)
+    elif stuck.node.op_type == "Reshape" and tensors:
+        counts = _counts(stuck.inputs[1], tensors[0]) if len(stuck.inputs) > 1 else []
+        yield from [(tuple(math.prod(a) / b for a, b in zip(tensors[0], counts, strict=True)), 1)] if counts else []
+    else:
+        for one, other in itertools.permutations(columns, 2):
+            for mine, yours in zip(one, other, strict=False) if len(one) == len(other) else ():
+                if len(set(mine)) > 1 and len(set(yours)) == 1 and min(mine) > 0 and yours[0] > 0:
+                    yield mine, yours[0]
+
+
+def _counts(target: Any, shapes: Sequence[Sequence[int]]) -> list[int]:
+    """Returns how many elements a Reshape asks for at each sample point, none where it leaves that open."""
+    array = target.array if isinstance(target, Host) else target.numpy() if isinstance(target, Constant) else None
+    if array is None or array.ndim != 1 or any(not isinstance(n, Dim) and n < 0 for n in array.tolist()):
+        return []
+    counts = []
+    for point, shape in enumerate(shapes):
+        sizes = [n.values[point] if isinstance(n, Dim) else n for n in array.tolist()]
+        counts.append(math.prod(n or (shape[axis] if axis < len(shape) else 1) for axis, n in enumerate(sizes)))
+    return counts if all(counts) else []
 
 
 def _ratio(column: Sequence[float], sizes: Sequence[int]) -> float:
@@ -287,11 +343,11 @@ class _Import:
         self.steps = 0
         self.problems: dict[tuple[str, str, int, str], Problem] = {}
 
-    def run(self, fixed: Mapping[str, int | str]) -> fx.GraphModule:
+    def run(self, fixed: Fixed) -> fx.GraphModule:
         with collector.paused():
             return self._run(fixed)
 
-    def _run(self, fixed: Mapping[str, int | str]) -> fx.GraphModule:
+    def _run(self, fixed: Fixed) -> fx.GraphModule:
         graph = self.model.graph
         tracer = Tracer(self.sizes.points)
         if self.author is not None:
@@ -305,7 +361,7 @@ class _Import:
             renamed[name] = value.name or ""
             scope[value] = tracer.placeholder(name, self._input_spec(value))
         for value in graph.inputs:
-            self._guard(tracer, scope[value], self.inputs[value.name or ""], fixed)
+            self._guard(tracer, value.name or "", scope[value], fixed)
             self.note(value, scope[value])
             if self.thaw is not None:
                 dims = zip(self.inputs[value.name or ""] or (), getattr(scope[value], "shape", ()), strict=False)
@@ -323,7 +379,7 @@ class _Import:
         module.meta["onnx2nn"] = {
             "inputs": [value.name for value in graph.inputs],
             "outputs": [value.name for value in graph.outputs],
-            "fixed": dict(fixed),
+            "fixed": {n: range(d[0], d[-1] + 1) if isinstance(d, tuple) else d for n, d in fixed.items()},
             "signature": [self._signature(spec, fixed) for spec in input_specs(self.model)],
             "naming": naming_of(self.author, module.state_dict()),
         }
@@ -338,21 +394,26 @@ class _Import:
                     holder, name = container(module, key)
                     holder.register_parameter(name, parameters[other])
 
-    def _signature(self, spec: InputSpec, fixed: Mapping[str, int | str]) -> dict[str, Any]:
+    def _signature(self, spec: InputSpec, fixed: Fixed) -> dict[str, Any]:
         """Returns an input as the module takes it, in plain Python values, which pickle anywhere."""
         dims = self.inputs[spec.name]
-        shape = None if dims is None else tuple(fixed.get(d, d) if isinstance(d, str) else d for d in dims)
+        known = {name: size for name, size in fixed.items() if not isinstance(size, tuple)}
+        shape = None if dims is None else tuple(known.get(d, d) if isinstance(d, str) else d for d in dims)
         return {**dataclasses.asdict(spec), "dtype": spec.dtype and spec.dtype.name, "shape": shape}
 
-    def _guard(
-        self, tracer: Tracer, tensor: Any, dims: Sequence[int | str] | None, fixed: Mapping[str, int | str]
-    ) -> None:
-        """Lets a size fail at run time that the file declares as dynamic but fixes in a constant."""
-        for axis, dim in enumerate(dims or ()):
-            if isinstance(dim, str) and isinstance(fixed.get(dim), int):
-                size = tracer.record("call_method", "size", (tensor, axis))
-                same = tracer.graph.call_function(operator.eq, (size, fixed[dim]))
-                tracer.graph.call_function(torch._check, (same,))
+    def _guard(self, tracer: Tracer, name: str, tensor: Any, fixed: Fixed) -> None:
+        """Lets a size of an input fail at run time that the file declares as dynamic but does not serve."""
+        for axis, dim in enumerate(self.inputs[name] or ()):
+            if not isinstance(dim, str) or not isinstance(limit := fixed.get(dim), (int, tuple)):
+                continue
+            size = tracer.record("call_method", "size", (tensor, axis))
+            least, most = (limit[0], limit[-1]) if isinstance(limit, tuple) else (limit, limit)
+            bounds = [(operator.ge, least), (operator.le, most)] if least < most else [(operator.eq, least)]
+            asked = f"from {least} to {most}" if least < most else str(least)
+            message = f"Dimension {axis} of input {name!r} must be {asked}: the model computes nothing else."
+            for compare, bound in bounds:
+                fits = tracer.graph.call_function(compare, (size, bound))
+                tracer.graph.call_function(torch._assert, (fits, message))
 
     def _input_spec(self, value: ir.Value) -> Spec | None:
         if not isinstance(value.type, (ir.TensorType, type(None))) or value.dtype == ir.DataType.STRING:

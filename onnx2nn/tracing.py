@@ -79,7 +79,8 @@ class Dim:
     def assume(self) -> bool:
         """Returns what a comparison says at every sample point, and lets sizes at which it says another thing fail."""
         truth = bool(self)
-        self.tracer.record("call_function", torch._check, (self if truth else self == False,))  # noqa: E712 (recorded)
+        message = "A size for which the model chooses otherwise than for those that the import was made with."
+        self.tracer.record("call_function", torch._assert, (self if truth else self == False, message))  # noqa: E712 (recorded)
         return truth
 
     def __index__(self) -> int:
@@ -690,7 +691,7 @@ class Tracer:
 
     def _erase_unused(self) -> None:
         for node in reversed(self.graph.nodes):
-            if not node.users and node.op not in ("placeholder", "output") and node.target is not torch._check:
+            if not node.users and node.op not in ("placeholder", "output") and node.target is not torch._assert:
                 self.graph.erase_node(node)
 
     def infer(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known:

@@ -68,6 +68,20 @@ class Positions(nn.Module):
         return scores.masked_fill(~mask, -1e4).softmax(-1) @ x + x[:, length - 1 : length]
 
 
+class Recogniser(nn.Module):
+    """Pools the height away, as text recognisers do: of many heights they take those that leave one row."""
+
+    def __init__(self, joined: bool) -> None:
+        super().__init__()
+        self.joined, self.stem, self.head = joined, nn.Conv2d(3, 8, 3, (4, 2), 1), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = nn.functional.avg_pool2d(self.stem(x).relu(), (8, 1), (8, 1))
+        y = rows.reshape(x.shape[0], 8, -1) if self.joined else rows.reshape(rows.shape[0], 8, rows.shape[3])
+        y = torch.cat([rows, y.unsqueeze(2)], 2).sum(2) if self.joined else y
+        return self.head(y.transpose(1, 2))
+
+
 def _floats(*shape: int) -> Callable[[tuple[int, ...]], Tensors]:
     def make(size: tuple[int, ...]) -> Tensors:
         dims = [size[d] if d < 0 else d for d in shape]
@@ -100,6 +114,23 @@ def test_torch_exporters(name: str, exporter: str) -> None:
         outputs = check_against_onnxruntime(path, module, inputs(size))
         check_same(outputs, run(original, inputs(size)), f"against the original at {size}")
     check_travels(module, inputs(first), inputs(second))
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["reshaped", "joined"])
+def test_a_dimension_that_only_some_sizes_fit(joined: bool) -> None:
+    original = seeded(lambda: Recogniser(joined))
+    first, second = (2, 3, 32, 40), (3, 3, 40, 80)
+    inputs = [_floats(*size)(size) for size in (first, second, (1, 3, 45, 17))]
+    path = EXPORTERS["torchscript"](f"shapes_recogniser_{joined}", original, *inputs[:2])
+    module = onnx2nn.load(path)
+    assert not LEAVES_THE_GRAPH.search(module.code), module.code
+    for values in inputs:
+        check_same(check_against_onnxruntime(path, module, values), run(original, values), "against the original")
+    check_travels(module, *inputs[:2])
+    (height,) = module.meta["onnx2nn"]["fixed"].values()
+    assert height == range(32, 49)
+    with pytest.raises(AssertionError, match=r"Dimension 2 of input 'x\w*' must be from 32 to 48"):
+        module(torch.zeros(1, 3, 80, 20))
 
 
 def _model(nodes: list[onnx.NodeProto], dims: list[str | int], **constants: object) -> onnx.ModelProto:
@@ -238,7 +269,7 @@ def test_a_size_that_chooses_otherwise_fails() -> None:
     ]
     module = onnx2nn.load(_model(nodes, ["N", "L", 3], one=np.int64([1]), five=np.int64([5]), three=np.int64([3])))
     assert module(torch.zeros(2, 4, 3)).shape == (2, 4, 3)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(AssertionError, match="chooses otherwise"):
         module(torch.zeros(2, 1, 3))
 
 

@@ -378,7 +378,7 @@ class _Builder:
             self.known[item] = self.access(self.maker.moved.get(path, path))
         else:
             expression = self.node(item)
-            if item.target is torch._check:
+            if item.target is torch._assert:
                 yield (), expression
             else:
                 value = self.known[item] = self.value(item)
