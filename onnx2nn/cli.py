@@ -165,7 +165,16 @@ def _add_convert_options(parser: argparse.ArgumentParser, *, simplify_by_default
         metavar="M-simplify.onnx",
         help="where the simplified ONNX model is saved (dropout and constants folded)",
     )
-    _add_input_options(parser)
+    inputs = _add_input_options(parser)
+    inputs.add_argument(
+        "--dynamic",
+        action="append",
+        type=_dynamic_axis,
+        default=[],
+        metavar="NAME:AXIS=DIM",
+        help="free a dimension that the file fixes, such as input:0=batch; once for each; equal names are equal sizes; "
+        "the file is then imported as it is, unsimplified",
+    )
     _add_simplify_options(parser)
     if simplify_by_default:
         parser.add_argument(
@@ -178,7 +187,7 @@ def _add_convert_options(parser: argparse.ArgumentParser, *, simplify_by_default
     _add_debug(parser)
 
 
-def _add_input_options(parser: argparse.ArgumentParser) -> None:
+def _add_input_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("inputs")
     group.add_argument(
         "--input_shape",
@@ -195,6 +204,7 @@ def _add_input_options(parser: argparse.ArgumentParser) -> None:
         help="use --input_shape for the comparisons only: sizes that the file leaves open stay open",
     )
     group.add_argument("--seed", type=_count, default=0, help="of the random inputs (default 0)")
+    return group
 
 
 def _add_simplify_options(parser: argparse.ArgumentParser) -> None:
@@ -242,16 +252,20 @@ def convert(arguments: argparse.Namespace, terminal: Terminal) -> int:
         require("onnxruntime", extra="verify", purpose="Comparing with ONNX Runtime")
 
     model: str | onnx.ModelProto = arguments.onnx_path
-    if arguments.simplify or arguments.simplify_path:
+    freed = _freed_axes(arguments.dynamic)
+    if (arguments.simplify and not freed) or arguments.simplify_path:
         simplification = _simplify(arguments, given, terminal)
-        model = simplification.model if simplification and simplification.simplified else model
+        model = simplification.model if simplification and simplification.simplified and not freed else model
     with terminal.step(f"importing {arguments.onnx_path}"):
-        module = onnx2nn.load(model, input_shapes=None if arguments.dynamic_input_shape else given)
+        module = onnx2nn.load(
+            model, input_shapes=None if arguments.dynamic_input_shape else given, dynamic=freed or None
+        )
     with terminal.step("comparing with ONNX Runtime"):
         result = onnx2nn.verify(arguments.onnx_path, module, input_shapes=given, seed=arguments.seed)
     if arguments.pytorch_path:
         with terminal.step(f"saving {arguments.pytorch_path}"):
             open_axes = _open_axes(specs, () if arguments.dynamic_input_shape else given)
+            open_axes = {name: axes | freed.get(name, {}) for name, axes in open_axes.items()}
             example = inputs.example_inputs(specs, _export_sizes(sizes, open_axes, result), seed=arguments.seed)
             written = onnx2nn.save(
                 module,
@@ -482,6 +496,27 @@ def _input_shape(text: str) -> tuple[str | None, list[int]]:
             f"{text!r} is not NAME:DIMS with positive sizes, such as input:1,3,224,224"
         ) from None
     return (name if colon else None), sizes
+
+
+def _dynamic_axis(text: str) -> tuple[str, int, str]:
+    place, _, label = text.rpartition("=")
+    name, _, axis = place.rpartition(":")
+    if not name or not axis.isdecimal() or not label.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:AXIS=DIM, such as input:0=batch")
+    return name, int(axis), label
+
+
+def _freed_axes(given: Sequence[tuple[str, int, str]]) -> dict[str, dict[int, str]]:
+    """The dimensions to free, as `onnx2nn.load` takes them.
+
+    Raises:
+        InputError: one has two names.
+    """
+    freed: dict[str, dict[int, str]] = {}
+    for name, axis, label in given:
+        if freed.setdefault(name, {}).setdefault(axis, label) != label:
+            raise InputError(f"--dynamic calls axis {axis} of {name!r} both {freed[name][axis]!r} and {label!r}")
+    return freed
 
 
 def _count(text: str) -> int:
