@@ -49,8 +49,20 @@ class If(nn.Module):
             return self.else_branch(*values[self.split :])
 
         if torch.compiler.is_compiling() and isinstance(cond, torch.Tensor):
-            return torch.cond(cond.reshape(()), then, otherwise, captured)
+            return torch.cond(cond.reshape(()), _fresh(then), _fresh(otherwise), captured)
         return then(*captured) if cond else otherwise(*captured)
+
+
+def _fresh(branch: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a branch whose results are no constants and no inputs of it: torch.cond permits no shared memory."""
+
+    def run(*values: Any) -> Any:
+        result = branch(*values)
+        if isinstance(result, tuple):
+            return tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in result)
+        return result.clone() if isinstance(result, torch.Tensor) else result
+
+    return run
 
 
 class Loop(nn.Module):

@@ -1,7 +1,8 @@
 """onnx2nn/measured.json: what runs found about operators, for `onnx2nn ops`, which has no suite and no OneFlow.
 
-Each section is written by the script that makes the run: `conformance` and `layers` by `scripts/conformance.py
---write`, `oneflow_import` by the same with `--framework oneflow`, `oneflow_export` by `scripts/oneflow_tables.py`.
+Each section is written by the script that makes the run: `conformance`, `exported`, `layers` and `types` by
+`scripts/conformance.py --write`, `oneflow_import` by the same with `--framework oneflow`, `oneflow_export` by
+`scripts/oneflow_tables.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import defs
 
 if TYPE_CHECKING:
     from scripts.conformance import Result
@@ -41,6 +45,37 @@ def conformance(results: Sequence[Result]) -> dict[str, list[int]]:
             asked = result.exported in ("passed", "failed")
             facts = (True, result.verdict == "passed", asked, result.exported == "passed")
             found[result.operator] = [count + fact for count, fact in zip(found[result.operator], facts, strict=True)]
+    return dict(found)
+
+
+def exported(cases: Iterable[Case], known: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    """Returns operator, its domain in front → how many of its cases in the case lists pass torch.export, of how many.
+
+    Args:
+        cases: of the case lists; each is tried in the operator's newest form.
+        known: what `conformance` returns; operators of which ONNX's suite says enough are left out.
+    """
+    from scripts.conformance import Recorder, export_again, shapes_depend_on_data
+    from tests import onnxnode
+
+    found: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
+    for case in cases:
+        revisions = onnxnode.revisions(case)
+        if not revisions or (onnxnode.has_schema(case) and known.get(case.operator, (0, 0, 0))[2]):
+            continue
+        try:
+            model, feeds = onnxnode.model_of(case, revisions[-1])
+        except onnxnode.NotExpressible:
+            continue
+        if shapes_depend_on_data(model):
+            continue
+        recorder = Recorder("torch").prepare(model)
+        outputs = recorder.run(feeds)
+        if not all(isinstance(output, np.ndarray) and output.dtype != object for output in outputs):
+            continue  # strings, sequences and maps are no tensors
+        counts = found[f"{case.domain}.{case.operator}".lstrip(".")]
+        counts[0] += export_again(recorder)[0] == "passed"
+        counts[1] += 1
     return dict(found)
 
 
@@ -75,3 +110,18 @@ def layers(cases: Iterable[Case]) -> dict[str, list[str]]:
         if names:
             found[f"{case.domain}.{case.operator}".lstrip(".")] |= names
     return {operator: sorted(names) for operator, names in found.items()}
+
+
+def types() -> dict[str, list[str]]:
+    """Returns operator, its domain in front → its types, see `catalog.kinds`; of operators that onnx has no schema of.
+
+    The schemas are ONNX Runtime's, of its own operators and of the experimental ones of ONNX's beginnings.
+    """
+    from onnxruntime.capi import onnxruntime_pybind11_state as runtime
+
+    from onnx2nn.catalog import kinds
+    from onnx2nn.table import load_rows
+
+    names = {(row.domain, row.operator) for row in load_rows() if not defs.has(row.operator, row.domain)}
+    schemas = [schema for schema in runtime.get_all_operator_schema() if (schema.domain, schema.name) in names]
+    return {f"{s.domain}.{s.name}".lstrip("."): list(kinds(s)) for s in schemas if not s.deprecated}

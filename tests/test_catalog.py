@@ -1,0 +1,81 @@
+"""What `onnx2nn ops` prints, column by column, against schemas, imports and the runs that measured it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from onnx import defs
+
+import onnx2nn
+from onnx2nn.catalog import entries
+from onnx2nn.table import load_rows
+from scripts import measured
+from tests import onnxnode
+from tests.cases import all_cases
+
+
+def test_operators_are_all_that_files_may_hold() -> None:
+    schemas: dict[tuple[str, str], list[Any]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        schemas.setdefault((schema.domain or "ai.onnx", schema.name), []).append(schema)
+    table = {(entry.domain, entry.operator): entry for entry in entries()}
+    current = {name for name, forms in schemas.items() if not max(forms, key=lambda s: s.since_version).deprecated}
+    assert current <= set(table)
+    for name, entry in table.items():
+        if name in schemas:
+            assert list(entry.revisions) == sorted(schema.since_version for schema in schemas[name])
+        else:
+            assert entry.revisions == (1,) and entry.domain in ("ai.onnx", "com.microsoft", "org.pytorch.aten")
+    assert not [name for name, entry in table.items() if not entry.types]
+    own = {(row.domain or "ai.onnx", row.operator) for row in load_rows()}
+    assert {name for name, entry in table.items() if entry.built == "expanded"} == set(table) - own
+
+
+@pytest.mark.parametrize(
+    ("domain", "operator", "types"),
+    [
+        ("ai.onnx", "Where", "float int uint bool string complex"),  # its first input is a condition
+        ("ai.onnx", "ArgMax", "float int uint"),  # its output is an index
+        ("ai.onnx", "SequenceAt", "float int uint bool string complex sequence"),
+        ("ai.onnx", "DequantizeLinear", "float8 float4 float6 int uint int4"),
+        ("ai.onnx", "Affine", "float"),
+        ("com.microsoft", "QLinearConcat", "int uint"),
+        ("com.microsoft", "FusedGemm", "float int uint"),
+        ("org.pytorch.aten", "ATen", "PyTorch's"),
+    ],
+)
+def test_types(domain: str, operator: str, types: str) -> None:
+    (entry,) = (entry for entry in entries() if (entry.domain, entry.operator) == (domain, operator))
+    assert " ".join(entry.types) == types
+
+
+def test_how_operators_are_built() -> None:
+    """Of every seventh operator that has a case whose weights are constants, what a case becomes."""
+    table = {("" if e.domain == "ai.onnx" else e.domain, e.operator): e for e in entries()}
+    chosen = {(case.domain, case.operator): case for case in all_cases() if case.constant and case.inputs}
+    tried = 0
+    for name, case in list(chosen.items())[::7]:
+        model, _ = onnxnode.model_of(case, onnxnode.revisions(case)[-1])
+        module = onnx2nn.load(model)
+        layers = {type(m).__name__ for m in module.modules() if type(m).__module__.startswith("torch.nn.modules")}
+        assert layers - {"Module"} <= set(table[name].layers)
+        if table[name].built == "opaque":
+            assert "onnx2nn_functional" in module.code
+        tried += 1
+    assert tried > 10
+
+
+def test_what_runs_found_is_about_operators_of_the_table() -> None:
+    """`onnx2nn/measured.json` is written by scripts; tests/test_conformance.py compares its scores with a new run."""
+    found = json.loads(measured.PATH.read_text(encoding="utf-8"))
+    known = {f"{row.domain}.{row.operator}".lstrip(".") for row in load_rows()}
+    assert set(found["layers"]) <= known and set(found["exported"]) <= known
+    assert found["types"] == measured.types()
+    cases = [case for case in all_cases() if case.operator in ("Gemm", "LayerNormalization", "PRelu", "FusedGemm")]
+    again = measured.layers(cases)
+    assert len(again) == 4 and again == {name: found["layers"][name] for name in again}
+    few = [case for case in cases if case.operator == "FusedGemm"][:2]
+    assert measured.exported(few, found["conformance"]) == {"com.microsoft.FusedGemm": [2, 2]}
+    assert found["exported"]["com.microsoft.FusedGemm"] == [len([c for c in cases if c.operator == "FusedGemm"])] * 2
