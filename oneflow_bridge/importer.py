@@ -29,6 +29,7 @@ from oneflow_bridge.namespace.tensor import Tensor, from_array
 from oneflow_bridge.program import Program, literal
 from oneflow_bridge.recording import Call, Recorder, Traced
 from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
+from onnx2nn.exporter_notes import exported_place
 from onnx2nn.host import Host
 from onnx2nn.inputs import input_dimensions, input_specs
 from onnx2nn.naming import identifier, split_path
@@ -152,6 +153,7 @@ class _Import:
         self.refused = refused or {}
         self.points = max((len(set(values)) for values in sizes.values()), default=1)
         self.problems: dict[tuple[str, str, int, str], Problem] = {}
+        self.weights: dict[tuple[str, tuple[int, ...], str], Tensor] = {}
 
     def run(self) -> ImportedModule:
         graph = self.model.graph
@@ -513,17 +515,33 @@ class Walk:
             layer: list[str] = []
             if call.layer is not None:
                 layer = self._layer_place(node, call.layer, inputs)
+                state = {slot: self._one(tensor, inputs) for slot, tensor in call.layer.state.items()}
+                call = dataclasses.replace(call, layer=dataclasses.replace(call.layer, state=state))
             self.program.add_call(call, self._constant_place, layer)
 
     def _layer_place(self, node: ir.Node, layer: Layer, inputs: Sequence[Any]) -> list[str]:
-        """Returns where a layer is held in the module tree: where the author's weights are, if it holds such."""
+        """Returns where a layer is held in the module tree: where the author's weights are, if it holds such.
+
+        A tied weight is called as it is in the first of its layers; the others are found by what else they hold, or by
+        the node's name in files of `oneflow_bridge.export`.
+        """
         author = self.owner.plan.author
         names = set() if author is None else author.names
-        for slot, tensor in layer.state.items():
-            name = self._origin_of(tensor, inputs)
-            if name in names and name.endswith(f".{slot}"):
-                return split_path(name.removesuffix(f".{slot}"))
+        origins = {slot: self._origin_of(tensor, inputs) for slot, tensor in layer.state.items()}
+        paths = [n.removesuffix(f".{slot}") for slot, n in origins.items() if n in names and n.endswith(f".{slot}")]
+        if paths:
+            place = exported_place(self.owner.model, node)
+            free = [path for path in (*paths, place) if path and not self.program.has_layer(path)]
+            return split_path(free[0] if free else paths[0])
         return layer_path(node, self.step, self._origin_of(layer.state.get("weight"), inputs))
+
+    def _one(self, tensor: Tensor | None, inputs: Sequence[Any]) -> Tensor | None:
+        """Returns the one tensor that stands for a weight in every layer that holds it, also where it is transposed."""
+        name = self._origin_of(tensor, inputs)
+        if tensor is None or not name:
+            return tensor
+        known = self.owner.weights.setdefault((name, tuple(tensor.shape), tensor.dtype.name), tensor)
+        return known if known is tensor or np.array_equal(known.numpy(), tensor.numpy()) else tensor
 
     def _origin_of(self, weight: Tensor | None, inputs: Sequence[Any]) -> str:
         """Returns the name of the initializer that a layer's weight is, or is a permutation of."""

@@ -189,6 +189,10 @@ class Program:
             self._held[id(array)] = path
         return f"self.{self._held[id(array)]}"
 
+    def has_layer(self, path: str) -> bool:
+        """Whether a layer is held there."""
+        return path in self._layers.values()
+
     def _layer(self, layer: Layer, name: list[str]) -> str:
         state = tuple((key, None if tensor is None else id(tensor.value)) for key, tensor in layer.state.items())
         key = (layer.kind, repr(layer.config), state)

@@ -22,6 +22,9 @@ _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 _STACK = "pkg.torch.onnx.stack_trace"
 
+_JOB_OP = re.compile(r"(.+)-[a-z]\w*-\d+(?:/|$)")
+"""What a OneFlow job calls its ops: the module's path, the type of op and a number."""
+
 _ENTRY = re.compile(r"^(\w+): (PARAMETER|BUFFER) target='([^']+)'(?: persistent=(True|False))?", re.MULTILINE)
 _TARGET = re.compile(r"call_function\[target=torch\.ops\.([\w.]+)\]\(args = \(")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -95,6 +98,12 @@ def place_of(node: ir.Node) -> Place | None:
     if node.name and node.name.startswith("/"):
         return Place(".".join(split_scopes(node.name)[:-1]), "")
     return None
+
+
+def exported_place(model: ir.Model, node: ir.Node) -> str:
+    """Returns the path of the module that a node of a file of `oneflow_bridge.export` came from, `""` for others."""
+    found = _JOB_OP.match(node.name or "") if model.producer_name == "onnx2nn" else None
+    return found[1] if found is not None else ""
 
 
 def folded_from(value: ir.Value) -> set[str]:

@@ -344,3 +344,26 @@ def test_round_trip_through_the_exporter(tmp_path: Path):
         np.testing.assert_allclose(module(tokens).numpy(), original(tokens).numpy(), rtol=1e-5, atol=1e-6)
     assert set(module.state_dict()) == set(original.state_dict())
     original.load_state_dict(module.state_dict())
+
+
+def test_tied_weights_keep_all_their_keys(tmp_path: Path):
+    from oneflow_bridge.exporter import export
+
+    class Tied(flow.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = flow.nn.Embedding(5, 4)
+            self.first, self.second = flow.nn.Linear(4, 4), flow.nn.Linear(4, 4)
+            self.head = flow.nn.Linear(4, 5, bias=False)
+            self.second.weight, self.head.weight = self.first.weight, self.embed.weight
+
+        def forward(self, tokens: Any) -> Any:
+            return self.head(self.second(self.first(self.first(self.embed(tokens)))))
+
+    original, tokens = Tied().eval(), flow.tensor(np.array([[0, 1, 4]]))
+    export(original, tokens, tmp_path / "model.onnx")
+    module = onnx2nn.load(tmp_path / "model.onnx", framework="oneflow")
+    with flow.no_grad():
+        np.testing.assert_allclose(module(tokens).numpy(), original(tokens).numpy(), rtol=1e-5, atol=1e-6)
+    assert set(module.state_dict()) == set(original.state_dict())
+    assert module.head.weight is module.embed.weight and module.second.weight is module.first.weight
