@@ -149,6 +149,28 @@ def test_what_differs_is_an_argument(exporter: str, tmp_path: Path) -> None:
     assert source.count("nn.Identity()") == 1  # the dropout of the body, which the file no longer has
 
 
+class Stages(nn.Module):
+    """Gives what every stage gives, as a backbone does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList([nn.Linear(6, 6) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        results = []
+        for stage in self.stages:
+            x = stage(x)
+            results.append(x)
+        return tuple(results)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_results_of_all_stages(exporter: str, tmp_path: Path) -> None:
+    """What is given out on the way is no loop."""
+    module = _exported(seeded(Stages), (torch.randn(2, 6),), tmp_path, exporter)
+    _check(module, tmp_path / "python", (torch.randn(2, 6),))
+
+
 class Dense(nn.Module):
     """Every layer takes what all before it gave."""
 

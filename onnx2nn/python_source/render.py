@@ -185,8 +185,9 @@ class _Class:
         body = self.kind.body
         calls = [(results, self._known(call, forward=True)) for results, call in body.calls]
         assert body.outputs is not None
-        calls = _collect(calls, body.outputs, self.kind)
-        naming = _Naming(self.kind, _fold(_loops(calls, self._lengths()), self._known(body.outputs, forward=True)))
+        outputs = self._known(body.outputs, forward=True)
+        calls = _collect(calls, outputs, self.kind)
+        naming = _Naming(self.kind, _fold(_loops(calls, outputs, self._lengths()), outputs))
         arguments = [f"{naming.of[index]}: {self.kind.types[index]}" for index in range(body.arguments)]
         result = _result_type(naming.final, self.kind.types)
         out = [f"    {line}" for line in _definition("forward", ["self", *arguments], result, 4)]
@@ -299,10 +300,13 @@ def _joined(call: Expression) -> tuple[Expression, ...] | None:
     return first.items if takes_lists and all(isinstance(item, Value) for item in first.items) else None
 
 
-def _loops(calls: list[tuple[tuple[int, ...], Expression]], lengths: Mapping[str, int]) -> list[Step]:
+def _loops(
+    calls: list[tuple[tuple[int, ...], Expression]], outputs: Expression, lengths: Mapping[str, int]
+) -> list[Step]:
     """Returns the calls as steps, those of one list's modules on each other's result as one loop."""
     steps: list[Step] = []
     uses = Counter(index for _, call in calls for index in values(call))
+    uses.update(values(outputs))
     position = 0
     while position < len(calls):
         end = position + 1
