@@ -11,7 +11,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.extras import require
-from onnx2nn.table import op
+from onnx2nn.table import has_values, op
 
 
 def strings(values: Sequence[str]) -> np.ndarray[Any, Any]:
@@ -116,6 +116,21 @@ def _grams(
     return {length: {gram: indexes[i] for gram, i in table.items()} for length, table in tables.items()}
 
 
+def _compared(F: Any, X: Any, tables: dict[int, dict[tuple[Any, ...], int]], max_skip_count: int, columns: int) -> Any:
+    """Returns how often each gram occurs, where the items cannot be seen: each place is compared with each gram."""
+    rows = X if X.ndim == 2 else X.unsqueeze(0)
+    counts = F.zeros([rows.shape[0], columns], dtype=F.float32)
+    for length, table in tables.items():
+        grams = F.tensor(list(table), dtype=X.dtype).reshape(-1, length)
+        for step in range(1, (1 if length == 1 else max_skip_count + 1) + 1):
+            width = rows.shape[1] - (length - 1) * step
+            if width > 0:
+                places = F.stack([rows.narrow(1, i * step, width) for i in range(length)], -1)
+                hits = (places.unsqueeze(2) == grams).all(-1).sum(1, dtype=F.float32)
+                counts = counts.index_add(1, F.tensor(list(table.values())), hits)
+    return counts.reshape(-1) if X.ndim == 1 else counts
+
+
 @op("TfIdfVectorizer", 9, opaque=True)
 def tf_idf_vectorizer(
     F: Any,
@@ -139,8 +154,14 @@ def tf_idf_vectorizer(
         raise OperatorError(f"mode {mode!r} is neither TF, IDF nor TFIDF.")
     pool = tuple(pool_strings or pool_int64s or ())
     tables = _grams(pool, tuple(ngram_counts), tuple(ngram_indexes), min_gram_length, max_gram_length)
-    rows = X.tolist() if X.ndim == 2 else [X.tolist()]
     columns = max(ngram_indexes, default=-1) + 1
+    scale = np.ones(columns, dtype=np.float32)
+    if mode != "TF":
+        scale[np.asarray(ngram_indexes)] = np.asarray(weights if weights else [1.0] * len(ngram_indexes))
+    if isinstance(X, F.Tensor) and not has_values(F, X):
+        found = _compared(F, X, tables, max_skip_count, columns)
+        return (found > 0) * F.from_numpy(scale) if mode == "IDF" else found * F.from_numpy(scale)
+    rows = X.tolist() if X.ndim == 2 else [X.tolist()]
     counts = np.zeros((len(rows), columns), dtype=np.float32)
     for row, items in enumerate(rows):
         hits = [
@@ -151,8 +172,5 @@ def tf_idf_vectorizer(
             if gram in table
         ]
         counts[row] = np.bincount(np.asarray(hits, dtype=np.int64), minlength=columns)
-    if mode != "TF":
-        scale = np.ones(columns, dtype=np.float32)
-        scale[np.asarray(ngram_indexes)] = np.asarray(weights if weights else [1.0] * len(ngram_indexes))
-        counts = (counts > 0) * scale if mode == "IDF" else counts * scale
+    counts = (counts > 0) * scale if mode == "IDF" else counts * scale
     return F.from_numpy(counts.reshape(-1) if X.ndim == 1 else counts)

@@ -1,0 +1,57 @@
+"""Operators that look at their inputs' values when they run, under torch.export, which has none to show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from onnx import TensorProto, helper, parser
+
+import onnx2nn
+from onnx2nn.backend import OnnxModule
+from tests import onnxnode
+from tests.cases import Case, case, f32
+
+_GRAMS: dict[str, Any] = {
+    "min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 1, "ngram_counts": [0, 3],
+    "ngram_indexes": [4, 0, 2, 1, 3], "pool_int64s": [5, 6, 7, 5, 6, 7, 7], "weights": [0.5, 2.0, 3.0, 1.5, 0.25],
+}  # fmt: skip
+_ITEMS = np.random.default_rng(0).integers(5, 9, (3, 6))
+
+CASES = [
+    *(case("TfIdfVectorizer", _ITEMS, mode=mode, **_GRAMS) for mode in ("TF", "IDF", "TFIDF")),
+    case("TfIdfVectorizer", _ITEMS[0], mode="TFIDF", **_GRAMS),
+    case("TfIdfVectorizer", _ITEMS[:, :1], mode="TFIDF", **_GRAMS, note="shorter than a gram"),
+    case("LSTM", f32(4, 3, 2), f32(1, 20, 2), f32(1, 20, 5), None, np.array([4, 1, 2], np.int32), None, None,
+         f32(1, 15), hidden_size=5, constant=(1, 2, 7), outputs=3, note="lengths, peepholes"),
+    case("GRU", f32(4, 3, 2), f32(2, 15, 2), f32(2, 15, 5), None, np.array([4, 1, 2], np.int32), hidden_size=5,
+         direction="bidirectional", linear_before_reset=1, constant=(1, 2), outputs=2, note="lengths"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_program_gives_what_onnxruntime_gives(case: Case) -> None:
+    version = onnxnode.revisions(case)[-1]
+    model, feeds = onnxnode.model_of(case, version)
+    answer = onnxnode.oracle(case, version)
+    assert answer is not None
+    module = onnx2nn.load(model)
+    runner = OnnxModule(model, module)
+    program = torch.export.export(module, tuple(runner.arguments(list(feeds.values())))).module()
+    for run in (runner, OnnxModule(model, module, program)):
+        for actual, expected in zip(run.run(feeds), answer[1], strict=True):
+            onnxnode.assert_close(actual, expected, 1e-5)
+
+
+def test_a_branch_may_be_a_constant() -> None:
+    graph = "g () => (float[2] {0}) {{ {0} = Constant <value = float[2] {{ {1} }}> () }}"
+    branches = [parser.parse_graph(graph.format(*names)) for names in (("a", "1.0, 2.0"), ("b", "3.0, 4.0"))]
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    infos = [helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
+    results = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])]
+    module = onnx2nn.load(helper.make_model(helper.make_graph([node], "g", infos, results)))
+    program = torch.export.export(module, (torch.tensor(True),)).module()
+    for condition, expected in ((True, [1.0, 2.0]), (False, [3.0, 4.0])):
+        assert program(torch.tensor(condition)).tolist() == module(torch.tensor(condition)).tolist() == expected
