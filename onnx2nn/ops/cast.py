@@ -112,8 +112,10 @@ def _float_text(value: float) -> str:
 _WHOLE = re.compile(r"\s*[+-]?\d+")
 
 
-def from_strings(F: Any, texts: np.ndarray[Any, Any], element: Element) -> Any:
+def from_strings(F: Any, texts: np.ndarray[Any, Any], element: Element, **options: Any) -> Any:
     """Returns numbers read from text; of a fraction an integer type takes the digits before the point, as ORT does.
+
+    The options are those of `convert`.
 
     Raises:
         OperatorError: a text is no number.
@@ -128,7 +130,7 @@ def from_strings(F: Any, texts: np.ndarray[Any, Any], element: Element) -> Any:
     except (ValueError, TypeError):
         shown = ", ".join(repr(text) for text in texts.flat[:3])
         raise OperatorError(f"a text is no number (the first are {shown}).") from None
-    return convert(F, F.from_numpy(values.reshape(texts.shape)), element)
+    return convert(F, F.from_numpy(values.reshape(texts.shape)), element, **options)
 
 
 def _host_cast(
@@ -171,10 +173,8 @@ def cast(F: Any, input: Any, *, round_mode: str = "up", saturate: int = 1, to: i
     """See `convert`, `to_strings` and `from_strings`."""
     if to == STRING:
         return input if isinstance(input, np.ndarray) else to_strings(input)
-    element = element_of(to)
-    if isinstance(input, np.ndarray):
-        return from_strings(F, input, element)
-    return convert(F, input, element, saturate=bool(saturate), round_mode=round_mode)
+    read = from_strings if isinstance(input, np.ndarray) else convert
+    return read(F, input, element_of(to), saturate=bool(saturate), round_mode=round_mode)
 
 
 @op("Cast", 19, host=_host_cast)
