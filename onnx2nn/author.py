@@ -145,6 +145,8 @@ class _Restorer:
         return value if fits else None
 
     def _rename(self, value: ir.Value, key: str, how: str) -> None:
+        ties = self.author.ties.items()
+        self.author.ties = {key if a == value.name else a: key if b == value.name else b for a, b in ties}
         self.author.names.add(key)
         self.author.moved.add(key)
         self.author.restored[key] = f"{how}; the file calls it {value.name!r}"
@@ -162,6 +164,8 @@ class _Restorer:
         if weight is None or self._is_key(weight.name or "") or weight.shape is None or len(weight.shape) != 2:
             return
         for key, how in self._matrix_keys(node):
+            if key in self.author.moved and _is_equal(weight.const_value, self.graph.initializers[key].const_value):
+                return self._call_again(node, weight, key)
             twin = self._twin(weight, key)
             if twin is not None:
                 return self._read_from(node, twin, key)
@@ -170,6 +174,13 @@ class _Restorer:
         if not self.author.listed:
             self.author.unnamed[weight.name or ""] = "neither its node nor a bias says what it was called"
         return None
+
+    def _call_again(self, node: ir.Node, copy: ir.Value, key: str) -> None:
+        """Lets `node` read the weight `key`, of which it has a copy: the exporter transposes it for each call."""
+        node.replace_input_with(1, self.graph.initializers[key])
+        if not copy.uses() and copy.name is not None:
+            self.graph.initializers.pop(copy.name)
+            self.author.ties.pop(copy.name, None)
 
     def _matrix_keys(self, node: ir.Node) -> list[tuple[str, str]]:
         call = exporter_notes.call_of(node)
@@ -183,6 +194,9 @@ class _Restorer:
         for add, bias in self._biases(node):
             if place is None or f"{bias.name}.".startswith(f"{place.path}."):
                 return [(f"{(bias.name or '')[:-4]}weight", f"its product is added to {bias.name!r}")]
+            module = (bias.name or "")[: -len(".bias")]
+            if alone and re.fullmatch(rf"{re.escape(module)}_\d+", place.path):  # so it numbers calls of one module
+                return [(f"{path}.weight", "the module that its node stands in") for path in (module, place.path)]
             if alone and place == exporter_notes.place_of(add):  # a bias of the module's own, tied to that one
                 add.replace_input_with(add.inputs.index(bias), self._alias(f"{place.path}.bias", bias))
         return [(f"{place.path}.weight", "the module that its node stands in")] if alone and place is not None else []
@@ -351,7 +365,7 @@ class _Restorer:
         if found is None:
             return
         table, index = found
-        flat = place.kind.startswith("torchvision.")  # others hold it with a row and a column for every place
+        flat = ".swin_transformer." in place.kind and place.kind.startswith("torchvision.")  # others: for every pair
         for key, array in zip(keys, (table, index.ravel() if flat else index), strict=True):
             self._add(key, array, f"rows and places of what the exporter folded into {folded.name!r}")
         shape = [*[1] * whole, table.shape[1], *index.shape]
@@ -482,6 +496,14 @@ def _channels(node: ir.Node, weight: ir.Value) -> int:
         return int(shape[1]) * (node.attributes["group"].as_int() if "group" in node.attributes else 1)
     transposed = node.op_type == "Gemm" and ("transB" not in node.attributes or not node.attributes["transB"].as_int())
     return int(shape[1 if transposed else 0])
+
+
+def _is_equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
+    """Returns whether two tensors hold the same values; reads little where they differ."""
+    if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    a, b = one.numpy(), other.numpy()
+    return np.array_equal(a[:1], b[:1]) and np.array_equal(a, b)
 
 
 def _is_transposed(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:

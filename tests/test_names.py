@@ -200,6 +200,28 @@ def test_parts_of_every_kind(fresh: bool) -> None:
     check_same(run(module, PARTS[1]), expected, "the imported module")
 
 
+class Shared(nn.Module):
+    """A layer that is called twice, as ALBERT has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 5), nn.Linear(5, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = x + self.outer(torch.tanh(self.inner(x)))
+        return x
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_layer_that_is_called_twice_is_one(exporter: str) -> None:
+    """The exporter transposes its weight for each call."""
+    original, inputs = seeded(Shared), (_normal(2, 3, 6),)
+    module = onnx2nn.load(EXPORTERS[exporter]("names_shared", original, inputs, (_normal(4, 3, 6),)))
+    _check_strict(original, module, inputs)
+    assert {key for key, _ in module.named_parameters(remove_duplicate=False)} == set(original.state_dict())
+
+
 @pytest.mark.parametrize("name", ABSENT)
 def test_keys_that_the_file_lacks_are_reported(name: str) -> None:
     original, path, _ = _exported(name, "dynamo")
