@@ -11,10 +11,11 @@ from torch import fx
 
 from onnx2nn.constants import to_torch
 from onnx2nn.errors import FrozenDimensionError, InputError, UnsupportedModelError
-from onnx2nn.importer import Attempts, Shapes, StuckError, import_graph
+from onnx2nn.importer import Attempts, Shapes, import_graph
 from onnx2nn.inputs import InputSpec, example_inputs, input_dimensions, input_specs
 from onnx2nn.nodes import node_name
 from onnx2nn.plan import Plan
+from onnx2nn.sizes import StuckError
 from onnx2nn.thaw import Repair, Thaw, repairs
 
 InputShapes = Mapping[str, Sequence["int | str | None"]]

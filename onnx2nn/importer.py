@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 import operator
-import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,6 +38,7 @@ from onnx2nn.nodes import (
     node_name,
 )
 from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf, version_of
+from onnx2nn.sizes import Fixed, Size, Sizes, StuckError, candidates, fitting
 from onnx2nn.table import NeedsValues, Row
 from onnx2nn.tracing import (
     ConstantName,
@@ -59,46 +58,6 @@ MAX_CONSTANT_BYTES = 8 << 30
 """A constant computed at import may take so much memory (a file of a few bytes can ask for more)."""
 
 
-Fixed = Mapping[str, "int | str | tuple[int, int, int]"]
-"""Dynamic dimensions that are less free than the file says, see `Sizes`."""
-
-
-class Sizes:
-    """Sample values for the dynamic dimensions of a model, by name.
-
-    Args:
-        family: which of the sample families to use.
-        fixed: dimensions that have turned out to have one value only, or to equal another one, by its name, or to lie
-            between bounds: then three values, ascending.
-        needed: whether there are other dynamic dimensions, those of results that depend on data.
-    """
-
-    FAMILIES: Sequence[Any] = (
-        lambda k: (5 + 2 * k, 13 + 4 * k, 257 + 6 * k),
-        lambda k: (64 * (3 + k), 64 * (5 + 2 * k), 64 * (11 + 3 * k)),
-        lambda k: (2 + k, 4 + 2 * k, 7 + 3 * k),
-        lambda k: (1009 - 3 * k, 1511 - 5 * k, 2017 - 7 * k),
-    )
-
-    def __init__(self, names: Sequence[str], family: int, fixed: Fixed, needed: bool = False):
-        equal = {name: other for name, other in fixed.items() if isinstance(other, str)}
-        dynamic = [name for name in names if name not in fixed]
-        bounded = {name: size for name, size in fixed.items() if isinstance(size, tuple)}
-        self.points = 3 if dynamic or bounded or needed else 1
-        self.values: dict[str, tuple[int, ...]] = {**bounded}
-        for name, size in fixed.items():
-            if isinstance(size, int):
-                self.values[name] = (size,) * self.points
-        self.values |= {name: self.FAMILIES[family](k) for k, name in enumerate(dynamic)}
-        for name in equal:
-            other = name
-            while other in equal:
-                other = equal[other]
-            self.values[name] = self.values[other]
-        self.dynamic = dynamic
-        self.sampled = bool(names)
-
-
 Shapes = dict["ir.Value", "tuple[int, ...]"]
 
 
@@ -111,25 +70,6 @@ class Thaw(Protocol):
     def inputs(self, node: ir.Node, inputs: Sequence[Any]) -> list[Any]:
         """Returns what `node` gets in place of `inputs`."""
         ...
-
-
-class StuckError(Exception):
-    """The sample sizes do not go through the graph.
-
-    Holds the node that refuses them, its inputs, what its failing call got, the sizes, and how far the import went.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        node: ir.Node,
-        inputs: Sequence[Any],
-        call: Sequence[Any],
-        sizes: Sizes,
-        step: tuple[int, int],
-    ):
-        super().__init__(reason)
-        self.node, self.inputs, self.call, self.sizes, self.step = node, inputs, call, sizes, step
 
 
 class Attempts:
@@ -150,6 +90,7 @@ class Attempts:
         for name, other in plan.author.ties.items() if plan.author is not None else ():
             self.constants[name].tied = self.constants[other]
         self._needed = False
+        self._family = 0
 
     def run(self, fixed: Fixed, thaw: Thaw | None = None, shapes: Shapes | None = None) -> fx.GraphModule:
         """Imports; once more where sizes turn out to depend on data in a model of fixed shapes.
@@ -169,17 +110,40 @@ class Attempts:
             return self._families(fixed, thaw, shapes)
 
     def _families(self, fixed: Fixed, thaw: Thaw | None, shapes: Shapes | None) -> fx.GraphModule:
-        stuck: StuckError | None = None
+        stuck: list[StuckError] = []
         for family in range(len(Sizes.FAMILIES)):
             sizes = Sizes(self.names, family, fixed, self._needed)
             try:
-                return _Import(self, sizes, strict=True, thaw=thaw, shapes=shapes).run(fixed)
+                module = _Import(self, sizes, strict=True, thaw=thaw, shapes=shapes).run(fixed)
             except StuckError as error:
-                stuck = error if stuck is None or error.step > stuck.step else stuck
+                stuck.append(error)
+            else:
+                self._family = family
+                return module
             if not sizes.dynamic:
                 break
-        assert stuck is not None
-        raise stuck
+        furthest = max(stuck, key=lambda error: error.step)
+        furthest.others = [error for error in stuck if error is not furthest]
+        raise furthest
+
+    def widened(self, fixed: Fixed, name: str, bounds: Sequence[int]) -> tuple[int, int, int]:
+        """Returns the bounds of a dimension with the upper one, which goes through, as far up as others go through."""
+        least, most, limit = bounds[0], bounds[-1], 4 * bounds[-1]
+        for _ in range(4):
+            step = -(-(limit - most) // 16)
+            points = (least, most, *range(most + step, limit + 1, step))
+            try:
+                _Import(self, Sizes(self.names, self._family, {**fixed, name: points}), strict=True).run(fixed)
+                most = points[-1]
+                break
+            except StuckError as error:
+                count = fitting(error)
+            if not 1 < count < len(points):
+                break
+            most, limit = points[count - 1], points[count] - 1
+            if most == limit:
+                break
+        return least, (least + most) // 2, most
 
     def lenient(self) -> fx.GraphModule:
         """Imports so that a node whose shapes do not fit runs as one call; what comes of it is read at run time."""
@@ -203,120 +167,34 @@ def import_graph(
         UnsupportedModelError: nodes whose operator refuses what they ask for, all of them.
     """
     attempts = Attempts(model, plan, input_shapes or {})
-    fixed: dict[str, int | str | tuple[int, int, int]] = {}
+    fixed: dict[str, Size] = {}
     while True:
         try:
             return attempts.run(fixed)
         except StuckError as error:
             stuck = error
-        for name, size in dict.fromkeys(_candidates(stuck)):
+        for name, size in dict.fromkeys(candidates(stuck)):
             trial = {**fixed, name: size}
             try:
-                return attempts.run(trial)
+                module = attempts.run(trial)
             except StuckError as error:
                 if error.step > stuck.step:
                     fixed = trial
                     break
+            else:
+                return _widest(attempts, trial, module)
         else:
             return attempts.lenient()  # give up on the node's shapes, not on the model
 
 
-def _candidates(stuck: StuckError) -> Iterable[tuple[str, int | str | tuple[int, int, int]]]:
-    """Yields what a dynamic dimension may really be, by what surrounds the node that fails.
-
-    Two names may stand for one dimension: exporters give every unknown dimension a name of its own.
-    An exporter may have baked the traced size into a constant: then a dimension, or the number of elements, of one
-    input is that constant divided by what the dynamic dimension is multiplied with.
-    """
-    varying: list[tuple[float, ...]] = []
-    static: list[int] = []
-    given: set[int] = set()
-    for position, value in enumerate((*stuck.inputs, *stuck.call)):
-        if isinstance(value, Tensor) and value.spec.shapes is not None:
-            columns = list(zip(*value.spec.shapes, strict=True))
-            varying += [column for column in columns if len(set(column)) > 1]
-            varying.append(tuple(math.prod(shape) for shape in value.spec.shapes))
-            static += [column[0] for column in columns if len(set(column)) == 1]
-        elif isinstance(value, (Constant, Host)) and math.prod(getattr(value, "shape", (1,))) < 64:
-            array = value.array if isinstance(value, Host) else value.numpy()
-            varying += [n.values for n in np.ravel(array).tolist() if isinstance(n, Dim)]
-            numbers = [n for n in np.ravel(array).tolist() if isinstance(n, int) and n > 0]
-            static += numbers
-            static.append(math.prod(numbers))
-        if isinstance(value, (Constant, torch.Tensor)):
-            static += list(value.shape)
-        if position == len(stuck.inputs) - 1:
-            given = set(static)  # what the body made of it has ones of its own
-    present = [n for n in stuck.sizes.dynamic if stuck.sizes.values[n] in varying]
-    yield from ((b, a) for i, a in enumerate(present) for b in present[i + 1 :])
-    yield from _bounded(stuck)
-    ones = []
-    for name in stuck.sizes.dynamic:
-        ratios = {_ratio(column, stuck.sizes.values[name]) for column in varying} - {0}
-        whole = {int(n / ratio) for ratio in ratios for n in static if n > max(ratio, 1) and n % ratio == 0}
-        yield from ((name, n) for n in sorted(whole, reverse=True))  # a dimension of 1 fits everything, by broadcasting
-        ones += [name] * any(ratio in given for ratio in ratios)
-    yield from ((name, 1) for name in ones)
-
-
-def _bounded(stuck: StuckError) -> Iterable[tuple[str, int | tuple[int, int, int]]]:
-    """Yields bounds of a dimension of which the network must leave a certain size, around the one that does.
-
-    Text recognisers are declared for every height and need one of which their pooling leaves a single row. No constant
-    of the file says which; what is left of other heights does.
-    """
-    found = []
-    for name in stuck.sizes.dynamic:
-        for column, wanted in set(_misfits(stuck)):
-            shrunk = [size / rest for size, rest in zip(stuck.sizes.values[name], column, strict=True)]
-            spread = max(shrunk) / min(shrunk) - 1
-            if min(shrunk) >= 4 and spread < 0.2:
-                found.append((spread, name, statistics.median(shrunk) * wanted))
-    for _, name, size in sorted(found):
-        step = 16 if size >= 16 else 4
-        least = int(size // step * step)
-        yield name, (least, least + step // 2 - 1, least + step)  # sizes of one remainder would hide what divides them
-        yield name, least
-
-
-def _misfits(stuck: StuckError) -> Iterable[tuple[tuple[float, ...], int]]:
-    """Yields quantities, one number a sample point, that would have to be another number, the same at every point."""
-    tensors = [v.spec.shapes for v in stuck.inputs if isinstance(v, Tensor) and v.spec.shapes is not None]
-    columns = [list(zip(*shapes, strict=True)) for shapes in tensors]
-    varying = [column for column in (columns or [[]])[0] if len(set(column)) > 1 and min(column) > 0]
-    if stuck.node.op_type == "Squeeze":
-        yield from ((column, 1) for column in varying)
-    elif stuck.node.op_type == "Reshape" and tensors:
-        counts = _counts(stuck.inputs[1], tensors[0]) if len(stuck.inputs) > 1 else []
-        yield from [(tuple(math.prod(a) / b for a, b in zip(tensors[0], counts, strict=True)), 1)] if counts else []
-    else:
-        for one, other in itertools.permutations(columns, 2):
-            for mine, yours in zip(one, other, strict=False) if len(one) == len(other) else ():
-                if len(set(mine)) > 1 and len(set(yours)) == 1 and min(mine) > 0 and yours[0] > 0:
-                    yield mine, yours[0]
-
-
-def _counts(target: Any, shapes: Sequence[Sequence[int]]) -> list[int]:
-    """Returns how many elements a Reshape asks for at each sample point, none where it leaves that open."""
-    array = target.array if isinstance(target, Host) else target.numpy() if isinstance(target, Constant) else None
-    if array is None or array.ndim != 1 or any(not isinstance(n, Dim) and n < 0 for n in array.tolist()):
-        return []
-    counts = []
-    for point, shape in enumerate(shapes):
-        sizes = [n.values[point] if isinstance(n, Dim) else n for n in array.tolist()]
-        counts.append(math.prod(n or (shape[axis] if axis < len(shape) else 1) for axis, n in enumerate(sizes)))
-    return counts if all(counts) else []
-
-
-def _ratio(column: Sequence[float], sizes: Sequence[int]) -> float:
-    """Returns what `sizes` are multiplied with, or as a whole number divided by, to give `column`; 0 for nothing."""
-    ratios = {w / v for w, v in zip(column, sizes, strict=True)}
-    if len(ratios) == 1:
-        return ratios.pop()
-    divisors = {v // w for w, v in zip(column, sizes, strict=True) if w > 0}
-    divisor = divisors.pop() if len(divisors) == 1 else 0
-    same = divisor > 1 and all(w == v // divisor for w, v in zip(column, sizes, strict=True))
-    return 1 / divisor if same else 0
+def _widest(attempts: Attempts, fixed: Fixed, module: fx.GraphModule) -> fx.GraphModule:
+    """Returns `module`, imported with `fixed`, with every bounds as wide as the model allows."""
+    bounds = {name: size for name, size in fixed.items() if isinstance(size, tuple)}
+    wider = {name: attempts.widened(fixed, name, size) for name, size in bounds.items()}
+    try:
+        return attempts.run({**fixed, **wider}) if wider != bounds else module
+    except StuckError:
+        return module
 
 
 def _initializer(value: ir.Value) -> Constant:

@@ -75,11 +75,20 @@ def _declared(value: ir.Value, override: Sequence[int | str | None] | None) -> l
     dims: Iterable[Any] | None = override if override is not None else value.shape
     if dims is None:
         return None
-    result: list[int | str] = []
-    for index, dim in enumerate(dims):
-        plain = dim.value if isinstance(dim, ir.SymbolicDim) else dim
-        result.append(plain if isinstance(plain, int) and plain >= 0 else str(plain or f"{value.name}:{index}"))
-    return result
+    known = [_dimension(dim) for dim in dims]
+    return [f"{value.name}:{index}" if dim == "" else dim for index, dim in enumerate(known)]
+
+
+_NO_NAMES = frozenset({"?", "*", "-1", "None", "unknown"})
+"""What exporters write for sizes that they do not know, Paddle's for one: no two of them need be equal."""
+
+
+def _dimension(dim: ir.SymbolicDim | int | str | None) -> int | str:
+    """Returns a size, or the name of a dynamic one, `""` where it has none."""
+    plain = dim.value if isinstance(dim, ir.SymbolicDim) else dim
+    if isinstance(plain, int) and plain >= 0:
+        return plain
+    return plain if isinstance(plain, str) and plain not in _NO_NAMES else ""
 
 
 def specs_of(module: Any) -> list[InputSpec]:
@@ -102,7 +111,7 @@ def specs_of(module: Any) -> list[InputSpec]:
 def _spec(value: ir.Value) -> InputSpec:
     shape: tuple[int | str, ...] | None = None
     if value.shape is not None:
-        shape = tuple(size if isinstance(size, int) else str(size.value or "") for size in value.shape)
+        shape = tuple(map(_dimension, value.shape))
     dtype = value.dtype if isinstance(value.type, ir.TensorType) else None
     return InputSpec(value.name or "", dtype, shape, _index_limit(value))
 

@@ -529,7 +529,8 @@ class Tracer:
         if self.points == 1:
             raise NeedsSamples
         index = next(self._fresh)
-        return tuple((3 + 2 * index, 17 + 5 * index, 251 + 11 * index)[: self.points])
+        values = (3 + 2 * index, 17 + 5 * index, 251 + 11 * index)
+        return tuple(values[point % 3] for point in range(self.points))
 
     def number(self, function: Callable[..., Any], *args: Any) -> Any:
         """Returns `function(*args)` of numbers, some dynamic: a `Dim`, or a plain number where it no longer varies."""

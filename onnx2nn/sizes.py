@@ -1,0 +1,191 @@
+"""Sizes of the dynamic dimensions of a model: samples that an import is traced with, and what limits them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from onnx2nn.constants import Constant
+from onnx2nn.host import Host
+from onnx2nn.tracing import Dim, Tensor
+
+Size = int | str | tuple[int, ...]
+Fixed = Mapping[str, Size]
+"""Dynamic dimensions that are less free than the file says, see `Sizes`."""
+
+
+class Sizes:
+    """Sample values for the dynamic dimensions of a model, by name.
+
+    Args:
+        family: which of the sample families to use.
+        fixed: dimensions that have turned out to have one value only, or to equal another one, by its name, or to lie
+            between bounds: then three values or more, ascending.
+        needed: whether there are other dynamic dimensions, those of results that depend on data.
+    """
+
+    FAMILIES: Sequence[Any] = (
+        lambda k: (5 + 2 * k, 13 + 4 * k, 257 + 6 * k),
+        lambda k: (64 * (3 + k), 64 * (5 + 2 * k), 64 * (11 + 3 * k)),
+        lambda k: (2 + k, 4 + 2 * k, 7 + 3 * k),
+        lambda k: (1009 - 3 * k, 1511 - 5 * k, 2017 - 7 * k),
+    )
+
+    def __init__(self, names: Sequence[str], family: int, fixed: Fixed, needed: bool = False):
+        equal = {name: other for name, other in fixed.items() if isinstance(other, str)}
+        dynamic = [name for name in names if name not in fixed]
+        bounded = {name: size for name, size in fixed.items() if isinstance(size, tuple)}
+        self.points = max(map(len, bounded.values()), default=3 if dynamic or needed else 1)
+        self.values: dict[str, tuple[int, ...]] = {}
+        for name, size in fixed.items():
+            if isinstance(size, int):
+                self.values[name] = (size,) * self.points
+        chosen = {**bounded, **{name: self.FAMILIES[family](k) for k, name in enumerate(dynamic)}}
+        self.values |= {n: tuple(itertools.islice(itertools.cycle(v), self.points)) for n, v in chosen.items()}
+        for name in equal:
+            other = name
+            while other in equal:
+                other = equal[other]
+            self.values[name] = self.values[other]
+        self.dynamic = dynamic
+        self.sampled = bool(names)
+
+
+class StuckError(Exception):
+    """The sample sizes do not go through the graph.
+
+    Holds the node that refuses them, its inputs, what its failing call got, the sizes, how far the import went, and the
+    errors of other sizes that did not come so far.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        node: ir.Node,
+        inputs: Sequence[Any],
+        call: Sequence[Any],
+        sizes: Sizes,
+        step: tuple[int, int],
+    ):
+        super().__init__(reason)
+        self.node, self.inputs, self.call, self.sizes, self.step = node, inputs, call, sizes, step
+        self.others: list[StuckError] = []
+
+
+def candidates(stuck: StuckError) -> Iterable[tuple[str, Size]]:
+    """Yields what a dynamic dimension may really be, by what surrounds the node that fails.
+
+    Two names may stand for one dimension: exporters give every unknown dimension a name of its own.
+    An exporter may have baked the traced size into a constant: then a dimension, or the number of elements, of one
+    input is that constant divided by what the dynamic dimension is multiplied with.
+    """
+    varying: list[tuple[float, ...]] = []
+    static: list[int] = []
+    given: set[int] = set()
+    for position, value in enumerate((*stuck.inputs, *stuck.call)):
+        if isinstance(value, Tensor) and value.spec.shapes is not None:
+            columns = list(zip(*value.spec.shapes, strict=True))
+            varying += [column for column in columns if len(set(column)) > 1]
+            varying.append(tuple(math.prod(shape) for shape in value.spec.shapes))
+            static += [column[0] for column in columns if len(set(column)) == 1]
+        elif isinstance(value, (Constant, Host)) and math.prod(getattr(value, "shape", (1,))) < 64:
+            array = value.array if isinstance(value, Host) else value.numpy()
+            varying += [n.values for n in np.ravel(array).tolist() if isinstance(n, Dim)]
+            numbers = [n for n in np.ravel(array).tolist() if isinstance(n, int) and n > 0]
+            static += numbers
+            static.append(math.prod(numbers))
+        if isinstance(value, (Constant, torch.Tensor)):
+            static += list(value.shape)
+        if position == len(stuck.inputs) - 1:
+            given = set(static)  # what the body made of it has ones of its own
+    present = [n for n in stuck.sizes.dynamic if stuck.sizes.values[n] in varying]
+    yield from ((b, a) for i, a in enumerate(present) for b in present[i + 1 :])
+    yield from _bounded(stuck)
+    ones = []
+    for name in stuck.sizes.dynamic:
+        ratios = {_ratio(column, stuck.sizes.values[name]) for column in varying} - {0}
+        whole = {int(n / ratio) for ratio in ratios for n in static if n > max(ratio, 1) and n % ratio == 0}
+        yield from ((name, n) for n in sorted(whole, reverse=True))  # a dimension of 1 fits everything, by broadcasting
+        ones += [name] * any(ratio in given for ratio in ratios)
+    yield from ((name, 1) for name in ones)
+
+
+def _bounded(stuck: StuckError) -> Iterable[tuple[str, Size]]:
+    """Yields bounds of a dimension of which the network must leave a certain size, around the one that does.
+
+    Text recognisers are declared for every height and need one of which their pooling leaves a single row. No constant
+    of the file says which; what is left of other heights does.
+    """
+    found = []
+    for error in (stuck, *stuck.others):
+        for name in error.sizes.dynamic:
+            sizes = error.sizes.values[name]
+            for column, wanted in set(_misfits(error)):
+                fits = [size for size, rest in zip(sizes, column, strict=True) if rest == wanted]
+                if len(fits) > 1:
+                    yield name, (fits[0], (fits[0] + fits[-1]) // 2, fits[-1])
+                shrunk = [size / rest for size, rest in zip(sizes, column, strict=True)]
+                spread = max(shrunk) / min(shrunk) - 1
+                if min(shrunk) >= 4 and spread < 0.2:
+                    found.append((spread, name, statistics.median(shrunk) * wanted))
+    for _, name, size in sorted(found):
+        step = 16 if size >= 16 else 4
+        least = int(size // step * step)
+        yield name, (least, least + step // 2 - 1, least + step)  # sizes of one remainder would hide what divides them
+        yield name, least
+
+
+def fitting(stuck: StuckError) -> int:
+    """Returns how many sample points, from the first on, are none at which the node fails."""
+    counts = [0]
+    for error in (stuck, *stuck.others):
+        for column, wanted in _misfits(error):
+            counts.append(next((i for i, rest in enumerate(column) if rest != wanted), len(column)))
+    return max(counts)
+
+
+def _misfits(stuck: StuckError) -> Iterable[tuple[tuple[float, ...], int]]:
+    """Yields quantities, one number a sample point, that would have to be another number, the same at every point."""
+    tensors = [v.spec.shapes for v in stuck.inputs if isinstance(v, Tensor) and v.spec.shapes is not None]
+    columns = [list(zip(*shapes, strict=True)) for shapes in tensors]
+    varying = [column for column in (columns or [[]])[0] if len(set(column)) > 1 and min(column) > 0]
+    if stuck.node.op_type == "Squeeze":
+        yield from ((column, 1) for column in varying)
+    elif stuck.node.op_type == "Reshape" and tensors:
+        counts = _counts(stuck.inputs[1], tensors[0]) if len(stuck.inputs) > 1 else []
+        yield from [(tuple(math.prod(a) / b for a, b in zip(tensors[0], counts, strict=True)), 1)] if counts else []
+    else:
+        for one, other in itertools.permutations(columns, 2):
+            for mine, yours in zip(one, other, strict=False) if len(one) == len(other) else ():
+                if len(set(mine)) > 1 and len(set(yours)) == 1 and min(mine) > 0 and yours[0] > 0:
+                    yield mine, yours[0]
+
+
+def _counts(target: Any, shapes: Sequence[Sequence[int]]) -> list[int]:
+    """Returns how many elements a Reshape asks for at each sample point, none where it leaves that open."""
+    array = target.array if isinstance(target, Host) else target.numpy() if isinstance(target, Constant) else None
+    if array is None or array.ndim != 1 or any(not isinstance(n, Dim) and n < 0 for n in array.tolist()):
+        return []
+    counts = []
+    for point, shape in enumerate(shapes):
+        sizes = [n.values[point] if isinstance(n, Dim) else n for n in array.tolist()]
+        counts.append(math.prod(n or (shape[axis] if axis < len(shape) else 1) for axis, n in enumerate(sizes)))
+    return counts if all(counts) else []
+
+
+def _ratio(column: Sequence[float], sizes: Sequence[int]) -> float:
+    """Returns what `sizes` are multiplied with, or as a whole number divided by, to give `column`; 0 for nothing."""
+    ratios = {w / v for w, v in zip(column, sizes, strict=True)}
+    if len(ratios) == 1:
+        return ratios.pop()
+    divisors = {v // w for w, v in zip(column, sizes, strict=True) if w > 0}
+    divisor = divisors.pop() if len(divisors) == 1 else 0
+    same = divisor > 1 and all(w == v // divisor for w, v in zip(column, sizes, strict=True))
+    return 1 / divisor if same else 0
