@@ -44,7 +44,7 @@ from oneflow_bridge.namespace.elementwise import (
 from oneflow_bridge.namespace.indexing import embedding, index_select, one_hot, scatter, take_along_dim
 from oneflow_bridge.namespace.linalg import bilinear as exact_bilinear
 from oneflow_bridge.namespace.linalg import einsum, matmul
-from oneflow_bridge.namespace.reduction import mean, norm, sum, var
+from oneflow_bridge.namespace.reduction import amax, mean, norm, sum, var
 from oneflow_bridge.namespace.shaping import (
     cat,
     chunk,
@@ -987,7 +987,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(query @ key.T * scale + mask) @ value."""
+    """softmax(query @ key.T * scale + mask) @ value; a query that a mask lets attend nothing finds zeros."""
     if enable_gqa:
         times = query.shape[-3] // key.shape[-3]
         key, value = (
@@ -1000,7 +1000,10 @@ def scaled_dot_product_attention(
         attn_mask = tril(size)
     if attn_mask is not None:
         scores = where(attn_mask, scores, -math.inf) if attn_mask.dtype is dtypes.bool_ else add(scores, attn_mask)
-    return matmul(dropout(softmax(scores, -1), dropout_p, dropout_p > 0), value)
+    weights = softmax(scores, -1)
+    if attn_mask is not None and not is_causal:
+        weights = where(eq(amax(scores, -1, True), -math.inf), 0.0, weights)
+    return matmul(dropout(weights, dropout_p, dropout_p > 0), value)
 
 
 def multi_head_attention_forward(

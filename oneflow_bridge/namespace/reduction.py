@@ -103,30 +103,34 @@ any = _all_or_any(lambda v, d, k: flow._C.reduce_any(v, d, k), False)
 all = _all_or_any(lambda v, d, k: flow._C.reduce_all(v, d, k), True)
 
 
-def _extremum(kernel: Callable[[Any, list[int], bool], Any]) -> Callable[..., Tensor]:
-    """amax and amin: OneFlow loses NaN, which torch keeps."""
+def _extremum(kernel: Callable[[Any, list[int], bool], Any], worst: float) -> Callable[..., Tensor]:
+    """amax and amin: OneFlow loses NaN, and gives the largest finite number where all are the `worst`, infinite one."""
 
     def function(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
         _no_uint64(x.dtype, "comparison", x)
         if x.dtype is dtypes.bool_:
             return convert(function(convert(x, dtypes.int64), dim, keepdim), dtypes.bool_)
 
-        def keeping_nan(value: Any, dims: list[int], keep: bool) -> Any:
+        def exact(value: Any, dims: list[int], keep: bool) -> Any:
             result = kernel(value, dims, keep)
             if not value.dtype.is_floating_point:
                 return result
-            nan = flow._C.reduce_any(value != value, dims, keep)
-            return flow.where(
-                nan, flow._C.constant((1,) * nan.ndim, math.nan, dtype=value.dtype, device=value.device), result
-            )
+            for found, number in (
+                (flow._C.reduce_any(value != value, dims, keep), math.nan),
+                (flow._C.reduce_all(value == worst, dims, keep), worst),
+            ):
+                shape = (1,) * found.ndim
+                filled = flow._C.constant(shape, number, dtype=value.dtype, device=value.device)
+                result = flow.where(found, filled, result)
+            return result
 
-        return _reduce(x, dim, keepdim, x.dtype, None, keeping_nan)
+        return _reduce(x, dim, keepdim, x.dtype, None, exact)
 
     return function
 
 
-amax = _extremum(lambda v, d, k: flow._C.reduce_max(v, d, k))
-amin = _extremum(lambda v, d, k: flow._C.reduce_min(v, d, k))
+amax = _extremum(lambda v, d, k: flow._C.reduce_max(v, d, k), -math.inf)
+amin = _extremum(lambda v, d, k: flow._C.reduce_min(v, d, k), math.inf)
 
 
 def max(x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:

@@ -403,6 +403,15 @@ def test_attention(masked):
     same(result, expected, 1e-12)
 
 
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_queries_that_may_attend_nothing_find_zeros(kind):
+    q, k, v = (normal("float32", 2, 3, 4) for _ in range(3))
+    allowed = np.array([[True, False, True], [False] * 3, [True] * 3])
+    mask = allowed if kind == "bool" else np.where(allowed, 0, -np.inf).astype(np.float32)
+    found = functional.scaled_dot_product_attention(*map(F.from_numpy, (q, k, v, mask))).numpy()
+    assert np.isfinite(found).all() and (found[:, 1] == 0).all() and (found[:, 0] != 0).any()
+
+
 def test_packed_attention():
     """`nn.MultiheadAttention` of torch in numpy."""
     length, batch, features, heads = 5, 3, 8, 2

@@ -309,6 +309,17 @@ def test_scalars_survive():
     assert F.softmax(x, 0).item() == 1.0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_infinities_in_reductions(dtype: str):
+    low = np.array([[-math.inf, -math.inf], [-math.inf, 1]], dtype)
+    for array in (low, -low):
+        x = F.from_numpy(array)
+        same(F.amax(x, 1), array.max(1))
+        same(F.amin(x, 1), array.min(1))
+        same(x.max(), array.max())
+        same(F.amax(x[:1]), array[:1].max())
+
+
 def test_nan_in_reductions():
     array = np.array([[1, math.nan, 3], [4, 5, 6], [math.inf, 2, math.nan]], np.float32)
     x = F.from_numpy(array)
