@@ -167,8 +167,12 @@ def constant_path(node: ir.Node, origin: str, weight: bool, size: int) -> tuple[
         return [*steps[:-1], f"{steps[-1]}_constant"], False
     # torch's exporter numbers its own values `val_0`, ...: a parameter of such a name stops it on the way back.
     name = origin.replace("val_", "constant_") if is_generated(origin) else origin
-    number = is_generated(origin) and size == 1  # a mask's -10000 is nothing to train
+    number = size == 1 and (is_generated(origin) or _OPERAND.search(origin))  # a mask's -10000 is nothing to train
     return split_path(name), weight and not number
+
+
+_OPERAND = re.compile(r"/[xy](:0)?$")
+"""How TensorFlow calls a number that stands in the author's source, as the epsilon in `batchnorm/add/y`."""
 
 
 def layer_path(node: ir.Node, step: int, weight: str) -> list[str]:

@@ -23,13 +23,17 @@ from onnx2nn.table import load_rows
 DATA = Path(__file__).parent / "data" / "tensorflow"
 """What `scripts/zoo/tensorflow_models.py` wrote: tf2onnx's files, as they are and without its optimisation."""
 
-FILES = {
-    "keras_images": (6, 2),
-    "keras_images_literal": (16, 2),
-    "keras_sequence": (6, 2),
-    "keras_sequence_literal": (6, 1),
+FILES: dict[str, tuple[int, int, dict[str, int]]] = {
+    "keras_images": (6, 2, {"BatchNorm": 2, "PReLU": 2}),
+    "keras_images_literal": (16, 4, {"BatchNorm": 2, "PReLU": 2, "LayerNorm": 1}),
+    "keras_sequence": (6, 2, {"BatchNorm": 1}),
+    "keras_sequence_literal": (6, 2, {"BatchNorm": 1, "LayerNorm": 1}),
 }
-"""How many permutations are left without and with the pass; the file's input and output are channels last."""
+"""How many permutations are left without and with the pass, and what else is raised.
+
+The files' inputs and outputs are channels last, an nn.LayerNorm wants them last too. tf2onnx's own optimisation turns
+such a normalisation to channels first.
+"""
 
 
 def _permutes(module: fx.GraphModule) -> int:
@@ -47,7 +51,14 @@ def test_files_of_tensorflow(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert not module.meta["onnx2nn"]["raising"]["dropped"]
     monkeypatch.setattr(channels.ChannelsFirst, "run", lambda self: 0)
     literal = onnx2nn.load(path)
-    assert (_permutes(literal), _permutes(module)) == FILES[name]
+    *permutes, wanted = FILES[name]
+    assert [_permutes(literal), _permutes(module)] == permutes
+    raised = module.meta["onnx2nn"]["raising"]["raised"]
+    assert {rule: raised[rule] for rule in ("BatchNorm", "PReLU", "LayerNorm") if rule in raised} == wanted
+    layers = [type(layer).__name__.rstrip("12d") for layer in module.modules()]
+    assert [layers.count(kind) for kind in ("PReLU", "BatchNorm", "LayerNorm")] == [
+        wanted.get(rule, 0) for rule in ("PReLU", "BatchNorm", "LayerNorm")
+    ]
     assert sum(p.numel() for p in module.parameters()) == sum(p.numel() for p in literal.parameters())
 
 

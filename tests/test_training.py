@@ -319,3 +319,13 @@ def test_other_words_are_refused() -> None:
         onnx2nn.load(DIGITS, quantized="float")
     with pytest.raises(InputError, match="to PyTorch"):
         onnx2nn.load(DIGITS, framework="oneflow", trainable=False)
+
+
+def test_numbers_of_the_source_are_no_weights() -> None:
+    """An epsilon or the factor of a rescaling, which TensorFlow keeps as constants."""
+    path = Path(__file__).parent / "data" / "tensorflow" / "keras_images_literal.onnx"
+    module = onnx2nn.load(path, raise_patterns=False)
+    epsilon = "functional_1.layer_normalization_1.add.y"
+    assert epsilon in dict(module.named_buffers())
+    assert epsilon not in dict(module.named_parameters())
+    assert "functional_1.layer_normalization_1.Reshape" in dict(module.named_parameters())  # its factors

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import NODES, Match, parse, tensor_of
@@ -54,6 +57,20 @@ def _halved(factor: str) -> Iterator[str]:
     yield f"(x * 0.5 | x / 2) * {factor}"
 
 
+def _prelu(match: Match, facts: Facts) -> New | None:
+    """Keras's: max(x, 0) + slope * min(x, 0)."""
+    channels, rank = facts.channels(match["slope"], match["x"]), facts.rank(match["x"])
+    if channels is None or rank is None:
+        return None
+    slope = New("Reshape", (match["slope"], np.array([channels, *[1] * (rank - 2)])))
+    return New("PRelu", (match["x"], New("Neg", (slope,))))
+
+
+def _prelu_sample(match: Match, facts: Facts) -> Sample:
+    shape = facts.constant_shape(match["slope"]) or ()
+    return {"x": (2, math.prod(shape), *(4, 5, 3)[: (facts.rank(match["x"]) or 2) - 2]), "slope": shape}
+
+
 _ERF = "(Erf(x / 1.4142135623730951 | x * 0.7071067811865476) + 1)"
 _CUBE = "(x ** 3 | x * (x * x))"
 _TANH = f"(Tanh((x + {_CUBE} * 0.044715) * 0.7978845608028654) + 1)"
@@ -61,6 +78,7 @@ _FAST_TANH = "(Tanh((x * 0.7978845608028654) * (1 + (x * 0.044715) * x)) + 1)"
 _GATE = "(clip := Clip(x + 3, ...))"
 
 RULES = (
+    Rule("PReLU", parse("Relu(x) + Relu(-x) * +slope"), _prelu, _prelu_sample),
     *_rules("GELU", _halved(_ERF), "Gelu"),
     *_rules("GELU (tanh)", _halved(_TANH), "Gelu", approximate="tanh"),
     *_rules("GELU (tanh)", _halved(_FAST_TANH), "Gelu", approximate="tanh"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from onnx2nn.table import Table
 _KEEP_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity"})
 _KEEP_RANK = _KEEP_SHAPE | {
     *("BatchNormalization", "Clip", "Relu", "LeakyRelu", "Sigmoid", "Swish", "HardSwish", "HardSigmoid", "Gelu", "Pad"),
+    *("Neg", "PRelu", "Tanh", "Elu", "Softplus"),
     *("MaxPool", "AveragePool", "GlobalAveragePool", "Softmax", "LayerNormalization", "InstanceNormalization"),
 }
 _SIZES = (2, 3, 5, 7, 11, 13)
@@ -120,6 +122,17 @@ class Facts:
         perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else range(len(shape))[::-1]
         return tuple(shape[axis] for axis in perm)
 
+    def channels(self, value: ir.Value, data: ir.Value) -> int | None:
+        """Returns how many numbers a constant has, one for each channel of `data`; None where it is another constant.
+
+        Channels are the second dimension.
+        """
+        shape, rank = self.constant_shape(value), self.rank(data)
+        if shape is None or rank is None or rank < 2 or len(shape) not in (rank - 1, rank):
+            return None
+        own = shape[len(shape) - rank + 1 :]
+        return own[0] if math.prod(shape) == own[0] else None
+
     def is_float(self, value: ir.Value) -> bool:
         """Returns whether a constant holds floating point numbers."""
         value = origin(value)
@@ -152,7 +165,13 @@ class Facts:
             return None
         if node.op_type == "Conv":
             weight = self.constant_shape(node.inputs[1])
-            return None if weight is None else len(weight)
+            return self.rank(node.inputs[0], depth - 1) if weight is None else len(weight)
+        if node.op_type == "Concat" and node.inputs[-1] is not None:
+            return self.rank(node.inputs[-1], depth - 1)  # in a DenseNet the last one is a convolution's
+        if node.op_type in ("Squeeze", "Unsqueeze"):
+            before, axes = self.rank(node.inputs[0], depth - 1), self.axes(node)
+            sign = 1 if node.op_type == "Unsqueeze" else -1
+            return None if before is None or not axes else before + sign * len(axes)
         if node.op_type in _KEEP_RANK:
             return self.rank(node.inputs[0], depth - 1)
         if node.op_type in ("Add", "Sub", "Mul", "Div"):

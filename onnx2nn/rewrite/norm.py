@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import numpy as np
 import onnx_ir as ir
 
@@ -16,6 +19,9 @@ _CENTRED = "(x - (mean := ReduceMean(x, ...)))"
 _SQUARES = f"({_CENTRED} ** 2 | {_CENTRED} * {_CENTRED})"
 _DEVIATION = f"Sqrt((var := ReduceMean({_SQUARES}, ...)) + eps)"
 _STANDARDISED = f"({_CENTRED} / {_DEVIATION} | {_CENTRED} * (Reciprocal({_DEVIATION}) | 1 / {_DEVIATION}))"
+
+_FACTOR = f"(factor := (Reciprocal({_DEVIATION}) | 1 / {_DEVIATION}) * weight)"
+_TENSORFLOW = f"x * {_FACTOR} + ((-mean) * factor + bias)"
 
 _ROOT = "Sqrt((mean := ReduceMean(x ** 2 | x * x, ...)) + eps)"
 _SCALED = f"(x / {_ROOT} | x * (Reciprocal({_ROOT}) | 1 / {_ROOT}))"
@@ -39,15 +45,16 @@ def _normalized(match: Match, facts: Facts) -> tuple[int, float] | None:
     return (counts.pop(), epsilon) if len(counts) == 1 and epsilon is not None else None
 
 
-def _input(match: Match, facts: Facts, inner: tuple[int, ...]) -> tuple[int, ...]:
+def _input(match: Match, facts: Facts, inner: tuple[int, ...], least: int = 0) -> tuple[int, ...]:
     """Returns a shape for `x`, of the rank that it has, whose last dimensions are `inner`."""
-    rank = facts.rank(match["x"]) or len(inner) + 2
+    rank = facts.rank(match["x"]) or max(len(inner) + 2, least)
     return (*(2, 3, 5, 4, 3, 2)[: rank - len(inner)], *inner)
 
 
 def _affine_sample(match: Match, facts: Facts) -> Sample:
-    shape = facts.constant_shape(match["weight"]) or ()
-    sample = {"x": _input(match, facts, shape), "weight": shape, "bias": shape}
+    shape, found = facts.constant_shape(match["weight"]) or (), _normalized(match, facts)
+    inner = shape[-found[0] :] if found else shape
+    sample = {"x": _input(match, facts, inner, len(shape)), "weight": shape, "bias": shape}
     return {name: sample[name] for name in sample if name in match}
 
 
@@ -58,9 +65,14 @@ def _plain_sample(match: Match, facts: Facts) -> Sample:
 
 def _layer_norm(match: Match, facts: Facts) -> New | None:
     found, shape = _normalized(match, facts), facts.constant_shape(match["weight"])
-    if found is None or shape is None or len(shape) != found[0] or facts.constant_shape(match["bias"]) != shape:
+    if found is None or shape is None or facts.constant_shape(match["bias"]) != shape:
         return None
-    inputs = (match["x"], match["weight"], match["bias"])
+    weight, bias = match["weight"], match["bias"]
+    if len(shape) > found[0] == 1 and set(shape[:-1]) == {1} and len(shape) <= (facts.rank(match["x"]) or 0):
+        weight, bias = (New("Reshape", (value, np.array([-1]))) for value in (weight, bias))  # as TensorFlow has them
+    elif len(shape) != found[0]:
+        return None
+    inputs = (match["x"], weight, bias)
     return New("LayerNormalization", inputs, {"axis": -found[0], "epsilon": found[1]})
 
 
@@ -137,6 +149,33 @@ def _group_sample(match: Match, facts: Facts) -> Sample:
     return {**x, "weight": shape, "bias": shape}
 
 
+# ---- batch normalisation, which TensorFlow folds into a factor and a shift
+
+
+def _batch_norm(match: Match, facts: Facts) -> New | None:
+    """Mean 0, and variance and epsilon 1 together; TensorFlow's names tell it from other layers."""
+    named = [match[node].name or "" for node in ("factor", "sum")]
+    channels = facts.channels(match["scale"], match["x"])
+    if not all(map(_BATCH_NORM.search, named)) or named[0].rpartition("/")[0] != named[1].rpartition("/")[0]:
+        return None
+    if channels is None or facts.channels(match["shift"], match["x"]) != channels:
+        return None
+    scale, shift = (New("Reshape", (match[name], np.array([-1]))) for name in ("scale", "shift"))
+    statistics = np.zeros(channels, np.float32), np.full(channels, 1 - _KERAS["epsilon"], np.float32)
+    return New("BatchNormalization", (match["x"], scale, shift, *statistics), _KERAS)
+
+
+_BATCH_NORM = re.compile(r"/batchnorm/(mul|add)_1(__\d+)?$")
+_KERAS = {"epsilon": 1e-3, "momentum": 0.99}
+"""Keras's defaults; what the author had is folded away."""
+
+
+def _batch_norm_sample(match: Match, facts: Facts) -> Sample:
+    scale, shift = (facts.constant_shape(match[name]) or () for name in ("scale", "shift"))
+    x = (2, math.prod(scale), *(4, 5, 3)[: (facts.rank(match["x"]) or 2) - 2])
+    return {"x": x, "scale": scale, "shift": shift}
+
+
 # ---- F.normalize
 
 _CLAMPED = "(clip := Clip((norm := ReduceL2(x, ...) | ReduceL1(x, ...)), ...))"
@@ -161,6 +200,9 @@ def _normalize_sample(match: Match, facts: Facts) -> Sample:
     return {"x": facts.shape(match["x"]) or (2, 3, 5, 4)}
 
 
+CHANNELS_LAST = (Rule("LayerNorm", parse(_TENSORFLOW), _layer_norm, _affine_sample),)
+"""Those that want the last dimension, which transposes that are pushed through them would move."""
+
 RULES = (
     Rule("LayerNorm", parse(f"{_STANDARDISED} * weight + bias"), _layer_norm, _affine_sample),
     Rule("RMSNorm", parse(f"{_SCALED} * weight | Cast({_SCALED}, to=1) * weight"), _rms_norm, _affine_sample),
@@ -170,5 +212,6 @@ RULES = (
     Rule("InstanceNorm", parse("(norm := InstanceNormalization(x, _, _))"), _without_weights, _made_up_sample),
     Rule("GroupNorm", parse(f"{_GROUPS} * weight + bias"), _group_norm, _group_sample),
     Rule("GroupNorm", parse(_GROUPS), _group_norm, _group_sample),
+    Rule("BatchNorm", parse("(sum := (factor := x * +scale) + +shift)"), _batch_norm, _batch_norm_sample),
     Rule("normalize", parse(f"x / (Expand({_CLAMPED}, _) | {_CLAMPED})"), _normalize, _normalize_sample),
 )

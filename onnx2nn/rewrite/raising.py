@@ -30,7 +30,7 @@ LARGE = 1 << 18
 """Elements of a sample from which on it is compared in float32, which is faster."""
 
 SWEEPS: tuple[tuple[Rule, ...], ...] = (
-    (*layout.RULES,),
+    (*layout.RULES, *norm.CHANNELS_LAST),
     (*linear.RULES, *norm.RULES, *activation.RULES, *attention.ATTENTION),
     (*attention.MULTIHEAD,),
 )
