@@ -703,6 +703,8 @@ class Walk:
         """Returns whether a layer reads data and holds the author's weights as they are, under their keys."""
         if any(isinstance(value, Tensor) and _is_fixed(value.node) for value in layer.inputs):
             return False  # a lookup by the model's own index table: no layer of the author's
+        if issubclass(layer.kind, nn.RNNBase) and self.tracer.parent is not None and isinstance(self.graph, ir.Graph):
+            return False  # its forward writes to the module, which torch.cond and the like refuse in what they call
         author = self.owner.author
         if author is None:
             return True

@@ -60,6 +60,22 @@ class Branch(nn.Module):
         return y
 
 
+class Rates(nn.Module):
+    """A recurrent network for each of two sampling rates, as voice detectors have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast, self.slow = nn.LSTM(4, 3), nn.LSTM(4, 3)
+
+    def forward(self, x: torch.Tensor, count: int) -> torch.Tensor:
+        x = x.unsqueeze(1)
+        if count == 16:
+            y = self.fast(x)[0]
+        else:
+            y = self.slow(x)[0]
+        return y
+
+
 class Condition(nn.Module):
     """The same as `Branch`, in the form that the dynamo exporter takes."""
 
@@ -78,6 +94,7 @@ SCRIPTED: dict[str, tuple[Callable[[], nn.Module], list[Tensors]]] = {
     ),
     "decaying_sum": (DecayingSum, [(_ramp(3),), (_ramp(1),), (_ramp(6),)]),
     "halved_until_small": (HalvedUntilSmall, [(_ramp(3),), (_ramp(2, 0.1),), (_ramp(5, 99.0),)]),
+    "rates": (Rates, [(_ramp(3), torch.tensor(16)), (_ramp(5), torch.tensor(8))]),
     "branch": (Branch, [(_ramp(3),), (_ramp(3, -1.0),), (_ramp(5, -2.0),)]),
 }
 
@@ -118,6 +135,14 @@ def test_agrees_however_often_it_loops(name: str, tmp_path: Path) -> None:
 def test_copies(name: str, tmp_path: Path) -> None:
     _, path = _script(name, tmp_path)
     check_travels(onnx2nn.load(path), SCRIPTED[name][1][0], travels=("pickle", "deepcopy"))
+
+
+def test_a_recurrent_layer_in_a_branch_can_be_exported(tmp_path: Path) -> None:
+    _, path = _script("rates", tmp_path)
+    module = onnx2nn.load(path)
+    for inputs in SCRIPTED["rates"][1]:
+        program = torch.export.export(module, inputs, strict=False)
+        check_same(run(program.module(), inputs), run(module, inputs), "torch.export")
 
 
 def test_condition_from_the_dynamo_exporter() -> None:
