@@ -598,4 +598,13 @@ def test_every_rule_has_a_test() -> None:
     assert {rule.name for sweep in SWEEPS for rule in sweep} | {"LSTM", "GRU", "RNN"} == tested
 
 
-TESTED_ON_THEIR_OWN = {"BatchNorm", "PReLU", "Conv", "ConvTranspose", "transposes", "reshapes", "as_strided"}
+TESTED_ON_THEIR_OWN = {
+    "BatchNorm",
+    "PReLU",
+    "RotaryEmbedding",
+    "Conv",
+    "ConvTranspose",
+    "transposes",
+    "reshapes",
+    "as_strided",
+}

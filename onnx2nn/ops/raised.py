@@ -96,6 +96,23 @@ def repeat_interleave(F: Any, X: Any, *, repeats: int, axis: int) -> Any:
     return F.repeat_interleave(X, repeats, axis)
 
 
+@op("RotaryEmbedding", 1, domain=OWN, static=["start", "end"])
+def rotary_embedding(F: Any, X: Any, cos: Any, sin: Any, start: Any, end: Any) -> Any:
+    """The two halves of X turned, as in Llama and GPT-NeoX.
+
+    X: `(..., size)`, cos and sin broadcast against it; the lower half ends at `end`, the upper one begins at `start`.
+    """
+    halves = all(map(fixed, (X.shape[-1], start[0], end[0]))) and X.shape[-1] == 2 * start[0] == 2 * end[0]
+    lower, upper = X.chunk(2, -1) if halves else (X[..., : end[0]], X[..., start[0] :])
+    return X * cos + F.cat([-upper, lower], -1) * sin
+
+
+@op("InterleavedRotaryEmbedding", 1, domain=OWN, static=["target"])
+def interleaved_rotary_embedding(F: Any, X: Any, cos: Any, sin: Any, target: Any) -> Any:
+    """Pairs of neighbours turned, as in GPT-J; `target` is the shape of X."""
+    return X * cos + reshape(F, F.stack([-X[..., 1::2], X[..., ::2]], -1), target) * sin
+
+
 @op("ScaledDotProductAttention", 1, domain=OWN)
 def scaled_dot_product_attention(
     F: Any,

@@ -17,7 +17,7 @@ from onnx2nn.table import Table
 _KEEP_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity"})
 _KEEP_RANK = _KEEP_SHAPE | {
     *("BatchNormalization", "Clip", "Relu", "LeakyRelu", "Sigmoid", "Swish", "HardSwish", "HardSigmoid", "Gelu", "Pad"),
-    *("Neg", "PRelu", "Tanh", "Elu", "Softplus"),
+    *("Neg", "PRelu", "Tanh", "Elu", "Softplus", "Slice"),
     *("MaxPool", "AveragePool", "GlobalAveragePool", "Softmax", "LayerNormalization", "InstanceNormalization"),
 }
 _SIZES = (2, 3, 5, 7, 11, 13)

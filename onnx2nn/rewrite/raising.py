@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.exporter_notes import keeps_names
-from onnx2nn.rewrite import activation, attention, layout, linear, norm
+from onnx2nn.rewrite import activation, attention, layout, linear, norm, rotary
 from onnx2nn.rewrite.channels import RULE, ChannelsFirst
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
 from onnx2nn.rewrite.facts import Facts
@@ -31,7 +31,7 @@ LARGE = 1 << 18
 
 SWEEPS: tuple[tuple[Rule, ...], ...] = (
     (*layout.RULES, *norm.CHANNELS_LAST),
-    (*linear.RULES, *norm.RULES, *activation.RULES, *attention.ATTENTION),
+    (*linear.RULES, *norm.RULES, *activation.RULES, *rotary.RULES, *attention.ATTENTION),
     (*attention.MULTIHEAD,),
 )
 """Rules of one sweep over the graph, from its end on; those of a later sweep build on what an earlier one made."""
