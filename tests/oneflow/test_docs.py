@@ -19,7 +19,8 @@ DOCUMENTS = [
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names = {"model": flow.nn.Conv2d(3, 4, 3), "image": flow.randn(2, 3, 8, 8)}
+    model = flow.nn.Sequential(flow.nn.Conv2d(3, 4, 3), flow.nn.BatchNorm2d(4), flow.nn.ReLU())
+    names = {"model": model, "image": flow.randn(2, 3, 8, 8)}
     for match in BLOCK.finditer(document.read_text(encoding="utf-8")):
         exec(compile(match[1], str(document), "exec"), names)
 
