@@ -32,6 +32,8 @@ op("ThresholdedRelu", 1)(lambda F, X, *, alpha=1.0: thresholded_relu(F, X, alpha
 @op("PRelu", 7)
 def prelu(F: Any, X: Any, slope: Any) -> Any:
     """A slope of one value for each channel is torch's PReLU; any other broadcasts one way."""
+    if X.dtype in (F.uint16, F.uint32, F.uint64):  # never negative, and torch does not compare them
+        return X
     if X.is_floating_point() and X.ndim > 1:
         if slope.numel() == 1:
             return F.nn.functional.prelu(X, slope.reshape([1]))

@@ -64,6 +64,26 @@ def ordered(body: Body) -> Body:
     return shifted
 
 
+def sortable(F: Any, x: Any) -> Any:
+    """Returns numbers in the order of `x` that torch can compare: itself but for uint16, uint32 and uint64."""
+    if x.dtype == F.uint64:
+        return x.view(F.int64) ^ F.iinfo(F.int64).min
+    return x.to(F.int64) if x.dtype in (F.uint16, F.uint32) else x
+
+
+def halves_in_float32(body: Body) -> Body:
+    """Lets `body` compute float16 and bfloat16 in float32, for torch has no kernels; the result is cast back."""
+
+    @functools.wraps(body)
+    def single(F: Any, *inputs: Any, **attributes: Any) -> Any:
+        dtype = inputs[0].dtype
+        if dtype not in (F.float16, F.bfloat16):
+            return body(F, *inputs, **attributes)
+        return body(F, *(x.to(F.float32) if x.dtype == dtype else x for x in inputs), **attributes).to(dtype)
+
+    return single
+
+
 def _divide_uint64(F: Any, A: Any, B: Any) -> tuple[Any, Any]:
     """Returns quotient and rest of uint64 values viewed as int64 (Warren, Hacker's Delight, 9-3)."""
     low = F.iinfo(F.int64).min

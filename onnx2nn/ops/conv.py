@@ -191,6 +191,9 @@ def col2im(
     strides: Sequence[int] | None = None,
 ) -> Any:
     """torch's fold; over other than two dimensions a transposed convolution with one kernel for each block element."""
+    if not (input.is_floating_point() or input.is_complex()):
+        options = dict(dilations=dilations, pads=pads, strides=strides)
+        return _col2im_of_integers(F, input, image_shape, block_shape, **options)
     rank = len(block_shape)
     dilations, strides = list(dilations or [1] * rank), list(strides or [1] * rank)
     pads = list(pads or [0] * (2 * rank))
@@ -205,6 +208,19 @@ def col2im(
     kernels = F.eye(elements, dtype=input.dtype).reshape([elements, 1, *block_shape])
     image = conv_transpose(F, blocks, kernels, dilations=dilations, strides=strides, pads=[*pads[:rank], *ends])
     return image.reshape([input.shape[0], input.shape[1] // elements, *image_shape])
+
+
+def _col2im_of_integers(F: Any, input: Any, image_shape: Any, block_shape: Any, **options: Any) -> Any:
+    """Sums whole numbers as float64, which holds them; those of 64 bits in two halves. A sum wraps around."""
+    if input.dtype == F.uint64:
+        return _col2im_of_integers(F, input.view(F.int64), image_shape, block_shape, **options).view(F.uint64)
+
+    def summed(x: Any) -> Any:
+        return col2im(F, x.to(F.float64), image_shape, block_shape, **options).to(F.int64)
+
+    if input.dtype != F.int64:
+        return summed(input).to(input.dtype)
+    return summed(input & 0xFFFFFFFF) + (summed(input >> 32) << 32)
 
 
 @op("DeformConv", 19)

@@ -469,9 +469,21 @@ def grid_sample(
         raise OperatorError(f"mode={mode!r} is none of linear, nearest, cubic.")
     if X.ndim not in (4, 5) or (X.ndim == 5 and _GRID_MODES[mode] == "bicubic"):
         raise OperatorError(f"mode={mode!r} on {X.ndim} dimensions; use linear or nearest, on 4 or 5 dimensions.")
+    if not X.is_floating_point():
+        return _nearest_of_integers(F, X, grid, mode, padding_mode, align_corners)
     grid = grid if grid.dtype == X.dtype else grid.to(X.dtype)
     options = dict(mode=_GRID_MODES[mode], padding_mode=padding_mode, align_corners=bool(align_corners))
     return F.nn.functional.grid_sample(X, grid, **options)
+
+
+def _nearest_of_integers(F: Any, X: Any, grid: Any, mode: str, padding_mode: str, align_corners: int) -> Any:
+    """Samples what float64 holds: whole numbers of up to 32 bits, bools."""
+    if mode != "nearest":
+        raise OperatorError(f"mode={mode!r} of {X.dtype}; the standard does not say how it is rounded, cast it first.")
+    if X.dtype not in (F.bool, F.int8, F.int16, F.int32, F.uint8, F.uint16, F.uint32):
+        raise OperatorError(f"samples of {X.dtype}; cast it to floats first.")
+    Y = grid_sample(F, X.to(F.float64), grid, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
+    return Y.to(X.dtype)
 
 
 @op("GridSample", 16)

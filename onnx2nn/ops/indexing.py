@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.arithmetic import ordered
+from onnx2nn.ops.arithmetic import ordered, sortable
 from onnx2nn.ops.shape import fixed, moves_elements, scalar
 from onnx2nn.table import NeedsValues, op
 
@@ -364,18 +364,14 @@ def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: i
     size = X.shape[axis]
     if fixed(size) and fixed(count) and count > size:
         raise OperatorError(f"the {count} greatest of {size} elements are asked for.")
-    unsigned = {F.uint16: F.int32, F.uint32: F.int64}
-    if X.dtype == F.uint64:
-        keys = X.view(F.int64) ^ F.iinfo(F.int64).min
-    elif X.dtype in unsigned:
-        keys = X.to(unsigned[X.dtype])
-    elif fixed(size) and fixed(count) and size >= _LONG and 0 < 8 * count <= size:
+    keys = sortable(F, X)
+    if keys is not X:
+        indices = keys.sort(dim=axis, descending=bool(largest), stable=True)[1].narrow(axis, 0, count)
+        return gather_elements(F, X, indices, axis=axis), indices
+    if fixed(size) and fixed(count) and size >= _LONG and 0 < 8 * count <= size:
         return _few(F, X, count, axis % X.ndim, bool(largest))
-    else:
-        values, indices = X.sort(dim=axis, descending=bool(largest), stable=True)
-        return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
-    indices = keys.sort(dim=axis, descending=bool(largest), stable=True)[1].narrow(axis, 0, count)
-    return gather_elements(F, X, indices, axis=axis), indices
+    values, indices = X.sort(dim=axis, descending=bool(largest), stable=True)
+    return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
 
 
 @op("TopK", 10, static=["K"], host=_host_top_k)

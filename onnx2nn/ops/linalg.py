@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.arithmetic import widened
+from onnx2nn.ops.arithmetic import halves_in_float32, widened
 from onnx2nn.table import op
 
 
@@ -107,11 +107,13 @@ def gemm_1(
 
 
 @op("Einsum", 12)
+@widened
 def einsum(F: Any, *Inputs: Any, equation: str) -> Any:
     return F.einsum(equation.replace(" ", ""), *Inputs)
 
 
 @op("Det", 11)
+@halves_in_float32
 def det(F: Any, X: Any) -> Any:
     return F.linalg.det(X)
 
@@ -202,6 +204,7 @@ def attention(
     if past_key is not None and past_value is not None:
         K, V = F.cat([past_key, K], 2), F.cat([past_value, V], 2)
     present = (K, V)
+    V = V if V.dtype == Q.dtype else V.to(Q.dtype)
     if Q.shape[1] != K.shape[1]:
         repeats = Q.shape[1] // K.shape[1]
         K, V = K.repeat_interleave(repeats, 1), V.repeat_interleave(repeats, 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from onnx2nn.ops.arithmetic import halves_in_float32
 from onnx2nn.table import op
 
 
@@ -33,6 +34,8 @@ def batch_normalization(
     """ONNX's momentum weighs the old running statistics, torch's the new ones; ONNX keeps the population variance."""
     new = round(1 - momentum, 7)
     if not training_mode:
+        if X.dtype == F.float64:
+            scale, B = scale.to(X.dtype), B.to(X.dtype)
         if X.dtype == scale.dtype:
             input_mean, input_var = input_mean.to(X.dtype), input_var.to(X.dtype)
         return F.nn.functional.batch_norm(X, input_mean, input_var, scale, B, False, new, epsilon)
@@ -159,6 +162,7 @@ def layer_normalization(
 
 
 @op("LRN", 1)
+@halves_in_float32
 def lrn(F: Any, X: Any, *, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0, size: int) -> Any:
     """A window of even size reaches one channel further up than down; torch's reaches further down."""
     if size % 2 and X.ndim > 2:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.arithmetic import halves_in_float32
 from onnx2nn.ops.conv import is_zero, pad_spatial, resolve_pads
 from onnx2nn.table import NeedsValues, op
 
@@ -330,6 +331,7 @@ def max_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[int], spat
 
 
 @op("RoiAlign", 16, opaque=True)
+@halves_in_float32
 def roi_align(
     F: Any,
     X: Any,

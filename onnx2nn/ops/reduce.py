@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.ops.arithmetic import ordered, truncated_quotient, widened
+from onnx2nn.ops.arithmetic import ordered, sortable, truncated_quotient, widened
 from onnx2nn.table import NeedsValues, op
 
 Function = Callable[[Any, Any, list[int], bool], Any]
@@ -164,6 +164,7 @@ def argmin(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1, select_last_i
 
 def _arg_extreme(F: Any, function: Any, data: Any, axis: int, keepdims: int, last: int) -> Any:
     """torch.argmax and argmin give the first of equal values, as their CPU kernels compare index after value."""
+    data = sortable(F, data)
     if last:
         return data.shape[axis] - 1 - function(data.flip([axis]), axis, keepdim=bool(keepdims))
     return function(data, axis, keepdim=bool(keepdims))

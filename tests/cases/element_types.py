@@ -1,0 +1,42 @@
+"""Operators in element types that torch has no kernel for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.cases import case, f32, i64, of
+
+_UNSIGNED = (np.uint16, np.uint32, np.uint64)
+_BLOCKS = np.random.default_rng(0).integers(-(2**62), 2**62, (1, 12, 12))
+_FOLD = dict(constant=(1, 2), since=18)
+_GRID = of(np.float32, 1, 3, 3, 2, low=-1.2, high=1.2)
+_IMAGE = np.random.default_rng(0).integers(-100, 100, (1, 2, 4, 5))
+_HALF = dict(tolerance=2e-3)
+
+CASES = [
+    *(
+        case(operator, np.array([[7, 65535, 0], [65535, 2, 3]]).astype(dtype), axis=axis, since=13, note=f"{np.dtype(dtype)} {axis}")
+        for operator in ("ArgMax", "ArgMin") for dtype in _UNSIGNED for axis in (0, 1)
+    ),
+    case("ArgMax", np.array([1, 2**64 - 1, 2**63], np.uint64), axis=0, since=13, note="uint64, all bits"),
+    *(case("PRelu", of(dtype, 2, 3, low=0, high=9), of(dtype, 3, low=0, high=9), since=16, note=str(np.dtype(dtype))) for dtype in _UNSIGNED[1:]),
+    *(
+        case("Einsum", of(dtype, 2, 3, low=0, high=99), of(dtype, 3, 4, low=0, high=99), equation="ij,jk->ik", since=12, note=str(np.dtype(dtype)))
+        for dtype in _UNSIGNED
+    ),
+    *(
+        case("Col2Im", _BLOCKS.astype(dtype), i64(5, 5), i64(2, 3), note=str(np.dtype(dtype)), **_FOLD)
+        for dtype in (np.int8, np.uint16, np.int32, np.int64, np.uint64)
+    ),
+    *(
+        case("GridSample", _IMAGE.astype(dtype), _GRID, mode="nearest", padding_mode="border", since=20, note=f"nearest, {np.dtype(dtype)}")
+        for dtype in (np.int8, np.uint16, np.int32, np.bool_)
+    ),
+    case("Det", of(np.float16, 2, 3, 3), note="float16", since=22, **_HALF),
+    case("LRN", of(np.float16, 2, 5, 4, 3), size=3, since=13, note="float16", **_HALF),
+    case("RoiAlign", of(np.float16, 1, 2, 6, 6), np.float16([[1, 1, 4, 4], [0, 2, 5, 5]]), i64(0, 0), output_height=2,
+         output_width=2, sampling_ratio=2, since=16, note="float16", **_HALF),
+    case("BatchNormalization", of(np.float64, 2, 3, 4), f32(3), f32(3), f32(3), of(np.float32, 3, low=1, high=2), since=15,
+         note="float64 with parameters of float32"),
+    case("Attention", f32(1, 2, 3, 4), f32(1, 2, 5, 4), of(np.float16, 1, 2, 5, 4), since=23, note="values of float16"),
+]  # fmt: skip
