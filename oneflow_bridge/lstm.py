@@ -112,10 +112,10 @@ def _time(value: ir.Value) -> tuple[tuple[ir.Value, ...], int] | None:
         sequence = node.outputs[0]
         return (sequence,), 0 if node.attributes["reverse"].value else int(sizes_of(sequence)[0]) - 1
     if node is not None and node.op_type == "concat" and node.attributes["axis"].value == 1:
-        parts = [_time(part) for part in node.inputs if part is not None]
-        if None in parts or len({part[1] for part in parts if part}) != 1:
-            return None
-        return tuple(s for part in parts if part for s in part[0]), parts[0][1] if parts[0] else 0
+        parts = [part for value in node.inputs if value is not None and (part := _time(value)) is not None]
+        sources = tuple(source for part in parts for source in part[0])
+        alike = len({time for _, time in parts}) == 1 and len({sizes_of(source)[0] for source in sources}) == 1
+        return (sources, parts[0][1]) if alike and len(parts) == len(node.inputs) else None
     taken = next(matches(value, Op("squeeze", (Op("narrow", (Var("sequence"),), "at"),), "squeeze"), {}), None)
     if taken is None or list(taken["squeeze"].attributes["axes"].value) != [0]:
         return None
@@ -174,7 +174,8 @@ def _joined(graph: ir.Graph, sequences: tuple[ir.Value, ...], near: ir.Value) ->
     """The features of all sequences side by side."""
     if len(sequences) == 1:
         return sequences[0]
-    shape = [*sizes_of(sequences[0])[:2], sum(int(sizes_of(sequence)[2]) for sequence in sequences)]
+    length, batch, _, *rest = sizes_of(sequences[0])
+    shape = [length, batch, sum(int(sizes_of(sequence)[2]) for sequence in sequences), *rest]
     joined = _value(near, "joined", shape)
     graph.append(_node("concat", [("in", sequence) for sequence in sequences], [("out", joined)], near, axis=2))
     return joined

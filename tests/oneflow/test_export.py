@@ -122,6 +122,20 @@ def test_lstm_whose_steps_are_read(tmp_path: Path) -> None:
     assert _ops(export(InnerState().eval(), _normal(5, 2, 3), tmp_path / "m.onnx"))["LSTM"] == 1
 
 
+def test_steps_of_sequences_of_other_lengths_are_no_sequence(tmp_path: Path) -> None:
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(3, 4)
+
+        def forward(self, x: Any, y: Any) -> Any:
+            z = self.lstm(x)[0]
+            return flow.stack([flow.cat([z[t], y[t]], 1) for t in range(3)], 0)
+
+    ops = _ops(export(Joined().eval(), (_normal(3, 2, 3), _normal(5, 2, 6)), tmp_path / "m.onnx"))
+    assert ops["LSTM"] == 1
+
+
 def test_lstm_layers_that_start_from_given_states(tmp_path: Path) -> None:
     class States(nn.Module):
         def __init__(self) -> None:
