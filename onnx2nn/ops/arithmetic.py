@@ -333,11 +333,13 @@ def mean(F: Any, *data_0: Any) -> Any:
 
 
 @op("CumSum", 11, static=["axis"])
+@widened
 def cumsum(F: Any, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
     return _cumulative(F, F.cumsum, x, axis, exclusive, reverse, neutral=0)
 
 
 @op("CumProd", 26, static=["axis"])
+@widened
 def cumprod(F: Any, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
     return _cumulative(F, F.cumprod, x, axis, exclusive, reverse, neutral=1)
 
@@ -349,7 +351,7 @@ def _cumulative(F: Any, function: Any, x: Any, axis: Any, exclusive: int, revers
     if exclusive:
         first = F.full_like(x.narrow(axis, 0, 1), neutral)
         x = F.cat([first, x.narrow(axis, 0, x.shape[axis] - 1)], axis)
-    result = widened(lambda F, x: function(x, axis, dtype=x.dtype))(F, x)
+    result = function(x, axis, dtype=x.dtype)
     return F.flip(result, [axis]) if reverse else result
 
 

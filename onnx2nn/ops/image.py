@@ -471,9 +471,11 @@ def grid_sample(
         raise OperatorError(f"mode={mode!r} on {X.ndim} dimensions; use linear or nearest, on 4 or 5 dimensions.")
     if not X.is_floating_point():
         return _nearest_of_integers(F, X, grid, mode, padding_mode, align_corners)
-    grid = grid if grid.dtype == X.dtype else grid.to(X.dtype)
     options = dict(mode=_GRID_MODES[mode], padding_mode=padding_mode, align_corners=bool(align_corners))
-    return F.nn.functional.grid_sample(X, grid, **options)
+    if X.dtype == grid.dtype and X.dtype in (F.float32, F.float64):
+        return F.nn.functional.grid_sample(X, grid, **options)
+    wide = F.promote_types(F.promote_types(X.dtype, grid.dtype), F.float32)  # places need their digits
+    return F.nn.functional.grid_sample(X.to(wide), grid.to(wide), **options).to(X.dtype)
 
 
 def _nearest_of_integers(F: Any, X: Any, grid: Any, mode: str, padding_mode: str, align_corners: int) -> Any:

@@ -32,6 +32,9 @@ CASES = [
         case("GridSample", _IMAGE.astype(dtype), _GRID, mode="nearest", padding_mode="border", since=20, note=f"nearest, {np.dtype(dtype)}")
         for dtype in (np.int8, np.uint16, np.int32, np.bool_)
     ),
+    case("GridSample", of(np.float16, 1, 2, 40, 50), _GRID, mode="nearest", since=20, note="nearest, float16 at places of float32"),
+    *(case("CumSum", of(dtype, 3, 4, low=0, high=99), np.array(1), reverse=1, exclusive=1, constant=(1,), since=14, note=f"reverse, {np.dtype(dtype)}")
+      for dtype in (np.uint32, np.uint64)),
     case("Det", of(np.float16, 2, 3, 3), note="float16", since=22, **_HALF),
     case("LRN", of(np.float16, 2, 5, 4, 3), size=3, since=13, note="float16", **_HALF),
     case("RoiAlign", of(np.float16, 1, 2, 6, 6), np.float16([[1, 1, 4, 4], [0, 2, 5, 5]]), i64(0, 0), output_height=2,
