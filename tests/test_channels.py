@@ -15,7 +15,7 @@ from realmodels import check_same, check_travels, run, run_onnxruntime
 from torch import fx
 
 import onnx2nn
-from onnx2nn.rewrite import channels
+from onnx2nn.rewrite import channel_forms, channels
 from onnx2nn.rewrite.minimum_cut import Network
 from onnx2nn.rewrite.raising import raise_patterns
 from onnx2nn.table import load_rows
@@ -107,7 +107,7 @@ def _model(nodes: list[onnx.NodeProto], shape: tuple[int | str, ...] = SHAPE, **
 
 
 def _transpose(source: str, target: str, rank: int, first: bool) -> onnx.NodeProto:
-    perm = channels.to_first(rank) if first else channels.to_last(rank)
+    perm = channel_forms.to_first(rank) if first else channel_forms.to_last(rank)
     return helper.make_node("Transpose", [source], [target], perm=perm)
 
 
@@ -123,7 +123,7 @@ def _check(model: bytes, left: int) -> None:
     check_same(run(onnx2nn.load(model), (x,)), run_onnxruntime(model, (x,)), "against ONNX Runtime")
 
 
-@pytest.mark.parametrize("operator", sorted(set(channels.FORMS) - ON_THEIR_OWN - SINCE_OPSET_18))
+@pytest.mark.parametrize("operator", sorted(set(channel_forms.FORMS) - ON_THEIR_OWN - SINCE_OPSET_18))
 def test_operators(operator: str) -> None:
     """Between two transposes each operator computes on channels first, and both are gone."""
     attributes, arrays = CASES.get(operator, ({}, []))
@@ -142,7 +142,7 @@ def test_operators(operator: str) -> None:
 
 
 def test_every_case_is_an_operator() -> None:
-    assert set(CASES) <= set(channels.FORMS)
+    assert set(CASES) <= set(channel_forms.FORMS)
 
 
 def test_what_takes_channels_away_and_puts_sizes_of_one_in() -> None:
@@ -205,8 +205,8 @@ def test_a_weight_stays_one_under_its_name() -> None:
 
 
 def test_a_form_that_is_wrong_is_dropped_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = channels._Turned(attributes={"axis": 2}, ranks=4)
-    monkeypatch.setattr(channels, "FORMS", {**channels.FORMS, "Softmax": lambda *args: wrong})
+    wrong = channel_forms.Turned(attributes={"axis": 2}, ranks=4)
+    monkeypatch.setattr(channels, "FORMS", {**channel_forms.FORMS, "Softmax": lambda *args: wrong})
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         _transpose("a", "b", 4, first=False),
