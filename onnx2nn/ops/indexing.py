@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.arithmetic import ordered, sortable
+from onnx2nn.ops.arithmetic import ordered, sortable, widened
 from onnx2nn.ops.shape import fixed, moves_elements, scalar
 from onnx2nn.table import NeedsValues, op
 
@@ -113,8 +113,12 @@ def _replace(F: Any, data: Any, updates: Any, *, axis: int, indices: Any) -> Any
     return data.scatter(axis, indices, updates)
 
 
-@ordered
 def _reduce(F: Any, data: Any, updates: Any, *, axis: int, indices: Any, reduction: str) -> Any:
+    of_unsigned = ordered if reduction in ("min", "max") else widened
+    return of_unsigned(_scatter_reduce)(F, data, updates, axis=axis, indices=indices, reduction=reduction)
+
+
+def _scatter_reduce(F: Any, data: Any, updates: Any, *, axis: int, indices: Any, reduction: str) -> Any:
     if data.dtype == F.bool:  # torch's kernels take no bool
         wide = data.to(F.uint8).scatter_reduce(axis, indices, updates.to(F.uint8), _REDUCTIONS[reduction])
         return wide.to(F.bool)
@@ -332,7 +336,8 @@ def compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> 
     """A condition shorter than the axis drops what lies behind it."""
     if axis is None:
         input, axis = input.flatten(), 0
-    return input.index_select(axis, condition.nonzero().flatten())
+    kept = condition.nonzero().flatten()
+    return input[kept] if input.ndim == 1 else input.index_select(axis, kept)  # torch selects no uint16
 
 
 def _host_top_k(X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
@@ -431,7 +436,7 @@ def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
     if sorted:
         return values, indices, inverse, counts
     order = indices.argsort()
-    values = values.index_select(0 if axis is None else axis, order)
+    values = values[order] if values.ndim == 1 else values.index_select(axis, order)  # torch selects no uint16
     return values, indices[order], order.argsort()[inverse], counts[order]
 
 

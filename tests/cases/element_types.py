@@ -35,6 +35,15 @@ CASES = [
     case("GridSample", of(np.float16, 1, 2, 40, 50), _GRID, mode="nearest", since=20, note="nearest, float16 at places of float32"),
     *(case("CumSum", of(dtype, 3, 4, low=0, high=99), np.array(1), reverse=1, exclusive=1, constant=(1,), since=14, note=f"reverse, {np.dtype(dtype)}")
       for dtype in (np.uint32, np.uint64)),
+    *(
+        case("ScatterElements", np.array([1, 2**63 + 5, 3], dtype), i64(0, 1, 1), np.array([7, 2, 3], dtype), reduction=reduction,
+             since=18, note=f"{reduction}, {np.dtype(dtype)}")
+        for dtype in (np.uint64,) for reduction in ("add", "mul", "max", "min")
+    ),
+    case("ScatterND", np.array([1, 2**63 + 5, 3], np.uint64), np.array([[0], [1], [2]]), np.array([7, 2, 3], np.uint64),
+         reduction="add", since=18, note="add, uint64"),
+    *(case("Compress", np.array([4, 5, 6], dtype), np.array([True, False, True]), since=28, note=str(np.dtype(dtype))) for dtype in _UNSIGNED),
+    *(case("Unique", np.array([4, 2, 4, 1], dtype), sorted=0, outputs=4, note=f"unsorted, {np.dtype(dtype)}") for dtype in _UNSIGNED),
     case("Det", of(np.float16, 2, 3, 3), note="float16", since=22, **_HALF),
     case("LRN", of(np.float16, 2, 5, 4, 3), size=3, since=13, note="float16", **_HALF),
     case("RoiAlign", of(np.float16, 1, 2, 6, 6), np.float16([[1, 1, 4, 4], [0, 2, 5, 5]]), i64(0, 0), output_height=2,
