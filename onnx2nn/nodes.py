@@ -205,7 +205,7 @@ _NUMBERED = re.compile(r"\w+__\d+")
 _OPERATIONS = frozenset(
     {
         *("BiasAdd", "Conv1D", "Conv2D", "Conv3D", "FusedBatchNormV3", "GatherV2", "MatMul", "ReadVariableOp"),
-        *("conv_transpose", "convolution", "depthwise", "merged_input", "separable_conv2d"),
+        *("batchnorm", "conv_transpose", "convolution", "depthwise", "merged_input", "separable_conv2d"),
     }
 )
 """TensorFlow's operations, and tf2onnx's, as which nodes and weights of a layer end: `model/dense/BiasAdd`."""

@@ -364,6 +364,7 @@ def test_layers_of_keras_have_its_names() -> None:
         "digits_1.conv2d_1": "Conv2d",
         "digits_1.conv2d_1_2": "Conv2d",
         "digits_1.depthwise_conv2d_1": "Conv2d",
+        "digits_1.batch_normalization_2_1": "BatchNorm2d",
         "digits_1.conv2d_2_1": "Conv2d",
         "digits_1.dense_1": "Linear",
         "digits_1.probability_1": "Linear",
