@@ -72,7 +72,7 @@ def entries() -> list[Entry]:
     revisions: dict[tuple[str, str], list[int]] = {}
     for schema in defs.get_all_schemas_with_history():
         revisions.setdefault((schema.domain, schema.name), []).append(schema.since_version)
-    expanded = {name: [] for name in revisions if name not in rows and _has_function(*name)}
+    expanded: dict[tuple[str, str], list[Row]] = {n: [] for n in revisions if n not in rows and _has_function(*n)}
     found = []
     for (domain, operator), held in sorted({**rows, **expanded}.items()):
         name = f"{domain}.{operator}".lstrip(".")
@@ -96,7 +96,7 @@ def entries() -> list[Entry]:
 
 
 def _has_function(domain: str, operator: str) -> bool:
-    schema = defs.get_schema(operator, domain=domain)
+    schema: Any = defs.get_schema(operator, domain=domain)
     return not schema.deprecated and (schema.has_function or schema.has_context_dependent_function)
 
 
