@@ -677,7 +677,7 @@ class Tracer:
             node = self._captures[id(value)].node
             if not node.users:
                 self.graph.erase_node(node)
-                self.captured.remove(value)
+                self.captured[:] = [other for other in self.captured if other is not value]  # == records a comparison
         buffers = {name for name, _ in self.root.named_buffers()}
         reads = any(node.op == "get_attr" and node.target in buffers for node in self.graph.nodes)
         self.graph._tracer_cls = Retracer if reads else None

@@ -289,3 +289,26 @@ def test_unknown_sizes_are_not_equal(unknown: str | int | None) -> None:
         x = torch.randn(size)
         assert torch.equal(module(x), x.reshape(2, -1))
     torch.export.export(module, (torch.randn(2, 3, 5),), strict=False)
+
+
+def test_a_branch_that_reads_an_outer_value_for_its_shape_alone() -> None:
+    """Of the two values that the branch captures one is an argument of it, the other none."""
+    branches = {}
+    for name, operator in (("then_branch", "Add"), ("else_branch", "Sub")):
+        nodes = [
+            helper.make_node(operator, ["x", "x"], [f"{name}_x"]),
+            helper.make_node("Shape", ["longer"], [f"{name}_shape"]),
+            helper.make_node("Expand", [f"{name}_x", f"{name}_shape"], [name]),
+        ]
+        output = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+        branches[name] = helper.make_graph(nodes, name, [], [output])
+    nodes = [
+        helper.make_node("Concat", ["x", "x", "x"], ["longer"], axis=0),
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Greater", ["most", "zero"], ["positive"]),
+        helper.make_node("If", ["positive"], ["y"], **branches),
+    ]
+    module = onnx2nn.load(_model(nodes, [1, 3], zero=np.float32(0)))
+    for sign in (1, -1):
+        x = sign * torch.arange(1.0, 4.0).reshape(1, 3)
+        assert torch.equal(module(x), (x + x if sign > 0 else x - x).expand(3, 3))
