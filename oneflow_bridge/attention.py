@@ -10,7 +10,7 @@ from oneflow_bridge.namespace.dtypes import flow
 from oneflow_bridge.namespace.tensor import Tensor, unwrap
 
 
-class MultiheadAttention(flow.nn.Module):  # type: ignore[misc]
+class MultiheadAttention(flow.nn.Module):  # type: ignore[misc]  # OneFlow comes without types
     """Attention without masks; parameters are called and laid out as those of `torch.nn.MultiheadAttention`.
 
     Args:

@@ -50,6 +50,15 @@ def _padding(F: Any, mask: Any, batch: Any, keys: Any, filter_value: float, dtyp
     return added.unsqueeze(1) if added.ndim == 3 else added.unsqueeze(1).unsqueeze(1)
 
 
+def _terms(F: Any, Q: Any, K: Any, bias: Any, mask: Any, filter_value: float | None) -> list[Any]:
+    """Returns what is added to the scores of queries and keys, whichever of bias and padding mask there is."""
+    terms = [] if bias is None else [bias]
+    if mask is not None:
+        filter_value = -10000.0 if filter_value is None else filter_value
+        terms.append(_padding(F, mask, Q.shape[0], K.shape[2], filter_value, Q.dtype))
+    return terms
+
+
 def _causal(F: Any, queries: Any, keys: Any, past: Any, itself: bool, dtype: Any) -> Any:
     """Returns what keeps a query from keys behind its own: the lowest number; of two dimensions.
 
@@ -158,10 +167,7 @@ def multi_head_attention(
         if Q.shape[2] == 1:
             K = F.cat([_of_beams(F, past_key, cache_indirection, length), new_K], 2)
             V = F.cat([_of_beams(F, past_value, cache_indirection, length), new_V], 2)
-    terms = [] if attention_bias is None else [attention_bias]
-    if key_padding_mask is not None:
-        filter_value = -10000.0 if mask_filter_value is None else mask_filter_value
-        terms.append(_padding(F, key_padding_mask, Q.shape[0], K.shape[2], filter_value, Q.dtype))
+    terms = _terms(F, Q, K, attention_bias, key_padding_mask, mask_filter_value)
     if unidirectional:
         past = 0 if past_key is None else past_key.shape[2] if length is None else length
         itself = (Q.shape[2] == new_K.shape[2]) is True  # dynamic ones may differ
@@ -213,10 +219,7 @@ def attention(
     (K, present_key), (V, present_value) = (
         _extended(F, None if past is None else past[i], new, length) for i, new in enumerate((K, V))
     )
-    terms = [] if attention_bias is None else [attention_bias]
-    if mask_index is not None:
-        filter_value = -10000.0 if mask_filter_value is None else mask_filter_value
-        terms.append(_padding(F, mask_index, Q.shape[0], K.shape[2], filter_value, Q.dtype))
+    terms = _terms(F, Q, K, attention_bias, mask_index, mask_filter_value)
     if unidirectional:
         behind = 0 if past is None else past.shape[3] if length is None else length
         terms.append(_causal(F, Q.shape[2], K.shape[2], behind, True, Q.dtype))

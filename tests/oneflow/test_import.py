@@ -349,7 +349,7 @@ def test_round_trip_through_the_exporter(tmp_path: Path):
 def test_tied_weights_keep_all_their_keys(tmp_path: Path):
     from oneflow_bridge.exporter import export
 
-    class Tied(flow.nn.Module):  # type: ignore[misc]
+    class Tied(flow.nn.Module):  # type: ignore[misc]  # OneFlow comes without types
         def __init__(self) -> None:
             super().__init__()
             self.embed = flow.nn.Embedding(5, 4)
