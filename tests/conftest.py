@@ -1,8 +1,18 @@
-"""What a run says at its end."""
+"""How a run is spread over processes, and what it says at its end."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's, which a run on one process does without
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Lets a process that has no tests left take some of another's: those on real models take minutes together."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
