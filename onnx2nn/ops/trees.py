@@ -137,11 +137,13 @@ def _compare(F: Any, x: Any, split: Any, mode: Any, used: Sequence[int]) -> Any:
 
 def _leaves(F: Any, forest: Forest, X: Any) -> Any:
     """Returns the leaf that each row of `X` reaches in each tree, `(N, trees)`."""
-    at = F.from_numpy(forest.roots)
-    features, splits = F.from_numpy(forest.features), F.from_numpy(forest.splits)
-    modes, missing = F.from_numpy(forest.modes), F.from_numpy(forest.missing)
-    children = F.from_numpy(forest.children.reshape(-1))
-    for depth, level in enumerate(forest.levels()):
+    # Every node stands twice, at 2 * n and 2 * n + 1, so that the child is found where the node is plus the condition.
+    at = F.from_numpy(forest.roots * 2)
+    features, splits = F.from_numpy(forest.features.repeat(2)), F.from_numpy(forest.splits.repeat(2))
+    modes, missing = F.from_numpy(forest.modes.repeat(2)), F.from_numpy(forest.missing.repeat(2))
+    children = F.from_numpy(forest.children.reshape(-1) * 2)
+    levels = forest.levels()
+    for depth, level in enumerate(levels):
         column = features[(at,)]
         x = X.gather(1, column) if depth else X[:, column]
         used = sorted(set(forest.modes[level].tolist()))
@@ -149,7 +151,10 @@ def _leaves(F: Any, forest: Forest, X: Any) -> Any:
         condition = _compare(F, x, splits[(at,)], mode, used)
         if forest.missing[level].any():
             condition = condition | (missing[(at,)] & x.isnan())
-        at = children[(at * 2 + condition,)]
+        if depth == len(levels) - 1:
+            children = F.from_numpy(forest.children.reshape(-1))
+        at = children[(at + condition,)]
+    at = at if levels else F.from_numpy(forest.roots)
     return at if at.ndim == 2 else F.broadcast_to(at, (X.shape[0], len(forest.roots)))
 
 
