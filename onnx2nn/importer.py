@@ -138,6 +138,8 @@ class Attempts:
                 break
             except StuckError as error:
                 count = fitting(error)
+            except UnsupportedModelError:  # an operator refuses such sizes, not the model
+                break
             if not 1 < count < len(points):
                 break
             most, limit = points[count - 1], points[count] - 1
@@ -193,7 +195,7 @@ def _widest(attempts: Attempts, fixed: Fixed, module: fx.GraphModule) -> fx.Grap
     wider = {name: attempts.widened(fixed, name, size) for name, size in bounds.items()}
     try:
         return attempts.run({**fixed, **wider}) if wider != bounds else module
-    except StuckError:
+    except (StuckError, UnsupportedModelError):
         return module
 
 
@@ -288,7 +290,7 @@ class _Import:
             least, most = (limit[0], limit[-1]) if isinstance(limit, tuple) else (limit, limit)
             bounds = [(operator.ge, least), (operator.le, most)] if least < most else [(operator.eq, least)]
             asked = f"from {least} to {most}" if least < most else str(least)
-            message = f"Dimension {axis} of input {name!r} must be {asked}: the model computes nothing else."
+            message = f"Dimension {axis} of input {name!r} must be {asked}: the import holds for no other size."
             for compare, bound in bounds:
                 fits = tracer.graph.call_function(compare, (size, bound))
                 tracer.graph.call_function(torch._assert, (fits, message))

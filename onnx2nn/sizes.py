@@ -160,7 +160,8 @@ def _misfits(stuck: StuckError) -> Iterable[tuple[tuple[float, ...], int]]:
         yield from ((column, 1) for column in varying)
     elif stuck.node.op_type == "Reshape" and tensors:
         counts = _counts(stuck.inputs[1], tensors[0]) if len(stuck.inputs) > 1 else []
-        yield from [(tuple(math.prod(a) / b for a, b in zip(tensors[0], counts, strict=True)), 1)] if counts else []
+        left = tuple(math.prod(a) / b for a, b in zip(tensors[0], counts, strict=True)) if counts else ()
+        yield from [(left, 1)] if left and min(left) > 0 else []
     else:
         for one, other in itertools.permutations(columns, 2):
             for mine, yours in zip(one, other, strict=False) if len(one) == len(other) else ():

@@ -312,3 +312,14 @@ def test_a_branch_that_reads_an_outer_value_for_its_shape_alone() -> None:
     for sign in (1, -1):
         x = sign * torch.arange(1.0, 4.0).reshape(1, 3)
         assert torch.equal(module(x), (x + x if sign > 0 else x - x).expand(3, 3))
+
+
+def test_nothing_that_is_reshaped_to_something_fails_in_the_call() -> None:
+    nodes = [
+        helper.make_node("Slice", ["x", "zero", "zero"], ["none"]),
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Reshape", ["none", "shape"], ["y"]),
+    ]
+    module = onnx2nn.load(_model(nodes, ["N", "L"], zero=np.int64([0])))
+    with pytest.raises(RuntimeError, match="invalid for input of size 0"):
+        module(torch.zeros(2, 3))
