@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -88,6 +89,25 @@ def _inplace_ignored(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return accepting
 
 
+def _wide(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compute half-precision tensors in float32, as torch's kernels do: the steps between may not fit a half."""
+
+    @functools.wraps(function)
+    def widening(x: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        values = [x, *arguments, *options.values()]
+        if not any(_half(v) for v in values):
+            return function(x, *arguments, **options)
+        first, *rest = (convert(v, dtypes.float32) if _half(v) else v for v in values)
+        split = len(arguments)
+        return convert(function(first, *rest[:split], **dict(zip(options, rest[split:], strict=True))), x.dtype)
+
+    return widening
+
+
+def _half(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype.is_floating_point and value.dtype.bits == 16
+
+
 @_inplace_ignored
 def relu6(x: Tensor) -> Tensor:
     """x between 0 and 6."""
@@ -128,6 +148,7 @@ def selu(x: Tensor) -> Tensor:
     return store(flow._C.selu(widened(x)), x.dtype)
 
 
+@_wide
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """x times the normal distribution function, or its tanh approximation."""
     if approximate == "tanh":
@@ -137,12 +158,14 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 @_inplace_ignored
+@_wide
 def silu(x: Tensor) -> Tensor:
     """x * sigmoid(x)."""
     return mul(x, sigmoid(x))
 
 
 @_inplace_ignored
+@_wide
 def mish(x: Tensor) -> Tensor:
     """x * tanh(softplus(x)); OneFlow's own gives NaN for large x."""
     return mul(x, tanh(softplus(x)))
@@ -166,6 +189,7 @@ def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     return clamp(x, min_val, max_val)
 
 
+@_wide
 def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta x)) / beta, x itself where beta x is above the threshold."""
     scaled = mul(x, float(beta))
@@ -173,6 +197,7 @@ def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     return where(gt(scaled, float(threshold)), x, soft)
 
 
+@_wide
 def softsign(x: Tensor) -> Tensor:
     """x / (1 + |x|)."""
     return div(x, add(abs(x), 1.0))
@@ -188,6 +213,7 @@ def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
     return where(le(abs(x), lambd), 0.0, x)
 
 
+@_wide
 def tanhshrink(x: Tensor) -> Tensor:
     """x - tanh(x)."""
     return sub(x, tanh(x))
@@ -199,11 +225,13 @@ def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
     return where(le(x, threshold), convert(tensor(value, device=x.device), x.dtype), x)
 
 
+@_wide
 def logsigmoid(x: Tensor) -> Tensor:
     """log(sigmoid(x)), without overflow."""
     return sub(clamp(x, max=0.0), log1p(exp(neg(abs(x)))))
 
 
+@_wide
 def glu(x: Tensor, dim: int = -1) -> Tensor:
     """The first half times the sigmoid of the second."""
     first, second = chunk(x, 2, dim)
@@ -860,6 +888,7 @@ def channel_shuffle(x: Tensor, groups: int) -> Tensor:
     return reshape(transpose(apart, 1, 2), x.shape)
 
 
+@_wide
 def batch_norm(
     x: Tensor,
     running_mean: Tensor | None,
@@ -886,9 +915,8 @@ def batch_norm(
 
 
 def _standardized(x: Tensor, dims: Sequence[int], eps: float) -> Tensor:
-    """(x - mean) / sqrt(var + eps) over some dims, half precision in float32."""
-    inner = convert(x, dtypes.float32) if x.dtype.bits == 16 else x
-    centered = sub(inner, mean(inner, dims, True))
+    """(x - mean) / sqrt(var + eps) over some dims."""
+    centered = sub(x, mean(x, dims, True))
     return mul(centered, rsqrt(add(mean(square(centered), dims, True), eps)))
 
 
@@ -897,6 +925,7 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None, shape: Sequen
     return convert(x if bias is None else add(x, reshape(bias, shape)), dtype)
 
 
+@_wide
 def layer_norm(
     x: Tensor,
     normalized_shape: Sequence[int],
@@ -911,18 +940,18 @@ def layer_norm(
     return _affine(_standardized(x, dims, eps), weight, bias, list(normalized_shape), x.dtype)
 
 
+@_wide
 def rms_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
     """x over its root mean square in the last dims."""
     dims = list(range(x.ndim - len(normalized_shape), x.ndim))
     eps = dtypes.FInfo(x.dtype).eps if eps is None else eps
-    inner = convert(x, dtypes.float32) if x.dtype.bits == 16 else x
-    return _affine(
-        mul(inner, rsqrt(add(mean(square(inner), dims, True), eps))), weight, None, list(normalized_shape), x.dtype
-    )
+    scaled = mul(x, rsqrt(add(mean(square(x), dims, True), eps)))
+    return _affine(scaled, weight, None, list(normalized_shape), x.dtype)
 
 
+@_wide
 def group_norm(
     x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
@@ -933,6 +962,7 @@ def group_norm(
     return _affine(reshape(inner, x.shape), weight, bias, [1, -1] + [1] * (x.ndim - 2), x.dtype)
 
 
+@_wide
 def instance_norm(
     x: Tensor,
     running_mean: Tensor | None = None,
@@ -950,6 +980,7 @@ def instance_norm(
     return _affine(inner, weight, bias, [1, -1] + [1] * (x.ndim - 2), x.dtype)
 
 
+@_wide
 def local_response_norm(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """x / (k + alpha * mean of squares over `size` channels) ** beta; the window has size // 2 channels before."""
     squares = square(x)
@@ -960,11 +991,13 @@ def local_response_norm(x: Tensor, size: int, alpha: float = 1e-4, beta: float =
     return div(x, pow(add(mul(total, alpha / size), k), beta))
 
 
+@_wide
 def normalize(x: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
     """x over its p-norm."""
     return div(x, clamp(norm(x, p, dim, True), min=eps))
 
 
+@_wide
 def cosine_similarity(x: Tensor, y: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors."""
     product = sum(mul(x, y), dim)
@@ -972,11 +1005,13 @@ def cosine_similarity(x: Tensor, y: Tensor, dim: int = 1, eps: float = 1e-8) -> 
     return div(product, sqrt(lengths))
 
 
+@_wide
 def pairwise_distance(x: Tensor, y: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """The p-norm of x - y + eps."""
     return norm(add(sub(x, y), eps), p, -1, keepdim)
 
 
+@_wide
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -1047,6 +1082,7 @@ def _reduced(loss: Tensor, reduction: str) -> Tensor:
     return loss if reduction == "none" else mean(loss) if reduction == "mean" else sum(loss)
 
 
+@_wide
 def nll_loss(
     x: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
@@ -1063,6 +1099,7 @@ def nll_loss(
     return div(sum(loss), sum(counts)) if reduction == "mean" else _reduced(loss, reduction)
 
 
+@_wide
 def cross_entropy(
     x: Tensor,
     target: Tensor,
@@ -1077,16 +1114,19 @@ def cross_entropy(
     return nll_loss(log_softmax(x, 1 if x.ndim > 1 else 0), target, weight, ignore_index, reduction)
 
 
+@_wide
 def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Squared differences."""
     return _reduced(square(sub(x, target)), reduction)
 
 
+@_wide
 def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Absolute differences."""
     return _reduced(abs(sub(x, target)), reduction)
 
 
+@_wide
 def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
     """-(t log x + (1 - t) log(1 - x)), logarithms at least -100."""
     first, second = clamp(log(x), min=-100.0), clamp(log(rsub(x, 1.0)), min=-100.0)
@@ -1094,6 +1134,7 @@ def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None
     return _reduced(loss if weight is None else mul(loss, weight), reduction)
 
 
+@_wide
 def binary_cross_entropy_with_logits(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean", pos_weight: Tensor | None = None
 ) -> Tensor:

@@ -27,7 +27,7 @@ TYPES = [
     "float32",
     "float64",
 ]
-generator = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
 
 
 def same(result, expected, rtol: float = 0.0) -> None:
@@ -39,7 +39,7 @@ def same(result, expected, rtol: float = 0.0) -> None:
 
 
 def numbers(dtype: str, *shape: int) -> np.ndarray:
-    return generator.integers(0, 100, shape).astype(dtype)
+    return RNG.integers(0, 100, shape).astype(dtype)
 
 
 @st.composite
@@ -217,7 +217,7 @@ def reductions():
 @pytest.mark.parametrize("dim", [None, 0, -1, (0, 2), (1,)])
 @pytest.mark.parametrize("keepdim", [False, True])
 def test_reductions(name, dtype, dim, keepdim):
-    array = generator.integers(0, 3, (2, 3, 4)).astype(dtype)
+    array = RNG.integers(0, 3, (2, 3, 4)).astype(dtype)
     if name == "count_nonzero" and keepdim:
         return
     expected = np.asarray(reductions()[name](array, axis=dim, keepdims=keepdim))
@@ -230,7 +230,7 @@ def test_reductions(name, dtype, dim, keepdim):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("dim", [None, 0, (0, 2), -1])
 def test_float_reductions(dtype, dim):
-    array = generator.standard_normal((2, 3, 4)).astype(dtype)
+    array = RNG.standard_normal((2, 3, 4)).astype(dtype)
     x, wide = F.from_numpy(array), array.astype(np.float64)
     rtol = 2e-3 if dtype == "float16" else 1e-5
     same(F.mean(x, dim), wide.mean(dim).astype(dtype), rtol)
@@ -246,7 +246,7 @@ def test_float_reductions(dtype, dim):
 @pytest.mark.parametrize("name", ["sum", "amax", "prod", "any", "mean"])
 @pytest.mark.parametrize("dims", [(5, 6, 7), (0, 3, 7), (2,), None])
 def test_reductions_of_rank_8(name, dims):
-    array = generator.standard_normal((2, 1, 3, 2, 1, 2, 3, 2))
+    array = RNG.standard_normal((2, 1, 3, 2, 1, 2, 3, 2))
     array = array > 0 if name == "any" else array
     expected = getattr(np, {"amax": "max"}.get(name, name))(array, axis=dims)
     same(getattr(F, name)(F.from_numpy(array), dims), np.asarray(expected), 1e-12)
@@ -335,7 +335,7 @@ def test_nan_in_reductions():
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "int64", "float16", "float32", "float64", "bool"])
 def test_order(dtype):
-    array = generator.integers(0, 5, (3, 40)).astype(dtype)
+    array = RNG.integers(0, 5, (3, 40)).astype(dtype)
     x = F.from_numpy(array)
     ascending = np.argsort(array, 1, kind="stable")
     descending = 39 - np.argsort(array[:, ::-1], 1, kind="stable")[:, ::-1]
@@ -354,7 +354,7 @@ def test_order(dtype):
 
 
 def test_nan_sorts_last():
-    array = np.where(generator.random((5, 30)) < 0.3, np.nan, generator.integers(0, 4, (5, 30))).astype(np.float32)
+    array = np.where(RNG.random((5, 30)) < 0.3, np.nan, RNG.integers(0, 4, (5, 30))).astype(np.float32)
     array[0, 3] = math.inf
     x = F.from_numpy(array)
     same(F.argsort(x, 1), np.argsort(array, 1, kind="stable"))
@@ -362,7 +362,7 @@ def test_nan_sorts_last():
 
 
 def test_running_reductions():
-    array = generator.integers(-5, 5, (3, 17))
+    array = RNG.integers(-5, 5, (3, 17))
     same(F.cumsum(F.from_numpy(array), 1), np.cumsum(array, 1))
     same(F.cumsum(F.from_numpy(array.astype(np.int32)), 0), np.cumsum(array, 0))
     same(F.cumsum(F.from_numpy(array.astype(np.int32)), 0, dtype=F.int32), np.cumsum(array, 0).astype(np.int32))
@@ -381,8 +381,8 @@ def test_running_reductions():
 @pytest.mark.parametrize("reduce", ["sum", "prod", "amax", "amin"])
 @pytest.mark.parametrize("include_self", [True, False])
 def test_scatter_reduce(dtype, reduce, include_self):
-    array, source = generator.integers(1, 4, (3, 4)).astype(dtype), generator.integers(1, 4, (3, 6)).astype(dtype)
-    index = generator.integers(0, 4, (3, 6))
+    array, source = RNG.integers(1, 4, (3, 4)).astype(dtype), RNG.integers(1, 4, (3, 6)).astype(dtype)
+    index = RNG.integers(0, 4, (3, 6))
     expected = array.copy()
     function = {"sum": np.add, "prod": np.multiply, "amax": np.maximum, "amin": np.minimum}[reduce]
     if not include_self:
@@ -418,7 +418,7 @@ def test_scatter(dtype):
 def test_index_put(key, accumulate):
     array = np.arange(60.0, dtype=np.float32).reshape(3, 4, 5)
     full = tuple(slice(None) if k is None else np.array(k) for k in key)
-    values = generator.standard_normal(array[full].shape).astype(np.float32)
+    values = RNG.standard_normal(array[full].shape).astype(np.float32)
     expected = array.copy()
     if accumulate:
         np.add.at(expected, full, values)
@@ -487,7 +487,7 @@ def factors(draw):
 @settings(max_examples=80, deadline=None)
 @given(factors(), st.sampled_from(["float32", "float64", "int64", "int32", "uint8", "float16"]))
 def test_matmul(shapes, dtype):
-    a, b = (generator.integers(0, 5, shape).astype(dtype) for shape in shapes)
+    a, b = (RNG.integers(0, 5, shape).astype(dtype) for shape in shapes)
     same(F.from_numpy(a) @ F.from_numpy(b), np.asarray(a.astype(np.float64) @ b.astype(np.float64)).astype(dtype))
 
 
@@ -495,8 +495,8 @@ def test_matmul(shapes, dtype):
 def test_integer_matmul_is_exact_and_wraps(dtype):
     info = np.iinfo(dtype)
     a, b = (
-        generator.integers(info.min, info.max, (3, 70), dtype),
-        generator.integers(info.min, info.max, (70, 4), dtype),
+        RNG.integers(info.min, info.max, (3, 70), dtype),
+        RNG.integers(info.min, info.max, (70, 4), dtype),
     )
     same(F.from_numpy(a) @ F.from_numpy(b), a @ b)
 
@@ -523,15 +523,13 @@ EQUATIONS = [
 def test_einsum(equation, dtype):
     sizes = dict(zip("bhqkdijl", (2, 3, 4, 5, 3, 3, 4, 2), strict=True))
     terms = equation.split("->")[0].replace("...", "b").split(",")
-    arrays = [
-        generator.integers(-3, 4, [sizes[c] if "ii" not in term else 3 for c in term]).astype(dtype) for term in terms
-    ]
+    arrays = [RNG.integers(-3, 4, [sizes[c] if "ii" not in term else 3 for c in term]).astype(dtype) for term in terms]
     result = F.einsum(equation, *(F.from_numpy(a) for a in arrays))
     same(result, np.einsum(equation, *arrays), 1e-12)
 
 
 def test_products():
-    a, b = generator.standard_normal((2, 3)), generator.standard_normal((2, 3))
+    a, b = RNG.standard_normal((2, 3)), RNG.standard_normal((2, 3))
     x, y = F.from_numpy(a), F.from_numpy(b)
     same(F.outer(x[0], y[1]), np.outer(a[0], b[1]))
     same(F.cross(x, y), np.cross(a, b), 1e-12)
@@ -544,7 +542,7 @@ def test_products():
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2), (5, 5), (3, 4, 4), (2, 3, 3, 3)])
 def test_determinant(shape):
-    array = generator.standard_normal(shape)
+    array = RNG.standard_normal(shape)
     same(F.linalg.det(F.from_numpy(array)), np.asarray(np.linalg.det(array)), 1e-10)
 
 
