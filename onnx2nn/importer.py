@@ -222,6 +222,7 @@ class _Import:
         self.thaw, self.shapes = thaw, shapes
         self.steps = 0
         self.problems: dict[tuple[str, str, int, str], Problem] = {}
+        self.cause: Exception | None = None
 
     def run(self, fixed: Fixed) -> fx.GraphModule:
         with collector.paused():
@@ -249,7 +250,7 @@ class _Import:
         walk = Walk(self, tracer, scope, graph, dict(self.model.graph.opset_imports))
         outputs = walk.run()
         if self.problems:
-            raise UnsupportedModelError(list(self.problems.values()))
+            raise UnsupportedModelError(list(self.problems.values())) from self.cause
         result = outputs[0] if len(outputs) == 1 else tuple(outputs)
         module = tracer.finish(result, identifier(graph.name or "Model"), ImportedModule)
         self._keep_keys(module)
@@ -404,11 +405,16 @@ class Walk:
             if not isinstance(entry, Row):
                 return self.call_function(node, entry, inputs)
             result = self.run_row(node, entry, inputs)
+            results = result if isinstance(result, tuple) else (result,)  # a list is one sequence
+            return [self._settle(item) for item in results]
         except OperatorError as error:
             self.owner.report(node, version, str(error))
-            return [UNKNOWN] * len(node.outputs)
-        results = result if isinstance(result, tuple) else (result,)  # a list is one sequence
-        return [self._settle(item) for item in results]
+        except (StuckError, NeedsSamples):
+            raise
+        except Exception as error:  # whatever torch or a body says of inputs and attributes that contradict each other
+            self.owner.cause = self.owner.cause or error
+            self.owner.report(node, version, f"it cannot be computed: {_told(error)}.")
+        return [UNKNOWN] * len(node.outputs)
 
     def run_row(self, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
         """Returns what `row` gives for `inputs`: folded, as host numbers, recorded, or as one call at run time."""
@@ -747,6 +753,12 @@ class Walk:
 def _is_fixed(node: fx.Node) -> bool:
     """Returns whether a value is computed from what the module holds alone."""
     return node.op == "get_attr" or (bool(node.all_input_nodes) and all(map(_is_fixed, node.all_input_nodes)))
+
+
+def _told(error: Exception) -> str:
+    """Returns what an error of torch or Python says, in one line."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}".rstrip(":. ")
 
 
 def _is_known(value: Any) -> bool:

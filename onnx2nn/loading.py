@@ -73,7 +73,7 @@ def load_model(model: ir.Model, options: Options) -> Any:
         unknown = report(model).problems
         known = {(problem.domain, problem.operator, problem.reason) for problem in unknown}
         others = [p for p in error.problems if (p.domain, p.operator, p.reason) not in known]
-        raise UnsupportedModelError([*unknown, *others]) from None
+        raise UnsupportedModelError([*unknown, *others]) from error.__cause__
 
 
 def _import(model: ir.Model, options: Options) -> Any:

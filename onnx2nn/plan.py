@@ -57,6 +57,7 @@ TypeOf = tuple["ir.DataType | None", str]
 """An element type (None: unknown) and what holds it: `""` a tensor, else `seq`, `optional` or `map`."""
 
 UNKNOWN_TYPE: TypeOf = (None, "")
+_NUMBERS = frozenset(map(int, ir.DataType)) - {0}
 _NAMES = {str(kind.name).lower(): kind for kind in ir.DataType} | {"double": ir.DataType.DOUBLE}
 
 
@@ -179,7 +180,10 @@ class Plan:
         attributes = str([a.SerializeToString() for a in sorted(call.attribute, key=lambda a: a.name)])
         key = (schema.domain, schema.name, version, known, len(node.outputs), attributes)
         if key not in self._schema_functions:
-            self._schema_functions[key] = self._expand(schema, call, version, known)
+            try:
+                self._schema_functions[key] = self._expand(schema, call, version, known)
+            except (KeyError, RuntimeError, TypeError, ValueError) as error:  # of onnx, which builds some bodies
+                raise OperatorError(f"its function body cannot be built: {str(error).splitlines()[0]}.") from error
         return self._schema_functions[key]
 
     def _expand(self, schema: Any, call: onnx.NodeProto, version: int, types: Sequence[TypeOf]) -> ir.Function | None:
@@ -234,7 +238,7 @@ class Plan:
         """Returns what the operator's schema, its inputs' types and its attributes say of an output's type."""
         for name in ("to", "dtype", "output_dtype"):
             attribute = node.attributes.get(name)
-            if attribute is not None and isinstance(attribute.value, int) and attribute.value:
+            if attribute is not None and isinstance(attribute.value, int) and attribute.value in _NUMBERS:
                 return ir.DataType(attribute.value), ""
         if node.op_type == "Constant" and "value" in node.attributes:
             return ir.DataType(node.attributes["value"].value.dtype), ""

@@ -13,8 +13,8 @@ from onnx2nn.constants import Constant
 from onnx2nn.errors import OperatorError
 from onnx2nn.host import Host
 from onnx2nn.naming import split_path
-from onnx2nn.nodes import Scope
-from onnx2nn.table import Row
+from onnx2nn.nodes import Scope, check_inputs
+from onnx2nn.table import REQUIRED, Row
 from onnx2nn.tracing import Dim, Spec, Tensor, Tracer
 
 if TYPE_CHECKING:
@@ -218,6 +218,10 @@ def run(walk: Walk, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
     importer = _IMPORTERS.get((row.operator, row.since))
     if importer is None:
         raise OperatorError("its subgraph cannot be imported.")
+    missing = [name for name, default in row.attributes.items() if default is REQUIRED and name not in node.attributes]
+    if missing:
+        raise OperatorError(f"attribute {missing[0]!r} is missing.")
+    check_inputs(row, inputs)
     return tuple(importer(walk, node, inputs))
 
 

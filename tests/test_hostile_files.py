@@ -333,6 +333,41 @@ def test_operators_of_pytorch_only_compute(operator, attributes, message):
         onnx2nn.load(model_of([node]))
 
 
+CONTRADICTORY = {
+    "axis": ('["n"] y = Transpose <perm = [0, 5]> (x)', "does not name every dimension once"),
+    "axes of another rank": ('["n"] y = Transpose <perm = [0]> (x)', "its inputs' shapes do not fit: permute"),
+    "shapes": ('a = Constant <value_floats = [1.0, 2.0, 3.0]> () ["n"] b = Div(w, a) y = Add(x, b)', "size"),
+    "bounds": ('a = Constant <value_ints = [1, 2]> () ["n"] y = Range(a, a, a)', "cannot be computed"),
+    "ends": (
+        'a = Constant <value_ints = [0]> () b = Constant <value_ints = [1, 2]> () ["n"] y = Slice(x, a, b, a)',
+        "cannot be computed",
+    ),
+    "no body": ('["n"] y = Loop(, , x)', "attribute 'body' is missing"),
+    "no branch": ('c = Constant <value_int = 1> () ["n"] y = If(c)', "attribute 'then_branch' is missing"),
+    "branches that are numbers": (
+        'c = Constant <value_int = 1> () ["n"] y = If <then_branch = 1, else_branch = 2> (c)',
+        "cannot be computed",
+    ),
+    "no inputs": ('["n"] y = Einsum <equation = "i->i"> ()', "cannot be computed"),
+    "no function body": ('["n"] y = SequenceMap(x)', "function body cannot be built"),
+    "number of no type": ('["n"] y = Cast <to = 4711> (x)', "4711"),
+    "value of nothing": ('["n"] c = Constant () y = Add(x, c)', "none of the attributes"),
+    "size": ('a = Constant <value_ints = [-2]> () ["n"] b = ConstantOfShape(a) y = Add(x, b)', "negative"),
+}
+AROUND = """<ir_version: 8, opset_import: ["" : 17]>
+graph (float[2, 2] x) => (float[a, b] y) <float[2] w = {1, 2}> { %s }"""
+
+
+@pytest.mark.parametrize("name", CONTRADICTORY)
+def test_nodes_that_contradict_themselves(name):
+    nodes, message = CONTRADICTORY[name]
+    model = onnx.parser.parse_model(AROUND % nodes)
+    assert all(problem.nodes == ["n"] for problem in onnx2nn.check(model).problems)
+    with pytest.raises(UnsupportedModelError, match=message) as error:
+        onnx2nn.load(model)
+    assert [problem.nodes for problem in error.value.problems] == [["n"]]
+
+
 def test_names_that_are_not_utf_8():
     data = model_of([relu("x", "QQQQ")], outputs=("QQQQ",)).SerializeToString().replace(b"QQQQ", b"\xff\xfe\xff\xfe")
     with pytest.raises(ModelFileError, match=r"damaged|complete"):

@@ -168,11 +168,22 @@ def unsqueeze_1(F: Any, data: Any, *, axes: Sequence[int]) -> Any:
 
 @op("Transpose", 1, host=lambda data, *, perm=None: data.transpose(perm))
 def transpose(F: Any, data: Any, *, perm: Sequence[int] | None = None) -> Any:
-    perm = list(reversed(range(data.ndim))) if perm is None else [axis % len(perm) for axis in perm]
-    moved = [axis for axis, source in enumerate(perm) if axis != source]
-    if not moved:
-        return data
-    return data.transpose(*moved) if len(moved) == 2 else data.permute(*perm)
+    count = data.ndim if perm is None else len(perm)
+    order = list(reversed(range(count))) if perm is None else [axis % count for axis in perm if -count <= axis < count]
+    if sorted(order) != list(range(count)):
+        raise OperatorError(f"perm {list(perm or ())} does not name every dimension once.")
+    moved = [axis for axis, source in enumerate(order) if axis != source]
+    if len(moved) > 2 or not _has_rank(data, count):
+        return data.permute(*order)
+    return data.transpose(*moved) if moved else data
+
+
+def _has_rank(data: Any, rank: int) -> bool:
+    """Returns whether a tensor is known to have so many dimensions."""
+    try:
+        return bool(data.ndim == rank)
+    except NeedsValues:
+        return False
 
 
 def _host_concat(*inputs: Any, axis: int) -> Any:

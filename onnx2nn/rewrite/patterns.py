@@ -217,6 +217,8 @@ def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     attribute = node.attributes.get("value")
     if attribute is not None:
         return None if attribute.is_ref() else attribute.value
+    if len(node.attributes) != 1:
+        return None  # the import says what is wrong with it
     return ir.convenience.get_const_tensor(value)
 
 
