@@ -274,15 +274,19 @@ def _multi_head_attention(
     training: bool = True,
     key_padding_mask: Any = None,
     need_weights: bool = True,
+    attn_mask: Any = None,
 ) -> Layer | None:
-    state = {"in_proj_weight": in_proj_weight, "in_proj_bias": in_proj_bias}
-    state |= {"out_proj.weight": out_proj_weight, "out_proj.bias": out_proj_bias}
+    state = {"in_proj_weight": in_proj_weight, "out_proj.weight": out_proj_weight}
+    biases = {"in_proj_bias": in_proj_bias, "out_proj.bias": out_proj_bias}
+    plain = in_proj_bias is None and out_proj_bias is None
+    state |= {} if plain else biases
     if not all(isinstance(tensor, torch.Tensor) for tensor in state.values()) or training or add_zero_attn:
         return None
-    if (bias_k, bias_v, key_padding_mask) != (None, None, None):
+    if (bias_k, bias_v) != (None, None):
         return None
-    config = dict(embed_dim=embed_dim_to_check, num_heads=num_heads, dropout=dropout_p)
-    return Layer(nn.MultiheadAttention, config, state, (query, key, value, None, need_weights))
+    config = dict(embed_dim=embed_dim_to_check, num_heads=num_heads, dropout=dropout_p, bias=not plain)
+    masks = () if attn_mask is None else (attn_mask,)
+    return Layer(nn.MultiheadAttention, config, state, (query, key, value, key_padding_mask, need_weights, *masks))
 
 
 @_layer(F.channel_shuffle)

@@ -189,10 +189,27 @@ def rnn(F: Any, X: Any, *rest: Any, num_layers: int, bidirectional: int, batch_f
 
 @op("MultiheadAttention", 1, domain=OWN)
 def multihead_attention(
-    F: Any, X: Any, weight: Any, bias: Any, out_weight: Any, out_bias: Any, *, num_heads: int
+    F: Any,
+    X: Any,
+    weight: Any,
+    bias: Any = None,
+    out_weight: Any = None,
+    out_bias: Any = None,
+    attn_mask: Any = None,
+    key_padding_mask: Any = None,
+    *,
+    num_heads: int,
+    is_causal: int = 0,
 ) -> Any:
-    """Attention of a sequence to itself; X: `(L, N, features)`, weight: `(features, 3 * features)`."""
+    """Attention of a sequence to itself; X: `(L, N, features)`, weight: `(features, 3 * features)`.
+
+    Masks as nn.MultiheadAttention has them: added, or bool and True where nothing is attended.
+    """
     size, packed = weight.shape[0], (weight.T, bias, None, None, False, 0.0)
+    if is_causal:
+        attn_mask = F.ones((X.shape[0], X.shape[0]), dtype=F.bool, device=X.device).triu(1)
     options: dict[str, Any] = {"training": False, "need_weights": False}
+    masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+    options |= {name: mask for name, mask in masks.items() if mask is not None}
     attend = F.nn.functional.multi_head_attention_forward
     return attend(X, X, X, size, num_heads, *packed, out_weight, out_bias, **options)[0]

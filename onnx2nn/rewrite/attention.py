@@ -30,7 +30,7 @@ _PRODUCT = f"MatMul({_QUERY}, {_KEY})"
 _SCORES = f"({_PRODUCT} * +factor | {_PRODUCT} / +divisor | {_PRODUCT})"
 _CAUSAL = "Where(Equal(Trilu(Expand(1, size), upper=0), 0), +low, 0)"
 _MASKED = (
-    f"({_CAUSAL} + {_SCORES} | Where(allowed, 0, +low) + {_SCORES} | mask + {_SCORES} | {_SCORES}"
+    f"({_CAUSAL} + {_SCORES} | Where(allowed, 0, +low) + {_SCORES} | (mask * 1 | mask) + {_SCORES} | {_SCORES}"
     f" | Where(kept, {_SCORES}, +low))"
 )
 _SOFTMAX = f"(softmax := Softmax({_MASKED}))"
@@ -170,57 +170,4 @@ def _sample(match: Match, facts: Facts) -> Sample:
     return sample
 
 
-# ---- nn.MultiheadAttention, of one sequence to itself
-
-_SPLIT = "(split := Transpose(Reshape((packed := Linear(x, weight, bias)), sizes), perm=[2, 0, 1, 3]))"
-_HEADS = "Reshape(Transpose(Reshape(Gather({}, {}), turned_{}), perm=[1, 0, 2]), {})"
-_INNER = ", ".join(
-    _HEADS.format(split, index, index, heads)
-    for index, (split, heads) in enumerate([(_SPLIT, "heads"), ("split", "_"), ("split", "_")])
-)
-_JOINED = f"Reshape(Transpose((attention := ScaledDotProductAttention({_INNER}, ...)), perm=[2, 0, 1, 3]), _)"
-_MULTIHEAD = f"Reshape((out := Gemm({_JOINED}, out_weight, out_bias)), _)"
-
-
-def _multihead(match: Match, facts: Facts) -> New | None:
-    """The weights' names, or what the exporter noted of the module, tell it from other attention."""
-    attention, out, heads = match["attention"], match["out"], facts.ints(match["heads"])
-    if len(attention.inputs) > 3 and attention.inputs[3] is not None:
-        return None
-    if any(name in attention.attributes for name in ("is_causal", "scale", "transposed", "grouped")):
-        return None
-    if any(out.attributes[name].value != value for name, value in _PLAIN_GEMM.items() if name in out.attributes):
-        return None
-    noted = "MultiheadAttention" in attention.metadata_props.get("pkg.torch.onnx.class_hierarchy", "")
-    named = (match["bias"].name or "").endswith("in_proj_bias")
-    if heads is None or len(heads) != 4 or not heads[1] or not (noted or named) or "transB" not in out.attributes:
-        return None
-    names = ("x", "weight", "bias", "out_weight", "out_bias")
-    if any(facts.constant_shape(match[name]) is None for name in names[1:]):
-        return None
-    return New(f"{OWN}::MultiheadAttention", tuple(match[name] for name in names), {"num_heads": heads[1]})
-
-
-_PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
-
-
-def _sizes(target: ir.Value, count: int, facts: Facts) -> list[int | None]:
-    """Returns the sizes that a reshape names, None for each that it leaves open."""
-    sizes = facts.ints(target) or []
-    return [size if size and size > 0 else None for size in sizes] if len(sizes) == count else [None] * count
-
-
-def _multihead_sample(match: Match, facts: Facts) -> Sample:
-    features, wide = facts.constant_shape(match["weight"]) or (0, 0)
-    sizes, heads = _sizes(match["sizes"], 4, facts), _sizes(match["heads"], 4, facts)
-    turned = [_sizes(match[f"turned_{index}"], 3, facts) for index in range(3)]
-    steps = next(filter(None, (sizes[0], *(target[0] for target in turned))), 5)
-    joint = (target[1] // heads[1] for target in turned if target[1] and heads[1])
-    batch = next(filter(None, (sizes[1], heads[0], *joint)), 3)
-    x = facts.shape(match["x"]) if match["x"].shape is not None else (steps, batch, features)
-    weights = {"weight": (features, wide), "bias": (wide,), "out_weight": (features, features), "out_bias": (features,)}
-    return {"x": x or (), **weights}
-
-
 ATTENTION = (Rule("scaled_dot_product_attention", parse(_ATTENTION), _attention, _sample),)
-MULTIHEAD = (Rule("MultiheadAttention", parse(_MULTIHEAD), _multihead, _multihead_sample),)

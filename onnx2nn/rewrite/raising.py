@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.exporter_notes import keeps_names
-from onnx2nn.rewrite import activation, attention, layout, linear, norm, rotary
+from onnx2nn.rewrite import activation, attention, layout, linear, multihead, norm, rotary
 from onnx2nn.rewrite.channels import RULE, ChannelsFirst
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
 from onnx2nn.rewrite.facts import Facts
@@ -32,7 +32,7 @@ LARGE = 1 << 18
 SWEEPS: tuple[tuple[Rule, ...], ...] = (
     (*layout.RULES, *norm.CHANNELS_LAST),
     (*linear.RULES, *norm.RULES, *activation.RULES, *rotary.RULES, *attention.ATTENTION),
-    (*attention.MULTIHEAD,),
+    (*multihead.MULTIHEAD,),
 )
 """Rules of one sweep over the graph, from its end on; those of a later sweep build on what an earlier one made."""
 
@@ -173,6 +173,7 @@ class _Raiser:
             AttributeError: the framework lacks a function.
         """
         random, inside = np.random.default_rng(0), {*this.nodes, *this.added}
+        inside |= {use.node for node in this.nodes for output in node.outputs for use in output.uses()}
         size = sum(math.prod(item) for item in this.sample.values() if not isinstance(item, np.ndarray))
         floats: Any = np.float64 if size < LARGE else np.float32
         given = {
@@ -220,7 +221,7 @@ def _is_closed(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
 
 def _reads_nothing(node: ir.Node, inside: set[ir.Node]) -> bool:
     """Whether a node takes only the type or the shape of what it reads, or gives it on to the nodes `inside` alone."""
-    passes = node.op_type in ("Shape", "Identity") and _is_for(node, inside)
+    passes = node.op_type in ("Shape", "Identity", "Transpose") and _is_for(node, inside)
     return passes or uncast(node.outputs[0]) is not node.outputs[0]
 
 
