@@ -1,4 +1,4 @@
-"""Modules that hold imported subgraphs, and how the importer makes them: If, Loop, Scan, Gradient."""
+"""How nodes whose attributes are graphs are imported: If, Loop, Scan, Gradient."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from onnx2nn.constants import Constant
+from onnx2nn.control_flow import BatchedScan, Gradient, If, Loop, Scan
 from onnx2nn.errors import OperatorError
 from onnx2nn.host import Host
 from onnx2nn.naming import split_path
@@ -30,187 +31,6 @@ class RenameInputs:
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Returns the call's arguments under the names that the module's forward has."""
         return args, {self.names.get(name, name): value for name, value in kwargs.items()}
-
-
-class If(nn.Module):
-    """ONNX If: runs one of two submodules; `torch.cond` while the module is being exported or compiled."""
-
-    def __init__(self, then_branch: nn.Module, else_branch: nn.Module, split: int):
-        super().__init__()
-        self.then_branch, self.else_branch, self.split = then_branch, else_branch, split
-
-    def forward(self, cond: Any, *captured: Any) -> Any:
-        """Returns the outputs of the branch that `cond`, a bool tensor of one element or a bool, chooses."""
-
-        def then(*values: Any) -> Any:
-            return self.then_branch(*values[: self.split])
-
-        def otherwise(*values: Any) -> Any:
-            return self.else_branch(*values[self.split :])
-
-        if torch.compiler.is_compiling() and isinstance(cond, torch.Tensor):
-            return torch.cond(cond.reshape(()), _fresh(then), _fresh(otherwise), captured)
-        return then(*captured) if cond else otherwise(*captured)
-
-
-def _fresh(branch: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a branch whose results are no constants and no inputs of it: torch.cond permits no shared memory."""
-
-    def run(*values: Any) -> Any:
-        result = branch(*values)
-        if isinstance(result, tuple):
-            return tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in result)
-        return result.clone() if isinstance(result, torch.Tensor) else result
-
-    return run
-
-
-class Loop(nn.Module):
-    """ONNX Loop: runs its body while the condition holds, at most so many times; scan outputs are stacked.
-
-    Args:
-        body: takes the iteration number, the condition, the carried values and the captured ones; returns the next
-            condition, the carried values and one value for each scan output.
-        carried: how many values are carried from iteration to iteration.
-        empty: shape and dtype of one element of each scan output, for a loop that never runs.
-    """
-
-    def __init__(self, body: nn.Module, carried: int, empty: Sequence[tuple[Sequence[int], torch.dtype]]):
-        super().__init__()
-        self.body, self.carried, self.empty = body, carried, list(empty)
-
-    def forward(self, trips: Any, condition: Any, *values: Any) -> Any:
-        """Returns the carried values after the last iteration, then the scan outputs.
-
-        Args:
-            trips: the largest number of iterations, an int64 tensor of one element, an int or None.
-            condition: a bool tensor of one element, a bool or None.
-            *values: the carried values, then those of the surrounding graph that the body uses.
-        """
-        carried, captured = values[: self.carried], values[self.carried :]
-        scans: list[list[torch.Tensor]] = [[] for _ in self.empty]
-        limit = None if trips is None else int(trips)
-        running = True if condition is None else condition
-        device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
-        iteration = 0
-        while (limit is None or iteration < limit) and running:
-            number = torch.tensor(iteration, device=device)
-            flag = running if isinstance(running, torch.Tensor) else torch.tensor(bool(running), device=device)
-            running, *results = self.body(number, flag, *carried, *captured)
-            carried = results[: self.carried]
-            for scan, item in zip(scans, results[self.carried :], strict=True):
-                scan.append(item)
-            iteration += 1
-        stacked = [
-            torch.stack(scan) if scan else torch.empty((0, *shape), dtype=dtype, device=device)
-            for scan, (shape, dtype) in zip(scans, self.empty, strict=True)
-        ]
-        return (*carried, *stacked)
-
-
-class Scan(nn.Module):
-    """ONNX Scan: runs its body once for each slice of the scan inputs.
-
-    Args:
-        body: takes the states, one slice of each scan input and the captured values; returns the next states and one
-            slice of each scan output.
-        states: how many values are carried.
-        inputs: axis and direction (1: backwards) of each scan input.
-        outputs: axis and direction of each scan output.
-        empty: shape and dtype of a slice of each scan output, for inputs of length 0.
-    """
-
-    def __init__(
-        self,
-        body: nn.Module,
-        states: int,
-        inputs: Sequence[tuple[int, int]],
-        outputs: Sequence[tuple[int, int]],
-        empty: Sequence[tuple[Sequence[int], torch.dtype]],
-    ):
-        super().__init__()
-        self.body, self.states, self.empty = body, states, list(empty)
-        self.inputs, self.outputs = list(inputs), list(outputs)
-
-    def forward(self, *values: Any) -> Any:
-        """Returns the last states, then the scan outputs.
-
-        Args:
-            *values: the states, the scan inputs, and what the body uses of the surrounding graph.
-        """
-        end = self.states + len(self.inputs)
-        states, scanned, captured = values[: self.states], values[self.states : end], values[end:]
-        slices = [
-            item.unbind(axis)[::-1] if backwards else item.unbind(axis)
-            for item, (axis, backwards) in zip(scanned, self.inputs, strict=True)
-        ]
-        scans: list[list[torch.Tensor]] = [[] for _ in self.outputs]
-        for step in zip(*slices, strict=True):
-            results = self.body(*states, *step, *captured)
-            states = results[: self.states]
-            for scan, item in zip(scans, results[self.states :], strict=True):
-                scan.append(item)
-        stacked = [
-            torch.stack(scan[::-1] if backwards else scan, axis)
-            if scan
-            else torch.empty((0, *shape), dtype=dtype, device=scanned[0].device).movedim(0, axis)
-            for scan, (axis, backwards), (shape, dtype) in zip(scans, self.outputs, self.empty, strict=True)
-        ]
-        return (*states, *stacked)
-
-
-class BatchedScan(nn.Module):
-    """ONNX Scan of opset 8: a `Scan` for each element of a batch, each over its own length; padded with zeros."""
-
-    def __init__(self, scan: Scan):
-        super().__init__()
-        self.scan = scan
-
-    def forward(self, lengths: Any, *values: Any) -> Any:
-        """Returns the last states and the scan outputs, all with the batch as first dimension.
-
-        Args:
-            lengths: int64 tensor `(batch,)`, or None: all have the full length.
-            *values: as for `Scan`, states and scan inputs with a batch dimension in front.
-        """
-        end = self.scan.states + len(self.scan.inputs)
-        own, captured = values[:end], values[end:]
-        full = own[self.scan.states].shape[1]
-        results = []
-        for index in range(own[0].shape[0]):
-            length = full if lengths is None else int(lengths[index])
-            states = [item[index] for item in own[: self.scan.states]]
-            scanned = [item[index, :length] for item in own[self.scan.states :]]
-            outputs = list(self.scan(*states, *scanned, *captured))
-            for position in range(self.scan.states, len(outputs)):
-                missing = outputs[position].new_zeros((full - length, *outputs[position].shape[1:]))
-                outputs[position] = torch.cat([outputs[position], missing])
-            results.append(outputs)
-        return tuple(torch.stack(items) for items in zip(*results, strict=True))
-
-
-class Gradient(nn.Module):
-    """ONNX Gradient: the derivatives of the sum of one value with respect to others.
-
-    Args:
-        body: takes the values to differentiate by, then all others; returns the value that is differentiated.
-        count: how many values are differentiated by.
-    """
-
-    def __init__(self, body: nn.Module, count: int):
-        super().__init__()
-        self.body, self.count = body, count
-
-    def forward(self, *values: Any) -> Any:
-        """Returns a derivative for each of the first `count` values, zeros where the result does not depend on it."""
-        higher = torch.is_grad_enabled()
-        with torch.enable_grad():
-            xs = [x if x.requires_grad else x.detach().requires_grad_() for x in values[: self.count]]
-            (y,) = self.body(*xs, *values[self.count :])
-            if not y.requires_grad:
-                return tuple(torch.zeros_like(x) for x in values[: self.count])
-            found = torch.autograd.grad(y.sum(), xs, create_graph=higher, allow_unused=True)
-        return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(xs, found, strict=True))
 
 
 def run(walk: Walk, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
@@ -503,4 +323,4 @@ _IMPORTERS: dict[tuple[str, int], Callable[[Walk, ir.Node, list[Any]], Sequence[
     ("Scan", 9): _import_scan,
 }
 
-__all__ = ["BatchedScan", "Gradient", "If", "Loop", "RenameInputs", "Scan", "run", "trace_graph"]
+__all__ = ["RenameInputs", "run", "trace_graph"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import operator
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from realmodels import EXPORTERS, Tensors, run, seeded
+from test_torch_control_flow import SCRIPTED, script
 from test_torch_models import CASES
 from torch import fx, nn
 from torch.nn import functional as F
@@ -302,15 +304,38 @@ def test_functions_of_the_file_are_classes(tmp_path: Path) -> None:
     _check(onnx2nn.load(model), tmp_path, (torch.randn(2, 3),))
 
 
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_branches_and_loops(name: str, tmp_path: Path) -> None:
+    """Their graphs are classes; the modules that run them are written too."""
+    _, path = script(name, tmp_path)
+    source = _check(onnx2nn.load(path), tmp_path, *SCRIPTED[name][1])
+    wanted = "If" if name in ("branch", "rates") else "Loop"
+    assert re.findall(r"class (If|Loop)\(", source) == [wanted]
+
+
+def test_a_scan_over_a_shared_weight(tmp_path: Path) -> None:
+    """Two loops share a class of their bodies, and a weight that both hold."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    agraph (float[4,3] start, float[n,4,3] x) => (float[4,3] last, float[n,4,3] back)
+    <float[3,3] w = {1, 2, 3, 0, 1, 0, -1, 0.5, 1}> {
+        last, sums = Scan <num_scan_inputs = 1, body = g (float[4,3] s, float[4,3] r) => (float[4,3] t, float[4,3] u) {
+            p = MatMul(r, w)  t = Add(s, p)  u = Identity(t)
+        }> (start, x)
+        other, back = Scan <num_scan_inputs = 1, scan_input_directions = [1],
+            body = h (float[4,3] s2, float[4,3] r2) => (float[4,3] t2, float[4,3] u2) {
+            p2 = MatMul(r2, w)  t2 = Add(s2, p2)  u2 = Identity(t2)
+        }> (start, sums)
+    }"""
+    module = onnx2nn.load(onnx.parser.parse_model(text))
+    inputs = [(torch.linspace(0, 1, 12).reshape(4, 3), torch.linspace(-1, 1, n * 12).reshape(n, 4, 3)) for n in (3, 1)]
+    assert _check(module, tmp_path, *inputs).count("\nclass ") == 3
+
+
 def test_what_torch_has_not_is_refused_by_name(tmp_path: Path) -> None:
     boxes = helper.make_node("NonMaxSuppression", ["boxes", "scores"], ["z"], name="suppress")
     model = _model([boxes], "float[1,4,4] boxes;float[1,1,4] scores", "int64[n,3] z")
     with pytest.raises(InputError, match=r"NonMaxSuppression runs as a function of onnx2nn \(nodes: suppress\)"):
         onnx2nn.to_python(model, tmp_path / "nothing")
-    branch = helper.make_graph([helper.make_node("Neg", ["x"], ["n"])], "b", [], [_value("n")])
-    nodes = [helper.make_node("If", ["c"], ["z"], name="choose", then_branch=branch, else_branch=branch)]
-    with pytest.raises(InputError, match=r"If is a module of onnx2nn\.regions \(nodes: choose\)"):
-        onnx2nn.to_python(_model(nodes, "float[2] x;bool c", "float[2] z"), tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 
 

@@ -99,7 +99,7 @@ SCRIPTED: dict[str, tuple[Callable[[], nn.Module], list[Tensors]]] = {
 }
 
 
-def _script(name: str, folder: Path) -> tuple[nn.Module, Path]:
+def script(name: str, folder: Path) -> tuple[nn.Module, Path]:
     """Exports by the TorchScript exporter, which alone writes Python loops as Loop nodes."""
     build, calls = SCRIPTED[name]
     model = seeded(build)
@@ -120,7 +120,7 @@ def _operators(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", SCRIPTED)
 def test_agrees_however_often_it_loops(name: str, tmp_path: Path) -> None:
-    original, path = _script(name, tmp_path)
+    original, path = script(name, tmp_path)
     assert _operators(path) & {"Loop", "If"}
     module = onnx2nn.load(path)
     for inputs in SCRIPTED[name][1]:
@@ -133,12 +133,12 @@ def test_agrees_however_often_it_loops(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SCRIPTED)
 def test_copies(name: str, tmp_path: Path) -> None:
-    _, path = _script(name, tmp_path)
+    _, path = script(name, tmp_path)
     check_travels(onnx2nn.load(path), SCRIPTED[name][1][0], travels=("pickle", "deepcopy"))
 
 
 def test_a_recurrent_layer_in_a_branch_can_be_exported(tmp_path: Path) -> None:
-    _, path = _script("rates", tmp_path)
+    _, path = script("rates", tmp_path)
     module = onnx2nn.load(path)
     for inputs in SCRIPTED["rates"][1]:
         program = torch.export.export(module, inputs, strict=False)

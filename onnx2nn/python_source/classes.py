@@ -32,8 +32,8 @@ from onnx2nn.python_source.expressions import (
 )
 from onnx2nn.python_source.hints import annotation, suggested_name
 from onnx2nn.python_source.kinds import Body, Kind
-from onnx2nn.python_source.partition import ACTIVATIONS, Partition, Region, module_of
-from onnx2nn.python_source.program import Path, common, is_attribute
+from onnx2nn.python_source.partition import ACTIVATIONS, Partition, Region, divide, module_of
+from onnx2nn.python_source.program import Path, common, is_attribute, is_control_flow
 
 
 def make_classes(partition: Partition) -> tuple[list[Kind], dict[str, str]]:
@@ -47,14 +47,25 @@ def make_classes(partition: Partition) -> tuple[list[Kind], dict[str, str]]:
     """
     maker = _Maker(partition)
     maker.instance(())
-    return list(maker.kinds.values()), {".".join(new): ".".join(old) for old, new in maker.moved.items()}
+    return list(maker.kinds.values()), {".".join(new): ".".join(old) for old, new in maker.all_moved()}
 
 
 class _Maker:
-    def __init__(self, partition: Partition):
-        self.partition, self.program = partition, partition.program
-        self.kinds: dict[Any, Kind] = {}
-        self.ties = _ties(self.program.root)
+    """Makes the classes of one program.
+
+    Args:
+        partition: the program.
+        prefix: where the program is in the model.
+        kinds: the classes that there are already.
+    """
+
+    def __init__(self, partition: Partition, prefix: Path = (), kinds: dict[Any, Kind] | None = None):
+        self.partition, self.program, self.prefix = partition, partition.program, prefix
+        self.kinds: dict[Any, Kind] = {} if kinds is None else kinds
+        self.bodies = {
+            path: _Maker(divide(body), (*prefix, *path), self.kinds) for path, body in self.program.bodies.items()
+        }
+        self.ties = [pair for pair in _ties(self.program.root) if self.body_at(common(pair)) is None]
         self.moved = self._moved()
         self.forms: dict[Path, str] = {}
         self.bare: dict[Path, bool] = {}
@@ -68,9 +79,19 @@ class _Maker:
             kind = self.kinds[body] = Kind(
                 body, len(self.kinds), builder.hints, builder.names, builder.types, builder.main()
             )
-        kind.paths.append(path)
+        kind.paths.append((*self.prefix, *path))
         kind.holes.append(builder.holes)
         return kind, builder.holes
+
+    def body_at(self, path: Path) -> Path | None:
+        """Returns the path of the body of control flow in which `path` is, None where it is in none."""
+        return next((path[:end] for end in range(1, len(path) + 1) if path[:end] in self.bodies), None)
+
+    def all_moved(self) -> Iterable[tuple[Path, Path]]:
+        """Yields the old and the new path of each buffer that moved, those in bodies too."""
+        yield from (((*self.prefix, *old), (*self.prefix, *new)) for old, new in self.moved.items())
+        for body in self.bodies.values():
+            yield from body.all_moved()
 
     def _moved(self) -> dict[Path, Path]:
         """Returns the new paths of buffers that are in no state_dict: in the class that uses them, equally named."""
@@ -114,6 +135,11 @@ class _Maker:
 
     def form(self, path: Path) -> str:
         """Returns how a container is written: as a `class`, or by one of torch's containers in the class around it."""
+        inside = self.body_at(path)
+        if inside is not None:
+            return self.bodies[inside].form(path[len(inside) :])
+        if any(path[:end] in self.program.layers for end in range(1, len(path) + 1)):
+            return "class"
         if path not in self.forms:
             self.forms[path] = self._form(path)
         return self.forms[path]
@@ -257,15 +283,18 @@ class _Builder:
         if form == "Sequential":
             return self.sequential(self.maker.partition.regions[path])
         if form == "class":
-            kind, holes = self.maker.instance(path)
-            first = len(self.holes)
-            self.holes += holes
-            self.hints += kind.hints
-            return New(kind.number, first, len(holes))
+            return self.new(*self.maker.instance(path))
         if form == "ParameterDict":
             parameters = self.program.module(path)._parameters.items()
             return Modules(form, tuple((name, self.parameter(p)) for name, p in parameters if p is not None))
         return Modules(form, tuple((name, self.module((*path, name))) for name in self.maker.children(path)))
+
+    def new(self, kind: Kind, holes: list[Any]) -> New:
+        """Returns the call of a class that is written too."""
+        first = len(self.holes)
+        self.holes += holes
+        self.hints += kind.hints
+        return New(kind.number, first, len(holes))
 
     def sequential(self, region: Region) -> Expression:
         """Returns the `nn.Sequential` that a region is."""
@@ -293,6 +322,8 @@ class _Builder:
             InputError: an argument of its constructor cannot be read back from the layer.
         """
         layer = self.program.module(path)
+        if is_control_flow(layer):
+            return self.control_flow(path, layer)
         given: dict[str, Any] = {}
         for name, parameter in signature(type(layer)).items():
             value = configured(layer, name)
@@ -304,6 +335,22 @@ class _Builder:
         dtypes = {tensor.dtype for tensor in layer.parameters() if tensor.is_floating_point()} - {torch.float32}
         call = self.constructor(type(layer), given)
         return Call(call.function, call.args, (*call.kwargs, *(("dtype", Text(str(dtype))) for dtype in dtypes)))
+
+    def control_flow(self, path: Path, layer: nn.Module) -> Expression:
+        """Returns the constructor's call of a module of control flow, its graphs as classes."""
+        kind = type(layer)
+        args = tuple(self.control_argument((*path, name), getattr(layer, name)) for name in signature(kind))
+        return Call(Text(kind.__name__), args)
+
+    def control_argument(self, path: Path, value: Any) -> Expression:
+        """Returns an argument of that call: a graph, a number, sizes and types."""
+        if path in self.maker.bodies:
+            return self.new(*self.maker.bodies[path].instance(()))
+        if isinstance(value, nn.Module):
+            return self.control_flow(path, value)
+        if isinstance(value, (list, tuple)):
+            return Collection("[]", tuple(self.control_argument(path, item) for item in value))
+        return self.expression(value, path[-1])
 
     def constructor(self, kind: type[nn.Module], given: Mapping[str, Any]) -> Call:
         """Returns the call of `kind`'s constructor with the arguments `given`."""
@@ -348,7 +395,7 @@ class _Builder:
         """Returns how the module or tensor at `path` is reached from this class."""
         found: Expression = Text("self")
         for end in range(len(self.path), len(path)):
-            step, form = path[end], self.maker.form(path[:end]) if path[:end] not in self.program.layers else "class"
+            step, form = path[end], self.maker.form(path[:end])
             if form == "ModuleList" or (form == "Sequential" and step.isdecimal()):
                 index = step
                 if form == "Sequential":

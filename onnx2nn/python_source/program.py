@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import keyword
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from onnx2nn import control_flow
 from onnx2nn.errors import InputError
 from onnx2nn.naming import identifier, split_scopes
 
@@ -29,6 +30,8 @@ class Program:
         containers: paths of the modules that hold others or weights of their own; the empty path is the root.
         scope: the path of the container to which each node belongs.
         class_names: the author's class names of containers, where the exporter noted them.
+        bodies: the graphs that a layer runs, a branch of an If or the body of a loop, by their paths.
+        foreign: calls that torch alone cannot make: what they are, and the names of the nodes.
     """
 
     root: nn.Module
@@ -37,6 +40,14 @@ class Program:
     containers: set[Path] = field(default_factory=set)
     scope: dict[fx.Node, Path] = field(default_factory=dict)
     class_names: dict[Path, str] = field(default_factory=dict)
+    bodies: dict[Path, Program] = field(default_factory=dict)
+    foreign: dict[str, list[str]] = field(default_factory=dict)
+
+    def all_class_names(self, prefix: Path = ()) -> Iterator[tuple[Path, str]]:
+        """Yields the author's class names by path, those in bodies too."""
+        yield from (((*prefix, *path), name) for path, name in self.class_names.items())
+        for path, body in self.bodies.items():
+            yield from body.all_class_names((*prefix, *path))
 
     def is_movable(self, node: fx.Node) -> bool:
         """Returns whether a node reads a buffer that is in no state_dict, so that any class may hold it."""
@@ -54,12 +65,23 @@ def read_program(module: fx.GraphModule) -> Program:
     Raises:
         InputError: calls that torch alone cannot make, all of them.
     """
+    program = _read(module)
+    if program.foreign:
+        lines = [f"{what} (nodes: {', '.join(nodes)})" for what, nodes in program.foreign.items()]
+        raise InputError("the model cannot be written with torch alone: " + "; ".join(lines))
+    return program
+
+
+def _read(module: fx.GraphModule) -> Program:
     graph = fx.Graph()
     placed: dict[fx.Node, Path | None] = {}
     output = _inline(graph, module, (), {}, placed)
     graph.output(output)
     program = Program(module, graph)
-    _refuse_foreign(program)
+    _note_foreign(program)
+    for node in graph.nodes:
+        if node.op == "call_module":
+            _read_bodies(program, _path(node.target))
     program.layers = {_path(node.target) for node in graph.nodes if node.op == "call_module"}
     program.containers = {
         path
@@ -150,19 +172,35 @@ def _note_classes(program: Program, node: fx.Node) -> None:
         program.class_names.setdefault(_path(scope), str(name).rsplit(".", 1)[-1])
 
 
-def _refuse_foreign(program: Program) -> None:
-    """Refuses everything that is not torch's.
+def _read_bodies(program: Program, path: Path) -> None:
+    """Reads the graphs that a module of control flow runs."""
+    module = program.module(path)
+    if not is_control_flow(module):
+        return
+    for name, inner in module.named_children():
+        if isinstance(inner, fx.GraphModule):
+            body = _read(inner)
+            program.bodies[path + (name,)] = body  # noqa: RUF005 - no unpacking in a subscript before Python 3.11
+            for what, nodes in body.foreign.items():
+                program.foreign.setdefault(what, []).extend(nodes)
+        else:
+            _read_bodies(program, (*path, name))
 
-    Raises:
-        InputError: with a line for each such call.
-    """
-    found: dict[str, list[str]] = {}
+
+def is_control_flow(module: nn.Module) -> bool:
+    """Returns whether a module is one of `onnx2nn.control_flow`."""
+    return type(module).__module__ == control_flow.__name__
+
+
+def _note_foreign(program: Program) -> None:
+    """Notes everything that is not torch's."""
     for node in program.graph.nodes:
         if node.op == "call_function":
             what = None if is_torch(node.target) else f"{node.target.__name__} runs as a function of onnx2nn"
         elif node.op == "call_module":
-            kind = type(program.root.get_submodule(str(node.target)))
-            known = kind.__module__.startswith("torch.nn.")
+            layer = program.root.get_submodule(str(node.target))
+            kind = type(layer)
+            known = kind.__module__.startswith("torch.nn.") or is_control_flow(layer)
             what = None if known else f"{kind.__name__} is a module of {kind.__module__}"
         elif node.op == "get_attr":
             value = operator.attrgetter(str(node.target))(program.root)
@@ -170,10 +208,7 @@ def _refuse_foreign(program: Program) -> None:
         else:
             what = None
         if what is not None:
-            found.setdefault(what, []).append(str(node.meta.get("onnx", ("", "", node.name))[2]))
-    if found:
-        lines = [f"{what} (nodes: {', '.join(nodes)})" for what, nodes in found.items()]
-        raise InputError("the model cannot be written with torch alone: " + "; ".join(lines))
+            program.foreign.setdefault(what, []).append(str(node.meta.get("onnx", ("", "", node.name))[2]))
 
 
 def is_torch(function: Callable[..., Any]) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.naming import identifier
 from onnx2nn.python_source.expressions import (
     Attribute,
@@ -36,6 +37,7 @@ from onnx2nn.python_source.program import Path, is_attribute
 
 RESERVED = frozenset({"self", "torch", "nn", "F", "Tensor", "Path", "OrderedDict", "load_file", "math", "operator"})
 RESERVED |= {"getattr", "float", "super", "abs", "max", "min", "round", "int", "bool"}  # what a forward calls
+RESERVED |= {"Any", "Callable", "Sequence", *(kind.__name__ for kind in CONTROL_FLOW)}
 _TAKEN = RESERVED | frozenset(keyword.kwlist) | frozenset(dir(builtins))
 _MEMBERS = frozenset(dir(nn.Module())) | frozenset(vars(nn.Module()))
 _LONGEST_NAME = 22

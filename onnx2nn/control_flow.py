@@ -1,0 +1,231 @@
+"""Modules that run imported subgraphs: If, Loop, Scan, Gradient.
+
+They need torch alone: `python_source` writes their text into the files that it makes, hence lines of 88 columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class If(nn.Module):
+    """ONNX If: one of two submodules; `torch.cond` while it is exported or compiled.
+
+    Args:
+        then_branch: takes the first `split` captured values.
+        else_branch: takes the others.
+        split: how many values the first branch captures.
+    """
+
+    def __init__(self, then_branch: nn.Module, else_branch: nn.Module, split: int):
+        super().__init__()
+        self.then_branch, self.else_branch = then_branch, else_branch
+        self.split = split
+
+    def forward(self, cond: Any, *captured: Any) -> Any:
+        """Returns what the branch gives that `cond` chooses.
+
+        Args:
+            cond: a bool tensor of one element, or a bool.
+            *captured: what the branches use of the surrounding graph.
+        """
+        if torch.compiler.is_compiling() and isinstance(cond, torch.Tensor):
+            then, otherwise = self._fresh(self._then), self._fresh(self._else)
+            return torch.cond(cond.reshape(()), then, otherwise, captured)
+        return self._then(*captured) if cond else self._else(*captured)
+
+    def _then(self, *captured: Any) -> Any:
+        return self.then_branch(*captured[: self.split])
+
+    def _else(self, *captured: Any) -> Any:
+        return self.else_branch(*captured[self.split :])
+
+    def _fresh(self, branch: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a branch whose results are no constants and no inputs of it.
+
+        torch.cond permits no shared memory.
+        """
+
+        def copy(value: Any) -> Any:
+            return value.clone() if isinstance(value, torch.Tensor) else value
+
+        def run(*values: Any) -> Any:
+            result = branch(*values)
+            if isinstance(result, tuple):
+                return tuple(map(copy, result))
+            return copy(result)
+
+        return run
+
+
+class Loop(nn.Module):
+    """ONNX Loop: runs its body while the condition holds, at most so many times.
+
+    Args:
+        body: takes the iteration number, the condition, the carried values and the
+            captured ones; returns the next condition, the carried values and one
+            value for each scan output.
+        carried: how many values are carried from iteration to iteration.
+        empty: shape and dtype of one element of each scan output, for a loop that
+            never runs.
+    """
+
+    def __init__(self, body: nn.Module, carried: int, empty: Sequence[Any]):
+        super().__init__()
+        self.body, self.carried, self.empty = body, carried, list(empty)
+
+    def forward(self, trips: Any, condition: Any, *values: Any) -> Any:
+        """Returns the carried values after the last iteration, then the scan outputs.
+
+        Args:
+            trips: the largest number of iterations, an int64 tensor of one element, an
+                int or None.
+            condition: a bool tensor of one element, a bool or None.
+            *values: the carried values, then those of the surrounding graph that the
+                body uses.
+        """
+        carried, captured = values[: self.carried], values[self.carried :]
+        scans: list[list[torch.Tensor]] = [[] for _ in self.empty]
+        limit = None if trips is None else int(trips)
+        running = True if condition is None else condition
+        device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
+        iteration = 0
+        while (limit is None or iteration < limit) and running:
+            number, flag = torch.tensor(iteration, device=device), running
+            if not isinstance(flag, torch.Tensor):
+                flag = torch.tensor(bool(flag), device=device)
+            running, *results = self.body(number, flag, *carried, *captured)
+            carried = results[: self.carried]
+            for scan, item in zip(scans, results[self.carried :], strict=True):
+                scan.append(item)
+            iteration += 1
+        stacked = []
+        for scan, (shape, dtype) in zip(scans, self.empty, strict=True):
+            nothing = torch.empty((0, *shape), dtype=dtype, device=device)
+            stacked.append(torch.stack(scan) if scan else nothing)
+        return (*carried, *stacked)
+
+
+class Scan(nn.Module):
+    """ONNX Scan: runs its body once for each slice of the scan inputs.
+
+    Args:
+        body: takes the states, one slice of each scan input and the captured values;
+            returns the next states and one slice of each scan output.
+        states: how many values are carried.
+        inputs: axis and direction (1: backwards) of each scan input.
+        outputs: axis and direction of each scan output.
+        empty: shape and dtype of a slice of each scan output, for inputs of length 0.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        states: int,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        empty: Sequence[Any],
+    ):
+        super().__init__()
+        self.body, self.states, self.empty = body, states, list(empty)
+        self.inputs, self.outputs = list(inputs), list(outputs)
+
+    def forward(self, *values: Any) -> Any:
+        """Returns the last states, then the scan outputs.
+
+        Args:
+            *values: the states, the scan inputs, and what the body uses of the
+                surrounding graph.
+        """
+        end = self.states + len(self.inputs)
+        states, scanned = values[: self.states], values[self.states : end]
+        captured = values[end:]
+        slices = []
+        for item, (axis, backwards) in zip(scanned, self.inputs, strict=True):
+            slices.append(item.unbind(axis)[::-1] if backwards else item.unbind(axis))
+        scans: list[list[torch.Tensor]] = [[] for _ in self.outputs]
+        for step in zip(*slices, strict=True):
+            results = self.body(*states, *step, *captured)
+            states = results[: self.states]
+            for scan, item in zip(scans, results[self.states :], strict=True):
+                scan.append(item)
+        forms = zip(scans, self.outputs, self.empty, strict=True)
+        return (*states, *(self._stacked(*form, scanned[0].device) for form in forms))
+
+    def _stacked(self, scan: Any, place: Any, empty: Any, device: Any) -> Any:
+        (axis, backwards), (shape, dtype) = place, empty
+        if scan:
+            return torch.stack(scan[::-1] if backwards else scan, axis)
+        return torch.empty((0, *shape), dtype=dtype, device=device).movedim(0, axis)
+
+
+class BatchedScan(nn.Module):
+    """ONNX Scan of opset 8: a `Scan` for each element of a batch, over its own length.
+
+    What is shorter than the longest is filled with zeros.
+    """
+
+    def __init__(self, scan: Scan):
+        super().__init__()
+        self.scan = scan
+
+    def forward(self, lengths: Any, *values: Any) -> Any:
+        """Returns the last states and the scan outputs, all with the batch in front.
+
+        Args:
+            lengths: int64 tensor `(batch,)`, or None: all have the full length.
+            *values: as for `Scan`, states and scan inputs with the batch in front.
+        """
+        end = self.scan.states + len(self.scan.inputs)
+        own, captured = values[:end], values[end:]
+        full = own[self.scan.states].shape[1]
+        results = []
+        for index in range(own[0].shape[0]):
+            length = full if lengths is None else int(lengths[index])
+            states = [item[index] for item in own[: self.scan.states]]
+            scanned = [item[index, :length] for item in own[self.scan.states :]]
+            outputs = list(self.scan(*states, *scanned, *captured))
+            for position in range(self.scan.states, len(outputs)):
+                found = outputs[position]
+                missing = found.new_zeros((full - length, *found.shape[1:]))
+                outputs[position] = torch.cat([found, missing])
+            results.append(outputs)
+        return tuple(torch.stack(items) for items in zip(*results, strict=True))
+
+
+class Gradient(nn.Module):
+    """ONNX Gradient: derivatives of the sum of one value with respect to others.
+
+    Args:
+        body: takes the values to differentiate by, then all others; returns the value
+            that is differentiated.
+        count: how many values are differentiated by.
+    """
+
+    def __init__(self, body: nn.Module, count: int):
+        super().__init__()
+        self.body, self.count = body, count
+
+    def forward(self, *values: Any) -> Any:
+        """Returns a derivative for each of the first `count` values.
+
+        It is zeros where the result does not depend on the value.
+        """
+        first, higher = values[: self.count], torch.is_grad_enabled()
+        with torch.enable_grad():
+            xs = [x if x.requires_grad else x.detach().requires_grad_() for x in first]
+            (y,) = self.body(*xs, *values[self.count :])
+            if not y.requires_grad:
+                return tuple(torch.zeros_like(x) for x in first)
+            y, grad = y.sum(), torch.autograd.grad
+            found = grad(y, xs, create_graph=higher, allow_unused=True)
+        pairs = zip(xs, found, strict=True)
+        return tuple(torch.zeros_like(x) if g is None else g for x, g in pairs)
+
+
+CONTROL_FLOW: tuple[type[nn.Module], ...] = (If, Loop, Scan, BatchedScan, Gradient)
+"""All of them, each behind those that it names."""
