@@ -563,7 +563,7 @@ class Walk:
         steps, trained = constant_path(self._node, name, weight, tensor.numel())
         if author is None:
             return steps, trained, origin is not None
-        trained = trained and not author.complete and tensor.is_floating_point()
+        trained = trained and author.may_train(name) and tensor.is_floating_point()
         return steps, trained, trained  # what is no weight of the author's stays out of the state
 
     def _variable(self, node: ir.Node, index: int) -> str:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from onnx2nn.author import NamingReport, naming_report
 from onnx2nn.export import export_onnx
+from onnx2nn.naming_reports import NamingReport, naming_report
 from onnx2nn.ncnn import NcnnModel, to_ncnn
 from onnx2nn.nodewise import NodeVerification, verify_nodes
 from onnx2nn.plan import Report

@@ -8,9 +8,9 @@ notes elsewhere (see `exporter_notes`) says which weight that was. Nothing here 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn import exporter_notes, relative_positions
-from onnx2nn.errors import InputError
-from onnx2nn.exporter_notes import Call, State
+from onnx2nn.exporter_notes import Call, Place, State
 from onnx2nn.naming import is_generated
 
 _SLOTS = {"Conv": ("weight", "bias"), "ConvTranspose": ("weight", "bias"), "Gemm": ("weight", "bias")}
@@ -36,11 +35,19 @@ _UNSQUEEZED = {
 }
 """Operators and calls whose weight has one number a channel, which the exporter gives dimensions of 1 → its place."""
 
+_TIED = ((".bias", ".decoder.bias"), ("shared.weight", "encoder.embed_tokens.weight"))
+"""Keys that are called the one way, to which no node refers → how the key is called of the weight that they are."""
+
 _EXPANDED = re.compile(r"expand(_\d+)?")
 """What calls of Tensor.expand are called."""
 
 _BATCH_NORM_VERSION = 15
 
+_MOST_NODES_BEHIND = 32
+"""So many nodes may compute a bias from the author's (that of Swin Transformer V2 has zeros in its midst)."""
+
+_BY_PLACE = "the module that its node stands in"
+_COMPUTED_WEIGHT = "the exporter computed its weight; the file does not say what from"
 _FOLDED = "the exporter folded its batch normalisation into it; the file does not say what that was called"
 
 
@@ -52,27 +59,36 @@ class Author:
         listed: whether the file lists the author's parameters and buffers.
         states: they, by key.
         names: initializers that are called by their key.
-        moved: those of them whose values the exporter had rearranged (a transposed matrix), so that their shape in the
-            file is not the author's.
+        moved: those of them whose values the exporter had rearranged, so that their shape in the file is not the
+            author's → how: `"transposed"` or `"unsqueezed"`.
         ties: key → initializer that is the same weight, for weights that have several keys.
         restored: key → what it was found out by, where it is not an initializer of the file.
         unnamed: weights without a name of the author's → why.
+        computed: initializers that the exporter computed → the keys, of which the file holds no weight any more, that
+            it did so from; None where the file does not note such things.
     """
 
     listed: bool
     states: dict[str, State] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
-    moved: set[str] = field(default_factory=set)
+    moved: dict[str, str] = field(default_factory=dict)
     ties: dict[str, str] = field(default_factory=dict)
     restored: dict[str, str] = field(default_factory=dict)
     unnamed: dict[str, str] = field(default_factory=dict)
+    computed: dict[str, set[str]] | None = None
 
-    @property
-    def complete(self) -> bool:
+    @functools.cached_property
+    def _complete(self) -> bool:
         """Whether every parameter that the file lists has its place, so that any other constant is no weight."""
         return self.listed and all(
             key in self.names or key in self.restored for key, state in self.states.items() if state.parameter
         )
+
+    def may_train(self, name: str) -> bool:
+        """Returns whether an initializer that is called by no key may be a weight: it is computed from parameters."""
+        if self._complete:
+            return False
+        return self.computed is None or any(self.states[key].parameter for key in self.computed.get(name, ()))
 
     @functools.cached_property
     def outer(self) -> frozenset[str]:
@@ -125,13 +141,22 @@ class _Restorer:
                 self._batch_norm(node)
             elif node.op_type in ("PRelu", "Mul", "Add"):
                 self._name_channels(node)
+            elif node.op_type == "Gather":
+                self._tie_embedding(node)
             if node.op_type in ("Add", "Reshape"):
                 self._relative_positions(node)
             self._tie_by_place(node)
-        self._tie_heads()
+        self._tie_unused()
         for value in list(self.graph.initializers.values()) if self.absent else ():
             self._expanded(value)
+        if self.absent - self.author.names:
+            self.author.computed = self._computed()
         return self.author
+
+    def _computed(self) -> dict[str, set[str]] | None:
+        noted = {name: exporter_notes.folded_from(value) for name, value in self.graph.initializers.items()}
+        lost = self.absent - self.author.names
+        return {name: keys & lost for name, keys in noted.items() if keys & lost} if any(noted.values()) else None
 
     def _is_key(self, name: str) -> bool:
         if self.author.listed:
@@ -144,17 +169,50 @@ class _Restorer:
         fits = value is not None and value.is_initializer() and not value.is_graph_input()
         return value if fits else None
 
-    def _rename(self, value: ir.Value, key: str, how: str) -> None:
+    def _rename(self, value: ir.Value, key: str, how: str, moved: str = "") -> None:
         ties = self.author.ties.items()
         self.author.ties = {key if a == value.name else a: key if b == value.name else b for a, b in ties}
         self.author.names.add(key)
-        self.author.moved.add(key)
-        self.author.restored[key] = f"{how}; the file calls it {value.name!r}"
+        if moved:
+            self.author.moved[key] = moved
+        self.author.restored[key] = f"{how}{', ' if moved else ''}{moved}; the file calls it {value.name!r}"
         value.name = key
 
     def _free(self, key: str) -> bool:
         """Returns whether `key` may be given to a weight: the author has it, and no initializer is called so."""
         return key not in self.graph.initializers and (not self.author.listed or key in self.author.states)
+
+    # ---- places
+
+    def _place(self, node: ir.Node) -> Place | None:
+        """Returns the module in which `node` stands, with the modules around it that were not called themselves."""
+        place = exporter_notes.place_of(node)
+        if place is None or not self._uncalled:
+            return place
+        outer, inner = place.path, ""
+        while outer and not self._uncalled.get(outer):
+            outer, _, last = outer.rpartition(".")
+            inner = f".{last}{inner}"
+        return place._replace(path=f"{self._uncalled[outer]}{inner}") if outer else place
+
+    @functools.cached_property
+    def _uncalled(self) -> dict[str, str]:
+        """Scopes that lack a module, as their path in the names of nodes → the path of the module that they are.
+
+        torch's older exporter writes the modules that were called: where a model calls `self.model.decoder(x)` the
+        nodes stand in `decoder`. Weights in there have the whole path as their key. A scope of which two weights say
+        different things is none (`""`).
+        """
+        found: dict[str, str] = {}
+        for node in self.graph if not self.author.listed else ():
+            for value in node.inputs:
+                key = value.name if value is not None and value.is_initializer() else None
+                if key is None or key not in self.author.names or not (node.name or "").startswith("/"):
+                    continue
+                place = exporter_notes.place_of(node)
+                for scope, module in _lacking(place.path, key.rpartition(".")[0]) if place is not None else ():
+                    found[scope] = module if found.get(scope, module) == module else ""
+        return found
 
     # ---- matrices
 
@@ -170,7 +228,7 @@ class _Restorer:
             if twin is not None:
                 return self._read_from(node, twin, key)
             if self._free(key):
-                return self._rename(weight, key, f"{how}, transposed")
+                return self._rename(weight, key, how, "transposed")
         if not self.author.listed:
             self.author.unnamed[weight.name or ""] = "neither its node nor a bias says what it was called"
         return None
@@ -189,27 +247,43 @@ class _Restorer:
             return [] if state is None else [(state.key, "an argument of the call of linear")]
         if self.author.listed:
             return []
-        place = exporter_notes.place_of(node)
+        place = self._place(node)
         alone = place is not None and place.path and (node.name or "").endswith("/MatMul")
         for add, bias in self._biases(node):
-            if place is None or f"{bias.name}.".startswith(f"{place.path}."):
+            if place is None or not place.path or f"{bias.name}.".startswith(f"{place.path}."):
                 return [(f"{(bias.name or '')[:-4]}weight", f"its product is added to {bias.name!r}")]
             module = (bias.name or "")[: -len(".bias")]
             if alone and re.fullmatch(rf"{re.escape(module)}_\d+", place.path):  # so it numbers calls of one module
-                return [(f"{path}.weight", "the module that its node stands in") for path in (module, place.path)]
-            if alone and place == exporter_notes.place_of(add):  # a bias of the module's own, tied to that one
+                return [(f"{path}.weight", _BY_PLACE) for path in (module, place.path)]
+            if alone and bias in add.inputs and place == self._place(add):  # its own, tied to that one
                 add.replace_input_with(add.inputs.index(bias), self._alias(f"{place.path}.bias", bias))
-        return [(f"{place.path}.weight", "the module that its node stands in")] if alone and place is not None else []
+        return [(f"{place.path}.weight", _BY_PLACE)] if alone and place is not None else []
 
     def _biases(self, node: ir.Node) -> list[tuple[ir.Node, ir.Value]]:
         """Returns the nodes that add one of the author's biases to what `node` gives, and those biases."""
         adds = [use.node for use in node.outputs[0].uses() if use.node.op_type == "Add"]
-        return [
-            (add, value)
-            for add in adds
-            for value in add.inputs
-            if value is not None and value.name in self.author.names and value.name.endswith("bias")
-        ]
+        added = [(add, value) for add in adds for value in add.inputs if value is not None]
+        found = [(add, value) for add, value in added if self._is_bias(value)]
+        behind = ((add, self._bias_behind(value)) for add, value in added if value is not node.outputs[0])
+        return found or [(add, bias) for add, bias in behind if bias is not None]
+
+    def _is_bias(self, value: ir.Value) -> bool:
+        return value.name in self.author.names and value.name.endswith("bias")
+
+    def _bias_behind(self, value: ir.Value) -> ir.Value | None:
+        """Returns the only weight from which `value` is computed, if that is a bias; looks at few nodes."""
+        waiting, weights = [value], set[ir.Value]()
+        for _ in range(_MOST_NODES_BEHIND):
+            if not waiting:
+                break
+            node = waiting.pop().producer()
+            if node is None or node.graph is not self.graph:
+                return None
+            given = [v for v in node.inputs if v is not None]
+            weights.update(v for v in given if v.is_initializer() and v.name in self.author.names)
+            waiting += [v for v in given if not v.is_initializer()]
+        bias = next(iter(weights)) if len(weights) == 1 and not waiting else None
+        return bias if bias is not None and self._is_bias(bias) else None
 
     def _argument(self, call: Call, position: int) -> State | None:
         if position >= len(call.arguments):
@@ -252,31 +326,49 @@ class _Restorer:
 
     def _name_slots(self, node: ir.Node) -> None:
         """Names the weights that a file without notes numbers: those of a node are called as its module."""
-        place = exporter_notes.place_of(node)
-        if self.author.listed or place is None or not place.path or not (node.name or "").endswith(f"/{node.op_type}"):
+        place = self._place(node) if not self.author.listed else None
+        if place is None or not place.path or not (node.name or "").endswith(f"/{node.op_type}"):
             return
-        numbered = 0
-        for position, slot in enumerate(_SLOTS[node.op_type], start=1):
-            value = self._weight(node, position)
-            if value is None or self._is_key(value.name or ""):
-                continue
-            numbered += 1
+        slots = zip(_SLOTS[node.op_type], (self._weight(node, position) for position in (1, 2)), strict=True)
+        numbered = {s: value for s, value in slots if value is not None and not self._is_key(value.name or "")}
+        turned = _is_turned(node)
+        if list(numbered) == ["weight"] and not turned:  # a batch normalisation would have given it a bias
+            self.author.unnamed[place.path] = _COMPUTED_WEIGHT
+            return
+        for slot, value in numbered.items():
             key = f"{place.path}.{slot}"
             if self._free(key):
-                self._rename(value, key, "the module that its node stands in")
-        if numbered == 2:
+                self._rename(value, key, _BY_PLACE, "transposed" if slot == "weight" and turned else "")
+        if len(numbered) == 2:
             self.author.unnamed[place.path] = _FOLDED
 
     def _name_channels(self, node: ir.Node) -> None:
-        """Names a weight that has a number for each channel by the call."""
-        call = exporter_notes.call_of(node) if self.absent else None
-        position = None if call is None else _UNSQUEEZED.get((node.op_type, call.target))
-        state = None if call is None or position is None else self._argument(call, position)
+        """Names a weight that has a number for each channel by the call, or the node's place."""
         weight = self._weight(node, 1)
-        if state is None or weight is None or self._is_key(weight.name or "") or not self._free(state.key):
+        if weight is None or weight.shape is None or self._is_key(weight.name or ""):
             return
-        if weight.shape is not None and sum(size != 1 for size in weight.shape) <= 1:
-            self._rename(weight, state.key, "an argument of the call, unsqueezed")
+        found = self._channels_key(node)
+        if found is None or not self._free(found[0]) or sum(size != 1 for size in weight.shape) > 1:
+            return
+        if self.author.listed or len(weight.shape) > 1:
+            self._rename(weight, *found, "unsqueezed")
+
+    def _channels_key(self, node: ir.Node) -> tuple[str, str] | None:
+        if self.author.listed:
+            call = exporter_notes.call_of(node) if self.absent else None
+            position = None if call is None else _UNSQUEEZED.get((node.op_type, call.target))
+            state = None if call is None or position is None else self._argument(call, position)
+            return None if state is None else (state.key, "an argument of the call")
+        place = self._place(node) if (node.name or "").endswith(f"/{node.op_type}") else None
+        if place is None or not (node.op_type == "PRelu" or place.path in self._group_norms):
+            return None
+        return f"{place.path}.{'bias' if node.op_type == 'Add' else 'weight'}", _BY_PLACE
+
+    @functools.cached_property
+    def _group_norms(self) -> set[str]:
+        """Modules that the older exporter wrote as an instance normalisation of groups, and a factor and a sum."""
+        places = (self._place(node) for node in self.graph if node.op_type == "InstanceNormalization")
+        return {place.path for place in places if place is not None}
 
     def _batch_norm(self, node: ir.Node) -> None:
         """Puts a folded batch normalisation back behind `node`, such that it adds the bias and changes nothing else.
@@ -413,6 +505,8 @@ class _Restorer:
         source, key = self._weight(node, 0), node.outputs[0].name or ""
         if source is None or node.outputs[0].is_graph_output() or source.const_value is None:
             return
+        if self.author.listed and not self._is_key(key):
+            return  # an identity of the author's own, as Tensor.clone is one
         node.outputs[0].name = None
         copy = self._duplicate(key, source)
         if not self._is_key(key):
@@ -442,12 +536,23 @@ class _Restorer:
             if value.name in named and key in self.absent and self._free(key):
                 node.replace_input_with(node.inputs.index(value), self._alias(key, value))
 
-    def _tie_heads(self) -> None:
-        """Ties the bias of a language model's head, which no node uses, to its decoder's, as transformers does."""
-        for key in sorted(self.absent):
-            decoder = self.graph.initializers.get(f"{key.removesuffix('.bias')}.decoder.bias")
-            if decoder is not None and key.endswith(".bias") and self._free(key):
-                self._alias(key, decoder)
+    def _tie_embedding(self, node: ir.Node) -> None:
+        """Ties the weight of an embedding, as a file without notes names its node, to the other key that it reads."""
+        table = self._weight(node, 0) if not self.author.listed and (node.name or "").endswith("/Gather") else None
+        place = self._place(node) if table is not None and table.name in self.author.names else None
+        if table is None or place is None or not place.path:
+            return
+        module, _, slot = (table.name or "").rpartition(".")
+        key = f"{place.path}.weight"
+        if slot == "weight" and not f"{module}.".startswith(f"{place.path}.") and self._free(key):
+            node.replace_input_with(0, self._alias(key, table))
+
+    def _tie_unused(self) -> None:
+        """Ties weights that no node uses to those that transformers ties them to."""
+        for key, (unused, used) in itertools.product(sorted(self.absent), _TIED):
+            other = self.graph.initializers.get(f"{key.removesuffix(unused)}{used}")
+            if other is not None and key.endswith(unused) and self._free(key):
+                self._alias(key, other)
 
     def _duplicate(self, key: str, source: ir.Value) -> ir.Value:
         """Returns an initializer `key` with the values of `source`, tied to it unless they are all the same number."""
@@ -464,6 +569,21 @@ class _Restorer:
         self.graph.register_initializer(value)
         self.author.names.add(key)
         return value
+
+
+def _lacking(scope: str, module: str) -> list[tuple[str, str]]:
+    """Returns the parts of a node's scope from where on it lacks steps of its module, with those steps.
+
+    `("model.decoder.norm", "model.model.decoder.norm")` gives `("model.decoder", "model.model.decoder")` and what was
+    given; nothing where the scope lacks no steps in its midst.
+    """
+    short, long = scope.split("."), module.split(".")
+    start = next((i for i, (one, other) in enumerate(zip(short, long, strict=False)) if one != other), len(short))
+    more = len(long) - len(short)
+    if more <= 0 or start == len(short) or short[start:] != long[start + more :]:
+        return []
+    ends = range(start + 1, len(short) + 1)
+    return [(".".join(short[:end]), ".".join(long[: end + more])) for end in ends]
 
 
 def _array(value: ir.Value) -> np.ndarray[Any, Any]:
@@ -494,8 +614,12 @@ def _channels(node: ir.Node, weight: ir.Value) -> int:
     shape = weight.const_value.shape.numpy()
     if node.op_type == "ConvTranspose":
         return int(shape[1]) * (node.attributes["group"].as_int() if "group" in node.attributes else 1)
-    transposed = node.op_type == "Gemm" and ("transB" not in node.attributes or not node.attributes["transB"].as_int())
-    return int(shape[1 if transposed else 0])
+    return int(shape[1 if _is_turned(node) else 0])
+
+
+def _is_turned(node: ir.Node) -> bool:
+    """Returns whether a layer's matrix is the other way round than nn.Linear has it."""
+    return node.op_type == "Gemm" and ("transB" not in node.attributes or not node.attributes["transB"].as_int())
 
 
 def _is_equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
@@ -514,86 +638,3 @@ def _is_transposed(one: ir.TensorProtocol | None, other: ir.TensorProtocol | Non
         return False
     a, b = one.numpy(), other.numpy().T
     return math.prod(a.shape) > 0 and np.array_equal(a[0, :2], b[0, :2]) and np.array_equal(a, b)
-
-
-def naming_of(author: Author | None, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `NamingReport` says of a module with these state_dict keys, in plain Python values."""
-    if author is None:
-        return {"listed": False, "missing": {}, "unnamed": {}, "restored": {}, "extra": {}}
-    missing = {
-        key: author.unnamed.get(key, "no node of the file uses it: the exporter left it out, or folded it into others")
-        for key, state in author.states.items()
-        if state.persistent and key not in keys
-    }
-    extra = {
-        key: "no name of the author's is known for it" for key in keys if author.listed and key not in author.states
-    }
-    unnamed = {name: why for name, why in author.unnamed.items() if name not in missing}
-    if not author.listed:
-        modules = {name.rpartition(".")[0] for name in author.names}
-        unnamed |= {
-            key: "the exporter numbered it, or computed it from weights"
-            for key in keys
-            if key not in author.names and key.rpartition(".")[0] not in modules
-        }
-    return {
-        "listed": author.listed,
-        "missing": missing,
-        "unnamed": unnamed,
-        "restored": {key: how for key, how in author.restored.items() if key in keys},
-        "extra": extra,
-    }
-
-
-@dataclass(frozen=True)
-class NamingReport:
-    """Which keys of the author's state_dict a module has, and where they were found.
-
-    Attributes:
-        listed: whether the file lists the author's parameters and buffers; where it does not, `missing` and `extra`
-            cannot be known and are empty.
-        missing: keys that the module lacks → why.
-        extra: keys of the module that the author's does not have → why.
-        unnamed: what else the file holds without the author's name → why.
-        restored: keys whose weights the file holds under another name, in another layout or folded → how they were
-            found.
-    """
-
-    listed: bool
-    missing: dict[str, str]
-    extra: dict[str, str]
-    unnamed: dict[str, str]
-    restored: dict[str, str]
-
-    @property
-    def ok(self) -> bool:
-        """Whether the author's module is known to load this module's state_dict strictly."""
-        return self.listed and not self.missing and not self.extra
-
-    def __str__(self) -> str:
-        if self.ok:
-            head = "state_dict has the author's keys, all of them and no other"
-        elif self.listed:
-            head = f"state_dict lacks {len(self.missing)} of the author's keys and has {len(self.extra)} others"
-        else:
-            head = "the file does not list the author's keys"
-        parts = {"missing": self.missing, "not the author's": self.extra, "without a name": self.unnamed}
-        lines = [f"  {title}: {key}: {why}" for title, found in parts.items() for key, why in found.items()]
-        restored = [f"  {len(self.restored)} keys were restored, see `restored`"] if self.restored else []
-        return "\n".join([head, *lines, *restored])
-
-
-def naming_report(module: Any) -> NamingReport:
-    """Returns which keys of the author's state_dict a module that `load` gave has, and why others are missing.
-
-    Args:
-        module: an imported PyTorch module, or one that was copied or pickled since.
-
-    Raises:
-        InputError: the module is none that `load` gave.
-    """
-    found = getattr(module, "meta", {}).get("onnx2nn", {}).get("naming")
-    if found is None:
-        raise InputError("the module is none that onnx2nn.load gave for PyTorch; it has no report on its names")
-    parts = {name: dict(found[name]) for name in ("missing", "extra", "unnamed", "restored")}
-    return NamingReport(listed=bool(found["listed"]), **parts)

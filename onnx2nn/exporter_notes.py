@@ -9,6 +9,7 @@ they were.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -98,6 +99,20 @@ def place_of(node: ir.Node) -> Place | None:
     if node.name and node.name.startswith("/"):
         return Place(".".join(split_scopes(node.name)[:-1]), "")
     return None
+
+
+def modules(graph: ir.Graph, wanted: Callable[[str], bool]) -> dict[str, str]:
+    """Returns path → full name of the class of the modules around nodes, `""` is the outermost, with a wanted class."""
+    found: dict[str, str] = {}
+    picked: dict[str, list[tuple[int, str]]] = {}
+    for node in graph:
+        text = node.metadata_props.get(_CLASSES, "")
+        if text not in picked:
+            picked[text] = [(i, kind) for i, kind in enumerate(_words(text)[:-1]) if wanted(kind)]
+        if picked[text]:
+            paths = _words(node.metadata_props.get(_SCOPES, ""))
+            found.update({paths[i]: kind for i, kind in picked[text] if i < len(paths)})
+    return found
 
 
 def exported_place(model: ir.Model, node: ir.Node) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx
 
-from onnx2nn.author import NamingReport, naming_report
+from onnx2nn.naming_reports import NamingReport, naming_report
 
 
 class ImportedModule(fx.GraphModule):
@@ -16,10 +16,19 @@ class ImportedModule(fx.GraphModule):
     does; `onnx2nn.naming_report` reads what this class's method reads.
     """
 
+    @property
+    def _version(self) -> int:  # type: ignore[override]
+        """The version that state_dict notes of this module, see `state_versions`; in `meta`, which copies keep."""
+        return int(self.meta.get("onnx2nn", {}).get("version", fx.GraphModule._version))
+
+    @_version.setter
+    def _version(self, version: int) -> None:
+        self.meta["onnx2nn"]["version"] = version
+
     def naming_report(self) -> NamingReport:
         """Returns which keys of the author's state_dict this module has, and why others are missing."""
         return naming_report(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild, arguments = super().__reduce__()
-        return rebuild, arguments, {"meta": self.meta}  # torch's own way forgets it
+        return rebuild, arguments, {"meta": self.meta, "_version": self._version}  # torch's own way forgets it

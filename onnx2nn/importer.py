@@ -17,7 +17,6 @@ from torch import fx, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from onnx2nn import collector, functional, regions
-from onnx2nn.author import naming_of
 from onnx2nn.constants import Constant, onnx_type, torch_dtype
 from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
 from onnx2nn.exporter_notes import place_of, source_of
@@ -26,6 +25,7 @@ from onnx2nn.imported import ImportedModule
 from onnx2nn.inputs import InputSpec, input_dimensions, input_specs
 from onnx2nn.layers import Layer
 from onnx2nn.naming import identifier, is_generated, split_path
+from onnx2nn.naming_reports import naming_of
 from onnx2nn.nodes import (
     Scope,
     attribute_values,
@@ -39,6 +39,7 @@ from onnx2nn.nodes import (
 )
 from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf, version_of
 from onnx2nn.sizes import Fixed, Size, Sizes, StuckError, candidates, fitting
+from onnx2nn.state_versions import set_versions
 from onnx2nn.table import NeedsValues, Row
 from onnx2nn.tracing import (
     ConstantName,
@@ -264,6 +265,8 @@ class _Import:
             "signature": [self._signature(spec, fixed) for spec in input_specs(self.model)],
             "naming": naming_of(self.author, module.state_dict()),
         }
+        if self.author is not None and self.author.listed:
+            set_versions(module, graph)
         return module.eval()
 
     def _keep_keys(self, module: nn.Module) -> None:
@@ -443,7 +446,7 @@ class Walk:
             folded = self._fold(row, inputs, attributes)
             if row.opaque or not (self._loses_weight(inputs, folded) or lays_out_weight(row, inputs)):
                 return folded
-            inputs = [self._recorded(inputs[0], lays_out_weight(row, inputs)), *map(self._recorded, inputs[1:])]
+            inputs = self._with_recorded(inputs, lays_out_weight(row, inputs))
         if not row.opaque and not any(isinstance(value, Opaque) for value in inputs):
             try:
                 if row.whole:
@@ -561,6 +564,18 @@ class Walk:
             for v in weights
             if isinstance(v.value, torch.Tensor) and v.value.is_floating_point()
         )
+
+    def _with_recorded(self, inputs: Sequence[Any], table: bool) -> list[Any]:
+        """Returns `inputs` with the first of the author's weights as a value of the traced program.
+
+        The others stay constants, which the body needs to tell a matrix of weights from any other.
+        """
+        recorded = list(inputs)
+        for position, value in enumerate(inputs):
+            recorded[position] = self._recorded(value, table and not position)
+            if recorded[position] is not value:
+                break
+        return recorded
 
     def _recorded(self, value: Any, table: bool = False) -> Any:
         """Returns a weight or `table` of the author's as a value of the traced program, which is read at run time."""
@@ -686,7 +701,7 @@ class Walk:
         steps, trainable = constant_path(self.node, name, weight, tensor.numel())
         if author is None:
             return ConstantName(steps, trainable, persistent=True)
-        trainable = trainable and not author.complete and tensor.is_floating_point()
+        trainable = trainable and author.may_train(name) and tensor.is_floating_point()
         # What is no weight stays out of state_dict; copying a GraphModule keeps that of its submodules alone.
         steps = ["constants", *steps] if len(steps) == 1 and not trainable else steps
         return ConstantName(steps, trainable, persistent=trainable)
@@ -716,6 +731,8 @@ class Walk:
         author = self.owner.author
         if author is None:
             return True
+        if self._is_computed(layer):
+            return False
         modules = set()
         for slot, tensor in layer.state.items():
             origin = self._origin(tensor)
@@ -725,18 +742,44 @@ class Walk:
             if module == origin.name or (tensor is not None and self._whole_weight(tensor) is not tensor):
                 return False
             modules.add(module)
+        unused = {slot for slot, tensor in layer.state.items() if tensor is None}
+        if any(f"{module}.{slot}" in author.names for module in modules for slot in unused):
+            return False
         if len(modules) > 1 or not any("." in slot for slot in layer.state):
             return len(modules) < 2 and modules.isdisjoint(author.outer)
         own = {f"{module}.{slot}" for module in modules for slot in layer.state}
         return not any(name.startswith(f"{module}.") for module in modules for name in author.names - own)
 
+    def _is_computed(self, layer: Layer) -> bool:
+        """Returns whether a layer would give the author's key to what the exporter computed from that weight.
+
+        A layer stands where its node does, so that `1 + weight` (Gemma's normalisation) would be called `norm.weight`.
+        """
+        author, place = self.owner.author, place_of(self.node) if self.node is not None else None
+        if author is None or self.node is None or issubclass(layer.kind, nn.RNNBase):
+            return False  # what is in another order in the file has the author's again in the layer
+        origins = {slot: self._origin(tensor) for slot, tensor in layer.state.items() if tensor is not None}
+        keys = {slot: origin.name for slot, origin in origins.items() if origin and origin.name in author.names}
+        modules = {key.removesuffix(f".{slot}") for slot, key in keys.items()}
+        path = min(modules) if modules else place.path if place is not None else ""
+        known = author.states if author.listed else author.names
+        for slot in (origins.keys() - keys) if path else ():
+            if f"{path}.{slot}" in known:
+                return True
+            numbered = slot == "weight" and getattr(origins[slot], "weight", False) and not author.listed
+            if numbered and self.node.op_type not in ("MatMul", "Linear"):
+                return True
+        return False
+
     def _whole_weight(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns the weight of the author's that `tensor` is another view of, `tensor` itself where it is none."""
         author, origin = self.owner.author, self._origin(tensor)
-        if author is None or origin is None or origin.name not in author.names or origin.name in author.moved:
+        if author is None or origin is None or origin.name not in author.names:
             return tensor
         constant = self.owner.constants.get(origin.name)
         whole = constant.value if constant is not None else tensor
+        if isinstance(whole, torch.Tensor) and origin.name in author.moved:
+            whole = whole.T if author.moved[origin.name] == "transposed" else whole.reshape(-1)
         if not isinstance(whole, torch.Tensor) or whole.numel() != tensor.numel() or whole.dtype != tensor.dtype:
             return tensor
         return tensor if whole.shape == tensor.shape and whole.stride() == tensor.stride() else whole

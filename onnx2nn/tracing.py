@@ -850,7 +850,7 @@ def _by_kind(layer: Layer) -> tuple[list[str], bool]:
 
 def _rearranged(whole: Tensor, base: torch.Tensor, view: torch.Tensor) -> Tensor:
     """Returns what makes `view` of the recorded tensor that stands for `base`, whose elements it all has."""
-    turned = view.shape == base.T.shape and view.stride() == base.T.stride()
+    turned = base.ndim == 2 and view.shape == base.T.shape and view.stride() == base.T.stride()
     rearranged: Tensor = whole.t() if turned else whole.reshape(tuple(view.shape))
     return rearranged
 

@@ -289,6 +289,107 @@ def test_class_token_of_a_fixed_batch(batch: int, fresh: bool) -> None:
     check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), run(original, inputs), "as the file has it")
 
 
+class Scaled(nn.Module):
+    """A normalisation whose factor is computed from its weight, as Gemma has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * (1 + self.weight)
+
+
+class Odd(nn.Module):
+    """Weights that are not used the usual way; it loads states of its own version alone, as torchvision's MNASNet."""
+
+    _version = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.same = nn.Embedding(9, 6), nn.Embedding(9, 6)
+        self.same.weight = self.words.weight
+        self.groups, self.slope = nn.GroupNorm(5, 5), nn.PReLU(5)
+        self.places = nn.Linear(2, 6)
+        self.register_buffer("coordinates", torch.arange(10.0).reshape(5, 2) / 10)
+        self.uncalled = nn.Module()
+        self.uncalled.inner = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6, bias=False))
+        self.norm = Scaled()
+        self.attention = nn.Module()
+        self.attention.qkv = nn.Linear(6, 6)
+        self.table = nn.Parameter(torch.zeros(5, 6))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.slope(self.groups(self.words(ids) + self.same(ids + 1)))
+        x = self.norm(self.uncalled.inner(x + self.places(self.coordinates).relu()))
+        bias = self.attention.qkv.bias.clone()
+        bias[2:4] = 0
+        return nn.functional.linear(x, self.attention.qkv.weight, bias) + self.table.clone()
+
+    def _load_from_state_dict(self, state: dict[str, torch.Tensor], prefix: str, metadata: dict, *rest: object) -> None:
+        if metadata.get("version") != self._version:
+            raise ValueError(f"a state of version {metadata.get('version')}")
+        super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+
+ODD = (torch.tensor([[1, 0, 7, 3, 2], [4, 4, 5, 6, 0]]),)
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_odd_weights_are_the_authors(tmp_path: Path, raised: bool) -> None:
+    """The exporter computes nothing with optimize=False, so that everything is there, in the author's layout."""
+    original, path = seeded(Odd), tmp_path / "odd.onnx"
+    torch.onnx.export(original, ODD, path, dynamo=True, optimize=False, verbose=False)
+    module = onnx2nn.load(path, raise_patterns=raised)
+    assert module.naming_report().ok
+    for travelled in (module, copy.deepcopy(module), _through_a_file(module)):
+        _check_strict(original, travelled, ODD)
+
+
+def test_what_is_computed_from_a_weight_is_not_called_so(tmp_path: Path) -> None:
+    """The report says which keys are missing and what was made of them; gradients reach what was."""
+    original, path = seeded(Odd), tmp_path / "odd.onnx"
+    torch.onnx.export(original, ODD, path, dynamo=True, verbose=False)
+    module = onnx2nn.load(path)
+    report, theirs, ours = module.naming_report(), set(original.state_dict()), set(module.state_dict())
+    assert set(report.missing) == theirs - ours >= {"norm.weight", "places.weight", "places.bias"}
+    assert set(report.extra) == ours - theirs
+    assert all(re.match(r"the exporter computed '\w+' from it", report.missing[key]) for key in report.missing)
+    assert report.extra and all("from weights" in why for why in report.extra.values())
+    check_same(run(module, ODD), run(original, ODD), "the imported module")
+    assert ours - theirs <= {key for key, _ in module.named_parameters()}
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_odd_weights_of_the_older_exporter(raised: bool) -> None:
+    original = seeded(Odd)
+    module = onnx2nn.load(EXPORTERS["torchscript"]("names_odd", original, ODD), raise_patterns=raised)
+    state, theirs = module.state_dict(), original.state_dict()
+    assert set(theirs) - set(state) == {"norm.weight"}
+    (other,) = set(state) - set(theirs)
+    assert list(module.naming_report().unnamed) == [other]
+    torch.testing.assert_close(state[other], 1 + theirs["norm.weight"])
+    for key in set(theirs) & set(state):
+        assert torch.equal(state[key], theirs[key]), key
+    check_same(run(module, ODD), run(original, ODD), "the imported module")
+    assert state["words.weight"].data_ptr() == state["same.weight"].data_ptr()
+
+
+class Equalised(nn.Conv2d):
+    """A convolution whose weight is computed from its parameter, as StyleGAN has it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.conv2d(x, self.weight * 2, self.bias)
+
+
+def test_computed_weight_of_the_older_exporter_is_reported() -> None:
+    original, inputs = seeded(lambda: nn.Sequential(Equalised(2, 3, 2))), (_normal(1, 2, 4, 4),)
+    module = onnx2nn.load(EXPORTERS["torchscript"]("names_equalised", original, inputs))
+    assert "0.weight" not in module.state_dict() and "0.bias" in module.state_dict()
+    assert re.match("the exporter computed its weight", module.naming_report().unnamed["0"])
+    check_same(run(module, inputs), run(original, inputs), "the imported module")
+
+
 def _through_a_file(module: nn.Module) -> nn.Module:
     file = io.BytesIO()
     torch.save(module, file)
