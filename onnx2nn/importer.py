@@ -343,6 +343,7 @@ class Walk:
         self.attributes: Mapping[str, ir.Attr] = {}
         self.by_memory: dict[int, Constant] = {}
         self.computed: dict[int, StorageWeakRef] = {}
+        self.fixed: dict[fx.Node, bool] = {}
         self.node: ir.Node | None = None
         self.step = 0
         self.serve(tracer)
@@ -724,7 +725,7 @@ class Walk:
 
     def _fits(self, layer: Layer) -> bool:
         """Returns whether a layer reads data and holds the author's weights as they are, under their keys."""
-        if any(isinstance(value, Tensor) and _is_fixed(value.node) for value in layer.inputs):
+        if any(isinstance(value, Tensor) and self._is_fixed(value.node) for value in layer.inputs):
             return False  # a lookup by the model's own index table: no layer of the author's
         if issubclass(layer.kind, nn.RNNBase) and self.tracer.parent is not None and isinstance(self.graph, ir.Graph):
             return False  # its forward writes to the module, which torch.cond and the like refuse in what they call
@@ -771,6 +772,19 @@ class Walk:
                 return True
         return False
 
+    def _is_fixed(self, node: fx.Node) -> bool:
+        """Returns whether a value is computed from what the module holds alone; networks are too deep for recursion."""
+        pending = [node]
+        while pending:
+            last = pending[-1]
+            inputs = last.all_input_nodes
+            if unknown := [value for value in inputs if value not in self.fixed]:
+                pending += unknown
+            else:
+                self.fixed[last] = last.op == "get_attr" or (bool(inputs) and all(map(self.fixed.get, inputs)))
+                pending.pop()
+        return self.fixed[node]
+
     def _whole_weight(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns the weight of the author's that `tensor` is another view of, `tensor` itself where it is none."""
         author, origin = self.owner.author, self._origin(tensor)
@@ -791,11 +805,6 @@ class Walk:
         for name, text in notes.items():
             if text:
                 setattr(module, name, text)
-
-
-def _is_fixed(node: fx.Node) -> bool:
-    """Returns whether a value is computed from what the module holds alone."""
-    return node.op == "get_attr" or (bool(node.all_input_nodes) and all(map(_is_fixed, node.all_input_nodes)))
 
 
 def _told(error: Exception) -> str:

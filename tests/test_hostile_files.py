@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import io
+import itertools
 import os
 import pickle
 import time
@@ -13,6 +14,7 @@ import zipfile
 import numpy as np
 import onnx
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -386,6 +388,24 @@ def test_deep_nesting_of_unknown_and_known_messages():
     for data in (wrap(7, graph), b"\x3b" * 5000, wrap(7, b"\x3b" * 5000)):
         with pytest.raises(ModelFileError):
             read(data)
+
+
+def test_deep_networks():
+    """Nothing walks up a network by calling itself: 1200 nodes between the input and a layer, and behind it."""
+    names = ["x", *(f"h{i}" for i in range(1200)), "p"]
+    deep = [relu(a, b) for a, b in itertools.pairwise(names)]
+    layer = helper.make_node("MatMul", ["p", "w"], ["q"])
+    normal = helper.make_node("LayerNormalization", ["q", "one"], ["y"])
+    constants = {"w": np.eye(4, dtype=np.float32), "one": np.ones(4, np.float32)}
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    model = model_of([*deep, layer, normal], weights)
+    model.graph.input[0].CopyFrom(value_info("x", (None, 4)))
+    module = onnx2nn.load(model)
+    kinds = [type(m) for m in module.modules()]
+    assert torch.nn.Linear in kinds
+    assert torch.nn.LayerNorm in kinds
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(module(x), torch.nn.functional.layer_norm(x.relu(), (4,)))
 
 
 def varint(value):
