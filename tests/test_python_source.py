@@ -36,6 +36,7 @@ def _written(module: nn.Module, folder: Path) -> nn.Module:
     spec = importlib.util.spec_from_file_location("model", folder / "model.py")
     assert spec is not None and spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
+    sys.modules["model"] = loaded  # where dataclasses look for it
     spec.loader.exec_module(loaded)
     return loaded.load_model()
 
@@ -331,10 +332,29 @@ def test_a_scan_over_a_shared_weight(tmp_path: Path) -> None:
     assert _check(module, tmp_path, *inputs).count("\nclass ") == 3
 
 
+def test_what_runs_as_one_function_is_written_with_all_it_needs(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["found"]),
+        helper.make_node("Unique", ["flat"], ["once", "", "", "counts"]),
+        helper.make_node("Slice", ["counts", "start", "end", "", "step"], ["back"]),
+    ]
+    inputs = "float[1,n,4] boxes;float[1,2,n] scores;int64[m] flat;int64[1] end"
+    model = _model(nodes, inputs, "int64[k,3] found;int64[u] once;int64[v] back")
+    for name, value in {"most": 3, "start": -1, "step": -1}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([value]), name))
+    corners = torch.rand(1, 6, 4, generator=torch.Generator().manual_seed(0))
+    scores = torch.rand(1, 2, 6, generator=torch.Generator().manual_seed(1))
+    calls = [(corners, scores, torch.tensor([3, 1, 1, 7]), torch.tensor([end])) for end in (-3, 0)]
+    source = _check(onnx2nn.load(model), tmp_path, *calls)
+    assert "onnx_non_max_suppression(torch, boxes" in source
+
+
 def test_what_torch_has_not_is_refused_by_name(tmp_path: Path) -> None:
-    boxes = helper.make_node("NonMaxSuppression", ["boxes", "scores"], ["z"], name="suppress")
-    model = _model([boxes], "float[1,4,4] boxes;float[1,1,4] scores", "int64[n,3] z")
-    with pytest.raises(InputError, match=r"NonMaxSuppression runs as a function of onnx2nn \(nodes: suppress\)"):
+    text = helper.make_node("StringConcat", ["a", "b"], ["z"], name="join")
+    strings = [helper.make_tensor_value_info(name, TensorProto.STRING, [2]) for name in "abz"]
+    graph = helper.make_graph([text], "g", strings[:2], strings[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    with pytest.raises(InputError, match=r"StringConcat runs as a function .*works on strings \(nodes: join\)"):
         onnx2nn.to_python(model, tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
 

@@ -31,8 +31,10 @@ def to_python(
     """Writes a model as `model.py` and `weights.safetensors`.
 
     The file holds a class for every part of the model that the names in the ONNX file tell apart, one class for parts
-    that are equal but for numbers, and `load_model()`. It imports torch and safetensors, nothing of onnx2nn. Its
-    outputs and its state_dict's keys are those of the imported module.
+    that are equal but for numbers, and `load_model()`. It imports torch and safetensors, numpy where
+    an operator computes with it, nothing of onnx2nn. Its
+    outputs and its state_dict's keys are those of the imported module. If, Loop and Scan are written as modules that
+    run their graphs, operators that run as one function as the functions that they are.
 
     Args:
         model: an imported `torch.fx.GraphModule`, or what `load` takes: a path, bytes, an open file, a `ModelProto`.
@@ -43,8 +45,8 @@ def to_python(
         One line that says what was written.
 
     Raises:
-        InputError: the folder cannot be written; or parts of the model are no calls of torch: operators that run as
-            one function of onnx2nn, If, Loop and Scan; the error names the nodes.
+        InputError: the folder cannot be written; or parts of the model cannot be written with torch, such as operators
+            on strings; the error says which nodes and why.
         MissingDependencyError: torch or safetensors is not installed.
         VerificationError: on `example_inputs` the file computes something else.
         UnsupportedModelError, ModelFileError: as for `load`.
@@ -59,7 +61,7 @@ def to_python(
 
         model = load(model)
     source, moved = _source(model)
-    namespace: dict[str, Any] = {"__name__": "model", "__file__": "model.py"}
+    namespace: dict[str, Any] = {"__name__": __name__, "__file__": "model.py"}  # dataclasses look their module up
     exec(compile(source, "model.py", "exec", dont_inherit=True), namespace)
     tensors = _tensors(model, namespace, moved)
     try:
@@ -107,7 +109,8 @@ def _tensors(model: fx.GraphModule, namespace: Mapping[str, Any], moved: Mapping
     import torch
 
     with torch.device("meta"):
-        written = namespace["load_model"].__annotations__["return"]()
+        kind = namespace["load_model"].__annotations__["return"]
+        written = namespace[kind]() if isinstance(kind, str) else kind()
     ours = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
     ours |= {new: ours[old] for new, old in moved.items()}
     theirs = dict([*written.named_parameters(), *written.named_buffers()])

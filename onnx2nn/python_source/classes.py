@@ -33,7 +33,7 @@ from onnx2nn.python_source.expressions import (
 from onnx2nn.python_source.hints import annotation, suggested_name
 from onnx2nn.python_source.kinds import Body, Kind
 from onnx2nn.python_source.partition import ACTIVATIONS, Partition, Region, divide, module_of
-from onnx2nn.python_source.program import Path, common, is_attribute, is_control_flow
+from onnx2nn.python_source.program import Path, common, is_attribute, is_control_flow, row_of
 
 
 def make_classes(partition: Partition) -> tuple[list[Kind], dict[str, str]]:
@@ -455,6 +455,12 @@ class _Builder:
         if isinstance(node.target, str):
             return Call(Attribute(args[0], node.target), tuple(args[1:]), kwargs)
         assert not isinstance(node.target, str)
+        row = row_of(node)
+        if row is not None:
+            for position, arg in enumerate(node.args):
+                if isinstance(arg, fx.Node) and row.input_name(position) in row.static:
+                    args[position] = Call(Attribute(args[position], "tolist"))
+            return Call(Text(self.program.inlined.name(row)), (Text("torch"), *args), kwargs)
         if node.target is operator.getitem:
             return Subscript(args[0], args[1])
         return Call(Text(function_name(node.target)), tuple(args), kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from onnx2nn.python_source.program import is_size
+from onnx2nn.python_source.program import is_size, row_of
 
 
 def suggested_name(node: fx.Node) -> str:
@@ -20,6 +20,9 @@ def suggested_name(node: fx.Node) -> str:
         return next((step for step in reversed(steps) if step.isidentifier() and step not in ("weight",)), "weight")
     if node.target is getattr:
         return str(node.args[1])
+    row = row_of(node)
+    if row is not None:
+        return row.operator.lower()
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "value")
     return _NAMES.get(name.strip("_"), name.strip("_"))
 

@@ -15,6 +15,8 @@ from torch import fx, nn
 from onnx2nn import control_flow
 from onnx2nn.errors import InputError
 from onnx2nn.naming import identifier, split_scopes
+from onnx2nn.python_source.inlining import ForeignError, Inlined
+from onnx2nn.table import Row
 
 Path = tuple[str, ...]
 
@@ -31,6 +33,7 @@ class Program:
         scope: the path of the container to which each node belongs.
         class_names: the author's class names of containers, where the exporter noted them.
         bodies: the graphs that a layer runs, a branch of an If or the body of a loop, by their paths.
+        inlined: the operators that run as one function, to be written too.
         foreign: calls that torch alone cannot make: what they are, and the names of the nodes.
     """
 
@@ -41,6 +44,7 @@ class Program:
     scope: dict[fx.Node, Path] = field(default_factory=dict)
     class_names: dict[Path, str] = field(default_factory=dict)
     bodies: dict[Path, Program] = field(default_factory=dict)
+    inlined: Inlined = field(default_factory=Inlined)
     foreign: dict[str, list[str]] = field(default_factory=dict)
 
     def all_class_names(self, prefix: Path = ()) -> Iterator[tuple[Path, str]]:
@@ -65,19 +69,19 @@ def read_program(module: fx.GraphModule) -> Program:
     Raises:
         InputError: calls that torch alone cannot make, all of them.
     """
-    program = _read(module)
+    program = _read(module, Inlined())
     if program.foreign:
         lines = [f"{what} (nodes: {', '.join(nodes)})" for what, nodes in program.foreign.items()]
         raise InputError("the model cannot be written with torch alone: " + "; ".join(lines))
     return program
 
 
-def _read(module: fx.GraphModule) -> Program:
+def _read(module: fx.GraphModule, inlined: Inlined) -> Program:
     graph = fx.Graph()
     placed: dict[fx.Node, Path | None] = {}
     output = _inline(graph, module, (), {}, placed)
     graph.output(output)
-    program = Program(module, graph)
+    program = Program(module, graph, inlined=inlined)
     _note_foreign(program)
     for node in graph.nodes:
         if node.op == "call_module":
@@ -179,7 +183,7 @@ def _read_bodies(program: Program, path: Path) -> None:
         return
     for name, inner in module.named_children():
         if isinstance(inner, fx.GraphModule):
-            body = _read(inner)
+            body = _read(inner, program.inlined)
             program.bodies[path + (name,)] = body  # noqa: RUF005 - no unpacking in a subscript before Python 3.11
             for what, nodes in body.foreign.items():
                 program.foreign.setdefault(what, []).extend(nodes)
@@ -193,22 +197,39 @@ def is_control_flow(module: nn.Module) -> bool:
 
 
 def _note_foreign(program: Program) -> None:
-    """Notes everything that is not torch's."""
+    """Notes everything that is not torch's and cannot be written with torch."""
     for node in program.graph.nodes:
-        if node.op == "call_function":
-            what = None if is_torch(node.target) else f"{node.target.__name__} runs as a function of onnx2nn"
-        elif node.op == "call_module":
-            layer = program.root.get_submodule(str(node.target))
-            kind = type(layer)
-            known = kind.__module__.startswith("torch.nn.") or is_control_flow(layer)
-            what = None if known else f"{kind.__name__} is a module of {kind.__module__}"
-        elif node.op == "get_attr":
-            value = operator.attrgetter(str(node.target))(program.root)
-            what = None if isinstance(value, torch.Tensor) else f"{node.target} holds no tensor"
-        else:
-            what = None
-        if what is not None:
+        what = _foreign(program, node)
+        if what:
             program.foreign.setdefault(what, []).append(str(node.meta.get("onnx", ("", "", node.name))[2]))
+
+
+def _foreign(program: Program, node: fx.Node) -> str:
+    """Returns why a call cannot be written, `""` where it can."""
+    if node.op == "call_function" and not isinstance(node.target, str) and not is_torch(node.target):
+        row, name = row_of(node), getattr(node.target, "__name__", "")
+        if row is None:
+            return f"{name} is a function of onnx2nn"
+        try:
+            program.inlined.add(row)
+        except ForeignError as reason:
+            return f"{name} runs as a function of onnx2nn, which {reason}"
+    elif node.op == "call_module":
+        layer = program.root.get_submodule(str(node.target))
+        kind = type(layer)
+        if not kind.__module__.startswith("torch.nn.") and not is_control_flow(layer):
+            return f"{kind.__name__} is a module of {kind.__module__}"
+    elif node.op == "get_attr":
+        value = operator.attrgetter(str(node.target))(program.root)
+        if not isinstance(value, torch.Tensor):
+            return f"{node.target} holds no tensor"
+    return ""
+
+
+def row_of(node: fx.Node) -> Row | None:
+    """Returns the operator that a call runs as one function, None for any other call."""
+    row: Row | None = getattr(node.target, "row", None)
+    return row
 
 
 def is_torch(function: Callable[..., Any]) -> bool:

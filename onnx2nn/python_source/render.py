@@ -45,19 +45,21 @@ _FOLDED, _WHOLE = 56, 68
 """Longest expression that becomes part of another instead of a line of its own; longest one made so."""
 
 
-def class_names(kinds: list[Kind], known: Mapping[Path, str]) -> list[str]:
+def class_names(kinds: list[Kind], known: Mapping[Path, str], others: Iterable[str] = ()) -> list[str]:
     """Returns a name for each class: the author's where the file has it, else one made from where it is used.
 
     Args:
         kinds: the classes.
         known: the author's names, by the path of an instance.
+        others: names that something else has.
     """
+    reserved = {*_TAKEN, *others, "WEIGHTS", "FROZEN", "load_model"}
     names: dict[int, str] = {}
     for kind in [kinds[-1], *kinds[:-1]]:
         name = known.get(kind.paths[0], "")
         if not is_attribute(name) or hasattr(nn, name):
             name = _name_from_path(kind.paths[0])
-        taken = {*names.values(), *_TAKEN, "WEIGHTS", "FROZEN", "load_model"}
+        taken = {*names.values(), *reserved}
         number, wanted = 2, name
         while name in taken:
             name = f"{wanted}{number}"
