@@ -32,6 +32,11 @@ EXTERNAL_DATA_BYTES = 1 << 30
 _SOURCE = "onnx2nn.node"
 _OPEN_SIZES: Sequence[Any] = (lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k)
 """Sizes to trace open dimensions with, the k-th one of a model; what is tried first is cheapest."""
+_BATCH = 5
+"""The largest size that the first of several axes, which mostly counts examples, is tried with."""
+
+_Run = tuple[Sequence[np.ndarray], Sequence[Any]]
+"""Inputs, and what the module makes of them."""
 
 
 def export_onnx(
@@ -66,8 +71,6 @@ def export_onnx(
         VerificationError: torch.onnx.export refuses the module, or what it writes computes something else in ONNX
             Runtime (compared where that is installed).
     """
-    import torch
-
     require("onnxscript", extra="export", purpose="torch.onnx.export")
     check_writable(path)
     graph = getattr(module, "graph", None)
@@ -76,13 +79,33 @@ def export_onnx(
     known = getattr(module, "meta", {}).get("onnx2nn", {})
     names = known.get("inputs") or [node.target for node in graph.nodes if node.op == "placeholder"]
     axes = _open_axes(module, dynamic_axes) if known or dynamic_axes else {}
-    tensors = _as_tensors(example_inputs) if example_inputs is not None else _example(module, axes)
-    expected = run_module(module, [tensor.numpy() for tensor in tensors])
+    runs = _runs(module, axes, example_inputs)
+    first, second = next(runs), next(runs, None)
+    if second is None:
+        return _export(module, Path(path), names, axes, opset, [first])
+    try:
+        return _export(module, Path(path), names, axes, opset, [first, second])
+    except VerificationError:  # small sizes are special: a 1 that a layer makes of them broadcasts, or counts as fixed
+        return _export(module, Path(path), names, axes, opset, [second, next(runs, first)])
+
+
+def _export(
+    module: Any,
+    path: Path,
+    names: Sequence[str],
+    axes: Mapping[str, Mapping[int, str]],
+    opset: int | None,
+    runs: Sequence[_Run],
+) -> str:
+    """Exports as traced with the inputs of the first run, compares with all of them, writes; says what was written."""
+    import torch
+
+    known = getattr(module, "meta", {}).get("onnx2nn", {})
     try:
         with _quiet(), torch.no_grad():
             program = torch.onnx.export(
                 _traceable(module),
-                tensors,
+                tuple(to_tensor(array) for array in runs[0][0]),
                 input_names=names,
                 output_names=known.get("outputs") or None,
                 dynamic_shapes=(tuple(dict(axes[name]) if axes.get(name) else None for name in names),),
@@ -96,7 +119,7 @@ def export_onnx(
     assert program is not None
     _clean(program.model)
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
-    compared = _write(program.model, Path(path), size > EXTERNAL_DATA_BYTES, tensors, expected)
+    compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, runs)
     version = program.model.graph.opset_imports.get("", 0)
     count = sum(1 for _ in program.model.graph)
     return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
@@ -118,33 +141,63 @@ def _describe(axes: Mapping[str, Mapping[int, str]]) -> str:
     return f"open dimensions: {', '.join(named) or 'none'}"
 
 
-def _as_tensors(values: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(to_tensor(value) if isinstance(value, np.ndarray) else value for value in values)
+def _runs(module: Any, axes: Mapping[str, Mapping[int, str]], given: Sequence[Any] | None) -> Iterator[_Run]:
+    """Yields runs of the module: of the inputs given, then of made up ones, at other sizes of the open dimensions.
 
-
-def _example(module: Any, axes: Mapping[str, Mapping[int, str]]) -> tuple[Any, ...]:
-    """Makes up inputs that the module runs on; open dimensions differ, and none is 1, which torch takes for fixed."""
-    specs = model_inputs.specs_of(module)
+    Raises:
+        InputError: there is none.
+    """
+    tried: list[Any] = []
+    if given is not None:
+        arrays = [value if isinstance(value, np.ndarray) else value.detach().cpu().numpy() for value in given]
+        yield arrays, run_module(module, arrays)
+        tried.append([array.shape for array in arrays])
     failure: Exception | None = None
+    try:
+        for arrays in _examples(module, axes):
+            shapes = [array.shape for array in arrays]
+            if shapes in tried:
+                continue
+            tried.append(shapes)
+            try:
+                with _quiet():
+                    expected = run_module(module, arrays)
+            except VerificationError as error:
+                failure = failure or error
+                continue
+            given = arrays
+            yield arrays, expected
+    except InputError:
+        if given is None:
+            raise
+    if given is None:
+        raise InputError(f"no made up inputs go through the module, give example_inputs: {failure}")
+
+
+def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[list[np.ndarray]]:
+    """Yields made up inputs; open dimensions differ, and none is 1, which torch takes for fixed."""
+    specs = model_inputs.specs_of(module)
+    bounds = module.meta["onnx2nn"].get("fixed", {})
+    labels = list(dict.fromkeys(label for dims in axes.values() for label in dims.values()))
+    for spec in specs:
+        if spec.shape is None:
+            raise InputError(f"the file does not say the shape of input {spec.name!r}; give example_inputs")
     for choose in _OPEN_SIZES:
-        labels = list(dict.fromkeys(label for dims in axes.values() for label in dims.values()))
         sizes = {label: choose(index) for index, label in enumerate(labels)}
+        for spec in specs:
+            for axis, label in axes.get(spec.name, {}).items():
+                allowed = bounds.get(spec.shape[axis])  # type: ignore[index]
+                if isinstance(allowed, range):
+                    sizes[label] = min(max(sizes[label], allowed[0]), allowed[-1])
+                elif axis == 0 and len(spec.shape or ()) > 1:
+                    sizes[label] = min(sizes[label], _BATCH)
         shapes: dict[str, list[Any]] = {}
         for spec in specs:
-            if spec.shape is None:
-                raise InputError(f"the file does not say the shape of input {spec.name!r}; give example_inputs")
             opened = axes.get(spec.name, {})
-            shapes[spec.name] = [sizes[opened[i]] if i in opened else size for i, size in enumerate(spec.shape)]
+            shapes[spec.name] = [sizes[opened[i]] if i in opened else size for i, size in enumerate(spec.shape or ())]
             if not all(isinstance(size, int) for size in shapes[spec.name]):
                 raise InputError(f"dynamic_axes do not name every open dimension of input {spec}; give example_inputs")
-        arrays = list(model_inputs.example_inputs(specs, shapes).values())
-        try:
-            run_module(module, arrays)
-        except VerificationError as error:
-            failure = error
-            continue
-        return _as_tensors(arrays)
-    raise InputError(f"no made up inputs go through the module, give example_inputs: {failure}")
+        yield list(model_inputs.example_inputs(specs, shapes).values())
 
 
 def _traceable(module: Any) -> fx.GraphModule:
@@ -153,6 +206,10 @@ def _traceable(module: Any) -> fx.GraphModule:
     from torch.fx import traceback
 
     copied = fx.GraphModule(module, copy.deepcopy(module.graph))
+    for name, child in module.named_modules():  # a GraphModule made of another one forgets which buffers are no state
+        if child._non_persistent_buffers_set and (not name or hasattr(copied, name.split(".")[0])):
+            with contextlib.suppress(AttributeError):
+                copied.get_submodule(name)._non_persistent_buffers_set |= child._non_persistent_buffers_set
     for node in copied.graph.nodes:
         if "onnx" in node.meta:
             node.meta["custom"] = {_SOURCE: node.meta["onnx"]}
@@ -192,8 +249,12 @@ def _drop_invented_biases(model: ir.Model, weights: Collection[str]) -> None:
 
 
 def _name_nodes(model: ir.Model) -> None:
-    """Calls a node as the file's node it stands for; of several for one, that with its operator, else the last."""
+    """Calls a node as the file's node it stands for; of several for one, that with its operator, else the last.
+
+    No two nodes have one name: a file that was written so before has names such as those that are made here.
+    """
     groups: dict[tuple[str, str], list[ir.Node]] = {}
+    others: list[tuple[ir.Node, str]] = []
     for node in model.graph.all_nodes():
         traced = node.meta.get("node")
         source = traced.meta.get("custom", {}).get(_SOURCE) if traced is not None else None
@@ -201,25 +262,35 @@ def _name_nodes(model: ir.Model) -> None:
         if source:
             _, operator, name = source
             groups.setdefault((operator, name), []).append(node)
-    taken = Counter(name for _, name in groups)
+        else:
+            others.append((node, node.name or node.op_type))
+    taken: Counter[str] = Counter()
     for (operator, source), nodes in groups.items():
         named = next((node for node in reversed(nodes) if node.op_type == operator), nodes[-1])
-        named.name = source
-        for node in nodes:
-            if node is not named:
-                name = f"{source}/{node.op_type}"
-                taken[name] += 1
-                node.name = name if taken[name] == 1 else f"{name}_{taken[name] - 1}"
+        named.name = _unused(source, taken)
+        others += [(node, f"{source}/{node.op_type}") for node in nodes if node is not named]
+    for node, name in others:
+        node.name = _unused(name, taken)
 
 
-def _write(model: ir.Model, path: Path, external: bool, tensors: Sequence[Any], expected: Sequence[Any]) -> str:
+def _unused(name: str, taken: Counter[str]) -> str:
+    """Returns `name`, with a number behind it where it is taken, and takes it."""
+    unused = name
+    while taken[unused]:
+        unused = f"{name}_{taken[name]}"
+        taken[name] += 1
+    taken[unused] += 1
+    return unused
+
+
+def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[_Run]) -> str:
     """Writes into a folder beside `path`, compares, then renames; returns what it was compared with."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem[:100]}.") as folder:
         written = Path(folder) / path.name
         data = f"{path.name}.data" if external else None
         try:
             ir.save(model, written, external_data=data)
-            compared = _compare(written, [value.name or "" for value in model.graph.outputs], tensors, expected)
+            compared = _compare(written, [value.name or "" for value in model.graph.outputs], runs)
             for name in (data, path.name):
                 if name is not None:
                     os.replace(Path(folder) / name, path.parent / name)
@@ -228,15 +299,21 @@ def _write(model: ir.Model, path: Path, external: bool, tensors: Sequence[Any], 
     return compared
 
 
-def _compare(path: Path, names: Sequence[str], tensors: Sequence[Any], expected: Sequence[Any]) -> str:
+def _compare(path: Path, names: Sequence[str], runs: Sequence[_Run]) -> str:
     try:
         oracle = Oracle(path)
     except MissingDependencyError:
         return "not compared, as onnxruntime is not installed"
-    feeds = {name: tensor.numpy() for name, tensor in zip(oracle.input_names, tensors, strict=True)}
-    wrong = [str(output) for output in compare(names, oracle.run(feeds), expected) if not output.ok]
-    if wrong:
-        raise VerificationError(f"what torch.onnx.export wrote differs from the module: {'; '.join(wrong)}")
+    for number, (arrays, expected) in enumerate(runs):
+        try:
+            found = oracle.run(dict(zip(oracle.input_names, arrays, strict=True)))
+            wrong = [str(output) for output in compare(names, found, expected) if not output.ok]
+        except VerificationError as error:
+            wrong = [str(error)]
+        if wrong:
+            shapes = ", ".join(str(list(array.shape)) for array in arrays)
+            where = f" at sizes other than it was traced with ({shapes})" if number else ""
+            raise VerificationError(f"what torch.onnx.export wrote differs from the module{where}: {'; '.join(wrong)}")
     return f"agrees with {oracle.name}"
 
 
@@ -250,6 +327,7 @@ def _gist(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    nowhere = io.StringIO()  # fx writes to stderr where a call fails
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -145,6 +145,66 @@ def test_names_that_python_does_not_take(tmp_path: Path) -> None:
     assert {"scaled", "shifted", "cut/off"} <= {name for _, name in _names(tmp_path / "again.onnx")}
 
 
+def test_names_that_an_export_gave_before(tmp_path: Path) -> None:
+    """What stands for one node in several is numbered; a file that holds such names already keeps each to one node."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        graph (float[n, 3] x) => (float[n, 3] y)
+        { ["h"] a = Celu<alpha = 2.0>(x) ["h/Div"] b = Neg(a) ["h/Div_1"] c = Abs(b) ["node_neg"] y = Neg(c) }
+    """)
+    onnx2nn.export_onnx(onnx2nn.load(model), tmp_path / "again.onnx")
+    names = [name for _, name in _names(tmp_path / "again.onnx")]
+    assert len(names) == len(set(names))
+    assert {"h", "h/Div", "h/Div_1", "node_neg"} <= set(names)
+
+
+PYRAMID = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[n, 1, h, w] x) => (float[n, 1, a, b] y) <float[1, 1, 1, 1] k = {2.0}, float[4] twice = {1.0, 1.0, 2.0, 2.0}>
+{ fine = Conv<strides = [8, 8]>(x, k) rough = Conv<strides = [2, 2]>(fine, k)
+  large = Resize<mode = "nearest">(rough, , twice) y = Add(fine, large) }
+"""
+
+
+def test_sizes_at_which_a_one_is_broadcast_do_not_count(tmp_path: Path) -> None:
+    """3 by 4 makes a fine map of 1 by 1, to which the larger rough one is added: that holds for no other size."""
+    module = onnx2nn.load(onnx.parser.parse_model(PYRAMID))
+    onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    assert _dimensions(tmp_path / "again.onnx")["x"] == ["n", 1, "h", "w"]
+    inputs = (torch.linspace(-1, 1, 1536).reshape(3, 1, 16, 32),)
+    check_against_onnxruntime(tmp_path / "again.onnx", module, inputs)
+
+
+REFLECTED = """
+<ir_version: 8, opset_import: ["" : 18]>
+graph (float[n, t] x) => (uint8[m, k] y, float s, uint8 z)
+<int64[4] pads = {0, 3, 0, 5}, int64[4] rows = {1, 2, 2, 1}>
+{ a = Pad<mode = "reflect">(x, pads) b = Pad<mode = "reflect">(a, rows) y, s, z = DynamicQuantizeLinear(b) }
+"""
+
+
+def test_reflected_and_quantised_values_go_there_and_back(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(REFLECTED)
+    module = onnx2nn.load(model)
+    onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    back = onnx2nn.load(tmp_path / "again.onnx")
+    assert set(back.state_dict()) == set(module.state_dict())
+    for rows, columns in ((4, 9), (3, 20)):
+        inputs = (torch.linspace(-1, 1, rows * columns).reshape(rows, columns),)
+        check_same(run(back, inputs), check_against_onnxruntime(tmp_path / "again.onnx", module, inputs), "and back")
+
+
+def test_constants_that_are_no_state_stay_none(tmp_path: Path) -> None:
+    """In the second file they have names like weights; what the exporter notes of them says that they are none."""
+    model = onnx.parser.parse_model(SCALE)
+    first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"
+    model.graph.node[2].op_type = "HardSigmoid"
+    module = onnx2nn.load(model)
+    onnx2nn.export_onnx(module, first)
+    onnx2nn.export_onnx(onnx2nn.load(first), second)
+    assert set(onnx2nn.load(second).state_dict()) == set(module.state_dict())
+
+
 def test_trained_weights_are_written(tmp_path: Path) -> None:
     module = onnx2nn.load(onnx.parser.parse_model(SCALE))
     with torch.no_grad():

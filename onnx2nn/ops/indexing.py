@@ -259,7 +259,7 @@ def dynamic_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None) -
 @op("Slice", 10, static=["starts", "ends", "axes", "steps"], host=_host_slice)
 def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """torch has no negative steps: the axis is flipped first."""
-    rank = data.ndim if axes is None or any(axis < 0 for axis in axes) else max(axes, default=0) + 1
+    rank = data.ndim if axes is None or any(axis < 0 for axis in axes) else max([-1, *axes]) + 1
     parts = [slice(None)] * rank
     flipped = []
     for axis, start, end, step in _plan_slices(rank, starts, ends, axes, steps):

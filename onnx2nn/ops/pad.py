@@ -40,10 +40,15 @@ def _positions(F: Any, size: Any, begin: Any, end: Any, mode: str) -> Any:
     if mode == "edge":
         return places.clamp(0, size - 1)
     if mode == "wrap":
-        return places % size
+        return places % _like(F, size, places)
     period = 2 * (size - 1)
-    folded = places % period if not fixed(period) or period else places * 0
+    folded = places % _like(F, period, places) if not fixed(period) or period else places * 0
     return size - 1 - (folded - (size - 1)).abs()
+
+
+def _like(F: Any, number: Any, places: Any) -> Any:
+    """Returns a size as a divisor: torch.onnx.export has no remainder by a number that is known only at run time."""
+    return number if fixed(number) else F.full_like(places, number)
 
 
 def _host_pad(data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
@@ -63,12 +68,30 @@ def _easy(data: Any, pads: list[tuple[Any, Any]], mode: str) -> bool:
         return False
     if any(not (fixed(p) and p == 0) for pair in pads[: data.ndim - lead] for p in pair):
         return False
-    sizes = data.shape[2:]
-    return all(
-        fixed(p) and (mode == "edge" or not fixed(size) or p < size)
-        for size, pair in zip(sizes, pads[2:], strict=True)
-        for p in pair
-    )
+    return all(_is_within(size, pair, mode) for size, pair in zip(data.shape[2:], pads[2:], strict=True))
+
+
+def _is_within(size: Any, pair: tuple[Any, Any], mode: str) -> bool:
+    return all(fixed(p) and (mode == "edge" or not fixed(size) or p < size) for p in pair)
+
+
+def _easy_line(data: Any, axis: int, pair: tuple[Any, Any], mode: str) -> bool:
+    """Returns whether torch's own pad does the one padded axis of up to three once it is the last one."""
+    if data.ndim > 3 or not data.dtype.is_floating_point or mode == "wrap":
+        return False
+    return not (fixed(data.shape[axis]) and data.shape[axis] == 0) and _is_within(data.shape[axis], pair, mode)
+
+
+def _pad_line(F: Any, data: Any, axis: int, pair: tuple[Any, Any], mode: str) -> Any:
+    lines, missing = data, 3 - data.ndim
+    for _ in range(missing):
+        lines = lines.unsqueeze(0)
+    lines = lines if axis == data.ndim - 1 else lines.transpose(axis + missing, 2)
+    lines = F.nn.functional.pad(lines, list(pair), mode=_MODES[mode])
+    lines = lines if axis == data.ndim - 1 else lines.transpose(axis + missing, 2)
+    for _ in range(missing):
+        lines = lines.squeeze(0)
+    return lines
 
 
 @op("Pad", 18, static=["pads", "axes"], numbers=["constant_value"], host=_host_pad)
@@ -85,6 +108,8 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
     if _easy(data, pairs, mode):
         order = [p for pair in reversed(pairs[2:]) for p in pair]
         return F.nn.functional.pad(data, order, mode=_MODES[mode])
+    if len(padded) == 1 and _easy_line(data, padded[0], pairs[padded[0]], mode):
+        return _pad_line(F, data, padded[0], pairs[padded[0]], mode)
     for axis in padded:
         if mode != "wrap" and fixed(data.shape[axis]) and data.shape[axis] == 0:
             raise OperatorError(f"axis {axis} is empty, so that mode {mode!r} has nothing to read.")

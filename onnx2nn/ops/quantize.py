@@ -169,7 +169,7 @@ def dequantize_linear_10(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None)
 @op("DynamicQuantizeLinear", 11)
 def dynamic_quantize_linear(F: Any, x: Any) -> Any:
     """A scale of 0, which an input of zeros has, becomes 1, as in ONNX Runtime."""
-    low, high = x.amin().clamp(max=0.0), x.amax().clamp(min=0.0)
+    low, high = x.min().clamp(max=0.0), x.max().clamp(min=0.0)  # not amin: torch.onnx.export wants its dim
     scale = (high - low) / 255.0
     scale = F.where(scale == 0.0, F.ones_like(scale), scale)
     zero_point = F.round((-low / scale).clamp(0.0, 255.0))
