@@ -138,6 +138,7 @@ class _Restorer:
                 self._name_matrix(node)
             elif node.op_type in _SLOTS:
                 self._name_slots(node)
+                self._drop_zeros(node)
                 self._batch_norm(node)
             elif node.op_type in ("PRelu", "Mul", "Add"):
                 self._name_channels(node)
@@ -341,6 +342,22 @@ class _Restorer:
                 self._rename(value, key, _BY_PLACE, "transposed" if slot == "weight" and turned else "")
         if len(numbered) == 2:
             self.author.unnamed[place.path] = _FOLDED
+
+    def _drop_zeros(self, node: ir.Node) -> None:
+        """Takes the zeros off a convolution that the exporter writes where the call has no bias."""
+        added = node.inputs[2] if len(node.inputs) > 2 else None
+        call = exporter_notes.call_of(node) if added is not None and not added.is_initializer() else None
+        if call is None or added is None or not call.target.startswith("aten.conv"):
+            return
+        if call.arguments[2:3] not in ((), ("None",)):
+            return
+        made = added.producer()
+        while made is not None and made.op_type in ("Expand", "CastLike", "Cast") and made.inputs[0] is not None:
+            added, made = made.inputs[0], made.inputs[0].producer()
+        value = made.attributes.get("value") if made is not None and made.op_type == "Constant" else None
+        tensor = added.const_value if value is None else value.as_tensor()
+        if tensor is not None and not tensor.numpy().any():
+            node.replace_input_with(2, None)
 
     def _name_channels(self, node: ir.Node) -> None:
         """Names a weight that has a number for each channel by the call, or the node's place."""

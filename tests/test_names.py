@@ -309,7 +309,7 @@ class Odd(nn.Module):
         super().__init__()
         self.words, self.same = nn.Embedding(9, 6), nn.Embedding(9, 6)
         self.same.weight = self.words.weight
-        self.groups, self.slope = nn.GroupNorm(5, 5), nn.PReLU(5)
+        self.mix, self.groups, self.slope = nn.Conv1d(5, 5, 1, bias=False), nn.GroupNorm(5, 5), nn.PReLU(5)
         self.places = nn.Linear(2, 6)
         self.register_buffer("coordinates", torch.arange(10.0).reshape(5, 2) / 10)
         self.uncalled = nn.Module()
@@ -320,7 +320,7 @@ class Odd(nn.Module):
         self.table = nn.Parameter(torch.zeros(5, 6))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.slope(self.groups(self.words(ids) + self.same(ids + 1)))
+        x = self.slope(self.groups(self.mix(self.words(ids) + self.same(ids + 1))))
         x = self.norm(self.uncalled.inner(x + self.places(self.coordinates).relu()))
         bias = self.attention.qkv.bias.clone()
         bias[2:4] = 0
