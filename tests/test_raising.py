@@ -284,6 +284,46 @@ def test_travels(name: str) -> None:
     check_travels(onnx2nn.load(_export(name)), CASES[name].inputs(2), CASES[name].inputs(3))
 
 
+# ---- files whose sizes are all fixed, which exporters simplify otherwise
+
+
+class Heads(nn.Module):
+    """Attention of heads as Llama has them (several queries share keys), OPT (causal) and GPT-J (in float32)."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v = (x.view(2, 5, -1, 4).transpose(1, 2) for x in (q, k, v))
+        grouped = [x[:, :, None].expand(2, 2, 2, 5, 4).reshape(2, 4, 5, 4) for x in (k, v)]
+        causal = F.scaled_dot_product_attention(q[:, :2], k, v, is_causal=True)
+        future = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        weights = (q[:, 2:].float() @ k.float().transpose(-1, -2)).masked_fill(future, -3e38).softmax(-1)
+        return F.scaled_dot_product_attention(q, *grouped), causal, weights.to(v.dtype) @ v
+
+
+class Windows(nn.Module):
+    """MaxViT's grid of windows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.reshape(2, 8, 2, 3, 2, 3).permute(0, 2, 4, 3, 5, 1).reshape(2, 4, 9, 8)
+        return x.swapaxes(-2, -3).reshape(2, 3, 3, 2, 2, 8).permute(0, 5, 3, 1, 4, 2).reshape(2, 8, 6, 6)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("build", [Heads, Windows])
+def test_fixed_sizes(build: Callable[[], nn.Module], exporter: str) -> None:
+    """Nothing is dropped, and every attention is one call."""
+    generator = torch.Generator().manual_seed(0)
+    widths = {Heads: [(2, 5, 16), (2, 5, 8), (2, 5, 8)], Windows: [(2, 8, 6, 6)]}[build]
+    inputs = tuple(torch.randn(shape, generator=generator) for shape in widths)
+    path = EXPORTERS[exporter](f"raising_fixed_{build.__name__}", build(), inputs)
+    module = onnx2nn.load(path)
+    report = module.meta["onnx2nn"]["raising"]
+    assert report["dropped"] == []
+    assert report["raised"].get(_ATTENTION, 0) == (3 if build is Heads else 0), module.code
+    assert "softmax(" not in module.code
+    outputs = check_against_onnxruntime(path, module, inputs)
+    check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), outputs, "the literal import")
+
+
 # ---- files of other exporters, and what was written by hand as they write it
 
 

@@ -31,7 +31,7 @@ _SCORES = f"({_PRODUCT} * +factor | {_PRODUCT} / +divisor | {_PRODUCT})"
 _CAUSAL = "Where(Equal(Trilu(Expand(1, size), upper=0), 0), +low, 0)"
 _MASKED = (
     f"({_CAUSAL} + {_SCORES} | Where(allowed, 0, +low) + {_SCORES} | (mask * 1 | mask) + {_SCORES} | {_SCORES}"
-    f" | Where(kept, {_SCORES}, +low))"
+    f" | Where(kept, {_SCORES}, +low) | Where(filled, +low, {_SCORES}))"
 )
 _SOFTMAX = f"(softmax := Softmax({_MASKED}))"
 _WEIGHTS = f"(Where(IsNaN({_SOFTMAX}), 0, softmax) | Cast({_SOFTMAX}, to=1) | {_SOFTMAX})"
@@ -117,6 +117,8 @@ def _mask(match: Match, facts: Facts) -> tuple[Any, bool] | None:
         return (match["allowed"], False) if low == -math.inf else None
     if "kept" in match:
         return New("Where", (match["kept"], np.asarray(0, np.float32), np.asarray(low, np.float32))), False
+    if "filled" in match:
+        return New("Where", (match["filled"], np.asarray(low, np.float32), np.asarray(0, np.float32))), False
     mask = match.get("mask")
     if mask is not None and _reads_table(mask):
         return None
@@ -149,8 +151,9 @@ def _sample(match: Match, facts: Facts) -> Sample:
         queries, keys = sizes[-2] or queries, sizes[-1] or keys
     mask = facts.constant_shape(match.get("mask"))
     causal = mask is not None and _is_causal(match["mask"], facts)
-    if causal and mask is not None:
-        queries, keys = mask[-2:]
+    for shape in (mask if causal else None, *(facts.constant_shape(match.get(name)) for name in ("kept", "filled"))):
+        if shape is not None and len(shape) > 1:
+            queries, keys = (size if size > 1 else old for size, old in zip(shape[-2:], (queries, keys), strict=True))
     heads = (2, 3, 6)[-(rank - 2) :] if rank > 2 else ()
     repeat = match["repeat_k"].attributes["repeats"].as_int() if "repeat_k" in match else 1
     inner = heads if repeat == 1 else (*heads[:1], 2)
@@ -164,9 +167,9 @@ def _sample(match: Match, facts: Facts) -> Sample:
         sample["k"] = tuple(turned[list(perm).index(axis)] for axis in range(len(perm)))
     if "mask" in match and not causal and facts.number(match["mask"]) is None:
         sample["mask"] = (queries, keys)
-    for name in ("allowed", "kept"):
-        if name in match:
-            sample[name] = np.random.default_rng(1).random((queries, keys)) < 0.7
+    for name in ("allowed", "kept", "filled"):
+        if name in match and facts.array(match[name]) is None:
+            sample[name] = (np.random.default_rng(1).random((queries, keys)) < 0.7) ^ (name == "filled")
     return sample
 
 

@@ -83,7 +83,14 @@ class Evaluator:
         if "_outputs" in row.facts:
             attributes["_outputs"] = len(node.outputs)
         results = row.run(self._F, *_arguments(row, inputs), **attributes)
-        self._known |= dict(zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=False))
+        results = results if isinstance(results, tuple) else (results,)
+        self._known |= dict(zip(node.outputs, map(self._of_one_type, results), strict=False))
+
+    def _of_one_type(self, result: Any) -> Any:
+        """Returns a result whose floats are of the one type again, behind a Cast."""
+        wanted = getattr(self._F, np.dtype(self._floats).name)
+        other = getattr(result, "is_floating_point", bool)() and result.dtype != wanted
+        return result.to(wanted) if other else result
 
 
 def _arguments(row: Row, inputs: list[Any]) -> list[Any]:

@@ -77,7 +77,8 @@ def _channel_sample(match: Match, facts: Facts) -> Sample:
 def _swapped(match: Match, facts: Facts) -> New | None:
     """The last two dimensions swapped, written with all dimensions before them as one."""
     rank = facts.rank(match["x"])
-    if rank is None or rank < 3 or not _fits(match, facts):
+    target = facts.ints(match["target"])
+    if rank is None or rank < 3 or not _fits(match, facts) or (target is not None and len(target) != rank):
         return None
     return New("Transpose", (match["x"],), {"perm": [*range(rank - 2), rank - 1, rank - 2]})
 
@@ -98,7 +99,26 @@ def _repeated(match: Match, facts: Facts) -> New | None:
     axes, sizes = facts.ints(match["unsqueeze"].inputs[1]), facts.ints(match["sizes"])
     if axes != [2] or sizes is None or len(sizes) != 5 or not sizes[2] or not _fits(match, facts):
         return None
+    target = facts.ints(match["target"])
+    if target is not None and len(target) != 4:
+        return None
     return New(f"{OWN}::RepeatInterleave", (match["x"],), {"repeats": sizes[2], "axis": 1})
+
+
+def _repeated_sample(match: Match, facts: Facts) -> Sample:
+    """The sizes to which it is expanded, where the file does not say those of `x`."""
+    shape, sizes = facts.shape(match["x"]) or (), facts.ints(match["sizes"]) or []
+    if match["x"].shape is None and len(sizes) == len(shape) + 1:
+        shape = tuple(
+            size if size and size > 0 else old for size, old in zip([*sizes[:2], *sizes[3:]], shape, strict=True)
+        )
+    return {"x": shape}
+
+
+def _repeated_and_swapped(match: Match, facts: Facts) -> New | None:
+    """The same of keys whose last two dimensions are swapped, with all dimensions before them as one."""
+    repeated = _repeated(match, facts)
+    return repeated and New("Transpose", (repeated,), {"perm": [0, 1, 3, 2]})
 
 
 # ---- what cancels
@@ -120,6 +140,14 @@ def _one_reshape(match: Match, facts: Facts) -> New | None:
     if target is None or (target == 0).any() or not _fits(match, facts):
         return None
     return New("Reshape", (match["x"], match["target"]))
+
+
+def _reshaped_sample(match: Match, facts: Facts) -> Sample:
+    """As many elements as the target has, where sizes of `x` are open."""
+    shape, target = facts.shape(match["x"]) or (), facts.array(match["target"])
+    if target is not None and (target > 0).all() and np.prod(target) != np.prod(shape):
+        shape = (*[1] * (len(shape) - 1), int(np.prod(target)))
+    return {"x": shape}
 
 
 def _same_order(match: Match, facts: Facts) -> New | None:
@@ -151,6 +179,7 @@ def _new_axis_sample(match: Match, facts: Facts) -> Sample:
 
 
 _PIXELS = "Reshape(Transpose(Reshape(x, split), perm={}), join)"
+_EXPANDED = "Expand((unsqueeze := Unsqueeze(x, _)), sizes)"
 
 RULES = (
     Rule(
@@ -174,16 +203,27 @@ RULES = (
         )
         for perm in ([0, 2, 1, 3], [0, 2, 1, 3, 4], [0, 2, 1, 3, 4, 5])
     ),
-    Rule("transpose", parse("Reshape(Transpose(Reshape(x, _), perm=[0, 2, 1]), _)"), _swapped, _declared),
+    Rule(
+        "repeat_interleave",
+        parse(f"Reshape(Transpose(Reshape({_EXPANDED}, _), perm=[0, 2, 1]), target)"),
+        _repeated_and_swapped,
+        _repeated_sample,
+    ),
+    Rule("transpose", parse("Reshape(Transpose(Reshape(x, _), perm=[0, 2, 1]), target)"), _swapped, _declared),
     Rule("transpose", parse("Reshape(Transpose(x, perm=[0, 2, 1]), target)"), _split_first, _declared),
     Rule(
         "repeat_interleave",
-        parse("Reshape(Expand((unsqueeze := Unsqueeze(x, _)), sizes), _)"),
+        parse(f"Reshape({_EXPANDED}, target)"),
         _repeated,
-        _declared,
+        _repeated_sample,
     ),
     Rule("transposes", parse("(outer := Transpose((inner := Transpose(x))))"), _one_transpose, _permuted_sample),
-    Rule("reshapes", parse("Reshape(Reshape(x, _) | Flatten(x) | Squeeze(x, ...), target)"), _one_reshape, _declared),
+    Rule(
+        "reshapes",
+        parse("Reshape(Reshape(x, _) | Flatten(x) | Squeeze(x, ...), target)"),
+        _one_reshape,
+        _reshaped_sample,
+    ),
     Rule("as_strided", parse("Gather(Reshape(x, target), indices)"), _same_order, _declared),
     Rule(
         "transpose",

@@ -29,6 +29,9 @@ SMALL = 64
 LARGE = 1 << 18
 """Elements of a sample from which on it is compared in float32, which is faster."""
 
+_PASSING = ("Shape", "Identity", "Transpose")
+"""What reads a value on the way to where only its shape is taken."""
+
 SWEEPS: tuple[tuple[Rule, ...], ...] = (
     (*layout.RULES, *norm.CHANNELS_LAST),
     (*linear.RULES, *norm.RULES, *activation.RULES, *rotary.RULES, *attention.ATTENTION),
@@ -173,7 +176,8 @@ class _Raiser:
             AttributeError: the framework lacks a function.
         """
         random, inside = np.random.default_rng(0), {*this.nodes, *this.added}
-        inside |= {use.node for node in this.nodes for output in node.outputs for use in output.uses()}
+        read = [*this.sample, *(output for node in this.nodes for output in node.outputs)]
+        inside |= {use.node for value in read for use in value.uses() if use.node.op_type in _PASSING}
         size = sum(math.prod(item) for item in this.sample.values() if not isinstance(item, np.ndarray))
         floats: Any = np.float64 if size < LARGE else np.float32
         given = {
@@ -221,7 +225,7 @@ def _is_closed(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
 
 def _reads_nothing(node: ir.Node, inside: set[ir.Node]) -> bool:
     """Whether a node takes only the type or the shape of what it reads, or gives it on to the nodes `inside` alone."""
-    passes = node.op_type in ("Shape", "Identity", "Transpose") and _is_for(node, inside)
+    passes = node.op_type in _PASSING and _is_for(node, inside)
     return passes or uncast(node.outputs[0]) is not node.outputs[0]
 
 
