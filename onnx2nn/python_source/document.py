@@ -28,7 +28,8 @@ def load_model(path: str | Path = WEIGHTS) -> {name}:
 
 def document(program: Program, kinds: list[Kind]) -> str:
     """Returns the text of the file for the classes of a program, the model's own the last."""
-    names = class_names(kinds, dict(program.all_class_names()), program.inlined.names.values())
+    taken = [*program.inlined.names.values(), *program.inlined.functions.values()]
+    names = class_names(kinds, dict(program.all_class_names()), taken)
     classes = [render(kind, names, kinds) for kind in kinds]
     used = [kind for kind in CONTROL_FLOW if any(re.search(rf"\b{kind.__name__}\(", text) for text in classes)]
     inlined = [program.inlined.text()] if program.inlined.texts else []

@@ -8,10 +8,12 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from onnx2nn.python_source.expressions import literal
 from onnx2nn.table import Row
 
 PACKAGE = __name__.split(".")[0]
@@ -32,11 +34,13 @@ class Inlined:
         imports: modules and the names that are imported of them; "" is the module itself.
         texts: the statements that define a name, by module and name.
         names: the name in the file, by module and name.
+        functions: the name in the file, by function.
     """
 
     imports: set[tuple[str, str]] = field(default_factory=set)
     texts: dict[tuple[str, str], str] = field(default_factory=dict)
     names: dict[tuple[str, str], str] = field(default_factory=dict)
+    functions: dict[Callable[..., Any], str] = field(default_factory=dict)
 
     def add(self, row: Row) -> None:
         """Adds the body of an operator.
@@ -44,20 +48,32 @@ class Inlined:
         Raises:
             ForeignError: it needs more than torch.
         """
-        module, name = row.body.__module__, row.body.__name__
-        if module == "onnx2nn.ops.text":
+        if row.body.__module__ == "onnx2nn.ops.text":
             raise ForeignError("works on strings")
-        if getattr(importlib.import_module(module), name, None) is not row.body:
-            raise ForeignError("is made while onnx2nn runs")
-        self._define(module, name)
+        self._function(row.body, row.operator.lower())
 
     def name(self, row: Row) -> str:
         """Returns the name in the file of an operator that was added."""
-        return self.names[row.body.__module__, row.body.__name__]
+        return self.functions[row.body]
 
     def text(self) -> str:
         """Returns the functions and constants; formatters leave them as they are."""
-        return "\n\n\n".join(["# fmt: off", *self.texts.values(), "# fmt: on"]) if self.texts else ""
+        if not self.texts:
+            return ""
+        head = "# fmt: off\n# ruff: noqa: B009, C408, RUF100"  # the rules that it follows are this package's
+        return "\n\n\n".join([head, *self.texts.values(), "# fmt: on"])
+
+    def _function(self, function: Callable[..., Any], name: str) -> str:
+        """Adds a function; one that another function made is called `name`. Returns its name in the file."""
+        if function not in self.functions:
+            module, own = function.__module__, getattr(function, "__name__", "")
+            if getattr(importlib.import_module(module), own, None) is function:
+                self._define(module, own)
+                self.functions[function] = self.names[module, own]
+            else:
+                self.functions[function] = self._free(name)
+                self._define_inner(function)
+        return self.functions[function]
 
     def _define(self, module: str, name: str) -> None:
         """Adds what `name` is in `module`, and all that it needs."""
@@ -71,16 +87,33 @@ class Inlined:
             self._import(module, name, statement)
             return
         self.names[module, name] = self._free(name)
-        used = _used(statement)
-        for other, attribute in sorted(used):
-            home = _module_named(other, known.get(other))
+        words = {name: self.names[module, name], **self._needs(module, _used(statement) - {(name, "")})}
+        self.texts[module, name] = _renamed(_text(_source(module), statement), words)
+
+    def _needs(self, module: str, used: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """Adds what names of a module are; returns their names in the file."""
+        known, words = _statements(module), {}
+        for name, attribute in sorted(used):
+            home = _module_named(name, known.get(name))
             if home and attribute:
                 self._define(home, attribute)
-                self.names[module, f"{other}.{attribute}"] = self.names[home, attribute]
-            elif other in known and other != name:
-                self._define(module, other)
-        words = {name, *(other for other, _ in used), *(f"{other}.{attribute}" for other, attribute in used)}
-        self.texts[module, name] = self._renamed(module, _text(module, statement), words)
+                words[f"{name}.{attribute}"] = self.names[home, attribute]
+            elif name in known:
+                self._define(module, name)
+                words[name] = self.names[module, name]
+        return words
+
+    def _define_inner(self, function: Any) -> None:
+        """Adds a function that another one made, with the values that this one had."""
+        source = textwrap.dedent(inspect.getsource(function.__code__))
+        statement = _parsed(source)
+        held = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        used = {(name, attribute) for name, attribute in _used(statement) if name not in held}
+        words = {statement.name: self.functions[function], **self._needs(function.__module__, used)}
+        for name, cell in held.items():
+            value = cell.cell_contents
+            words[name] = self._function(value, name) if callable(value) else _written(name, value)
+        self.texts[function.__module__, self.functions[function]] = _renamed(_text(source, statement), words)
 
     def _import(self, module: str, name: str, statement: ast.Import | ast.ImportFrom) -> None:
         alias = next(alias for alias in statement.names if (alias.asname or alias.name.split(".")[0]) == name)
@@ -98,18 +131,36 @@ class Inlined:
 
     def _free(self, name: str) -> str:
         """Returns a name that nothing else in the file has."""
-        stem = name if name[:1].isupper() or name.isupper() else f"onnx_{name.strip('_')}"
-        number, free = 2, stem
-        while free in self.names.values():
+        stem = name if name.isupper() or name[:1].isupper() else f"onnx_{name.strip('_')}"
+        taken, number, free = {*self.names.values(), *self.functions.values()}, 2, stem
+        while free in taken:
             free, number = f"{stem}_{number}", number + 1
         return free
 
-    def _renamed(self, module: str, text: str, words: set[str]) -> str:
-        for word in sorted(words, key=len, reverse=True):
-            new = self.names.get((module, word), word)
-            if new != word:  # but not as the name of an argument
-                text = re.sub(rf"(?<![\w.\"']){re.escape(word)}\b(?!=[^=])", new, text)
+
+def _renamed(text: str, words: Mapping[str, str]) -> str:
+    """Returns a text with other names, but for names of arguments."""
+    changed = sorted((word for word in words if words[word] != word), key=len, reverse=True)
+    if not changed:
         return text
+    pattern = rf"(?<![\w.\"'])({'|'.join(map(re.escape, changed))})\b(?!=[^=])"
+    return re.sub(pattern, lambda found: words[found[1]], text)
+
+
+def _parsed(source: str) -> ast.FunctionDef:
+    try:
+        (statement,) = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        statement = ast.Pass()
+    if not isinstance(statement, ast.FunctionDef):
+        raise ForeignError("is an expression inside another function")
+    return statement
+
+
+def _written(name: str, value: Any) -> str:
+    if not isinstance(value, (int, float, str, type(None))):
+        raise ForeignError(f"is made with {name}, a {type(value).__name__}")
+    return literal(value)
 
 
 @functools.cache
@@ -171,8 +222,8 @@ def _undecorated(statement: Any) -> Any:
     return statement
 
 
-def _text(module: str, statement: Any) -> str:
-    lines = _source(module).splitlines()
+def _text(source: str, statement: Any) -> str:
+    lines = source.splitlines()
     decorators = [d for d in getattr(statement, "decorator_list", []) if not _is_row(d)]
-    kept = ["\n".join(lines[d.lineno - 1 : d.end_lineno]) for d in decorators]
+    kept = ["@" + ast.unparse(d) for d in decorators]
     return "\n".join([*kept, *lines[statement.lineno - 1 : statement.end_lineno]])
