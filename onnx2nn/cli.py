@@ -584,7 +584,7 @@ def _message(error: BaseException) -> str:
                 problem.nodes
             )
         listed = ", ".join(f"{name} ({count})" for name, count in counts.most_common())
-        return f"nodes that cannot be imported: {listed}; reasons and advice stand above, and in `onnx2nn check`"
+        return f"nodes that cannot be imported: {listed}; reasons and advice stand above"
     if isinstance(error, Onnx2nnError | _Terminated):
         return str(error)
     if isinstance(error, MemoryError):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import os
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -550,13 +552,15 @@ def load_arrays(path: str | os.PathLike[str], specs: Sequence[model_inputs.Input
     """Read the inputs of a model from an `.npz` file, one array an input, by its name.
 
     Raises:
-        InputError: the file cannot be read, lacks an input, or an array has another dtype than the input.
+        InputError: the file cannot be read, lacks an input, or an array has another dtype or shape than the input.
     """
     try:
-        with np.load(path, allow_pickle=False) as stored_arrays:
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as stored_arrays:
             arrays = {name: stored_arrays[name] for name in stored_arrays.files}
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read inputs from {path}: {error}") from error
+    except OSError as error:
+        raise InputError(f"cannot read inputs from {path}: {error.strerror or error}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path} is no .npz file of arrays of numbers, as np.savez writes: {error}") from error
     result = {}
     for spec in specs:
         if spec.name not in arrays:
@@ -570,4 +574,5 @@ def load_arrays(path: str | os.PathLike[str], specs: Sequence[model_inputs.Input
         if wanted is not None and array.dtype != wanted:
             raise InputError(f"input {spec.name!r} is {wanted}, {path} holds {array.dtype}")
         result[spec.name] = array.astype(object) if wanted is None else array
+    model_inputs.check_shapes(specs, {name: array.shape for name, array in result.items()})
     return result

@@ -160,7 +160,8 @@ def test_names_that_an_export_gave_before(tmp_path: Path) -> None:
 
 PYRAMID = """
 <ir_version: 8, opset_import: ["" : 17]>
-graph (float[n, 1, h, w] x) => (float[n, 1, a, b] y) <float[1, 1, 1, 1] k = {2.0}, float[4] twice = {1.0, 1.0, 2.0, 2.0}>
+graph (float[n, 1, h, w] x) => (float[n, 1, a, b] y)
+<float[1, 1, 1, 1] k = {2.0}, float[4] twice = {1.0, 1.0, 2.0, 2.0}>
 { fine = Conv<strides = [8, 8]>(x, k) rough = Conv<strides = [2, 2]>(fine, k)
   large = Resize<mode = "nearest">(rough, , twice) y = Add(fine, large) }
 """

@@ -338,6 +338,10 @@ def test_operators_of_pytorch_only_compute(operator, attributes, message):
 CONTRADICTORY = {
     "axis": ('["n"] y = Transpose <perm = [0, 5]> (x)', "does not name every dimension once"),
     "axes of another rank": ('["n"] y = Transpose <perm = [0]> (x)', "its inputs' shapes do not fit: permute"),
+    "transpose of nothing": (
+        'a = Transpose <perm = [1, 0]> (x) ["n"] b = Transpose <perm = [1, 0]> () y = Add(a, b)',
+        "missing",
+    ),
     "shapes": ('a = Constant <value_floats = [1.0, 2.0, 3.0]> () ["n"] b = Div(w, a) y = Add(x, b)', "size"),
     "bounds": ('a = Constant <value_ints = [1, 2]> () ["n"] y = Range(a, a, a)', "cannot be computed"),
     "ends": (

@@ -228,3 +228,13 @@ def test_own_inputs_from_a_file(model: onnx.ModelProto, tmp_path: Path, capsys: 
     np.savez(tmp_path / "y.npz", y=np.zeros((2, 3), np.float32))
     assert cli.main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "y.npz")]) == 2
     assert "holds no array for input 'x'; it holds y" in capsys.readouterr().err
+    for arrays, message in (
+        ({"x": np.zeros((1, 2, 3), np.float32)}, "has 2 dimensions, but 3 were given"),
+        ({"x": np.array([None])}, "is no .npz file of arrays of numbers"),
+    ):
+        np.savez(tmp_path / "z.npz", **arrays)  # type: ignore[arg-type]
+        assert cli.main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "z.npz")]) == 2
+        assert message in capsys.readouterr().err
+    (tmp_path / "z.npz").write_text("no arrays")
+    assert cli.main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "z.npz")]) == 2
+    assert "is no .npz file of arrays of numbers" in capsys.readouterr().err

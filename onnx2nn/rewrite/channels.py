@@ -250,7 +250,7 @@ _FIRST, _LAST = "channels first", "channels last"
 
 
 def _perm(node: ir.Node) -> list[int] | None:
-    if node.op_type != "Transpose" or node.domain or "perm" not in node.attributes:
+    if node.op_type != "Transpose" or node.domain or "perm" not in node.attributes or len(node.inputs) != 1:
         return None
     attribute = node.attributes["perm"]
     return list(attribute.as_ints()) if attribute.type == ir.AttributeType.INTS and not attribute.is_ref() else None
