@@ -44,7 +44,10 @@ def limits(element: Element) -> tuple[int, int]:
 
 
 def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool = True) -> Any:
-    """Returns `y`, already divided by its scale, as `element`: rounded half to even, shifted, saturated."""
+    """Returns `y`, already divided by its scale, as `element`: rounded half to even, shifted, saturated.
+
+    NaN gives an integer type's smallest number, as in ONNX Runtime: masks of -inf, calibrated, have a scale of inf.
+    """
     integer = element.small is None and element.largest is None
     if integer:
         y = F.round(y)
@@ -52,7 +55,11 @@ def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool =
         y = y + zero_point.to(y.dtype)
     if not integer:
         return convert(F, y, element, saturate=saturate)
-    return y.clamp(*limits(element)).to(getattr(F, element.dtype))
+    smallest, largest = limits(element)
+    y = y.clamp(smallest, largest)
+    if smallest:  # a conversion to integers makes 0 of NaN
+        y = F.nan_to_num(y, nan=smallest)
+    return y.to(getattr(F, element.dtype))
 
 
 @op("QuantizeLinear", 23)
@@ -71,7 +78,7 @@ def quantize_linear(
 ) -> Any:
     """Integers are rounded before the zero point is added, float16 and bfloat16 divided in float32, as ORT does.
 
-    `precision` says otherwise. NaN gives 0.
+    `precision` says otherwise.
     """
     if y_zero_point is not None:
         element = BY_NUMBER[type_number(F, y_zero_point, _types, 2)]

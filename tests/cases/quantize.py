@@ -38,6 +38,12 @@ CASES = [
         for dtype in (np.uint8, np.int8, np.uint16, np.int16)
         for zero in (0, 3)
     ),
+    *(
+        case("QuantizeLinear", np.float32([np.nan, np.inf, -np.inf, 0, 1] * 8), _q(scale), _q(3, dtype), until=20,
+             note=f"not finite, scale {scale}, {np.dtype(dtype)}")
+        for scale in (0.1, np.inf)  # what calibration makes of a mask of -inf
+        for dtype in (np.uint8, np.int8)
+    ),
     case("QuantizeLinear", f32(3, 5), _q(0.1), note="no zero point"),
     case("QuantizeLinear", f32(3, 5), _axis(0.1), _axis(4, dtype=np.int8), note="one element"),
     case("QuantizeLinear", f32(2, 3, 4), _axis(0.1, 0.2, 0.05), _axis(1, 2, 3, dtype=np.uint8), axis=1),
