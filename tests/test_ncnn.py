@@ -110,6 +110,18 @@ def test_models_of_the_torch_exporters(name: str, tmp_path: Path) -> None:
         assert model.layers["LSTM"] == 2 and model.layers["Embed"] == 1
 
 
+UNEVEN = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[1, 2, 7, 7] x) => (float[1, 2, a, b] y)
+{ y = MaxPool<kernel_shape = [2, 2], strides = [2, 2], pads = [0, 0, 1, 1]>(x) }
+"""
+
+
+def test_padding_of_max_pools_is_a_number_that_ncnn_reads(tmp_path: Path) -> None:
+    model = onnx2nn.to_ncnn(onnx2nn.load(onnx.parser.parse_model(UNEVEN)), tmp_path)
+    assert model.layers["Padding"] == 1 and "inf" not in model.param.read_text()
+
+
 @pytest.mark.parametrize("path", ZOO, ids=lambda path: path.stem)
 def test_models_of_other_frameworks(path: Path, tmp_path: Path) -> None:
     """Batch normalisation is folded also where tf2onnx wrote it in pieces: no convolution is followed by a scale."""

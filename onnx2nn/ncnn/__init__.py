@@ -172,12 +172,13 @@ def _output_names(module: Any, expected: Sequence[Any]) -> list[str]:
 def _trace(module: Any, tensors: Sequence[torch.Tensor], path: Path) -> None:
     import torch
 
+    from onnx2nn.ncnn.finite import finite_pads
     from onnx2nn.ncnn.folding import fold_channels
 
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.jit.trace(fold_channels(module), tuple(tensors), check_trace=False).save(str(path))
+            torch.jit.trace(fold_channels(finite_pads(module)), tuple(tensors), check_trace=False).save(str(path))
     except Exception as error:  # its errors share no base class
         raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
 
@@ -273,8 +274,8 @@ def _run(
         job.write_text(json.dumps({**files, "outputs": str(outputs), **options}))
         done = _process([sys.executable, str(Path(__file__).with_name("runner.py")), str(job)], Path(folder), "ncnn")
         if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            raise VerificationError(f"running the NCNN model failed: {lines[-1]}")
+            lines = done.stderr.strip().splitlines()[-3:] or [f"exit status {done.returncode}"]
+            raise VerificationError(f"running the NCNN model failed: {'; '.join(reversed(lines))}")
         named = list(zip(axes[1], shapes, strict=True))
         with np.load(outputs, allow_pickle=False) as results:
             return [[_shaped(results[f"{i}/{name}"], shape) for name, shape in named] for i in range(len(samples))]
