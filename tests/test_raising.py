@@ -492,6 +492,26 @@ def test_attention_as_paddle_writes_it() -> None:
     check_against_onnxruntime(model, module, (torch.randn(3, 2, 5, 4),))
 
 
+def test_a_reshape_to_sizes_that_a_run_tells_is_skipped() -> None:
+    """Where another one follows: how windows of a size that was computed are divided and joined."""
+    numbers = {"minus": [-1], "target": [-1, 6]}
+    nodes = [
+        *(helper.make_node("Constant", [], [name], value_ints=ints) for name, ints in numbers.items()),
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[1, 0, 2]),
+        helper.make_node("Equal", ["x", "x"], ["flags"]),
+        helper.make_node("NonZero", ["flags"], ["places"]),
+        helper.make_node("Shape", ["places"], ["count"], start=1),
+        helper.make_node("Concat", ["minus", "count"], ["between"], axis=0),
+        helper.make_node("Reshape", ["turned", "between"], ["split"]),
+        helper.make_node("Reshape", ["split", "target"], ["y"]),
+    ]
+    model = _model(nodes, ["N", 3, 8])
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"] == {"raised": {"reshapes": 1}, "dropped": []}
+    assert module.code.count("reshape(") == 1
+    check_against_onnxruntime(model, module, (torch.randn(2, 3, 8),))
+
+
 CANCELLING = {
     "transposes": ([("Transpose", [], {"perm": [0, 2, 1]}), ("Transpose", [], {"perm": [1, 2, 0]})], ["Transpose"]),
     "inverse_transposes": (

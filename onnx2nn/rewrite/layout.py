@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -143,11 +144,15 @@ def _one_reshape(match: Match, facts: Facts) -> New | None:
 
 
 def _reshaped_sample(match: Match, facts: Facts) -> Sample:
-    """As many elements as the target has, where sizes of `x` are open."""
+    """As many elements as the target has, where sizes of `x` are open; the shape between is of no matter."""
     shape, target = facts.shape(match["x"]) or (), facts.array(match["target"])
-    if target is not None and (target > 0).all() and np.prod(target) != np.prod(shape):
-        shape = (*[1] * (len(shape) - 1), int(np.prod(target)))
-    return {"x": shape}
+    count = 1 if target is None else int(np.prod(target[target > 0]))
+    if target is not None and (np.prod(shape) % count or (-1 not in target and np.prod(shape) != count)):
+        shape = (*[1] * (len(shape) - 1), count * (2 if -1 in target else 1))
+    sample: dict[str, Any] = {"x": shape}
+    if "between" in match and facts.array(match["between"]) is None:
+        sample["between"] = np.array([-1])
+    return sample
 
 
 def _same_order(match: Match, facts: Facts) -> New | None:
@@ -220,7 +225,7 @@ RULES = (
     Rule("transposes", parse("(outer := Transpose((inner := Transpose(x))))"), _one_transpose, _permuted_sample),
     Rule(
         "reshapes",
-        parse("Reshape(Reshape(x, _) | Flatten(x) | Squeeze(x, ...), target)"),
+        parse("Reshape(Reshape(x, between) | Flatten(x) | Squeeze(x, ...), target)"),
         _one_reshape,
         _reshaped_sample,
     ),
