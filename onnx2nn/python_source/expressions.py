@@ -273,6 +273,9 @@ def lines(prefix: str, expression: Expression, suffix: str, indent: int) -> list
         head, tail = f"{prefix}{expression.brackets[0]}", f"{expression.brackets[1]}{suffix}"
         pairs = [(f"{literal(i.key)}: ", i.value) if isinstance(i, Pair) else ("", i) for i in expression.items]
         return [head, *_each(pairs, inner, ","), tail]
+    if isinstance(expression, Subscript) and not prefix.endswith((" = ", "return ")):
+        index = lines("", expression.index, "", inner)
+        return [f"{prefix}{_operand(expression.value, _ATOM)}[", *(f"    {line}" for line in index), f"]{suffix}"]
     if isinstance(expression, Repeated):
         last = f"for _ in range({expression.count})"
         if not expression.unpacked:
