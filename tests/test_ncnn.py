@@ -122,6 +122,31 @@ def test_padding_of_max_pools_is_a_number_that_ncnn_reads(tmp_path: Path) -> Non
     assert model.layers["Padding"] == 1 and "inf" not in model.param.read_text()
 
 
+PACKED = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[1, 5, 24] x) => (float[1, 2, 5, 4] y)
+<int64[5] shape = {0, -1, 3, 2, 4}, int64[1] o = {0}, int64[1] i = {1}, int64[1] z = {2}, int64 last = {2}>
+{
+  packed = Reshape(x, shape)
+  parts = Transpose<perm = [2, 0, 3, 1, 4]>(packed)
+  q5 = Slice(parts, o, i, o)
+  q = Squeeze(q5, o)
+  k5 = Slice(parts, i, z, o)
+  k = Squeeze(k5, o)
+  v = Gather<axis = 0>(parts, last)
+  t = Transpose<perm = [0, 1, 3, 2]>(k)
+  s = MatMul(q, t)
+  p = Softmax(s)
+  y = MatMul(p, v)
+}
+"""
+
+
+def test_packed_queries_keys_and_values_never_have_five_dimensions(tmp_path: Path) -> None:
+    model = onnx2nn.to_ncnn(onnx2nn.load(onnx.parser.parse_model(PACKED)), tmp_path)
+    assert model.layers["SDPA"] == 1 and {"Crop", "Slice"} & set(model.layers)
+
+
 @pytest.mark.parametrize("path", ZOO, ids=lambda path: path.stem)
 def test_models_of_other_frameworks(path: Path, tmp_path: Path) -> None:
     """Batch normalisation is folded also where tf2onnx wrote it in pieces: no convolution is followed by a scale."""

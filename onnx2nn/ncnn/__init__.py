@@ -174,11 +174,14 @@ def _trace(module: Any, tensors: Sequence[torch.Tensor], path: Path) -> None:
 
     from onnx2nn.ncnn.finite import finite_pads
     from onnx2nn.ncnn.folding import fold_channels
+    from onnx2nn.ncnn.packed import unpack_parts
 
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.jit.trace(fold_channels(finite_pads(module)), tuple(tensors), check_trace=False).save(str(path))
+            torch.jit.trace(fold_channels(unpack_parts(finite_pads(module))), tuple(tensors), check_trace=False).save(
+                str(path)
+            )
     except Exception as error:  # its errors share no base class
         raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
 
