@@ -143,7 +143,8 @@ def qlinear_softmax(
 ) -> Any:
     """`opset` below 13: over all dimensions from `axis` on.
 
-    The result is counted in a whole number of steps, 1 / y_scale rounded down, as in ONNX Runtime.
+    The result is counted in a whole number of steps, 1 / y_scale rounded down, as in ONNX Runtime. A scale of inf,
+    which calibration gives a mask of -inf, makes NaN of equal numbers, and ones of NaN.
     """
     x = _dequantized(F, X, X_scale, x_zero_point)
     axis %= x.ndim
@@ -151,6 +152,7 @@ def qlinear_softmax(
         y = F.softmax(x.flatten(axis), -1).reshape(x.shape)
     else:
         y = F.softmax(x, axis)
+    y = F.nan_to_num(y, nan=1.0)
     return quantize.round_to(F, y * (1.0 / y_scale).floor(), y_zero_point, _element(F, X))
 
 
