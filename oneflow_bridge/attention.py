@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from oneflow_bridge.namespace import functional
@@ -11,7 +10,7 @@ from oneflow_bridge.namespace.tensor import Tensor, unwrap
 
 
 class MultiheadAttention(flow.nn.Module):  # type: ignore[misc]  # OneFlow comes without types
-    """Attention without masks; parameters are called and laid out as those of `torch.nn.MultiheadAttention`.
+    """Attention with masks; parameters are called and laid out as those of `torch.nn.MultiheadAttention`.
 
     Args:
         embed_dim: features of queries, keys and values.
@@ -26,15 +25,19 @@ class MultiheadAttention(flow.nn.Module):  # type: ignore[misc]  # OneFlow comes
         self.out_proj = flow.nn.Linear(embed_dim, embed_dim)
         flow.nn.init.xavier_uniform_(self.in_proj_weight)
 
-    def forward(self, query: Any, key: Any, value: Any) -> Any:
+    def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any = None, attn_mask: Any = None) -> Any:
         """Returns what each query finds, `(L, N, embed_dim)`, and None in the place of the attention weights.
 
         Args:
             query: `(L, N, embed_dim)`, float32 or float64.
             key: `(S, N, embed_dim)`.
             value: `(S, N, embed_dim)`.
+            key_padding_mask: `(N, S)`, added to the scores, or bool and True where nothing is attended.
+            attn_mask: `(L, S)` or `(N * num_heads, L, S)`, of the same two kinds.
         """
         x, y, z, weight, bias = map(Tensor, (query, key, value, self.in_proj_weight, self.in_proj_bias))
         out = Tensor(self.out_proj.weight), Tensor(self.out_proj.bias)
-        attend = functools.partial(functional.multi_head_attention_forward, need_weights=False)
-        return unwrap(attend(x, y, z, self.embed_dim, self.num_heads, weight, bias, None, None, False, 0.0, *out))
+        given = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+        masks: dict[str, Any] = {name: Tensor(mask) for name, mask in given.items() if mask is not None}
+        packed = (self.embed_dim, self.num_heads, weight, bias, None, None, False, 0.0, *out)
+        return unwrap(functional.multi_head_attention_forward(x, y, z, *packed, need_weights=False, **masks))

@@ -253,15 +253,18 @@ def _multi_head_attention(
     training: bool = True,
     key_padding_mask: Any = None,
     need_weights: bool = True,
+    attn_mask: Any = None,
 ) -> Layer | None:
     state = {"in_proj_weight": in_proj_weight, "in_proj_bias": in_proj_bias}
     state |= {"out_proj.weight": out_proj_weight, "out_proj.bias": out_proj_bias}
     if not all(isinstance(tensor, Tensor) for tensor in state.values()) or not _weights(*state.values()):
         return None
-    if (bias_k, bias_v, key_padding_mask) != (None, None, None) or training or add_zero_attn or need_weights:
+    if (bias_k, bias_v) != (None, None) or training or add_zero_attn or need_weights:
         return None
     config = dict(embed_dim=embed_dim_to_check, num_heads=num_heads)
-    return Layer(MultiheadAttention, config, state, (query, key, value))
+    masks = (key_padding_mask, attn_mask)
+    given = () if all(mask is None for mask in masks) else masks
+    return Layer(MultiheadAttention, config, state, (query, key, value, *given))
 
 
 def _recurrent(kind: Any, **fixed: Any) -> Callable[..., Layer | None]:

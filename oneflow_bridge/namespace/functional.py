@@ -1048,32 +1048,50 @@ def multi_head_attention_forward(
     embed_dim_to_check: int,
     num_heads: int,
     in_proj_weight: Tensor,
-    in_proj_bias: Tensor,
+    in_proj_bias: Tensor | None,
     bias_k: None,
     bias_v: None,
     add_zero_attn: bool,
     dropout_p: float,
     out_proj_weight: Tensor,
-    out_proj_bias: Tensor,
+    out_proj_bias: Tensor | None,
     training: bool = True,
-    key_padding_mask: None = None,
+    key_padding_mask: Tensor | None = None,
     need_weights: bool = True,
+    attn_mask: Tensor | None = None,
 ) -> tuple[Tensor, None]:
-    """Attention of queries (L, N, E) to keys and values (S, N, E) by packed weights; there are no masks nor dropout."""
-    if any(v is not None for v in (bias_k, bias_v, key_padding_mask)) or add_zero_attn or need_weights:
-        raise OperatorError("attention with added keys, a mask or its weights is not made here.")
+    """Attention of queries (L, N, E) to keys and values (S, N, E) by packed weights; there is no dropout.
+
+    `attn_mask` is (L, S) or (N * num_heads, L, S), `key_padding_mask` (N, S): added, or bool and True where nothing is
+    attended.
+    """
+    if any(v is not None for v in (bias_k, bias_v)) or add_zero_attn or need_weights:
+        raise OperatorError("attention with added keys or its weights is not made here.")
     if training and dropout_p:
         raise OperatorError("attention with dropout is not made here.")
     size = embed_dim_to_check // num_heads
 
-    def heads(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def heads(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return transpose(reshape(linear(x, weight, bias), (x.shape[0], x.shape[1] * num_heads, size)), 0, 1)
 
-    packed = zip((query, key, value), chunk(in_proj_weight, 3, 0), chunk(in_proj_bias, 3, 0), strict=True)
+    biases = [None] * 3 if in_proj_bias is None else chunk(in_proj_bias, 3, 0)
+    packed = zip((query, key, value), chunk(in_proj_weight, 3, 0), biases, strict=True)
     q, k, v = (heads(x, weight, bias) for x, weight, bias in packed)
-    attended = scaled_dot_product_attention(q, k, v)
+    mask = None if attn_mask is None else _added(attn_mask, q)
+    if key_padding_mask is not None:
+        every = expand(unsqueeze(_added(key_padding_mask, q), 1), -1, num_heads, -1)
+        padding = unsqueeze(flatten(every, 0, 1), 1)
+        mask = padding if mask is None else add(mask, padding)
+    attended = scaled_dot_product_attention(q, k, v, mask)
     joined = reshape(transpose(attended, 0, 1), query.shape)
     return linear(joined, out_proj_weight, out_proj_bias), None
+
+
+def _added(mask: Tensor, like: Tensor) -> Tensor:
+    """Returns a mask to be added to scores: a bool one is True where nothing is attended."""
+    if mask.dtype is not dtypes.bool_:
+        return mask
+    return where(mask, full(mask.shape, -math.inf, dtype=like.dtype, device=like.device), 0.0)
 
 
 def _reduced(loss: Tensor, reduction: str) -> Tensor:

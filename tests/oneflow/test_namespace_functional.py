@@ -464,6 +464,28 @@ def test_packed_attention():
         call(*given[:3], features, heads, *given[3:5], None, None, False, 0.0, *given[5:])
 
 
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_masks_of_packed_attention(kind):
+    length, batch, features, heads = 4, 3, 8, 2
+    x, weight = normal("float64", length, batch, features), normal("float64", 3 * features, features)
+    out = normal("float64", features, features)
+    future, padding = np.triu(np.ones((length, length), bool), 1), np.zeros((batch, length), bool)
+    padding[1, 2:] = True
+    q, k, v = ((x @ w.T).reshape(length, batch, heads, -1).transpose(1, 2, 0, 3) for w in np.split(weight, 3))
+    added = [np.where(mask, -np.inf, 0.0) for mask in (future, padding)]
+    if kind == "float":
+        added = [normal("float64", *mask.shape) for mask in added]
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(features / heads) + added[0] + added[1][:, None, None]
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    joined = (weights / weights.sum(-1, keepdims=True) @ v).transpose(2, 0, 1, 3).reshape(x.shape)
+    masks = (future, padding) if kind == "bool" else added
+    options = dict(zip(("attn_mask", "key_padding_mask"), map(F.from_numpy, masks), strict=True))
+    given, packed, last = (F.from_numpy(t) for t in (x, weight, out))
+    call, rest = functional.multi_head_attention_forward, (packed, None, None, None, False, 0.0, last, None)
+    result, _ = call(given, given, given, features, heads, *rest, training=False, need_weights=False, **options)
+    same(result, joined @ out.T, 1e-12)
+
+
 def test_fold_is_the_transpose_of_unfold():
     x = normal("float64", 2, 3, 6, 5)
     columns = functional.unfold(F.from_numpy(x), (2, 3), 1, 1, 2)
