@@ -185,11 +185,12 @@ def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[li
     for choose in _OPEN_SIZES:
         sizes = {label: choose(index) for index, label in enumerate(labels)}
         for spec in specs:
+            shape = spec.shape or ()
             for axis, label in axes.get(spec.name, {}).items():
-                allowed = bounds.get(spec.shape[axis])  # type: ignore[index]
+                allowed = bounds.get(shape[axis])
                 if isinstance(allowed, range):
                     sizes[label] = min(max(sizes[label], allowed[0]), allowed[-1])
-                elif axis == 0 and len(spec.shape or ()) > 1:
+                elif axis == 0 and len(shape) > 1:
                     sizes[label] = min(sizes[label], _BATCH)
         shapes: dict[str, list[Any]] = {}
         for spec in specs:

@@ -31,7 +31,7 @@ def _function(row: Row) -> Any:
 
     function.__name__ = function.__qualname__ = name_of(row)
     function.__module__ = __name__
-    function.row = row  # type: ignore[attr-defined]
+    function.row = row  # type: ignore[attr-defined]  # what the call is, for to_python
     function.__doc__ = f"{row}: {row.body.__doc__ or 'see the ONNX specification.'}"
     return function
 

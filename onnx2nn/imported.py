@@ -17,7 +17,7 @@ class ImportedModule(fx.GraphModule):
     """
 
     @property
-    def _version(self) -> int:  # type: ignore[override]
+    def _version(self) -> int:  # type: ignore[override]  # a class attribute of nn.Module
         """The version that state_dict notes of this module, see `state_versions`; in `meta`, which copies keep."""
         return int(self.meta.get("onnx2nn", {}).get("version", fx.GraphModule._version))
 

@@ -232,7 +232,7 @@ def test_own_inputs_from_a_file(model: onnx.ModelProto, tmp_path: Path, capsys: 
         ({"x": np.zeros((1, 2, 3), np.float32)}, "has 2 dimensions, but 3 were given"),
         ({"x": np.array([None])}, "is no .npz file of arrays of numbers"),
     ):
-        np.savez(tmp_path / "z.npz", **arrays)  # type: ignore[arg-type]
+        np.savez(tmp_path / "z.npz", **arrays)  # type: ignore[arg-type]  # numpy has a flag among them
         assert cli.main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "z.npz")]) == 2
         assert message in capsys.readouterr().err
     (tmp_path / "z.npz").write_text("no arrays")

@@ -46,8 +46,8 @@ def _parts(permute: fx.Node) -> list[tuple[int, fx.Node]] | None:
     shape = _flat(packed.args)[1:]
     if len(shape) != 5 or len(packed.users) != 1 or not all(isinstance(size, int) and size > 0 for size in shape[2:]):
         return None
-    found = [_part(use, shape[2]) for use in permute.users]
-    return None if None in found else found  # type: ignore[return-value]
+    parts = [part for use in permute.users if (part := _part(use, shape[2])) is not None]
+    return parts if len(parts) == len(permute.users) else None
 
 
 def _part(use: fx.Node, count: int) -> tuple[int, fx.Node] | None:
