@@ -84,6 +84,10 @@ class Row:
             dtypes of its results follow from those of its inputs.
         region: one of its attributes is a graph; the body takes it as a callable.
         random: two calls with equal inputs differ, so that it is never evaluated at import.
+        results: of an opaque row: `results(*inputs, **attributes)` gives shape and dtype of each tensor that comes of
+            it, None for a size that depends on data; of the inputs it reads shape and dtype.
+        leaf: torch.export, torch.compile and torch.jit.trace keep the node as one call, for its body reads values; it
+            has `results`.
     """
 
     domain: str
@@ -98,6 +102,8 @@ class Row:
     whole: bool = False
     region: bool = False
     random: bool = False
+    results: Callable[..., Sequence[tuple[Sequence[Any], Any]]] | None = None
+    leaf: bool = False
 
     @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:
@@ -235,12 +241,15 @@ def op(
     whole: bool = False,
     region: bool = False,
     random: bool = False,
+    results: Callable[..., Sequence[tuple[Sequence[Any], Any]]] | None = None,
+    leaf: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes the decorated function the row of `operator` from revision `since` on; the rest is as in `Row`."""
 
     def add(body: Callable[..., Any]) -> Callable[..., Any]:
         inputs = (frozenset(static), frozenset(numbers))
-        TABLE.add(Row(domain, operator, since, body, *inputs, host, reads_shape, opaque, whole, region, random))
+        kinds = (reads_shape, opaque, whole, region, random)
+        TABLE.add(Row(domain, operator, since, body, *inputs, host, *kinds, results, leaf))
         return body
 
     return add
