@@ -457,7 +457,7 @@ class Walk:
                 if self.owner.strict and self.owner.sizes.sampled:
                     step = (self.owner.steps, len(self.tracer.graph.nodes) - recorded)
                     raise StuckError(str(error), node, inputs, error.values, self.owner.sizes, step) from None
-                if self.owner.strict:
+                if self.owner.strict and not self.owner.sizes.of_data:
                     raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
             except NeedsValues:
                 pass
@@ -623,17 +623,35 @@ class Walk:
                 arguments.append(value.array.tolist())
             else:
                 arguments.append(self.tensor(value))
-        specs = [self._spec_of(node, row, index, value, inputs) for index, value in enumerate(node.outputs)]
+        known = self._results(row, arguments, attributes)
+        specs = [self._spec_of(node, index, inputs, known) for index in range(len(node.outputs))]
         function = getattr(functional, functional.name_of(row))
-        return self.tracer.call_opaque(
-            function, tuple(arguments), attributes, specs[0] if len(specs) == 1 else tuple(specs)
-        )
+        result = specs[0] if len(specs) == 1 else tuple(specs)
+        return self.tracer.call_opaque(function, tuple(arguments), attributes, result, once=bool(known))
 
-    def _spec_of(self, node: ir.Node, row: Row, index: int, value: ir.Value, inputs: Sequence[Any]) -> Spec | None:
-        """Returns what the file, or the operator's schema, says of an output: its dtype, perhaps its rank."""
+    def _results(self, row: Row, arguments: Sequence[Any], attributes: dict[str, Any]) -> Sequence[Spec]:
+        """Returns what the operator says of its results, nothing where it cannot: an input's rank is not known."""
+        if row.results is None or any(isinstance(value, Opaque) for value in arguments):
+            return ()
+        try:
+            results = row.results(torch, *arguments, **attributes)
+        except NeedsValues:
+            return ()
+        of_data = {name: self.tracer.fresh_dimension() for dims, _ in results for name in dims if isinstance(name, str)}
+        specs = []
+        for dims, dtype in results:
+            columns = [of_data[d] if isinstance(d, str) else getattr(d, "values", (d,) * self.tracer.points) for d in dims]
+            specs.append(Spec(tuple(zip(*columns, strict=True)), dtype))
+        return specs
+
+    def _spec_of(self, node: ir.Node, index: int, inputs: Sequence[Any], known: Sequence[Spec]) -> Spec | None:
+        """Returns what the operator or the file says of an output: its dtype, perhaps its rank."""
+        value = node.outputs[index]
         kind, container, rank = self.owner.plan.output_type(node, index, version_of(node, self.opsets), inputs)
         if container or kind == ir.DataType.STRING:
             return None
+        if index < len(known):
+            return known[index]
         dtype = None if kind is None else torch_dtype(kind)
         dims = value.shape
         if dims is None and rank is None:

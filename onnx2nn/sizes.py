@@ -29,6 +29,9 @@ class Sizes:
         fixed: dimensions that have turned out to have one value only, or to equal another one, by its name, or to lie
             between bounds: then three values or more, ascending.
         needed: whether there are other dynamic dimensions, those of results that depend on data.
+
+    Attributes:
+        of_data: whether all dynamic dimensions are those.
     """
 
     FAMILIES: Sequence[Any] = (
@@ -54,6 +57,7 @@ class Sizes:
             while other in equal:
                 other = equal[other]
             self.values[name] = self.values[other]
+        self.of_data = needed and not names
         self.dynamic = dynamic
         self.sampled = bool(names)
 

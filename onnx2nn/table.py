@@ -84,8 +84,8 @@ class Row:
             dtypes of its results follow from those of its inputs.
         region: one of its attributes is a graph; the body takes it as a callable.
         random: two calls with equal inputs differ, so that it is never evaluated at import.
-        results: of an opaque row: `results(*inputs, **attributes)` gives shape and dtype of each tensor that comes of
-            it, None for a size that depends on data; of the inputs it reads shape and dtype.
+        results: of an opaque row: `results(F, *inputs, **attributes)` gives shape and dtype of each tensor that comes
+            of it; a size that depends on data is a name, equal names are equal sizes.
         leaf: torch.export, torch.compile and torch.jit.trace keep the node as one call, for its body reads values; it
             has `results`.
     """

@@ -493,6 +493,7 @@ class Tracer:
         self._captures: dict[int, Any] = {}
         self._numbers: dict[Any, Any] = {}
         self._attributes: dict[Any, fx.Node] = {}
+        self._calls: dict[Any, Any] = {}
         self._layers: dict[Any, str] = {}
         self._transient: list[str] = []
         self._reference: Tensor | None = None
@@ -600,11 +601,24 @@ class Tracer:
         _set_attribute(self.root, path, module)
         return self.wrap(self.record("call_module", path, self.own(args)), specs)
 
-    def call_opaque(self, function: Callable[..., Any], args: Any, kwargs: Any, specs: Any) -> Any:
-        """Records a call of `function`, one importable by name, whose result is as `specs` say (None: no tensor)."""
-        node = self.record("call_function", function, self.own(args), self.own(kwargs))
-        node.meta["is_wrapped"] = True
-        return self.wrap(node, specs)
+    def call_opaque(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, specs: Any, *, once: bool = False
+    ) -> Any:
+        """Records a call of `function`, one importable by name, whose result is as `specs` say (None: no tensor).
+
+        Args:
+            once: whether equal calls are recorded once, so that sizes that data decide are known to be equal.
+        """
+        args, kwargs = self.own(args), self.own(kwargs)
+        key = (function, *map(id, args), repr(kwargs), _count(specs)) if once else None
+        if key is None or key not in self._calls:
+            node = self.record("call_function", function, args, kwargs)
+            node.meta["is_wrapped"] = True
+            result = self.wrap(node, specs)
+            if key is None:
+                return result
+            self._calls[key] = (args, result)  # an id is that of what lives
+        return self._calls[key][1]
 
     def wrap(self, node: fx.Node, specs: Any) -> Any:
         """Returns the traced values that stand for `node`, whose result has the structure of `specs`."""

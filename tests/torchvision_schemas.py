@@ -8,7 +8,10 @@ these operators, so declaring their schemas is enough. transformers imports torc
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
+from pathlib import Path
 
 import torch
 
@@ -21,6 +24,7 @@ _SCHEMAS = {
 @functools.lru_cache(maxsize=1)
 def predefine() -> torch.library.Library:
     """Declares the operators that `import torchvision` refers to; call it before that import."""
+    _load_compiled()  # where it loads it declares them itself, and aborts the process if they are there already
     library = torch.library.Library("torchvision", "FRAGMENT")  # lives as long as the cache holds it
     for name, signature in _SCHEMAS.items():
         try:
@@ -28,3 +32,11 @@ def predefine() -> torch.library.Library:
         except RuntimeError:  # the operator does not exist yet
             library.define(name + signature)
     return library
+
+
+def _load_compiled() -> None:
+    package = importlib.util.find_spec("torchvision")
+    for folder in (package and package.submodule_search_locations) or ():
+        for path in sorted(Path(folder).glob("_C.*")):
+            with contextlib.suppress(ImportError, OSError):
+                torch.ops.load_library(path)

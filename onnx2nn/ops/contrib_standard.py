@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from onnx2nn.errors import OperatorError
@@ -17,7 +18,11 @@ def pad_ms(F: Any, data: Any, pads: Any, value: Any = None, *, mode: str = "cons
     return pad.pad_11(F, data, pads, value, mode=mode)
 
 
-@op("Unique", 1, domain=MICROSOFT, opaque=True)
+def _results_of_unique(F: Any, x: Any) -> Any:
+    return [(["kept"], x.dtype), ([math.prod(x.shape)], F.int64), (["kept"], F.int64)]
+
+
+@op("Unique", 1, domain=MICROSOFT, opaque=True, results=_results_of_unique)
 def unique_ms(F: Any, x: Any) -> Any:
     """In the order of first appearance."""
     values, _, inverse, counts = indexing.unique(F, x, sorted=0)

@@ -500,7 +500,11 @@ def affine_grid(F: Any, theta: Any, size: Sequence[Any], *, align_corners: int =
     return F.nn.functional.affine_grid(theta, list(size), align_corners=bool(align_corners))
 
 
-@op("NonMaxSuppression", 10, opaque=True)
+def _results_of_suppression(F: Any, boxes: Any, scores: Any, *limits: Any, center_point_box: int = 0) -> Any:
+    return [(["selected", 3], F.int64)]
+
+
+@op("NonMaxSuppression", 10, opaque=True, results=_results_of_suppression, leaf=True)
 def non_max_suppression(
     F: Any,
     boxes: Any,
@@ -603,7 +607,11 @@ def _greedy(boxes: _Boxes, overlap: float, limit: int) -> np.ndarray:
     return kept[:limit]
 
 
-@op("ImageDecoder", 20, opaque=True)
+def _results_of_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB") -> Any:
+    return [(["height", "width", 1 if pixel_format == "Grayscale" else 3], F.uint8)]
+
+
+@op("ImageDecoder", 20, opaque=True, results=_results_of_decoder, leaf=True)
 def image_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB") -> Any:
     """Decodes with Pillow. Returns uint8 (H, W, 3), or (H, W, 1) for Grayscale.
 

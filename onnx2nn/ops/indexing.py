@@ -321,11 +321,11 @@ def _host_non_zero(X: Any) -> Any:
     return np.stack(np.nonzero(np.atleast_1d(X))).astype(np.int64)
 
 
-def _sized_non_zero(X: Any) -> Any:
-    return [((max(X.ndim, 1), None), np.int64)]
+def _results_of_non_zero(F: Any, X: Any) -> Any:
+    return [((max(X.ndim, 1), "found"), F.int64)]
 
 
-@op("NonZero", 9, opaque=True, host=_host_non_zero, results=_sized_non_zero)
+@op("NonZero", 9, opaque=True, host=_host_non_zero, results=_results_of_non_zero)
 def non_zero(F: Any, X: Any) -> Any:
     """A scalar counts as a vector of one element, as in ONNX Runtime."""
     X = X.reshape(1) if X.ndim == 0 else X
@@ -336,15 +336,13 @@ def _host_compress(input: Any, condition: Any, *, axis: int | None = None) -> An
     return np.compress(condition.astype(bool), input, axis)
 
 
-def _sized_compress(input: Any, condition: Any, *, axis: int | None = None) -> Any:
-    if axis is None:
-        return [((None,), input.dtype)]
-    kept = list(input.shape)
-    kept[axis] = None
+def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
+    kept = ["kept"] if axis is None else [*input.shape]
+    kept[axis or 0] = "kept"
     return [(kept, input.dtype)]
 
 
-@op("Compress", 9, opaque=True, host=_host_compress, results=_sized_compress)
+@op("Compress", 9, opaque=True, host=_host_compress, results=_results_of_compress)
 def compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
     """A condition shorter than the axis drops what lies behind it."""
     if axis is None:
@@ -436,16 +434,14 @@ def _unique_slices(F: Any, X: Any, axis: int) -> tuple[Any, Any, Any]:
     return X.index_select(axis, order[firsts]), F.zeros_like(place).scatter(0, order, place), ends - firsts
 
 
-def sized_unique(X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
-    """Returns shapes and dtypes of what Unique gives; how many values are left is one number, told by the first."""
-    slices = list(X.shape)
-    if axis is not None:
-        slices[axis] = None
+def _results_of_unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
+    values = ["kept"] if axis is None else [*X.shape]
+    values[axis or 0] = "kept"
     length = math.prod(X.shape) if axis is None else X.shape[axis]
-    return [(slices if axis is not None else (None,), X.dtype), *(((n,), np.int64) for n in (None, length, None))]
+    return [(values, X.dtype), (["kept"], F.int64), ([length], F.int64), (["kept"], F.int64)]
 
 
-@op("Unique", 11, opaque=True, host=_host_unique, results=sized_unique)
+@op("Unique", 11, opaque=True, host=_host_unique, results=_results_of_unique)
 def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
     if axis is None:
         values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True)

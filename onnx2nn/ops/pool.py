@@ -304,7 +304,13 @@ def max_unpool(
     return pad_spatial(F, Y, [0] * rank + [a - b for a, b in zip(list(output_shape)[2:], sizes, strict=True)])
 
 
-@op("MaxRoiPool", 1, opaque=True)
+def _results_of_roi_pool(
+    F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0
+) -> Any:
+    return [([rois.shape[0], X.shape[1], *pooled_shape], X.dtype)]
+
+
+@op("MaxRoiPool", 1, opaque=True, results=_results_of_roi_pool, leaf=True)
 def max_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Any:
     """Bins of whole elements, corners rounded and included; an empty bin is 0 (ONNX Runtime).
 
@@ -330,7 +336,13 @@ def max_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[int], spat
     return F.stack(results)
 
 
-@op("RoiAlign", 16, opaque=True)
+def _results_of_roi_align(
+    F: Any, X: Any, rois: Any, batch_indices: Any, *, output_height: int = 1, output_width: int = 1, **others: Any
+) -> Any:
+    return [([rois.shape[0], X.shape[1], output_height, output_width], X.dtype)]
+
+
+@op("RoiAlign", 16, opaque=True, results=_results_of_roi_align, leaf=True)
 @halves_in_float32
 def roi_align(
     F: Any,
@@ -405,7 +417,7 @@ def _bilinear_corners(F: Any, X: Any, batch: Any, y: Any, x: Any) -> list[Any]:
     ]
 
 
-@op("RoiAlign", 10, opaque=True)
+@op("RoiAlign", 10, opaque=True, results=_results_of_roi_align, leaf=True)
 def roi_align_10(
     F: Any,
     X: Any,
