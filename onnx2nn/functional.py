@@ -3,15 +3,22 @@
 The newest revision has the operator's plain name, an older one carries its revision (`Softmax_1`), an operator of
 another domain the domain in front (`com_microsoft__BiasGelu`). Imported modules call these where an operator cannot be
 written as plain torch calls: it loops over data, or handles strings, sequences or maps.
+
+What reads the values of tensors cannot be traced: torch.export, torch.compile and torch.jit.trace keep it as a call of
+`torch.ops.onnx2nn.<name>`, torch.onnx.export as the ONNX operator that it is. A program that holds such a call is
+loaded after `import onnx2nn.functional`.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from onnx2nn.table import Row, load_rows, name_of
+from onnx2nn.table import REQUIRED, Row, load_rows, name_of
 
 
 def _plain(value: Any) -> Any:
@@ -20,8 +27,11 @@ def _plain(value: Any) -> Any:
 
 def _function(row: Row) -> Any:
     static = [row.input_name(i) in row.static for i in range(len(row.inputs))] if row.static else []
+    leaf = _leaf(row) if row.leaf else None
 
     def function(*inputs: Any, **attributes: Any) -> Any:
+        if leaf is not None and (torch.compiler.is_compiling() or torch.jit.is_tracing()):
+            return leaf(*inputs, **attributes)
         values = [_plain(v) if i < len(static) and static[i] else v for i, v in enumerate(inputs)]
         device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
         if device is None or device.type in ("cpu", "meta"):
@@ -34,6 +44,45 @@ def _function(row: Row) -> Any:
     function.row = row  # type: ignore[attr-defined]  # what the call is, for to_python
     function.__doc__ = f"{row}: {row.body.__doc__ or 'see the ONNX specification.'}"
     return function
+
+
+_KINDS = {"int": "int", "float": "float", "str": "str", "Sequence[int]": "int[]"}
+"""Types of attributes, as bodies are annotated with them, in torch's schemas."""
+
+
+def _leaf(row: Row) -> Any:
+    """Returns what calls `row` while torch traces: it records the call and looks at no value."""
+    name = f"onnx2nn::{name_of(row)}"
+    inputs = [f"Tensor{'' if default is REQUIRED else '?'} {key}" for key, default in row.inputs.items()]
+    kinds = inspect.get_annotations(row.body)
+    attributes = [f"{_KINDS[kinds[key]]} {key}" for key in row.attributes]
+    schema = f"({', '.join([*inputs, '*', *attributes] if attributes else inputs)}) -> Tensor"
+    operator = torch.library.custom_op(name, functools.partial(row.run, torch), mutates_args=(), schema=schema)
+
+    @operator.register_fake
+    def _(*values: Any, **given: Any) -> Any:
+        ((sizes, dtype),) = row.results(torch, *values, **given)  # type: ignore[misc]  # a leaf has them
+        found = [torch.library.get_ctx().new_dynamic_size() if isinstance(size, str) else size for size in sizes]
+        return values[0].new_empty(found, dtype=dtype)
+
+    count, defaults = len(row.inputs), dict(row.attributes)
+    overload = operator._opoverload
+
+    def call(*values: Any, **given: Any) -> Any:
+        values, given = (*values, *[None] * (count - len(values))), {**defaults, **given}
+        if torch.onnx.is_in_onnx_export():
+            return _symbolic(row, values, given)
+        return overload(*values, **given)
+
+    return call
+
+
+def _symbolic(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> Any:
+    """Returns what torch.onnx.export writes as the ONNX operator of `row`."""
+    ((sizes, dtype),) = row.results(torch, *values, **attributes)  # type: ignore[misc]  # a leaf has them
+    shape = [values[0].reshape(-1).nonzero().shape[0] if isinstance(size, str) else size for size in sizes]
+    name = f"{row.domain}::{row.operator}" if row.domain else row.operator
+    return torch.onnx.ops.symbolic(name, values, attributes, dtype=dtype, shape=shape)
 
 
 def __getattr__(name: str) -> Any:

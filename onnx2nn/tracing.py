@@ -610,7 +610,7 @@ class Tracer:
             once: whether equal calls are recorded once, so that sizes that data decide are known to be equal.
         """
         args, kwargs = self.own(args), self.own(kwargs)
-        key = (function, *map(id, args), repr(kwargs), _count(specs)) if once else None
+        key = (function, *map(id, args), repr(kwargs), isinstance(specs, Spec) or len(specs)) if once else None
         if key is None or key not in self._calls:
             node = self.record("call_function", function, args, kwargs)
             node.meta["is_wrapped"] = True
