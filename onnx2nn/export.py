@@ -237,6 +237,7 @@ def _clean(model: ir.Model) -> None:
     optimizer.fold_constants(model, should_fold=folds)
     _drop_invented_biases(model, weights)
     RemoveUnusedNodesPass()(model)
+    _name_values(model)
     _name_nodes(model)
 
 
@@ -247,6 +248,17 @@ def _drop_invented_biases(model: ir.Model, weights: Collection[str]) -> None:
             bias = node.inputs[2]
             if bias.name not in weights and bias.const_value is not None and not bias.const_value.numpy().any():
                 node.replace_input_with(2, None)
+
+
+def _name_values(model: ir.Model) -> None:
+    """Gives values between the nodes names of their own: the file's name of an output may be that of such a value."""
+    graph = model.graph
+    fixed = {*graph.inputs, *graph.outputs, *graph.initializers.values()}
+    taken = Counter(value.name or "" for value in fixed)
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            if value not in fixed and value.name:
+                value.name = _unused(value.name, taken)
 
 
 def _name_nodes(model: ir.Model) -> None:

@@ -167,6 +167,29 @@ graph (float[n, 1, h, w] x) => (float[n, 1, a, b] y)
 """
 
 
+def test_output_called_as_the_exporter_calls_another_value(tmp_path: Path) -> None:
+    """A value is called `linear` after its operator; keras2onnx, too, calls outputs `conv2d_4` and `softmax`."""
+    generator = np.random.default_rng(0)
+    weight, bias = (generator.standard_normal(shape).astype(np.float32) for shape in ((4, 3), 4))
+    nodes = [
+        onnx.helper.make_node("Gemm", ["x", "first.weight", "first.bias"], ["a"], transB=1),
+        onnx.helper.make_node("Transpose", ["a"], ["linear"]),
+        onnx.helper.make_node("Softmax", ["a"], ["last"]),
+    ]
+    shapes = {"x": ["n", 3], "linear": [4, "n"], "last": ["n", 4]}
+    x, *outputs = (onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items())
+    state = [onnx.numpy_helper.from_array(weight, "first.weight"), onnx.numpy_helper.from_array(bias, "first.bias")]
+    graph = onnx.helper.make_graph(nodes, "g", [x], outputs, state)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    module = onnx2nn.load(model)
+    assert set(module.state_dict()) == {"first.weight", "first.bias"}
+    assert "agrees" in onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    again = onnx.load(tmp_path / "again.onnx")
+    assert [value.name for value in again.graph.output] == ["linear", "last"]
+    names = [name for node in again.graph.node for name in node.output]
+    assert len(set(names)) == len(names)
+
+
 def test_sizes_at_which_a_one_is_broadcast_do_not_count(tmp_path: Path) -> None:
     """3 by 4 makes a fine map of 1 by 1, to which the larger rough one is added: that holds for no other size."""
     module = onnx2nn.load(onnx.parser.parse_model(PYRAMID))

@@ -204,6 +204,12 @@ def scaled_tanh(F: Any, input: Any, *, alpha: float | None = None, beta: float |
     return F.tanh(input * beta) * alpha
 
 
+@op("Scale", 1)
+def scaled(F: Any, input: Any, *, scale: float = 1.0) -> Any:
+    """Experimental in opset 1."""
+    return input * scale
+
+
 @op("Affine", 1)
 def affine(F: Any, X: Any, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
     """Experimental in opset 1."""

@@ -26,6 +26,21 @@ class _Kind:
     parameters: int = 0
 
 
+_ACTIVATIONS = (
+    "Relu", "Tanh", "Sigmoid", "Softsign", "Softplus", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh",
+    "HardSigmoid", "Elu",
+)  # fmt: skip
+_BY_SMALL_LETTERS = {name.lower(): name for name in _ACTIVATIONS}
+
+
+def _standard_name(name: str) -> str:
+    """Returns an activation's name as the standard writes it; PyTorch 0.4 wrote `tanh` and `relu`.
+
+    ONNX Runtime takes small letters in LSTM and GRU.
+    """
+    return _BY_SMALL_LETTERS.get(name.lower(), name)
+
+
 def _activation_kinds(F: Any) -> dict[str, _Kind]:
     functional = F.nn.functional
     return {
@@ -73,7 +88,7 @@ class _Settings:
         functions: list[Activation] = []
         for name in self.activations:
             if name not in kinds:
-                raise OperatorError(f"activation {name!r} is none of {', '.join(kinds)}.")
+                raise OperatorError(f"activation {name!r} is none of {', '.join(_ACTIVATIONS)}.")
             kind = kinds[name]
             values: list[float | None] = []
             if kind.parameters > 0:
@@ -101,7 +116,8 @@ def settings(
         raise OperatorError(f"direction={direction!r} is none of forward, reverse, bidirectional.")
     ways = directions[direction]
     # RNN's schema defaults to two activations, of which one direction uses the first.
-    names = tuple(activations or ())[: len(default) * len(ways)] or tuple(default) * len(ways)
+    given = tuple(_standard_name(name) for name in activations or ())
+    names = given[: len(default) * len(ways)] or tuple(default) * len(ways)
     if len(names) != len(default) * len(ways):
         raise OperatorError(f"{len(names)} activations for {len(ways)} directions of {len(default)}.")
     return _Settings(ways, names, tuple(alpha or ()), tuple(beta or ()), clip or None, bool(layout))

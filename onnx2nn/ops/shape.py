@@ -11,7 +11,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.cast import element_of
-from onnx2nn.table import NeedsValues, op
+from onnx2nn.table import NeedsValues, Typed, op
 
 _SAME_WIDTH = {
     "float8_e4m3fn": "int8",
@@ -362,6 +362,48 @@ def constant_of_shape(F: Any, input: Any, *, value: Any = None) -> Any:
     if number in (0, 1):  # not full: torch.jit.trace cannot record it with a bool
         return (F.ones if number else F.zeros)(input, dtype=dtype)
     return F.full(input, number, dtype=dtype)
+
+
+def _filled_shape(
+    input: Any, shape: Sequence[int] | None, extra_shape: Sequence[int] | None, input_as_shape: int
+) -> list[Any]:
+    if input is None:
+        return list(shape or ())
+    sizes = list(input) if input_as_shape else list(np.shape(input))
+    if not input_as_shape and 0 in sizes:
+        raise OperatorError("its input is a tensor without elements, whose shape is not known here.")
+    return [*sizes, *(extra_shape or ())]
+
+
+def _host_constant_fill(
+    input: Any = None,
+    *,
+    value: float = 0.0,
+    dtype: int = 1,
+    shape: Sequence[int] | None = None,
+    extra_shape: Sequence[int] | None = None,
+    input_as_shape: int = 0,
+) -> Any:
+    sizes = _filled_shape(input, shape, extra_shape, input_as_shape)
+    if not all(fixed(size) for size in sizes):
+        raise NeedsValues("a tensor of dynamic size")
+    return Typed(np.full([int(size) for size in sizes], value), np.dtype(element_of(dtype).dtype))
+
+
+@op("ConstantFill", 1, static=["input"], host=_host_constant_fill)
+def constant_fill(
+    F: Any,
+    input: Any = None,
+    *,
+    value: float = 0.0,
+    dtype: int = 1,
+    shape: Sequence[int] | None = None,
+    extra_shape: Sequence[int] | None = None,
+    input_as_shape: int = 0,
+) -> Any:
+    """Experimental in opset 1, and how PyTorch 0.4 writes the first state of a recurrent layer."""
+    sizes = _filled_shape(input, shape, extra_shape, input_as_shape)
+    return F.full(sizes, value, dtype=F.float32).to(getattr(F, element_of(dtype).dtype))
 
 
 def _range_length(start: Any, limit: Any, delta: Any) -> int:

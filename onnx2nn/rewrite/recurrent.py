@@ -81,7 +81,7 @@ def _layer(node: ir.Node, facts: Facts) -> _Layer | None:
     if node.op_type == "GRU" and not attributes.get("linear_before_reset"):
         return None
     usual = _ACTIVATIONS[node.op_type] * (1 + (attributes.get("direction") == "bidirectional"))
-    if activations is not None and list(activations) != usual:
+    if activations is not None and [name.capitalize() for name in activations] != usual:
         return None
     if inputs[4] is not None or inputs[7] is not None or any(facts.constant_shape(v) is None for v in inputs[1:3]):
         return None
@@ -223,6 +223,8 @@ def _is_zeros(value: ir.Value, facts: Facts) -> bool:
     if node is not None and node.op_type == "ConstantOfShape":
         fill: Any = node.attributes["value"].value.numpy() if "value" in node.attributes else np.zeros(1)
         return not fill.any()
+    if node is not None and node.op_type == "ConstantFill":
+        return "value" not in node.attributes or node.attributes["value"].as_float() == 0
     return node is not None and node.op_type == "Expand" and facts.number(node.inputs[0]) == 0
 
 

@@ -40,6 +40,14 @@ def _aten(operator: str, *inputs: Any, note: str = "", expected: Any, outputs: i
 
 CASES = [
     case("Affine", f32(5), alpha=2.0, beta=-1.0),
+    case("Scale", f32(5), scale=0.3),
+    case("ConstantFill", i64(2, 3), input_as_shape=1, extra_shape=[2], value=0.5, constant=(0,),
+         expected=[np.full((2, 3, 2), 0.5, np.float32)], why=_CAFFE2),
+    case("ConstantFill", i64(2, 3), input_as_shape=1, dtype=7, value=3.0, expected=[np.full((2, 3), 3)], why=_CAFFE2,
+         note="run time"),
+    case("ConstantFill", f32(2, 3), value=0.5, expected=[np.full((2, 3), 0.5, np.float32)], why=_CAFFE2,
+         note="shape of the input"),
+    case("ConstantFill", shape=[2, 3], dtype=9, value=1.0, expected=[np.ones((2, 3), bool)], why=_CAFFE2, note="alone"),
     case("ParametricSoftplus", f32(5), alpha=2.0, beta=0.5),
     case("ScaledTanh", f32(5), alpha=2.0, beta=0.5),
     case("ImageScaler", f32(2, 3, 4, 5), scale=0.5, bias=[0.1, 0.2, 0.3]),

@@ -99,6 +99,8 @@ CASES = [
     *_shared("GRU"),
     *_shared("LSTM"),
     _case("RNN", activations=["Relu"]),
+    _case("LSTM", activations=["sigmoid", "tanh", "tanh"], note="names in small letters"),
+    _case("GRU", activations=["hardsigmoid", "SOFTSIGN"], note="names in other letters"),
     _case("GRU", linear_before_reset=1),
     _case("GRU", bias=False, linear_before_reset=1, note="linear_before_reset no bias"),
     _case("GRU", None, _state(2), ways=2, linear_before_reset=1, note="bidirectional linear_before_reset"),
