@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,7 +38,7 @@ from onnx2nn.nodes import (
     node_name,
 )
 from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf, version_of
-from onnx2nn.sizes import Fixed, Size, Sizes, StuckError, candidates, fitting
+from onnx2nn.sizes import Fixed, Sizes, StuckError, candidates, fitting
 from onnx2nn.state_versions import set_versions
 from onnx2nn.table import NeedsValues, Row
 from onnx2nn.tracing import (
@@ -90,29 +90,40 @@ class Attempts:
         self.constants = {v.name or "": _initializer(v) for v in model.graph.initializers.values()}
         for name, other in plan.author.ties.items() if plan.author is not None else ():
             self.constants[name].tied = self.constants[other]
+        self.inferred: dict[Any, Any] = {}
+        self.read: dict[tuple[int, int], torch.Tensor | np.ndarray[Any, Any]] = {}
         self._needed = False
         self._family = 0
 
-    def run(self, fixed: Fixed, thaw: Thaw | None = None, shapes: Shapes | None = None) -> fx.GraphModule:
+    def run(
+        self,
+        fixed: Fixed,
+        thaw: Thaw | None = None,
+        shapes: Shapes | None = None,
+        families: Iterable[int] = range(len(Sizes.FAMILIES)),
+    ) -> fx.GraphModule:
         """Imports; once more where sizes turn out to depend on data in a model of fixed shapes.
 
         Args:
             fixed: dimensions that have one value only, or equal another one.
             thaw: replaces inputs of nodes.
             shapes: takes the shape of every value at the first sample point.
+            families: which sample sizes to try, by number.
 
         Raises:
             StuckError: none of the sample sizes goes through; of the furthest try.
         """
         try:
-            return self._families(fixed, thaw, shapes)
+            return self._families(fixed, thaw, shapes, families)
         except NeedsSamples:
             self._needed = True
-            return self._families(fixed, thaw, shapes)
+            return self._families(fixed, thaw, shapes, families)
 
-    def _families(self, fixed: Fixed, thaw: Thaw | None, shapes: Shapes | None) -> fx.GraphModule:
+    def _families(
+        self, fixed: Fixed, thaw: Thaw | None, shapes: Shapes | None, families: Iterable[int]
+    ) -> fx.GraphModule:
         stuck: list[StuckError] = []
-        for family in range(len(Sizes.FAMILIES)):
+        for family in families:
             sizes = Sizes(self.names, family, fixed, self._needed)
             try:
                 module = _Import(self, sizes, strict=True, thaw=thaw, shapes=shapes).run(fixed)
@@ -126,6 +137,26 @@ class Attempts:
         furthest = max(stuck, key=lambda error: error.step)
         furthest.others = [error for error in stuck if error is not furthest]
         raise furthest
+
+    def repaired(self, fixed: Fixed, stuck: StuckError) -> tuple[Fixed, fx.GraphModule | None]:
+        """Returns `fixed` with one more dimension, which gets the import further than `stuck`; to the end, its module.
+
+        Sample sizes that came as far as that show most of what is wrong: all that may help is tried with them first.
+
+        Raises:
+            StuckError: `stuck`, where nothing helps.
+        """
+        furthest = stuck.sizes.family
+        others = [family for family in range(len(Sizes.FAMILIES)) if family != furthest]
+        for families in ([furthest], others):
+            for name, size in dict.fromkeys(candidates(stuck)):
+                trial = {**fixed, name: size}
+                try:
+                    return trial, self.run(trial, families=families)
+                except StuckError as error:
+                    if error.step > stuck.step:
+                        return trial, None
+        raise stuck
 
     def widened(self, fixed: Fixed, name: str, bounds: Sequence[int]) -> tuple[int, int, int]:
         """Returns the bounds of a dimension with the upper one, which goes through, as far up as others go through."""
@@ -170,24 +201,18 @@ def import_graph(
         UnsupportedModelError: nodes whose operator refuses what they ask for, all of them.
     """
     attempts = Attempts(model, plan, input_shapes or {})
-    fixed: dict[str, Size] = {}
+    fixed: Fixed = {}
     while True:
         try:
             return attempts.run(fixed)
         except StuckError as error:
             stuck = error
-        for name, size in dict.fromkeys(candidates(stuck)):
-            trial = {**fixed, name: size}
-            try:
-                module = attempts.run(trial)
-            except StuckError as error:
-                if error.step > stuck.step:
-                    fixed = trial
-                    break
-            else:
-                return _widest(attempts, trial, module)
-        else:
+        try:
+            fixed, module = attempts.repaired(fixed, stuck)
+        except StuckError:
             return attempts.lenient()  # give up on the node's shapes, not on the model
+        if module is not None:
+            return _widest(attempts, fixed, module)
 
 
 def _widest(attempts: Attempts, fixed: Fixed, module: fx.GraphModule) -> fx.GraphModule:
@@ -220,6 +245,8 @@ class _Import:
         self.model, self.plan, self.inputs = attempts.model, attempts.plan, attempts.inputs
         self.author = attempts.plan.author
         self.constants, self.sizes, self.strict = attempts.constants, sizes, strict
+        self.inferred, self.read = attempts.inferred, attempts.read
+        self.uses: Counter[int] = Counter()
         self.thaw, self.shapes = thaw, shapes
         self.steps = 0
         self.problems: dict[tuple[str, str, int, str], Problem] = {}
@@ -231,7 +258,7 @@ class _Import:
 
     def _run(self, fixed: Fixed) -> fx.GraphModule:
         graph = self.model.graph
-        tracer = Tracer(self.sizes.points)
+        tracer = Tracer(self.sizes.points, inferred=self.inferred)
         if self.author is not None:
             tracer.names.reserve(self.author.names)
         scope = Scope()
@@ -511,7 +538,11 @@ class Walk:
         return [self.tensor(item) for item in value] if isinstance(value, list) else value
 
     def _tensor_attribute(self, tensor: ir.TensorProtocol) -> Any:
-        return Constant("", ir.DataType(tensor.dtype), tensor).value
+        self.owner.uses[id(tensor)] += 1  # a function's constant is another one in each call of it
+        key = (id(tensor), self.owner.uses[id(tensor)])
+        if key not in self.owner.read:
+            self.owner.read[key] = Constant("", ir.DataType(tensor.dtype), tensor).value
+        return self.owner.read[key]
 
     def _host(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
         """Evaluates the row on numbers computed from shapes."""
@@ -640,7 +671,9 @@ class Walk:
         of_data = {name: self.tracer.fresh_dimension() for dims, _ in results for name in dims if isinstance(name, str)}
         specs = []
         for dims, dtype in results:
-            columns = [of_data[d] if isinstance(d, str) else getattr(d, "values", (d,) * self.tracer.points) for d in dims]
+            columns = [
+                of_data[d] if isinstance(d, str) else getattr(d, "values", (d,) * self.tracer.points) for d in dims
+            ]
             specs.append(Spec(tuple(zip(*columns, strict=True)), dtype))
         return specs
 
@@ -711,7 +744,6 @@ class Walk:
         return origin is None or not origin.weight or is_generated(origin.name)
 
     def _constant_name(self, tensor: torch.Tensor) -> ConstantName:
-        assert self.node is not None
         origin = self._origin(tensor)
         name, weight = (origin.name, origin.weight) if origin is not None else ("", False)
         author = self.owner.author

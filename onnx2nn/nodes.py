@@ -90,7 +90,10 @@ def _attribute(attribute: ir.Attr, tensor: Callable[[ir.TensorProtocol], Any]) -
 def _float(value: float) -> float:
     """Returns the shortest decimal that is the same float32, which is what the author wrote."""
     shortest = float(str(np.float32(value)))
-    return shortest if abs(shortest) <= np.finfo(np.float32).max else value
+    return shortest if abs(shortest) <= _LARGEST else value
+
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def check_inputs(row: Row, inputs: list[Any]) -> None:
@@ -153,17 +156,17 @@ def lays_out_weight(row: Row, inputs: Sequence[Any], *, floats: bool = False) ->
     return floats and weight.kind in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 
 
-def constant_path(node: ir.Node, origin: str, weight: bool, size: int) -> tuple[list[str], bool]:
+def constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) -> tuple[list[str], bool]:
     """Returns where a constant is held in the module tree, and whether it is a trainable weight.
 
     Args:
-        node: the node that uses it.
+        node: the node that uses it, None where only the outputs do.
         origin: name of the initializer or output that it comes from, `""` where it has none.
         weight: whether that is an initializer.
         size: number of elements.
     """
     if not origin:
-        steps = split_path(node.name or node.op_type.lower())
+        steps = split_path(node.name or node.op_type.lower()) if node is not None else ["output"]
         return [*steps[:-1], f"{steps[-1]}_constant"], False
     # torch's exporter numbers its own values `val_0`, ...: a parameter of such a name stops it on the way back.
     name = origin.replace("val_", "constant_") if is_generated(origin) else origin

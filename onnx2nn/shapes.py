@@ -1,8 +1,8 @@
 """Shape rules of the commonest functions, for speed alone.
 
 `tracing` finds the shape of any call by running it on meta tensors; for elementwise functions that costs close to a
-millisecond, for recurrent ones seconds, a rule here a few microseconds. A rule answers None for whatever it is not sure
-of, a list where the function has several results.
+millisecond, for normalisations ten, for recurrent ones seconds, a rule here a few microseconds. A rule answers None for
+whatever it is not sure of, also for what torch refuses; a list where the function has several results.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _binary(comparison: bool) -> Callable[[tuple[Any, ...], dict[str, Any]], Res
         if right is None:
             if isinstance(b, torch.Tensor):
                 right = ((tuple(b.shape),) * len(left[0]), b.dtype)
-            elif type(b) in (int, float) and left[1].is_floating_point:
+            elif type(b) in (int, float) and (left[1].is_floating_point or comparison):
                 return left[0], dtype
             else:
                 return None
@@ -105,17 +105,187 @@ def _recurrent(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
     return [(tuple(outputs), spec[1]), *[(tuple(last), spec[1])] * len(states)]
 
 
+Shape = tuple[int, ...]
+
+
+def _on_shapes(function: Callable[..., Shape | None]) -> Callable[[tuple[Any, ...], dict[str, Any]], Result]:
+    """Makes a rule of `function`, which has torch's parameters, takes shapes in place of tensors and gives a shape.
+
+    Its tensors are all of one floating type, which the result has too, and none is empty.
+    """
+
+    def rule(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
+        specs: list[Any] = []
+        if not (_collect(args, specs) and _collect(tuple(kwargs.values()), specs)):
+            return None
+        dtype = specs[0][1]
+        if dtype is None or not dtype.is_floating_point or any(spec[1] != dtype for spec in specs):
+            return None
+        if any(0 in shape for spec in specs for shape in spec[0]):
+            return None
+        shapes = []
+        for point in range(max(len(spec[0]) for spec in specs)):
+            named = {name: _at(value, point) for name, value in kwargs.items()}
+            shape = function(*_at(args, point), **named)
+            if shape is None or min(shape, default=1) < 1:
+                return None
+            shapes.append(shape)
+        return tuple(shapes), dtype
+
+    return rule
+
+
+def _collect(value: Any, specs: list[Any]) -> bool:
+    """Appends the specs of the tensors in `value`; returns whether there is nothing else but plain Python values."""
+    if isinstance(value, (list, tuple)) and (spec := _spec(value)) is None:
+        return all([_collect(item, specs) for item in value])
+    if isinstance(value, torch.Tensor):
+        specs.append(((tuple(value.shape),), value.dtype))
+        return True
+    if (spec := _spec(value)) is not None:
+        specs.append(spec)
+        return spec[0] is not None
+    return value is None or type(value) in (int, float, bool, str)
+
+
+def _at(value: Any, point: int) -> Any:
+    """Returns `value` with the shape at a sample point in place of each tensor."""
+    if isinstance(value, (list, tuple)):
+        return [_at(item, point) for item in value]
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    spec = _spec(value)
+    return value if spec is None else spec[0][point]
+
+
+def _batch_norm(
+    x: Shape,
+    mean: Shape | None,
+    var: Shape | None,
+    weight: Shape | None = None,
+    bias: Shape | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Shape | None:
+    fits = len(x) > 1 and all(state in (None, x[1:2]) for state in (weight, bias)) and mean == var == x[1:2]
+    return x if fits and not training else None
+
+
+def _layer_norm(
+    x: Shape, normalized_shape: list[int], weight: Shape | None = None, bias: Shape | None = None, eps: float = 1e-5
+) -> Shape | None:
+    wanted = tuple(normalized_shape)
+    fits = (
+        0 < len(wanted) <= len(x) and x[-len(wanted) :] == wanted and all(s in (None, wanted) for s in (weight, bias))
+    )
+    return x if fits else None
+
+
+def _linear(x: Shape, weight: Shape, bias: Shape | None = None) -> Shape | None:
+    fits = len(weight) == 2 and x and x[-1] == weight[1] and bias in (None, weight[:1])
+    return (*x[:-1], weight[0]) if fits else None
+
+
+def _conv(
+    x: Shape,
+    weight: Shape,
+    bias: Shape | None = None,
+    stride: list[int] | int = 1,
+    padding: list[int] | int = 0,
+    dilation: list[int] | int = 1,
+    groups: int = 1,
+) -> Shape | None:
+    axes = len(weight) - 2
+    settings = (stride, padding, dilation)
+    if len(x) != len(weight) or not all(isinstance(given, list) and len(given) == axes for given in settings):
+        return None
+    if x[1] != weight[1] * groups or weight[0] % groups or bias not in (None, weight[:1]):
+        return None
+    sizes = []
+    for size, kernel, step, pad, spread in zip(x[2:], weight[2:], *settings, strict=True):  # type: ignore[arg-type]
+        if step < 1 or pad < 0 or spread < 1:
+            return None
+        sizes.append((size + 2 * pad - spread * (kernel - 1) - 1) // step + 1)
+    return (x[0], weight[0], *sizes)
+
+
+def _adaptive_avg_pool2d(x: Shape, output_size: list[int] | int) -> Shape | None:
+    sizes = output_size if isinstance(output_size, list) else [output_size] * 2
+    fits = len(x) in (3, 4) and len(sizes) == 2 and all(type(size) is int for size in sizes)
+    return (*x[:-2], *sizes) if fits else None
+
+
+def _cat(tensors: list[Shape], dim: int = 0) -> Shape | None:
+    first = tensors[0]
+    if not -len(first) <= dim < len(first):
+        return None
+    dim %= len(first)
+    if any(len(s) != len(first) or s[:dim] + s[dim + 1 :] != first[:dim] + first[dim + 1 :] for s in tensors):
+        return None
+    return (*first[:dim], sum(shape[dim] for shape in tensors), *first[dim + 1 :])
+
+
+def _scaled_dot_product_attention(
+    query: Shape,
+    key: Shape,
+    value: Shape,
+    attn_mask: Shape | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Shape | None:
+    if enable_gqa or min(map(len, (query, key, value))) < 3 or (is_causal and attn_mask is not None):
+        return None
+    *lead, rows, width = query
+    columns = key[-2]
+    fits = key == (*lead, columns, width) and value[:-1] == key[:-1]
+    if attn_mask is not None and _broadcast((*lead, rows, columns), attn_mask) != (*lead, rows, columns):
+        return None
+    return (*lead, rows, value[-1]) if fits else None
+
+
+_MODES = {3: ("nearest", "nearest-exact", "linear"), 4: ("nearest", "nearest-exact", "bilinear", "bicubic")}
+
+
+def _interpolate(
+    x: Shape,
+    size: list[int] | None = None,
+    scale_factor: list[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Shape | None:
+    if scale_factor is not None or recompute_scale_factor or antialias:
+        return None
+    if not isinstance(size, list) or len(size) != len(x) - 2 or mode not in _MODES.get(len(x), ()):
+        return None
+    return (*x[:2], *size) if align_corners is None or not mode.startswith("nearest") else None
+
+
 _UNARY = (
     torch.relu, F.relu, torch.sigmoid, torch.tanh, torch.exp, torch.sqrt, torch.erf, torch.abs, torch.neg, torch.log,
     torch.reciprocal, torch.floor, torch.ceil, torch.sin, torch.cos, torch.clamp, F.gelu, F.silu, F.hardswish,
     F.hardsigmoid, F.leaky_relu, F.elu, F.softplus, F.mish, F.hardtanh, torch.softmax, F.softmax, torch.log_softmax,
-    F.dropout, operator.neg, "clamp", "clip", "contiguous",
+    F.dropout, operator.neg, operator.pow, torch.pow, "clamp", "clip", "contiguous", "pow",
 )  # fmt: skip
 
 RULES: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Result]] = {
     **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
     **dict.fromkeys(_UNARY, _unary),
-    **dict.fromkeys((operator.add, operator.sub, operator.mul, operator.truediv), _binary(comparison=False)),
+    **dict.fromkeys(
+        (operator.add, operator.sub, operator.mul, operator.truediv, "add", "sub", "mul", "div"), _binary(False)
+    ),
     **dict.fromkeys((operator.lt, operator.gt, operator.le, operator.ge, operator.eq, operator.ne), _binary(True)),
+    **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), _on_shapes(_conv)),
+    F.batch_norm: _on_shapes(_batch_norm),
+    F.layer_norm: _on_shapes(_layer_norm),
+    F.linear: _on_shapes(_linear),
+    F.adaptive_avg_pool2d: _on_shapes(_adaptive_avg_pool2d),
+    F.interpolate: _on_shapes(_interpolate),
+    F.scaled_dot_product_attention: _on_shapes(_scaled_dot_product_attention),
+    torch.cat: _on_shapes(_cat),
 }
 """Functions, and names of tensor methods, with their rule."""

@@ -31,6 +31,7 @@ class Sizes:
         needed: whether there are other dynamic dimensions, those of results that depend on data.
 
     Attributes:
+        family: as given.
         of_data: whether all dynamic dimensions are those.
     """
 
@@ -42,6 +43,7 @@ class Sizes:
     )
 
     def __init__(self, names: Sequence[str], family: int, fixed: Fixed, needed: bool = False):
+        self.family = family
         equal = {name: other for name, other in fixed.items() if isinstance(other, str)}
         dynamic = [name for name in names if name not in fixed]
         bounded = {name: size for name, size in fixed.items() if isinstance(size, tuple)}

@@ -473,9 +473,10 @@ class Tracer:
         points: how many sample points the dynamic dimensions have.
         parent: the tracer of the enclosing graph, for a subgraph or function; what this graph uses of it becomes an
             argument of this graph's module (`captured`).
+        inferred: what is known of calls already, from other traces; what this one finds out is added.
     """
 
-    def __init__(self, points: int = 1, parent: Tracer | None = None):
+    def __init__(self, points: int = 1, parent: Tracer | None = None, inferred: dict[Any, Any] | None = None):
         self.points = points
         self.parent = parent
         self.root = nn.Module()
@@ -500,7 +501,7 @@ class Tracer:
         self._last_placeholder: fx.Node | None = None
         self._keep: list[Any] = []
         shared = parent or self
-        self._inferred: dict[Any, Any] = shared._inferred if parent else {}
+        self._inferred: dict[Any, Any] = shared._inferred if parent else {} if inferred is None else inferred
         self._parameters: dict[Any, nn.Parameter] = shared._parameters if parent else {}
         self._fresh: Any = shared._fresh if parent else itertools.count()
 

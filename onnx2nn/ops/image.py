@@ -304,7 +304,7 @@ def _same_nearest(F: Any, axis: Axis, method: Method, mode: str) -> bool:
         axis = replace(axis, size=1 << 24, output=1 << 14)
     scale = np.float32(1 / axis.scale) if axis.given else np.float32(axis.size) / np.float32(axis.output)
     x = np.arange(axis.output, dtype=np.float32) + np.float32(0 if mode == "nearest" else 0.5)
-    theirs = F.tensor(np.minimum(np.floor(x * scale), axis.size - 1).astype(np.int64).tolist())
+    theirs = F.tensor(np.minimum(np.floor(x * scale), axis.size - 1).astype(np.int64))
     return bool((_nearest(F, _coordinates(F, axis, method.transformation), axis, method.nearest) == theirs).all())
 
 
