@@ -57,8 +57,8 @@ def load(
     Args:
         source: a path, the bytes of a file, an open binary file or a `ModelProto`.
         framework: `"torch"`, which gives a `torch.fx.GraphModule`, or `"oneflow"`, which gives a `oneflow.nn.Module`.
-        input_shapes: dimensions by input name that replace those of the file; an int is fixed, a str names a dynamic
-            dimension (equal names are equal dimensions), None is a dynamic dimension of its own.
+        input_shapes: dimensions by input name that replace those of the file, as many as there; an int is fixed, a str
+            names a dynamic dimension (equal names are equal dimensions), None is a dynamic dimension of its own.
         base_dir: folder of the external data where `source` is no path.
         raise_patterns: whether what an exporter decomposed (a layer normalisation, attention, GELU) becomes one call
             again. Each replacement is compared at import with the nodes that it replaces and dropped where they differ;
@@ -76,7 +76,7 @@ def load(
 
     Returns:
         A module that takes the graph's inputs by position or by name and gives one tensor for one output, a tuple in
-        the file's order for several.
+        the file's order for several. It is on the CPU, whatever torch's default device is, with contiguous weights.
 
     Raises:
         ModelFileError: the source is not a readable model.

@@ -12,13 +12,12 @@ from torch import fx
 from onnx2nn.constants import to_torch
 from onnx2nn.errors import FrozenDimensionError, InputError, UnsupportedModelError
 from onnx2nn.importer import Attempts, Shapes, import_graph
-from onnx2nn.inputs import InputSpec, example_inputs, input_dimensions, input_specs
+from onnx2nn.inputs import InputShapes, InputSpec, example_inputs, input_dimensions, input_specs
 from onnx2nn.nodes import node_name
 from onnx2nn.plan import Plan
 from onnx2nn.sizes import StuckError
 from onnx2nn.thaw import Repair, Thaw, repairs
 
-InputShapes = Mapping[str, Sequence["int | str | None"]]
 _TRIALS = 200
 """So many constants are tried in all; each costs about the time of an import."""
 _TOLERANCE = 1e-4  # relative to an output's scale: a batch of three may be computed in another order than three of one
@@ -64,13 +63,19 @@ def import_dynamic(
 
 
 def _check(declared: Mapping[str, list[int | str] | None], dynamic: Mapping[str, Mapping[int, str]]) -> None:
+    if not isinstance(dynamic, Mapping) or not all(isinstance(axes, Mapping) for axes in dynamic.values()):
+        raise InputError(f"dynamic={dynamic!r}: it maps input name to axis to name, as in {{'x': {{0: 'batch'}}}}.")
     for name, axes in dynamic.items():
         dims = declared.get(name)
         if dims is None:
             raise InputError(f"dynamic names {name!r}, the model's inputs are {', '.join(map(repr, declared))}.")
         for axis, label in axes.items():
-            if not 0 <= axis < len(dims) or not isinstance(label, str):
-                raise InputError(f"dynamic: axis {axis} of {name!r}, which has {len(dims)}, is to be called {label!r}.")
+            if not isinstance(axis, int) or not 0 <= axis < len(dims):
+                raise InputError(
+                    f"dynamic: {name!r} has {len(dims)} dimensions, {axis!r} is the number of none of them."
+                )
+            if not isinstance(label, str):
+                raise InputError(f"dynamic: axis {axis} of {name!r} is to be called {label!r}: a name is a str.")
 
 
 def _opened(dims: Sequence[int | str], axes: Mapping[int, str]) -> list[int | str | None]:

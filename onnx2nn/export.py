@@ -101,6 +101,7 @@ def _export(
     import torch
 
     known = getattr(module, "meta", {}).get("onnx2nn", {})
+    opened = tuple(dict(axes[name]) if axes.get(name) else None for name in names)
     try:
         with _quiet(), torch.no_grad():
             program = torch.onnx.export(
@@ -108,7 +109,7 @@ def _export(
                 tuple(to_tensor(array) for array in runs[0][0]),
                 input_names=names,
                 output_names=known.get("outputs") or None,
-                dynamic_shapes=(tuple(dict(axes[name]) if axes.get(name) else None for name in names),),
+                dynamic_shapes=(opened,) if opened else (),
                 opset_version=opset,
                 dynamo=True,
                 optimize=False,

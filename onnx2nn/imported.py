@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from torch import fx
+from torch import fx, nn
 
 from onnx2nn.naming_reports import NamingReport, naming_report
 
@@ -15,6 +16,9 @@ class ImportedModule(fx.GraphModule):
     A pickle of it holds a plain GraphModule with its `meta`, so that `torch.load` needs no onnx2nn where no operator
     does; `onnx2nn.naming_report` reads what this class's method reads.
     """
+
+    # torch.jit.script compiles all properties but these
+    __jit_unused_properties__ = [*fx.GraphModule.__jit_unused_properties__, "_version"]  # noqa: RUF012, it is torch's
 
     @property
     def _version(self) -> int:  # type: ignore[override]  # a class attribute of nn.Module
@@ -32,3 +36,17 @@ class ImportedModule(fx.GraphModule):
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild, arguments = super().__reduce__()
         return rebuild, arguments, {"meta": self.meta, "_version": self._version}  # torch's own way forgets it
+
+
+def lay_out_state(module: nn.Module) -> None:
+    """Makes each tensor of the state contiguous that a file holds in another layout, as the matrix of an `nn.Linear`.
+
+    Tools count on that: safetensors and `parameters_to_vector` refuse a view. What shares its memory keeps its layout.
+    """
+    state = [*module.parameters(), *module.buffers()]
+    uses = Counter(tensor.untyped_storage().data_ptr() for tensor in state)
+    for tensor in state:
+        storage = tensor.untyped_storage()
+        expanded = storage.nbytes() < tensor.nbytes
+        if not tensor.is_contiguous() and uses[storage.data_ptr()] == 1 and not expanded:
+            tensor.data = tensor.data.contiguous()

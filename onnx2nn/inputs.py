@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,51 @@ def input_specs(model: ir.Model) -> list[InputSpec]:
     """List the inputs that a caller must give, in the graph's order: initializers that stand there too are left out."""
     initializers = model.graph.initializers
     return [_spec(value) for value in model.graph.inputs if value.name not in initializers]
+
+
+InputShapes = Mapping[str, Sequence["int | str | None"]]
+"""Input name → sizes, names of dynamic dimensions, or None for a dynamic one without a name."""
+
+
+def chosen_shapes(model: ir.Model, given: InputShapes) -> dict[str, list[int | str | None]]:
+    """Returns shapes that a caller chose, as plain Python values.
+
+    Raises:
+        InputError: another input than the model has, another rank than the file says, or what is no shape.
+    """
+    if not isinstance(given, Mapping):
+        raise InputError(f"input_shapes={given!r}: it maps names of inputs to shapes.")
+    inputs = {value.name: value for value in model.graph.inputs}
+    chosen = {}
+    for name, dims in given.items():
+        if name not in inputs:
+            raise InputError(f"input_shapes names {name!r}, the model's inputs are {', '.join(map(repr, inputs))}.")
+        chosen[name] = _chosen_shape(name, dims)
+        declared = inputs[name].shape
+        if declared is not None and len(declared) != len(chosen[name]):
+            raise InputError(
+                f"input_shapes gives {name!r} {len(chosen[name])} dimensions, it has {len(declared)} dimensions."
+            )
+    return chosen
+
+
+def _chosen_shape(name: str, dims: Any) -> list[int | str | None]:
+    try:
+        if not isinstance(dims, str):
+            return [_chosen_size(dim) for dim in dims]
+    except TypeError:
+        pass
+    raise InputError(
+        f"input_shapes has {dims!r} for {name!r}: it takes a list of sizes, names of dynamic dimensions, and None."
+    )
+
+
+def _chosen_size(dim: Any) -> int | str | None:
+    if dim is None or isinstance(dim, str):
+        return dim
+    if isinstance(dim, bool) or (size := operator.index(dim)) < 0:
+        raise TypeError
+    return size
 
 
 def input_dimensions(

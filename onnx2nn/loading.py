@@ -6,17 +6,19 @@ it; what concerns the module alone comes after it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import onnx_ir as ir
 
 from onnx2nn.author import restore
 from onnx2nn.errors import InputError, UnsupportedModelError
 from onnx2nn.extras import require
+from onnx2nn.inputs import InputShapes, chosen_shapes
 from onnx2nn.plan import plan, report
 from onnx2nn.rewrite import raise_patterns
 
@@ -30,7 +32,7 @@ class Options:
     """
 
     framework: str
-    input_shapes: Mapping[str, Sequence[int | str | None]]
+    input_shapes: InputShapes
     raise_patterns: bool
     dynamic: Mapping[str, Mapping[int, str]] | None
     trainable: bool | Collection[str]
@@ -41,22 +43,14 @@ class Options:
             raise InputError(f"framework={self.framework!r}: it is 'torch' or 'oneflow'.")
         if self.quantized not in ("keep", "dequantize"):
             raise InputError(f"quantized={self.quantized!r}: it is 'keep' or 'dequantize'.")
+        words = () if isinstance(self.trainable, bool) else self.trainable
+        if not isinstance(words, Collection) or not all(isinstance(word, str) for word in words):
+            raise InputError(f"trainable={self.trainable!r}: it is True, False, or roles and patterns of keys.")
         if self.framework != "torch":
             defaults = {"dynamic": None, "trainable": True, "quantized": "keep"}
             given = [name for name, default in defaults.items() if getattr(self, name) != default]
             if given:
                 raise InputError(f"{given[0]} is for an import to PyTorch, framework='torch'.")
-
-    def check_names(self, model: ir.Model) -> None:
-        """Refuses shapes for an input that the model does not have.
-
-        Raises:
-            InputError: there is one.
-        """
-        names = [value.name for value in model.graph.inputs]
-        for name in self.input_shapes:
-            if name not in names:
-                raise InputError(f"input_shapes names {name!r}, the model's inputs are {', '.join(map(repr, names))}.")
 
 
 def load_model(model: ir.Model, options: Options) -> Any:
@@ -66,9 +60,9 @@ def load_model(model: ir.Model, options: Options) -> Any:
         UnsupportedModelError: nodes that cannot be imported, all of them.
         FrozenDimensionError, InputError, MissingDependencyError: as `onnx2nn.load` says.
     """
-    options.check_names(model)
+    shapes = chosen_shapes(model, options.input_shapes)
     try:
-        return _import(model, options)
+        return _import(model, options, shapes)
     except UnsupportedModelError as error:  # the import never got to what stands behind the nodes that it names
         unknown = report(model).problems
         known = {(problem.domain, problem.operator, problem.reason) for problem in unknown}
@@ -76,8 +70,20 @@ def load_model(model: ir.Model, options: Options) -> Any:
         raise UnsupportedModelError([*unknown, *others]) from error.__cause__
 
 
-def _import(model: ir.Model, options: Options) -> Any:
+def _import(model: ir.Model, options: Options, shapes: InputShapes) -> Any:
     F, import_graph = _target(options)
+    with _on_cpu(F) if options.framework == "torch" else contextlib.nullcontext():
+        return _import_to(F, import_graph, model, options, shapes)
+
+
+def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
+    """Weights are read to the CPU: a default device elsewhere would get the rest, and split the module."""
+    if torch.get_default_device().type == "cpu":
+        return contextlib.nullcontext()
+    return cast("contextlib.AbstractContextManager[Any]", torch.device("cpu"))
+
+
+def _import_to(F: Any, import_graph: Any, model: ir.Model, options: Options, shapes: InputShapes) -> Any:
     done: dict[str, Any] = {}
     if options.quantized == "dequantize":
         from onnx2nn.dequantize import dequantize
@@ -88,8 +94,12 @@ def _import(model: ir.Model, options: Options) -> Any:
     if options.raise_patterns:
         raising = raise_patterns(model, found.table, F)
         done["raising"] = {"raised": dict(raising.raised), "dropped": raising.dropped}
-    module = import_graph(model, found, input_shapes=options.input_shapes)
+    module = import_graph(model, found, input_shapes=shapes)
     module.meta["onnx2nn"].update(done)
+    if options.framework == "torch":
+        from onnx2nn.imported import lay_out_state
+
+        lay_out_state(module)
     if options.trainable is not True:
         from onnx2nn.training import choose_trainable
 

@@ -97,7 +97,8 @@ def _read(source: object, base_dir: str | os.PathLike[str] | None, limits: Limit
         if not isinstance(data, bytes):
             raise ModelFileError('The stream gives text. Open the file in binary mode: open(path, "rb").')
         return _read_bytes(MemorySource(data), roots, limits)
-    raise TypeError(f"read() takes a path, bytes, a binary stream or a ModelProto, not {type(source).__name__}")
+    advice = "; onnx_ir.to_proto gives one" if isinstance(source, ir.Model) else ""
+    raise TypeError(f"a model is a path, bytes, a binary stream or a ModelProto, not {type(source).__name__}{advice}")
 
 
 def _read_path(path: str, roots: list[str], limits: Limits) -> ir.Model:

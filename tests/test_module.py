@@ -1,0 +1,110 @@
+"""What torch and its tools do with any module works with an imported one."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import onnx
+import pytest
+import safetensors.torch
+import torch
+from onnx import helper, numpy_helper
+
+import onnx2nn
+
+DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
+
+
+@pytest.fixture(scope="module")
+def module() -> torch.fx.GraphModule:
+    return onnx2nn.load(DIGITS)
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.rand(3, 8, 8, 1, generator=torch.Generator().manual_seed(0))
+
+
+def test_can_be_scripted(module: torch.fx.GraphModule, images: torch.Tensor) -> None:
+    torch.testing.assert_close(torch.jit.script(module)(images), module(images))
+
+
+def test_state_is_laid_out_as_tools_expect_it(module: torch.fx.GraphModule, tmp_path: Path) -> None:
+    """The file holds the matrices of its linear layers transposed; a view of them is refused by these."""
+    assert {type(layer) for layer in module.modules()} >= {torch.nn.Linear, torch.nn.Conv2d}
+    assert all(tensor.is_contiguous() for tensor in module.state_dict().values())
+    safetensors.torch.save_file(module.state_dict(), tmp_path / "state.safetensors")
+    vector = torch.nn.utils.parameters_to_vector(module.parameters())
+    assert vector.numel() == sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_weights_in_two_layouts_share_their_memory() -> None:
+    """A table that is looked up, and multiplied with transposed: one weight, which stays one."""
+    weights = torch.rand(5, 3, generator=torch.Generator().manual_seed(0)).numpy()
+    nodes = [
+        helper.make_node("Gather", ["table", "i"], ["rows"]),
+        helper.make_node("Gemm", ["x", "table"], ["y"], transB=0),
+        helper.make_node("MatMul", ["y", "turned"], ["z"]),
+        helper.make_node("Transpose", ["table"], ["turned"], perm=[1, 0]),
+    ]
+    graph = helper.make_graph(
+        [nodes[0], nodes[3], nodes[1], nodes[2]],
+        "tied",
+        [
+            helper.make_tensor_value_info("i", onnx.TensorProto.INT64, [2]),
+            helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 5]),
+        ],
+        [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("rows", "z")],
+        [numpy_helper.from_array(weights, "table")],
+    )
+    model = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    table = torch.from_numpy(weights)
+    rows, z = model(torch.tensor([4, 1]), x := torch.rand(2, 5, generator=torch.Generator().manual_seed(1)))
+    assert torch.equal(rows, table[[4, 1]])
+    torch.testing.assert_close(z, x @ table @ table.T)
+    assert len({p.untyped_storage().data_ptr() for p in model.parameters()}) == 1
+
+
+@pytest.mark.parametrize("kind", ["context", "default"])
+def test_the_default_device_does_not_split_a_module(kind: str, images: torch.Tensor) -> None:
+    """Weights are read to the CPU; a part of the state elsewhere would be of no use."""
+    if kind == "context":
+        with torch.device("meta"):
+            loaded = onnx2nn.load(DIGITS)
+    else:
+        torch.set_default_device("meta")
+        try:
+            loaded = onnx2nn.load(DIGITS)
+        finally:
+            torch.set_default_device(None)
+    assert {tensor.device.type for tensor in loaded.state_dict().values()} == {"cpu"}
+    assert loaded(images).shape == (3, 10)
+
+
+@pytest.mark.parametrize("names", [["w"], ["x", "w"]])
+def test_outputs_that_no_node_makes(names: list[str]) -> None:
+    weights = torch.arange(6.0).reshape(2, 3)
+    infos = {name: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in ("x", "w")}
+    graph = helper.make_graph(
+        [],
+        "g",
+        [infos["x"]] * ("x" in names),
+        [infos[n] for n in names],
+        [numpy_helper.from_array(weights.numpy(), "w")],
+    )
+    model = onnx2nn.load(helper.make_model(graph))
+    results = model(*[-weights] * ("x" in names))
+    assert torch.equal(results[-1] if "x" in names else results, weights)
+    assert copy.deepcopy(model).state_dict().keys() == model.state_dict().keys()
+
+
+def test_without_inputs_back_to_onnx(tmp_path: Path) -> None:
+    model = onnx2nn.load(
+        onnx.parser.parse_model("""
+            <ir_version: 8, opset_import: ["" : 17]>
+            graph () => (float[3] y) <float[3] w = {-1.0, 0.0, 2.0}> { y = Relu (w) }
+        """)
+    )
+    assert "agrees" in onnx2nn.export_onnx(model, tmp_path / "again.onnx")
+    assert torch.equal(onnx2nn.load(tmp_path / "again.onnx")(), torch.tensor([0.0, 0.0, 2.0]))
