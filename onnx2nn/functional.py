@@ -11,12 +11,12 @@ loaded after `import onnx2nn.functional`.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from onnx2nn.table import REQUIRED, Row, load_rows, name_of
 
@@ -25,13 +25,26 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+def _proxy_among(values: Any) -> fx.Proxy | None:
+    """Returns a value that stands for one of a graph that torch.fx records, as unpickling a module does.
+
+    The call is then recorded as it is. Names that torch.fx.wrap knows of would do so too, but torch.fx replaces what
+    they stand for while it records, which torch.compile does not understand inside the branches of torch.cond.
+    """
+    for value in values:
+        found = _proxy_among(value) if isinstance(value, (list, tuple)) else value
+        if isinstance(found, fx.Proxy):
+            return found
+    return None
+
+
 def _function(row: Row) -> Any:
     static = [row.input_name(i) in row.static for i in range(len(row.inputs))] if row.static else []
-    leaf = _leaf(row) if row.leaf else None
 
-    def function(*inputs: Any, **attributes: Any) -> Any:
-        if leaf is not None and (torch.compiler.is_compiling() or torch.jit.is_tracing()):
-            return leaf(*inputs, **attributes)
+    def run(*inputs: Any, **attributes: Any) -> Any:
+        proxy = _proxy_among(inputs)
+        if proxy is not None:
+            return proxy.tracer.create_proxy("call_function", function, inputs, attributes)
         values = [_plain(v) if i < len(static) and static[i] else v for i, v in enumerate(inputs)]
         device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
         if device is None or device.type in ("cpu", "meta"):
@@ -39,6 +52,7 @@ def _function(row: Row) -> Any:
         with torch.device(device):
             return row.run(torch, *values, **attributes)
 
+    function: Any = _kept_whole(row, run) if row.leaf else run
     function.__name__ = function.__qualname__ = name_of(row)
     function.__module__ = __name__
     function.row = row  # type: ignore[attr-defined]  # what the call is, for to_python
@@ -50,14 +64,14 @@ _KINDS = {"int": "int", "float": "float", "str": "str", "Sequence[int]": "int[]"
 """Types of attributes, as bodies are annotated with them, in torch's schemas."""
 
 
-def _leaf(row: Row) -> Any:
-    """Returns what calls `row` while torch traces: it records the call and looks at no value."""
+def _kept_whole(row: Row, run: Any) -> Any:
+    """Returns `run` in a form that torch traces as one call, without a look at any value."""
     name = f"onnx2nn::{name_of(row)}"
     inputs = [f"Tensor{'' if default is REQUIRED else '?'} {key}" for key, default in row.inputs.items()]
     kinds = inspect.get_annotations(row.body)
     attributes = [f"{_KINDS[kinds[key]]} {key}" for key in row.attributes]
     schema = f"({', '.join([*inputs, '*', *attributes] if attributes else inputs)}) -> Tensor"
-    operator = torch.library.custom_op(name, functools.partial(row.run, torch), mutates_args=(), schema=schema)
+    operator = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
 
     @operator.register_fake
     def _(*values: Any, **given: Any) -> Any:
@@ -68,13 +82,15 @@ def _leaf(row: Row) -> Any:
     count, defaults = len(row.inputs), dict(row.attributes)
     overload = operator._opoverload
 
-    def call(*values: Any, **given: Any) -> Any:
+    def function(*values: Any, **given: Any) -> Any:
+        if not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
+            return run(*values, **given)
         values, given = (*values, *[None] * (count - len(values))), {**defaults, **given}
         if torch.onnx.is_in_onnx_export():
             return _symbolic(row, values, given)
         return overload(*values, **given)
 
-    return call
+    return function
 
 
 def _symbolic(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> Any:

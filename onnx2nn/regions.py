@@ -70,10 +70,12 @@ def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
         condition = condition.array.item()
     if isinstance(condition, Constant):
         return trace_graph(walk, branches[0 if bool(condition.numpy().all()) else 1], {}, walk.tracer)
-    if isinstance(condition, Dim) and len(set(map(bool, condition.values))) == 1:
+    if isinstance(condition, Dim) and len(set(map(bool, condition.values))) == 1 and not condition.of_data:
         # The sizes of the samples agree: import that branch alone, and let sizes that choose the other one fail.
         chosen = condition.assume()
         return trace_graph(walk, branches[0 if chosen else 1], {}, walk.tracer)
+    if isinstance(condition, Dim):
+        condition = walk.tracer.F.scalar_tensor(condition.to_integer(), dtype=torch.int64) != 0
     traced = [Tracer(walk.tracer.points, walk.tracer) for _ in branches]
     outputs = [trace_graph(walk, graph, {}, tracer) for graph, tracer in zip(branches, traced, strict=True)]
     specs = tuple(

@@ -10,6 +10,7 @@ formula over shapes is guessed, so none can be wrong; a model without dynamic di
 from __future__ import annotations
 
 import builtins
+import copy
 import itertools
 import math
 import operator
@@ -21,6 +22,8 @@ import numpy as np
 import torch
 from torch import fx, nn
 
+from onnx2nn import functional
+from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.layers import Layer, layer_for
 from onnx2nn.naming import Names
 from onnx2nn.shapes import RULES
@@ -72,15 +75,36 @@ class Dim:
 
     def __bool__(self) -> bool:
         truths = {bool(value) for value in self.values}
-        if len(truths) > 1:
+        if len(truths) > 1 or self.of_data:
             raise TraceError(f"a branch depends on a dynamic dimension (samples {self.values})")
         return truths.pop()
+
+    @property
+    def of_data(self) -> bool:
+        """Whether data may decide it: it may then be 0, or whatever else, so that samples settle nothing."""
+        return self.tracer.depends_on_data(self.node)
+
+    def least(self, other: Any) -> Any:
+        """Returns the smaller of two numbers, whatever the sizes are."""
+        if isinstance(other, int) and other >= _UNREACHED:
+            return self
+        return self.tracer.number(functional.onnx2nn__SizeMin, self, other)
+
+    def most(self, other: Any) -> Any:
+        """Returns the larger of two numbers, whatever the sizes are."""
+        return self.tracer.number(functional.onnx2nn__SizeMax, self, other)
+
+    def choose(self, one: Any, other: Any) -> Any:
+        """Returns `one` where this is true, else `other`; sizes that no data decide choose as the samples do."""
+        if not self.of_data:
+            return one if self.assume() else other
+        return self.tracer.number(functional.onnx2nn__SizeWhere, self, one, other)
 
     def assume(self) -> bool:
         """Returns what a comparison says at every sample point, and lets sizes at which it says another thing fail."""
         truth = bool(self)
         message = "A size for which the model chooses otherwise than for those that the import was made with."
-        self.tracer.record("call_function", torch._assert, (self if truth else self == False, message))  # noqa: E712 (recorded)
+        self.tracer.record("call_function", torch._assert, (self if truth else self.negated(), message))
         return truth
 
     def __index__(self) -> int:
@@ -110,14 +134,24 @@ class Dim:
     def __ge__(self, other: Any) -> Any:
         return self._compare(operator.ge, other)
 
+    def negated(self) -> Any:
+        """Returns whether this comparison is false."""
+        return self.tracer.number(torch.sym_not, self)
+
     def _compare(self, function: Callable[[Any, Any], bool], other: Any) -> Any:
         if self is other:
             return function(0, 0)
+        if isinstance(self.values[0], bool) and not isinstance(other, Dim) and function in (operator.eq, operator.ne):
+            # Of a torch.SymBool it would compare the object.
+            return self if function(True, other) and not function(False, other) else self._of_bool(function, other)
         if not isinstance(other, (Dim, int, float, np.number)):
             return NotImplemented
         if not isinstance(other, Dim) and other < 0 and all(value >= 0 for value in self.values):
             return function(0, -1)  # a size is never negative, so that `shape == -1` is settled for all sizes
         return self.tracer.number(function, self, other)
+
+    def _of_bool(self, function: Callable[[Any, Any], bool], other: Any) -> Any:
+        return self.negated() if function(False, other) and not function(True, other) else function(True, other)
 
     def __neg__(self) -> Any:
         return self.tracer.number(operator.neg, self)
@@ -141,8 +175,20 @@ class Dim:
             raise TraceError("a number computed from sizes is rounded up")
         return (self.quotient[0] + self.quotient[1] - 1) // self.quotient[1]
 
+    def to_integer(self) -> Any:
+        """Returns a whole number as it is, and 1 or 0 for a comparison; what else there is must not be negative."""
+        if isinstance(self.values[0], bool):
+            return self.tracer.number(functional.onnx2nn__SizeWhere, self, 1, 0)
+        if not self._is_whole() and not self >= 0:
+            raise TraceError("the whole part of a number that may be negative")
+        return math.floor(self)
+
     def _is_whole(self) -> bool:
         return all(isinstance(value, int) for value in self.values)
+
+
+_UNREACHED = (1 << 31) - 1
+"""No size is larger; files have it for "all there are"."""
 
 
 def _arithmetic(name: str) -> None:
@@ -504,6 +550,7 @@ class Tracer:
         self._inferred: dict[Any, Any] = shared._inferred if parent else {} if inferred is None else inferred
         self._parameters: dict[Any, nn.Parameter] = shared._parameters if parent else {}
         self._fresh: Any = shared._fresh if parent else itertools.count()
+        self._clean: set[fx.Node] = set()
 
     def placeholder(self, name: str, spec: Spec | None) -> Tensor | Opaque:
         """Adds an argument of the graph; `spec` None says that it is no tensor."""
@@ -533,6 +580,23 @@ class Tracer:
         index = next(self._fresh)
         values = (3 + 2 * index, 17 + 5 * index, 251 + 11 * index)
         return tuple(values[point % 3] for point in range(self.points))
+
+    def depends_on_data(self, node: fx.Node) -> bool:
+        """Returns whether a call that gives sizes computed from data is among what `node` is computed from."""
+        if next(copy.copy(self._fresh)) == 0:
+            return False  # no size of the model is
+        pending, seen = [node], set()
+        while pending:
+            item = pending.pop()
+            if item in seen or item in self._clean:
+                continue
+            seen.add(item)
+            outer = item.op == "placeholder" and self.parent is not None
+            if outer or "opaque" in item.meta or (item.op == "call_module" and _runs_a_graph(self.root, item.target)):
+                return True
+            pending += item.all_input_nodes
+        self._clean |= seen
+        return False
 
     def number(self, function: Callable[..., Any], *args: Any) -> Any:
         """Returns `function(*args)` of numbers, some dynamic: a `Dim`, or a plain number where it no longer varies."""
@@ -614,7 +678,9 @@ class Tracer:
         key = (function, *map(id, args), repr(kwargs), isinstance(specs, Spec) or len(specs)) if once else None
         if key is None or key not in self._calls:
             node = self.record("call_function", function, args, kwargs)
-            node.meta["is_wrapped"] = True
+            node.meta["opaque"] = True
+            if not hasattr(function, "row"):
+                node.meta["is_wrapped"] = True  # torch.fx.wrap: functions of the table record themselves
             result = self.wrap(node, specs)
             if key is None:
                 return result
@@ -873,6 +939,10 @@ def _rearranged(whole: Tensor, base: torch.Tensor, view: torch.Tensor) -> Tensor
 def _identity(tensor: torch.Tensor) -> Any:
     """What makes two tensors the same values in the same memory."""
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else id(tensor)
+
+
+def _runs_a_graph(root: nn.Module, path: Any) -> bool:
+    return isinstance(root.get_submodule(path), CONTROL_FLOW)
 
 
 def container(root: nn.Module, path: str) -> tuple[nn.Module, str]:

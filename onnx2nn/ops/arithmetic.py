@@ -124,6 +124,20 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def smaller(a: Any, b: Any) -> Any:
+    """Returns the smaller of two numbers computed from sizes."""
+    if hasattr(a, "least") or hasattr(b, "least"):
+        return a.least(b) if hasattr(a, "least") else b.least(a)
+    return a if a <= b else b
+
+
+def larger(a: Any, b: Any) -> Any:
+    """Returns the larger of two numbers computed from sizes."""
+    if hasattr(a, "most") or hasattr(b, "most"):
+        return a.most(b) if hasattr(a, "most") else b.most(a)
+    return b if a <= b else a
+
+
 def _host_product(a: Any, b: Any) -> Any:
     a, b = _plain(a), _plain(b)
     for factor in (a, b):
@@ -310,13 +324,13 @@ def _extreme(F: Any, function: Any, data_0: tuple[Any, ...]) -> Any:
     return ordered(_fold(lambda F, a, b: function(a, b)))(F, *data_0)
 
 
-@op("Max", 1, host=lambda *data_0: functools.reduce(host_binary(lambda a, b: b if a <= b else a), data_0))
+@op("Max", 1, host=lambda *data_0: functools.reduce(host_binary(larger), data_0))
 def max(F: Any, *data_0: Any) -> Any:
     """NaN wins."""
     return _extreme(F, F.maximum, data_0)
 
 
-@op("Min", 1, host=lambda *data_0: functools.reduce(host_binary(lambda a, b: a if a <= b else b), data_0))
+@op("Min", 1, host=lambda *data_0: functools.reduce(host_binary(smaller), data_0))
 def min(F: Any, *data_0: Any) -> Any:
     """NaN wins."""
     return _extreme(F, F.minimum, data_0)

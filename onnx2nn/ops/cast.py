@@ -163,9 +163,7 @@ def _host_integer(value: Any, dtype: np.dtype[Any]) -> Any:
         if isinstance(value, float) and not abs(value) < 2 ** (8 * dtype.itemsize - 1):
             return int(np.iinfo(dtype).min)  # what x86 makes of a float out of range
         return int(np.array(int(value)).astype(dtype))
-    if value >= 0:
-        return math.floor(value)
-    raise NeedsValues("the whole part of a number that may be negative")
+    return value.to_integer()
 
 
 @op("Cast", 24, host=_host_cast)

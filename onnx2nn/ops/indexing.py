@@ -287,7 +287,7 @@ def _host_where(condition: Any, X: Any, Y: Any) -> Any:
     def choose(c: Any, x: Any, y: Any) -> Any:
         if x is y or (fixed(x) and fixed(y) and x == y):
             return x
-        return x if (c.assume() if hasattr(c, "assume") else c) else y
+        return c.choose(x, y) if hasattr(c, "choose") else x if c else y
 
     return np.asarray(np.frompyfunc(choose, 3, 1)(condition, X, Y), dtype=object)
 

@@ -14,6 +14,26 @@ from onnx2nn.ops.shape import fixed, reshape
 from onnx2nn.table import OWN, op
 
 
+@op("SizeMin", 1, domain=OWN)
+def size_min(F: Any, A: Any, B: Any) -> Any:
+    """The smaller of two sizes; torch.jit.trace has them as tensors."""
+    return F.sym_min(A, B) if not F.jit.is_tracing() else F.minimum(F.as_tensor(A), F.as_tensor(B))
+
+
+@op("SizeMax", 1, domain=OWN)
+def size_max(F: Any, A: Any, B: Any) -> Any:
+    """The larger of two sizes."""
+    return F.sym_max(A, B) if not F.jit.is_tracing() else F.maximum(F.as_tensor(A), F.as_tensor(B))
+
+
+@op("SizeWhere", 1, domain=OWN)
+def size_where(F: Any, condition: Any, A: Any, B: Any) -> Any:
+    """`A` where a comparison of sizes holds, else `B`."""
+    if F.jit.is_tracing():
+        return F.where(F.as_tensor(condition), F.as_tensor(A), F.as_tensor(B))
+    return F.sym_ite(condition, A, B)
+
+
 @op("Linear", 1, domain=OWN)
 def linear(F: Any, X: Any, weight: Any, bias: Any) -> Any:
     """X: `(..., in)`, weight: `(in, out)` as MatMul has it, bias: `(out,)`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from onnx2nn.ops.arithmetic import ordered, sortable, truncated_quotient, widened
+from onnx2nn.ops.arithmetic import larger, ordered, smaller, sortable, truncated_quotient, widened
 from onnx2nn.table import NeedsValues, op
 
 Function = Callable[[Any, Any, list[int], bool], Any]
@@ -37,6 +38,10 @@ def _extreme(name: str, empty: float) -> Function:
         if any(isinstance(x.shape[axis], int) and x.shape[axis] == 0 for axis in axes):
             shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keepdim or i not in axes]
             return F.full(shape, _limit(F, x.dtype, empty), dtype=x.dtype)
+        for axis in axes:
+            if getattr(x.shape[axis], "of_data", False):  # it may be empty, which torch does not reduce
+                shape = [1 if i == axis else d for i, d in enumerate(x.shape)]
+                x = F.cat([x, F.full(shape, _limit(F, x.dtype, empty), dtype=x.dtype)], axis)
         return ordered(lambda F, x: getattr(x, name)(axes, keepdim=keepdim))(F, x)
 
     return reduce
@@ -100,8 +105,8 @@ def _host(operator: str) -> Callable[..., Any] | None:
     functions: dict[str, Callable[[Sequence[Any]], Any]] = {
         "ReduceSum": sum,
         "ReduceProd": math.prod,
-        "ReduceMax": lambda items: _extremum(items, largest=True),
-        "ReduceMin": lambda items: _extremum(items, largest=False),
+        "ReduceMax": lambda items: functools.reduce(larger, items),
+        "ReduceMin": lambda items: functools.reduce(smaller, items),
         "ReduceMean": lambda items: truncated_quotient(sum(items), len(items)),
     }
     function = functions.get(operator)
@@ -115,13 +120,6 @@ def _host(operator: str) -> Callable[..., Any] | None:
         return np.array([result] if keepdims else result, dtype=object)
 
     return host
-
-
-def _extremum(items: Sequence[Any], largest: bool) -> Any:
-    best = items[0]
-    for item in items[1:]:
-        best = item if (item > best if largest else item < best) else best
-    return best
 
 
 def reduce_with(F: Any, function: Function, data: Any, axes: Any, keepdims: int, noop: int) -> Any:

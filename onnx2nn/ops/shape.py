@@ -11,7 +11,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.cast import element_of
-from onnx2nn.table import NeedsValues, Typed, op
+from onnx2nn.table import NeedsValues, Typed, has_values, op
 
 _SAME_WIDTH = {
     "float8_e4m3fn": "int8",
@@ -358,6 +358,8 @@ def _host_constant_of_shape(input: Any, *, value: Any = None) -> Any:
 
 @op("ConstantOfShape", 9, static=["input"], host=_host_constant_of_shape)
 def constant_of_shape(F: Any, input: Any, *, value: Any = None) -> Any:
+    if not has_values(F, value):
+        return value.reshape([1] * len(input)).expand(*input)
     number, dtype = (0, F.float32) if value is None else (value.reshape(()).item(), value.dtype)
     if number in (0, 1):  # not full: torch.jit.trace cannot record it with a bool
         return (F.ones if number else F.zeros)(input, dtype=dtype)
