@@ -70,17 +70,6 @@ def _exported(module: torch.nn.Module, inputs: Any, strict: bool) -> Callable[..
     return torch.export.export(module, inputs, strict=strict).module()
 
 
-def _written_again(module: torch.nn.Module, inputs: Any, folder: Path) -> Callable[..., Any]:
-    onnx2nn.export_onnx(module, folder / "again.onnx", example_inputs=inputs)
-    session = onnxruntime.InferenceSession(folder / "again.onnx")
-    assert "NonMaxSuppression" in {node.op_type for node in onnx.load(folder / "again.onnx").graph.node}
-    names = [value.name for value in session.get_inputs()]
-    return lambda *values: [
-        torch.from_numpy(np.asarray(array))
-        for array in session.run(None, dict(zip(names, map(torch.Tensor.numpy, values), strict=True)))
-    ]
-
-
 _WAYS: dict[str, Callable[[torch.nn.Module, Any, Path], Callable[..., Any]]] = {
     "eager": lambda module, inputs, folder: module,
     "exported": lambda module, inputs, folder: _exported(module, inputs, False),
@@ -104,3 +93,20 @@ def test_a_detector_finds_any_number_of_boxes(way: str, tmp_path: Path) -> None:
         expected = session.run(None, {"boxes": boxes.numpy(), "scores": scores.numpy()})
         for actual, wanted in zip(program(boxes, scores), expected, strict=True):
             np.testing.assert_array_equal(actual.numpy(), wanted)
+
+
+@torch.no_grad()
+def test_what_reads_values_is_written_as_the_operator_that_it_is(tmp_path: Path) -> None:
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        agraph (float[1,12,4] boxes, float[1,1,12] scores) => (int64[k,3] kept) <int64[1] most = {100}> {
+            kept = NonMaxSuppression(boxes, scores, most)
+        }"""
+    )
+    path = tmp_path / "again.onnx"
+    inputs = _inputs(7)[0].unsqueeze(0), _inputs(7)[1].reshape(1, 1, 12)
+    torch.onnx.export(onnx2nn.load(model), inputs, path, dynamo=True, verbose=False)
+    assert [node.op_type for node in onnx.load(path).graph.node] == ["NonMaxSuppression"]
+    sessions = [onnxruntime.InferenceSession(source) for source in (path, model.SerializeToString())]
+    feeds = dict(zip(("boxes", "scores"), map(torch.Tensor.numpy, inputs), strict=True))
+    np.testing.assert_array_equal(*(session.run(None, feeds)[0] for session in sessions))
