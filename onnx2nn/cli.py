@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib.metadata
 import json
+import os
 import signal
 import sys
 import threading
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from onnx2nn.verify import Verification
 
 # Exit status: what was asked for holds; a comparison or check failed; the input or the arguments cannot be used.
-OK, FAILED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, UNUSABLE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
 
 _EXIT_STATUS = (
     "exit status: 0 outputs agree, 1 they differ or the check failed, 2 the input or an option cannot be used"
@@ -559,9 +560,14 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None, command: _
     command = command or arguments.command
     try:
         with _quiet(arguments.debug):
-            return command(arguments, Terminal())
+            status = command(arguments, Terminal())
+            sys.stdout.flush()
+            return status
     except KeyboardInterrupt:
         return _fail(parser, "interrupted", INTERRUPTED)
+    except BrokenPipeError:  # `onnx2nn ops | head`: who reads has seen enough, and the rest goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
     except (Exception, _Terminated) as error:
         if arguments.debug:
             traceback.print_exc()

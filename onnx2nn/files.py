@@ -17,10 +17,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     The temporary name keeps the ending, by which some writers choose their format.
 
+    What a link leads to is replaced, the link stays.
+
     Raises:
-        InputError: the folder is missing or cannot be written, or `path` is a folder.
+        InputError: the folder is missing or cannot be written, or `path` is a folder or a device.
     """
-    target = Path(path)
+    target = _target(path)
     temporary = _temporary_name(target)
     try:
         yield temporary
@@ -36,9 +38,9 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     """Find out before the long work whether `path` can be written; leaves nothing behind.
 
     Raises:
-        InputError: the folder is missing or cannot be written, or `path` is a folder.
+        InputError: the folder is missing or cannot be written, or `path` is a folder or a device.
     """
-    target = Path(path)
+    target = _target(path)
     if target.is_dir():
         raise InputError(f"cannot write {target}: it is a folder; name a file in it")
     if not target.parent.is_dir():
@@ -49,6 +51,16 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         probe.unlink()
     except OSError as error:
         raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """Returns what is replaced by writing to `path`."""
+    target = Path(path)
+    if target.is_symlink():
+        target = Path(os.path.realpath(target))
+    if target.exists() and not target.is_file() and not target.is_dir():  # /dev/null would be a file from then on
+        raise InputError(f"cannot write {target}: it is no regular file")
+    return target
 
 
 def _temporary_name(target: Path) -> Path:

@@ -416,3 +416,15 @@ def test_seed_decides_the_inputs(
     for seed in (1, 1, 2):
         _onnx2pytorch("--onnx_path", folder / "fixed.onnx", "--skip_simplify", "--seed", seed)
     assert np.array_equal(seen[0], seen[1]) and not np.array_equal(seen[0], seen[2])
+
+
+def test_output_that_nobody_reads_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "onnx2nn", "ops"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=300
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")

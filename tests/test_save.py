@@ -1,5 +1,6 @@
 """Saving: every ending reads back to the same numbers, and a file is complete or absent."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -165,6 +166,28 @@ def test_success_replaces_the_old_file(tmp_path: Path) -> None:
         assert target.read_text() == "old"
     assert target.read_text() == "new"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    link, target = tmp_path / "link.bin", tmp_path / "folder" / "file.bin"
+    link.symlink_to(target)
+    check_writable(link)
+    for text in ("old", "new"):
+        with replacing(link) as temporary:
+            temporary.write_text(text)
+        assert link.is_symlink() and target.read_text() == text
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "folder", target, link]
+
+
+def test_a_device_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="no regular file"):
+        check_writable(pipe)
+    with pytest.raises(InputError, match="no regular file"), replacing(pipe) as temporary:
+        temporary.write_text("text")
+    assert pipe.is_fifo()
 
 
 def test_full_disk_is_reported(tmp_path: Path) -> None:
