@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.arithmetic import ordered
+from onnx2nn.ops.arithmetic import host_binary, larger, ordered, smaller
 from onnx2nn.table import op
 
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -134,7 +134,12 @@ def shrink(F: Any, input: Any, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
     return F.where(input > lambd, (input - bias).to(input.dtype), below)
 
 
-@op("Clip", 11, numbers=("min", "max"))
+def _host_clip(input: Any, min: Any = None, max: Any = None) -> Any:
+    input = input if min is None else host_binary(larger)(input, min)
+    return input if max is None else host_binary(smaller)(input, max)
+
+
+@op("Clip", 11, numbers=("min", "max"), host=_host_clip)
 def clip(F: Any, input: Any, min: Any = None, max: Any = None) -> Any:
     """Where `min` exceeds `max` every element becomes `max`, in torch too."""
     if min is None and max is None:
