@@ -21,8 +21,8 @@ def _detector() -> onnx.ModelProto:
     return parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 20]>
         agraph (float[12,4] boxes, float[12] scores) => (float[k,4] kept, float[] best)
-        <int64[1] first = {0}, int64[1] third = {2}, int64[1] one = {1}, int64 zero = {0}, int64 lowest = {1}, int64 highest = {4},
-         int64[1] all = {100}, float[1] overlap = {0.5}, float least = {0.0}> {
+        <int64[1] first = {0}, int64[1] third = {2}, int64[1] one = {1}, int64 zero = {0}, int64 lowest = {1},
+         int64 highest = {4}, int64[1] all = {100}, float[1] overlap = {0.5}, float least = {0.0}> {
             over = Greater(scores, least)
             where = NonZero(over)
             chosen = Squeeze(where, first)
