@@ -175,3 +175,19 @@ def test_wheel_is_typed_and_holds_nothing_else(wheel: list[str]) -> None:
     assert {"onnx2nn/py.typed", "oneflow_bridge/py.typed"} <= set(wheel)
     assert {name.partition("/")[0].partition("-")[0] for name in wheel} == {"onnx2nn", "oneflow_bridge"}
     assert any(name.endswith("entry_points.txt") for name in wheel)
+
+
+def test_data_flows_in_the_direction_that_the_design_says() -> None:
+    """Each module has its row in docs/design.md, and imports, late ones too, from there and above only."""
+    rows = [line.split("|")[1] for line in (ROOT / "docs" / "design.md").read_text().splitlines() if line[:3] == "| `"]
+    rank = {name: row for row, names in enumerate(rows) for name in re.findall(r"`(\w+)[/`]", names)}
+    package = ROOT / "onnx2nn"
+    for file in sorted(package.rglob("*.py")):
+        part = file.relative_to(package).with_suffix("").parts[0]
+        assert part in rank, f"docs/design.md does not say where onnx2nn/{part} stands"
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "onnx2nn":
+                steps = (node.module or "").split(".")[1:]
+                for name in steps[:1] or [alias.name for alias in node.names]:
+                    if (package / name).exists() or (package / f"{name}.py").exists():
+                        assert rank[name] <= rank[part], f"{part} imports {name}, which stands below it"

@@ -549,3 +549,23 @@ def test_determinant(shape):
 def test_determinant_of_singular_matrices():
     for array in ([[1.0, 2], [2, 4]], [[0.0, 0], [0, 0]], [[0.0, 1], [1, 0]]):
         same(F.linalg.det(F.tensor(array)), np.asarray(np.linalg.det(np.array(array, np.float32))), 1e-6)
+
+
+def test_names_of_torch_that_no_row_uses():
+    """A handler that a user registers may."""
+    a, b = numbers("float32", 3, 4), numbers("float32", 4)
+    x, y = F.as_tensor(a), F.as_tensor(b)
+    for result, expected in zip(F.broadcast_tensors(x, y), np.broadcast_arrays(a, b), strict=True):
+        same(result, expected)
+    same(F.hstack([x, x]), np.hstack([a, a]))
+    same(F.hstack([y, y]), np.hstack([b, b]))
+    same(F.vstack([x, y]), np.vstack([a, b]))
+    for result, expected in zip(F.var_mean(x, 1), (a.var(1, ddof=1), a.mean(1)), strict=True):
+        same(result, expected, 1e-6)
+    for result, expected in zip(F.std_mean(x, 1), (a.std(1, ddof=1), a.mean(1)), strict=True):
+        same(result, expected, 1e-6)
+    same(F.trapz(x, dx=0.5, dim=0), np.trapz(a, dx=0.5, axis=0), 1e-6)
+    edges = np.array([10, 50, 90], np.float32)
+    same(F.bucketize(x, F.as_tensor(edges)), np.searchsorted(edges, a))
+    same(F.bucketize(x, F.as_tensor(edges), right=True), np.searchsorted(edges, a, side="right"))
+    same(F.isin(x, F.as_tensor(a[0])), np.isin(a, a[0]))
