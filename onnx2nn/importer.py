@@ -194,7 +194,7 @@ def import_graph(
 
     Args:
         model: as `reader.read` gives it.
-        plan: as `check.plan` gives it: every node has a row or a function.
+        plan: as `plan.plan` gives it: every node has a row or a function.
         input_shapes: dimensions by input name that replace those of the file; a str or None is dynamic.
 
     Raises:
