@@ -304,9 +304,7 @@ def max_unpool(
     return pad_spatial(F, Y, [0] * rank + [a - b for a, b in zip(list(output_shape)[2:], sizes, strict=True)])
 
 
-def _results_of_roi_pool(
-    F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0
-) -> Any:
+def _results_of_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Any:
     return [([rois.shape[0], X.shape[1], *pooled_shape], X.dtype)]
 
 
