@@ -59,7 +59,7 @@ def load(
         framework: `"torch"`, which gives a `torch.fx.GraphModule`, or `"oneflow"`, which gives a `oneflow.nn.Module`.
         input_shapes: dimensions by input name that replace those of the file, as many as there; an int is fixed, a str
             names a dynamic dimension (equal names are equal dimensions), None is a dynamic dimension of its own.
-        base_dir: folder of the external data where `source` is no path.
+        base_dir: folder of the external data where `source` is no path, or file opened from one.
         raise_patterns: whether what an exporter decomposed (a layer normalisation, attention, GELU) becomes one call
             again. Each replacement is compared at import with the nodes that it replaces and dropped where they differ;
             `module.meta["onnx2nn"]["raising"]` says how many there are of each and what was dropped. False gives one

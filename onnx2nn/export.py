@@ -79,6 +79,8 @@ def export_onnx(
     known = getattr(module, "meta", {}).get("onnx2nn", {})
     names = known.get("inputs") or [node.target for node in graph.nodes if node.op == "placeholder"]
     axes = _open_axes(module, dynamic_axes) if known or dynamic_axes else {}
+    if example_inputs is not None and (hasattr(example_inputs, "shape") or len(example_inputs) != len(names)):
+        raise InputError(f"example_inputs is a list of one array or tensor for each input: {', '.join(names)}")
     runs = _runs(module, axes, example_inputs)
     first, second = next(runs), next(runs, None)
     if second is None:
@@ -119,9 +121,11 @@ def _export(
         raise VerificationError(f"torch.onnx.export cannot export the module: {_gist(error)}") from error
     assert program is not None
     _clean(program.model)
+    version = program.model.graph.opset_imports.get("", 0)
+    if opset is not None and version != opset:
+        raise VerificationError(f"torch.onnx.export cannot write opset {opset} of the module, only {version}")
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
     compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, runs)
-    version = program.model.graph.opset_imports.get("", 0)
     count = sum(1 for _ in program.model.graph)
     return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
 

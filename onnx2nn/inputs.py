@@ -248,6 +248,8 @@ def check_shapes(
         if name not in by_name:
             raise InputError(f"the model has no input {name!r}; its inputs are {_listed(specs)}")
         spec = by_name[name]
+        if any(isinstance(size, str) or size < 0 for size in sizes):
+            raise InputError(f"the shape of input {name!r} is a list of sizes, and {sizes!r} is none")
         if spec.shape is not None:
             if len(spec.shape) != len(sizes):
                 raise InputError(

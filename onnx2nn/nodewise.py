@@ -224,6 +224,8 @@ def verify_nodes(
         import onnx2nn  # it imports this module
 
         module = onnx2nn.load(source, input_shapes=fixed_lists(input_shapes))
+    if not hasattr(module, "graph"):
+        raise InputError(f"the module knows nothing of the file's nodes: a {type(module).__name__}, not what load gave")
     probe = Probe(source, feeds)
     lockstep = _Lockstep(module, probe, tolerance)
     result = NodeVerification(probe.oracle, _probe=probe, notes=lockstep.notes)

@@ -92,7 +92,7 @@ def _read(source: object, base_dir: str | os.PathLike[str] | None, limits: Limit
     if hasattr(source, "read"):
         path = _path_of(source)
         if path is not None:
-            return _read_bytes(FileSource(path), roots, limits)
+            return _read_bytes(FileSource(path), roots or _folders(path), limits)
         data = source.read()
         if not isinstance(data, bytes):
             raise ModelFileError('The stream gives text. Open the file in binary mode: open(path, "rb").')
@@ -103,7 +103,7 @@ def _read(source: object, base_dir: str | os.PathLike[str] | None, limits: Limit
 
 def _read_path(path: str, roots: list[str], limits: Limits) -> ir.Model:
     source = FileSource(path)
-    roots = roots or [os.path.dirname(path) or ".", os.path.dirname(os.path.realpath(path))]
+    roots = roots or _folders(path)
     try:
         if not path.lower().endswith(_TEXT_SUFFIXES):
             return _read_bytes(source, roots, limits)
@@ -118,6 +118,11 @@ def _read_path(path: str, roots: list[str], limits: Limits) -> ir.Model:
         return _build(proto, TensorReader(limits, None, {}, roots), limits)
     except ModelFileError as error:
         raise ModelFileError(f"{path}: {error}") from error.__cause__
+
+
+def _folders(path: str) -> list[str]:
+    """Returns where external data may lie: beside the file, or beside what the path links to."""
+    return [os.path.dirname(path) or ".", os.path.dirname(os.path.realpath(path))]
 
 
 def _path_of(stream: object) -> str | None:

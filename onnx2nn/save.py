@@ -46,13 +46,15 @@ def save(
         One line that says what was written.
 
     Raises:
-        InputError: unknown ending, missing `example_inputs`, or the file cannot be written.
+        InputError: no module, unknown ending, missing `example_inputs`, or the file cannot be written.
         MissingDependencyError: torch or safetensors is not installed.
         VerificationError: the module cannot be exported or traced, or what came of it computes something else.
     """
     target = Path(path)
     writer = check_target(target)
-    require("torch", extra="torch", purpose="Saving a PyTorch module")
+    torch = require("torch", extra="torch", purpose="Saving a PyTorch module")
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"what is saved is a module, not a {type(module).__name__}")
     tensors = None
     if example_inputs is not None:
         tensors = tuple(to_tensor(value) if isinstance(value, np.ndarray) else value for value in example_inputs)

@@ -193,8 +193,16 @@ class Oracle:
 
 
 def stored(source: Stored | BinaryIO) -> Stored:
-    """Read an open file into memory; the other forms stay as they are."""
-    return source if isinstance(source, str | os.PathLike | bytes | onnx.ModelProto) else source.read()
+    """Read an open file into memory; the other forms stay as they are.
+
+    Raises:
+        TypeError: it is nothing that holds a model.
+    """
+    if isinstance(source, str | os.PathLike | bytes | onnx.ModelProto):
+        return source
+    if not hasattr(source, "read"):
+        raise TypeError(f"a model is a path, bytes, a binary stream or a ModelProto, not {type(source).__name__}")
+    return source.read()
 
 
 def _proto(source: Stored, folder: str | None) -> onnx.ModelProto:
@@ -277,6 +285,8 @@ def example_feeds(
 ) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
     """Yield the inputs of every run, and whether the oracle may refuse them (a batch that the file only claims)."""
     if inputs is not None:
+        if not isinstance(inputs, Mapping):
+            raise InputError(f"inputs maps names of inputs to arrays, and is no {type(inputs).__name__}")
         missing = [spec.name for spec in specs if spec.name not in inputs]
         if missing:
             raise InputError(f"no array was given for input {missing[0]!r}")
