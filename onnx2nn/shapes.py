@@ -18,6 +18,11 @@ Shapes = tuple[tuple[int, ...], ...]
 Result = tuple[Shapes, torch.dtype] | list[tuple[Shapes, torch.dtype]] | None
 
 
+_FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float64})
+_INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+"""What torch computes with: it stores more types than these."""
+
+
 def _spec(value: Any) -> tuple[Shapes, torch.dtype] | None:
     return getattr(value, "spec", None)
 
@@ -45,7 +50,14 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None
     return tuple(result)
 
 
-def _binary(comparison: bool) -> Callable[[tuple[Any, ...], dict[str, Any]], Result]:
+def _binary(comparison: bool, integers: bool = True) -> Callable[[tuple[Any, ...], dict[str, Any]], Result]:
+    """Makes the rule of an operator on two tensors of one type, or a tensor and a number of its kind.
+
+    Args:
+        comparison: whether the result is bool, else it has the type of the operands.
+        integers: whether that holds for integers too; they are not divided into integers.
+    """
+
     def rule(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
         if len(args) != 2 or kwargs:
             return None
@@ -53,17 +65,17 @@ def _binary(comparison: bool) -> Callable[[tuple[Any, ...], dict[str, Any]], Res
         left, right = _spec(a), _spec(b)
         if left is None:
             left, right, b = right, left, a
-        if left is None or left[0] is None or left[1] is None:
+        if left is None or left[0] is None or not (left[1] in _FLOATS or (integers and left[1] in _INTEGERS)):
             return None
         dtype = torch.bool if comparison else left[1]
         if right is None:
             if isinstance(b, torch.Tensor):
                 right = ((tuple(b.shape),) * len(left[0]), b.dtype)
-            elif type(b) in (int, float) and (left[1].is_floating_point or comparison):
+            elif type(b) is int or (type(b) is float and left[1].is_floating_point):
                 return left[0], dtype
             else:
                 return None
-        if right[0] is None or right[1] != left[1] or not left[1].is_floating_point:
+        if right[0] is None or right[1] != left[1]:
             return None
         shapes = []
         for m, n in zip(left[0], right[0], strict=True):
@@ -74,6 +86,24 @@ def _binary(comparison: bool) -> Callable[[tuple[Any, ...], dict[str, Any]], Res
         return tuple(shapes), dtype
 
     return rule
+
+
+def _where(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
+    """For `torch.where` of a condition and two tensors of one type."""
+    specs: list[Any] = []
+    if len(args) != 3 or kwargs or not all(_collect(arg, specs) for arg in args) or len(specs) != 3:
+        return None
+    if specs[0][1] is not torch.bool or specs[1][1] != specs[2][1]:
+        return None
+    shapes = []
+    for point in range(max(len(spec[0]) for spec in specs)):
+        condition, one, other = (spec[0][point if len(spec[0]) > 1 else 0] for spec in specs)
+        chosen = _broadcast(one, other)
+        shape = None if chosen is None else _broadcast(condition, chosen)
+        if shape is None:
+            return None
+        shapes.append(shape)
+    return tuple(shapes), specs[1][1]
 
 
 def _shape_at(value: Any, point: int) -> tuple[int, ...] | None:
@@ -87,17 +117,21 @@ def _shape_at(value: Any, point: int) -> tuple[int, ...] | None:
 def _recurrent(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
     """For `torch.lstm`, `gru` and `rnn_*`: the output, then the last states; the shapes of all inputs must fit."""
     x, hx, parameters, has_biases, layers, _, _, bidirectional, batch_first = args
-    spec, states = _spec(x), list(hx) if isinstance(hx, (list, tuple)) else [hx]
-    if spec is None or spec[0] is None or layers != 1 or kwargs:
+    states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    specs: list[Any] = []
+    if kwargs or not _collect([x, *states, *parameters], specs) or len({spec[1] for spec in specs}) > 1:
         return None
+    spec = specs[0]
     ways, outputs, last = 1 + bidirectional, [], []
     for point, shape in enumerate(spec[0]):
         weight = _shape_at(parameters[1], point)
-        if weight is None or len(shape) != 3:
+        if weight is None or len(weight) != 2 or len(shape) != 3:
             return None
         rows, hidden = weight
-        state = (ways, shape[0 if batch_first else 1], hidden)
-        wanted = [(rows, shape[2]), (rows, hidden), *[(rows,)] * (2 * has_biases)] * ways
+        state = (layers * ways, shape[0 if batch_first else 1], hidden)
+        wanted = []
+        for width in (shape[2], *[ways * hidden] * (layers - 1)):
+            wanted += [(rows, width), (rows, hidden), *[(rows,)] * (2 * has_biases)] * ways
         if [_shape_at(p, point) for p in parameters] != wanted or any(_shape_at(s, point) != state for s in states):
             return None
         outputs.append((*shape[:2], ways * hidden))
@@ -119,7 +153,7 @@ def _on_shapes(function: Callable[..., Shape | None]) -> Callable[[tuple[Any, ..
         if not (_collect(args, specs) and _collect(tuple(kwargs.values()), specs)):
             return None
         dtype = specs[0][1]
-        if dtype is None or not dtype.is_floating_point or any(spec[1] != dtype for spec in specs):
+        if dtype not in _FLOATS or any(spec[1] != dtype for spec in specs):
             return None
         if any(0 in shape for spec in specs for shape in spec[0]):
             return None
@@ -246,6 +280,24 @@ def _scaled_dot_product_attention(
     return (*lead, rows, value[-1]) if fits else None
 
 
+def _matmul(x: Shape, y: Shape) -> Shape | None:
+    if min(len(x), len(y)) < 2 or x[-1] != y[-2]:
+        return None
+    lead = _broadcast(x[:-2], y[:-2])
+    return None if lead is None else (*lead, x[-2], y[-1])
+
+
+def _reduction(x: Shape, dim: list[int] | int, keepdim: bool = False) -> Shape | None:
+    axes = dim if isinstance(dim, list) else [dim]
+    if not axes or any(type(axis) is not int or not -len(x) <= axis < len(x) for axis in axes):
+        return None
+    reduced = {axis % len(x) for axis in axes}
+    if len(reduced) < len(axes):
+        return None
+    sizes = [1 if axis in reduced else size for axis, size in enumerate(x)]
+    return tuple(sizes) if keepdim else tuple(size for axis, size in enumerate(x) if axis not in reduced)
+
+
 _MODES = {3: ("nearest", "nearest-exact", "linear"), 4: ("nearest", "nearest-exact", "bilinear", "bicubic")}
 
 
@@ -275,9 +327,9 @@ _UNARY = (
 RULES: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Result]] = {
     **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
     **dict.fromkeys(_UNARY, _unary),
-    **dict.fromkeys(
-        (operator.add, operator.sub, operator.mul, operator.truediv, "add", "sub", "mul", "div"), _binary(False)
-    ),
+    **dict.fromkeys((operator.add, operator.sub, operator.mul, "add", "sub", "mul"), _binary(False)),
+    **dict.fromkeys((operator.truediv, "div"), _binary(False, integers=False)),
+    torch.where: _where,
     **dict.fromkeys((operator.lt, operator.gt, operator.le, operator.ge, operator.eq, operator.ne), _binary(True)),
     **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), _on_shapes(_conv)),
     F.batch_norm: _on_shapes(_batch_norm),
@@ -287,5 +339,7 @@ RULES: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Result]] = {
     F.interpolate: _on_shapes(_interpolate),
     F.scaled_dot_product_attention: _on_shapes(_scaled_dot_product_attention),
     torch.cat: _on_shapes(_cat),
+    **dict.fromkeys((operator.matmul, torch.matmul), _on_shapes(_matmul)),
+    **dict.fromkeys(("mean", "sum", "amax", "amin"), _on_shapes(_reduction)),
 }
 """Functions, and names of tensor methods, with their rule."""
