@@ -123,17 +123,27 @@ class Attempts:
         self, fixed: Fixed, thaw: Thaw | None, shapes: Shapes | None, families: Iterable[int]
     ) -> fx.GraphModule:
         stuck: list[StuckError] = []
+        collapsed: fx.GraphModule | None = None
         for family in families:
             sizes = Sizes(self.names, family, fixed, self._needed)
+            attempt = _Import(self, sizes, strict=True, thaw=thaw, shapes=shapes if collapsed is None else None)
             try:
-                module = _Import(self, sizes, strict=True, thaw=thaw, shapes=shapes).run(fixed)
+                module = attempt.run(fixed)
             except StuckError as error:
                 stuck.append(error)
+            except UnsupportedModelError:
+                if collapsed is None:
+                    raise
             else:
-                self._family = family
-                return module
-            if not sizes.dynamic:
+                if not attempt.collapsed:
+                    self._family = family
+                    return module
+                if collapsed is None:  # a number computed from sizes does not vary here: larger ones may show it
+                    collapsed, self._family = module, family
+            if not sizes.dynamic or thaw is not None:
                 break
+        if collapsed is not None:
+            return collapsed
         furthest = max(stuck, key=lambda error: error.step)
         furthest.others = [error for error in stuck if error is not furthest]
         raise furthest
@@ -249,6 +259,7 @@ class _Import:
         self.uses: Counter[int] = Counter()
         self.thaw, self.shapes = thaw, shapes
         self.steps = 0
+        self.collapsed = False
         self.problems: dict[tuple[str, str, int, str], Problem] = {}
         self.cause: Exception | None = None
 
@@ -279,6 +290,7 @@ class _Import:
         outputs = walk.run()
         if self.problems:
             raise UnsupportedModelError(list(self.problems.values())) from self.cause
+        self.collapsed = tracer.collapsed
         result = outputs[0] if len(outputs) == 1 else tuple(outputs)
         module = tracer.finish(result, identifier(graph.name or "Model"), ImportedModule)
         self._keep_keys(module)

@@ -222,6 +222,8 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     _arithmetic(_name)
 
 _NEUTRAL = {(operator.add, 0), (operator.sub, 0), (operator.mul, 1), (operator.floordiv, 1)}
+_LEVELLING = {operator.floordiv, functional.onnx2nn__SizeMin, functional.onnx2nn__SizeMax}
+"""Functions of which numbers that vary may make one that does not, until they are larger."""
 _SELF_INVERSE = {operator.sub: 0, operator.floordiv: 1, operator.mod: 0}
 
 
@@ -344,6 +346,7 @@ class Tensor:
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Records a call of torch that has one of these among its arguments."""
         tracer = next(arg.tracer for arg in _leaves((args, kwargs or {})) if isinstance(arg, (Tensor, Dim)))
+        function = getattr(function, "__wrapped__", function) if function is torch.Tensor.__pow__ else function
         name = getattr(function, "__name__", "")
         if function is torch.Tensor.__getitem__:
             data, index = args
@@ -539,6 +542,7 @@ class Tracer:
         self.meta: dict[str, Any] = {}
         self._captures: dict[int, Any] = {}
         self._numbers: dict[Any, Any] = {}
+        self.collapsed = False  # whether the sample points hide that a quotient, or the larger of two numbers, varies
         self._attributes: dict[Any, fx.Node] = {}
         self._calls: dict[Any, Any] = {}
         self._layers: dict[Any, str] = {}
@@ -616,6 +620,7 @@ class Tracer:
             except ArithmeticError as error:
                 raise TraceError(str(error)) from None
             self._keep.append(args)
+            self.collapsed |= function in _LEVELLING and len(set(values)) == 1 < max(len(set(c)) for c in columns)
             number = Dim(self, values, lambda: self.record("call_function", function, args))
             whole = all(isinstance(item, int) for column in columns for item in column)
             if function is operator.truediv and whole and all(item > 0 for item in columns[1]):

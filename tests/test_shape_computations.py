@@ -323,3 +323,33 @@ def test_nothing_that_is_reshaped_to_something_fails_in_the_call() -> None:
     module = onnx2nn.load(_model(nodes, ["N", "L"], zero=np.int64([0])))
     with pytest.raises(RuntimeError, match="invalid for input of size 0"):
         module(torch.zeros(2, 3))
+
+
+def test_numbers_that_small_sizes_hide(tmp_path: Path) -> None:
+    """At least one frame of 256: all small sizes have one, and the dimension that a Reshape copies follows it."""
+    path = tmp_path / "frames.onnx"
+    model = onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 18]>
+    graph (float[1, samples] x) => (float[frames, 4] y)
+    <int64 hop = {256}, int64 one = {1}, int64[1] nought = {0}, int64[1] axis = {1}, int64[3] rows = {-1, 1, 4},
+     int64[2] target = {0, -1}, int64[4] pads = {0, 0, 0, 64}, int64[1] far = {64}> {
+        shape = Shape(x) samples = Gather<axis = 0>(shape, one) count = Div(samples, hop) frames = Max(count, one)
+        end = Unsqueeze(frames, nought) padded = Pad(x, pads) part = Slice(padded, nought, far, axis)
+        cut = Reshape(part, rows) kept = Slice(cut, nought, end, nought)
+        y = Reshape(kept, target)
+    }
+    """)
+    onnx.save(model, path)
+    module = onnx2nn.load(path)
+    for size in (5, 256, 511, 512, 2048):
+        check_against_onnxruntime(path, module, (torch.arange(size, dtype=torch.float32)[None],))
+
+
+def test_a_number_to_the_power_of_a_tensor() -> None:
+    """Isolation forests of skl2onnx end so."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    graph (float[n] x) => (float[n] y) <float c = {2.0}> { y = Pow(c, x) }
+    """
+    y = onnx2nn.load(onnx.parser.parse_model(text))(torch.tensor([1.0, 2.0, 3.0]))
+    torch.testing.assert_close(y, torch.tensor([2.0, 4.0, 8.0]))
