@@ -1,6 +1,7 @@
 """Every Python block of the README and the documents runs, from a folder where `examples` lies as in a clone."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ def test_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     """The blocks of one document run one after the other, each with the names of those before."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # puts sys.path back afterwards, to which a document may add
+    monkeypatch.delitem(sys.modules, "model", raising=False)  # a document imports its own of this name
     names: dict[str, object] = {"__name__": "__main__"}
     text = document.read_text()
     for match in BLOCK.finditer(text):
