@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 import torch
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "zoo" / "torch"
@@ -33,6 +34,11 @@ MAX_MSE = 1e-7
 
 Tensors = tuple[torch.Tensor, ...]
 Dynamic = Mapping[str, Mapping[int, str]]
+
+
+def require_transformers() -> None:
+    """Skips the test where transformers is not to be had."""
+    pytest.importorskip("transformers", reason="transformers 5 needs Python 3.11")
 
 
 def seeded(build: Callable[[], torch.nn.Module], seed: int = 0) -> torch.nn.Module:

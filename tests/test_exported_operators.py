@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, parser
@@ -31,8 +32,13 @@ CASES = [
 ]  # fmt: skip
 
 
+OLDER = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 31)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_program_gives_what_onnxruntime_gives(case: Case) -> None:
+    if OLDER and case.operator == "TfIdfVectorizer":
+        pytest.skip("ONNX Runtime 1.23 takes the weights in the order of the output, not in that of the pool")
     version = onnxnode.revisions(case)[-1]
     model, feeds = onnxnode.model_of(case, version)
     answer = onnxnode.oracle(case, version)

@@ -15,7 +15,7 @@ import onnx
 import pytest
 import torch
 from onnx import helper, numpy_helper
-from realmodels import EXPORTERS, Tensors, check_same, export_dynamo, run, run_onnxruntime, seeded
+from realmodels import EXPORTERS, Tensors, check_same, export_dynamo, require_transformers, run, run_onnxruntime, seeded
 from test_torch_models import CASES, TransformersOutput, _mask, _normal, _tokens
 from torch import nn
 
@@ -44,6 +44,7 @@ ABSENT = {
 
 
 def _bert() -> nn.Module:
+    require_transformers()
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(
@@ -58,6 +59,7 @@ def _bert() -> nn.Module:
 
 
 def _vit() -> nn.Module:
+    require_transformers()
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(

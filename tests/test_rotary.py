@@ -9,7 +9,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_travels, run, seeded
+from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_travels, require_transformers, run, seeded
 from test_torch_models import TransformersOutput, _mask, _tokens
 from torch import nn
 
@@ -17,6 +17,7 @@ import onnx2nn
 
 
 def _llama() -> nn.Module:
+    require_transformers()
     from transformers import LlamaConfig, LlamaModel
 
     sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 24}
@@ -25,6 +26,7 @@ def _llama() -> nn.Module:
 
 def _gpt_neox() -> nn.Module:
     """Half of each head is turned."""
+    require_transformers()
     from transformers import GPTNeoXConfig, GPTNeoXModel
 
     sizes = {"num_attention_heads": 2, "intermediate_size": 24, "rotary_pct": 0.5}
@@ -32,6 +34,7 @@ def _gpt_neox() -> nn.Module:
 
 
 def _gpt_j() -> nn.Module:
+    require_transformers()
     from transformers import GPTJConfig, GPTJModel
 
     sizes = {"n_head": 2, "rotary_dim": 4, "n_positions": 32, "bos_token_id": 1, "eos_token_id": 2}

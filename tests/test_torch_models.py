@@ -19,6 +19,7 @@ from realmodels import (
     check_against_onnxruntime,
     check_same,
     check_travels,
+    require_transformers,
     run,
     seeded,
 )
@@ -98,6 +99,7 @@ class TransformersOutput(nn.Module):
 
 
 def _bert() -> nn.Module:
+    require_transformers()
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
@@ -112,6 +114,7 @@ def _bert() -> nn.Module:
 
 
 def _gpt2() -> nn.Module:
+    require_transformers()
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(vocab_size=50, n_positions=40, n_embd=32, n_layer=2, n_head=4, use_cache=False)
@@ -119,6 +122,7 @@ def _gpt2() -> nn.Module:
 
 
 def _whisper_encoder() -> nn.Module:
+    require_transformers()
     from transformers import WhisperConfig
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
