@@ -11,10 +11,11 @@ import collections
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import defs
+from onnx import TensorProto, defs, helper
 
 if TYPE_CHECKING:
     from scripts.conformance import Result
@@ -115,13 +116,29 @@ def layers(cases: Iterable[Case]) -> dict[str, list[str]]:
 def types() -> dict[str, list[str]]:
     """Returns operator, its domain in front → its types, see `catalog.kinds`; of operators that onnx has no schema of.
 
-    The schemas are ONNX Runtime's, of its own operators and of the experimental ones of ONNX's beginnings.
+    The schemas are ONNX Runtime's, of its own operators and of the experimental ones of ONNX's beginnings. An operator
+    without one has the types of what its cases in the case lists expect.
     """
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
     from onnx2nn.catalog import kinds
     from onnx2nn.table import load_rows
+    from tests.cases import all_cases
 
-    names = {(row.domain, row.operator) for row in load_rows() if not defs.has(row.operator, row.domain)}
+    rows = [row for row in load_rows() if not row.any_attribute and not defs.has(row.operator, row.domain)]
+    names = {(row.domain, row.operator) for row in rows}
     schemas = [schema for schema in runtime.get_all_operator_schema() if (schema.domain, schema.name) in names]
-    return {f"{s.domain}.{s.name}".lstrip("."): list(kinds(s)) for s in schemas if not s.deprecated}
+    found = {(s.domain, s.name): list(kinds(s)) for s in schemas if not s.deprecated}
+    without: dict[tuple[str, str], list[Case]] = collections.defaultdict(list)
+    for case in all_cases():
+        if (case.domain, case.operator) in names - {(s.domain, s.name) for s in schemas}:
+            without[case.domain, case.operator].append(case)
+    found |= {name: list(kinds(_schema_of(cases))) for name, cases in without.items()}
+    return {f"{domain}.{operator}".lstrip("."): types for (domain, operator), types in found.items()}
+
+
+def _schema_of(cases: Iterable[Case]) -> Any:
+    """Returns as much of a schema as `catalog.kinds` reads: the types of what the cases expect."""
+    elements = {helper.np_dtype_to_tensor_dtype(case.expected[0].dtype) for case in cases if case.expected}
+    types = [f"tensor({TensorProto.DataType.Name(element).lower()})" for element in elements]
+    return SimpleNamespace(inputs=[], outputs=[SimpleNamespace(types=types)])
