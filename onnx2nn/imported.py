@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from onnx2nn.naming_reports import NamingReport, naming_report
@@ -45,8 +47,17 @@ def lay_out_state(module: nn.Module) -> None:
     """
     state = [*module.parameters(), *module.buffers()]
     uses = Counter(tensor.untyped_storage().data_ptr() for tensor in state)
+    views = []
     for tensor in state:
         storage = tensor.untyped_storage()
         expanded = storage.nbytes() < tensor.nbytes
         if not tensor.is_contiguous() and uses[storage.data_ptr()] == 1 and not expanded:
-            tensor.data = tensor.data.contiguous()
+            views.append(tensor)
+    if views:
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:  # torch turns a matrix in one
+            for _ in threads.map(_lay_out, views):
+                pass
+
+
+def _lay_out(tensor: torch.Tensor) -> None:
+    tensor.data = tensor.data.contiguous()
