@@ -82,7 +82,7 @@ class Dim:
     @property
     def of_data(self) -> bool:
         """Whether data may decide it: it may then be 0, or whatever else, so that samples settle nothing."""
-        return self.tracer.depends_on_data(self.node)
+        return self.tracer.has_sizes_of_data and self.tracer.depends_on_data(self.node)
 
     def least(self, other: Any) -> Any:
         """Returns the smaller of two numbers, whatever the sizes are."""
@@ -585,10 +585,13 @@ class Tracer:
         values = (3 + 2 * index, 17 + 5 * index, 251 + 11 * index)
         return tuple(values[point % 3] for point in range(self.points))
 
+    @property
+    def has_sizes_of_data(self) -> bool:
+        """Whether data decide any size of the model, so far."""
+        return bool(next(copy.copy(self._fresh)))
+
     def depends_on_data(self, node: fx.Node) -> bool:
         """Returns whether a call that gives sizes computed from data is among what `node` is computed from."""
-        if next(copy.copy(self._fresh)) == 0:
-            return False  # no size of the model is
         pending, seen = [node], set()
         while pending:
             item = pending.pop()

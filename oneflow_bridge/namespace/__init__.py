@@ -26,6 +26,7 @@ from oneflow_bridge.namespace import (
     recurrent,
     reduction,
     shaping,
+    sizes,
 )
 from oneflow_bridge.namespace.dtypes import ALIASES, BY_NAME, DType, flow
 from oneflow_bridge.namespace.dtypes import FInfo as finfo
@@ -165,6 +166,7 @@ _TORCH |= {
     "is_complex": Tensor.is_complex,
     "is_floating_point": Tensor.is_floating_point,
     "is_grad_enabled": flow.is_grad_enabled,
+    "jit": Names("jit", {"is_tracing": sizes.is_tracing}),
     "linalg": Names(
         "linalg",
         {
@@ -187,6 +189,7 @@ _TORCH |= {
     "unwrap": unwrap,
     "wrap": wrap,
     **{name: getattr(recurrent, name) for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")},
+    **{name: getattr(sizes, name) for name in ("sym_ite", "sym_max", "sym_min")},
 }
 globals().update(_TORCH)
 methods.attach()

@@ -569,3 +569,9 @@ def test_names_of_torch_that_no_row_uses():
     same(F.bucketize(x, F.as_tensor(edges)), np.searchsorted(edges, a))
     same(F.bucketize(x, F.as_tensor(edges), right=True), np.searchsorted(edges, a, side="right"))
     same(F.isin(x, F.as_tensor(a[0])), np.isin(a, a[0]))
+
+
+def test_numbers_of_sizes():
+    assert (F.sym_max(3, 5), F.sym_min(3, 5)) == (5, 3)
+    assert (F.sym_ite(True, 3, 5), F.sym_ite(False, 3, 5)) == (3, 5)
+    assert not F.jit.is_tracing()
