@@ -1,0 +1,25 @@
+"""Torch's functions of sizes that may be symbolic. OneFlow's are plain numbers, and its tracing leaves them so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def sym_max(a: Any, b: Any) -> Any:
+    """The larger of two sizes."""
+    return max(a, b)
+
+
+def sym_min(a: Any, b: Any) -> Any:
+    """The smaller of two sizes."""
+    return min(a, b)
+
+
+def sym_ite(condition: Any, a: Any, b: Any) -> Any:
+    """`a` where a comparison of sizes holds, else `b`."""
+    return a if condition else b
+
+
+def is_tracing() -> bool:
+    """Whether sizes are tensors, as torch.jit.trace has them: never."""
+    return False
