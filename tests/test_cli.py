@@ -319,6 +319,7 @@ def test_interrupt_ends_the_simplifier_and_leaves_nothing(folder: Path, number: 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell ignores it in the background
     )
     _wait_for(lambda: (folder / "pid").exists() and (folder / "pid").read_text() != "")
     process.send_signal(number)
