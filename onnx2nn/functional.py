@@ -55,7 +55,7 @@ def _function(row: Row) -> Any:
     function: Any = _kept_whole(row, run) if row.leaf else run
     function.__name__ = function.__qualname__ = name_of(row)
     function.__module__ = __name__
-    function.row = row  # type: ignore[attr-defined]  # what the call is, for to_python
+    function.row = row  # what the call is, for to_python
     function.__doc__ = f"{row}: {row.body.__doc__ or 'see the ONNX specification.'}"
     return function
 

@@ -231,13 +231,13 @@ def _conv(
     groups: int = 1,
 ) -> Shape | None:
     axes = len(weight) - 2
-    settings = (stride, padding, dilation)
-    if len(x) != len(weight) or not all(isinstance(given, list) and len(given) == axes for given in settings):
+    settings = [given for given in (stride, padding, dilation) if isinstance(given, list) and len(given) == axes]
+    if len(x) != len(weight) or len(settings) < 3:
         return None
     if x[1] != weight[1] * groups or weight[0] % groups or bias not in (None, weight[:1]):
         return None
     sizes = []
-    for size, kernel, step, pad, spread in zip(x[2:], weight[2:], *settings, strict=True):  # type: ignore[arg-type]
+    for size, kernel, step, pad, spread in zip(x[2:], weight[2:], *settings, strict=True):
         if step < 1 or pad < 0 or spread < 1:
             return None
         sizes.append((size + 2 * pad - spread * (kernel - 1) - 1) // step + 1)
