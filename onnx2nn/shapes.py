@@ -171,7 +171,7 @@ def _on_shapes(function: Callable[..., Shape | None]) -> Callable[[tuple[Any, ..
 
 def _collect(value: Any, specs: list[Any]) -> bool:
     """Appends the specs of the tensors in `value`; returns whether there is nothing else but plain Python values."""
-    if isinstance(value, (list, tuple)) and (spec := _spec(value)) is None:
+    if isinstance(value, (list, tuple)):
         return all([_collect(item, specs) for item in value])
     if isinstance(value, torch.Tensor):
         specs.append(((tuple(value.shape),), value.dtype))
