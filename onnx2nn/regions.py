@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -17,6 +19,7 @@ from onnx2nn.naming import split_path
 from onnx2nn.nodes import Scope, check_inputs
 from onnx2nn.table import REQUIRED, Row
 from onnx2nn.tracing import Dim, Spec, Tensor, Tracer
+from onnx2nn.trip_counts import trip_count
 
 if TYPE_CHECKING:
     from onnx2nn.importer import Walk
@@ -95,10 +98,15 @@ def _import_loop(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
     fixed = [Spec(((),) * walk.tracer.points, dtype) for dtype in (torch.int64, torch.bool)]
     carried = [_carried_spec(walk, value) for value in values]
     child, outputs = _trace_body(walk, graph, fixed, carried, first=1)
+    limit, count = _number(walk, trips), None
+    if not isinstance(limit, Tensor):
+        count = trip_count(graph, limit, [_known(value) for value in initial], partial(_known_to, walk, graph))
+    if count is not None:
+        limit, outputs = count, [True, *outputs[1:]]
     scans = [output_spec(value, child) for value in outputs[1 + len(carried) :]]
     module = Loop(child.finish(tuple(outputs), "Body"), len(carried), [_empty(spec) for spec in scans])
     stacked = [_stacked(walk.tracer, spec, 0, None) for spec in scans]
-    arguments = (_number(walk, trips), _number(walk, condition), *values, *child.captured)
+    arguments = (limit, _number(walk, condition), *values, *child.captured)
     return walk.tracer.call_module(_name(node), module, arguments, (*carried, *stacked))
 
 
@@ -263,6 +271,25 @@ def _number(walk: Walk, value: Any) -> Any:
     if isinstance(value, Host):
         return value.array.reshape(-1)[0]
     return value
+
+
+def _known(value: Any) -> Any:
+    """Returns the one number that a value is which is known at import, None for any other value."""
+    if isinstance(value, Constant):
+        return value.numpy().item() if math.prod(value.shape) == 1 else None
+    if isinstance(value, Host):
+        return value.array.item() if value.array.size == 1 else None
+    return value if isinstance(value, Dim) else None
+
+
+def _known_to(walk: Walk, body: ir.Graph, value: ir.Value) -> Any:
+    """Returns the number that a value is which the body of a loop has as a constant or takes from around the loop."""
+    constant = ir.convenience.get_const_tensor(value)
+    if constant is not None:
+        return constant.numpy().item() if constant.size == 1 else None
+    maker = value.producer()
+    inside = value in body.inputs if maker is None else maker.graph is body
+    return None if inside else _known(walk.scope[value])
 
 
 def _carried_spec(walk: Walk, value: Any) -> Spec | None:

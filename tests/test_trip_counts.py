@@ -1,0 +1,91 @@
+"""Loops whose condition counts, as TensorFlow writes every one: how often they run is known before, so they export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from realmodels import Tensors, check_against_onnxruntime, check_travels
+
+import onnx2nn
+
+LOOP = """
+<ir_version: 8, opset_import: ["": 18]>
+counting (float[rows, 3] x) => (int32[1] last, float[rows, 3] y, float[n, rows, 3] all)
+<int64 limit = LIMIT, bool true = {1}, int32[1] start = START> {
+    shape = Shape <start = 0, end = 1> (x)
+    rows = Cast <to = 6> (shape)
+    last, rows_after, y, all = Loop (limit, true, start, rows, x) <body = body
+        (int64 round, bool going, int32[1] counter, int32[1] rows_before, float[a, 3] state)
+        => (bool goes_on, int32[1] next, int32[1] rows_kept, float[b, 3] new, float[c, 3] kept)
+        <int32 step = STEP, int32 one = {1}, int32 minus = {-1}, int32 three = {3}, float half = {4.5}> {
+        next = Add (counter, step)
+        as_float = Cast <to = 1> (next)
+        rounds = Cast <to = 6> (round)
+        rows_kept = Identity (rows_before)
+        CONDITION
+        item = Cast <to = 1> (counter)
+        sum = Add (state, item)
+        new = Tanh (sum)
+        kept = Identity (new)
+    }>
+}
+"""
+CONDITIONS = {
+    "less": "a = Less (next, three) goes_on = Squeeze (a)",
+    "less_or_equal": "goes_on = LessOrEqual (rounds, three)",
+    "greater": "a = Greater (half, as_float) goes_on = Squeeze (a)",
+    "greater_or_equal": "b = Sub (counter, minus) a = GreaterOrEqual (three, b) goes_on = Squeeze (a)",
+    "half": "a = LessOrEqual (as_float, half) goes_on = Squeeze (a)",
+    "both": "a = Less (as_float, half) c = Squeeze (a) b = Less (rounds, one) goes_on = And (c, b)",
+    "size": "a = Less (next, rows) b = Less (next, rows_before) c = And (a, b) goes_on = Squeeze (c)",
+    "always": "goes_on = Identity (going)",
+}
+INPUTS = [(torch.linspace(-1, 1, rows * 3).reshape(rows, 3),) for rows in (3, 5)]
+ENDLESS = 2**63 - 1
+
+
+def _file(folder: Path, condition: str, step: int = 1, limit: int = ENDLESS, start: int = 0) -> Path:
+    text = LOOP.replace("CONDITION", condition)
+    for name, value in {"STEP": step, "LIMIT": limit, "START": start}.items():
+        text = text.replace(name, f"{{{value}}}")
+    path = folder / "counting.onnx"
+    onnx.save(onnx.parser.parse_model(text), str(path))
+    return path
+
+
+@pytest.mark.parametrize(("step", "start", "limit"), [(1, 0, 4), (2, -3, ENDLESS), (1, 9, ENDLESS), (1, 0, 0)])
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_runs_as_often_as_onnxruntime(condition: str, step: int, start: int, limit: int, tmp_path: Path) -> None:
+    if condition == "always" and limit == ENDLESS:
+        limit = 7  # nothing else would end it
+    path = _file(tmp_path, CONDITIONS[condition], step, limit, start)
+    module = onnx2nn.load(path)
+    for inputs in INPUTS:
+        check_against_onnxruntime(path, module, inputs)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_can_be_exported_and_compiled(condition: str, tmp_path: Path) -> None:
+    limit = 7 if condition == "always" else ENDLESS
+    module = onnx2nn.load(_file(tmp_path, CONDITIONS[condition], limit=limit))
+    compiled = ("torch.compile",) if condition == "size" else ()
+    check_travels(module, INPUTS[0], travels=("torch.export", *compiled))
+
+
+@pytest.mark.parametrize(
+    ("condition", "step"),
+    [
+        ("a = Greater (next, minus) goes_on = Squeeze (a)", -1),  # counts down
+        ("a = ReduceMax <keepdims = 0> (state) b = Cast <to = 6> (a) goes_on = Less (b, one)", 1),  # data
+        ("a = Less (three, next) b = Not (a) goes_on = Squeeze (b)", 1),
+        ("a = Cast <to = 3> (next) b = Cast <to = 6> (a) c = Less (b, three) goes_on = Squeeze (c)", 100),  # overflows
+    ],
+)
+def test_others_keep_their_condition(condition: str, step: int, tmp_path: Path) -> None:
+    path = _file(tmp_path, condition, step, limit=6)
+    module = onnx2nn.load(path)
+    inputs: Tensors = INPUTS[0]
+    check_against_onnxruntime(path, module, inputs)
