@@ -85,11 +85,12 @@ def load(
         InputError: `framework`, `input_shapes`, `dynamic`, `trainable` or `quantized` do not fit.
         FrozenDimensionError: a dimension in `dynamic` cannot be freed; names the node that stands in the way.
     """
-    from onnx2nn import reader
+    from onnx2nn import collector, reader
     from onnx2nn.loading import Options, load_model
 
     options = Options(framework, input_shapes or {}, raise_patterns, dynamic, trainable, quantized)
-    return load_model(reader.read(source, base_dir=base_dir), options)
+    with collector.paused():
+        return load_model(reader.read(source, base_dir=base_dir), options)
 
 
 def check(

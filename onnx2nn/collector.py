@@ -18,3 +18,9 @@ def paused() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def collect_young() -> None:
+    """Frees what was made and dropped while collections were held back."""
+    if not gc.isenabled():
+        gc.collect(1)

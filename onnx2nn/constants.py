@@ -49,7 +49,7 @@ def to_torch(array: np.ndarray[Any, Any], kind: ir.DataType) -> torch.Tensor:
         array = np.array(array, order="C")
     if dtype is torch.bfloat16 or (dtype.itemsize == 1 and dtype.is_floating_point):
         return torch.from_numpy(array.view(np.uint16 if dtype.itemsize == 2 else np.uint8)).view(dtype)
-    return torch.from_numpy(array.view(array.dtype.newbyteorder("=")))
+    return torch.from_numpy(array if array.dtype.isnative else array.view(array.dtype.newbyteorder("=")))
 
 
 @dataclass(eq=False)

@@ -131,6 +131,7 @@ class Attempts:
                 module = attempt.run(fixed)
             except StuckError as error:
                 stuck.append(error)
+                collector.collect_young()  # a model may take dozens of tries
             except UnsupportedModelError:
                 if collapsed is None:
                     raise
@@ -264,10 +265,6 @@ class _Import:
         self.cause: Exception | None = None
 
     def run(self, fixed: Fixed) -> fx.GraphModule:
-        with collector.paused():
-            return self._run(fixed)
-
-    def _run(self, fixed: Fixed) -> fx.GraphModule:
         graph = self.model.graph
         tracer = Tracer(self.sizes.points, inferred=self.inferred)
         if self.author is not None:
@@ -404,8 +401,8 @@ class Walk:
                 known = self.owner.constants.get(value.name or "") if self.graph is self.owner.model.graph else None
                 self.scope[value] = known or _initializer(value)
                 self.owner.note(value, self.scope[value])
-        remaining = Counter(value for node in self.graph for value in node.inputs if value is not None)
-        keep = set(self.graph.outputs)
+        remaining = Counter([value for node in self.graph for value in node.inputs])
+        keep = {*self.graph.outputs, *_used_inside(self.graph)}
         for node in self.graph:
             self.node = node
             results = self.run_node(node)
@@ -414,10 +411,9 @@ class Walk:
                 self._mark(value, result)
                 self.owner.note(value, result)
             for used in node.inputs:
-                if used is not None and used not in keep:
-                    remaining[used] -= 1
-                    if not remaining[used] and not _used_inside(used, self.graph):
-                        self.scope.discard(used)
+                remaining[used] -= 1
+                if used is not None and not remaining[used] and used not in keep:
+                    self.scope.discard(used)
         return [self.as_output(self.scope[value]) for value in self.graph.outputs]
 
     def _mark(self, value: ir.Value, result: Any) -> None:
@@ -437,7 +433,7 @@ class Walk:
     def run_node(self, node: ir.Node) -> Sequence[Any]:
         """Imports one node; returns its outputs, `UNKNOWN` ones where it cannot be imported (a problem is noted)."""
         inputs = [None if value is None else self.tracer.own(self.scope[value]) for value in node.inputs]
-        if any(value is UNKNOWN for value in inputs):
+        if self.owner.problems and any(value is UNKNOWN for value in inputs):
             return [UNKNOWN] * len(node.outputs)
         version = version_of(node, self.opsets)
         try:
@@ -476,7 +472,7 @@ class Walk:
         if row.reads_shape and isinstance(inputs[0], Tensor) and inputs[0].spec.shapes is not None:
             assert row.host is not None
             return Host(np.asarray(row.host(inputs[0], **attributes), dtype=object), np.dtype(np.int64))
-        known = all(_is_known(value) for value in inputs)
+        known = all(map(_is_known, inputs))
         if known and inputs and any(isinstance(value, Host) for value in inputs) and row.host is not None:
             try:
                 return self._host(row, inputs, attributes)
@@ -521,6 +517,8 @@ class Walk:
 
     def arguments(self, row: Row, inputs: Sequence[Any]) -> list[Any]:
         """Returns the inputs as a traced body takes them: static ones as Python values, others as tensors."""
+        if not row.static and not row.numbers:
+            return [self.tensor(value) for value in inputs]
         result: list[Any] = []
         for position, value in enumerate(inputs):
             name = row.input_name(position)
@@ -571,6 +569,8 @@ class Walk:
 
     def _settle(self, value: Any) -> Any:
         """Returns a result as the scope holds it: numbers that turned out to be constant become a constant."""
+        if type(value) is Tensor:
+            return value
         if isinstance(value, Host) and not any(isinstance(item, Dim) for item in value.array.flat):
             return Constant.of(torch.from_numpy(value.array.astype(value.dtype)))
         if isinstance(value, (torch.Tensor, np.ndarray)):
@@ -886,9 +886,12 @@ def _shape_of(value: Constant | Host) -> tuple[int, ...]:
     return value.array.shape if isinstance(value, Host) else value.shape
 
 
-def _used_inside(value: ir.Value, graph: ir.Graph | ir.Function) -> bool:
-    """Returns whether a subgraph inside `graph` uses `value`."""
-    return any(use.node.graph is not graph for use in value.uses())
+def _used_inside(graph: ir.Graph | ir.Function) -> set[ir.Value | None]:
+    """Returns the values that nodes in subgraphs of `graph` use, those of the subgraphs among them."""
+    attributes = [attribute for node in graph for attribute in node.attributes.values()]
+    inner = [a.value for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
+    inner += [body for a in attributes if a.type == ir.AttributeType.GRAPHS and not a.is_ref() for body in a.value]
+    return {value for body in inner for node in body.all_nodes() for value in node.inputs}
 
 
 __all__ = ["Opaque", "Walk", "import_graph"]

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx2nn.errors import ModelFileError, OperatorError
 from onnx2nn.naming import is_generated, split_path
 from onnx2nn.plan import Plan
-from onnx2nn.table import HINTS, REQUIRED, Row
+from onnx2nn.table import HINTS, Row
 
 
 class Scope:
@@ -70,8 +70,7 @@ def attribute_values(
         if not known and not row.any_attribute:
             raise OperatorError(f"attribute {name!r} is unknown to this revision of the operator.")
         values[name] = _attribute(attribute, tensor)
-    missing = [name for name, default in row.attributes.items() if default is REQUIRED and name not in values]
-    if missing:
+    if missing := [name for name in row.demanded if name not in values]:
         raise OperatorError(f"attribute {missing[0]!r} is missing.")
     return values
 

@@ -141,6 +141,11 @@ class Row:
         return {p.name: p.default for p in keywords if not p.name.startswith("_")}
 
     @functools.cached_property
+    def demanded(self) -> tuple[str, ...]:
+        """Names of the attributes that must be there."""
+        return tuple(name for name, default in self.attributes.items() if default is REQUIRED)
+
+    @functools.cached_property
     def any_attribute(self) -> bool:
         """Whether the body takes attributes of every name."""
         return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in self._parameters)

@@ -130,6 +130,11 @@ class MessageTensor(ir.serde.TensorProtoTensor):
 
     def numpy(self) -> np.ndarray:
         """Return the elements as a new, writable array."""
+        proto = self.raw
+        if proto.HasField("raw_data") and sys.byteorder == "little":
+            kind = self.dtype
+            if kind.bitwidth >= 8:  # a copy at once: a view of the message's bytes would be one that cannot be written
+                return np.frombuffer(bytearray(proto.raw_data), kind.numpy()).reshape(proto.dims)
         array = super().numpy()
         return array if array.flags.writeable else array.copy()
 

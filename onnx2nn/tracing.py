@@ -483,9 +483,10 @@ class Namespace:
         tracer = self._tracer
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if function in (torch.numel,) and isinstance(args[0], Tensor):
+            if function is torch.numel and isinstance(args[0], Tensor):
                 return args[0].numel()
-            if is_traced((args, kwargs)) or function in _RANDOM or function in _DRAWS:
+            traced = (args and type(args[0]) is Tensor) or is_traced((args, kwargs))
+            if traced or function in _RANDOM or function in _DRAWS:
                 return tracer.call("call_function", function, args, kwargs)
             if function in _FACTORIES and tracer.infer("call_function", function, args, kwargs).numel > _MAX_FOLDED:
                 return tracer.call("call_function", function, args, kwargs)
@@ -507,6 +508,9 @@ class _Known(NamedTuple):
 
 _TAKEN = frozenset(dir(nn.Module()))
 _TAKEN_OUTSIDE = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) - _TAKEN
+
+
+_set_args, _set_kwargs = fx.Node.args.fset, fx.Node.kwargs.fset  # type: ignore[attr-defined]  # mypy: no properties
 
 
 class Retracer(fx.Tracer):
@@ -636,16 +640,31 @@ class Tracer:
 
     def record(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> fx.Node:
         """Adds a node to the graph; equal size and attribute reads are recorded once."""
-        fx_args = tuple(self._argument(arg) for arg in args)
-        fx_kwargs = {name: self._argument(arg) for name, arg in (kwargs or {}).items()}
+        fx_args = tuple([self._argument(arg) for arg in args])
+        fx_kwargs = {name: self._argument(arg) for name, arg in kwargs.items()} if kwargs else {}
         once = target == "size" or target is getattr
         key = (target, fx_args) if once else None
         if key is not None and key in self._attributes:
             return self._attributes[key]
-        node = self.graph.create_node(kind, target, fx_args, fx_kwargs)
+        node = self._create(kind, target, fx_args, fx_kwargs)
         node.meta.update(self.meta)
         if key is not None:
             self._attributes[key] = node
+        return node
+
+    def _create(self, kind: str, target: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> fx.Node:
+        """Adds a node.
+
+        `create_node` searches the arguments it is given for torch's symbolic numbers, of which there are none here;
+        that, and making a name of a target that is one, takes three quarters of its time. The setters are called as
+        functions because each assignment to a node takes it out of its graph's index and puts it back.
+        """
+        name = target if isinstance(target, str) else target.__name__
+        node = self.graph.create_node(kind, target, name=name if name.islower() and name[0] != "_" else None)
+        if args:
+            _set_args(node, args)
+        if kwargs:
+            _set_kwargs(node, kwargs)
         return node
 
     def call(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -656,7 +675,8 @@ class Tracer:
         """
         if target in _SCALAR_OPERATORS:
             args = self._inline_scalars(args)
-        args, kwargs = self.own(args), self.own(kwargs)
+        if self.parent is not None:
+            args, kwargs = self.own(args), self.own(kwargs)
         specs = self.infer(kind, target, args, kwargs).specs
         layer = layer_for(target, args, kwargs) if kind == "call_function" else None
         if layer is not None and self.fits(layer):
@@ -725,7 +745,7 @@ class Tracer:
             if not persistent:
                 self._transient.append(path)
             self._keep.append(tensor)
-            self._attributes[key] = self.graph.create_node("get_attr", path)
+            self._attributes[key] = self._create("get_attr", path)
         spec = Spec((tuple(tensor.shape),) * self.points, tensor.dtype)
         return Tensor(self, self._attributes[key], spec)
 
@@ -744,7 +764,7 @@ class Tracer:
             path = self.names.claim(["strings"])
             setattr(self.root, path, array)
             self._keep.append(array)
-            self._attributes[id(array)] = self.graph.create_node("get_attr", path)
+            self._attributes[id(array)] = self._create("get_attr", path)
         return self._attributes[id(array)]
 
     def parameter(self, tensor: torch.Tensor) -> nn.Parameter:
@@ -892,6 +912,8 @@ class Tracer:
 
     def _argument(self, value: Any) -> Any:
         """Returns `value` as fx takes it."""
+        if type(value) is Tensor and value.tracer is self:  # most are
+            return value.node
         if isinstance(value, TRACED):
             return (value if value.tracer is self else self._capture(value)).node
         if isinstance(value, torch.Tensor):
