@@ -45,13 +45,15 @@ class If(nn.Module):
         return self.else_branch(*captured[self.split :])
 
     def _fresh(self, branch: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a branch whose results are no constants and no inputs of it.
+        """Returns a branch whose results are contiguous, no constants and no inputs of it.
 
-        torch.cond permits no shared memory.
+        torch.cond permits no shared memory and no strides that differ between branches.
         """
 
         def copy(value: Any) -> Any:
-            return value.clone() if isinstance(value, torch.Tensor) else value
+            if not isinstance(value, torch.Tensor):
+                return value
+            return value.clone(memory_format=torch.contiguous_format)
 
         def run(*values: Any) -> Any:
             result = branch(*values)

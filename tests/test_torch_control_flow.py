@@ -9,7 +9,16 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from realmodels import Tensors, check_against_onnxruntime, check_same, check_travels, export_dynamo, run, seeded
+from realmodels import (
+    Tensors,
+    check_against_onnxruntime,
+    check_same,
+    check_travels,
+    export_dynamo,
+    run,
+    run_onnxruntime,
+    seeded,
+)
 from torch import nn
 
 import onnx2nn
@@ -143,6 +152,26 @@ def test_a_recurrent_layer_in_a_branch_can_be_exported(tmp_path: Path) -> None:
     for inputs in SCRIPTED["rates"][1]:
         program = torch.export.export(module, inputs, strict=False)
         check_same(run(program.module(), inputs), run(module, inputs), "torch.export")
+
+
+def test_branches_may_lay_their_results_out_differently() -> None:
+    """Merged decoders, with and without a cache, have such branches; torch.cond asks for the same strides."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        choosing (float[rows, 3, 4] x, float[rows, 4, 3] z, bool[1] turned) => (float[rows, 4, 3] y) {
+            y = If (turned) <
+                then_branch = turn () => (float[rows, 4, 3] a) { a = Transpose <perm = [0, 2, 1]> (x) },
+                else_branch = keep () => (float[rows, 4, 3] b) { b = Neg (z) }
+            >
+        }
+    """)
+    module = onnx2nn.load(model)
+    for turned in (True, False):
+        tensors = [torch.linspace(-1, 1, 12 * rows).reshape(rows, 3, 4) for rows in (2, 5)]
+        calls = [(x, x.reshape(-1, 4, 3) * 3, torch.tensor([turned])) for x in tensors]
+        for inputs in calls:
+            check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+        check_travels(module, *calls, travels=("torch.export", "torch.compile", "torch.onnx.export"))
 
 
 def test_condition_from_the_dynamo_exporter() -> None:
