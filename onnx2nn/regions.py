@@ -240,6 +240,8 @@ def _trace_body(
         bindings = {}
         for index, (value, spec) in enumerate(zip(graph.inputs, specs, strict=True)):
             bindings[value] = child.placeholder(f"value_{index}", spec)
+            if first and index < 2 and value.shape is not None and value.shape.rank() == 1:
+                bindings[value] = bindings[value].reshape(1)  # the body declares its number or condition so
         outputs = trace_graph(walk, graph, bindings, child)
         results = [output_spec(value, child) for value in outputs[first : first + len(carried)]]
         unified = [unify(walk.tracer, a, b) for a, b in zip(carried, results, strict=True)]

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, parser
+from realmodels import check_travels
 
 import onnx2nn
 from onnx2nn.backend import OnnxModule
@@ -61,3 +62,13 @@ def test_a_branch_may_be_a_constant() -> None:
     program = torch.export.export(module, (torch.tensor(True),)).module()
     for condition, expected in ((True, [1.0, 2.0]), (False, [3.0, 4.0])):
         assert program(torch.tensor(condition)).tolist() == module(torch.tensor(condition)).tolist() == expected
+
+
+def test_indices_of_int32_can_be_exported_again() -> None:
+    """TensorFlow's loops gather with them; torch writes a GatherND of them, which ONNX does not allow."""
+    module = onnx2nn.load(
+        parser.parse_model('<ir_version: 8, opset_import: ["": 18]> g (float[4, 3] x, int32[2] i) => (float[2, 3] y)'
+                           "{ y = Gather (x, i) }")
+    )  # fmt: skip
+    inputs = (torch.arange(12.0).reshape(4, 3), torch.tensor([2, 0], dtype=torch.int32))
+    check_travels(module, inputs, travels=("torch.onnx.export",))

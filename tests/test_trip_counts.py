@@ -89,3 +89,21 @@ def test_others_keep_their_condition(condition: str, step: int, tmp_path: Path) 
     module = onnx2nn.load(path)
     inputs: Tensors = INPUTS[0]
     check_against_onnxruntime(path, module, inputs)
+
+
+def test_a_body_may_declare_its_number_with_one_dimension(tmp_path: Path) -> None:
+    """ONNX Runtime gives it as declared; what tf2onnx writes for CropAndResize slices with it."""
+    text = """
+    <ir_version: 8, opset_import: ["": 18]>
+    rows (float[rows, 3] x) => (float[n, k, 3] y)
+    <int64 limit = {2}, bool true = {1}, int64[1] one = {1}, int64[1] first = {0}> {
+        y = Loop (limit, true) <body = body (int64[1] round, bool going) => (bool goes_on, float[k, 3] row) {
+            goes_on = Identity (going)
+            end = Add (round, one)
+            row = Slice (x, round, end, first)
+        }>
+    }
+    """
+    path = tmp_path / "rows.onnx"
+    onnx.save(onnx.parser.parse_model(text), str(path))
+    check_against_onnxruntime(path, onnx2nn.load(path), INPUTS[0])

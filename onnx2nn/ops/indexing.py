@@ -41,7 +41,8 @@ def gather(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
         return data.select(axis, indices)
     if indices.ndim == 0:
         return gather(F, data, indices.reshape(1), axis=axis).squeeze(axis)
-    return data[(slice(None),) * axis + (indices,)]
+    # Indices of int32 would do here, but what torch.onnx.export writes for them is no valid ONNX.
+    return data[(slice(None),) * axis + (indices.to(F.int64) if indices.dtype == F.int32 else indices,)]
 
 
 def _host_gather_elements(data: Any, indices: Any, *, axis: int = 0) -> Any:
