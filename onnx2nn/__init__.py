@@ -90,7 +90,8 @@ def load(
 
     options = Options(framework, input_shapes or {}, raise_patterns, dynamic, trainable, quantized)
     with collector.paused():
-        return load_model(reader.read(source, base_dir=base_dir), options)
+        model = reader.read(source, base_dir=base_dir)
+        return load_model(model, options)
 
 
 def check(

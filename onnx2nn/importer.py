@@ -409,7 +409,8 @@ class Walk:
             for value, result in zip(node.outputs, results, strict=False):
                 self.scope[value] = result
                 self._mark(value, result)
-                self.owner.note(value, result)
+                if self.owner.shapes is not None:
+                    self.owner.note(value, result)
             for used in node.inputs:
                 remaining[used] -= 1
                 if used is not None and not remaining[used] and used not in keep:
@@ -461,7 +462,7 @@ class Walk:
         self.owner.steps += 1
         recorded = len(self.tracer.graph.nodes)
         self.tracer.meta = {"onnx": (node.domain, node.op_type, node_name(node))}
-        if SCOPES in node.metadata_props:
+        if self.owner.author is not None and SCOPES in node.metadata_props:
             self.tracer.meta |= {"scopes": node.metadata_props[SCOPES], "classes": node.metadata_props.get(CLASSES)}
         if row.region:
             return regions.run(self, node, row, inputs)
@@ -472,18 +473,19 @@ class Walk:
         if row.reads_shape and isinstance(inputs[0], Tensor) and inputs[0].spec.shapes is not None:
             assert row.host is not None
             return Host(np.asarray(row.host(inputs[0], **attributes), dtype=object), np.dtype(np.int64))
-        known = all(map(_is_known, inputs))
-        if known and inputs and any(isinstance(value, Host) for value in inputs) and row.host is not None:
+        kinds = set(map(type, inputs))
+        known = Tensor not in kinds and all(map(_is_known, inputs))
+        if known and Host in kinds and row.host is not None:
             try:
                 return self._host(row, inputs, attributes)
             except NeedsValues:
                 pass
-        if known and not row.random and not any(isinstance(value, Host) for value in inputs):
+        if known and not row.random and Host not in kinds:
             folded = self._fold(row, inputs, attributes)
             if row.opaque or not (self._loses_weight(inputs, folded) or lays_out_weight(row, inputs)):
                 return folded
             inputs = self._with_recorded(inputs, lays_out_weight(row, inputs))
-        if not row.opaque and not any(isinstance(value, Opaque) for value in inputs):
+        if not row.opaque and Opaque not in kinds:
             try:
                 if row.whole:
                     return self._whole(row, inputs, attributes)
@@ -539,6 +541,8 @@ class Walk:
 
     def tensor(self, value: Any) -> Any:
         """Returns a value as a tensor argument: constants as real tensors, host numbers as a tensor made of them."""
+        if type(value) is Tensor:
+            return value
         if isinstance(value, Constant):
             self._remember(value)
             return value.value

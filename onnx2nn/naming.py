@@ -15,9 +15,10 @@ _ILLEGAL = re.compile(r"\W", re.ASCII)
 
 def identifier(name: str) -> str:
     """Returns `name` with every character that Python does not take replaced, never empty and never a keyword."""
-    name = _ILLEGAL.sub("_", name)
-    if not name or name[0].isdigit():
-        name = f"_{name}"
+    if not (name.isascii() and name.isidentifier()):
+        name = _ILLEGAL.sub("_", name)
+        if not name or name[0].isdigit():
+            name = f"_{name}"
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
@@ -49,6 +50,8 @@ def split_path(name: str) -> list[str]:
 
     `layer1.0.conv1.weight` and `layer1/0/conv1/weight` both give four steps; see `split_scopes` for the latter.
     """
+    if name.isidentifier():
+        return [identifier(name)]
     steps = split_scopes(name) if "/" in name else [part for part in _SEPARATORS.split(name) if part]
     return [_segment(step) for step in steps] or ["_"]
 

@@ -735,19 +735,19 @@ class Tracer:
             return _rearranged(self.attribute(whole), whole, tensor)
         steps, trainable, persistent, own = self.constant_name(tensor)
         key = (_identity(tensor), *(steps if own else ()))
-        if key not in self._attributes:
+        node = self._attributes.get(key)
+        if node is None:
             path = self.names.claim(steps, own=own and not self._is_layers(steps, tensor))
             holder, name = container(self.root, path)
             if trainable and tensor.is_floating_point():
-                holder.register_parameter(name, self.parameter(tensor))
+                holder._parameters[name] = self.parameter(tensor)  # register_parameter looks for what `names` excludes
             else:
                 holder.register_buffer(name, tensor)
             if not persistent:
                 self._transient.append(path)
             self._keep.append(tensor)
-            self._attributes[key] = self._create("get_attr", path)
-        spec = Spec((tuple(tensor.shape),) * self.points, tensor.dtype)
-        return Tensor(self, self._attributes[key], spec)
+            node = self._attributes[key] = self._create("get_attr", path)
+        return Tensor(self, node, Spec((tuple(tensor.shape),) * self.points, tensor.dtype))
 
     def _is_layers(self, steps: list[str], tensor: torch.Tensor) -> bool:
         """Whether a layer stands there that has a parameter of this name, another one or none: it would use this."""
@@ -772,9 +772,10 @@ class Tracer:
         if isinstance(tensor, nn.Parameter):
             return tensor
         key = _identity(tensor)
-        if key not in self._parameters:
-            self._parameters[key] = nn.Parameter(tensor)
-        return self._parameters[key]
+        parameter = self._parameters.get(key)
+        if parameter is None:
+            parameter = self._parameters[key] = nn.Parameter(tensor)
+        return parameter
 
     def finish(
         self, outputs: Any, name: str = "GraphModule", kind: type[fx.GraphModule] = fx.GraphModule
@@ -807,7 +808,7 @@ class Tracer:
     def infer(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known:
         """Returns the spec of the call's result, or a tuple of them."""
         try:
-            key: Any = (target, _key(args), _key(kwargs))
+            key: Any = (target, _key(args), _key(kwargs) if kwargs else None)
             known = self._inferred.get(key)
         except TypeError:
             key = known = None
@@ -977,6 +978,8 @@ def _runs_a_graph(root: nn.Module, path: Any) -> bool:
 
 def container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
     """Returns the module that holds what is at the dotted `path`, made where there is none, and its name there."""
+    if "." not in path:
+        return root, path
     *steps, name = path.split(".")
     for step in steps:
         if step not in root._modules:

@@ -87,11 +87,12 @@ class _Raiser:
             for number, rules in enumerate(SWEEPS):
                 if number == 1 and isinstance(graph, ir.Graph) and not keeps_names(self.model):
                     self._turn(graph)
-                index = _by_root(rules, {node.op_type for node in graph})
+                nodes = [(node, node.op_type) for node in graph]
+                index = _by_root(rules, {operator for _, operator in nodes})
                 # From the end on: the largest pattern ends last.
-                for node in reversed(list(graph)):
-                    if node.op_type in index and not node.domain and node.graph is graph:
-                        self._raise(graph, node, index[node.op_type])
+                for node, operator in reversed(nodes):
+                    if operator in index and not node.domain and node.graph is graph:
+                        self._raise(graph, node, index[operator])
             for stack in stacks(graph, self.facts):
                 self._replace(graph, stack)
         return self.result
