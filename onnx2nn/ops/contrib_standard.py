@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from onnx2nn.errors import OperatorError
@@ -27,6 +28,12 @@ def unique_ms(F: Any, x: Any) -> Any:
     """In the order of first appearance."""
     values, _, inverse, counts = indexing.unique(F, x, sorted=0)
     return values, inverse, counts
+
+
+@op("Range", 1, domain=MICROSOFT, static=["start", "limit", "delta"])
+def range_ms(F: Any, start: Any, limit: Any, delta: Any = None, *, _types: Sequence[Any] = ()) -> Any:
+    """Without `delta` the step is 1."""
+    return shape.range_11(F, start, limit, 1 if delta is None else delta, _types=_types)
 
 
 @op("Trilu", 1, domain=MICROSOFT, static=["k"])

@@ -444,7 +444,7 @@ def _results_of_unique(F: Any, X: Any, *, axis: int | None = None, sorted: int =
 
 @op("Unique", 11, opaque=True, host=_host_unique, results=_results_of_unique)
 def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
-    if axis is None:
+    if axis is None or X.ndim == 1:
         values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True)
         inverse = inverse.reshape(-1)
     else:

@@ -243,6 +243,8 @@ CASES = [
     ms("RotaryEmbedding", f32(3, 6, 5, 4), i64(1), _ANGLES, _ANGLES, constant=(2, 3)),
     ms("Pad", f32(2, 3), i64(1, 0, 2, 1), np.array([0.5], np.float32), constant=(1, 2)),
     ms("Pad", f32(4, 5), i64(1, 0, 2, 1), mode="reflect", constant=(1,)),
+    ms("Range", np.int64(2), np.int64(9), np.int64(3), constant=(2,)),
+    ms("Range", np.float32(1), np.float32(4)),
     ms("Unique", np.array([2, 1, 1, 3, 4, 3], np.float32), outputs=3),
     ms("Trilu", f32(3, 4), np.array(1), constant=(1,)),
     ms("Trilu", f32(2, 3, 4), upper=0),

@@ -174,6 +174,7 @@ CASES = [
     case("TopK", of(np.uint64, 3, 7, low=0), i64(2), outputs=2, axis=0, note="uint64", since=11),
     case("Unique", np.float32([2, 1, 1, 3, 4, 3]), outputs=4),
     case("Unique", np.float32([2, 1, 1, 3, 4, 3]), outputs=4, sorted=0),
+    case("Unique", np.float32([2, 1, 1, 3, 4, 3]), outputs=4, axis=0, sorted=0),
     case("Unique", np.float32([[1, 0, 0], [1, 0, 0], [2, 3, 4]]), outputs=4, axis=0),
     case("Unique", np.float32([[1, 0, 0], [1, 0, 0], [2, 3, 4]]), outputs=4, axis=-1, sorted=0),
     case("Unique", np.array(["b", "a", "b"], dtype=object), outputs=4, note="strings"),
