@@ -239,9 +239,10 @@ def _trace_body(
         specs = [*others, *carried] if first else [*carried, *others]
         bindings = {}
         for index, (value, spec) in enumerate(zip(graph.inputs, specs, strict=True)):
-            bindings[value] = child.placeholder(f"value_{index}", spec)
-            if first and index < 2 and value.shape is not None and value.shape.rank() == 1:
-                bindings[value] = bindings[value].reshape(1)  # the body declares its number or condition so
+            given = child.placeholder(f"value_{index}", spec)
+            flat = first and index < 2 and value.shape is not None and value.shape.rank() == 1
+            # The iteration number and the condition are what the body declares, tensors of one dimension or of none.
+            bindings[value] = given.reshape(1) if flat and isinstance(given, Tensor) else given
         outputs = trace_graph(walk, graph, bindings, child)
         results = [output_spec(value, child) for value in outputs[first : first + len(carried)]]
         unified = [unify(walk.tracer, a, b) for a, b in zip(carried, results, strict=True)]

@@ -75,12 +75,22 @@ class _Counting:
     """What the body of a loop computes of its iteration number, of counters that it carries, and of known numbers."""
 
     def __init__(self, body: ir.Graph, initial: list[Any], number: Number):
-        self.body, self.number = body, number
+        self.body, self._number = body, number
+        self.kept: dict[ir.Value, Any] = {}  # numbers that are carried and never change
         self.counters = {body.inputs[0]: Linear(0, 1)}
-        for value, result, start in zip(body.inputs[2:], body.outputs[1:], initial, strict=False):
-            end, step = self._without_steps(result, {value}) if _is_whole(start) else (None, 0)
+        carried = zip(body.inputs[2:], body.outputs[1:], initial, strict=False)
+        whole = [(value, result, start) for value, result, start in carried if _is_whole(start)]
+        for value, result, start in whole:
+            if self._without_steps(result, {value}) == (value, 0):
+                self.kept[value] = start
+        for value, result, start in whole:
+            end, step = self._without_steps(result, {value})
             if end is value:
                 self.counters[value] = Linear(start, step)
+
+    def number(self, value: ir.Value) -> Any:
+        """Returns the number that a value is in every iteration, None where it is none or another in each."""
+        return self.kept[value] if value in self.kept else self._number(value)
 
     def trips(self) -> list[tuple[Any, int]] | None:
         """Returns numbers, the smallest of which is how often the body runs if it does; None where data decide that.

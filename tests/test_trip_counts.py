@@ -14,14 +14,15 @@ import onnx2nn
 LOOP = """
 <ir_version: 8, opset_import: ["": 18]>
 counting (float[rows, 3] x) => (int32[1] last, float[rows, 3] y, float[n, rows, 3] all)
-<int64 limit = LIMIT, bool true = {1}, int32[1] start = START> {
+<int64 limit = LIMIT, bool true = {1}, int32[1] start = START, int32[1] step = STEP> {
     shape = Shape <start = 0, end = 1> (x)
     rows = Cast <to = 6> (shape)
-    last, rows_after, y, all = Loop (limit, true, start, rows, x) <body = body
-        (int64 round, bool going, int32[1] counter, int32[1] rows_before, float[a, 3] state)
-        => (bool goes_on, int32[1] next, int32[1] rows_kept, float[b, 3] new, float[c, 3] kept)
-        <int32 step = STEP, int32 one = {1}, int32 minus = {-1}, int32 three = {3}, float half = {4.5}> {
-        next = Add (counter, step)
+    last, rows_after, step_after, y, all = Loop (limit, true, start, rows, step, x) <body = body
+        (int64 round, bool going, int32[1] counter, int32[1] rows_before, int32[1] by, float[a, 3] state)
+        => (bool goes_on, int32[1] next, int32[1] rows_kept, int32[1] by_kept, float[b, 3] new, float[c, 3] kept)
+        <int32 one = {1}, int32 minus = {-1}, int32 three = {3}, float half = {4.5}> {
+        next = Add (counter, by)
+        by_kept = Identity (by)
         as_float = Cast <to = 1> (next)
         rounds = Cast <to = 6> (round)
         rows_kept = Identity (rows_before)
