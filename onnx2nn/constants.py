@@ -30,8 +30,8 @@ def torch_dtype(kind: ir.DataType | int) -> torch.dtype:
         ModelFileError: no torch dtype holds it (strings do not travel as tensors).
     """
     try:
-        return _TORCH[ir.DataType(kind)]
-    except (KeyError, ValueError):
+        return _TORCH[kind]  # type: ignore[index]  # an ir.DataType is its number
+    except KeyError:
         raise ModelFileError(f"Element type {kind} has no torch dtype.") from None
 
 

@@ -28,6 +28,11 @@ _TYPED_FIELDS: dict[str, str] = {
 }
 # Several of these share one entry of int32_data, as in raw_data; a 6-bit float has an entry of its own.
 _PACKED_IN_INT32 = ("UINT4", "INT4", "UINT2", "INT2", "FLOAT4E2M1")
+_WHOLE_BYTES = {
+    int(kind): kind.numpy()
+    for kind in ir.DataType
+    if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and kind.bitwidth % 8 == 0
+}
 _DATA_FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 
 
@@ -131,10 +136,10 @@ class MessageTensor(ir.serde.TensorProtoTensor):
     def numpy(self) -> np.ndarray:
         """Return the elements as a new, writable array."""
         proto = self.raw
-        if proto.HasField("raw_data") and sys.byteorder == "little":
-            kind = self.dtype
-            if kind.bitwidth >= 8:  # a copy at once: a view of the message's bytes would be one that cannot be written
-                return np.frombuffer(bytearray(proto.raw_data), kind.numpy()).reshape(proto.dims)
+        dtype = _WHOLE_BYTES.get(proto.data_type)
+        if dtype is not None and proto.HasField("raw_data") and sys.byteorder == "little":
+            # A copy at once: a view of the message's bytes would be one that cannot be written.
+            return np.frombuffer(bytearray(proto.raw_data), dtype).reshape(proto.dims)
         array = super().numpy()
         return array if array.flags.writeable else array.copy()
 
