@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
+import operator
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,9 +61,40 @@ class Sizes:
             while other in equal:
                 other = equal[other]
             self.values[name] = self.values[other]
+        for name in dynamic:
+            self.values[name] = self._named_after_others(name) or self.values[name]
         self.of_data = needed and not names
         self.dynamic = dynamic
         self.sampled = bool(names)
+
+    def _named_after_others(self, name: str) -> tuple[int, ...] | None:
+        """Returns the values of a dimension called `past + length`, by those of the two; None for other names."""
+        if name.isidentifier() or len(name) > 200:
+            return None
+        try:
+            expression = ast.parse(name, mode="eval").body
+            values = tuple(self._value(expression, point) for point in range(self.points))
+        except (SyntaxError, ValueError, ZeroDivisionError):
+            return None
+        return values if min(values) > 0 and max(values) < 1 << 20 else None
+
+    def _value(self, expression: ast.expr, point: int) -> int:
+        match expression:
+            case ast.BinOp(left, sign, right) if type(sign) in _ARITHMETIC:
+                return _ARITHMETIC[type(sign)](self._value(left, point), self._value(right, point))
+            case ast.Constant(int(number)):
+                return number
+            case ast.Name(name) if name in self.values:
+                return self.values[name][point]
+        raise ValueError("no arithmetic of other dimensions")
+
+
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
 
 
 class StuckError(Exception):

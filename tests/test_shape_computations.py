@@ -11,7 +11,16 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_same, check_travels, run, seeded
+from realmodels import (
+    EXPORTERS,
+    Tensors,
+    check_against_onnxruntime,
+    check_same,
+    check_travels,
+    run,
+    run_onnxruntime,
+    seeded,
+)
 from torch import nn
 
 import onnx2nn
@@ -343,6 +352,31 @@ def test_numbers_that_small_sizes_hide(tmp_path: Path) -> None:
     module = onnx2nn.load(path)
     for size in (5, 256, 511, 512, 2048):
         check_against_onnxruntime(path, module, (torch.arange(size, dtype=torch.float32)[None],))
+
+
+def test_a_dimension_named_after_others() -> None:
+    """Decoders with a cache call the length of their mask `past_sequence_length + sequence_length`."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 17]>
+    graph (float[batch, length, 4] x, float[batch, past, 4] old, float[batch, "past + 2 * length // 2", 1] mask)
+        => (float[batch, all, 4] y) { joined = Concat<axis = 1>(old, x) y = Mul(joined, mask) }
+    """)
+    module = onnx2nn.load(model)
+    for batch, length, past in ((2, 3, 4), (1, 1, 6), (3, 5, 1)):
+        inputs = (torch.ones(batch, length, 4), torch.ones(batch, past, 4), torch.randn(batch, past + length, 1))
+        check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+
+
+@pytest.mark.parametrize(
+    "name", ["a + past", "past - past", "past + 9 * 9999999999", "past.b + 1", "past +", "(" * 999]
+)
+def test_a_dimension_whose_name_says_nothing(name: str) -> None:
+    model = onnx.parser.parse_model(f"""
+    <ir_version: 8, opset_import: ["" : 17]>
+    graph (float[past] x, float["{name}"] y) => (float[past] z, float["{name}"] w) {{ z = Neg(x) w = Neg(y) }}
+    """)
+    x, y = torch.ones(3), torch.ones(5)
+    check_same(run(onnx2nn.load(model), (x, y)), (-x, -y), "itself")
 
 
 def test_a_number_to_the_power_of_a_tensor() -> None:
