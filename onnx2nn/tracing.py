@@ -59,12 +59,13 @@ class Dim:
     It behaves like a Python int or float. `bool()` of a comparison answers where all sample points agree.
     """
 
-    __slots__ = ("_make", "_node", "quotient", "tracer", "values")
+    __slots__ = ("_make", "_node", "comparison", "quotient", "tracer", "values")
 
     def __init__(self, tracer: Tracer, values: tuple[Any, ...], make: Callable[[], fx.Node]):
         self.tracer, self.values, self._make = tracer, values, make
         self._node: fx.Node | None = None
         self.quotient: tuple[Any, Any] | None = None  # of two ints, where it is one
+        self.comparison: tuple[Any, Any, Any] | None = None  # an operator and what it compares, where it is one
 
     @property
     def node(self) -> fx.Node:
@@ -136,7 +137,10 @@ class Dim:
 
     def negated(self) -> Any:
         """Returns whether this comparison is false."""
-        return self.tracer.number(torch.sym_not, self)
+        if self.comparison is None:
+            return self.tracer.number(torch.sym_not, self)
+        function, one, other = self.comparison  # torch.sym_not of a size that is fixed while compiling is refused
+        return self.tracer.number(_OPPOSITE[function], one, other)
 
     def _compare(self, function: Callable[[Any, Any], bool], other: Any) -> Any:
         if self is other:
@@ -148,7 +152,10 @@ class Dim:
             return NotImplemented
         if not isinstance(other, Dim) and other < 0 and all(value >= 0 for value in self.values):
             return function(0, -1)  # a size is never negative, so that `shape == -1` is settled for all sizes
-        return self.tracer.number(function, self, other)
+        result = self.tracer.number(function, self, other)
+        if isinstance(result, Dim):
+            result.comparison = (function, self, other)
+        return result
 
     def _of_bool(self, function: Callable[[Any, Any], bool], other: Any) -> Any:
         return self.negated() if function(False, other) and not function(True, other) else function(True, other)
@@ -186,6 +193,9 @@ class Dim:
     def _is_whole(self) -> bool:
         return all(isinstance(value, int) for value in self.values)
 
+
+_OPPOSITE = {operator.eq: operator.ne, operator.lt: operator.ge, operator.gt: operator.le}
+_OPPOSITE |= {opposite: function for function, opposite in _OPPOSITE.items()}
 
 _UNREACHED = (1 << 31) - 1
 """No size is larger; files have it for "all there are"."""
