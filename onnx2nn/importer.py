@@ -150,7 +150,7 @@ class Attempts:
         raise furthest
 
     def repaired(self, fixed: Fixed, stuck: StuckError) -> tuple[Fixed, fx.GraphModule | None]:
-        """Returns `fixed` with one more dimension, which gets the import further than `stuck`; to the end, its module.
+        """Returns `fixed` with one or two more dimensions, which gets further than `stuck`; to the end, its module.
 
         Sample sizes that came as far as that show most of what is wrong: all that may help is tried with them first.
 
@@ -160,8 +160,8 @@ class Attempts:
         furthest = stuck.sizes.family
         others = [family for family in range(len(Sizes.FAMILIES)) if family != furthest]
         for families in ([furthest], others):
-            for name, size in dict.fromkeys(candidates(stuck)):
-                trial = {**fixed, name: size}
+            for sizes in dict.fromkeys(candidates(stuck)):
+                trial = {**fixed, **dict(sizes)}
                 try:
                     return trial, self.run(trial, families=families)
                 except StuckError as error:

@@ -118,8 +118,8 @@ class StuckError(Exception):
         self.others: list[StuckError] = []
 
 
-def candidates(stuck: StuckError) -> Iterable[tuple[str, Size]]:
-    """Yields what a dynamic dimension may really be, by what surrounds the node that fails.
+def candidates(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
+    """Yields what dynamic dimensions may really be, by what surrounds the node that fails: one of them, or two.
 
     Two names may stand for one dimension: exporters give every unknown dimension a name of its own.
     An exporter may have baked the traced size into a constant: then a dimension, or the number of elements, of one
@@ -145,15 +145,17 @@ def candidates(stuck: StuckError) -> Iterable[tuple[str, Size]]:
         if position == len(stuck.inputs) - 1:
             given = set(static)  # what the body made of it has ones of its own
     present = [n for n in stuck.sizes.dynamic if stuck.sizes.values[n] in varying]
-    yield from ((b, a) for i, a in enumerate(present) for b in present[i + 1 :])
-    yield from _bounded(stuck)
+    yield from (((b, a),) for i, a in enumerate(present) for b in present[i + 1 :])
+    yield from ((size,) for size in _bounded(stuck))
+    yield from _squares(stuck)
     ones = []
     for name in stuck.sizes.dynamic:
         ratios = {_ratio(column, stuck.sizes.values[name]) for column in varying} - {0}
         whole = {int(n / ratio) for ratio in ratios for n in static if n > max(ratio, 1) and n % ratio == 0}
-        yield from ((name, n) for n in sorted(whole, reverse=True))  # a dimension of 1 fits everything, by broadcasting
+        # A dimension of 1 fits everything, by broadcasting.
+        yield from (((name, n),) for n in sorted(whole, reverse=True))
         ones += [name] * any(ratio in given for ratio in ratios)
-    yield from ((name, 1) for name in ones)
+    yield from (((name, 1),) for name in ones)
 
 
 def _bounded(stuck: StuckError) -> Iterable[tuple[str, Size]]:
@@ -181,6 +183,27 @@ def _bounded(stuck: StuckError) -> Iterable[tuple[str, Size]]:
         yield name, least
 
 
+def _squares(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
+    """Yields the size of a square image of which as many patches are left as the network has positions.
+
+    Exporters declare images of transformers for every height and width, also where the positions are constants. Of the
+    sizes that leave as many patches, those from a whole number of patches on are tried first.
+    """
+    found = []
+    for error in (stuck, *stuck.others):
+        for height, width in itertools.combinations(error.sizes.dynamic, 2):
+            areas = [h * w for h, w in zip(error.sizes.values[height], error.sizes.values[width], strict=True)]
+            for column, wanted in set(_misfits(error)):
+                edges = [math.sqrt(area / rest) for area, rest in zip(areas, column, strict=True)]
+                edge = round(statistics.median(edges))
+                if edge > 1 and max(edges) / min(edges) < 1.05 and wanted > 1:
+                    found.append((max(edges) / min(edges), height, width, edge, int(edge * math.sqrt(wanted))))
+    for _, height, width, edge, size in sorted(found):
+        least = size // edge * edge
+        yield (height, (least, least + edge // 2, least + edge - 1)), (width, height)
+        yield (height, least), (width, least)
+
+
 def fitting(stuck: StuckError) -> int:
     """Returns how many sample points, from the first on, are none at which the node fails."""
     counts = [0]
@@ -202,6 +225,8 @@ def _misfits(stuck: StuckError) -> Iterable[tuple[tuple[float, ...], int]]:
         left = tuple(math.prod(a) / b for a, b in zip(tensors[0], counts, strict=True)) if counts else ()
         yield from [(left, 1)] if left and min(left) > 0 else []
     else:
+        points = len(tensors[0]) if tensors else 0
+        columns += [[(size,) * points for size in v.shape] for v in stuck.inputs if isinstance(v, Constant)]
         for one, other in itertools.permutations(columns, 2):
             for mine, yours in zip(one, other, strict=False) if len(one) == len(other) else ():
                 if len(set(mine)) > 1 and len(set(yours)) == 1 and min(mine) > 0 and yours[0] > 0:

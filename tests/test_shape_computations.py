@@ -355,6 +355,30 @@ def test_numbers_that_small_sizes_hide(tmp_path: Path) -> None:
         check_against_onnxruntime(path, module, (torch.arange(size, dtype=torch.float32)[None],))
 
 
+def test_an_image_of_which_the_positions_tell_the_size() -> None:
+    """Vision transformers are declared for any height and width, their positions are constants of one size."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    graph (float[batch, channels, height, width] x) => (float[batch, places, 4] y)
+    <int64[3] flat = {0, 4, -1}, float[1, 17, 4] table = {TABLE}, float[4, 3, 8, 8] w = {WEIGHT},
+     float[1, 1, 4] token = {1, 2, 3, 4}, int64[2] rest = {1, 4}> {
+        maps = Conv<strides = [8, 8]>(x, w) rows = Reshape(maps, flat) patches = Transpose<perm = [0, 2, 1]>(rows)
+        batch = Shape<start = 0, end = 1>(maps) sizes = Concat<axis = 0>(batch, rest)
+        tokens = Expand(token, sizes) all = Concat<axis = 1>(tokens, patches) y = Add(all, table)
+    }
+    """
+    table, weight = ", ".join(map(str, range(68))), ", ".join(["0.5", "-0.25"] * 384)
+    model = onnx.parser.parse_model(text.replace("TABLE", table).replace("WEIGHT", weight))
+    module = onnx2nn.load(model)
+    for size in (32, 39):
+        inputs = (torch.linspace(-1, 1, 6 * size * size).reshape(2, 3, size, size),)
+        check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+    with pytest.raises(AssertionError, match="must be"):
+        module(torch.zeros(1, 3, 40, 40))
+    assert not LEAVES_THE_GRAPH.search(module.code), module.code
+    torch.export.export(module, (torch.zeros(1, 3, 32, 32),), strict=False)
+
+
 def test_a_dimension_named_after_others() -> None:
     """Decoders with a cache call the length of their mask `past_sequence_length + sequence_length`."""
     model = onnx.parser.parse_model("""
