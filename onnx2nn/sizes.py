@@ -145,6 +145,7 @@ def candidates(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
         if position == len(stuck.inputs) - 1:
             given = set(static)  # what the body made of it has ones of its own
     present = [n for n in stuck.sizes.dynamic if stuck.sizes.values[n] in varying]
+    present += [n for n in stuck.sizes.dynamic if n not in present and _divides(stuck.sizes.values[n], varying)]
     yield from (((b, a),) for i, a in enumerate(present) for b in present[i + 1 :])
     yield from ((size,) for size in _bounded(stuck))
     yield from _squares(stuck)
@@ -243,6 +244,11 @@ def _counts(target: Any, shapes: Sequence[Sequence[int]]) -> list[int]:
         sizes = [n.values[point] if isinstance(n, Dim) else n for n in array.tolist()]
         counts.append(math.prod(n or (shape[axis] if axis < len(shape) else 1) for axis, n in enumerate(sizes)))
     return counts if all(counts) else []
+
+
+def _divides(sizes: Sequence[int], columns: Iterable[Sequence[float]]) -> bool:
+    """Returns whether a column is a multiple of a dimension, as that of the heads of all samples is."""
+    return any(ratio >= 1 and ratio % 1 == 0 for ratio in (_ratio(column, sizes) for column in columns))
 
 
 def _ratio(column: Sequence[float], sizes: Sequence[int]) -> float:

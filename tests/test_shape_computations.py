@@ -379,6 +379,23 @@ def test_an_image_of_which_the_positions_tell_the_size() -> None:
     torch.export.export(module, (torch.zeros(1, 3, 32, 32),), strict=False)
 
 
+def test_names_of_one_dimension_of_which_one_is_multiplied() -> None:
+    """Attention to a memory joins samples and heads; the exporter gives the memory's samples a name of their own."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 17]>
+    graph (float[samples, 6] x, float[others, 6] memory) => (float[n, 3] y)
+    <int64 heads = {2}, int64[1] width = {3}, int64[1] axis = {0}> {
+        shape = Shape<start = 0, end = 1>(x) count = Mul(shape, heads) sizes = Concat<axis = 0>(count, width)
+        one = Reshape(x, sizes) other = Reshape(memory, sizes) y = Add(one, other)
+    }
+    """)
+    )
+    assert not LEAVES_THE_GRAPH.search(module.code), module.code
+    x = torch.arange(24.0).reshape(4, 6)
+    assert torch.equal(module(x, x + 1), (2 * x + 1).reshape(8, 3))
+
+
 def test_a_dimension_named_after_others() -> None:
     """Decoders with a cache call the length of their mask `past_sequence_length + sequence_length`."""
     model = onnx.parser.parse_model("""
