@@ -65,7 +65,7 @@ class Dim:
         self.tracer, self.values, self._make = tracer, values, make
         self._node: fx.Node | None = None
         self.quotient: tuple[Any, Any] | None = None  # of two ints, where it is one
-        self.comparison: tuple[Any, Any, Any] | None = None  # an operator and what it compares, where it is one
+        self.comparison: tuple[Any, Dim, Any] | None = None  # an operator and what it compares, where it is one
 
     @property
     def node(self) -> fx.Node:
@@ -140,7 +140,7 @@ class Dim:
         if self.comparison is None:
             return self.tracer.number(torch.sym_not, self)
         function, one, other = self.comparison  # torch.sym_not of a size that is fixed while compiling is refused
-        return self.tracer.number(_OPPOSITE[function], one, other)
+        return one._compare(_OPPOSITE[function], other)
 
     def _compare(self, function: Callable[[Any, Any], bool], other: Any) -> Any:
         if self is other:
