@@ -116,6 +116,7 @@ def _export(
                 dynamo=True,
                 optimize=False,
                 verbose=False,
+                custom_translation_table={torch.ops.aten.sort.stable: _sort_stable},
             )
     except Exception as error:  # its errors share no base class
         raise VerificationError(f"torch.onnx.export cannot export the module: {_gist(error)}") from error
@@ -333,6 +334,15 @@ def _compare(path: Path, names: Sequence[str], runs: Sequence[_Run]) -> str:
             where = f" at sizes other than it was traced with ({shapes})" if number else ""
             raise VerificationError(f"what torch.onnx.export wrote differs from the module{where}: {'; '.join(wrong)}")
     return f"agrees with {oracle.name}"
+
+
+def _sort_stable(self: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+    """Writes aten::sort.stable, which the exporter does not know: TopK of all, equal values by their index."""
+    from onnxscript import opset18
+
+    op: Any = opset18  # its types take no tensor of an unknown type
+    size = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]))
+    return op.TopK(self, size, axis=dim, largest=int(descending), sorted=1)
 
 
 def _gist(error: Exception) -> str:

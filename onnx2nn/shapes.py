@@ -317,6 +317,19 @@ def _interpolate(
     return (*x[:2], *size) if align_corners is None or not mode.startswith("nearest") else None
 
 
+def _grid_sample(
+    input: Shape,
+    grid: Shape,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool | None = None,
+) -> Shape | None:
+    axes = len(input) - 2
+    fits = axes in (2, 3) and len(grid) == len(input) and grid[0] == input[0] and grid[-1] == axes
+    known = mode in ("bilinear", "nearest", "bicubic") and padding_mode in ("zeros", "border", "reflection")
+    return (*input[:2], *grid[1:-1]) if fits and known and not (axes == 3 and mode == "bicubic") else None
+
+
 _UNARY = (
     torch.relu, F.relu, torch.sigmoid, torch.tanh, torch.exp, torch.sqrt, torch.erf, torch.abs, torch.neg, torch.log,
     torch.reciprocal, torch.floor, torch.ceil, torch.sin, torch.cos, torch.clamp, F.gelu, F.silu, F.hardswish,
@@ -337,6 +350,7 @@ RULES: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Result]] = {
     F.linear: _on_shapes(_linear),
     F.adaptive_avg_pool2d: _on_shapes(_adaptive_avg_pool2d),
     F.interpolate: _on_shapes(_interpolate),
+    F.grid_sample: _on_shapes(_grid_sample),
     F.scaled_dot_product_attention: _on_shapes(_scaled_dot_product_attention),
     torch.cat: _on_shapes(_cat),
     **dict.fromkeys((operator.matmul, torch.matmul), _on_shapes(_matmul)),

@@ -190,6 +190,24 @@ def test_output_called_as_the_exporter_calls_another_value(tmp_path: Path) -> No
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.parametrize("largest", [0, 1])
+def test_equal_values_keep_their_order(largest: int, tmp_path: Path) -> None:
+    """TopK is imported as a stable sort, for which torch's exporter has no operator."""
+    text = f"v, i = TopK<axis = 1, largest = {largest}>(x, k)"
+    module = onnx2nn.load(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17]> g (float[N, 9, M] x) => (float[N, 4, M] v, int64[N, 4, M] i)'
+            f" <int64[1] k = {{4}}> {{ {text} }}"
+        )
+    )
+    path = tmp_path / "again.onnx"
+    onnx2nn.export_onnx(module, path)
+    again = onnx2nn.load(path)
+    x = torch.randint(0, 3, (5, 9, 7), generator=torch.Generator().manual_seed(0)).float()
+    for one, other in zip(module(x), again(x), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_sizes_at_which_a_one_is_broadcast_do_not_count(tmp_path: Path) -> None:
     """3 by 4 makes a fine map of 1 by 1, to which the larger rough one is added: that holds for no other size."""
     module = onnx2nn.load(onnx.parser.parse_model(PYRAMID))

@@ -103,6 +103,15 @@ def interpolate(case: Case) -> tuple[Any, ...]:
     return F.interpolate, case.traced(shape, varying=0), settings
 
 
+def grid_sample(case: Case) -> tuple[Any, ...]:
+    axes = case.one_of(2, 3)
+    batch, *shape = case.sizes(axes + 2)
+    mode, padding = case.one_of("bilinear", "nearest", "bicubic"), case.one_of("zeros", "border", "reflection")
+    grid = case.traced([batch, *case.sizes(axes), axes], case.one_of(0, 1))
+    settings = {"mode": mode, "padding_mode": padding, "align_corners": case.one_of(True, False)}
+    return F.grid_sample, case.traced([batch, *shape], case.one_of(0, 2)), grid, settings
+
+
 def attention(case: Case) -> tuple[Any, ...]:
     lead = case.sizes(case.one_of(1, 2))
     rows, columns, width, out = case.sizes(4)
@@ -175,7 +184,7 @@ ORDINARY = (
 
 @pytest.mark.parametrize(
     "kind",
-    [*ORDINARY, interpolate, cat, recurrent],
+    [*ORDINARY, interpolate, grid_sample, cat, recurrent],
     ids=lambda kind: kind.__name__,
 )
 @settings(max_examples=50, deadline=None)
