@@ -53,11 +53,15 @@ def lay_out_state(module: nn.Module) -> None:
         expanded = storage.nbytes() < tensor.nbytes
         if not tensor.is_contiguous() and uses[storage.data_ptr()] == 1 and not expanded:
             views.append(tensor)
-    if views:
-        with ThreadPoolExecutor(torch.get_num_threads()) as threads:  # torch turns a matrix in one
-            for _ in threads.map(_lay_out, views):
-                pass
+    count = torch.get_num_threads()  # torch turns a matrix in one
+    with ThreadPoolExecutor(count) as threads:
+        for first in range(0, len(views), count):
+            some = views[first : first + count]
+            # Allocated here, not in the threads, which have memory of their own: what was freed here is used again.
+            laid = [torch.empty(view.shape, dtype=view.dtype) for view in some]
+            for view, tensor in zip(some, threads.map(_copied, laid, some), strict=True):
+                view.data = tensor
 
 
-def _lay_out(tensor: torch.Tensor) -> None:
-    tensor.data = tensor.data.contiguous()
+def _copied(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    return target.copy_(source.data)

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import onnx_ir as ir
 
+from onnx2nn import collector
 from onnx2nn.author import restore
 from onnx2nn.errors import InputError, UnsupportedModelError
 from onnx2nn.extras import require
@@ -99,6 +100,7 @@ def _import_to(F: Any, import_graph: Any, model: ir.Model, options: Options, sha
     if options.framework == "torch":
         from onnx2nn.imported import lay_out_state
 
+        collector.collect_young()  # what traced the module holds the weights as they lie in the file
         lay_out_state(module)
     if options.trainable is not True:
         from onnx2nn.training import choose_trainable

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import safetensors.torch
@@ -37,6 +41,38 @@ def test_state_is_laid_out_as_tools_expect_it(module: torch.fx.GraphModule, tmp_
     safetensors.torch.save_file(module.state_dict(), tmp_path / "state.safetensors")
     vector = torch.nn.utils.parameters_to_vector(module.parameters())
     assert vector.numel() == sum(parameter.numel() for parameter in module.parameters())
+
+
+PEAK = """
+import sys
+from pathlib import Path
+import onnx2nn
+
+def resident(field):
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[field].split()[0]) << 10
+
+onnx2nn.load(sys.argv[1])
+own = resident("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")
+module = onnx2nn.load(sys.argv[2])
+print((resident("VmHWM") - own) / sum(tensor.nbytes for tensor in module.state_dict().values()))
+"""
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="peak memory is read from Linux's /proc")
+def test_loading_holds_the_weights_once(tmp_path: Path) -> None:
+    """Also where a file holds the matrices of linear layers transposed, which are laid out anew."""
+    for name, count in (("small", 1), ("large", 24)):
+        nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(count)]
+        weights = [numpy_helper.from_array(np.full((1024, 1024), i, np.float32), f"w{i}") for i in range(count)]
+        ends = [helper.make_tensor_value_info(x, onnx.TensorProto.FLOAT, ["n", 1024]) for x in ("x0", f"x{count}")]
+        graph = helper.make_graph(nodes, name, ends[:1], ends[1:], weights)
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / f"{name}.onnx")
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "small.onnx"), str(tmp_path / "large.onnx")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert 0.9 < float(done.stdout) < 1.3
 
 
 def test_weights_in_two_layouts_share_their_memory() -> None:
