@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import subprocess
 import sys
@@ -43,23 +44,6 @@ def test_state_is_laid_out_as_tools_expect_it(module: torch.fx.GraphModule, tmp_
     assert vector.numel() == sum(parameter.numel() for parameter in module.parameters())
 
 
-PEAK = """
-import sys
-from pathlib import Path
-import onnx2nn
-
-def resident(field):
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(lines[field].split()[0]) << 10
-
-onnx2nn.load(sys.argv[1])
-own = resident("VmRSS")
-Path("/proc/self/clear_refs").write_text("5")
-module = onnx2nn.load(sys.argv[2])
-print((resident("VmHWM") - own) / sum(tensor.nbytes for tensor in module.state_dict().values()))
-"""
-
-
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="peak memory is read from Linux's /proc")
 def test_loading_holds_the_weights_once(tmp_path: Path) -> None:
     """Also where a file holds the matrices of linear layers transposed, which are laid out anew."""
@@ -69,10 +53,13 @@ def test_loading_holds_the_weights_once(tmp_path: Path) -> None:
         ends = [helper.make_tensor_value_info(x, onnx.TensorProto.FLOAT, ["n", 1024]) for x in ("x0", f"x{count}")]
         graph = helper.make_graph(nodes, name, ends[:1], ends[1:], weights)
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / f"{name}.onnx")
-    command = [sys.executable, "-c", PEAK, str(tmp_path / "small.onnx"), str(tmp_path / "large.onnx")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    assert 0.9 < float(done.stdout) < 1.3
+    script = Path(__file__).parents[1] / "benchmarks" / "memory.py"
+    command = [sys.executable, script, "onnx2nn", tmp_path / "small.onnx", tmp_path / "large.onnx", "1024"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    size = 24 << 22
+    assert size / 1.05 < found["after"] <= found["peak"] < 1.3 * size
+    assert found["after"] < 1.05 * size
 
 
 def test_weights_in_two_layouts_share_their_memory() -> None:

@@ -59,6 +59,16 @@ class Case:
         return value if self.draw(st.booleans()) else None
 
 
+class Ordinary(Case):
+    """Draws shapes that fit, and the first of several alternatives."""
+
+    def wrong(self, shape: list[int]) -> list[int]:
+        return shape
+
+    def one_of(self, *values: Any) -> Any:
+        return values[0]
+
+
 def conv(case: Case) -> tuple[Any, ...]:
     axes = case.one_of(1, 2, 3)
     groups, batch, inputs, outputs = case.one_of(1, 1, 2), *case.sizes(3)
@@ -128,7 +138,7 @@ def cat(case: Case) -> tuple[Any, ...]:
 
 def binary(case: Case) -> tuple[Any, ...]:
     shape = case.sizes(3)
-    thin = [case.one_of(size, 1) for size in shape][case.one_of(0, 1) :]
+    thin = [case.one_of(1, size) for size in shape][case.one_of(0, 1) :]
     function = case.one_of(operator.add, operator.mul, operator.truediv, operator.lt, "mul", "add", "sub", "div")
     other = case.one_of(case.constant(thin), *[case.traced(thin, dtypes=NUMBERS)] * 2, 2.5, 2)
     operands = [case.traced(shape, 0, NUMBERS), other]
@@ -137,7 +147,7 @@ def binary(case: Case) -> tuple[Any, ...]:
 
 def where(case: Case) -> tuple[Any, ...]:
     shape = case.sizes(3)
-    condition = case.traced([case.one_of(size, 1) for size in shape], dtypes=(torch.bool,))
+    condition = case.traced([case.one_of(1, size) for size in shape], dtypes=(torch.bool,))
     one = case.one_of(case.traced(shape[1:]), case.constant(shape), case.traced(shape, dtypes=(torch.int64,)))
     return torch.where, condition, case.traced(shape, 0), one
 
@@ -206,9 +216,9 @@ def test_rule_answers_ordinary_calls(kind: Callable[[Case], tuple[Any, ...]]) ->
     @settings(max_examples=30, deadline=None)
     @given(data=st.data())
     def draw(data: st.DataObject) -> None:
-        function, *args = kind(Case(data))
+        function, *args = kind(Ordinary(data))
         kwargs = args.pop() if isinstance(args[-1], dict) else {}
         answered.append(RULES[function](tuple(args), kwargs) is not None)
 
     draw()
-    assert sum(answered) > 1
+    assert all(answered)
