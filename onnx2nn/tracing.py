@@ -520,7 +520,7 @@ _TAKEN = frozenset(dir(nn.Module()))
 _TAKEN_OUTSIDE = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) - _TAKEN
 
 
-_set_args, _set_kwargs = fx.Node.args.fset, fx.Node.kwargs.fset  # type: ignore[attr-defined]  # mypy: no properties
+_set_args, _set_kwargs = fx.Node.args.fset, fx.Node.kwargs.fset  # type: ignore[attr-defined]  # mypy sees values, not properties
 
 
 class Retracer(fx.Tracer):
