@@ -209,6 +209,7 @@ def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[li
 
 def _traceable(module: Any) -> fx.GraphModule:
     """Returns the module in a form whose operations know, while they are traced, which node of the file they are."""
+    import torch
     from torch import fx
     from torch.fx import traceback
 
@@ -220,6 +221,8 @@ def _traceable(module: Any) -> fx.GraphModule:
     for node in copied.graph.nodes:
         if "onnx" in node.meta:
             node.meta["custom"] = {_SOURCE: node.meta["onnx"]}
+        if node.target is torch.nn.functional.scaled_dot_product_attention:
+            node.target = _attention
 
     def forward(self: fx.GraphModule, *args: Any) -> Any:
         with traceback.preserve_node_meta():
@@ -227,6 +230,19 @@ def _traceable(module: Any) -> fx.GraphModule:
 
     type(copied).forward = forward  # type: ignore[method-assign]  # every GraphModule has a class of its own
     return copied.train(module.training)
+
+
+def _attention(query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:
+    """Attention in four dimensions, which is what torch.onnx.export knows of it."""
+    import torch
+
+    missing = 4 - query.ndim
+    for _ in range(missing):
+        query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+    result = torch.nn.functional.scaled_dot_product_attention(query, key, value, *others, **options)
+    for _ in range(missing):
+        result = result.squeeze(0)
+    return result
 
 
 def _clean(model: ir.Model) -> None:

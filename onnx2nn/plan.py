@@ -107,8 +107,11 @@ def _complete(function: onnx.FunctionProto, schema: Any) -> None:
 
 
 def version_of(node: ir.Node, opsets: Mapping[str, int]) -> int:
-    """Returns the opset version in which a node is meant: its own, which raised nodes have, else its graph's."""
-    return node.version or opsets.get(node.domain, 1)
+    """Returns the opset version in which a node is meant: its own, which raised nodes have, else its graph's.
+
+    A domain that the file imports in version 0, as PyTorch's old exporters do theirs, is meant in its first one.
+    """
+    return node.version or opsets.get(node.domain) or 1
 
 
 class Plan:

@@ -208,6 +208,21 @@ def test_equal_values_keep_their_order(largest: int, tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("heads", ["", "2, "])
+def test_attention_of_other_ranks(heads: str, tmp_path: Path) -> None:
+    """nn.MultiheadAttention of PyTorch 1 counts its heads among the batch; torch.onnx.export knows rank 4 only."""
+    perm = "0, 2, 1" if not heads else "0, 1, 3, 2"
+    module = onnx2nn.load(
+        onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["": 17]> g (float[N, {heads}5, 4] q, float[N, {heads}7, 4] k, float[N, '
+            f"{heads}7, 3] v) => (float[N, {heads}5, 3] y) {{ t = Transpose<perm = [{perm}]>(k) s = MatMul(q, t)"
+            " p = Softmax<axis = -1>(s) y = MatMul(p, v) }"
+        )
+    )
+    assert "scaled_dot_product_attention" in module.code
+    assert "agrees" in onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+
+
 def test_sizes_at_which_a_one_is_broadcast_do_not_count(tmp_path: Path) -> None:
     """3 by 4 makes a fine map of 1 by 1, to which the larger rough one is added: that holds for no other size."""
     module = onnx2nn.load(onnx.parser.parse_model(PYRAMID))

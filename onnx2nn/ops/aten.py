@@ -25,13 +25,25 @@ def _schema(operator: str, overload_name: str, inputs: int, names: set[str]) -> 
     for schema in (getattr(packet, name)._schema for name in overloads):
         if schema.is_mutable or not any("Tensor" in str(argument.type) for argument in schema.arguments):
             continue
-        if inputs <= len(schema.arguments) and names <= {argument.name for argument in schema.arguments}:
+        known = {argument.name for argument in schema.arguments}
+        if names <= known and (inputs <= len(schema.arguments) or _spread(schema, names) is not None):
             return schema
     given = f"{inputs} inputs" + "".join(f", {name}" for name in sorted(names))
     raise OperatorError(
         f"PyTorch {torch.__version__} has no form {overload_name!r} of aten::{operator} that takes {given} and does "
         "nothing but compute a result from tensors."
     )
+
+
+def _spread(schema: Any, names: set[str]) -> int | None:
+    """Returns the place of a list of tensors that may stand among the inputs item by item.
+
+    It may where nothing can stand behind it: what does is among the attributes.
+    """
+    for place, argument in enumerate(schema.arguments):
+        if "List" in str(argument.type) and "Tensor" in str(argument.type):
+            return place if all(other.name in names for other in schema.arguments[place + 1 :]) else None
+    return None
 
 
 def _argument(F: Any, argument: Any, value: Any) -> Any:
@@ -56,6 +68,9 @@ def aten(F: Any, *inputs: Any, operator: str, overload_name: str = "", _outputs:
     Source: PyTorch's native_functions, the schema of the installed version.
     """
     schema = _schema(operator, overload_name, len(inputs), set(arguments))
+    place = _spread(schema, set(arguments))
+    if place is not None and not any(isinstance(value, (list, tuple)) for value in inputs):
+        inputs = (*inputs[:place], list(inputs[place:]))
     pairs = zip(schema.arguments, inputs, strict=False)
     values = {argument.name: _argument(F, argument, value) for argument, value in pairs}
     by_name = {argument.name: argument for argument in schema.arguments}

@@ -171,12 +171,13 @@ def _recurrent(
     bidirectional: int,
     batch_first: int,
     has_biases: int,
+    as_torch: int,
 ) -> tuple[Any, ...]:
-    """`rest`: the initial states, None for zeros, then the weights of each layer as ONNX has them."""
+    """`rest`: the initial states, None for zeros, then the weights of each layer as ONNX has them, or torch."""
     initial, weights = list(rest[:states]), rest[states:]
     each = 2 + has_biases
-    parameters = []
-    for layer in range(num_layers):
+    parameters = list(weights) if as_torch else []
+    for layer in range(0 if as_torch else num_layers):
         W, R, *B = weights[layer * each : (layer + 1) * each]
         for direction in range(1 + bidirectional):
             parameters += [reordered(F, W[direction], order), reordered(F, R[direction], order)]
@@ -190,21 +191,48 @@ def _recurrent(
 
 
 @op("LSTM", 1, domain=OWN)
-def lstm(F: Any, X: Any, *rest: Any, num_layers: int, bidirectional: int, batch_first: int, has_biases: int) -> Any:
+def lstm(
+    F: Any,
+    X: Any,
+    *rest: Any,
+    num_layers: int,
+    bidirectional: int,
+    batch_first: int,
+    has_biases: int,
+    as_torch: int = 0,
+) -> Any:
     """All layers of an nn.LSTM; gives the outputs of the last one, and the last states of all."""
-    return _recurrent(F, F.lstm, X, rest, 2, [0, 2, 3, 1], num_layers, bidirectional, batch_first, has_biases)
+    return _recurrent(F, F.lstm, X, rest, 2, [0, 2, 3, 1], num_layers, bidirectional, batch_first, has_biases, as_torch)
 
 
 @op("GRU", 1, domain=OWN)
-def gru(F: Any, X: Any, *rest: Any, num_layers: int, bidirectional: int, batch_first: int, has_biases: int) -> Any:
+def gru(
+    F: Any,
+    X: Any,
+    *rest: Any,
+    num_layers: int,
+    bidirectional: int,
+    batch_first: int,
+    has_biases: int,
+    as_torch: int = 0,
+) -> Any:
     """All layers of an nn.GRU."""
-    return _recurrent(F, F.gru, X, rest, 1, [1, 0, 2], num_layers, bidirectional, batch_first, has_biases)
+    return _recurrent(F, F.gru, X, rest, 1, [1, 0, 2], num_layers, bidirectional, batch_first, has_biases, as_torch)
 
 
 @op("RNN", 1, domain=OWN)
-def rnn(F: Any, X: Any, *rest: Any, num_layers: int, bidirectional: int, batch_first: int, has_biases: int) -> Any:
+def rnn(
+    F: Any,
+    X: Any,
+    *rest: Any,
+    num_layers: int,
+    bidirectional: int,
+    batch_first: int,
+    has_biases: int,
+    as_torch: int = 0,
+) -> Any:
     """All layers of an nn.RNN with tanh."""
-    return _recurrent(F, F.rnn_tanh, X, rest, 1, [0], num_layers, bidirectional, batch_first, has_biases)
+    return _recurrent(F, F.rnn_tanh, X, rest, 1, [0], num_layers, bidirectional, batch_first, has_biases, as_torch)
 
 
 @op("MultiheadAttention", 1, domain=OWN)

@@ -18,6 +18,9 @@ from onnx2nn.table import OWN
 _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
 _PLAIN = {"hidden_size", "direction", "layout", "input_forget", "linear_before_reset"}
 _ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+_GATES = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}
+"""Where ONNX's gates stand in torch's weights."""
+
 _SWAPPED = [1, 0, 2]
 """The permutation between batch first and time first."""
 
@@ -31,12 +34,16 @@ class _Layer:
         joining: the nodes that join its directions.
         output: what they give, `(steps, batch, directions * hidden)`.
         target: the shape to which they reshape; None where they only squeeze.
+        weights: what the node reads as such; torch's own, of each direction, where the file computes that from them.
+        as_torch: whether they are torch's own.
     """
 
     node: ir.Node
     joining: list[ir.Node]
     output: ir.Value
     target: ir.Value | None
+    weights: list[ir.Value]
+    as_torch: bool
 
     @property
     def directions(self) -> int:
@@ -83,12 +90,94 @@ def _layer(node: ir.Node, facts: Facts) -> _Layer | None:
     usual = _ACTIVATIONS[node.op_type] * (1 + (attributes.get("direction") == "bidirectional"))
     if activations is not None and [name.capitalize() for name in activations] != usual:
         return None
-    if inputs[4] is not None or inputs[7] is not None or any(facts.constant_shape(v) is None for v in inputs[1:3]):
+    if inputs[4] is not None or inputs[7] is not None or None in inputs[1:3]:
         return None
-    if inputs[3] is not None and facts.constant_shape(inputs[3]) is None:
-        return None
+    weights = [value for value in inputs[1:4] if value is not None]
+    constant = all(facts.constant_shape(value) is not None for value in weights)
+    used = weights if constant else _torch_weights(node.op_type, weights, facts)
     joined = _joined(node, facts)
-    return None if joined is None else _Layer(node, *joined)
+    return None if joined is None or used is None else _Layer(node, *joined, used, not constant)
+
+
+def _torch_weights(kind: str, inputs: Sequence[ir.Value], facts: Facts) -> list[ir.Value] | None:
+    """Returns the weights of each direction, as torch has them, of which the file computes those of ONNX.
+
+    Exporters that fold no constants, PyTorch's before 1.5 among them, leave in what puts the gates in another order.
+    """
+    order, found = _GATES[kind], list[list[ir.Value]]()
+    for number, value in enumerate(inputs):
+        directions = _directions(value, facts)
+        if directions is None:
+            return None
+        of_input = [_reordered(rows, order, 1 + (number == 2)) for rows in directions]
+        if any(values is None for values in of_input):
+            return None
+        found.append([value for values in of_input for value in values or ()])
+    W, R, *B = found
+    if any(len(values) != len(W) * (1 + (values in B)) for values in found):
+        return None
+    return [v for i in range(len(W)) for v in (W[i], R[i], *(b for values in B for b in values[2 * i : 2 * i + 2]))]
+
+
+_Rows = list[tuple[ir.Value, int, int]]
+"""Initializers one below the other, of each the first row and the one behind the last."""
+
+
+def _directions(value: ir.Value | None, facts: Facts) -> list[_Rows] | None:
+    """Returns of which rows the part of each direction consists."""
+    node = None if value is None else value.producer()
+    if node is None or node.domain:
+        return None
+    if node.op_type == "Unsqueeze" and facts.axes(node) == [0]:
+        rows = _rows(node.inputs[0], facts)
+        return None if rows is None else [rows]
+    if node.op_type != "Concat" or node.attributes["axis"].as_int() != 0:
+        return None
+    parts = [_directions(part, facts) for part in node.inputs]
+    return None if any(part is None for part in parts) else [rows for part in parts for rows in part or ()]
+
+
+def _rows(value: ir.Value | None, facts: Facts) -> _Rows | None:
+    """Returns the rows of initializers that a value consists of, None where it is anything else."""
+    node = None if value is None else value.producer()
+    if node is None:
+        shape = facts.constant_shape(value) if value is not None and value.is_initializer() else None
+        return [(value, 0, shape[0])] if value is not None and shape else None
+    if node.domain or node.op_type not in ("Concat", "Slice"):
+        return None
+    if node.op_type == "Concat":
+        parts = [_rows(part, facts) for part in node.inputs] if node.attributes["axis"].as_int() == 0 else [None]
+        return None if any(part is None for part in parts) else [row for part in parts for row in part or ()]
+    whole, cut = _rows(node.inputs[0], facts), _cut(node, facts)
+    if whole is None or len(whole) != 1 or cut is None:
+        return None
+    (source, first, last), (start, end) = whole[0], cut
+    return [(source, first + start, min(first + end, last))] if 0 <= start < end else None
+
+
+def _cut(node: ir.Node, facts: Facts) -> tuple[int, int] | None:
+    """Returns from where to where a Slice of either form cuts the first dimension, None where it does anything else."""
+    given = zip(("starts", "ends", "axes"), node.inputs[1:], strict=False)
+    bounds: dict[str, Any] = {name: facts.ints(value) for name, value in given}
+    bounds |= {name: list(attribute.as_ints()) for name, attribute in node.attributes.items()}
+    start, end, axes = (bounds.get(name) for name in ("starts", "ends", "axes"))
+    step = facts.ints(node.inputs[4]) if len(node.inputs) > 4 else [1]
+    if step != [1] or axes not in ([0], None) or start is None or end is None or len(start) != 1 or len(end) != 1:
+        return None
+    return None if None in (start[0], end[0]) else (start[0], end[0])
+
+
+def _reordered(rows: _Rows, order: Sequence[int], count: int) -> list[ir.Value] | None:
+    """Returns the initializers, `count` of them, whose gates are put in another order in `rows`."""
+    size, gates = sum(last - first for _, first, last in rows) // (count * len(order)), list[tuple[ir.Value, int]]()
+    for source, first, last in rows:
+        if not size or first % size or last % size:
+            return None
+        gates += [(source, gate) for gate in range(first // size, last // size)]
+    sources = [source for source, _ in gates[:: len(order)]]
+    wanted = [(source, gate) for source in sources for gate in order]
+    fits = gates == wanted and all(source.shape and source.shape[0] == size * len(order) for source in sources)
+    return sources if fits and len(sources) == count else None
 
 
 def _joined(node: ir.Node, facts: Facts) -> tuple[list[ir.Node], ir.Value, ir.Value | None] | None:
@@ -133,6 +222,7 @@ def _after(layer: _Layer, layers: dict[ir.Node, _Layer]) -> _Layer | None:
 def _fits(a: _Layer, b: _Layer) -> bool:
     same = a.node.op_type == b.node.op_type and a.directions == b.directions
     sizes = [node.attributes["hidden_size"].value for node in (a.node, b.node) if "hidden_size" in node.attributes]
+    same = same and a.as_torch == b.as_torch
     return same and len(set(sizes)) == 1 and (a.node.inputs[3] is None) == (b.node.inputs[3] is None)
 
 
@@ -149,12 +239,11 @@ def _replacement(chain: Sequence[_Layer], facts: Facts) -> Replacement | None:
     batch_first = before is not None and after is not None and _turns(before) and _turns(after)
     if batch_first and before is not None and after is not None and before.inputs[0] is not None:
         source, output, turning = before.inputs[0], after.outputs[0], [after, before]
-    weights = [value for layer in chain for value in layer.node.inputs[1:4]]
+    weights = [value for layer in chain for value in layer.weights]
     has_biases = len(first.node.inputs) > 3 and first.node.inputs[3] is not None
-    if not has_biases:
-        weights = [value for value in weights if value is not None]
     attributes = {"num_layers": len(chain), "bidirectional": first.directions - 1}
     attributes |= {"batch_first": int(batch_first), "has_biases": int(has_biases)}
+    attributes |= {"as_torch": 1} if first.as_torch else {}
     given_states = [start for start in starts if start is not None]
     new = ir.Node(
         OWN,
@@ -206,10 +295,9 @@ def _start(values: Sequence[ir.Value | None], directions: int, facts: Facts) -> 
     sources = set()
     for layer, value in enumerate(values):
         node = None if value is None else value.producer()
-        if node is None or node.op_type != "Slice" or len(node.inputs) < 4 or node.inputs[0] is None:
+        if node is None or node.op_type != "Slice" or node.inputs[0] is None:
             return None
-        start, end, axes, *step = (facts.ints(bound) for bound in node.inputs[1:])
-        if (start, end, axes) != ([layer * directions], [(layer + 1) * directions], [0]) or step not in ([], [[1]]):
+        if _cut(node, facts) != (layer * directions, (layer + 1) * directions):
             return None
         sources.add(node.inputs[0])
     return _Start(sources.pop(), []) if len(sources) == 1 else None
@@ -247,8 +335,8 @@ def _sample(
 ) -> dict[ir.Value, Any]:
     """Returns the shape of the input and of the initial states at sizes that the reshapes of the file fit."""
     directions = chain[0].directions
-    shape = facts.constant_shape(chain[0].node.inputs[1]) or ()
-    hidden = (facts.constant_shape(chain[0].node.inputs[2]) or ())[-1]
+    shape = facts.constant_shape(chain[0].weights[0]) or ()
+    hidden = (facts.constant_shape(chain[0].weights[1]) or ())[-1]
     steps, batch = 5, 3
     for layer in chain:
         target = facts.ints(layer.target) or []
