@@ -167,6 +167,8 @@ class Attempts:
                 except StuckError as error:
                     if error.step > stuck.step:
                         return trial, None
+                except UnsupportedModelError:  # what is constant at this size does not fit
+                    pass
         raise stuck
 
     def widened(self, fixed: Fixed, name: str, bounds: Sequence[int]) -> tuple[int, int, int]:

@@ -100,3 +100,37 @@ def test_list_of_tensors_as_single_inputs() -> None:
     module = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)]))
     given = torch.randn(3, 4, 6)
     check_same(run(module, (given,)), (given[:, [0, 2], [5, 1]],), "index")
+
+
+def test_constant_that_expands_to_the_traced_batch_only() -> None:
+    """`x[:, 1] = 0` with an open batch, in which torch 1.8 holds the zeros at the traced size."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model("""
+        <ir_version: 6, opset_import: ["" : 11]>
+        g (float[n, 4, 6] x) => (float[n, 4, 6] y)
+        <int64 zero = {0}, int64 one = {1}, int64[2] shape = {-1, 1}, int64[1] tail = {6},
+         float[2, 6] zeros = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}>
+        {
+            row = Gather <axis = 1> (x, one)
+            size = Shape(row)
+            values = Expand(zeros, size)
+            whole = Shape(x)
+            batch = Gather(whole, zero)
+            range = Range(zero, batch, one)
+            rows = Reshape(range, shape)
+            ones = ConstantOfShape <value = int64[1] {1}> (shape_of_rows)
+            shape_of_rows = Shape(rows)
+            places = Concat <axis = 1> (rows, ones)
+            updates_shape = Concat <axis = 0> (batches, tail)
+            batches = Unsqueeze <axes = [0]> (batch)
+            updates = Reshape(values, updates_shape)
+            y = ScatterND(x, places, updates)
+        }
+        """)
+    )
+    x = torch.randn(2, 4, 6)
+    expected = x.clone()
+    expected[:, 1] = 0
+    check_same(run(module, (x,)), (expected,), "at the traced size")
+    with pytest.raises(AssertionError, match="must be 2"):
+        module(torch.randn(3, 4, 6))
