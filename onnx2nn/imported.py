@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from onnx2nn.deferred import DeferredModule
 from onnx2nn.naming_reports import NamingReport, naming_report
 
 
-class ImportedModule(fx.GraphModule):
+class ImportedModule(DeferredModule):
     """A model as a `torch.fx.GraphModule` that knows where its names come from.
 
     A pickle of it holds a plain GraphModule with its `meta`, so that `torch.load` needs no onnx2nn where no operator

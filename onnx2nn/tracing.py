@@ -24,6 +24,7 @@ from torch import fx, nn
 
 from onnx2nn import functional
 from onnx2nn.control_flow import CONTROL_FLOW
+from onnx2nn.deferred import DeferredModule
 from onnx2nn.layers import Layer, layer_for
 from onnx2nn.naming import Names
 from onnx2nn.shapes import RULES
@@ -788,8 +789,8 @@ class Tracer:
         return parameter
 
     def finish(
-        self, outputs: Any, name: str = "GraphModule", kind: type[fx.GraphModule] = fx.GraphModule
-    ) -> fx.GraphModule:
+        self, outputs: Any, name: str = "GraphModule", kind: type[DeferredModule] = DeferredModule
+    ) -> DeferredModule:
         """Returns the module of class `kind` whose forward computes `outputs`."""
         self.graph.output(self._argument(self.own(outputs)))
         self._erase_unused()
