@@ -192,7 +192,7 @@ def _squares(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
     """
     found = []
     for error in (stuck, *stuck.others):
-        for height, width in itertools.combinations(error.sizes.dynamic, 2):
+        for height, width in itertools.combinations_with_replacement(error.sizes.dynamic, 2):
             areas = [h * w for h, w in zip(error.sizes.values[height], error.sizes.values[width], strict=True)]
             for column, wanted in set(_misfits(error)):
                 edges = [math.sqrt(area / rest) for area, rest in zip(areas, column, strict=True)]
@@ -201,8 +201,9 @@ def _squares(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
                     found.append((max(edges) / min(edges), height, width, edge, int(edge * math.sqrt(wanted))))
     for _, height, width, edge, size in sorted(found):
         least = size // edge * edge
-        yield (height, (least, least + edge // 2, least + edge - 1)), (width, height)
-        yield (height, least), (width, least)
+        same = [] if width == height else [(width, height)]
+        yield (height, (least, least + edge // 2, least + edge - 1)), *same
+        yield (height, least), *same
 
 
 def fitting(stuck: StuckError) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from realmodels import check_travels
 import onnx2nn
 from onnx2nn.backend import OnnxModule
 from tests import onnxnode
-from tests.cases import Case, case, f32
+from tests.cases import Case, case, contrib_quantized, f32
 
 _GRAMS: dict[str, Any] = {
     "min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 1, "ngram_counts": [0, 3],
@@ -72,3 +73,17 @@ def test_indices_of_int32_can_be_exported_again() -> None:
     )  # fmt: skip
     inputs = (torch.arange(12.0).reshape(4, 3), torch.tensor([2, 0], dtype=torch.int32))
     check_travels(module, inputs, travels=("torch.onnx.export",))
+
+
+PACKED = {
+    (case.operator, case.attributes.get("bits")): case
+    for case in contrib_quantized.CASES
+    if case.operator in ("MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
+}
+
+
+@pytest.mark.parametrize("case", PACKED.values(), ids=str)
+def test_packed_weights_can_be_exported_again(case: Case, tmp_path: Path) -> None:
+    model, feeds = onnxnode.model_of(case, 1)
+    module = onnx2nn.load(model)
+    assert "agrees" in onnx2nn.export_onnx(module, tmp_path / "again.onnx", example_inputs=list(feeds.values()))

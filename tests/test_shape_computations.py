@@ -355,7 +355,8 @@ def test_numbers_that_small_sizes_hide(tmp_path: Path) -> None:
         check_against_onnxruntime(path, module, (torch.arange(size, dtype=torch.float32)[None],))
 
 
-def test_an_image_of_which_the_positions_tell_the_size() -> None:
+@pytest.mark.parametrize("width", ["width", "height"])
+def test_an_image_of_which_the_positions_tell_the_size(width: str) -> None:
     """Vision transformers are declared for any height and width, their positions are constants of one size."""
     text = """
     <ir_version: 8, opset_import: ["" : 17]>
@@ -368,6 +369,7 @@ def test_an_image_of_which_the_positions_tell_the_size() -> None:
     }
     """
     table, weight = ", ".join(map(str, range(68))), ", ".join(["0.5", "-0.25"] * 384)
+    text = text.replace("height, width", f"height, {width}")
     model = onnx.parser.parse_model(text.replace("TABLE", table).replace("WEIGHT", weight))
     module = onnx2nn.load(model)
     for size in (32, 39):

@@ -144,16 +144,17 @@ def qlinear_softmax(
     """`opset` below 13: over all dimensions from `axis` on.
 
     The result is counted in a whole number of steps, 1 / y_scale rounded down, as in ONNX Runtime. A scale of inf,
-    which calibration gives a mask of -inf, makes NaN of equal numbers, and ones of NaN.
+    which calibration gives a mask of -inf, makes NaN; of that the conversion to integers makes 0 unsigned, and the
+    smallest signed number, from which the zero point wraps.
     """
-    x = _dequantized(F, X, X_scale, x_zero_point)
-    axis %= x.ndim
-    if opset < 13 and axis != x.ndim - 1:
-        y = F.softmax(x.flatten(axis), -1).reshape(x.shape)
-    else:
-        y = F.softmax(x, axis)
-    y = F.nan_to_num(y, nan=1.0)
-    return quantize.round_to(F, y * (1.0 / y_scale).floor(), y_zero_point, _element(F, X))
+    axis %= X.ndim
+    x = X.flatten(axis) if opset < 13 else X.movedim(axis, -1)
+    below = x.to(F.int32) - x.amax(-1, keepdim=True).to(F.int32)  # differences first: numbers times scales overflow
+    y = F.softmax(below.to(F.float32) * X_scale, -1) * (1.0 / y_scale).floor()
+    unsigned = X.dtype == F.uint8
+    nan = F.zeros_like(y) if unsigned else F.where(y_zero_point < 0, F.full_like(y, math.inf), -math.inf)
+    y = quantize.round_to(F, F.where(F.isnan(y), nan, y), y_zero_point, _element(F, X))
+    return y.reshape(X.shape) if opset < 13 else y.movedim(-1, axis)
 
 
 @op("QLinearAveragePool", 1, domain=MICROSOFT)
@@ -388,8 +389,9 @@ def unpacked(F: Any, packed: Any, bits: int) -> Any:
         return packed
     if bits not in (2, 4):
         raise OperatorError(f"weights of {bits} bits; 2, 4 and 8 are known.")
-    shifts = F.arange(0, 8, bits, dtype=F.uint8, device=packed.device)
-    return ((packed.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)).flatten(-2)
+    # Divided, not shifted: torch.onnx.export writes shifts as those of signed numbers.
+    steps = F.tensor([1 << shift for shift in range(0, 8, bits)], dtype=F.uint8, device=packed.device)
+    return ((packed.unsqueeze(-1) // steps) & ((1 << bits) - 1)).flatten(-2)
 
 
 def _centred(F: Any, numbers: Any, zero_points: Any, bits: int, dtype: Any) -> Any:
@@ -472,7 +474,7 @@ def matmul_bnb4(
     transB: int = 1,
 ) -> Any:
     """Weights (N, K) as 4-bit codes of bitsandbytes, high bits first, in blocks of the flattened matrix."""
-    codes = F.stack([B >> 4, B & 15], -1).flatten()[: N * K].to(F.int64)
+    codes = F.stack([B // 16, B & 15], -1).flatten()[: N * K].to(F.int64)
     table = F.tensor(_NF4 if quant_type else (*_FP4, *(-v for v in _FP4)), dtype=F.float32, device=B.device)
     scales = absmax.to(F.float32).repeat_interleave(block_size)[: N * K]
     weight = (table[codes] * scales).reshape([N, K])

@@ -115,6 +115,9 @@ CASES = [
     ms("QLinearSoftmax", s8(3, 4), *_SIGNED[0], q(1 / 256), q(-128, np.int8), opset=13),
     ms("QLinearSoftmax", np.full((3, 8), -128, np.int8), q(np.inf), q(0, np.int8), q(1 / 256), q(-128, np.int8),
        opset=13, note="a calibrated mask of -inf"),
+    *(ms("QLinearSoftmax", x(4, 8), q(scale), zero, q(1 / 127), zero, opset=13, note=note)
+      for scale, note in ((np.inf, "a mask of -inf"), (3e38, "differences that overflow"))
+      for x, zero in ((u8, q(0, np.uint8)), (s8, q(-128, np.int8)))),
     ms("QLinearAveragePool", u8(2, 3, 7, 6), *_POOL, kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]),
     ms("QLinearAveragePool", u8(2, 3, 7, 6), *_POOL, kernel_shape=[3, 2], pads=[1, 0, 1, 1], count_include_pad=1),
     ms("QLinearAveragePool", u8(2, 7, 6, 3), *_POOL, kernel_shape=[3, 3], strides=[2, 2], channels_last=1,
