@@ -134,3 +134,22 @@ def test_constant_that_expands_to_the_traced_batch_only() -> None:
     check_same(run(module, (x,)), (expected,), "at the traced size")
     with pytest.raises(AssertionError, match="must be 2"):
         module(torch.randn(3, 4, 6))
+
+
+def test_shape_of_floats_computed_from_sizes() -> None:
+    """torchvision's anchors by torch 1.6: Range of sizes cast to float, whose own shapes are read."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 6, opset_import: ["" : 11]>
+    g (float[1, 3, h, w] x) => (int64[2] y, int64 z)
+    {
+        s = Shape(x)
+        f = Cast <to = 1> (s)
+        two = Constant <value = int64[2] {2, -1}> ()
+        m = Reshape(f, two)
+        y = Shape(m)
+        z = Size(f)
+    }
+    """)
+    shape, size = onnx2nn.load(model)(torch.randn(1, 3, 5, 7))
+    assert (shape.dtype, shape.tolist()) == (torch.int64, [2, 2])
+    assert (size.dtype, size.item()) == (torch.int64, 4)
