@@ -253,6 +253,20 @@ def test_a_part_that_is_called_in_turn_with_others_is_taken_apart(tmp_path: Path
     assert "self.left.one(" in source
 
 
+def test_a_bias_in_a_layer_that_has_none(tmp_path: Path) -> None:
+    """DeBERTa subtracts the mean, then adds a bias called as those of the norm that is left."""
+    norm, root = nn.RMSNorm(4, eps=1e-6), nn.Module()
+    norm.register_parameter("bias", nn.Parameter(torch.arange(4.0)))
+    root.add_module("norms", nn.Sequential(norm))
+
+    def build(graph: fx.Graph) -> object:
+        normed = graph.call_module("norms.0", (graph.placeholder("x"),))
+        return graph.call_function(operator.add, (normed, graph.get_attr("norms.0.bias")))
+
+    source = _check(_graph_module(root, build), tmp_path, (torch.randn(2, 4),))
+    assert re.search(r"norms\[0\]\.bias = nn\.Parameter", source), source
+
+
 def test_shared_layers_tied_weights_buffers_and_types(tmp_path: Path) -> None:
     root = nn.Module()
     root.add_module("0", nn.Linear(3, 3, dtype=torch.float64))

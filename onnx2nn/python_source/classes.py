@@ -66,6 +66,7 @@ class _Maker:
             path: _Maker(divide(body), (*prefix, *path), self.kinds) for path, body in self.program.bodies.items()
         }
         self.ties = [pair for pair in _ties(self.program.root) if self.body_at(common(pair)) is None]
+        self.added = list(self._added())
         self.moved = self._moved()
         self.forms: dict[Path, str] = {}
         self.bare: dict[Path, bool] = {}
@@ -106,6 +107,24 @@ class _Maker:
                     taken.add(name)
                     found[tuple(str(node.target).split("."))] = (*path, name)
         return found
+
+    def _added(self) -> Iterable[tuple[Path, nn.Parameter]]:
+        """Yields the parameters in layers whose constructors do not make them: a bias called as one of an RMSNorm."""
+        for path in sorted(self.program.layers):
+            layer = self.program.module(path)
+            if not layer._parameters or is_control_flow(layer) or self.body_at(path) is not None:
+                continue
+            with torch.device("meta"):
+                made = type(layer)(**_arguments(path, layer))
+            for name, parameter in layer._parameters.items():
+                if parameter is not None and made._parameters.get(name) is None:
+                    yield (*path, name), parameter
+
+    def class_around(self, path: Path) -> Path:
+        """Returns the innermost container at or around `path` that is written as a class."""
+        while path and self.form(path) != "class":
+            path = path[:-1]
+        return path
 
     def is_bare(self, path: Path) -> bool:
         """Returns whether nothing is left in a container but buffers that other classes hold."""
@@ -160,6 +179,23 @@ class _Maker:
         return "class"
 
 
+def _arguments(path: Path, layer: nn.Module) -> dict[str, Any]:
+    """Returns what a layer's constructor was given.
+
+    Raises:
+        InputError: an argument cannot be read back from the layer.
+    """
+    given: dict[str, Any] = {}
+    for name, parameter in signature(type(layer)).items():
+        value = configured(layer, name)
+        if value is not UNKNOWN:
+            given[name] = value
+        elif parameter.default is parameter.empty:
+            where = ".".join(path)
+            raise InputError(f"the layer {where} cannot be written: {type(layer).__name__} does not keep {name!r}")
+    return given
+
+
 def _ties(root: nn.Module) -> list[tuple[Path, Path]]:
     """Returns the paths of parameters that are one with an earlier one, with the earlier's."""
     first: dict[int, Path] = {}
@@ -194,7 +230,7 @@ class _Builder:
             base, init = "Sequential", [("base", "", self.sequential(self.region))]
         else:
             base, init = "Module", list(self.contents(self.path))
-        init += self.tied()
+        init += self.added() + self.tied()
         if self.region is None:
             return Body(base, tuple(init), 0, (), None)
         for entry in self.region.arguments:
@@ -324,14 +360,7 @@ class _Builder:
         layer = self.program.module(path)
         if is_control_flow(layer):
             return self.control_flow(path, layer)
-        given: dict[str, Any] = {}
-        for name, parameter in signature(type(layer)).items():
-            value = configured(layer, name)
-            if value is not UNKNOWN:
-                given[name] = value
-            elif parameter.default is parameter.empty:
-                where = ".".join(path)
-                raise InputError(f"the layer {where} cannot be written: {type(layer).__name__} does not keep {name!r}")
+        given = _arguments(path, layer)
         dtypes = {tensor.dtype for tensor in layer.parameters() if tensor.is_floating_point()} - {torch.float32}
         call = self.constructor(type(layer), given)
         return Call(call.function, call.args, (*call.kwargs, *(("dtype", Text(str(dtype))) for dtype in dtypes)))
@@ -380,14 +409,19 @@ class _Builder:
             return Text(literal(plain))
         raise InputError(f"a layer's argument {name}={value!r} cannot be written")
 
+    def added(self) -> list[tuple[str, str, Expression]]:
+        """Returns the statements that give layers the parameters of their names that their constructors do not make."""
+        found: list[tuple[str, str, Expression]] = []
+        for path, parameter in self.maker.added:
+            if self.maker.class_around(path[:-2]) == self.path:
+                found.append(("tie", "", Collection("=", (self.access(path), self.parameter(parameter)))))
+        return found
+
     def tied(self) -> list[tuple[str, str, Expression]]:
         """Returns the statements that make one parameter of two, for those that meet in this class."""
         found: list[tuple[str, str, Expression]] = []
         for later, earlier in self.maker.ties:
-            meeting = common((later, earlier))
-            while meeting and self.maker.form(meeting) != "class":
-                meeting = meeting[:-1]
-            if meeting == self.path:
+            if self.maker.class_around(common((later, earlier))) == self.path:
                 found.append(("tie", "", Collection("=", (self.access(later), self.access(earlier)))))
         return found
 
