@@ -5,14 +5,16 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import helper
-from realmodels import check_against_onnxruntime, check_same, run, seeded
+from realmodels import check_against_onnxruntime, check_same, run, run_onnxruntime, seeded
 from torch import nn
 
 import onnx2nn
+from onnx2nn.errors import UnsupportedModelError
 
 
 def _unfolded(module: nn.Module, inputs: tuple[torch.Tensor, ...], path: Path, opset: int) -> Path:
@@ -100,6 +102,81 @@ def test_list_of_tensors_as_single_inputs() -> None:
     module = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)]))
     given = torch.randn(3, 4, 6)
     check_same(run(module, (given,)), (given[:, [0, 2], [5, 1]],), "index")
+
+
+def _aten(operator: str, inputs: dict[str, object], out: list[object], **attributes: object) -> onnx.ModelProto:
+    values = {name: onnx.numpy_helper.from_array(np.asarray(v), name) for name, v in inputs.items() if v is not None}
+    node = helper.make_node("ATen", list(inputs), ["y"], operator=operator, **attributes)
+    x, y = helper.make_tensor_value_info("x", 1, ["n", 4, 6, 8]), helper.make_tensor_value_info("y", 1, out)
+    graph = helper.make_graph([node], "g", [x], [y], list(values.values()))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)])
+
+
+def test_arguments_between_those_that_are_attributes() -> None:
+    """nn.GroupNorm of PyTorch 1.2: weight and bias are inputs, what stands before them in the call is an attribute."""
+    weight, bias = np.float32([1, 2, 3, 4]), np.float32([4, 3, 2, 1])
+    model = _aten("group_norm", {"x": None, "w": weight, "b": bias}, ["n", 4, 6, 8], num_groups=2, eps=0.01)
+    x = torch.randn(3, 4, 6, 8)
+    expected = nn.functional.group_norm(x, 2, torch.from_numpy(weight), torch.from_numpy(bias), 0.01)
+    check_same(run(onnx2nn.load(model), (x,)), (expected,), "group_norm")
+
+
+def test_argument_that_came_later() -> None:
+    """grid_sample of PyTorch 1.2 has no align_corners, and means True; others cannot be left out."""
+    grid = np.random.default_rng(0).uniform(-1, 1, (3, 5, 5, 2)).astype(np.float32)
+    numbers = {"mode": np.int64(0), "padding": np.int64(0)}
+    model = _aten("grid_sampler", {"x": None, "grid": grid, **numbers}, [3, 4, 5, 5])
+    x = torch.randn(3, 4, 6, 8)
+    expected = nn.functional.grid_sample(x, torch.from_numpy(grid), align_corners=True)
+    check_same(run(onnx2nn.load(model), (x,)), (expected,), "grid_sampler")
+    with pytest.raises(UnsupportedModelError, match="upsample_bilinear2d that takes 2 inputs"):
+        onnx2nn.load(_aten("upsample_bilinear2d", {"x": None, "size": np.int64([12, 16])}, ["n", 4, 12, 16]))
+
+
+def test_sizes_in_floats() -> None:
+    sizes = {"size": np.float32([12, 16]), "align": np.int64(1)}
+    model = _aten("upsample_bilinear2d", {"x": None, **sizes}, ["n", 4, 12, 16])
+    x = torch.randn(3, 4, 6, 8)
+    expected = nn.functional.interpolate(x, (12, 16), mode="bilinear", align_corners=True)
+    check_same(run(onnx2nn.load(model), (x,)), (expected,), "upsample_bilinear2d")
+
+
+def test_activations_named_once_for_both_directions() -> None:
+    """nn.RNN(bidirectional=True) of PyTorch up to 1.2; ONNX Runtime asks for one a direction."""
+    rng = np.random.default_rng(0)
+    sizes = {"w": (2, 3, 4), "r": (2, 3, 3), "b": (2, 6)}
+    state = [onnx.numpy_helper.from_array(rng.random(size, np.float32) - 0.5, name) for name, size in sizes.items()]
+    x = torch.randn(5, 2, 4)
+    found = []
+    for times in (1, 2):
+        attributes = {"activations": ["Relu"] * times, "direction": "bidirectional", "hidden_size": 3}
+        node = helper.make_node("RNN", ["x", "w", "r", "b"], ["y"], **attributes)
+        values = [helper.make_tensor_value_info(name, 1, None) for name in "xy"]
+        values[0] = helper.make_tensor_value_info("x", 1, [5, "n", 4])
+        graph = helper.make_graph([node], "g", values[:1], values[1:], state)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4)
+        found.append(run(onnx2nn.load(model), (x,)))
+    check_same(found[0], found[1], "named once and twice")
+    check_same(found[1], run_onnxruntime(model.SerializeToString(), (x,)), "against ONNX Runtime")
+
+
+@pytest.mark.parametrize("attributes", [{}, {"across_channels": 1}, {"normalize_variance": 0}])
+def test_experimental_mean_variance_normalization(attributes: dict[str, int]) -> None:
+    node = helper.make_node("MeanVarianceNormalization", ["x"], ["y"], **attributes)
+    x, y = (helper.make_tensor_value_info(name, 1, ["n", 3, 4, 5]) for name in "xy")
+    graph = helper.make_graph([node], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 7)], ir_version=3)
+    check_against_onnxruntime(model.SerializeToString(), onnx2nn.load(model), (torch.randn(2, 3, 4, 5) * 3 + 1,))
+
+
+def test_lengths_of_a_split_in_floats() -> None:
+    """Revision 1 has them in the type of what is split."""
+    node = helper.make_node("Split", ["x", "s"], ["a", "b"], axis=1)
+    x, a, b = (helper.make_tensor_value_info(name, 1, ["n", size]) for name, size in (("x", 3), ("a", 1), ("b", 2)))
+    graph = helper.make_graph([node], "g", [x], [a, b], [helper.make_tensor("s", 1, [2], [1.0, 2.0])])
+    module = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 1)], ir_version=3))
+    given = torch.randn(2, 3)
+    check_same(run(module, (given,)), (given[:, :1], given[:, 1:]), "split")
 
 
 def test_constant_that_expands_to_the_traced_batch_only() -> None:

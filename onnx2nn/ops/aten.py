@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.table import NeedsValues, op
+
+_FORMER: dict[str, dict[str, Any]] = {
+    "grid_sampler": {"align_corners": True},
+    "affine_grid_generator": {"align_corners": True},
+}
+"""Operators → arguments that they did not have once, here in PyTorch 1.2, with what they meant without them."""
 
 
 def _schema(operator: str, overload_name: str, inputs: int, names: set[str]) -> Any:
@@ -25,8 +32,10 @@ def _schema(operator: str, overload_name: str, inputs: int, names: set[str]) -> 
     for schema in (getattr(packet, name)._schema for name in overloads):
         if schema.is_mutable or not any("Tensor" in str(argument.type) for argument in schema.arguments):
             continue
-        known = {argument.name for argument in schema.arguments}
-        if names <= known and (inputs <= len(schema.arguments) or _spread(schema, names) is not None):
+        places = _places(schema, names)
+        fits = inputs <= len(places) or _ends_in_list(places)
+        known = names <= {argument.name for argument in schema.arguments}
+        if known and fits and not _lacking(operator, places[inputs:]):
             return schema
     given = f"{inputs} inputs" + "".join(f", {name}" for name in sorted(names))
     raise OperatorError(
@@ -35,47 +44,66 @@ def _schema(operator: str, overload_name: str, inputs: int, names: set[str]) -> 
     )
 
 
-def _spread(schema: Any, names: set[str]) -> int | None:
-    """Returns the place of a list of tensors that may stand among the inputs item by item.
+def _ends_in_list(places: Sequence[Any]) -> bool:
+    """Whether the last argument is a list of tensors, which may stand among the inputs item by item."""
+    return bool(places) and "List" in str(places[-1].type) and "Tensor" in str(places[-1].type)
 
-    It may where nothing can stand behind it: what does is among the attributes.
-    """
-    for place, argument in enumerate(schema.arguments):
-        if "List" in str(argument.type) and "Tensor" in str(argument.type):
-            return place if all(other.name in names for other in schema.arguments[place + 1 :]) else None
-    return None
+
+def _places(schema: Any, names: Collection[str]) -> list[Any]:
+    """Returns the arguments that inputs stand for; what is behind a list of tensors has a name where it is given."""
+    places = [argument for argument in schema.arguments if argument.name not in names]
+    behind = [argument for argument in places if not argument.kwarg_only]
+    return behind if _ends_in_list(behind) else places
+
+
+def _lacking(operator: str, arguments: Sequence[Any]) -> list[str]:
+    """Returns those of the arguments, which nothing gives, that cannot be left out."""
+    former = _FORMER.get(operator, {})
+    optional = (a.has_default_value() or str(a.type).startswith("Optional") or a.name in former for a in arguments)
+    return [argument.name for argument, may in zip(arguments, optional, strict=True) if not may]
 
 
 def _argument(F: Any, argument: Any, value: Any) -> Any:
     """Returns what an operator takes as `argument`: a tensor as it is, or the Python value that it stands for."""
-    kind = str(argument.type).removeprefix("Optional[").removesuffix("]")
+    kind = str(argument.type)
+    kind = kind[len("Optional[") : -1] if kind.startswith("Optional[") else kind
     if value is None or "Tensor" in kind:
         return argument.default_value if value is None and argument.has_default_value() else value
+    if kind == "str" and not isinstance(value, str):
+        return value.item()
     if hasattr(value, "dtype"):
         if not isinstance(value, F.Tensor):
             raise NeedsValues(f"argument {argument.name}")
         value = value.tolist()
     if isinstance(value, list) and len(value) == 1 and not kind.startswith("List"):
         value = value[0]
+    if kind in ("List[int]", "int") and _is_whole(value):  # PyTorch 1.2 computes sizes in floats
+        value = [int(item) for item in value] if isinstance(value, list) else int(value)
     return bool(value) if kind == "bool" else value
+
+
+def _is_whole(value: Any) -> bool:
+    items = value if isinstance(value, list) else [value]
+    return all(isinstance(item, float) and item.is_integer() for item in items)
 
 
 @op("ATen", 1, domain="org.pytorch.aten")
 @op("ATen", 1)
 def aten(F: Any, *inputs: Any, operator: str, overload_name: str = "", _outputs: int = 1, **arguments: Any) -> Any:
-    """PyTorch's own operator: inputs are its first arguments in order, other attributes those of their names.
+    """PyTorch's own operator: attributes are its arguments of those names, inputs the others in order.
 
     Source: PyTorch's native_functions, the schema of the installed version.
     """
     schema = _schema(operator, overload_name, len(inputs), set(arguments))
-    place = _spread(schema, set(arguments))
-    if place is not None and not any(isinstance(value, (list, tuple)) for value in inputs):
-        inputs = (*inputs[:place], list(inputs[place:]))
-    pairs = zip(schema.arguments, inputs, strict=False)
-    values = {argument.name: _argument(F, argument, value) for argument, value in pairs}
+    places = _places(schema, arguments)
+    last = len(places) - 1
+    if _ends_in_list(places) and not any(isinstance(value, (list, tuple)) for value in inputs[last:]):
+        inputs = (*inputs[:last], list(inputs[last:]))
     by_name = {argument.name: argument for argument in schema.arguments}
-    values |= {name: _argument(F, by_name[name], value) for name, value in arguments.items()}
+    given = {argument.name: value for argument, value in zip(places, inputs, strict=False)} | arguments
+    values = {name: _argument(F, by_name[name], value) for name, value in given.items()}
     left_out = {name: None for name, a in by_name.items() if name not in values and not a.has_default_value()}
+    left_out |= {name: value for name, value in _FORMER.get(operator, {}).items() if name in left_out}
     results = getattr(F.ops.aten, operator)(**left_out, **values)
     if not isinstance(results, (tuple, list)):
         return results

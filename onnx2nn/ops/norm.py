@@ -254,3 +254,12 @@ def mean_variance_normalization(F: Any, X: Any, *, axes: Sequence[int] = (0, 2, 
     """The deviation is raised by 1e-9, as in the operator's function body."""
     axes = tuple(axes)
     return (X - X.mean(axes, keepdim=True)) / (X.std(axes, correction=0, keepdim=True) + 1e-9)
+
+
+@op("MeanVarianceNormalization", 1)
+def mean_variance_normalization_1(F: Any, X: Any, *, across_channels: int = 0, normalize_variance: int = 1) -> Any:
+    """Experimental in opset 1; over all samples, as in ONNX Runtime."""
+    axes = (0, *range(1 if across_channels else 2, X.ndim))
+    if not normalize_variance:
+        return X - X.mean(axes, keepdim=True)
+    return mean_variance_normalization(F, X, axes=axes)

@@ -117,6 +117,8 @@ def settings(
     ways = directions[direction]
     # RNN's schema defaults to two activations, of which one direction uses the first.
     given = tuple(_standard_name(name) for name in activations or ())
+    if len(given) == len(default):  # PyTorch up to 1.2 names them once for both directions
+        given *= len(ways)
     names = given[: len(default) * len(ways)] or tuple(default) * len(ways)
     if len(names) != len(default) * len(ways):
         raise OperatorError(f"{len(names)} activations for {len(ways)} directions of {len(default)}.")

@@ -257,6 +257,7 @@ def split_1(F: Any, input: Any, split: Any = None, *, axis: int | None = None, _
     """The lengths are an input or an attribute of the same name."""
     if axis is None:
         raise OperatorError("attribute 'axis' is missing, and revision 1 of the standard names no default.")
+    split = None if split is None else [int(length) for length in split]  # numbers of the input's type
     return _split(F, input, split, axis=axis, _outputs=_outputs)
 
 

@@ -87,8 +87,8 @@ def _layer(node: ir.Node, facts: Facts) -> _Layer | None:
         return None
     if node.op_type == "GRU" and not attributes.get("linear_before_reset"):
         return None
-    usual = _ACTIVATIONS[node.op_type] * (1 + (attributes.get("direction") == "bidirectional"))
-    if activations is not None and [name.capitalize() for name in activations] != usual:
+    usual, ways = _ACTIVATIONS[node.op_type], 1 + (attributes.get("direction") == "bidirectional")
+    if activations is not None and [name.capitalize() for name in activations] not in (usual, usual * ways):
         return None
     if inputs[4] is not None or inputs[7] is not None or None in inputs[1:3]:
         return None
