@@ -169,6 +169,24 @@ def test_experimental_mean_variance_normalization(attributes: dict[str, int]) ->
     check_against_onnxruntime(model.SerializeToString(), onnx2nn.load(model), (torch.randn(2, 3, 4, 5) * 3 + 1,))
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_region_that_no_mode_reads(mode: str) -> None:
+    """keras2onnx gives a region of two axes to four, in modes that read none."""
+    model = onnx.parser.parse_model(f"""
+    <ir_version: 6, opset_import: ["" : 11]>
+    g (float[n, 3, 8, 10] x) => (float[n, 3, 16, 20] y)
+    <float[4] roi = {{0, 0, 1, 1}}, float[4] scales = {{1, 1, 2, 2}}>
+    {{
+        y = Resize <coordinate_transformation_mode = "asymmetric", mode = "{mode}", nearest_mode = "floor">
+            (x, roi, scales)
+    }}
+    """)
+    check_against_onnxruntime(model.SerializeToString(), onnx2nn.load(model), (torch.randn(2, 3, 8, 10),))
+    model.graph.node[0].attribute[0].s = b"tf_crop_and_resize"
+    with pytest.raises(UnsupportedModelError, match="4 numbers of the region for 4 axes"):
+        onnx2nn.load(model)
+
+
 def test_lengths_of_a_split_in_floats() -> None:
     """Revision 1 has them in the type of what is split."""
     node = helper.make_node("Split", ["x", "s"], ["a", "b"], axis=1)

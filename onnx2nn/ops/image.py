@@ -102,6 +102,8 @@ def _axes_of(
     if len(given) != len(indices):
         raise OperatorError(f"{len(given)} scales or sizes for {len(indices)} axes.")
     roi = list(roi or [0.0] * len(indices) + [1.0] * len(indices))
+    if len(roi) != 2 * len(indices):
+        raise OperatorError(f"{len(roi)} numbers of the region for {len(indices)} axes.")
     inputs = [X.shape[index] for index in indices]
     if scales:
         factors = [_number(scale) for scale in given]
@@ -344,8 +346,8 @@ def resize(
         cubic_coeff_a,
         extrapolation_value,
     )
-    resized = _axes_of(X, roi, scales, sizes, axes, keep_aspect_ratio_policy)
     crop = coordinate_transformation_mode == "tf_crop_and_resize"
+    resized = _axes_of(X, roi if crop else None, scales, sizes, axes, keep_aspect_ratio_policy)
     if not crop:
         Y = _interpolated(F, X, resized, method)
         if Y is not None:
