@@ -127,9 +127,8 @@ class Deserializer:
         outputs = [self._output(info.name, scopes, nodes) for info in proto.output]
         scopes.pop()
         # Up to IR version 3 every initializer had to be listed as an input. A caller gives it no value, in any
-        # version; a subgraph's inputs on the other hand are bound by position and all stay.
-        if not depth:
-            inputs = [value for value in inputs if value.const_value is None]
+        # version, and neither does a loop.
+        inputs = [value for value in inputs if value.const_value is None]
         return ir.Graph(
             inputs,
             outputs,

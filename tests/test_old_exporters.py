@@ -187,6 +187,42 @@ def test_region_that_no_mode_reads(mode: str) -> None:
         onnx2nn.load(model)
 
 
+@pytest.mark.parametrize("ir_version", [3, 4, 8])
+def test_loop_whose_body_lists_its_initializers_as_inputs(ir_version: int) -> None:
+    """tf2onnx up to opset 8; so IR version 3 asks for."""
+    model = onnx.parser.parse_model(f"""
+    <ir_version: {ir_version}, opset_import: ["" : 8]>
+    g (float[n, 3] x, int64 count, bool go) => (float[n, 3] y)
+    <int64 count = {{4}}, bool go = {{1}}>
+    {{
+        y = Loop(count, go, x) <body: graph = b (int64 i, bool c, float[n, 3] s, float half, float step)
+            => (bool d, float[n, 3] t) <float half = {{0.5}}, float step = {{1}}>
+            {{ d = Identity(c)  h = Mul(s, half)  t = Add(h, step) }}>
+    }}
+    """)
+    x = torch.randn(2, 3)
+    module = onnx2nn.load(model)
+    check_against_onnxruntime(model.SerializeToString(), module, (x,))
+    assert torch.equal(module(x), torch.export.export(module, (x,)).module()(x))
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_scan_whose_body_lists_its_initializers_as_inputs(listed: bool) -> None:
+    """tf2onnx's recurrent cells of its own at opset 8."""
+    inputs = ", float[3] half" if listed else ""
+    model = onnx.parser.parse_model(f"""
+    <ir_version: 4, opset_import: ["" : 8]>
+    g (float[n, 3] s, float[n, t, 3] x) => (float[n, 3] last, float[n, t, 3] y)
+    {{
+        last, y = Scan <num_scan_inputs = 1, body = b (float[3] state, float[3] item{inputs})
+            => (float[3] next, float[3] out) <float[3] half = {{0.5, 0.25, 1}}>
+            {{ h = Mul(state, half)  next = Add(h, item)  out = Neg(next) }}> ("", s, x)
+    }}
+    """)
+    inputs = (torch.randn(2, 3), torch.randn(2, 5, 3))
+    check_against_onnxruntime(model.SerializeToString(), onnx2nn.load(model), inputs)
+
+
 def test_lengths_of_a_split_in_floats() -> None:
     """Revision 1 has them in the type of what is split."""
     node = helper.make_node("Split", ["x", "s"], ["a", "b"], axis=1)
