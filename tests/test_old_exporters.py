@@ -223,6 +223,37 @@ def test_scan_whose_body_lists_its_initializers_as_inputs(listed: bool) -> None:
     check_against_onnxruntime(model.SerializeToString(), onnx2nn.load(model), inputs)
 
 
+def test_slopes_of_channels_without_dimensions_behind_them() -> None:
+    """PyTorch up to 1.1 and MXNet: PRelu's slope broadcasts since opset 7, and this one does not."""
+    weight = np.float32([0.1, 0.2, 0.3])
+    text = '<ir_version: 4, opset_import: ["": 9]> g (float[n, 3, 4, W] x) => (float[n, 3, 4, W] y)'
+    text += "<float[3] slope = {0.1, 0.2, 0.3}> { y = PRelu(x, slope) }"
+    x = torch.randn(2, 3, 4, 5)
+    module = onnx2nn.load(onnx.parser.parse_model(text.replace("W", "5")))
+    assert torch.equal(module(x), nn.functional.prelu(x, torch.from_numpy(weight)))
+    broadcast = onnx.parser.parse_model(text.replace("W", "3"))
+    check_against_onnxruntime(broadcast.SerializeToString(), onnx2nn.load(broadcast), (torch.randn(2, 3, 4, 3),))
+
+
+def test_condition_of_uint8() -> None:
+    """torch.where of PyTorch up to 1.1."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model("""
+        <ir_version: 4, opset_import: ["" : 9]>
+        g (float[n, 3] x) => (float[n, 3] y)
+        {
+            zero = Constant <value = float {0}> ()
+            more = Greater(x, zero)
+            condition = Cast <to = 2> (more)
+            less = Neg(x)
+            y = Where(condition, x, less)
+        }
+        """)
+    )
+    x = torch.randn(4, 3)
+    assert torch.equal(module(x), x.abs())
+
+
 def test_lengths_of_a_split_in_floats() -> None:
     """Revision 1 has them in the type of what is split."""
     node = helper.make_node("Split", ["x", "s"], ["a", "b"], axis=1)

@@ -6,6 +6,7 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import host_binary, larger, ordered, smaller
+from onnx2nn.ops.shape import fixed
 from onnx2nn.table import op
 
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -29,11 +30,22 @@ def thresholded_relu(F: Any, X: Any, *, alpha: float = 1.0) -> Any:
 op("ThresholdedRelu", 1)(lambda F, X, *, alpha=1.0: thresholded_relu(F, X, alpha=alpha))
 
 
+def _is_for_channels(X: Any, count: Any) -> bool:
+    last = X.shape[-1]
+    return all(map(fixed, (last, X.shape[1], count))) and count not in (1, last) and count == X.shape[1]
+
+
 @op("PRelu", 7)
 def prelu(F: Any, X: Any, slope: Any) -> Any:
-    """A slope of one value for each channel is torch's PReLU; any other broadcasts one way."""
+    """A slope of one value for each channel is torch's PReLU; any other broadcasts one way.
+
+    PyTorch up to 1.1 and MXNet go on writing the slopes of channels without the dimensions behind them: so they are
+    taken where they do not broadcast.
+    """
     if X.dtype in (F.uint16, F.uint32, F.uint64):  # never negative, and torch does not compare them
         return X
+    if slope.ndim == 1 and X.ndim > 2 and _is_for_channels(X, slope.shape[0]):
+        slope = slope.reshape([-1, *[1] * (X.ndim - 2)])
     if X.is_floating_point() and X.ndim > 1:
         if slope.numel() == 1:
             return F.nn.functional.prelu(X, slope.reshape([1]))

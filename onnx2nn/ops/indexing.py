@@ -295,7 +295,8 @@ def _host_where(condition: Any, X: Any, Y: Any) -> Any:
 
 @op("Where", 9, host=_host_where)
 def where(F: Any, condition: Any, X: Any, Y: Any) -> Any:
-    return F.where(condition, X, Y)
+    """PyTorch up to 1.1 has no bool and casts conditions to uint8."""
+    return F.where(condition if condition.dtype == F.bool else condition != 0, X, Y)
 
 
 def _host_one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
