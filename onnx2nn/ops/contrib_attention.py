@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -253,3 +254,31 @@ def rotary_embedding_ms(
         return rotary_embedding(F, input, cos_cache, sin_cache, position_ids, num_heads=num_heads, **options)
     X = input.unflatten(2, (-1, 2 * cos_cache.shape[1])).transpose(1, 2)  # each head is as wide as the angles say
     return rotary_embedding(F, X, cos_cache, sin_cache, position_ids, **options).transpose(1, 2).flatten(2)
+
+
+@op("RelativePositionBias", 1, domain=MICROSOFT, static=["query_length", "key_length"])
+def relative_position_bias(
+    F: Any,
+    bias_table: Any,
+    query_length: Any,
+    key_length: Any,
+    *,
+    is_bidirectional: int = 0,
+    max_distance: int,
+) -> Any:
+    """T5's bias `(1, heads, queries, keys)`, by distances in buckets that widen with the distance.
+
+    The table is declared `(buckets, heads)`, but the numbers of one head lie together.
+    """
+    buckets, heads = bias_table.shape
+    behind = F.arange(_count(query_length)).unsqueeze(1) - F.arange(_count(key_length))
+    sided = buckets // 2 if is_bidirectional else buckets
+    distance = behind.abs() if is_bidirectional else behind.clamp(min=0)
+    exact = sided // 2
+    ratio = F.log(distance.clamp(min=1).to(F.float32) / exact) / math.log(max_distance / exact)
+    rough = (exact + (ratio * (sided - exact)).to(F.int64)).clamp(max=sided - 1)
+    bucket = F.where(distance < exact, distance, rough)
+    if is_bidirectional:
+        bucket = F.where(behind < 0, bucket + sided, bucket)
+    bias = bias_table.reshape([heads, buckets]).index_select(1, bucket.flatten())
+    return bias.reshape([1, heads, *bucket.shape])

@@ -111,7 +111,25 @@ def _normed() -> Case:
     )  # fmt: skip
 
 
+def _distances(both: int) -> Case:
+    """T5's bias of 8 buckets up to distance 16: one head has the bucket's number, the other that and 100 more."""
+    edges = [0, 1, 2, 6] if both else [0, 1, 2, 3, 4, 6, 8, 12]  # where buckets begin: from half of them on, by powers
+
+    def bucket(behind: int) -> int:
+        distance = abs(behind) if both else max(behind, 0)
+        return sum(edge <= distance for edge in edges) - 1 + (4 if both and behind < 0 else 0)
+
+    found = np.array([[bucket(query - key) for key in range(20)] for query in range(20)], np.float32)
+    table = np.stack([np.arange(8, dtype=np.float32), np.arange(100, 108, dtype=np.float32)])
+    return ms(
+        "RelativePositionBias", table.reshape(8, 2), np.array(20), np.array(20), is_bidirectional=both, max_distance=16,
+        constant=(1, 2), expected=[np.stack([found, found + 100])[None]], note=f"bidirectional={both}",
+        why="ONNX Runtime has no CPU kernel; T5's own buckets, by hand",
+    )  # fmt: skip
+
+
 CASES = [
+    *map(_distances, (0, 1)),
     ms("MultiHeadAttention", _Q, _K, _V, num_heads=2),
     ms("MultiHeadAttention", _Q, _K, _V, num_heads=2, scale=0.3, note="scale"),
     ms("MultiHeadAttention", _Q, _K, _V, f32(24), _MASK, num_heads=2, note="bias, mask"),
