@@ -156,8 +156,11 @@ def _import_scan_8(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
         [(0, 0)] * len(scans),
         [_empty(spec) for spec in scans],
     )
+    first = _carried_spec(walk, values[states]) if count else None
+    shapes = None if first is None else first.shapes
+    batch, length = (None if shapes is None else tuple(shape[axis] for shape in shapes) for axis in (0, 1))
     specs = tuple(
-        _stacked(walk.tracer, spec if i < states else _stacked(walk.tracer, spec, 0, None), 0, None)
+        _stacked(walk.tracer, spec if i < states else _stacked(walk.tracer, spec, 0, length), 0, batch)
         for i, spec in enumerate([*carried, *scans])
     )
     return walk.tracer.call_module(_name(node), BatchedScan(scan), (lengths, *values, *child.captured), specs)

@@ -223,6 +223,27 @@ def test_scan_whose_body_lists_its_initializers_as_inputs(listed: bool) -> None:
     check_against_onnxruntime(model.SerializeToString(), onnx2nn.load(model), inputs)
 
 
+def test_reshape_behind_a_scan_of_opset_8() -> None:
+    """tf2onnx takes the batch of 1, over which it scans, off again: sizes are those of what is scanned."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 4, opset_import: ["" : 8]>
+    g (float[n, 3] s, float[5, n, 3] x) => (float[5, n, 3] y)
+    <int64[3] one = {1, -1, 3}, int64[4] steps = {1, 5, -1, 3}, int64[3] wanted = {5, -1, 3}>
+    {
+        first = Reshape(s, one)
+        items = Reshape(x, steps)
+        last, outs = Scan <num_scan_inputs = 1, body = b (float[m, 3] state, float[m, 3] item)
+            => (float[m, 3] next, float[m, 3] out)
+            { next = Add(state, item)  out = Neg(next) }> ("", first, items)
+        y = Reshape(outs, wanted)
+    }
+    """)
+    module = onnx2nn.load(model)
+    for n in (2, 3):
+        inputs = (torch.randn(n, 3), torch.randn(5, n, 3))
+        check_against_onnxruntime(model.SerializeToString(), module, inputs)
+
+
 def test_slopes_of_channels_without_dimensions_behind_them() -> None:
     """PyTorch up to 1.1 and MXNet: PRelu's slope broadcasts since opset 7, and this one does not."""
     weight = np.float32([0.1, 0.2, 0.3])
