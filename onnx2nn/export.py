@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import math
 import os
 import tempfile
 import warnings
@@ -232,14 +233,23 @@ def _traceable(module: Any) -> fx.GraphModule:
     return copied.train(module.training)
 
 
-def _attention(query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:
-    """Attention in four dimensions, which is what torch.onnx.export knows of it."""
+def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *others: Any, **options: Any) -> Any:
+    """Attention as torch.onnx.export knows it: in four dimensions, and without a mask of bool.
+
+    Of such a mask it makes the smallest number where torch has -inf: a row in which all is masked, as those of padding
+    are, would be an average and not 0. It is written as torch's TorchScript exporter does.
+    """
     import torch
 
+    if attn_mask is not None and attn_mask.dtype == torch.bool and not others and options.keys() <= {"scale"}:
+        scale = query.size(-1) ** -0.5 if options.get("scale") is None else options["scale"]
+        shown = torch.where(attn_mask, 0.0, -math.inf).to(query.dtype)
+        weights = torch.softmax((query * scale) @ key.transpose(-2, -1) + shown, -1)
+        return torch.where(weights.isnan(), 0.0, weights) @ value
     missing = 4 - query.ndim
     for _ in range(missing):
         query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
-    result = torch.nn.functional.scaled_dot_product_attention(query, key, value, *others, **options)
+    result = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, *others, **options)
     for _ in range(missing):
         result = result.squeeze(0)
     return result

@@ -1,6 +1,7 @@
 """ONNX → module → ONNX → module: same outputs, names and open dimensions; compared before a file appears."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -206,6 +207,28 @@ def test_equal_values_keep_their_order(largest: int, tmp_path: Path) -> None:
     x = torch.randint(0, 3, (5, 9, 7), generator=torch.Generator().manual_seed(0)).float()
     for one, other in zip(module(x), again(x), strict=True):
         assert torch.equal(one, other)
+
+
+class MaskedAttention(nn.Module):
+    """Attention with a mask of bool."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+@pytest.mark.parametrize("export", [export_torchscript, export_dynamo])
+def test_attention_in_which_all_is_masked(export: Callable[..., Path], tmp_path: Path) -> None:
+    """It gives 0 in torch and in what its older exporter writes, an average in what the newer one does."""
+    generator = torch.Generator().manual_seed(0)
+    first, second = ((torch.randn(n, 2, 5, 4, generator=generator), torch.rand(n, 1, 5, 5) > 0.5) for n in (2, 3))
+    path = export("export_masked_attention", MaskedAttention(), first, second)
+    module = onnx2nn.load(path)
+    assert "scaled_dot_product_attention" in module.code
+    onnx2nn.export_onnx(module, tmp_path / "back.onnx", example_inputs=first)
+    hidden = torch.eye(5, dtype=torch.bool).repeat(3, 1, 1, 1)
+    hidden[1:, :, :2] = False
+    for file in (path, tmp_path / "back.onnx"):
+        check_against_onnxruntime(file, module, (second[0], hidden))
 
 
 @pytest.mark.parametrize("heads", ["", "2, "])
