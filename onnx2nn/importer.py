@@ -878,6 +878,8 @@ class Walk:
 def _told(error: Exception) -> str:
     """Returns what an error of torch or Python says, in one line."""
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    if first.startswith("zip() argument"):  # as of starts and ends
+        return "lists that belong together have different lengths"
     return f"{type(error).__name__}: {first}".rstrip(":. ")
 
 

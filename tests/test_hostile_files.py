@@ -346,7 +346,7 @@ CONTRADICTORY = {
     "bounds": ('a = Constant <value_ints = [1, 2]> () ["n"] y = Range(a, a, a)', "cannot be computed"),
     "ends": (
         'a = Constant <value_ints = [0]> () b = Constant <value_ints = [1, 2]> () ["n"] y = Slice(x, a, b, a)',
-        "cannot be computed",
+        "different lengths",
     ),
     "no body": ('["n"] y = Loop(, , x)', "attribute 'body' is missing"),
     "no branch": ('c = Constant <value_int = 1> () ["n"] y = If(c)', "attribute 'then_branch' is missing"),
