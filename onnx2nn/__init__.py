@@ -62,7 +62,8 @@ def load(
         base_dir: folder of the external data where `source` is no path, or file opened from one.
         raise_patterns: whether what an exporter decomposed (a layer normalisation, attention, GELU) becomes one call
             again. Each replacement is compared at import with the nodes that it replaces and dropped where they differ;
-            `module.meta["onnx2nn"]["raising"]` says how many there are of each and what was dropped. False gives one
+            `module.meta["onnx2nn"]["raising"]` says how many there are of each and what was dropped. Attention gives 0
+            where a mask leaves nothing to see, also where the file's softmax of -inf alone is NaN. False gives one
             call or more for every node of the file.
         dynamic: input name → axis → name, dimensions to free that the exporter fixed (PyTorch only). Constants that
             hold the file's size are found and follow the dimension; the module is run at the file's size and at

@@ -234,16 +234,17 @@ def _traceable(module: Any) -> fx.GraphModule:
 
 
 def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *others: Any, **options: Any) -> Any:
-    """Attention as torch.onnx.export knows it: in four dimensions, and without a mask of bool.
+    """Attention as torch.onnx.export knows it: in four dimensions, without a mask.
 
-    Of such a mask it makes the smallest number where torch has -inf: a row in which all is masked, as those of padding
-    are, would be an average and not 0. It is written as torch's TorchScript exporter does.
+    Where a mask leaves a row nothing to see, as it does those of padding, torch gives 0. The exporter makes that NaN,
+    or an average by the smallest number that it puts in place of -inf. It is written as for the TorchScript exporter.
     """
     import torch
 
-    if attn_mask is not None and attn_mask.dtype == torch.bool and not others and options.keys() <= {"scale"}:
+    if attn_mask is not None and not others and options.keys() <= {"scale"}:
         scale = query.size(-1) ** -0.5 if options.get("scale") is None else options["scale"]
-        shown = torch.where(attn_mask, 0.0, -math.inf).to(query.dtype)
+        is_bool = attn_mask.dtype == torch.bool
+        shown = torch.where(attn_mask, 0.0, -math.inf).to(query.dtype) if is_bool else attn_mask
         weights = torch.softmax((query * scale) @ key.transpose(-2, -1) + shown, -1)
         return torch.where(weights.isnan(), 0.0, weights) @ value
     missing = 4 - query.ndim

@@ -210,25 +210,30 @@ def test_equal_values_keep_their_order(largest: int, tmp_path: Path) -> None:
 
 
 class MaskedAttention(nn.Module):
-    """Attention with a mask of bool."""
+    """Attention with a mask of bool, or with one that is added."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
 
 
 @pytest.mark.parametrize("export", [export_torchscript, export_dynamo])
-def test_attention_in_which_all_is_masked(export: Callable[..., Path], tmp_path: Path) -> None:
-    """It gives 0 in torch and in what its older exporter writes, an average in what the newer one does."""
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_attention_in_which_all_is_masked(export: Callable[..., Path], dtype: torch.dtype, tmp_path: Path) -> None:
+    """It gives 0 in torch; from a mask of bool the newer exporter makes an average, and from a float one both NaN."""
+
+    def mask(shown: torch.Tensor) -> torch.Tensor:
+        return shown if dtype == torch.bool else torch.zeros(shown.shape).masked_fill(~shown, -torch.inf)
+
     generator = torch.Generator().manual_seed(0)
-    first, second = ((torch.randn(n, 2, 5, 4, generator=generator), torch.rand(n, 1, 5, 5) > 0.5) for n in (2, 3))
-    path = export("export_masked_attention", MaskedAttention(), first, second)
+    first, second = ((torch.randn(n, 2, 5, 4, generator=generator), mask(torch.rand(n, 1, 5, 5) > 0.5)) for n in (2, 3))
+    path = export(f"export_masked_attention_{dtype}", MaskedAttention(), first, second)
     module = onnx2nn.load(path)
     assert "scaled_dot_product_attention" in module.code
     onnx2nn.export_onnx(module, tmp_path / "back.onnx", example_inputs=first)
-    hidden = torch.eye(5, dtype=torch.bool).repeat(3, 1, 1, 1)
-    hidden[1:, :, :2] = False
-    for file in (path, tmp_path / "back.onnx"):
-        check_against_onnxruntime(file, module, (second[0], hidden))
+    some = torch.eye(5, dtype=torch.bool).repeat(3, 1, 1, 1)
+    some[1:, :, :2] = False
+    for file in (path, tmp_path / "back.onnx") if dtype == torch.bool else (tmp_path / "back.onnx",):
+        check_against_onnxruntime(file, module, (second[0], mask(some)))
 
 
 @pytest.mark.parametrize("heads", ["", "2, "])
