@@ -257,9 +257,9 @@ def mean_variance_normalization(F: Any, X: Any, *, axes: Sequence[int] = (0, 2, 
 
 
 @op("MeanVarianceNormalization", 1)
-def mean_variance_normalization_1(F: Any, X: Any, *, across_channels: int = 0, normalize_variance: int = 1) -> Any:
+def mean_variance_normalization_1(F: Any, input: Any, *, across_channels: int = 0, normalize_variance: int = 1) -> Any:
     """Experimental in opset 1; over all samples, as in ONNX Runtime."""
-    axes = (0, *range(1 if across_channels else 2, X.ndim))
+    axes = (0, *range(1 if across_channels else 2, input.ndim))
     if not normalize_variance:
-        return X - X.mean(axes, keepdim=True)
-    return mean_variance_normalization(F, X, axes=axes)
+        return input - input.mean(axes, keepdim=True)
+    return mean_variance_normalization(F, input, axes=axes)
