@@ -26,13 +26,13 @@ def compile_programs(root: nn.Module) -> None:
     """Generates the programs that are put off, of `root` and of the modules in it."""
     with _COMPILING:
         for module in root.modules():
-            if isinstance(_forward(module), _Forward):
-                module.recompile()  # type: ignore[operator]  # a DeferredModule's, which replaces the descriptor
+            if isinstance(module, DeferredModule) and isinstance(_forward(module), _Forward):
+                module.recompile()  # which replaces the descriptor
 
 
 # A module first called inside torch.compile: Dynamo is to run this, not to trace it. `torch.compiler` has a function
 # that sets this, assume_constant_result, which would import all of torch's compiler.
-compile_programs._dynamo_marked_constant = True  # type: ignore[attr-defined]
+compile_programs._dynamo_marked_constant = True  # type: ignore[attr-defined]  # mypy gives functions no attributes
 
 
 class _Forward:
@@ -41,7 +41,7 @@ class _Forward:
     def __init__(self, module: DeferredModule):
         self._module = weakref.ref(module)  # which holds its class, which holds this
 
-    def __get__(self, instance: nn.Module | None, owner: type) -> Any:
+    def __get__(self, instance: nn.Module | None, owner: type[nn.Module]) -> Any:
         if instance is not None:
             compile_programs(instance)
             return instance.forward
@@ -49,7 +49,7 @@ class _Forward:
         if module is None:
             raise AttributeError("forward")
         compile_programs(module)
-        return owner.forward  # type: ignore[attr-defined]  # what stands there now
+        return owner.forward  # what stands there now
 
 
 class _Result:
@@ -83,8 +83,8 @@ class DeferredModule(fx.GraphModule):
             What torch makes of the graph, a `torch.fx.graph.PythonCode`; None where it is put off.
         """
         if _forward(self) is nn.Module.forward:
-            # On a class of its own, which torch gives each GraphModule; mypy takes no descriptor for a function.
-            type(self).forward = _Forward(self)  # type: ignore[assignment]
+            # On a class of its own, which torch gives each GraphModule.
+            type(self).forward = _Forward(self)  # type: ignore[assignment]  # mypy takes no descriptor for a function
             return None
         with _COMPILING:
             return super().recompile()

@@ -35,7 +35,7 @@ def _schema(operator: str, overload_name: str, inputs: int, names: set[str]) -> 
         places = _places(schema, names)
         fits = inputs <= len(places) or _ends_in_list(places)
         known = names <= {argument.name for argument in schema.arguments}
-        if known and fits and not _lacking(operator, places[inputs:]):
+        if known and fits and _may_lack(operator, places[inputs:]):
             return schema
     given = f"{inputs} inputs" + "".join(f", {name}" for name in sorted(names))
     raise OperatorError(
@@ -56,11 +56,10 @@ def _places(schema: Any, names: Collection[str]) -> list[Any]:
     return behind if _ends_in_list(behind) else places
 
 
-def _lacking(operator: str, arguments: Sequence[Any]) -> list[str]:
-    """Returns those of the arguments, which nothing gives, that cannot be left out."""
+def _may_lack(operator: str, arguments: Sequence[Any]) -> bool:
+    """Returns whether all of the arguments, which nothing gives, can be left out."""
     former = _FORMER.get(operator, {})
-    optional = (a.has_default_value() or str(a.type).startswith("Optional") or a.name in former for a in arguments)
-    return [argument.name for argument, may in zip(arguments, optional, strict=True) if not may]
+    return all(a.has_default_value() or str(a.type).startswith("Optional") or a.name in former for a in arguments)
 
 
 def _argument(F: Any, argument: Any, value: Any) -> Any:
