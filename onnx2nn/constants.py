@@ -52,6 +52,11 @@ def to_torch(array: np.ndarray[Any, Any], kind: ir.DataType) -> torch.Tensor:
     return torch.from_numpy(array if array.dtype.isnative else array.view(array.dtype.newbyteorder("=")))
 
 
+def memory_of(tensor: torch.Tensor) -> int:
+    """Returns where the memory begins that `tensor` is a view of, without a lasting object for its storage."""
+    return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
+
+
 @dataclass(eq=False)
 class Constant:
     """A tensor that is known at import; loaded when first used.

@@ -186,6 +186,7 @@ class Deserializer:
         self._body.nodes += len(protos)
         if self._body.nodes > self._limits.nodes:
             raise ModelFileError(f"The model has more than {self._limits.nodes} nodes (Limits.nodes).")
+        protos = list(protos)  # each of these objects would be made anew by a second walk
         # All outputs are declared first: a node may stand before the one that it takes its input from, though the
         # specification wants nodes sorted; real files break this.
         scope = scopes[-1]
@@ -208,7 +209,7 @@ class Deserializer:
         if (domain, op_type, overload) in self._functions:
             self._body.calls[domain, op_type, overload] += 1
         inputs = [self._lookup(name, scopes, proto) if name else None for name in proto.input]
-        attributes = [self._attribute(attribute, scopes, depth) for attribute in proto.attribute]
+        attributes = [self._attribute(attribute, scopes, depth) for attribute in proto.attribute or ()]
         node = ir.Node(
             domain,
             op_type,

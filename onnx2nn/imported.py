@@ -47,6 +47,8 @@ def lay_out_state(module: nn.Module) -> None:
     Tools count on that: safetensors and `parameters_to_vector` refuse a view. What shares its memory keeps its layout.
     """
     state = [*module.parameters(), *module.buffers()]
+    if all(tensor.is_contiguous() for tensor in state):
+        return
     uses = Counter(tensor.untyped_storage().data_ptr() for tensor in state)
     views = []
     for tensor in state:

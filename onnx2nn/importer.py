@@ -17,7 +17,7 @@ from torch import fx, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from onnx2nn import collector, functional, regions
-from onnx2nn.constants import Constant, onnx_type, torch_dtype
+from onnx2nn.constants import Constant, memory_of, onnx_type, torch_dtype
 from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
 from onnx2nn.exporter_notes import place_of, source_of
 from onnx2nn.host import Host, evaluate
@@ -241,7 +241,7 @@ def _widest(attempts: Attempts, fixed: Fixed, module: fx.GraphModule) -> fx.Grap
 def _initializer(value: ir.Value) -> Constant:
     tensor = value.const_value
     assert tensor is not None
-    return Constant(value.name or "", ir.DataType(tensor.dtype), tensor, weight=True)
+    return Constant(value.name or "", tensor.dtype, tensor, weight=True)
 
 
 SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
@@ -301,7 +301,7 @@ class _Import:
             "outputs": [value.name for value in graph.outputs],
             "fixed": {n: range(d[0], d[-1] + 1) if isinstance(d, tuple) else d for n, d in fixed.items()},
             "signature": [self._signature(spec, fixed) for spec in input_specs(self.model)],
-            "naming": naming_of(self.author, module.state_dict()),
+            "naming": naming_of(self.author, module.state_dict(keep_vars=True) if self.author is not None else {}),
         }
         if self.author is not None and self.author.listed:
             set_versions(module, graph)
@@ -309,8 +309,10 @@ class _Import:
 
     def _keep_keys(self, module: nn.Module) -> None:
         """Holds a tied weight under those of its keys too that no node uses."""
+        if self.author is None or not self.author.ties:
+            return
         parameters = dict(module.named_parameters(remove_duplicate=False))
-        for pair in self.author.ties.items() if self.author is not None else ():
+        for pair in self.author.ties.items():
             for key, other in (pair, pair[::-1]):
                 if key not in parameters and other in parameters:
                     holder, name = container(module, key)
@@ -403,9 +405,10 @@ class Walk:
                 known = self.owner.constants.get(value.name or "") if self.graph is self.owner.model.graph else None
                 self.scope[value] = known or _initializer(value)
                 self.owner.note(value, self.scope[value])
-        remaining = Counter([value for node in self.graph for value in node.inputs])
-        keep = {*self.graph.outputs, *_used_inside(self.graph)}
-        for node in self.graph:
+        nodes = list(self.graph)
+        remaining = Counter([value for node in nodes for value in node.inputs])
+        keep = {*self.graph.outputs, *_used_inside(nodes)}
+        for node in nodes:
             self.node = node
             results = self.run_node(node)
             for value, result in zip(node.outputs, results, strict=False):
@@ -421,8 +424,9 @@ class Walk:
 
     def _mark(self, value: ir.Value, result: Any) -> None:
         """Notes on the fx node that computes `result` which value of the file it is; one node may be several values."""
-        if isinstance(result, (Tensor, Opaque)) and result.tracer is self.tracer and value.name:
-            result.node.meta["onnx_outputs"] = (*result.node.meta.get("onnx_outputs", ()), value.name)
+        if isinstance(result, (Tensor, Opaque)) and result.tracer is self.tracer and (name := value.name):
+            meta = result.node.meta
+            meta["onnx_outputs"] = (*meta.get("onnx_outputs", ()), name)
 
     def as_output(self, value: Any) -> Any:
         """Returns a value in the form in which a graph gives it out."""
@@ -462,7 +466,7 @@ class Walk:
         """Returns what `row` gives for `inputs`: folded, as host numbers, recorded, or as one call at run time."""
         self.step += 1
         self.owner.steps += 1
-        recorded = len(self.tracer.graph.nodes)
+        recorded = self.tracer.recorded
         self.tracer.meta = {"onnx": (node.domain, node.op_type, node_name(node))}
         if self.owner.author is not None and SCOPES in node.metadata_props:
             self.tracer.meta |= {"scopes": node.metadata_props[SCOPES], "classes": node.metadata_props.get(CLASSES)}
@@ -494,7 +498,7 @@ class Walk:
                 return row.body(self.tracer.F, *self.arguments(row, inputs), **attributes)
             except ShapeMismatch as error:
                 if self.owner.strict and self.owner.sizes.sampled:
-                    step = (self.owner.steps, len(self.tracer.graph.nodes) - recorded)
+                    step = (self.owner.steps, self.tracer.recorded - recorded)
                     raise StuckError(str(error), node, inputs, error.values, self.owner.sizes, step) from None
                 if self.owner.strict and not self.owner.sizes.of_data:
                     raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
@@ -597,10 +601,10 @@ class Walk:
         weights = [v for v in inputs if isinstance(v, Constant) and v.weight]
         for item in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(item, torch.Tensor) and weights and item.is_floating_point():
-                memory = item.untyped_storage()
-                if memory.data_ptr() not in self.by_memory or self._is_stale(memory.data_ptr()):
-                    self.by_memory[memory.data_ptr()] = weights[0]
-                    self.computed[memory.data_ptr()] = StorageWeakRef(memory)
+                memory = memory_of(item)
+                if memory not in self.by_memory or self._is_stale(memory):
+                    self.by_memory[memory] = weights[0]
+                    self.computed[memory] = StorageWeakRef(item.untyped_storage())
         return result
 
     def _loses_weight(self, inputs: Sequence[Any], folded: Any) -> bool:
@@ -608,9 +612,9 @@ class Walk:
         if self.owner.author is None or not isinstance(folded, torch.Tensor) or not folded.is_floating_point():
             return False
         weights = [v for v in inputs if isinstance(v, Constant) and v.weight and v.name in self.owner.author.names]
-        memory = folded.untyped_storage().data_ptr()
+        memory = memory_of(folded)
         return bool(weights) and all(
-            v.value.untyped_storage().data_ptr() != memory or v.value.numel() != folded.numel()
+            memory_of(v.value) != memory or v.value.numel() != folded.numel()
             for v in weights
             if isinstance(v.value, torch.Tensor) and v.value.is_floating_point()
         )
@@ -744,8 +748,9 @@ class Walk:
     def _remember(self, constant: Constant) -> None:
         value = constant.value
         if isinstance(value, torch.Tensor):  # of several that share their memory the one in use is meant
-            self.by_memory[value.untyped_storage().data_ptr()] = constant
-            self.computed.pop(value.untyped_storage().data_ptr(), None)
+            memory = memory_of(value)
+            self.by_memory[memory] = constant
+            self.computed.pop(memory, None)
 
     def _is_stale(self, memory: int) -> bool:
         """Returns whether what was computed there is gone, so that another tensor may lie there."""
@@ -754,7 +759,7 @@ class Walk:
     def _origin(self, tensor: Any) -> Constant | None:
         if not isinstance(tensor, torch.Tensor):
             return None
-        memory = tensor.untyped_storage().data_ptr()
+        memory = memory_of(tensor)
         return None if self._is_stale(memory) else self.by_memory.get(memory)
 
     def _inline(self, tensor: torch.Tensor) -> bool:
@@ -894,9 +899,9 @@ def _shape_of(value: Constant | Host) -> tuple[int, ...]:
     return value.array.shape if isinstance(value, Host) else value.shape
 
 
-def _used_inside(graph: ir.Graph | ir.Function) -> set[ir.Value | None]:
-    """Returns the values that nodes in subgraphs of `graph` use, those of the subgraphs among them."""
-    attributes = [attribute for node in graph for attribute in node.attributes.values()]
+def _used_inside(nodes: Iterable[ir.Node]) -> set[ir.Value | None]:
+    """Returns the values that nodes in subgraphs of `nodes` use, those of the subgraphs among them."""
+    attributes = [attribute for node in nodes if node.attributes for attribute in node.attributes.values()]
     inner = [a.value for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
     inner += [body for a in attributes if a.type == ir.AttributeType.GRAPHS and not a.is_ref() for body in a.value]
     return {value for body in inner for node in body.all_nodes() for value in node.inputs}

@@ -57,8 +57,8 @@ def attribute_values(
     Raises:
         OperatorError: an attribute that the row does not know, or one that it needs is missing.
     """
-    values = {}
-    for name, attribute in node.attributes.items():
+    values: dict[str, Any] = {}
+    for name, attribute in node.attributes.items() if node.attributes else ():
         if name in HINTS:
             continue
         if attribute.is_ref():
@@ -70,7 +70,7 @@ def attribute_values(
         if not known and not row.any_attribute:
             raise OperatorError(f"attribute {name!r} is unknown to this revision of the operator.")
         values[name] = _attribute(attribute, tensor)
-    if missing := [name for name in row.demanded if name not in values]:
+    if row.demanded and (missing := [name for name in row.demanded if name not in values]):
         raise OperatorError(f"attribute {missing[0]!r} is missing.")
     return values
 

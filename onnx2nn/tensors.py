@@ -8,8 +8,8 @@ import stat
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -33,7 +33,8 @@ _WHOLE_BYTES = {
     for kind in ir.DataType
     if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and kind.bitwidth % 8 == 0
 }
-_DATA_FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+_DATA_TYPES = {int(kind): kind for kind in ir.DataType if kind != ir.DataType.UNDEFINED}
+_DATA_FIELDS = frozenset({"float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data"})
 
 
 class ByteSource(Protocol):
@@ -131,15 +132,35 @@ def stored_tensor(
 
 
 class MessageTensor(ir.serde.TensorProtoTensor):
-    """A tensor inside a protobuf message; unlike its base it gives arrays that belong to the caller."""
+    """A tensor inside a protobuf message; unlike its base it gives arrays that belong to the caller.
+
+    Args:
+        proto: the message.
+        dtype: its data type.
+        dims: its dimensions.
+    """
+
+    def __init__(self, proto: onnx.TensorProto, dtype: ir.DataType, dims: Sequence[int]):
+        super().__init__(proto)
+        self._dtype, self._shape = dtype, ir.Shape(dims, frozen=True)
+
+    @property
+    def dtype(self) -> ir.DataType:  # type: ignore[override]  # onnx_ir's protocol says attribute, its tensors have properties
+        """The data type."""
+        return self._dtype
+
+    @property
+    def shape(self) -> ir.Shape:  # type: ignore[override]  # as above
+        """The dimensions."""
+        return self._shape
 
     def numpy(self) -> np.ndarray:
         """Return the elements as a new, writable array."""
         proto = self.raw
-        dtype = _WHOLE_BYTES.get(proto.data_type)
+        dtype = _WHOLE_BYTES.get(self._dtype)
         if dtype is not None and proto.HasField("raw_data") and sys.byteorder == "little":
             # A copy at once: a view of the message's bytes would be one that cannot be written.
-            return np.frombuffer(bytearray(proto.raw_data), dtype).reshape(proto.dims)
+            return np.ndarray(self._shape.numpy(), dtype, bytearray(proto.raw_data))
         array = super().numpy()
         return array if array.flags.writeable else array.copy()
 
@@ -176,20 +197,21 @@ class TensorReader:
         dtype = self._dtype(proto.data_type, name)
         size = self._size(dims, name)
         external = proto.data_location == onnx.TensorProto.EXTERNAL
-        if proto.HasField("segment") and not external:
+        fields = {field.name: value for field, value in proto.ListFields()}
+        if "segment" in fields and not external:
             offset, length = proto.segment.begin, proto.segment.end - proto.segment.begin
             if self._source is None or self._spans.get(offset) != length:
                 raise ModelFileError(f"Tensor {name!r} is stored in segments, which no ONNX release defines.")
             self._check(name, "bytes", length, _nbytes(dtype, size), dims, dtype)
-            if proto.HasField("raw_data") or _typed_data(proto):
+            if "raw_data" in fields or not _DATA_FIELDS.isdisjoint(fields):
                 raise ModelFileError(f"Tensor {name!r} has data in more than one field; the file is inconsistent.")
             return stored_tensor(self._source, offset, dtype, dims, name)
         if external:
             return self._external(proto, dtype, dims, _nbytes(dtype, size))
-        self._check_fields(proto, dtype, dims, size)
+        self._check_fields(fields, dtype, dims, size)
         if dtype == ir.DataType.STRING:
             return ir.StringTensor(list(proto.string_data), shape=ir.Shape(dims), name=name)
-        return MessageTensor(proto)
+        return MessageTensor(proto, dtype, dims)
 
     def read_sparse(self, proto: onnx.SparseTensorProto) -> ir.TensorProtocol:
         """Return the dense tensor that a sparse one stands for, named as its values.
@@ -225,11 +247,8 @@ class TensorReader:
         return ir.Tensor(dense.reshape(dims), dtype=values.dtype, name=name)
 
     def _dtype(self, number: int, name: str) -> ir.DataType:
-        try:
-            dtype = ir.DataType(number)
-        except ValueError:
-            dtype = ir.DataType.UNDEFINED
-        if dtype == ir.DataType.UNDEFINED:
+        dtype = _DATA_TYPES.get(number)
+        if dtype is None:
             raise ModelFileError(
                 f"Tensor {name!r} has data type {number}, which is not known here. "
                 "A file from a newer exporter may need newer onnx and onnx-ir packages."
@@ -254,14 +273,14 @@ class TensorReader:
                 f"but the file holds {found}. The file is damaged or was written wrongly: export it again."
             )
 
-    def _check_fields(self, proto: onnx.TensorProto, dtype: ir.DataType, dims: list[int], size: int) -> None:
-        name = proto.name
-        if proto.HasField("raw_data"):
-            if dtype == ir.DataType.STRING or _typed_data(proto):
+    def _check_fields(self, fields: Mapping[str, Any], dtype: ir.DataType, dims: list[int], size: int) -> None:
+        name = fields.get("name", "")
+        used = sorted(_DATA_FIELDS.intersection(fields))
+        if "raw_data" in fields:
+            if dtype == ir.DataType.STRING or used:
                 raise ModelFileError(f"Tensor {name!r} has raw_data besides or instead of a typed field.")
-            self._check(name, "bytes", len(proto.raw_data), _nbytes(dtype, size), dims, dtype)
+            self._check(name, "bytes", len(fields["raw_data"]), _nbytes(dtype, size), dims, dtype)
             return
-        used = _typed_data(proto)
         field = _TYPED_FIELDS.get(dtype.name, "int32_data")
         if used and used != [field]:
             raise ModelFileError(
@@ -272,7 +291,7 @@ class TensorReader:
             wanted = 2 * size
         elif dtype.name in _PACKED_IN_INT32:
             wanted = _nbytes(dtype, size)
-        self._check(name, "entries", len(getattr(proto, field)), wanted, dims, dtype)
+        self._check(name, "entries", len(fields.get(field, ())), wanted, dims, dtype)
 
     def _external(self, proto: onnx.TensorProto, dtype: ir.DataType, dims: list[int], nbytes: int) -> ir.LazyTensor:
         name = proto.name
@@ -320,10 +339,6 @@ class TensorReader:
             )
         self._files[location] = FileSource(target)
         return self._files[location]
-
-
-def _typed_data(proto: onnx.TensorProto) -> list[str]:
-    return [field for field in _DATA_FIELDS if getattr(proto, field)]
 
 
 def _nbytes(dtype: ir.DataType, size: int) -> int:

@@ -555,6 +555,7 @@ class Tracer:
         self.fits: Callable[[Layer], bool] = lambda layer: True
         self.whole: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
         self.meta: dict[str, Any] = {}
+        self.recorded = 0  # nodes, without arguments and what picks one of several results
         self._captures: dict[int, Any] = {}
         self._numbers: dict[Any, Any] = {}
         self.collapsed = False  # whether the sample points hide that a quotient, or the larger of two numbers, varies
@@ -670,6 +671,7 @@ class Tracer:
         that, and making a name of a target that is one, takes three quarters of its time. The setters are called as
         functions because each assignment to a node takes it out of its graph's index and puts it back.
         """
+        self.recorded += 1
         name = target if isinstance(target, str) else target.__name__
         node = self.graph.create_node(kind, target, name=name if name.islower() and name[0] != "_" else None)
         if args:
@@ -745,13 +747,16 @@ class Tracer:
         if whole is not tensor:
             return _rearranged(self.attribute(whole), whole, tensor)
         steps, trainable, persistent, own = self.constant_name(tensor)
-        key = (_identity(tensor), *(steps if own else ()))
+        identity = _identity(tensor)
+        key = (identity, *steps) if own else identity
         node = self._attributes.get(key)
         if node is None:
             path = self.names.claim(steps, own=own and not self._is_layers(steps, tensor))
             holder, name = container(self.root, path)
             if trainable and tensor.is_floating_point():
-                holder._parameters[name] = self.parameter(tensor)  # register_parameter looks for what `names` excludes
+                holder._parameters[name] = self.parameter(
+                    tensor, identity
+                )  # register_parameter looks for what `names` excludes
             else:
                 holder.register_buffer(name, tensor)
             if not persistent:
@@ -778,11 +783,11 @@ class Tracer:
             self._attributes[id(array)] = self._create("get_attr", path)
         return self._attributes[id(array)]
 
-    def parameter(self, tensor: torch.Tensor) -> nn.Parameter:
-        """Returns the one `nn.Parameter` that holds `tensor`."""
-        if isinstance(tensor, nn.Parameter):
+    def parameter(self, tensor: torch.Tensor, identity: Any = None) -> nn.Parameter:
+        """Returns the one `nn.Parameter` that holds `tensor`, whose `_identity` may be known already."""
+        if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
             return tensor
-        key = _identity(tensor)
+        key = identity or _identity(tensor)
         parameter = self._parameters.get(key)
         if parameter is None:
             parameter = self._parameters[key] = nn.Parameter(tensor)
@@ -980,7 +985,7 @@ def _rearranged(whole: Tensor, base: torch.Tensor, view: torch.Tensor) -> Tensor
 
 def _identity(tensor: torch.Tensor) -> Any:
     """What makes two tensors the same values in the same memory."""
-    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else id(tensor)
+    return (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) if tensor.numel() else id(tensor)
 
 
 def _runs_a_graph(root: nn.Module, path: Any) -> bool:

@@ -1,7 +1,8 @@
 """How often a Loop runs whose condition compares a counter with numbers that are known before it.
 
 TensorFlow writes every `while` so, also the loops of its recurrent layers: the trip count is unlimited or an upper
-bound, and the body computes `counter < length` of a carried counter. As a condition on data it would keep such a loop
+bound, and the body computes `counter < length` of a carried counter. So does Paddle, which adds the step in float32 and
+makes the condition a number in between. As a condition on data it would keep such a loop
 from being exported or compiled; as a trip count it is a number, perhaps one computed from sizes.
 """
 
@@ -64,6 +65,13 @@ def _is_whole(found: Any) -> bool:
     return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
+def _whole(found: Any) -> int | None:
+    """Returns a known whole number, also one that is a float, as an int; None for all others."""
+    if isinstance(found, float):
+        return int(found) if found.is_integer() else None
+    return found if isinstance(found, int) else None
+
+
 def _is_passed_on(node: ir.Node) -> bool:
     """Whether the node gives one number or truth as it is."""
     if node.op_type == "Cast":
@@ -106,9 +114,10 @@ class _Counting:
             if value is self.body.inputs[1]:  # true whenever the body runs
                 continue
             node = self._maker(value)
-            if node is not None and (node.op_type == "And" or _is_passed_on(node)):
-                operands = node.inputs if node.op_type == "And" else node.inputs[:1]
-                pending += [operand for operand in operands if operand is not None]
+            if node is not None and node.op_type == "And":
+                pending += [operand for operand in node.inputs if operand is not None]
+            elif node is not None and (found := self._addition(node)) is not None and found[1] == 0:
+                pending.append(found[0])
             elif node is not None and (count := self._iterations(node)) is not None:
                 key = id(count[0])
                 counts[key] = min(counts.get(key, count), count, key=operator.itemgetter(1))
@@ -172,7 +181,7 @@ class _Counting:
             return operands[0], 0
         if node.op_type not in {"Add", "Sub"} or len(operands) < 2:
             return None
-        first, second = (self.number(operand) for operand in operands)
-        if isinstance(second, int):
+        first, second = (_whole(self.number(operand)) for operand in operands)
+        if second is not None:
             return operands[0], second if node.op_type == "Add" else -second
-        return (operands[1], first) if isinstance(first, int) and node.op_type == "Add" else None
+        return (operands[1], first) if first is not None and node.op_type == "Add" else None

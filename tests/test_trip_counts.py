@@ -20,7 +20,7 @@ counting (float[rows, 3] x) => (int32[1] last, float[rows, 3] y, float[n, rows, 
     last, rows_after, step_after, y, all = Loop (limit, true, start, rows, step, x) <body = body
         (int64 round, bool going, int32[1] counter, int32[1] rows_before, int32[1] by, float[a, 3] state)
         => (bool goes_on, int32[1] next, int32[1] rows_kept, int32[1] by_kept, float[b, 3] new, float[c, 3] kept)
-        <int32 one = {1}, int32 minus = {-1}, int32 three = {3}, float half = {4.5}> {
+        <int32 one = {1}, int32 minus = {-1}, int32 three = {3}, float half = {4.5}, float two = {2}, int64 none = {0}> {
         next = Add (counter, by)
         by_kept = Identity (by)
         as_float = Cast <to = 1> (next)
@@ -42,6 +42,8 @@ CONDITIONS = {
     "half": "a = LessOrEqual (as_float, half) goes_on = Squeeze (a)",
     "both": "a = Less (as_float, half) c = Squeeze (a) b = Less (rounds, one) goes_on = And (c, b)",
     "size": "a = Less (next, rows) b = Less (next, rows_before) c = And (a, b) goes_on = Squeeze (c)",
+    "float_sum": "a = Add (as_float, two) b = Less (a, half) goes_on = Squeeze (b)",
+    "truth_plus_0": "a = Less (next, three) b = Cast <to = 7> (a) c = Add (b, none) d = Cast <to = 9> (c) goes_on = Squeeze (d)",
     "always": "goes_on = Identity (going)",
 }
 INPUTS = [(torch.linspace(-1, 1, rows * 3).reshape(rows, 3),) for rows in (3, 5)]
@@ -82,6 +84,8 @@ def test_can_be_exported_and_compiled(condition: str, tmp_path: Path) -> None:
         ("a = Greater (next, minus) goes_on = Squeeze (a)", -1),  # counts down
         ("a = ReduceMax <keepdims = 0> (state) b = Cast <to = 6> (a) goes_on = Less (b, one)", 1),  # data
         ("a = Less (three, next) b = Not (a) goes_on = Squeeze (b)", 1),
+        ("a = Less (next, three) b = Cast <to = 7> (a) c = Sub (b, round) d = Cast <to = 9> (c) goes_on = Squeeze (d)", 1),
+        ("a = Div (as_float, two) b = Add (a, half) c = Less (b, half) goes_on = Squeeze (c)", 1),
         ("a = Cast <to = 3> (next) b = Cast <to = 6> (a) c = Less (b, three) goes_on = Squeeze (c)", 100),  # overflows
     ],
 )
@@ -90,6 +94,40 @@ def test_others_keep_their_condition(condition: str, step: int, tmp_path: Path) 
     module = onnx2nn.load(path)
     inputs: Tensors = INPUTS[0]
     check_against_onnxruntime(path, module, inputs)
+
+
+def test_counts_as_paddle_writes_a_while(tmp_path: Path) -> None:
+    """The step is added in float32, and what is carried goes through an addition of 0, the condition as a number."""
+    text = """
+    <ir_version: 8, opset_import: ["": 17]>
+    paddle (float[rows, 3] x) => (int64[1] last, float[rows, 3] y)
+    <int64[1] limit = {1024}, bool[1] true = {1}, int64[1] start = {0}> {
+        last, y = Loop (limit, true, start, x) <body = body
+            (int64[1] round, bool[1] going, int64[1] counter, float[a, 3] state)
+            => (bool[1] goes_on, int64[1] next, float[b, 3] new)
+            <float one = {1}, int64 four = {4}, int64[1] zero = {0}, float[1] nothing = {0}> {
+            t = Tanh (state)
+            as_float = Cast <to = 1> (counter)
+            sum = Add (as_float, one)
+            whole = Cast <to = 7> (sum)
+            less = Less (whole, four)
+            a = Unsqueeze (whole, zero)
+            b = Add (a, zero)
+            next = Squeeze (b, zero)
+            c = Unsqueeze (t, zero)
+            d = Add (c, nothing)
+            new = Squeeze (d, zero)
+            truth = Cast <to = 7> (less)
+            same = Add (truth, zero)
+            goes_on = Cast <to = 9> (same)
+        }>
+    }
+    """
+    path = tmp_path / "paddle.onnx"
+    onnx.save(onnx.parser.parse_model(text), str(path))
+    module = onnx2nn.load(path)
+    check_against_onnxruntime(path, module, INPUTS[0])
+    check_travels(module, INPUTS[0], travels=("torch.export", "torch.compile"))
 
 
 def test_a_body_may_declare_its_number_with_one_dimension(tmp_path: Path) -> None:

@@ -24,10 +24,11 @@ def widened(body: Body) -> Body:
 
     @functools.wraps(body)
     def wide(F: Any, *inputs: Any, **attributes: Any) -> Any:
-        narrow = (F.uint16, F.uint32, F.uint64)
-        dtype = next((x.dtype for x in inputs if getattr(x, "dtype", None) in narrow), None)
-        if dtype is None:
+        narrow = {F.uint16, F.uint32, F.uint64}
+        dtypes = [getattr(x, "dtype", None) for x in inputs]
+        if narrow.isdisjoint(dtypes):
             return body(F, *inputs, **attributes)
+        dtype = next(dtype for dtype in dtypes if dtype in narrow)
         result = body(F, *(_to_int64(F, x) for x in inputs), **attributes)
         if isinstance(result, tuple):
             return tuple(_from_int64(F, item, dtype) for item in result)

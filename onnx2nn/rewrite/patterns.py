@@ -81,6 +81,11 @@ class Op:
         """The operators."""
         return frozenset(self.types.split())
 
+    @functools.cached_property
+    def below(self) -> tuple[frozenset[str], ...]:
+        """The operators that one of the inputs has to come from, for each input of which the pattern says that."""
+        return tuple(pattern.names for pattern in self.inputs if isinstance(pattern, Op))
+
 
 def parse(text: str) -> Any:
     """Returns the pattern that `text` writes in the notation above."""
@@ -161,7 +166,9 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
     count, wanted = len(node.inputs), len(pattern.inputs)
     if (count != wanted and not (pattern.more and count > wanted)) or (pattern.alone and readers(value) > 1):
         return
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
+    if not _may_match(node, pattern):
+        return
+    if node.attributes and any(attribute.is_ref() for attribute in node.attributes.values()):
         return  # in a function, they are known at its call
     if pattern.attributes and not _has(node, pattern.attributes):
         return
@@ -173,6 +180,15 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
         orders.append(tuple(reversed(node.inputs)))
     for inputs in orders:
         yield from _all_match(inputs, pattern.inputs, match)
+
+
+def _may_match(node: ir.Node, pattern: Op) -> bool:
+    """Returns whether the operators that a pattern wants below a node are there; most nodes end no pattern."""
+    if not pattern.below:
+        return True
+    producers = [value.producer() for value in node.inputs if value is not None]
+    below = {producer.op_type for producer in producers if producer is not None}
+    return "Identity" in below or not any(below.isdisjoint(names) for names in pattern.below)
 
 
 def _all_match(values: Sequence[ir.Value | None], patterns: Sequence[Any], match: Match) -> Iterator[Match]:

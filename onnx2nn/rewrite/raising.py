@@ -18,7 +18,7 @@ from onnx2nn.rewrite.channels import RULE, ChannelsFirst
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import NODES, Match, matches, roots, tensor_of, uncast
-from onnx2nn.rewrite.recurrent import stacks
+from onnx2nn.rewrite.recurrent import RECURRENT, stacks
 from onnx2nn.rewrite.rule import STANDARD, New, Replacement, Rule
 from onnx2nn.table import Table
 
@@ -84,21 +84,31 @@ class _Raiser:
     def run(self) -> Raising:
         for graph, opsets in self._graphs():
             self.facts = Facts(self.table, self.F, opsets)
+            operators = _operators(graph)
             for number, rules in enumerate(SWEEPS):
-                if number == 1 and isinstance(graph, ir.Graph) and not keeps_names(self.model):
+                if number == 1 and isinstance(graph, ir.Graph) and "Transpose" in operators.values():
                     self._turn(graph)
-                nodes = [(node, node.op_type) for node in graph]
-                index = _by_root(rules, {operator for _, operator in nodes})
-                # From the end on: the largest pattern ends last.
-                for node, operator in reversed(nodes):
-                    if operator in index and not node.domain and node.graph is graph:
-                        self._raise(graph, node, index[operator])
-            for stack in stacks(graph, self.facts):
+                    operators = _operators(graph)
+                if self._sweep(graph, operators, rules):
+                    operators = _operators(graph)
+            for stack in stacks(graph, self.facts) if not RECURRENT.isdisjoint(operators.values()) else ():
                 self._replace(graph, stack)
         return self.result
 
+    def _sweep(self, graph: ir.Graph | ir.Function, operators: dict[ir.Node, str], rules: Sequence[Rule]) -> bool:
+        """Applies `rules` from the end of the graph on, for the largest pattern ends last; returns whether any did."""
+        index = _by_root(rules, set(operators.values()))
+        done = False
+        for node in reversed(operators) if index else ():
+            found = index.get(operators[node])
+            if found is not None and not node.domain and node.graph is graph:
+                done |= self._raise(graph, node, found)
+        return done
+
     def _turn(self, graph: ir.Graph) -> None:
         """Files that keep the author's names keep the author's transposes, and the layout of the weights."""
+        if keeps_names(self.model):
+            return
         channels = ChannelsFirst(graph, self.facts)
         fewer = channels.run()
         self.result.raised += Counter({RULE: fewer}) if fewer else Counter()
@@ -114,12 +124,14 @@ class _Raiser:
         for function in self.model.functions.values():
             yield function, {**opsets, **function.opset_imports}
 
-    def _raise(self, graph: ir.Graph | ir.Function, root: ir.Node, rules: Sequence[Rule]) -> None:
+    def _raise(self, graph: ir.Graph | ir.Function, root: ir.Node, rules: Sequence[Rule]) -> bool:
+        """Applies the first of `rules` that fits at the node `root`; returns whether one does."""
         for rule in rules:
             for match in matches(root.outputs[0], rule.pattern, {}):
                 this = self._replacement(rule, match, root) if _is_closed(match[NODES], root) else None
                 if this is not None and self._replace(graph, this):
-                    return
+                    return True
+        return False
 
     def _replacement(self, rule: Rule, match: Match, root: ir.Node) -> Replacement | None:
         """Returns what a rule puts in the place of a match, None where it declines."""
@@ -198,6 +210,10 @@ class _Raiser:
             return f"it could not be verified, {type(error).__name__}: {str(error).strip()[:200]}"
         tolerance = TOLERANCE if floats is np.float64 else 10 * TOLERANCE
         return next(filter(None, (_gap(expected, got, tolerance) for expected, got in pairs)), "")
+
+
+def _operators(graph: ir.Graph | ir.Function) -> dict[ir.Node, str]:
+    return {node: node.op_type for node in graph}
 
 
 def _gap(expected: np.ndarray[Any, Any], got: np.ndarray[Any, Any], tolerance: float) -> str:

@@ -16,6 +16,7 @@ from onnx2nn.rewrite.rule import Replacement
 from onnx2nn.table import OWN
 
 _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
+RECURRENT = _STATES.keys()
 _PLAIN = {"hidden_size", "direction", "layout", "input_forget", "linear_before_reset"}
 _ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _GATES = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}
