@@ -20,7 +20,7 @@ counting (float[rows, 3] x) => (int32[1] last, float[rows, 3] y, float[n, rows, 
     last, rows_after, step_after, y, all = Loop (limit, true, start, rows, step, x) <body = body
         (int64 round, bool going, int32[1] counter, int32[1] rows_before, int32[1] by, float[a, 3] state)
         => (bool goes_on, int32[1] next, int32[1] rows_kept, int32[1] by_kept, float[b, 3] new, float[c, 3] kept)
-        <int32 one = {1}, int32 minus = {-1}, int32 three = {3}, float half = {4.5}, float two = {2}, int64 none = {0}> {
+        <int32 one = {1}, int32 minus = {-1}, int32 three = {3}, int64 no = {0}, float half = {4.5}, float two = {2}> {
         next = Add (counter, by)
         by_kept = Identity (by)
         as_float = Cast <to = 1> (next)
@@ -43,7 +43,7 @@ CONDITIONS = {
     "both": "a = Less (as_float, half) c = Squeeze (a) b = Less (rounds, one) goes_on = And (c, b)",
     "size": "a = Less (next, rows) b = Less (next, rows_before) c = And (a, b) goes_on = Squeeze (c)",
     "float_sum": "a = Add (as_float, two) b = Less (a, half) goes_on = Squeeze (b)",
-    "truth_plus_0": "a = Less (next, three) b = Cast <to = 7> (a) c = Add (b, none) d = Cast <to = 9> (c) goes_on = Squeeze (d)",
+    "plus_0": "a = Less (next, three) b = Cast <to=7> (a) c = Squeeze (b) d = Add (no, c) goes_on = Cast <to=9> (d)",
     "always": "goes_on = Identity (going)",
 }
 INPUTS = [(torch.linspace(-1, 1, rows * 3).reshape(rows, 3),) for rows in (3, 5)]
@@ -84,7 +84,10 @@ def test_can_be_exported_and_compiled(condition: str, tmp_path: Path) -> None:
         ("a = Greater (next, minus) goes_on = Squeeze (a)", -1),  # counts down
         ("a = ReduceMax <keepdims = 0> (state) b = Cast <to = 6> (a) goes_on = Less (b, one)", 1),  # data
         ("a = Less (three, next) b = Not (a) goes_on = Squeeze (b)", 1),
-        ("a = Less (next, three) b = Cast <to = 7> (a) c = Sub (b, round) d = Cast <to = 9> (c) goes_on = Squeeze (d)", 1),
+        (
+            "a = Less (next, one) b = Cast <to = 7> (a) c = Sub (b, round) d = Cast <to = 9> (c) goes_on = Squeeze (d)",
+            1,
+        ),
         ("a = Div (as_float, two) b = Add (a, half) c = Less (b, half) goes_on = Squeeze (c)", 1),
         ("a = Cast <to = 3> (next) b = Cast <to = 6> (a) c = Less (b, three) goes_on = Squeeze (c)", 100),  # overflows
     ],
