@@ -208,13 +208,25 @@ def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[li
         yield list(model_inputs.example_inputs(specs, shapes).values())
 
 
+def for_exporter(graph: fx.Graph) -> fx.Graph:
+    """Returns a copy of a graph in operations that torch.onnx.export takes, and writes as they are meant."""
+    import torch
+
+    copied = copy.deepcopy(graph)
+    for node in copied.nodes:
+        if node.target is torch.nn.functional.scaled_dot_product_attention:
+            node.target = _attention
+        elif node.op == "call_method" and node.target == "sort" and node.kwargs.get("stable"):
+            node.op, node.target = "call_function", _sort
+    return copied
+
+
 def _traceable(module: Any) -> fx.GraphModule:
     """Returns the module in a form whose operations know, while they are traced, which node of the file they are."""
-    import torch
     from torch import fx
     from torch.fx import traceback
 
-    copied = fx.GraphModule(module, copy.deepcopy(module.graph))
+    copied = fx.GraphModule(module, for_exporter(module.graph))
     for name, child in module.named_modules():  # a GraphModule made of another one forgets which buffers are no state
         if child._non_persistent_buffers_set and (not name or hasattr(copied, name.split(".")[0])):
             with contextlib.suppress(AttributeError):
@@ -222,8 +234,6 @@ def _traceable(module: Any) -> fx.GraphModule:
     for node in copied.graph.nodes:
         if "onnx" in node.meta:
             node.meta["custom"] = {_SOURCE: node.meta["onnx"]}
-        if node.target is torch.nn.functional.scaled_dot_product_attention:
-            node.target = _attention
 
     def forward(self: fx.GraphModule, *args: Any) -> Any:
         with traceback.preserve_node_meta():
@@ -254,6 +264,11 @@ def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *others:
     for _ in range(missing):
         result = result.squeeze(0)
     return result
+
+
+def _sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    """Returns a stable sort as torch.onnx.export knows it: the TopK of all, which puts equal values by their index."""
+    return input.topk(input.size(dim), dim, descending)
 
 
 def _clean(model: ir.Model) -> None:

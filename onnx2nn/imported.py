@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.deferred import DeferredModule
+from onnx2nn.export import for_exporter
 from onnx2nn.naming_reports import NamingReport, naming_report
 
 
@@ -31,6 +32,27 @@ class ImportedModule(DeferredModule):
     @_version.setter
     def _version(self, version: int) -> None:
         self.meta["onnx2nn"]["version"] = version
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The program; while torch.onnx.export runs, in the operations that it writes as they are meant.
+
+        It interprets the graph of a GraphModule, and calls one that is part of another module.
+        """
+        graph = super().graph
+        return for_exporter(graph) if torch.onnx.is_in_onnx_export() else graph
+
+    @graph.setter
+    def graph(self, graph: fx.Graph) -> None:
+        fx.GraphModule.__dict__["graph"].__set__(self, graph)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the outputs for inputs by position or by name."""
+        if not torch.onnx.is_in_onnx_export():
+            return super().__call__(*args, **kwargs)
+        program = fx.Interpreter(self)
+        names = [node.target for node in program.graph.nodes if node.op == "placeholder"]
+        return program.run(*args, *(kwargs[name] for name in names[len(args) :]))
 
     def naming_report(self) -> NamingReport:
         """Returns which keys of the author's state_dict this module has, and why others are missing."""

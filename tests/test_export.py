@@ -8,7 +8,16 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from realmodels import as_tuple, check_against_onnxruntime, check_same, export_dynamo, export_torchscript, run, seeded
+from realmodels import (
+    as_tuple,
+    check_against_onnxruntime,
+    check_same,
+    export_dynamo,
+    export_torchscript,
+    run,
+    run_onnxruntime,
+    seeded,
+)
 from torch import nn
 
 import onnx2nn
@@ -207,6 +216,48 @@ def test_equal_values_keep_their_order(largest: int, tmp_path: Path) -> None:
     x = torch.randint(0, 3, (5, 9, 7), generator=torch.Generator().manual_seed(0)).float()
     for one, other in zip(module(x), again(x), strict=True):
         assert torch.equal(one, other)
+
+
+class Held(nn.Module):
+    """An imported module as a part of another one."""
+
+    def __init__(self, part: nn.Module):
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(x=x * 1.0)
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_torch_exports_a_stable_sort(dynamo: bool, held: bool, tmp_path: Path) -> None:
+    """torch.onnx.export itself writes TopK too, though torch's stable sort is not among what it knows."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17]> g (float[N, 9] x) => (float[N, 4] v, int64[N, 4] i)'
+            " <int64[1] k = {4}> { v, i = TopK<axis = 1>(x, k) }"
+        )
+    )
+    code = module.code
+    first, second = (torch.randint(0, 3, (n, 9)).float() for n in (2, 5))
+    path, model = tmp_path / "again.onnx", Held(module).eval() if held else module
+    if dynamo:
+        batch = {0: torch.export.Dim.DYNAMIC}
+        torch.onnx.export(model, (first,), path, dynamo=True, verbose=False, dynamic_shapes=(batch,))
+    else:
+        torch.onnx.export(
+            model,
+            (first,),
+            path,
+            dynamo=False,
+            opset_version=17,
+            input_names=["x"],
+            output_names=["v", "i"],
+            dynamic_axes={"x": {0: "N"}},
+        )
+    assert module.code == code and ("sort", True) in {(n.target, n.kwargs.get("stable")) for n in module.graph.nodes}
+    check_same(run_onnxruntime(path, (second,)), module(second), "what torch.onnx.export wrote")
 
 
 class MaskedAttention(nn.Module):
