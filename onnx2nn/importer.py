@@ -401,9 +401,9 @@ class Walk:
     def run(self) -> list[Any]:
         """Imports every node; returns the values of the graph's outputs."""
         if isinstance(self.graph, ir.Graph):
-            for value in self.graph.initializers.values():
-                known = self.owner.constants.get(value.name or "") if self.graph is self.owner.model.graph else None
-                self.scope[value] = known or _initializer(value)
+            constants = self.owner.constants if self.graph is self.owner.model.graph else {}
+            for name, value in self.graph.initializers.items():
+                self.scope[value] = constants.get(name) or _initializer(value)
                 self.owner.note(value, self.scope[value])
         nodes = list(self.graph)
         remaining = Counter([value for node in nodes for value in node.inputs])

@@ -168,7 +168,7 @@ def constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) ->
         steps = split_path(node.name or node.op_type.lower()) if node is not None else ["output"]
         return [*steps[:-1], f"{steps[-1]}_constant"], False
     # torch's exporter numbers its own values `val_0`, ...: a parameter of such a name stops it on the way back.
-    name = origin.replace("val_", "constant_") if is_generated(origin) else origin
+    name = origin.replace("val_", "constant_") if "val_" in origin and is_generated(origin) else origin
     number = size == 1 and (is_generated(origin) or _OPERAND.search(origin))  # a mask's -10000 is nothing to train
     return split_path(name), weight and not number
 

@@ -744,8 +744,11 @@ class Tracer:
     def attribute(self, tensor: torch.Tensor) -> Tensor:
         """Returns a constant as a parameter or buffer of the module; the same constant is held once."""
         whole = self.whole(tensor)
-        if whole is not tensor:
-            return _rearranged(self.attribute(whole), whole, tensor)
+        held = Tensor(self, self._held(whole), Spec((tuple(whole.shape),) * self.points, whole.dtype))
+        return held if whole is tensor else _rearranged(held, whole, tensor)
+
+    def _held(self, tensor: torch.Tensor) -> fx.Node:
+        """Returns the node that reads a constant, which becomes a parameter or buffer."""
         steps, trainable, persistent, own = self.constant_name(tensor)
         identity = _identity(tensor)
         key = (identity, *steps) if own else identity
@@ -763,7 +766,7 @@ class Tracer:
                 self._transient.append(path)
             self._keep.append(tensor)
             node = self._attributes[key] = self._create("get_attr", path)
-        return Tensor(self, node, Spec((tuple(tensor.shape),) * self.points, tensor.dtype))
+        return node
 
     def _is_layers(self, steps: list[str], tensor: torch.Tensor) -> bool:
         """Whether a layer stands there that has a parameter of this name, another one or none: it would use this."""
@@ -934,7 +937,7 @@ class Tracer:
         if isinstance(value, TRACED):
             return (value if value.tracer is self else self._capture(value)).node
         if isinstance(value, torch.Tensor):
-            return self.attribute(value).node
+            return self._held(value) if self.whole(value) is value else self.attribute(value).node
         if isinstance(value, np.ndarray):
             return self._strings(value)
         if type(value) in (list, tuple):
