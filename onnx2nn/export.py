@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
-import math
 import os
 import tempfile
 import warnings
@@ -208,25 +206,14 @@ def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[li
         yield list(model_inputs.example_inputs(specs, shapes).values())
 
 
-def for_exporter(graph: fx.Graph) -> fx.Graph:
-    """Returns a copy of a graph in operations that torch.onnx.export takes, and writes as they are meant."""
-    import torch
-
-    copied = copy.deepcopy(graph)
-    for node in copied.nodes:
-        if node.target is torch.nn.functional.scaled_dot_product_attention:
-            node.target = _attention
-        elif node.op == "call_method" and node.target == "sort" and node.kwargs.get("stable"):
-            node.op, node.target = "call_function", _sort
-    return copied
-
-
 def _traceable(module: Any) -> fx.GraphModule:
     """Returns the module in a form whose operations know, while they are traced, which node of the file they are."""
     from torch import fx
     from torch.fx import traceback
 
-    copied = fx.GraphModule(module, for_exporter(module.graph))
+    from onnx2nn.exportable import for_exporter
+
+    copied = fx.GraphModule(module, for_exporter(module, module.graph))
     for name, child in module.named_modules():  # a GraphModule made of another one forgets which buffers are no state
         if child._non_persistent_buffers_set and (not name or hasattr(copied, name.split(".")[0])):
             with contextlib.suppress(AttributeError):
@@ -241,34 +228,6 @@ def _traceable(module: Any) -> fx.GraphModule:
 
     type(copied).forward = forward  # type: ignore[method-assign]  # every GraphModule has a class of its own
     return copied.train(module.training)
-
-
-def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *others: Any, **options: Any) -> Any:
-    """Attention as torch.onnx.export knows it: in four dimensions, without a mask.
-
-    Where a mask leaves a row nothing to see, as it does those of padding, torch gives 0. The exporter makes that NaN,
-    or an average by the smallest number that it puts in place of -inf. It is written as for the TorchScript exporter.
-    """
-    import torch
-
-    if attn_mask is not None and not others and options.keys() <= {"scale"}:
-        scale = query.size(-1) ** -0.5 if options.get("scale") is None else options["scale"]
-        is_bool = attn_mask.dtype == torch.bool
-        shown = torch.where(attn_mask, 0.0, -math.inf).to(query.dtype) if is_bool else attn_mask
-        weights = torch.softmax((query * scale) @ key.transpose(-2, -1) + shown, -1)
-        return torch.where(weights.isnan(), 0.0, weights) @ value
-    missing = 4 - query.ndim
-    for _ in range(missing):
-        query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
-    result = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, *others, **options)
-    for _ in range(missing):
-        result = result.squeeze(0)
-    return result
-
-
-def _sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = True) -> Any:
-    """Returns a stable sort as torch.onnx.export knows it: the TopK of all, which puts equal values by their index."""
-    return input.topk(input.size(dim), dim, descending)
 
 
 def _clean(model: ir.Model) -> None:

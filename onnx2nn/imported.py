@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.deferred import DeferredModule
-from onnx2nn.export import for_exporter
+from onnx2nn.exportable import for_exporter
 from onnx2nn.naming_reports import NamingReport, naming_report
 
 
@@ -40,7 +40,7 @@ class ImportedModule(DeferredModule):
         It interprets the graph of a GraphModule, and calls one that is part of another module.
         """
         graph = super().graph
-        return for_exporter(graph) if torch.onnx.is_in_onnx_export() else graph
+        return for_exporter(self, graph) if torch.onnx.is_in_onnx_export() else graph
 
     @graph.setter
     def graph(self, graph: fx.Graph) -> None:

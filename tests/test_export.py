@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -258,6 +259,59 @@ def test_torch_exports_a_stable_sort(dynamo: bool, held: bool, tmp_path: Path) -
         )
     assert module.code == code and ("sort", True) in {(n.target, n.kwargs.get("stable")) for n in module.graph.nodes}
     check_same(run_onnxruntime(path, (second,)), module(second), "what torch.onnx.export wrote")
+
+
+class OverTime(nn.Module):
+    """A recurrent layer with first states, or without, all of whose outputs go out."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, last = self.layer(x, *([states if len(states) > 1 else states[0]] if states else []))
+        return (y, *last) if isinstance(last, tuple) else (y, last)
+
+
+RECURRENT = {
+    "lstm": (lambda: nn.LSTM(4, 3, bidirectional=True), 0),
+    "lstm_layers": (lambda: nn.LSTM(4, 3, 2, bidirectional=True, batch_first=True), 2),
+    "lstm_without_bias": (lambda: nn.LSTM(4, 3, bias=False), 2),
+    "gru": (lambda: nn.GRU(4, 3, bidirectional=True, batch_first=True), 0),
+    "gru_layers": (lambda: nn.GRU(4, 3, 2, bidirectional=True), 1),
+    "rnn": (lambda: nn.RNN(4, 3, bidirectional=True), 0),
+    "rnn_relu": (lambda: nn.RNN(4, 3, nonlinearity="relu", bias=False), 1),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_over_any_time(name: str, tmp_path: Path) -> None:
+    """torch reads a recurrent layer as a loop of as many steps as it was traced with, and refuses an open number."""
+    build, count = RECURRENT[name]
+    original = OverTime(seeded(build)).eval()
+    layer: Any = original.layer
+    rows, generator = layer.num_layers * (1 + layer.bidirectional), torch.Generator().manual_seed(0)
+
+    def inputs(steps: int, batch: int) -> tuple[torch.Tensor, ...]:
+        shape = (batch, steps, 4) if layer.batch_first else (steps, batch, 4)
+        return tuple(torch.randn(s, generator=generator) for s in (shape, *[(rows, batch, 3)] * count))
+
+    first, second = inputs(5, 2), inputs(7, 3)
+    names, batch = ["x", "h", "c"][: 1 + count], 0 if layer.batch_first else 1
+    axes = {"x": {1 - batch: "steps", batch: "batch"}, **{state: {1: "batch"} for state in names[1:]}}
+    path, again, written = (tmp_path / f"{file}.onnx" for file in ("there", "again", "written"))
+    torch.onnx.export(original, first, path, dynamo=False, input_names=names, dynamic_axes=axes, opset_version=17)
+    module = onnx2nn.load(path)
+    assert type(layer).__name__ in {type(part).__name__ for part in module.modules()}
+    check_against_onnxruntime(path, module, second)
+    onnx2nn.export_onnx(module, again)
+    check_against_onnxruntime(again, module, second)
+    back = onnx2nn.load(again)
+    assert set(back.state_dict()) == set(module.state_dict())
+    check_same(run(back, second), run(module, second), "imported again")
+    shapes = tuple(dict.fromkeys(axes[name], torch.export.Dim.DYNAMIC) for name in names)
+    torch.onnx.export(module, first, written, dynamo=True, verbose=False, dynamic_shapes=shapes)
+    check_against_onnxruntime(written, module, second)
 
 
 class MaskedAttention(nn.Module):

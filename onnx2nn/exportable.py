@@ -1,0 +1,124 @@
+"""An imported program in the operations that torch.onnx.export takes, and writes as they are meant."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+_GATES = {nn.LSTM: (0, 3, 1, 2), nn.GRU: (1, 0, 2), nn.RNN: (0,)}
+"""Where ONNX's gates are among torch's."""
+
+
+def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:
+    """Returns a copy of the graph of `module` to trace while torch.onnx.export runs."""
+    copied = copy.deepcopy(graph)
+    for node in copied.nodes:
+        if node.target is nn.functional.scaled_dot_product_attention:
+            node.target = _attention
+        elif node.op == "call_method" and node.target == "sort" and node.kwargs.get("stable"):
+            node.op, node.target = "call_function", _sort
+        elif node.op == "call_module" and not torch.jit.is_tracing():  # the older exporter writes these layers itself
+            layer = module.get_submodule(node.target)
+            if type(layer) in _GATES and not (layer.proj_size or (layer.training and layer.dropout)):
+                _write_out(node, layer)
+    return copied
+
+
+def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *others: Any, **options: Any) -> Any:
+    """Attention as torch.onnx.export knows it: in four dimensions, without a mask.
+
+    Where a mask leaves a row nothing to see, as it does those of padding, torch gives 0. The exporter makes that NaN,
+    or an average by the smallest number that it puts in place of -inf. It is written as for the TorchScript exporter.
+    """
+    if attn_mask is not None and not others and options.keys() <= {"scale"}:
+        scale = query.size(-1) ** -0.5 if options.get("scale") is None else options["scale"]
+        is_bool = attn_mask.dtype == torch.bool
+        shown = torch.where(attn_mask, 0.0, -math.inf).to(query.dtype) if is_bool else attn_mask
+        weights = torch.softmax((query * scale) @ key.transpose(-2, -1) + shown, -1)
+        return torch.where(weights.isnan(), 0.0, weights) @ value
+    missing = 4 - query.ndim
+    for _ in range(missing):
+        query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+    result = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, *others, **options)
+    for _ in range(missing):
+        result = result.squeeze(0)
+    return result
+
+
+def _sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = True) -> Any:
+    """Returns a stable sort as torch.onnx.export knows it: the TopK of all, which puts equal values by their index."""
+    return input.topk(input.size(dim), dim, descending)
+
+
+def _write_out(node: fx.Node, layer: Any) -> None:
+    """Makes the call of a recurrent layer one of `_recurrent`, with the layer's weights as nodes."""
+    with node.graph.inserting_before(node):
+        weights = [[node.graph.get_attr(f"{node.target}.{name}") for name in names] for names in layer._all_weights]
+    options: dict[str, Any] = {"gates": _GATES[type(layer)], "hidden": layer.hidden_size}
+    options |= {"batch_first": layer.batch_first, "bidirectional": layer.bidirectional}
+    if layer.mode.startswith("RNN"):
+        options["activation"] = layer.mode.removeprefix("RNN_").capitalize()
+    node.op, node.target = "call_function", _recurrent
+    node.args, node.kwargs = (weights, *node.args), {**node.kwargs, **options}
+
+
+def _recurrent(
+    weights: Sequence[Sequence[Any]],
+    input: Any,
+    hx: Any = None,
+    *,
+    gates: Sequence[int],
+    hidden: int,
+    batch_first: bool,
+    bidirectional: bool,
+    activation: str | None = None,
+) -> Any:
+    """Calls a recurrent layer as ONNX's operator: torch's exporter reads it as a loop of as many steps as it traced.
+
+    Args:
+        weights: of each layer and direction: of the input, of the state, and both biases, in torch's order of gates.
+        input: `(T, N, I)`, or `(N, T, I)` where `batch_first`.
+        hx: the first states, `(layers * directions, N, hidden)`, two of them for LSTM; zeros if left out.
+        gates: where ONNX's gates are among torch's.
+        hidden: size of a state.
+        batch_first: whether the batch comes before the time, in the output too.
+        bidirectional: whether the weights are of two directions in turn.
+        activation: of an `nn.RNN`.
+    """
+    kind = {4: "LSTM", 3: "GRU", 1: "RNN"}[len(gates)]
+    states = [None] * (2 if kind == "LSTM" else 1) if hx is None else list(hx) if kind == "LSTM" else [hx]
+    x = input.transpose(0, 1) if batch_first else input
+    directions = 2 if bidirectional else 1
+    attributes: dict[str, Any] = {"hidden_size": hidden, "direction": "bidirectional" if bidirectional else "forward"}
+    if kind == "GRU":
+        attributes["linear_before_reset"] = 1
+    if activation is not None:
+        attributes["activations"] = [activation] * directions
+    last: list[list[Any]] = [[] for _ in states]
+    for first in range(0, len(weights), directions):
+        kinds = [*zip(*weights[first : first + directions], strict=True)]  # each with a tensor a direction
+        W, R, *biases = ([_in_order(tensor, gates, hidden) for tensor in tensors] for tensors in kinds)
+        B = [torch.cat(pair) for pair in zip(*biases, strict=True)]
+        begin = [None if state is None else state[first : first + directions] for state in states]
+        ends = [(directions, x.shape[1], hidden)] * len(states)
+        y, *final = torch.onnx.ops.symbolic_multi_out(
+            kind,
+            (x, *(torch.cat([t.unsqueeze(0) for t in ts]) if ts else None for ts in (W, R, B)), None, *begin),
+            attributes,
+            dtypes=[x.dtype] * (1 + len(states)),
+            shapes=[(x.shape[0], directions, x.shape[1], hidden), *ends],
+        )
+        x = y.transpose(1, 2).flatten(2)
+        for found, state in zip(last, final, strict=True):
+            found.append(state)
+    results = [torch.cat(found) for found in last]
+    return x.transpose(0, 1) if batch_first else x, tuple(results) if kind == "LSTM" else results[0]
+
+
+def _in_order(tensor: Any, gates: Sequence[int], hidden: int) -> Any:
+    return torch.cat([tensor[gate * hidden : (gate + 1) * hidden] for gate in gates])
