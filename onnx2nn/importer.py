@@ -268,7 +268,7 @@ class _Import:
 
     def run(self, fixed: Fixed) -> fx.GraphModule:
         graph = self.model.graph
-        tracer = Tracer(self.sizes.points, inferred=self.inferred)
+        tracer = Tracer(self.sizes.points, inferred=self.inferred, kind=ImportedModule)
         if self.author is not None:
             tracer.names.reserve(self.author.names)
         scope = Scope()
@@ -291,7 +291,7 @@ class _Import:
             raise UnsupportedModelError(list(self.problems.values())) from self.cause
         self.collapsed = tracer.collapsed
         result = outputs[0] if len(outputs) == 1 else tuple(outputs)
-        module = tracer.finish(result, identifier(graph.name or "Model"), ImportedModule)
+        module = tracer.finish(result, identifier(graph.name or "Model"))
         self._keep_keys(module)
         different = {original: name for name, original in renamed.items() if original != name}
         if different:

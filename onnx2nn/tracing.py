@@ -538,13 +538,20 @@ class Tracer:
         parent: the tracer of the enclosing graph, for a subgraph or function; what this graph uses of it becomes an
             argument of this graph's module (`captured`).
         inferred: what is known of calls already, from other traces; what this one finds out is added.
+        kind: the class of the module.
     """
 
-    def __init__(self, points: int = 1, parent: Tracer | None = None, inferred: dict[Any, Any] | None = None):
+    def __init__(
+        self,
+        points: int = 1,
+        parent: Tracer | None = None,
+        inferred: dict[Any, Any] | None = None,
+        kind: type[DeferredModule] = DeferredModule,
+    ):
         self.points = points
         self.parent = parent
-        self.root = nn.Module()
         self.graph = fx.Graph()
+        self.root = kind(nn.Module(), self.graph)
         self.names = Names(_TAKEN, _TAKEN_OUTSIDE)
         self.F = Namespace(self)
         self.captured: list[Any] = []
@@ -562,7 +569,6 @@ class Tracer:
         self._attributes: dict[Any, fx.Node] = {}
         self._calls: dict[Any, Any] = {}
         self._layers: dict[Any, str] = {}
-        self._transient: list[str] = []
         self._reference: Tensor | None = None
         self._last_placeholder: fx.Node | None = None
         self._keep: list[Any] = []
@@ -704,8 +710,9 @@ class Tracer:
     def call_module(self, name: list[str], module: nn.Module, args: tuple[Any, ...], specs: Any) -> Any:
         """Adds `module` under `name`, records a call of it and returns its result, which is as `specs` say."""
         path = self.names.claim(name)
+        node = self.record("call_module", path, self.own(args))  # first, so that its arguments stand before it
         _set_attribute(self.root, path, module)
-        return self.wrap(self.record("call_module", path, self.own(args)), specs)
+        return self.wrap(node, specs)
 
     def call_opaque(
         self, function: Callable[..., Any], args: Any, kwargs: Any, specs: Any, *, once: bool = False
@@ -761,9 +768,7 @@ class Tracer:
                     tensor, identity
                 )  # register_parameter looks for what `names` excludes
             else:
-                holder.register_buffer(name, tensor)
-            if not persistent:
-                self._transient.append(path)
+                holder.register_buffer(name, tensor, persistent=persistent)
             self._keep.append(tensor)
             node = self._attributes[key] = self._create("get_attr", path)
         return node
@@ -772,7 +777,7 @@ class Tracer:
         """Whether a layer stands there that has a parameter of this name, another one or none: it would use this."""
         holder: Any = self.root
         for step in steps[:-1]:
-            holder = getattr(holder, step, None)
+            holder = getattr(holder, "_modules", {}).get(step)
         parameters = getattr(holder, "_parameters", {})
         held = parameters.get(steps[-1])
         return steps[-1] in parameters and (held is None or held is not self._parameters.get(_identity(tensor)))
@@ -796,10 +801,8 @@ class Tracer:
             parameter = self._parameters[key] = nn.Parameter(tensor)
         return parameter
 
-    def finish(
-        self, outputs: Any, name: str = "GraphModule", kind: type[DeferredModule] = DeferredModule
-    ) -> DeferredModule:
-        """Returns the module of class `kind` whose forward computes `outputs`."""
+    def finish(self, outputs: Any, name: str = "GraphModule") -> DeferredModule:
+        """Returns the module whose forward computes `outputs`; its class is called `name`."""
         self.graph.output(self._argument(self.own(outputs)))
         self._erase_unused()
         for value in list(self.captured):
@@ -808,21 +811,22 @@ class Tracer:
                 self.graph.erase_node(node)
                 self.captured[:] = [other for other in self.captured if other is not value]  # == records a comparison
         buffers = {name for name, _ in self.root.named_buffers()}
-        reads = any(node.op == "get_attr" and node.target in buffers for node in self.graph.nodes)
-        self.graph._tracer_cls = Retracer if reads else None
-        module = kind(self.root, self.graph, name)
-        for path in self._transient:  # GraphModule makes every buffer one of state_dict
-            holder, _, name = path.rpartition(".")
-            try:
-                module.get_submodule(holder)._non_persistent_buffers_set.add(name)
-            except AttributeError:
-                continue  # nothing uses it
-        return module
+        if any(node.op == "get_attr" and node.target in buffers for node in self.graph.nodes if buffers):
+            self.graph._tracer_cls = self.root._tracer_cls = Retracer
+        type(self.root).__name__ = name
+        return self.root
 
     def _erase_unused(self) -> None:
+        """Removes nodes that nothing reads, and from the module what only they referred to."""
+        erased = []
         for node in reversed(self.graph.nodes):
             if not node.users and node.op not in ("placeholder", "output") and node.target is not torch._assert:
+                erased += [node.target] if node.op in ("get_attr", "call_module") else []
                 self.graph.erase_node(node)
+        used = {node.target for node in self.graph.nodes if node.op in ("get_attr", "call_module")} if erased else set()
+        for path in dict.fromkeys(erased):
+            if not any(path == other or _is_inside(path, other) or _is_inside(other, path) for other in used):
+                _remove(self.root, path)
 
     def infer(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known:
         """Returns the spec of the call's result, or a tuple of them."""
@@ -1005,6 +1009,21 @@ def container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
             root.add_module(step, nn.Module())
         root = root._modules[step]  # type: ignore[assignment]
     return root, name
+
+
+def _is_inside(path: str, other: str) -> bool:
+    return path.startswith(f"{other}.")
+
+
+def _remove(root: nn.Module, path: str) -> None:
+    """Removes what is at the dotted `path`, and the modules around it that hold nothing else."""
+    while path:
+        around, _, name = path.rpartition(".")
+        holder = root.get_submodule(around)
+        delattr(holder, name)
+        if type(holder) is not nn.Module or holder._modules or holder._parameters or holder._buffers:
+            return
+        path = around
 
 
 def _set_attribute(root: nn.Module, path: str, module: nn.Module) -> None:

@@ -131,3 +131,30 @@ def test_without_inputs_back_to_onnx(tmp_path: Path) -> None:
     )
     assert "agrees" in onnx2nn.export_onnx(model, tmp_path / "again.onnx")
     assert torch.equal(onnx2nn.load(tmp_path / "again.onnx")(), torch.tensor([0.0, 0.0, 2.0]))
+
+
+def test_what_no_output_needs_is_not_in_the_module() -> None:
+    """Weights and layers of nodes that nothing reads, and the modules made around them; not those beside them."""
+    nodes = [
+        helper.make_node("Conv", ["x", "unread.conv.weight"], ["a"]),
+        helper.make_node("Mul", ["a", "unread.deep.scale"], ["b"]),
+        helper.make_node("Add", ["x", "block.shift"], ["c"]),
+        helper.make_node("Mul", ["x", "block.scale"], ["y"]),
+    ]
+    shapes = {
+        "unread.conv.weight": (2, 3, 1, 1),
+        "unread.deep.scale": (1, 2, 1, 1),
+        "block.shift": (3, 1, 1),
+        "block.scale": (3, 1, 1),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "unread",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, 4, 4])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.full(shape, 2, np.float32), name) for name, shape in shapes.items()],
+    )
+    model = onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    assert list(model.state_dict()) == ["block.scale"]
+    assert [name for name, _ in model.named_modules()] == ["", "block"]
+    assert torch.equal(model(torch.ones(1, 3, 4, 4)), torch.full((1, 3, 4, 4), 2.0))
