@@ -96,9 +96,18 @@ def _kept_whole(row: Row, run: Any) -> Any:
 def _symbolic(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> Any:
     """Returns what torch.onnx.export writes as the ONNX operator of `row`."""
     ((sizes, dtype),) = row.results(torch, *values, **attributes)  # type: ignore[misc]  # a leaf has them
-    shape = [values[0].reshape(-1).nonzero().shape[0] if isinstance(size, str) else size for size in sizes]
     name = f"{row.domain}::{row.operator}" if row.domain else row.operator
-    return torch.onnx.ops.symbolic(name, values, attributes, dtype=dtype, shape=shape)
+    symbolic = torch.onnx.ops.symbolic
+    # Of any size not known: an Identity may go, and what it is called with then keeps its shape.
+    anyhow = [values[0].reshape(-1).nonzero().shape[0] if isinstance(size, str) else size for size in sizes]
+    result = symbolic(name, values, attributes, dtype=dtype, shape=anyhow)
+    if not any(isinstance(size, str) for size in sizes):
+        return result
+    found = symbolic("Shape", (result,), dtype=torch.int64, shape=(len(sizes),))  # what reads a size reads it here
+    shape: Any = [found[axis].item() if isinstance(size, str) else size for axis, size in enumerate(sizes)]
+    for size in shape:
+        torch._check(size >= 0)
+    return symbolic("Identity", (result,), dtype=dtype, shape=shape)
 
 
 def __getattr__(name: str) -> Any:

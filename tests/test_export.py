@@ -471,3 +471,26 @@ def test_missing_exporter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "onnx2nn\[export\]"'):
         onnx2nn.export_onnx(module, tmp_path / "m.onnx")
+
+
+def test_a_count_that_data_decide(tmp_path: Path) -> None:
+    """What is computed from the number of boxes kept is computed from it in the file written, too."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17]> g (float[N, 6, 4] b, float[N, 1, 6] s) => (int64[M, 4] y)'
+            " <int64 m = {5}, float t = {0.3}, int64 zero = {0}, int64 one = {1}, int64[1] ones = {1}> {"
+            " k = NonMaxSuppression (b, s, m, t) shape = Shape (k) n = Gather (shape, zero)"
+            " r = Range (zero, n, one) u = Unsqueeze (r, ones) y = Concat <axis = 1> (k, u) }"
+        )
+    )
+    generator = torch.Generator().manual_seed(0)
+    first, second = (
+        (torch.rand(n, 6, 2, 2, generator=generator).sort(2)[0].flatten(2), torch.rand(n, 1, 6, generator=generator))
+        for n in (2, 3)
+    )
+    again, written = tmp_path / "again.onnx", tmp_path / "written.onnx"
+    onnx2nn.export_onnx(module, again, example_inputs=first)
+    shapes = ({0: torch.export.Dim.DYNAMIC},) * 2
+    torch.onnx.export(module, first, written, dynamo=True, verbose=False, dynamic_shapes=shapes)
+    for path in (again, written):
+        check_against_onnxruntime(path, module, second)
