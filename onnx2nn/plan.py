@@ -106,6 +106,24 @@ def _complete(function: onnx.FunctionProto, schema: Any) -> None:
         function.opset_import.add(domain="", version=defs.onnx_opset_version())
 
 
+def _built(schema: Any, call: onnx.NodeProto, version: int, types: Sequence[TypeOf]) -> onnx.FunctionProto | None:
+    """Returns the body that onnx builds for one node; None where it builds none."""
+    node, inputs = call.SerializeToString(), [_type_proto(known).SerializeToString() for known in types]
+    build = schema.get_context_dependent_function_with_opset_version
+    # Where an operator in the body has a later revision onnx builds it for the schema's own opset alone.
+    own = max(
+        (known for known in schema.context_dependent_function_opset_versions if known <= version), default=version
+    )
+    body = build(version, node, inputs) or build(own, node, inputs)
+    if not body:
+        return None
+    proto = onnx.FunctionProto.FromString(body)
+    if any(attribute.type == onnx.AttributeProto.GRAPH for attribute in call.attribute):
+        for opset in proto.opset_import:  # SequenceMap's body holds that of the node, which is of the model's opset
+            opset.version = version if opset.domain == call.domain else opset.version
+    return proto
+
+
 def version_of(node: ir.Node, opsets: Mapping[str, int]) -> int:
     """Returns the opset version in which a node is meant: its own, which raised nodes have, else its graph's.
 
@@ -196,11 +214,10 @@ class Plan:
                 return None
             proto = onnx.FunctionProto.FromString(body if isinstance(body, bytes) else body.SerializeToString())
         else:
-            inputs = [_type_proto(known).SerializeToString() for known in types]
-            body = schema.get_context_dependent_function_with_opset_version(version, call.SerializeToString(), inputs)
-            if not body:
+            built = _built(schema, call, version, types)
+            if built is None:
                 return None
-            proto = onnx.FunctionProto.FromString(body)
+            proto = built
         if not proto.opset_import:
             proto.opset_import.add(domain=call.domain, version=version)
         proto.name = proto.name or call.op_type
