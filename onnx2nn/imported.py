@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from onnx2nn.constants import memory_of
 from onnx2nn.deferred import DeferredModule
 from onnx2nn.exportable import for_exporter
 from onnx2nn.naming_reports import NamingReport, naming_report
@@ -71,22 +72,41 @@ def lay_out_state(module: nn.Module) -> None:
     state = [*module.parameters(), *module.buffers()]
     if all(tensor.is_contiguous() for tensor in state):
         return
-    uses = Counter(tensor.untyped_storage().data_ptr() for tensor in state)
-    views = []
-    for tensor in state:
-        storage = tensor.untyped_storage()
-        expanded = storage.nbytes() < tensor.nbytes
-        if not tensor.is_contiguous() and uses[storage.data_ptr()] == 1 and not expanded:
-            views.append(tensor)
+    views = [view for view in _alone(state) if not view.is_contiguous()]
     count = torch.get_num_threads()  # torch turns a matrix in one
+    room = max((view.nbytes for view in views), default=0)
+    spare = [torch.empty(room, dtype=torch.uint8) for _ in views[:count]]
     with ThreadPoolExecutor(count) as threads:
         for first in range(0, len(views), count):
             some = views[first : first + count]
-            # Allocated here, not in the threads, which have memory of their own: what was freed here is used again.
-            laid = [torch.empty(view.shape, dtype=view.dtype) for view in some]
-            for view, tensor in zip(some, threads.map(_copied, laid, some), strict=True):
+            for view, tensor in zip(some, threads.map(_straight, some, spare), strict=False):
                 view.data = tensor
 
 
-def _copied(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    return target.copy_(source.data)
+def _alone(state: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns those that have their memory for themselves, each element once."""
+    alone: list[torch.Tensor] = []
+    end, shared = 0, True
+    for tensor in sorted(state, key=memory_of):
+        start, size = memory_of(tensor), tensor.untyped_storage().nbytes()
+        if start < end and not shared:
+            alone.pop()
+        shared = start < end or size < tensor.nbytes
+        if not shared:
+            alone.append(tensor)
+        end = max(end, start + size)
+    return alone
+
+
+def _straight(view: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
+    """Returns a view contiguous, in the memory that it has; new memory would be made page by page, at half the speed.
+
+    Args:
+        view: all of its memory in another order, or a part of it, which gets memory of its own.
+        spare: bytes to copy by way of.
+    """
+    storage = view.untyped_storage()
+    if storage.nbytes() > view.nbytes:
+        return view.data.clone(memory_format=torch.contiguous_format)
+    copied = spare[: view.nbytes].view(view.dtype).view(view.shape).copy_(view.data)
+    return torch.empty(0, dtype=view.dtype).set_(storage).view(view.shape).copy_(copied)

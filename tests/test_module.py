@@ -17,6 +17,7 @@ import torch
 from onnx import helper, numpy_helper
 
 import onnx2nn
+from onnx2nn.imported import lay_out_state
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
 
@@ -158,3 +159,26 @@ def test_what_no_output_needs_is_not_in_the_module() -> None:
     assert list(model.state_dict()) == ["block.scale"]
     assert [name for name, _ in model.named_modules()] == ["", "block"]
     assert torch.equal(model(torch.ones(1, 3, 4, 4)), torch.full((1, 3, 4, 4), 2.0))
+
+
+def test_laying_out_state_writes_to_no_memory_that_others_have() -> None:
+    """Two arrays over one memory have storages of their own; a part of a table gets memory of its own."""
+    shared, own, table = (np.arange(24, dtype=np.float32) + 100 * i for i in range(3))
+    module = torch.nn.Module()
+    for name, tensor in {
+        "turned": torch.from_numpy(shared).reshape(4, 6).T,
+        "tail": torch.from_numpy(shared[6:]),
+        "matrix": torch.from_numpy(own).reshape(4, 6).T,
+        "columns": torch.from_numpy(table).reshape(4, 6)[:, 1:3],
+        "expanded": torch.from_numpy(np.ones((3, 1), np.float32)).expand(3, 5),
+    }.items():
+        module.register_parameter(name, torch.nn.Parameter(tensor))
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    addresses = {name: parameter.data_ptr() for name, parameter in module.named_parameters()}
+    lay_out_state(module)
+    for name, parameter in module.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+    found = {name for name, parameter in module.named_parameters() if parameter.is_contiguous()}
+    assert found == {"tail", "matrix", "columns"}
+    assert module.matrix.data_ptr() == addresses["matrix"]
+    assert module.columns.untyped_storage().nbytes() == 8 * 4
