@@ -81,6 +81,8 @@ class Names:
 
     def _possible(self, steps: Sequence[str]) -> list[str]:
         """Returns `steps`, those changed that modules have already."""
+        if self._taken.isdisjoint(steps) and self._outer.isdisjoint(steps[:1]):
+            return list(steps)
         first = [f"{step}_" if step in self._outer else step for step in steps[:1]]
         return [f"{step}_" if step in self._taken else step for step in (*first, *steps[1:])]
 

@@ -190,14 +190,14 @@ class TensorReader:
         Raises:
             ModelFileError: unknown data type, bad dimensions, or data that does not fit them.
         """
-        name = proto.name
+        fields = {field.name: value for field, value in proto.ListFields()}
+        name = fields.get("name", "")
         if not isinstance(name, str):
             raise ModelFileError(f"The model is damaged: a tensor's name is {name!r}.")
-        dims = list(proto.dims)
-        dtype = self._dtype(proto.data_type, name)
+        dims = list(fields.get("dims", ()))
+        dtype = self._dtype(fields.get("data_type", 0), name)
         size = self._size(dims, name)
-        external = proto.data_location == onnx.TensorProto.EXTERNAL
-        fields = {field.name: value for field, value in proto.ListFields()}
+        external = fields.get("data_location") == onnx.TensorProto.EXTERNAL
         if "segment" in fields and not external:
             offset, length = proto.segment.begin, proto.segment.end - proto.segment.begin
             if self._source is None or self._spans.get(offset) != length:
@@ -275,7 +275,7 @@ class TensorReader:
 
     def _check_fields(self, fields: Mapping[str, Any], dtype: ir.DataType, dims: list[int], size: int) -> None:
         name = fields.get("name", "")
-        used = sorted(_DATA_FIELDS.intersection(fields))
+        used = [] if _DATA_FIELDS.isdisjoint(fields) else sorted(_DATA_FIELDS.intersection(fields))
         if "raw_data" in fields:
             if dtype == ir.DataType.STRING or used:
                 raise ModelFileError(f"Tensor {name!r} has raw_data besides or instead of a typed field.")
