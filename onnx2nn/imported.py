@@ -52,8 +52,16 @@ class ImportedModule(DeferredModule):
         if not torch.onnx.is_in_onnx_export():
             return super().__call__(*args, **kwargs)
         program = fx.Interpreter(self)
-        names = [node.target for node in program.graph.nodes if node.op == "placeholder"]
-        return program.run(*args, *(kwargs[name] for name in names[len(args) :]))
+        names = [str(node.target) for node in program.graph.nodes if node.op == "placeholder"]
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return program.run(*args, *(kwargs[name] for name in names[len(args) :]))
+
+        self.forward = forward  # for this call, whose hooks run as always
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            del self.forward
 
     def naming_report(self) -> NamingReport:
         """Returns which keys of the author's state_dict this module has, and why others are missing."""

@@ -261,6 +261,29 @@ def test_torch_exports_a_stable_sort(dynamo: bool, held: bool, tmp_path: Path) -
     check_same(run_onnxruntime(path, (second,)), module(second), "what torch.onnx.export wrote")
 
 
+def test_hooks_of_a_part_run_while_torch_exports(tmp_path: Path) -> None:
+    """The caller's own, and that which takes inputs by the names of the file."""
+    part = onnx2nn.load(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17]> g (float[N, 3] "x.1") => (float[N, 3] y) { y = Relu("x.1") }'
+        )
+    )
+    part.register_forward_hook(lambda module, inputs, output: output + 1)
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = part
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.part(**{"x.1": x})
+
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    torch.onnx.export(Whole().eval(), (x,), tmp_path / "whole.onnx", dynamo=True, verbose=False)
+    check_same(run_onnxruntime(tmp_path / "whole.onnx", (x,)), (x.relu() + 1,), "with hooks")
+    torch.testing.assert_close(part(x), x.relu() + 1)
+
+
 class OverTime(nn.Module):
     """A recurrent layer with first states, or without, all of whose outputs go out."""
 
