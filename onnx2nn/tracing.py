@@ -14,7 +14,7 @@ import copy
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -823,10 +823,14 @@ class Tracer:
             if not node.users and node.op not in ("placeholder", "output") and node.target is not torch._assert:
                 erased += [node.target] if node.op in ("get_attr", "call_module") else []
                 self.graph.erase_node(node)
-        used = {node.target for node in self.graph.nodes if node.op in ("get_attr", "call_module")} if erased else set()
+        if not erased:
+            return
+        settled = {node.target for node in self.graph.nodes if node.op in ("get_attr", "call_module")}
+        holders = {path for target in settled for path in _around(target)}
         for path in dict.fromkeys(erased):
-            if not any(path == other or _is_inside(path, other) or _is_inside(other, path) for other in used):
+            if path not in holders and settled.isdisjoint(_around(path)):
                 _remove(self.root, path)
+                settled.add(path)  # and with it what is inside
 
     def infer(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known:
         """Returns the spec of the call's result, or a tuple of them."""
@@ -1011,8 +1015,11 @@ def container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
     return root, name
 
 
-def _is_inside(path: str, other: str) -> bool:
-    return path.startswith(f"{other}.")
+def _around(path: Any) -> Iterator[str]:
+    """Yields a dotted path and those of the modules around what is there."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
 
 
 def _remove(root: nn.Module, path: str) -> None:

@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 
 import onnx2nn
 from onnx2nn.imported import lay_out_state
+from onnx2nn.tracing import Spec, Tracer
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
 
@@ -182,3 +183,20 @@ def test_laying_out_state_writes_to_no_memory_that_others_have() -> None:
     assert found == {"tail", "matrix", "columns"}
     assert module.matrix.data_ptr() == addresses["matrix"]
     assert module.columns.untyped_storage().nbytes() == 8 * 4
+
+
+@pytest.mark.parametrize("order", [("call_module", "get_attr"), ("get_attr", "call_module")])
+def test_an_unused_layer_goes_with_its_weight(order: tuple[str, str]) -> None:
+    tracer = Tracer()
+    x = tracer.placeholder("x", Spec(((2, 3),), torch.float32))
+    tracer.root.add_module("block", torch.nn.Module())
+    tracer.root.block.add_module("linear", torch.nn.Linear(3, 3))
+    tracer.root.block.add_module("other", torch.nn.Linear(3, 3))
+    for kind in order:
+        target, arguments = ("block.linear", (x,)) if kind == "call_module" else ("block.linear.weight", ())
+        tracer.record(kind, target, arguments)
+    weight = tracer.record("get_attr", "block.other.weight", ())
+    tracer.record("call_module", "block.other", (x,))
+    module = tracer.finish(tracer.wrap(weight, Spec(((3, 3),), torch.float32)))
+    assert set(dict(module.named_parameters())) == {"block.other.weight", "block.other.bias"}
+    assert module(torch.zeros(2, 3)) is module.block.other.weight
