@@ -150,7 +150,7 @@ class MessageTensor(ir.serde.TensorProtoTensor):
         return self._dtype
 
     @property
-    def shape(self) -> ir.Shape:  # type: ignore[override]  # as above
+    def shape(self) -> ir.Shape:  # type: ignore[override]  # a property for the protocol's attribute, as onnx_ir's own
         """The dimensions."""
         return self._shape
 

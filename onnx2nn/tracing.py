@@ -764,9 +764,8 @@ class Tracer:
             path = self.names.claim(steps, own=own and not self._is_layers(steps, tensor))
             holder, name = container(self.root, path)
             if trainable and tensor.is_floating_point():
-                holder._parameters[name] = self.parameter(
-                    tensor, identity
-                )  # register_parameter looks for what `names` excludes
+                # register_parameter would look for what `names` excludes
+                holder._parameters[name] = self.parameter(tensor, identity)
             else:
                 holder.register_buffer(name, tensor, persistent=persistent)
             self._keep.append(tensor)
