@@ -7,14 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import helper
+from onnxruntime.datasets import get_example
 from realmodels import check_against_onnxruntime, check_same, run, run_onnxruntime, seeded
 from torch import nn
 
 import onnx2nn
 from onnx2nn.errors import UnsupportedModelError
+from tests import onnxnode
+from tests.cases import Case, case, f32
 
 
 def _unfolded(module: nn.Module, inputs: tuple[torch.Tensor, ...], path: Path, opset: int) -> Path:
@@ -336,3 +340,35 @@ def test_shape_of_floats_computed_from_sizes() -> None:
     shape, size = onnx2nn.load(model)(torch.randn(1, 3, 5, 7))
     assert (shape.dtype, shape.tolist()) == (torch.int64, [2, 2])
     assert (size.dtype, size.item()) == (torch.int64, 4)
+
+
+@pytest.mark.parametrize("name", ["logreg_iris", "mul_1", "sigmoid"])
+def test_examples_that_onnxruntime_comes_with(name: str) -> None:
+    path = get_example(f"{name}.onnx")
+    result = onnx2nn.verify(path, onnx2nn.load(path), runs=3)
+    assert result.ok, result
+
+
+_COEFFICIENTS = np.linspace(-1.3, 1.1, 12).tolist()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case("LinearClassifier", f32(5, 2), coefficients=_COEFFICIENTS, intercepts=[0.1, 0.2, -0.3],
+             classlabels_ints=[5, 7, 9], domain="ai.onnx.ml", outputs=2, note="three"),
+        case("LinearClassifier", f32(2), coefficients=_COEFFICIENTS, intercepts=[0.1, 0.2, -0.3],
+             classlabels_ints=[5, 7, 9], domain="ai.onnx.ml", outputs=2, note="one row"),
+        case("LinearClassifier", f32(5, 2), coefficients=_COEFFICIENTS, intercepts=[0.1],
+             classlabels_ints=[5, 7], domain="ai.onnx.ml", outputs=2, note="two"),
+        case("LinearRegressor", f32(5, 2), coefficients=_COEFFICIENTS, targets=3, domain="ai.onnx.ml", note="three"),
+        case("LinearRegressor", f32(5, 2), coefficients=_COEFFICIENTS, intercepts=[0.2], domain="ai.onnx.ml"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_coefficients_that_are_more_than_the_features(case: Case) -> None:
+    model, feeds = onnxnode.model_of(case, 1)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    outputs = onnx2nn.load(model)(*(torch.from_numpy(feed) for feed in feeds.values()))
+    for actual, wanted in zip(outputs if isinstance(outputs, tuple) else (outputs,), expected, strict=True):
+        torch.testing.assert_close(actual.detach(), torch.from_numpy(wanted))

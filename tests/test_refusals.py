@@ -10,7 +10,7 @@ import pytest
 import onnx2nn
 from onnx2nn.errors import UnsupportedModelError
 from tests import onnxnode
-from tests.cases import Case, f32
+from tests.cases import Case, case, f32
 from tests.cases.contrib_fused import ms
 
 _BYTES = np.zeros((4, 2, 8), np.uint8)
@@ -55,6 +55,11 @@ REFUSED = [
     (nbits(_BYTES[:, :, :4], None, _GROUPS, bits=2), "g_idx"),
     (ms("CropAndResize", f32(1, 1, 4, 4), np.zeros((1, 4), np.float32), np.zeros(1, np.int32),
         np.array([2, 2], np.int32), constant=(3,), mode="cubic"), "cubic"),
+    (case("LinearClassifier", f32(2, 2), coefficients=[0.5] * 12, classlabels_ints=[1, 2, 3], domain="ai.onnx.ml",
+          outputs=2), "6 rows of coefficients for 3 labels"),
+    (case("LinearClassifier", f32(2, 8), coefficients=[0.5] * 12, intercepts=[0.5] * 3, classlabels_ints=[1, 2, 3],
+          domain="ai.onnx.ml", outputs=2), "12 coefficients, 3 rows of 8 are needed"),
+    (case("LinearRegressor", f32(2, 8), coefficients=[0.5] * 12, targets=3, domain="ai.onnx.ml"), "12 coefficients"),
 ]  # fmt: skip
 
 

@@ -49,6 +49,23 @@ def rows(X: Any) -> Any:
     return X.reshape([1, -1]) if X.ndim == 1 else X
 
 
+def matrix(F: Any, coefficients: Sequence[float], count: int, X: Any) -> Any:
+    """Returns `count` rows of coefficients, each as long as those of `X`, which are `rows`.
+
+    ONNX Runtime takes them from the front of the list and leaves what is over, as in the logreg_iris.onnx that it comes
+    with: 12 coefficients of 3 classes for 2 features.
+
+    Raises:
+        OperatorError: there are too few.
+    """
+    features = X.shape[1]
+    if not isinstance(features, int):  # left open: the list says it
+        return floats(F, coefficients).reshape(count, -1)
+    if len(coefficients) < count * features:
+        raise OperatorError(f"it has {len(coefficients)} coefficients, {count} rows of {features} are needed.")
+    return floats(F, coefficients[: count * features]).reshape(count, features)
+
+
 def probit(F: Any, p: Any) -> Any:
     """Returns ONNX Runtime's approximation (of Winitzki) of the inverse of the normal distribution function."""
     x = p * 2 - 1
@@ -101,8 +118,11 @@ def linear_classifier(
     labels = labels_of(F, classlabels_ints, classlabels_strings)
     X = rows(X)
     classes = len(intercepts) if intercepts else len(coefficients) // X.shape[1]
-    weight = floats(F, coefficients).reshape(classes, -1)
-    scores = F.nn.functional.linear(X, weight, floats(F, intercepts) if intercepts else None)
+    if classes > 1 and len(labels) < classes:
+        raise OperatorError(f"it has {classes} rows of coefficients for {len(labels)} labels.")
+    scores = F.nn.functional.linear(
+        X, matrix(F, coefficients, classes, X), floats(F, intercepts) if intercepts else None
+    )
     if classes > 1:
         return pick(F, labels, F.argmax(scores, 1)), post_transform_of(F, scores, post_transform)
     if len(labels) != 2:
@@ -126,8 +146,10 @@ def linear_regressor(
     targets: int = 1,
 ) -> Any:
     """Of the transforms only PROBIT applies to a single target, as in ONNX Runtime."""
-    weight = floats(F, coefficients or ()).reshape(targets, -1)
-    Y = F.nn.functional.linear(rows(X), weight, floats(F, intercepts) if intercepts else None)
+    X = rows(X)
+    Y = F.nn.functional.linear(
+        X, matrix(F, coefficients or (), targets, X), floats(F, intercepts) if intercepts else None
+    )
     return Y if targets == 1 and post_transform != "PROBIT" else post_transform_of(F, Y, post_transform)
 
 
