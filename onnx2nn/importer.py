@@ -381,6 +381,8 @@ class Walk:
     ):
         self.owner, self.tracer, self.scope, self.graph, self.opsets = owner, tracer, scope, graph, opsets
         self.attributes: Mapping[str, ir.Attr] = {}
+        self.prefix = ""  # what the author's keys begin with in this graph, for the path of its module
+        self.outer = False  # whether the author's keys of what this graph uses are those of the module around it
         self.by_memory: dict[int, Constant] = {}
         self.computed: dict[int, StorageWeakRef] = {}
         self.fixed: dict[fx.Node, bool] = {}
@@ -771,7 +773,7 @@ class Walk:
         name, weight = (origin.name, origin.weight) if origin is not None else ("", False)
         author = self.owner.author
         if author is not None and name in author.names:
-            return ConstantName(name.split("."), author.trains(name), author.holds(name), own=True)
+            return ConstantName(self._steps(name), author.trains(name), author.holds(name), True, self.outer)
         steps, trainable = constant_path(self.node, name, weight, tensor.numel())
         if author is None:
             return ConstantName(steps, trainable, persistent=True)
@@ -779,6 +781,10 @@ class Walk:
         # What is no weight stays out of state_dict; copying a GraphModule keeps that of its submodules alone.
         steps = ["constants", *steps] if len(steps) == 1 and not trainable else steps
         return ConstantName(steps, trainable, persistent=trainable)
+
+    def _steps(self, key: str) -> list[str]:
+        """Returns where one of the author's keys stands in the module of this graph."""
+        return key.removeprefix(self.prefix).split(".")
 
     def _layer_name(self, layer: Layer) -> tuple[list[str], bool]:
         assert self.node is not None
@@ -790,7 +796,7 @@ class Walk:
             keys += [f"{place.path}.{slot}" for slot in layer.state if place is not None]
             own = next((key for key in keys if key in author.names or key in author.states), None)
             if own is not None:
-                return own.split(".")[:-1], True
+                return self._steps(own)[:-1], True
         if place is not None and place.path and not names:
             return split_path(place.path), False
         weight = self._origin(layer.state.get("weight"))
@@ -812,6 +818,8 @@ class Walk:
             origin = self._origin(tensor)
             if origin is None or origin.name not in author.names:
                 continue
+            if self.outer:
+                return False
             module = origin.name.removesuffix(f".{slot}")
             if module == origin.name or (tensor is not None and self._whole_weight(tensor) is not tensor):
                 return False

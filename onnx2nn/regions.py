@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,18 @@ def run(walk: Walk, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
     return tuple(importer(walk, node, inputs))
 
 
-def trace_graph(walk: Walk, graph: ir.Graph, bindings: Mapping[ir.Value, Any], tracer: Tracer) -> list[Any]:
-    """Imports `graph` with `tracer`, its inputs bound to `bindings`; returns its outputs."""
+def trace_graph(
+    walk: Walk, graph: ir.Graph, bindings: Mapping[ir.Value, Any], tracer: Tracer, prefix: str | None = None
+) -> list[Any]:
+    """Imports `graph` with `tracer`, its inputs bound to `bindings`; returns its outputs.
+
+    Args:
+        walk: the surrounding graph's.
+        graph: the graph.
+        bindings: what its inputs are.
+        tracer: the surrounding graph's too, or one of its own.
+        prefix: what the author's keys begin with in there, None for what they begin with around it.
+    """
     from onnx2nn.importer import Walk  # a subgraph is walked like the graph around it
 
     scope = Scope(walk.scope)
@@ -58,6 +69,11 @@ def trace_graph(walk: Walk, graph: ir.Graph, bindings: Mapping[ir.Value, Any], t
     inner = Walk(walk.owner, tracer, scope, graph, walk.opsets)
     inner.attributes = walk.attributes
     inner.by_memory = walk.by_memory
+    inner.prefix = walk.prefix if prefix is None else prefix
+    if tracer is walk.tracer:
+        inner.outer = walk.outer
+    elif walk.owner.author is not None and walk.owner.author.listed:
+        inner.outer = prefix is None  # the key of a weight says where its author holds it: not in there
     outputs = inner.run()
     if tracer is walk.tracer:
         walk.serve(tracer)
@@ -67,7 +83,7 @@ def trace_graph(walk: Walk, graph: ir.Graph, bindings: Mapping[ir.Value, Any], t
 
 
 def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
+    branches = [node.attributes[name].as_graph() for name in _BRANCHES]
     (condition,) = inputs
     if isinstance(condition, Host):
         condition = condition.array.item()
@@ -80,7 +96,13 @@ def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
     if isinstance(condition, Dim):
         condition = walk.tracer.F.scalar_tensor(condition.to_integer(), dtype=torch.int64) != 0
     traced = [Tracer(walk.tracer.points, walk.tracer) for _ in branches]
-    outputs = [trace_graph(walk, graph, {}, tracer) for graph, tracer in zip(branches, traced, strict=True)]
+    path = _own_path(walk, dict(zip(_BRANCHES, branches, strict=True)))
+    outputs = []
+    for slot, graph, tracer in zip(_BRANCHES, branches, traced, strict=True):
+        prefix = None if path is None else f"{walk.prefix}{path}.{slot}."
+        if prefix is not None:
+            tracer.names.reserve(_inside(walk, prefix))
+        outputs.append(trace_graph(walk, graph, {}, tracer, prefix))
     specs = tuple(
         unify(walk.tracer, a, b)
         for a, b in zip(*([output_spec(v, walk.tracer) for v in o] for o in outputs), strict=True)
@@ -88,7 +110,41 @@ def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
     modules = [t.finish(tuple(o), name) for t, o, name in zip(traced, outputs, ("Then", "Else"), strict=True)]
     captured = (condition, *traced[0].captured, *traced[1].captured)
     module = If(modules[0], modules[1], len(traced[0].captured))
-    return walk.tracer.call_module(_name(node), module, captured, specs)
+    name = _name(node) if path is None else path.split(".")
+    return walk.tracer.call_module(name, module, captured, specs, own=path is not None)
+
+
+def _inside(walk: Walk, prefix: str) -> list[str]:
+    """Returns the author's keys that begin with `prefix`, without it."""
+    author = walk.owner.author
+    return [] if author is None else [key.removeprefix(prefix) for key in author.names if key.startswith(prefix)]
+
+
+def _own_path(walk: Walk, graphs: Mapping[str, ir.Graph]) -> str | None:
+    """Returns the path of the module that holds `graphs` in the author's keys, as in a module exported again.
+
+    There the weights of a branch have its path before their names: `If_0.then_branch.conv.weight`. None where the keys
+    of the weights that `graphs` use do not all name one such module, or where others use what is in it.
+    """
+    author = walk.owner.author
+    if author is None or walk.outer:
+        return None
+    paths, found = set(), set()
+    for slot, graph in graphs.items():
+        uses = Counter(value for node in graph.all_nodes() for value in node.inputs if value is not None)
+        for value, count in uses.items():
+            if not value.is_initializer() or value.name not in author.names:
+                continue
+            key = value.name.removeprefix(walk.prefix)
+            path, within, _ = key.partition(f".{slot}.")
+            if not within or not value.name.startswith(walk.prefix) or len(value.uses()) != count:
+                return None
+            paths.add(path)
+            found.add(key)
+    if len(paths) != 1:
+        return None
+    (path,) = paths
+    return path if all(key in found for key in _inside(walk, walk.prefix) if f"{key}.".startswith(f"{path}.")) else None
 
 
 def _import_loop(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
@@ -357,5 +413,7 @@ _IMPORTERS: dict[tuple[str, int], Callable[[Walk, ir.Node, list[Any]], Sequence[
     ("Scan", 8): _import_scan_8,
     ("Scan", 9): _import_scan,
 }
+
+_BRANCHES = ("then_branch", "else_branch")
 
 __all__ = ["RenameInputs", "run", "trace_graph"]

@@ -707,9 +707,15 @@ class Tracer:
             kwargs = {**kwargs, "device": self._reference.device}
         return self.wrap(self.record(kind, target, args, kwargs), specs)
 
-    def call_module(self, name: list[str], module: nn.Module, args: tuple[Any, ...], specs: Any) -> Any:
-        """Adds `module` under `name`, records a call of it and returns its result, which is as `specs` say."""
-        path = self.names.claim(name)
+    def call_module(
+        self, name: list[str], module: nn.Module, args: tuple[Any, ...], specs: Any, *, own: bool = False
+    ) -> Any:
+        """Adds `module` under `name`, records a call of it and returns its result, which is as `specs` say.
+
+        Args:
+            own: the author's keys say that it is called so.
+        """
+        path = self.names.claim(name, own=own, module=True)
         node = self.record("call_module", path, self.own(args))  # first, so that its arguments stand before it
         _set_attribute(self.root, path, module)
         return self.wrap(node, specs)
@@ -756,11 +762,14 @@ class Tracer:
 
     def _held(self, tensor: torch.Tensor) -> fx.Node:
         """Returns the node that reads a constant, which becomes a parameter or buffer."""
-        steps, trainable, persistent, own = self.constant_name(tensor)
+        steps, trainable, persistent, own, outer = self.constant_name(tensor)
         identity = _identity(tensor)
         key = (identity, *steps) if own else identity
         node = self._attributes.get(key)
-        if node is None:
+        if node is None and outer:
+            assert self.parent is not None, "no graph is around this one"
+            node = self._attributes[key] = self._capture(self.parent.attribute(tensor)).node
+        elif node is None:
             path = self.names.claim(steps, own=own and not self._is_layers(steps, tensor))
             holder, name = container(self.root, path)
             if trainable and tensor.is_floating_point():
@@ -971,12 +980,14 @@ class ConstantName(NamedTuple):
         trainable: whether it is a parameter.
         persistent: whether it is in state_dict.
         own: whether the path is the author's, which nothing else may have.
+        outer: whether the module around holds it, and hands it in.
     """
 
     steps: list[str]
     trainable: bool
     persistent: bool
     own: bool = False
+    outer: bool = False
 
 
 _ANONYMOUS = ConstantName(["constant"], False, False)

@@ -69,6 +69,25 @@ class Branch(nn.Module):
         return y
 
 
+class Experts(nn.Module):
+    """Layers in branches and in a branch of a branch; `shared` is used around them too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.cold, self.warm, self.hot = (nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.shared(x)
+        if bool(x.sum() > 0):
+            if bool(x.sum() > 10):
+                z = self.hot(y)
+            else:
+                z = self.warm(y)
+        else:
+            z = self.shared(self.cold(y))
+        return z
+
+
 class Rates(nn.Module):
     """A recurrent network for each of two sampling rates, as voice detectors have them."""
 
@@ -92,6 +111,22 @@ class Condition(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
 
 
+class ConditionalLayers(nn.Module):
+    """The author's layers in branches of `torch.cond`, in one inside the other too; `shared` is used around them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.cold, self.warm, self.hot = (nn.Linear(4, 4) for _ in range(4))
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def warmer(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 10, lambda x, y: self.hot(y) + x, lambda x, y: self.norm(self.warm(y)), (x, y))
+
+        y = self.shared(x)
+        return torch.cond(x.sum() > 0, warmer, lambda x, y: self.shared(self.cold(y)) - x, (x, y))
+
+
 def _ramp(rows: int, scale: float = 1.0) -> torch.Tensor:
     return torch.linspace(-1, 2, rows * 4).reshape(rows, 4) * scale
 
@@ -104,6 +139,7 @@ SCRIPTED: dict[str, tuple[Callable[[], nn.Module], list[Tensors]]] = {
     "decaying_sum": (DecayingSum, [(_ramp(3),), (_ramp(1),), (_ramp(6),)]),
     "halved_until_small": (HalvedUntilSmall, [(_ramp(3),), (_ramp(2, 0.1),), (_ramp(5, 99.0),)]),
     "rates": (Rates, [(_ramp(3), torch.tensor(16)), (_ramp(5), torch.tensor(8))]),
+    "experts": (Experts, [(_ramp(3, 0.1),), (_ramp(3, -1.0),), (_ramp(5, 9.0),)]),
     "branch": (Branch, [(_ramp(3),), (_ramp(3, -1.0),), (_ramp(5, -2.0),)]),
 }
 
@@ -154,6 +190,20 @@ def test_a_recurrent_layer_in_a_branch_can_be_exported(tmp_path: Path) -> None:
         check_same(run(program.module(), inputs), run(module, inputs), "torch.export")
 
 
+def test_weights_in_branches_keep_their_keys_when_exported_again(tmp_path: Path) -> None:
+    _, path = script("experts", tmp_path)
+    module = onnx2nn.load(path)
+    assert any(".then_branch." in key for key in module.state_dict())
+    for repeat in range(2):
+        path = tmp_path / f"again{repeat}.onnx"
+        onnx2nn.export_onnx(module, path)
+        again = onnx2nn.load(path)
+        assert {*again.state_dict()} == {*module.state_dict()}
+        for inputs in SCRIPTED["experts"][1]:
+            check_same(run(again, inputs), run(module, inputs), "exported again")
+        module = again
+
+
 def test_branches_may_lay_their_results_out_differently() -> None:
     """Merged decoders, with and without a cache, have such branches; torch.cond asks for the same strides."""
     model = onnx.parser.parse_model("""
@@ -182,3 +232,24 @@ def test_condition_from_the_dynamo_exporter() -> None:
     module = onnx2nn.load(path)
     for inputs in calls:
         check_same(check_against_onnxruntime(path, module, inputs), run(original, inputs), "against the original")
+
+
+def test_layers_in_branches_of_the_dynamo_exporter_keep_the_authors_keys() -> None:
+    original = seeded(ConditionalLayers)
+    calls = SCRIPTED["experts"][1]
+    path = export_dynamo("conditional_layers", original, calls[0], calls[2])
+    module = onnx2nn.load(path)
+    report = onnx2nn.naming_report(module)
+    assert (report.missing, report.extra) == ({}, {})
+    module.load_state_dict({key: value + 1 for key, value in original.state_dict().items()})
+    module.load_state_dict(original.state_dict())
+    for inputs in calls:
+        check_same(check_against_onnxruntime(path, module, inputs), run(original, inputs), "against the original")
+        check_travels(module, inputs, travels=("torch.export", "torch.compile", "torch.onnx.export", "pickle"))
+    module(calls[0][0]).sum().backward()
+    original(calls[0][0]).sum().backward()
+    own = dict(module.named_parameters())
+    used = {key: parameter.grad for key, parameter in original.named_parameters() if parameter.grad.any()}
+    assert {key.partition(".")[0] for key in used} == {"shared", "warm", "norm"}
+    for key, gradient in used.items():
+        torch.testing.assert_close(own[key].grad, gradient)
