@@ -457,6 +457,40 @@ def test_layer_norm_is_over_the_last_dimensions(axes: list[int], raised: bool) -
     check_against_onnxruntime(model, module, (torch.randn(2, 8, 8),))
 
 
+@pytest.mark.parametrize(
+    ("shape", "weights", "raised"),
+    [
+        (["n", "m", 8], (8,), {"LayerNorm": 1}),
+        (["n", "m", 8], (1, 1, 8), {"LayerNorm": 1}),
+        ([2, 8, 8], None, {"LayerNorm": 1}),
+        ([2, 4, 8, 8], (8,), {}),
+        ([2, 4, 8, 8], None, {}),
+    ],
+)
+def test_layer_norm_with_means_by_global_average_pool(
+    shape: list[int | str], weights: tuple[int, ...] | None, raised: dict[str, int]
+) -> None:
+    """As tf2onnx writes the means over the last of three dimensions; of four dimensions it takes two."""
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["m"]),
+        helper.make_node("Sub", ["x", "m"], ["d"]),
+        helper.make_node("Mul", ["d", "d"], ["q"]),
+        helper.make_node("GlobalAveragePool", ["q"], ["v"]),
+        helper.make_node("Add", ["v", "eps"], ["e"]),
+        helper.make_node("Sqrt", ["e"], ["s"]),
+        helper.make_node("Div", ["d", "s"], ["n" if weights else "y"]),
+    ]
+    constants = {"eps": np.asarray(1e-3)}
+    if weights:
+        nodes += [helper.make_node("Mul", ["n", "w"], ["g"]), helper.make_node("Add", ["g", "b"], ["y"])]
+        constants |= {"w": _random(*weights), "b": _random(*weights)}
+    model = _model(nodes, shape, 13, **constants)
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["raising"]["raised"] == raised
+    for sizes in ((2, 8), (3, 5)) if "n" in shape else (shape[:-1],):
+        check_against_onnxruntime(model, module, (torch.randn(*sizes, 8),))
+
+
 @pytest.mark.parametrize(("shape", "raised"), [([2, 3, 5, 4], 1), ([5, 4], 0)])
 def test_constants_that_add_dimensions(shape: list[int], raised: int) -> None:
     """Keras's constants have as many dimensions as the images; on fewer dimensions they would add some."""

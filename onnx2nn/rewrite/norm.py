@@ -15,9 +15,9 @@ from onnx2nn.table import OWN
 
 # ---- layer normalisation and root mean square normalisation
 
-_CENTRED = "(x - (mean := ReduceMean(x, ...)))"
+_CENTRED = "(x - (mean := ReduceMean(x, ...) | GlobalAveragePool(x)))"
 _SQUARES = f"({_CENTRED} ** 2 | {_CENTRED} * {_CENTRED})"
-_DEVIATION = f"Sqrt((var := ReduceMean({_SQUARES}, ...)) + eps)"
+_DEVIATION = f"Sqrt((var := ReduceMean({_SQUARES}, ...) | GlobalAveragePool({_SQUARES})) + eps)"
 _STANDARDISED = f"({_CENTRED} / {_DEVIATION} | {_CENTRED} * (Reciprocal({_DEVIATION}) | 1 / {_DEVIATION}))"
 
 _FACTOR = f"(factor := (Reciprocal({_DEVIATION}) | 1 / {_DEVIATION}) * weight)"
@@ -34,6 +34,11 @@ def _normalized(match: Match, facts: Facts) -> tuple[int, float] | None:
     for name in ("mean", "var"):
         node: ir.Node | None = match.get(name)
         if node is None:
+            continue
+        if node.op_type == "GlobalAveragePool":  # tf2onnx's mean over the last of three dimensions, transformers' too
+            if rank != 3:
+                return None
+            counts.add(1)
             continue
         axes = facts.axes(node) or []
         if "keepdims" in node.attributes and not node.attributes["keepdims"].as_int():
