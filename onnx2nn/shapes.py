@@ -298,21 +298,30 @@ def _reduction(x: Shape, dim: list[int] | int, keepdim: bool = False) -> Shape |
     return tuple(sizes) if keepdim else tuple(size for axis, size in enumerate(x) if axis not in reduced)
 
 
-_MODES = {3: ("nearest", "nearest-exact", "linear"), 4: ("nearest", "nearest-exact", "bilinear", "bicubic")}
+_MODES = {
+    3: ("nearest", "nearest-exact", "linear"),
+    4: ("nearest", "nearest-exact", "bilinear", "bicubic"),
+    5: ("nearest", "nearest-exact", "trilinear"),
+}
 
 
 def _interpolate(
     x: Shape,
     size: list[int] | None = None,
-    scale_factor: list[float] | None = None,
+    scale_factor: list[float] | float | None = None,
     mode: str = "nearest",
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Shape | None:
-    if scale_factor is not None or recompute_scale_factor or antialias:
+    if recompute_scale_factor or antialias or mode not in _MODES.get(len(x), ()):
         return None
-    if not isinstance(size, list) or len(size) != len(x) - 2 or mode not in _MODES.get(len(x), ()):
+    if size is None:
+        factors = [scale_factor] * (len(x) - 2) if isinstance(scale_factor, float) else scale_factor or []
+        if len(factors) != len(x) - 2 or any(type(factor) is not float or factor <= 0 for factor in factors):
+            return None
+        size = [int(old * factor) for old, factor in zip(x[2:], factors, strict=True)]
+    elif scale_factor is not None or not isinstance(size, list) or len(size) != len(x) - 2:
         return None
     return (*x[:2], *size) if align_corners is None or not mode.startswith("nearest") else None
 

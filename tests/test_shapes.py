@@ -107,10 +107,14 @@ def adaptive_avg_pool2d(case: Case) -> tuple[Any, ...]:
 
 
 def interpolate(case: Case) -> tuple[Any, ...]:
-    shape = case.sizes(case.one_of(3, 4))
-    mode = case.one_of("nearest", "nearest-exact", "linear", "bilinear", "bicubic")
-    settings = {"size": case.sizes(len(shape) - 2), "mode": mode, "align_corners": case.one_of(None, True, False)}
-    return F.interpolate, case.traced(shape, varying=0), settings
+    shape = case.sizes(case.one_of(3, 4, 5))
+    mode = case.one_of("nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear")
+    settings = {"mode": mode, "align_corners": case.one_of(None, True, False)}
+    if case.one_of(True, False):
+        return F.interpolate, case.traced(shape, varying=0), {"size": case.sizes(len(shape) - 2), **settings}
+    factors = tuple(case.one_of(0.3, 0.5, 1.0, 1.3, 2.0, 2.9999999, 4.7) for _ in shape[2:])
+    settings["scale_factor"] = case.one_of(factors, factors[0])
+    return F.interpolate, case.traced(shape, varying=case.one_of(0, 2)), settings
 
 
 def grid_sample(case: Case) -> tuple[Any, ...]:
@@ -222,3 +226,10 @@ def test_rule_answers_ordinary_calls(kind: Callable[[Case], tuple[Any, ...]]) ->
 
     draw()
     assert all(answered)
+
+
+@pytest.mark.parametrize("size", [{"size": (6, 4)}, {"scale_factor": 2.0}, {"scale_factor": (1.5, 2.0)}])
+def test_resizing_has_a_rule(size: dict[str, Any]) -> None:
+    """Twenty milliseconds each in torch's decomposition, of which a feature pyramid has many."""
+    x = Tracer(POINTS).placeholder("x", Spec(((1, 2, 4, 5),) * POINTS, torch.float32))
+    assert RULES[F.interpolate]((x,), {**size, "mode": "bilinear", "align_corners": False}) is not None
