@@ -18,15 +18,76 @@ def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:
     """Returns a copy of the graph of `module` to trace while torch.onnx.export runs."""
     copied = copy.deepcopy(graph)
     for node in copied.nodes:
-        if node.target is nn.functional.scaled_dot_product_attention:
-            node.target = _attention
+        if node.target in _WRITTEN:
+            node.target = _WRITTEN[node.target]
         elif node.op == "call_method" and node.target == "sort" and node.kwargs.get("stable"):
             node.op, node.target = "call_function", _sort
-        elif node.op == "call_module" and not torch.jit.is_tracing():  # the older exporter writes these layers itself
+        elif node.op == "call_module":
             layer = module.get_submodule(node.target)
-            if type(layer) in _GATES and not (layer.proj_size or (layer.training and layer.dropout)):
-                _write_out(node, layer)
+            if type(layer) is nn.MultiheadAttention and not layer.training:
+                _write_attention(node, layer)
+            elif type(layer) in _GATES and not torch.jit.is_tracing():  # the older exporter writes these layers itself
+                _write_recurrent(node, layer)
     return copied
+
+
+def _distances(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "") -> Any:
+    """Returns the distances between rows of `x1` and `x2`, which torch.onnx.export does not know."""
+    difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    return difference.square().sum(-1).sqrt() if p == 2 else torch.linalg.vector_norm(difference, p, -1)
+
+
+def _places(sorted_sequence: Any, input: Any, right: bool = False) -> Any:
+    """Returns how many of the sorted numbers stand before each of `input`; all before NaN, as torch.searchsorted."""
+    values = input.unsqueeze(-1)
+    behind = sorted_sequence > values if right else sorted_sequence >= values
+    return (~behind).sum(-1)
+
+
+def _write_attention(node: fx.Node, layer: nn.MultiheadAttention) -> None:
+    """Makes the call of a layer with masks one of `_heads`, so that rows that see nothing are as in torch."""
+    query, key, value, padding, need_weights, mask = (*node.args, None)[:6]
+    if need_weights or (padding is None and mask is None):
+        return
+    names = ["in_proj_weight", "out_proj.weight"]
+    names += [] if layer.in_proj_bias is None else ["in_proj_bias", "out_proj.bias"]
+    with node.graph.inserting_before(node):
+        state = [node.graph.get_attr(f"{node.target}.{name}") for name in names]
+    node.op, node.target = "call_function", _heads
+    node.args, node.kwargs = (state, query, key, value, padding, mask), {"heads": layer.num_heads}
+
+
+def _heads(
+    state: Sequence[Any], query: Any, key: Any, value: Any, padding: Any = None, mask: Any = None, *, heads: int
+) -> Any:
+    """Calls an nn.MultiheadAttention by `_attention`.
+
+    Args:
+        state: the packed weights, those of the output, and the biases of both, if it has biases.
+        query: `(L, N, E)`.
+        key: `(S, N, E)`.
+        value: `(S, N, E)`.
+        padding: `(N, S)`, added or bool and True where nothing is attended.
+        mask: the same, `(L, S)` or `(N * heads, L, S)`.
+        heads: their number.
+    """
+    weight, out_weight, bias, out_bias = (*state, None, None)[:4]
+    weights = weight.chunk(3)
+    biases = (None,) * 3 if bias is None else bias.chunk(3)
+    inputs = zip((query, key, value), weights, biases, strict=True)
+    q, k, v = (nn.functional.linear(*of).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for of in inputs)
+    shown: Any = 0.0
+    if padding is not None:
+        shown = shown + _added(padding, q)[:, None, None]
+    if mask is not None:
+        mask = _added(mask, q)
+        shown = shown + (mask if mask.ndim == 2 else mask.unflatten(0, (-1, heads)))
+    result = _attention(q, k, v, shown).permute(2, 0, 1, 3).flatten(2)
+    return (nn.functional.linear(result, out_weight, out_bias),)
+
+
+def _added(mask: Any, like: Any) -> Any:
+    return torch.where(mask, -math.inf, 0.0).to(like.dtype) if mask.dtype == torch.bool else mask
 
 
 def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *others: Any, **options: Any) -> Any:
@@ -50,13 +111,23 @@ def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *others:
     return result
 
 
+_WRITTEN = {
+    nn.functional.scaled_dot_product_attention: _attention,
+    torch.cdist: _distances,
+    torch.searchsorted: _places,
+}
+"""Functions that are written otherwise."""
+
+
 def _sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = True) -> Any:
     """Returns a stable sort as torch.onnx.export knows it: the TopK of all, which puts equal values by their index."""
     return input.topk(input.size(dim), dim, descending)
 
 
-def _write_out(node: fx.Node, layer: Any) -> None:
+def _write_recurrent(node: fx.Node, layer: Any) -> None:
     """Makes the call of a recurrent layer one of `_recurrent`, with the layer's weights as nodes."""
+    if layer.proj_size or (layer.training and layer.dropout):
+        return
     with node.graph.inserting_before(node):
         weights = [[node.graph.get_attr(f"{node.target}.{name}") for name in names] for names in layer._all_weights]
     options: dict[str, Any] = {"gates": _GATES[type(layer)], "hidden": layer.hidden_size}

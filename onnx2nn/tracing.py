@@ -1044,8 +1044,32 @@ def _remove(root: nn.Module, path: str) -> None:
 
 
 def _set_attribute(root: nn.Module, path: str, module: nn.Module) -> None:
+    """Puts `module` at the dotted `path`; what a container there holds already, constants, moves into it."""
     holder, name = container(root, path)
+    before = holder._modules.get(name)
     holder.add_module(name, module)
+    if before is not None:
+        _move(before, module)
+
+
+def _move(source: nn.Module, target: nn.Module) -> None:
+    """Gives `target` what `source` holds; under one key both must hold the same."""
+    for name, value in (*source._parameters.items(), *source._buffers.items()):
+        assert value is not None, "a container holds no empty slots"
+        held = getattr(target, name, None)
+        if isinstance(held, torch.Tensor) and _identity(held) == _identity(value):
+            continue
+        if hasattr(target, name):
+            raise TraceError(f"a layer has another {name!r} than the constant called so")
+        if isinstance(value, nn.Parameter):
+            target.register_parameter(name, value)
+        else:
+            target.register_buffer(name, value, persistent=name not in source._non_persistent_buffers_set)
+    for name, inner in source._modules.items():
+        if inner is not None and isinstance(own := getattr(target, name, None), nn.Module):
+            _move(inner, own)
+        elif inner is not None:
+            target.add_module(name, inner)
 
 
 def _key(value: Any) -> Any:

@@ -364,6 +364,55 @@ def test_attention_in_which_all_is_masked(export: Callable[..., Path], dtype: to
         check_against_onnxruntime(file, module, (second[0], mask(some)))
 
 
+class PaddedSequence(nn.Module):
+    """A layer of the encoder with padding, and a mask of each kind that nn.MultiheadAttention takes."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.attention = nn.MultiheadAttention(8, 2)
+
+    def forward(self, x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        mask = {"none": None, "bool": torch.ones(4, 4).triu(1).bool(), "float": torch.ones(6, 4, 4)}[self.kind]
+        return self.attention(x, x, x, key_padding_mask=padding, attn_mask=mask, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("kind", ["none", "bool", "float"])
+def test_a_layer_of_attention_in_which_all_is_padding(kind: str, tmp_path: Path) -> None:
+    """It gives its bias in torch; torch.onnx.export itself makes NaN of it."""
+    x = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(0))
+    padding = torch.tensor([[False] * 4, [False, True, True, True], [True] * 4])
+    path = export_torchscript(f"export_padded_{kind}", seeded(lambda: PaddedSequence(kind)), (x, padding))
+    module = onnx2nn.load(path)
+    assert any(isinstance(layer, nn.MultiheadAttention) for layer in module.modules())
+    assert run(module, (x, padding))[0].isfinite().all()
+    onnx2nn.export_onnx(module, tmp_path / "back.onnx", example_inputs=(x, padding))
+    check_against_onnxruntime(tmp_path / "back.onnx", module, (x, padding))
+
+
+SEARCHED = {
+    "SVMRegressor": """
+        y = ai.onnx.ml.SVMRegressor <kernel_type = "RBF", kernel_params = [0.5, 0.0, 3.0], n_supports = 2, rho = [0.25],
+            coefficients = [1.5, -0.5], support_vectors = [0.5, 0.25, -1.0, 2.0, 0.0, 1.0]> (x)""",
+    "LabelEncoder": """
+        y = ai.onnx.ml.LabelEncoder <keys_floats = [2.0, -1.0, 0.5], values_floats = [1.0, 2.0, 3.0],
+            default_float = -7.0> (x)""",
+}
+
+
+@pytest.mark.parametrize("operator", SEARCHED)
+def test_what_the_exporter_does_not_know_is_written_otherwise(operator: str, tmp_path: Path) -> None:
+    module = onnx2nn.load(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]> '
+            f"g (float[N, 3] x) => (float[N, M] y) {{ {SEARCHED[operator]} }}"
+        )
+    )
+    x = torch.tensor([[2.0, -1.0, 0.0], [0.5, 3.0, torch.inf]])
+    onnx2nn.export_onnx(module, tmp_path / "back.onnx", example_inputs=(x,))
+    check_against_onnxruntime(tmp_path / "back.onnx", module, (x[:1, [1, 0, 2]],))
+
+
 @pytest.mark.parametrize("heads", ["", "2, "])
 def test_attention_of_other_ranks(heads: str, tmp_path: Path) -> None:
     """nn.MultiheadAttention of PyTorch 1 counts its heads among the batch; torch.onnx.export knows rank 4 only."""
