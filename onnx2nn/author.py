@@ -35,7 +35,12 @@ _UNSQUEEZED = {
 }
 """Operators and calls whose weight has one number a channel, which the exporter gives dimensions of 1 → its place."""
 
-_TIED = ((".bias", ".decoder.bias"), ("shared.weight", "encoder.embed_tokens.weight"))
+_TIED = (
+    (".bias", ".decoder.bias"),
+    ("shared.weight", "encoder.embed_tokens.weight"),
+    ("encoder.embed_tokens.weight", "shared.weight"),
+    ("decoder.embed_tokens.weight", "shared.weight"),
+)
 """Keys that are called the one way, to which no node refers → how the key is called of the weight that they are."""
 
 _EXPANDED = re.compile(r"expand(_\d+)?")

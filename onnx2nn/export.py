@@ -212,8 +212,13 @@ def _traceable(module: Any) -> fx.GraphModule:
     from torch.fx import traceback
 
     from onnx2nn.exportable import for_exporter
+    from onnx2nn.tracing import container
 
     copied = fx.GraphModule(module, for_exporter(module, module.graph))
+    for name, parameter in module.named_parameters(remove_duplicate=False):  # the keys of a tied weight are many
+        holder, last = container(copied, name)
+        if last not in holder._parameters:
+            holder.register_parameter(last, parameter)
     for name, child in module.named_modules():  # a GraphModule made of another one forgets which buffers are no state
         if child._non_persistent_buffers_set and (not name or hasattr(copied, name.split(".")[0])):
             with contextlib.suppress(AttributeError):

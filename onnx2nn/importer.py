@@ -312,11 +312,12 @@ class _Import:
         if self.author is None or not self.author.ties:
             return
         parameters = dict(module.named_parameters(remove_duplicate=False))
-        for pair in self.author.ties.items():
-            for key, other in (pair, pair[::-1]):
-                if key not in parameters and other in parameters:
-                    holder, name = container(module, key)
-                    holder.register_parameter(name, parameters[other])
+        ties = [*self.author.ties.items(), *((other, key) for key, other in self.author.ties.items())]
+        while lacking := [(key, other) for key, other in ties if key not in parameters and other in parameters]:
+            for key, other in lacking:
+                holder, name = container(module, key)
+                holder.register_parameter(name, parameters[other])
+                parameters[key] = parameters[other]
 
     def _signature(self, spec: InputSpec, fixed: Fixed) -> dict[str, Any]:
         """Returns an input as the module takes it, in plain Python values, which pickle anywhere."""

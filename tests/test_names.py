@@ -153,16 +153,40 @@ def test_original_loads_the_state(name: str, exporter: str) -> None:
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_transformers_load_the_state(name: str, exporter: str) -> None:
+def test_transformers_load_the_state(name: str, exporter: str, tmp_path: Path) -> None:
     """With every dimension open, so that no table is folded; tied weights have all their keys and one storage."""
     original, path, inputs = _exported(name, exporter)
     module = onnx2nn.load(path)
     _check_strict(original, module, inputs)
-    for travelled in (module, copy.deepcopy(module), _through_a_file(module)):
+    onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+    again = onnx2nn.load(tmp_path / "again.onnx")
+    for travelled in (module, copy.deepcopy(module), _through_a_file(module), again):
         state = travelled.state_dict()
         assert set(state) == set(original.state_dict())
         for one, other in TIED.get(name, []):
             assert state[one].data_ptr() == state[other].data_ptr()
+
+
+class OneTable(nn.Module):
+    """A table that encoder and decoder have too, as in T5 and BART; only the first of its keys is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Embedding(7, 3)
+        self.encoder, self.decoder = nn.Module(), nn.Module()
+        self.encoder.embed_tokens = self.decoder.embed_tokens = nn.Embedding(7, 3)
+        self.decoder.embed_tokens.weight = self.shared.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.shared(x)
+
+
+def test_a_weight_of_three_keys() -> None:
+    original, inputs = seeded(OneTable), (torch.tensor([[1, 5]]),)
+    module = onnx2nn.load(EXPORTERS["dynamo"]("names_one_table", original, inputs, (torch.tensor([[1], [2]]),)))
+    _check_strict(original, module, inputs)
+    assert len(module.state_dict()) == 3
+    assert len({tensor.data_ptr() for tensor in module.state_dict().values()}) == 1
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
