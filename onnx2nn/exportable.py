@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.overrides import TorchFunctionMode
 
 _GATES = {nn.LSTM: (0, 3, 1, 2), nn.GRU: (1, 0, 2), nn.RNN: (0,)}
 """Where ONNX's gates are among torch's."""
@@ -20,6 +21,8 @@ def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:
     for node in copied.nodes:
         if node.target in _WRITTEN:
             node.target = _WRITTEN[node.target]
+        elif node.op == "call_function" and hasattr(node.target, "row"):
+            node.target = _operator(node.target)
         elif node.op == "call_method" and node.target == "sort" and node.kwargs.get("stable"):
             node.op, node.target = "call_function", _sort
         elif node.op == "call_module":
@@ -29,6 +32,24 @@ def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:
             elif type(layer) in _GATES and not torch.jit.is_tracing():  # the older exporter writes these layers itself
                 _write_recurrent(node, layer)
     return copied
+
+
+def _operator(function: Any) -> Any:
+    """Returns an operator that runs as one call, `onnx2nn.functional`'s, with what its body calls written otherwise."""
+
+    def call(*inputs: Any, **attributes: Any) -> Any:
+        with _Written():
+            return function(*inputs, **attributes)
+
+    call.__name__ = call.__qualname__ = function.__name__
+    return call
+
+
+class _Written(TorchFunctionMode):
+    """Calls what stands in `_WRITTEN` in its place."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _WRITTEN.get(func, func)(*args, **(kwargs or {}))
 
 
 def _distances(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "") -> Any:

@@ -364,6 +364,29 @@ def test_attention_in_which_all_is_masked(export: Callable[..., Path], dtype: to
         check_against_onnxruntime(file, module, (second[0], mask(some)))
 
 
+ATTENTION = """
+<ir_version: 10, opset_import: ["" : 23]>
+graph (float[b, 2, s, 4] x, bool[b, 1, s, s] mask, bool[s] kept) => (float[b, 2, s, 4] y) { %s }
+"""
+
+
+@pytest.mark.parametrize("some", [False, True], ids=["all keys", "keys that data choose"])
+def test_operator_attention_in_which_all_is_masked(some: bool, tmp_path: Path) -> None:
+    """ONNX's Attention gives 0 there too, also where it runs as one call, as nobody knows how many keys there are."""
+    chosen = "k = Compress<axis = 2>(x, kept) m = Compress<axis = 3>(mask, kept) y = Attention(x, k, k, m)"
+    file = onnx.parser.parse_model(ATTENTION % (chosen if some else "y = Attention(x, x, x, mask) n = Not(kept)"))
+    module = onnx2nn.load(file)
+    assert ("scaled_dot_product_attention" in module.code) != some
+    onnx2nn.export_onnx(module, tmp_path / "back.onnx")
+    mask = torch.eye(5, dtype=torch.bool).repeat(3, 1, 1, 1)
+    mask[1:, :, :2] = False
+    inputs = (torch.randn(3, 2, 5, 4, generator=torch.Generator().manual_seed(0)), mask, torch.arange(5) < 4)
+    expected = run_onnxruntime(file.SerializeToString(), inputs)
+    assert not expected[0][1:, :, :2].any()
+    check_same(run(module, inputs), expected, "the import")
+    check_same(run_onnxruntime(tmp_path / "back.onnx", inputs), expected, "exported again")
+
+
 class PaddedSequence(nn.Module):
     """A layer of the encoder with padding, and a mask of each kind that nn.MultiheadAttention takes."""
 

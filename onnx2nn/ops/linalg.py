@@ -211,7 +211,7 @@ def attention(
     plain = softcap == 0 and _outputs < 4
     if softmax_precision and getattr(F, _PRECISIONS[softmax_precision]) != Q.dtype:
         plain = False
-    restricted = (attn_mask, past_key, nonpad_kv_seqlen) != (None, None, None)
+    restricted = any(item is not None for item in (attn_mask, past_key, nonpad_kv_seqlen))
     windows = left_window_size >= 0 or right_window_size >= 0
     scores = None
     if plain and is_causal and not restricted and not windows:
