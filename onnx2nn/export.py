@@ -226,6 +226,8 @@ def _traceable(module: Any) -> fx.GraphModule:
     for node in copied.graph.nodes:
         if "onnx" in node.meta:
             node.meta["custom"] = {_SOURCE: node.meta["onnx"]}
+    known = getattr(module, "meta", {}).get("onnx2nn", {})
+    _separate_outputs(copied.graph, known.get("inputs") or (), known.get("outputs") or ())
 
     def forward(self: fx.GraphModule, *args: Any) -> Any:
         with traceback.preserve_node_meta():
@@ -233,6 +235,34 @@ def _traceable(module: Any) -> fx.GraphModule:
 
     type(copied).forward = forward  # type: ignore[method-assign]  # every GraphModule has a class of its own
     return copied.train(module.training)
+
+
+def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Gives inputs and weights that are outputs a copy (Identity), as torch calls such a value by the output's name.
+
+    Args:
+        graph: changed in place.
+        inputs: names of the inputs.
+        outputs: names of the outputs; the one that a value has itself is that value.
+    """
+    import torch
+    from torch import fx
+
+    output, placeholders = graph.output_node(), (node for node in graph.nodes if node.op == "placeholder")
+    names = dict(zip(placeholders, inputs, strict=False))
+    names |= {node: node.target for node in graph.nodes if node.op == "get_attr"}
+    several = isinstance(output.args[0], tuple)  # a list is one output, a sequence
+    values = output.args[0] if isinstance(output.args[0], tuple) else (output.args[0],)
+    if len(values) != len(outputs) or names.keys().isdisjoint(output.all_input_nodes):
+        return
+    with graph.inserting_before(output):
+        separate = [
+            graph.call_function(torch.clone, (value,))
+            if isinstance(value, fx.Node) and names.get(value, name) != name
+            else value
+            for value, name in zip(values, outputs, strict=True)
+        ]
+    output.args = (tuple(separate) if several else separate[0],)
 
 
 def _clean(model: ir.Model) -> None:

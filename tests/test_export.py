@@ -589,3 +589,24 @@ def test_a_count_that_data_decide(tmp_path: Path) -> None:
     torch.onnx.export(module, first, written, dynamo=True, verbose=False, dynamic_shapes=shapes)
     for path in (again, written):
         check_against_onnxruntime(path, module, second)
+
+
+def test_outputs_that_are_inputs_and_weights(tmp_path: Path) -> None:
+    """Those keep their names: torch.onnx.export calls such a value by the name of the output."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17]> g (float[N, 2] x, float[2] z) => (float[N, 2] y, float[2] w,'
+            " float[2] v, float[N, 2] s, float[N, 2] t) <float[2] w = {1, 2}> {"
+            " y = Identity (x) v = Identity (w) s = Add (x, w) t = Identity (x) }"
+        )
+    )
+    path = tmp_path / "m.onnx"
+    assert "open dimensions: N (axis 0 of x)" in onnx2nn.export_onnx(module, path)
+    graph = onnx.load(path).graph
+    assert [value.name for value in graph.input] == ["x", "z"]
+    assert [value.name for value in graph.output] == ["y", "w", "v", "s", "t"]
+    again = onnx2nn.load(path)
+    assert list(again.state_dict()) == list(module.state_dict())
+    inputs = torch.randn(3, 2), torch.randn(2)
+    check_same(run(again, inputs), run(module, inputs), "after the second import")
+    check_against_onnxruntime(path, module, inputs)
