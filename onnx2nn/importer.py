@@ -556,9 +556,18 @@ class Walk:
             self._remember(value)
             return value.value
         if isinstance(value, Host):
-            dtype = torch.from_numpy(np.empty(0, value.dtype)).dtype
-            return self.tracer.F.tensor(value.array.tolist(), dtype=dtype)
+            return self._made_of(value.array, torch.from_numpy(np.empty(0, value.dtype)).dtype)
         return [self.tensor(item) for item in value] if isinstance(value, list) else value
+
+    def _made_of(self, numbers: np.ndarray[Any, Any], dtype: torch.dtype) -> Any:
+        """Returns host numbers as a tensor; of a list of sizes torch.jit.trace would keep those of its example."""
+        F = self.tracer.F
+        if not numbers.ndim or not is_traced(numbers.tolist()):
+            return F.tensor(numbers.tolist(), dtype=dtype)
+        if numbers.size == 1:
+            return F.full(numbers.shape, numbers.item(), dtype=dtype)
+        stacked = F.stack([F.tensor(number, dtype=dtype) for number in numbers.flat])
+        return stacked if numbers.ndim == 1 else stacked.reshape(numbers.shape)
 
     def _tensor_attribute(self, tensor: ir.TensorProtocol) -> Any:
         self.owner.uses[id(tensor)] += 1  # a function's constant is another one in each call of it

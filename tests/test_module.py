@@ -200,3 +200,24 @@ def test_an_unused_layer_goes_with_its_weight(order: tuple[str, str]) -> None:
     module = tracer.finish(tracer.wrap(weight, Spec(((3, 3),), torch.float32)))
     assert set(dict(module.named_parameters())) == {"block.other.weight", "block.other.bias"}
     assert module(torch.zeros(2, 3)) is module.block.other.weight
+
+
+def test_statistics_that_the_graph_computes() -> None:
+    """So torch's older exporter writes instance normalisation with running statistics, whose gradient torch lacks."""
+    module = onnx2nn.load(
+        onnx.parser.parse_model("""
+            <ir_version: 8, opset_import: ["": 15]>
+            g (float[1, C, S] x, int64[1] times) => (float[1, C, S] y)
+            <float[2] mean = {0.5, -0.25}, float[2] var = {1, 2}, float[2] scale = {1, 2}, float[2] bias = {1, 0}> {
+                m = Tile(mean, times) v = Tile(var, times) s = Tile(scale, times) b = Tile(bias, times)
+                y = BatchNormalization(x, s, b, m, v)
+            }
+        """)
+    )
+    x = torch.arange(20.0).reshape(1, 4, 5)
+    y = module(x, torch.tensor([2]))
+    rows = zip(x[0], (0.5, -0.25) * 2, (1.0, 2.0) * 2, (1.0, 2.0) * 2, (1.0, 0.0) * 2, strict=True)
+    expected = [(row - mean) / (var + 1e-5) ** 0.5 * scale + bias for row, mean, var, scale, bias in rows]
+    torch.testing.assert_close(y[0], torch.stack(expected))
+    y.sum().backward()
+    assert module.scale.grad is not None

@@ -431,3 +431,24 @@ def test_a_number_to_the_power_of_a_tensor() -> None:
     """
     y = onnx2nn.load(onnx.parser.parse_model(text))(torch.tensor([1.0, 2.0, 3.0]))
     torch.testing.assert_close(y, torch.tensor([2.0, 4.0, 8.0]))
+
+
+def test_numbers_that_meet_data() -> None:
+    """They become tensors; a list of them in torch.tensor would be what the example of torch.jit.trace had."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[N, M] x, int64[2] i) => (int64[2] one, int64[2] two, int64[1, 2] four, int64[2] none, float[1] half)
+            <int64 zero = {0}, int64[1] axis = {0}, int64[2] square = {1, 2}, float[1] by = {0.5}> {
+            shape = Shape(x) n = Gather(shape, zero)
+            number = Unsqueeze(n, axis) one = Mul(i, number)
+            two = Mul(i, shape)
+            row = Reshape(shape, square) four = Mul(row, i)
+            none = Mul(i, n)
+            whole = Cast<to = 1>(number) half = Mul(whole, by)
+        }
+    """)
+    module = onnx2nn.load(model)
+    first, other = ((torch.zeros(n, m), torch.tensor([1, 2])) for n, m in ((2, 3), (5, 7)))
+    for inputs in (first, other):
+        check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+    check_travels(module, first, other)

@@ -38,6 +38,7 @@ def batch_normalization(
             scale, B = scale.to(X.dtype), B.to(X.dtype)
         if X.dtype == scale.dtype:
             input_mean, input_var = input_mean.to(X.dtype), input_var.to(X.dtype)
+        input_mean, input_var = input_mean.detach(), input_var.detach()  # torch has no gradient of computed ones
         return F.nn.functional.batch_norm(X, input_mean, input_var, scale, B, False, new, epsilon)
     Y = F.nn.functional.batch_norm(X, None, None, scale.to(X.dtype), B.to(X.dtype), True, 0.0, epsilon)
     if _outputs == 1:
