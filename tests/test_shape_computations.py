@@ -452,3 +452,16 @@ def test_numbers_that_meet_data() -> None:
     for inputs in (first, other):
         check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
     check_travels(module, first, other)
+
+
+def test_the_shape_of_an_unknown_rank() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[] x, int64[2] i) => (int64[2] y, int64 z) { shape = Shape(x) y = Mul(i, shape) z = Size(x) }
+    """)
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    module = onnx2nn.load(model)
+    first, other = ((torch.zeros(n, m), torch.tensor([1, 2])) for n, m in ((2, 3), (5, 7)))
+    for inputs in (first, other):
+        check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+    check_travels(module, first, other, travels=("torch.export", "torch.compile", "torch.jit.trace"))

@@ -61,7 +61,9 @@ def _host_shape(data: Any, *, start: int = 0, end: int | None = None) -> Any:
 
 @op("Shape", 15, host=_host_shape, reads_shape=True)
 def shape(F: Any, data: Any, *, start: int = 0, end: int | None = None) -> Any:
-    return F.tensor(list(data.shape[start:end]), dtype=F.int64)
+    # Of a list torch.jit.trace would keep the numbers of its example.
+    dims = [F.tensor(size, dtype=F.int64).reshape(1) for size in data.shape[start:end]]
+    return F.cat(dims) if dims else F.zeros(0, dtype=F.int64)
 
 
 @op("Shape", 1, host=_host_shape, reads_shape=True)
