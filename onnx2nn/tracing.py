@@ -173,7 +173,7 @@ class Dim:
         if self.quotient is not None:
             return self.quotient[0] // self.quotient[1]
         if all(value >= 0 for value in self.values):
-            return self.tracer.number(torch.sym_int, self)  # math.floor cannot be saved with torch.export
+            return self.tracer.number(functional.onnx2nn__SizeFloor, self)
         raise TraceError("the whole part of a number that may be negative")
 
     def __ceil__(self) -> Any:
@@ -222,6 +222,15 @@ def _fraction(args: tuple[Any, ...]) -> tuple[Dim, int, int] | None:
             numerator, denominator = factor.as_integer_ratio()
             if 1 < denominator <= 1024:
                 return number, numerator, denominator
+    return None
+
+
+def _shifted(function: Callable[[Any, Any], Any], args: tuple[Any, ...]) -> tuple[Any, Any] | None:
+    """Returns the quotient that a quotient and a whole number make, None of anything else."""
+    for number, other in (args, args[::-1]) if function is operator.add else (args,):
+        if isinstance(number, Dim) and number.quotient is not None and not isinstance(other, Dim) and other % 1 == 0:
+            above, below = number.quotient
+            return function(above, below * int(other)), below
     return None
 
 
@@ -653,6 +662,8 @@ class Tracer:
             if function is operator.mul and (fraction := _fraction(args)) is not None:
                 factor, numerator, denominator = fraction
                 number.quotient = (self.number(operator.mul, factor, numerator), denominator)
+            if function in (operator.add, operator.sub):
+                number.quotient = _shifted(function, args)
             self._numbers[key] = number
         return self._numbers[key]
 

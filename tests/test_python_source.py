@@ -326,7 +326,7 @@ def test_branches_and_loops(name: str, tmp_path: Path) -> None:
     """Their graphs are classes; the modules that run them are written too."""
     _, path = script(name, tmp_path)
     source = _check(onnx2nn.load(path), tmp_path, *SCRIPTED[name][1])
-    wanted = "If" if name in ("branch", "rates") else "Loop"
+    wanted = "If" if name in ("branch", "experts", "rates") else "Loop"
     assert re.findall(r"class (If|Loop)\(", source) == [wanted]
 
 

@@ -465,3 +465,23 @@ def test_the_shape_of_an_unknown_rank() -> None:
     for inputs in (first, other):
         check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
     check_travels(module, first, other, travels=("torch.export", "torch.compile", "torch.jit.trace"))
+
+
+@pytest.mark.parametrize("added", [1, 0.25])
+def test_a_size_that_is_rounded_down(added: float) -> None:
+    """As the length behind a convolution; by whole numbers it is one division."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[N, T] x) => (float[M, N] y)
+            <int64[1] last = {{1}}, int64[1] zero = {{0}}, float[1] two = {{2}}, float[1] added = {{{added}}}> {{
+            shape = Shape(x) t = Gather(shape, last) length = Cast<to = 1>(t)
+            half = Div(length, two) more = Add(half, added) whole = Floor(more) m = Cast<to = 7>(whole)
+            n = Gather(shape, zero) both = Concat<axis = 0>(m, n) y = ConstantOfShape(both)
+        }}
+    """)
+    module = onnx2nn.load(model)
+    assert ("// 2" in module.code) == (added == 1)
+    first, other = (torch.zeros(2, 7),), (torch.zeros(3, 10),)
+    for inputs in (first, other):
+        check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+    check_travels(module, first, other)

@@ -34,6 +34,12 @@ def size_where(F: Any, condition: Any, A: Any, B: Any) -> Any:
     return F.sym_ite(condition, A, B)
 
 
+@op("SizeFloor", 1, domain=OWN)
+def size_floor(F: Any, A: Any) -> Any:
+    """The whole part of a number computed from sizes, which is not negative."""
+    return F.sym_int(A) if not F.jit.is_tracing() else F.as_tensor(A).to(F.int64)
+
+
 @op("Linear", 1, domain=OWN)
 def linear(F: Any, X: Any, weight: Any, bias: Any) -> Any:
     """X: `(..., in)`, weight: `(in, out)` as MatMul has it, bias: `(out,)`."""

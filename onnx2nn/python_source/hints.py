@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import fx
 
+from onnx2nn import functional
 from onnx2nn.python_source.program import is_size, row_of
 
 
@@ -44,7 +44,7 @@ def annotation(node: fx.Node) -> str:
         return "torch.device" if node.args[1] == "device" else "object"
     arguments = node.all_input_nodes
     plain = node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
-    whole = plain or node.target is torch.sym_int
+    whole = plain or node.target is functional.onnx2nn__SizeFloor
     if whole and arguments and all(annotation(arg) in ("int", "float") for arg in arguments):
         return "float" if getattr(node.target, "__name__", "") == "truediv" else "int"
     return "Tensor"
