@@ -189,7 +189,7 @@ _TORCH |= {
     "unwrap": unwrap,
     "wrap": wrap,
     **{name: getattr(recurrent, name) for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")},
-    **{name: getattr(sizes, name) for name in ("sym_ite", "sym_max", "sym_min")},
+    **{name: getattr(sizes, name) for name in ("sym_int", "sym_ite", "sym_max", "sym_min")},
 }
 globals().update(_TORCH)
 methods.attach()

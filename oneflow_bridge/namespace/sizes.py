@@ -23,3 +23,8 @@ def sym_ite(condition: Any, a: Any, b: Any) -> Any:
 def is_tracing() -> bool:
     """Whether sizes are tensors, as torch.jit.trace has them: never."""
     return False
+
+
+def sym_int(number: Any) -> Any:
+    """Returns the whole part of `number`."""
+    return int(number)
