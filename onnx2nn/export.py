@@ -252,7 +252,7 @@ def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[
     names = dict(zip(placeholders, inputs, strict=False))
     names |= {node: node.target for node in graph.nodes if node.op == "get_attr"}
     several = isinstance(output.args[0], tuple)  # a list is one output, a sequence
-    values = output.args[0] if isinstance(output.args[0], tuple) else (output.args[0],)
+    values: Any = output.args[0] if several else output.args
     if len(values) != len(outputs) or names.keys().isdisjoint(output.all_input_nodes):
         return
     with graph.inserting_before(output):

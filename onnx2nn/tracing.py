@@ -1058,9 +1058,9 @@ def _set_attribute(root: nn.Module, path: str, module: nn.Module) -> None:
     """Puts `module` at the dotted `path`; what a container there holds already, constants, moves into it."""
     holder, name = container(root, path)
     before = holder._modules.get(name)
-    holder.add_module(name, module)
     if before is not None:
-        _move(before, module)
+        _move(before, module)  # first: what does not fit leaves the container where it is
+    holder.add_module(name, module)
 
 
 def _move(source: nn.Module, target: nn.Module) -> None:

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 import onnx2nn
 from onnx2nn.imported import lay_out_state
-from onnx2nn.tracing import Spec, Tracer
+from onnx2nn.tracing import Spec, TraceError, Tracer, container
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
 
@@ -221,3 +221,20 @@ def test_statistics_that_the_graph_computes() -> None:
     torch.testing.assert_close(y[0], torch.stack(expected))
     y.sum().backward()
     assert module.scale.grad is not None
+
+
+def test_a_layer_takes_over_the_constants_that_stand_at_its_place() -> None:
+    """Where it has another tensor of that name itself, both stay what they were."""
+    constant = torch.ones(3)
+    for name, fits in (("shift", True), ("weight", False)):
+        tracer = Tracer()
+        holder, _ = container(tracer.root, f"part.{name}")
+        holder.register_buffer(name, constant)
+        layer = torch.nn.Linear(3, 3)
+        if fits:
+            tracer.call_module(["part"], layer, (), None, own=True)
+            assert tracer.root.part is layer and layer.shift is constant
+        else:
+            with pytest.raises(TraceError, match="another 'weight'"):
+                tracer.call_module(["part"], layer, (), None, own=True)
+            assert tracer.root.part.weight is constant

@@ -36,7 +36,7 @@ def size_where(F: Any, condition: Any, A: Any, B: Any) -> Any:
 
 @op("SizeFloor", 1, domain=OWN)
 def size_floor(F: Any, A: Any) -> Any:
-    """The whole part of a number computed from sizes, which is not negative."""
+    """The whole part of a number computed from sizes, not negative; math.floor cannot be saved with torch.export."""
     return F.sym_int(A) if not F.jit.is_tracing() else F.as_tensor(A).to(F.int64)
 
 
