@@ -1,4 +1,4 @@
-"""Calls on which OneFlow 0.9 ends the process (measured), refused before they are made."""
+"""Calls on which OneFlow 0.9 ends the process (measured): made another way, or refused before they are made."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ Call = Callable[..., Any]
 def refusing_aborts() -> Iterator[None]:
     """While it lasts, such calls raise `InputError`, in a trace as well as when the model is run."""
     flow = import_oneflow()
+    from oneflow.nn.graph.proxy import ProxyParameterDict, ProxyParameterList
+
     guards = [
         *((owner, "matmul", _matmul) for owner in (flow, flow._C, flow.Tensor)),
         *((flow.Tensor, "__matmul__", _matmul), (flow, "topk", _topk), (flow.Tensor, "topk", _topk)),
@@ -23,6 +25,8 @@ def refusing_aborts() -> Iterator[None]:
         *((owner, "floor_divide", _floor_divide) for owner in (flow, flow._C, flow.Tensor)),
         (flow.Tensor, "__floordiv__", _floor_divide),
         *((owner, "index_select", _index_select) for owner in (flow, flow._C, flow.Tensor)),
+        (ProxyParameterList, "__iter__", _each),
+        *((ProxyParameterDict, "values", _values), (ProxyParameterDict, "items", _items)),
     ]
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in guards if hasattr(owner, name)]
     for owner, name, guard in guards:
@@ -103,3 +107,19 @@ def _check_indices(indices: Any, size: int | None) -> None:
         raise InputError(
             f"The model looks up the indices {lowest} to {highest} in {size} rows; OneFlow takes 0 to {size - 1}."
         )
+
+
+# In a trace these would give OneFlow's own stand-ins for parameters, which no function takes; looking one up gives the
+# parameter.
+
+
+def _each(call: Call) -> Call:
+    return lambda parameters: (parameters[index] for index in range(len(parameters)))
+
+
+def _values(call: Call) -> Call:
+    return lambda parameters: [parameters[key] for key in parameters]
+
+
+def _items(call: Call) -> Call:
+    return lambda parameters: [(key, parameters[key]) for key in parameters]

@@ -340,6 +340,7 @@ def _trace(
     new_graph: Callable[[], Any], arguments: Arguments, of_dimensions: Mapping[str, int]
 ) -> tuple[Any, dict[str, Any], Any]:
     """One job, the values of the tensors that are no module's state, and the outputs as the model returned them."""
+    _forget_names()
     graph = new_graph()
     try:
         with refusing_aborts(), _constants_as_variables() as constants:
@@ -351,6 +352,24 @@ def _trace(
         shapes = ", ".join(f"{n}: {list(t.shape)}" for n, t in zip(arguments.names, arguments.leaves(), strict=True))
         raise InputError(f"OneFlow could not trace the model{sizes} (inputs {shapes}): {last_line(error)}") from error
     return job, {**constants, **_free_tensors(graph, job)}, outputs
+
+
+def _forget_names() -> None:
+    """Lets OneFlow forget what the tensors of earlier traces were called.
+
+    It finds the name of a tensor by the address at which it lies, and forgets names only when it compiles a graph. A
+    free tensor that lies where a weight of an earlier trace was, which is gone, would be taken for that weight: OneFlow
+    ends the process, or reads another weight of that name.
+    """
+    flow = import_oneflow()
+
+    class Smallest(flow.nn.Graph):  # type: ignore[misc, name-defined]  # oneflow has no types
+        def build(self, x: Any) -> Any:
+            return x + 1
+
+    graph = Smallest()
+    graph.build_graph(flow.zeros(1))
+    graph.finish_complie_and_init_runtime()
 
 
 def last_line(error: Exception) -> str:

@@ -442,7 +442,7 @@ class Walk:
 
     def run_node(self, node: ir.Node) -> Sequence[Any]:
         """Imports one node; returns its outputs, `UNKNOWN` ones where it cannot be imported (a problem is noted)."""
-        inputs = [None if value is None else self.tracer.own(self.scope[value]) for value in node.inputs]
+        inputs = self.tracer.own([None if value is None else self.scope[value] for value in node.inputs])
         if self.owner.problems and any(value is UNKNOWN for value in inputs):
             return [UNKNOWN] * len(node.outputs)
         version = version_of(node, self.opsets)

@@ -137,12 +137,12 @@ class MessageTensor(ir.serde.TensorProtoTensor):
     Args:
         proto: the message.
         dtype: its data type.
-        dims: its dimensions.
+        shape: its dimensions, frozen.
     """
 
-    def __init__(self, proto: onnx.TensorProto, dtype: ir.DataType, dims: Sequence[int]):
+    def __init__(self, proto: onnx.TensorProto, dtype: ir.DataType, shape: ir.Shape):
         super().__init__(proto)
-        self._dtype, self._shape = dtype, ir.Shape(dims, frozen=True)
+        self._dtype, self._shape = dtype, shape
 
     @property
     def dtype(self) -> ir.DataType:  # type: ignore[override]  # onnx_ir's protocol says attribute, its tensors have properties
@@ -183,6 +183,7 @@ class TensorReader:
         self._spans = spans
         self._roots = roots
         self._files: dict[str, FileSource] = {}
+        self._shapes: dict[tuple[int, ...], ir.Shape] = {}
 
     def read(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
         """Return the tensor without reading its elements.
@@ -211,7 +212,10 @@ class TensorReader:
         self._check_fields(fields, dtype, dims, size)
         if dtype == ir.DataType.STRING:
             return ir.StringTensor(list(proto.string_data), shape=ir.Shape(dims), name=name)
-        return MessageTensor(proto, dtype, dims)
+        key = tuple(dims)
+        if key not in self._shapes:  # many small tensors have the same few
+            self._shapes[key] = ir.Shape(key, frozen=True)
+        return MessageTensor(proto, dtype, self._shapes[key])
 
     def read_sparse(self, proto: onnx.SparseTensorProto) -> ir.TensorProtocol:
         """Return the dense tensor that a sparse one stands for, named as its values.

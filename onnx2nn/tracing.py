@@ -890,7 +890,10 @@ class Tracer:
 
     def _inline_scalars(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replaces a one-element constant beside a tensor by the Python number that means the same."""
-        if not any(isinstance(arg, torch.Tensor) and arg.numel() == 1 for arg in args):
+        for arg in args:
+            if isinstance(arg, torch.Tensor) and arg.numel() == 1:
+                break
+        else:
             return args
         traced = [arg for arg in args if isinstance(arg, Tensor)]
         if len(traced) != 1 or traced[0].spec.shapes is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -147,6 +149,18 @@ def test_code_that_depends_on_a_dynamic_size_is_refused(image: Any) -> None:
         compile_job(Unequal().eval(), image, dynamic=True).graph()
 
 
+class Affine(nn.Module):
+    """A parameter and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(flow.zeros(4))
+        self.register_buffer("shift", flow.ones(4))
+
+    def forward(self, x: Any) -> Any:
+        return x + self.scale * self.shift
+
+
 class Closure(nn.Module):
     """A tensor that hangs in a list: neither state nor made while tracing."""
 
@@ -182,6 +196,58 @@ def test_free_tensors_are_found_by_a_compile(tmp_path: Path) -> None:
         write_model(to_onnx(compile_job(module, x)), tmp_path / "m.onnx")
         _, values = check.run_file(tmp_path / "m.onnx", {"x": x.numpy()})
         np.testing.assert_array_equal(values[0], module(x).numpy())
+
+
+LISTED = {
+    "list": (nn.ParameterList, lambda held: [held[0], *held]),
+    "values": (nn.ParameterDict, lambda held: held.values()),
+    "items": (nn.ParameterDict, lambda held: [value for _, value in held.items()]),
+}
+
+
+@pytest.mark.parametrize("way", LISTED)
+def test_parameters_that_are_gone_through(way: str, tmp_path: Path) -> None:
+    container, parameters = LISTED[way]
+    weights = [nn.Parameter(flow.full((4,), float(value))) for value in (2, 3)]
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = container(weights if way == "list" else {"a": weights[0], "b": weights[1]})
+
+        def forward(self, x: Any) -> Any:
+            for weight in parameters(self.held):
+                x = x * weight + weight
+            return x
+
+    module, x = Model().eval(), flow.randn(3, 4)
+    export(module, x, tmp_path / "m.onnx")
+    _, values = check.run_file(tmp_path / "m.onnx", {"x": x.numpy()})
+    np.testing.assert_allclose(values[0], module(x).numpy(), rtol=1e-6)
+
+
+def _address(tensor: Any) -> int:
+    """Where OneFlow's tensor lies that a Python object stands for."""
+    return ctypes.c_uint64.from_address(id(tensor) + object.__basicsize__).value
+
+
+def test_a_free_tensor_at_the_address_of_an_earlier_weight_is_not_that_weight() -> None:
+    x, found = flow.ones(3, 4), None
+    for _ in range(30):
+        earlier = Affine().eval()
+        job = compile_job(earlier, x)
+        addresses = {_address(earlier.scale), _address(earlier.shift)}
+        del earlier, job
+        gc.collect()
+        others = [flow.ones(4) for _ in range(1000)]
+        found = next((tensor for tensor in others if _address(tensor) in addresses), None)
+        if found is not None:
+            break
+    if found is None:
+        pytest.skip("the allocator used no address again, which it does within two rounds in a fresh process")
+    module = Closure().eval()
+    module.held = [found]
+    assert any("FreeEagerTensor" in name for name in compile_job(module, x).weights)
 
 
 def _boxed_job(kind: str, x: Any) -> CompiledJob:
