@@ -75,6 +75,7 @@ class Row:
         since: the revision from which the signature and the meaning hold.
         body: `body(F, *inputs, **attributes)`; returns one value, or a tuple where the operator has several outputs.
         static: inputs that must be known as Python values (numbers or nested lists) when the body runs.
+        counts: those of `static` that hold sizes: where data give them, they are symbolic numbers, never negative.
         numbers: inputs that arrive as a Python number where they are one known number (0-D), else as tensors.
         host: the operator on numpy object arrays, of Python and symbolic numbers or of strings; same signature without
             `F`. An object array it returns has the dtype of its first input (bools are bool), `Typed` says another.
@@ -84,8 +85,9 @@ class Row:
             dtypes of its results follow from those of its inputs.
         region: one of its attributes is a graph; the body takes it as a callable.
         random: two calls with equal inputs differ, so that it is never evaluated at import.
-        results: of an opaque row: `results(F, *inputs, **attributes)` gives shape and dtype of each tensor that comes
-            of it; a size that depends on data is a name, equal names are equal sizes.
+        results: of a row that is called at run time, always or where data decide what should be static:
+            `results(F, *inputs, **attributes)` gives shape and dtype of each tensor that comes of it; a size that
+            depends on data is a name, equal names are equal sizes.
         leaf: torch.export, torch.compile and torch.jit.trace keep the node as one call, for its body reads values; it
             has `results`.
     """
@@ -104,6 +106,7 @@ class Row:
     random: bool = False
     results: Callable[..., Sequence[tuple[Sequence[Any], Any]]] | None = None
     leaf: bool = False
+    counts: frozenset[str] = frozenset()
 
     @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:
@@ -248,13 +251,14 @@ def op(
     random: bool = False,
     results: Callable[..., Sequence[tuple[Sequence[Any], Any]]] | None = None,
     leaf: bool = False,
+    counts: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes the decorated function the row of `operator` from revision `since` on; the rest is as in `Row`."""
 
     def add(body: Callable[..., Any]) -> Callable[..., Any]:
         inputs = (frozenset(static), frozenset(numbers))
         kinds = (reads_shape, opaque, whole, region, random)
-        TABLE.add(Row(domain, operator, since, body, *inputs, host, *kinds, results, leaf))
+        TABLE.add(Row(domain, operator, since, body, *inputs, host, *kinds, results, leaf, frozenset(counts)))
         return body
 
     return add

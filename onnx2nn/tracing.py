@@ -250,13 +250,14 @@ _SELF_INVERSE = {operator.sub: 0, operator.floordiv: 1, operator.mod: 0}
 class Tensor:
     """A tensor of the traced program; methods, operators and attributes are those of `torch.Tensor`."""
 
-    __slots__ = ("_shape", "node", "spec", "tracer")
+    __slots__ = ("_shape", "elements", "node", "spec", "tracer")
     __array_priority__ = 1000
     __array__ = __array_interface__ = __array_struct__ = None  # numpy must not take it for an array
 
     def __init__(self, tracer: Tracer, node: fx.Node, spec: Spec):
         self.tracer, self.node, self.spec = tracer, node, spec
         self._shape: tuple[Any, ...] | None = None
+        self.elements: tuple[Any, ...] = ()  # of a vector of sizes: those that are known, None for what data decide
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -577,6 +578,7 @@ class Tracer:
         self.collapsed = False  # whether the sample points hide that a quotient, or the larger of two numbers, varies
         self._attributes: dict[Any, fx.Node] = {}
         self._calls: dict[Any, Any] = {}
+        self._elements: dict[tuple[fx.Node, int], Dim] = {}
         self._layers: dict[Any, str] = {}
         self._reference: Tensor | None = None
         self._last_placeholder: fx.Node | None = None
@@ -609,11 +611,14 @@ class Tracer:
         return self._last_placeholder
 
     def fresh_dimension(self) -> tuple[int, ...]:
-        """Returns sample values for a dimension of which nothing is known, unlike those of any other."""
+        """Returns sample values for a dimension of which nothing is known, unlike those of any other.
+
+        The first is small, however many there are: the smaller of it and a limit must not be the limit at every point.
+        """
         if self.points == 1:
             raise NeedsSamples
         index = next(self._fresh)
-        values = (3 + 2 * index, 17 + 5 * index, 251 + 11 * index)
+        values = (3 + 2 * (index % 4), 17 + 5 * index, 251 + 11 * index)
         return tuple(values[point % 3] for point in range(self.points))
 
     @property
@@ -635,6 +640,29 @@ class Tracer:
             pending += item.all_input_nodes
         self._clean |= seen
         return False
+
+    def elements(self, vector: Tensor) -> list[Any]:
+        """Returns the sizes in a vector: those that are known, and numbers that are read from it at run time.
+
+        Raises:
+            TraceError: it is no vector of integers, or its length is dynamic.
+        """
+        if vector.ndim != 1 or vector.dtype not in (torch.int64, torch.int32) or not isinstance(vector.shape[0], int):
+            raise TraceError("sizes that are computed from data, and are no vector of a fixed length")
+        known = vector.elements or (None,) * vector.shape[0]
+        return [self._element(vector, i) if item is None else item for i, item in enumerate(known)]
+
+    def _element(self, vector: Tensor, index: int) -> Dim:
+        key = (vector.node, index)
+        if key not in self._elements:
+
+            def read() -> fx.Node:
+                node = self.record("call_function", functional.onnx2nn__SizeAt, (vector,), {"index": index})
+                node.meta["opaque"] = True
+                return node
+
+            self._elements[key] = Dim(self, self.fresh_dimension(), read)
+        return self._elements[key]
 
     def number(self, function: Callable[..., Any], *args: Any) -> Any:
         """Returns `function(*args)` of numbers, some dynamic: a `Dim`, or a plain number where it no longer varies."""

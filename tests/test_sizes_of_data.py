@@ -111,3 +111,165 @@ def test_what_reads_values_is_written_as_the_operator_that_it_is(tmp_path: Path)
     sessions = [onnxruntime.InferenceSession(source) for source in (path, model.SerializeToString())]
     feeds = dict(zip(("boxes", "scores"), map(torch.Tensor.numpy, inputs), strict=True))
     np.testing.assert_array_equal(*(session.run(None, feeds)[0] for session in sessions))
+
+
+def _transform() -> onnx.ModelProto:
+    """An image brought to a size by floats, as torchvision's detectors do it, padded to whole blocks; a convolution."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20]>
+        agraph (float[1,3,h,w] image) => (float[1,4,a,b] features, float[1,3,c,d] resized)
+        <float shortest = {20.0}, float longest = {33.0}, int64[2] kept = {1, 3}, float[1] block = {8.0},
+         int64[6] front = {0, 0, 0, 0, 0, 0}> {
+            size = Shape <start = 2> (image)
+            sides = Cast <to = 1> (size)
+            smallest = ReduceMin <keepdims = 0> (sides)
+            largest = ReduceMax <keepdims = 0> (sides)
+            under = Reciprocal(smallest)
+            over = Reciprocal(largest)
+            up = Mul(under, shortest)
+            down = Mul(over, longest)
+            factor = Min(up, down)
+            scaled = Mul(sides, factor)
+            whole = Floor(scaled)
+            lengths = Cast <to = 7> (whole)
+            sizes = Concat <axis = 0> (kept, lengths)
+            resized = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel"> (image, , , sizes)
+            now = Shape <start = 2> (resized)
+            numbers = Cast <to = 1> (now)
+            blocks = Div(numbers, block)
+            up_blocks = Ceil(blocks)
+            full = Mul(up_blocks, block)
+            padded = Cast <to = 7> (full)
+            lacking = Sub(padded, now)
+            pads = Concat <axis = 0> (front, lacking)
+            filled = Pad(resized, pads)
+            features = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (filled, weight)
+        }"""
+    )
+    weight = np.random.default_rng(0).normal(size=(4, 3, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("way", ["eager", "compiled", "traced"])
+def test_what_follows_a_resize_to_a_computed_size_is_layers(way: str, tmp_path: Path) -> None:
+    model = _transform()
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    module = onnx2nn.load(model)
+    assert [type(layer) for layer in module.children()] == [torch.nn.Conv2d]
+    assert "functional.Resize" not in module.code and "functional.Pad" not in module.code
+    program = _WAYS[way](module, (torch.rand(1, 3, 30, 28),), tmp_path)
+    for size in ((16, 24), (40, 21), (9, 50), (20, 20)):
+        image = torch.rand(1, 3, *size, generator=torch.Generator().manual_seed(0))
+        for actual, wanted in zip(program(image), session.run(None, {"image": image.numpy()}), strict=True):
+            np.testing.assert_allclose(actual.numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
+_DECIDED = {
+    "Slice": ("y = Slice(x, n, m, axes)", "int64[1] axes = {1}", ([1], [3]), ([0], [4])),
+    "Slice of all axes": ("y = Slice(x, n, m)", "", ([0, 1, 1], [2, 3, 4]), ([1, 0, 0], [2, 2, 2])),
+    "Reshape": ("all = Concat <axis = 0> (n, known) y = Reshape(x, all)", "int64[2] known = {2, -1}", ([3],), ([6],)),
+    "Reshape, a dimension kept": (
+        "all = Concat <axis = 0> (k, n) y = Reshape(x, all)",
+        "int64[1] k = {0}",
+        ([6, 2],),
+        ([3, 4],),
+    ),
+    "Expand": ("all = Concat <axis = 0> (n, k) y = Expand(x, all)", "int64[3] k = {1, 3, 1}", ([2],), ([1],)),
+    "Expand inside": (
+        "one = Slice(x, first, second, axis) all = Concat <axis = 0> (k, n, last) y = Expand(one, all)",
+        "int64[1] k = {2}, int64[1] last = {4}, int64[1] first = {0}, int64[1] second = {1}, int64[1] axis = {1}",
+        ([3],),
+        ([1],),
+    ),
+    "Expand of what is there": (
+        "all = Concat <axis = 0> (k, n) y = Expand(x, all)",
+        "int64[2] k = {2, 3}",
+        ([1],),
+        ([4],),
+    ),
+    "Tile": ("all = Concat <axis = 0> (k, n) y = Tile(x, all)", "int64[2] k = {1, 2}", ([2],), ([1],)),
+    "ConstantOfShape": (
+        "all = Concat <axis = 0> (k, n) y = ConstantOfShape(all)",
+        "int64[2] k = {1, 2}",
+        ([2],),
+        ([5],),
+    ),
+    "TopK": ("y, where = TopK <axis = 1> (x, n)", "", ([2],), ([3],)),
+    "Pad": ("all = Concat <axis = 0> (k, n) y = Pad(x, all)", "int64[5] k = {0, 1, 0, 0, 2}", ([2],), ([-1],)),
+    "Resize": ("all = Concat <axis = 0> (k, n) y = Resize(x, , , all)", "int64[2] k = {2, 3}", ([2],), ([9],)),
+    "Resize by a factor": (
+        "factor = Cast <to = 1> (n) all = Concat <axis = 0> (k, factor) y = Resize(x, , all)",
+        "float[2] k = {1, 1}",
+        ([2],),
+        ([3],),
+    ),
+    "Range": (
+        "start = Squeeze(n) stop = Squeeze(m) y = Range(start, stop, k)",
+        "int64 k = {1}",
+        ([1], [5]),
+        ([2], [3]),
+    ),
+    "Split": ("all = Concat <axis = 0> (n, m) y, z = Split <axis = 2> (x, all)", "", ([1], [3]), ([2], [2])),
+}
+"""Nodes, constants, and two values each of the numbers that are inputs: of `x`, (2, 3, 4)."""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", _DECIDED)
+def test_what_is_known_of_a_shape_that_data_decide(case: str) -> None:
+    nodes, constants, *values = _DECIDED[case]
+    declared = "".join(f", int64[{len(value)}] {name}" for name, value in zip("nm", values[0], strict=False))
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        agraph (float[2,3,4] x{declared}) => (float[a,b] result) <{constants}> {{
+            {nodes}
+            numbers = Cast <to = 1> (y)
+            flat = Flatten <axis = -1> (numbers)
+            result = Softmax <axis = -1> (flat)
+        }}"""
+    )
+    del model.graph.output[0].type.tensor_type.shape.dim[:]  # what the file says of y is nothing
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    module = onnx2nn.load(model)
+    assert "functional.Softmax" not in module.code, "its rank is known"
+    x = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    for numbers in values:
+        feeds = {"x": x.numpy(), **{name: np.array(value) for name, value in zip("nm", numbers, strict=False)}}
+        (expected,) = session.run(None, feeds)
+        actual = module(*(torch.from_numpy(value) for value in feeds.values()))
+        np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-6)
+
+
+def test_a_split_into_one_part_of_unknown_rank() -> None:
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 11]>
+        agraph (float x) => (float y) { part = Split <axis = 1> (x) y = Squeeze <axes = [1]> (part) }"""
+    )
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    x = torch.rand(3, 1)
+    assert torch.equal(onnx2nn.load(model)(x), x[:, 0])
+
+
+def test_a_limit_on_sizes_of_data_is_none_however_many_there_are() -> None:
+    least = ", ".join(f"float least{i} = {{{i / 14}}}" for i in range(14))
+    levels = "".join(
+        f"""over{i} = Greater(x, least{i}) where{i} = NonZero(over{i}) chosen{i} = Squeeze(where{i}, zero)
+            marks{i} = Gather(x, chosen{i}) length{i} = Shape(marks{i}) both{i} = Concat <axis = 0> (length{i}, limit)
+            count{i} = ReduceMin <keepdims = 1> (both{i}) tops{i}, order{i} = TopK(marks{i}, count{i})
+            size{i} = Shape(tops{i}) y{i} = Reshape(tops{i}, size{i})
+        """
+        for i in range(14)
+    )
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        agraph (float[40] x) => ({", ".join(f"float[n{i}] y{i}" for i in range(14))})
+        <int64[1] zero = {{0}}, int64[1] limit = {{20}}, {least}>
+        {{ {levels} }}"""
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = torch.rand(40, generator=torch.Generator().manual_seed(0))
+    for actual, expected in zip(onnx2nn.load(model)(x), session.run(None, {"x": x.numpy()}), strict=True):
+        np.testing.assert_array_equal(actual.numpy(), expected)

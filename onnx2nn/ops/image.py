@@ -12,6 +12,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.extras import require
+from onnx2nn.ops.shape import partly_known
 from onnx2nn.table import NeedsValues, op
 
 
@@ -310,7 +311,20 @@ def _same_nearest(F: Any, axis: Axis, method: Method, mode: str) -> bool:
     return bool((_nearest(F, _coordinates(F, axis, method.transformation), axis, method.nearest) == theirs).all())
 
 
-@op("Resize", 18, static=["roi", "scales", "sizes"])
+def _results_of_resize(
+    F: Any, X: Any, roi: Any = None, scales: Any = None, sizes: Any = None, *, axes: Any = None, **_: Any
+) -> Any:
+    given = sizes if sizes is not None and not (isinstance(sizes, list) and not sizes) else scales
+    result = [*X.shape]
+    for axis, number in zip(axes or range(X.ndim), partly_known(given), strict=True):
+        if given is sizes and isinstance(number, int):
+            result[axis] = number
+        elif not (given is scales and isinstance(number, (int, float)) and number == 1):
+            result[axis] = f"size_{axis % X.ndim}"
+    return [(result, X.dtype)]
+
+
+@op("Resize", 18, static=["roi", "scales", "sizes"], counts=["sizes"], results=_results_of_resize)
 def resize(
     F: Any,
     X: Any,
@@ -363,7 +377,7 @@ def resize(
     return X.to(dtype) if X.dtype != dtype else X
 
 
-@op("Resize", 13, static=["roi", "scales", "sizes"])
+@op("Resize", 13, static=["roi", "scales", "sizes"], counts=["sizes"], results=_results_of_resize)
 def resize_13(
     F: Any,
     X: Any,
@@ -393,7 +407,7 @@ def resize_13(
     )
 
 
-@op("Resize", 11, static=["roi", "scales", "sizes"])
+@op("Resize", 11, static=["roi", "scales", "sizes"], counts=["sizes"], results=_results_of_resize)
 def resize_11(
     F: Any,
     X: Any,
@@ -424,7 +438,7 @@ def resize_11(
     )
 
 
-@op("Resize", 10, static=["scales"])
+@op("Resize", 10, static=["scales"], results=lambda F, X, scales, **_: _results_of_resize(F, X, None, scales))
 def resize_10(F: Any, X: Any, scales: Sequence[Any], *, mode: str = "nearest") -> Any:
     """Coordinates are index / scale; the nearest one is the ceiling when shrinking, the floor when growing.
 
@@ -434,7 +448,7 @@ def resize_10(F: Any, X: Any, scales: Sequence[Any], *, mode: str = "nearest") -
     return resize(F, X, None, scales, coordinate_transformation_mode="asymmetric", mode=mode, nearest_mode="truncated")
 
 
-@op("Upsample", 9, static=["scales"])
+@op("Upsample", 9, static=["scales"], results=lambda F, X, scales, **_: _results_of_resize(F, X, None, scales))
 def upsample(F: Any, X: Any, scales: Sequence[Any], *, mode: str = "nearest") -> Any:
     return resize_10(F, X, scales, mode=mode)
 

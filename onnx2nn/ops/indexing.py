@@ -10,7 +10,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import ordered, sortable, widened
-from onnx2nn.ops.shape import fixed, moves_elements, scalar
+from onnx2nn.ops.shape import fixed, moves_elements, partly_known, scalar
 from onnx2nn.table import NeedsValues, op
 
 _FAR = (1 << 31) - 1
@@ -258,7 +258,15 @@ def dynamic_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None) -
     return slice_(F, data, starts, ends, axes)
 
 
-@op("Slice", 10, static=["starts", "ends", "axes", "steps"], host=_host_slice)
+def _results_of_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+    cut = range(len(partly_known(starts))) if axes is None else partly_known(axes)
+    sizes = [*data.shape]
+    for axis in cut if None not in cut else range(data.ndim):
+        sizes[axis] = f"part_{axis % data.ndim}"
+    return [(sizes, data.dtype)]
+
+
+@op("Slice", 10, static=["starts", "ends", "axes", "steps"], host=_host_slice, results=_results_of_slice)
 def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """torch has no negative steps: the axis is flipped first."""
     rank = data.ndim if axes is None or any(axis < 0 for axis in axes) else max([-1, *axes]) + 1
@@ -375,7 +383,13 @@ def _few(F: Any, X: Any, count: int, axis: int, largest: bool) -> tuple[Any, Any
     return values, indices.gather(axis, order)
 
 
-@op("TopK", 11, static=["K"], host=_host_top_k)
+def _results_of_top_k(F: Any, X: Any, K: Any, *, axis: int = -1, **_: Any) -> Any:
+    sizes = [*X.shape]
+    sizes[axis] = "count"
+    return [(sizes, X.dtype), (sizes, F.int64)]
+
+
+@op("TopK", 11, static=["K"], host=_host_top_k, results=_results_of_top_k)
 def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
     """Of equal values the one with the lower index comes first, which torch's topk does not promise."""
     count = scalar(K)
@@ -392,7 +406,7 @@ def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: i
     return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
 
 
-@op("TopK", 10, static=["K"], host=_host_top_k)
+@op("TopK", 10, static=["K"], host=_host_top_k, results=_results_of_top_k)
 def top_k_10(F: Any, X: Any, K: Any, *, axis: int = -1) -> Any:
     return top_k(F, X, K, axis=axis)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.shape import fixed, moves_elements
+from onnx2nn.ops.shape import fixed, moves_elements, partly_known
 from onnx2nn.table import NeedsValues, op
 
 _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wrap": "circular"}
@@ -94,7 +94,19 @@ def _pad_line(F: Any, data: Any, axis: int, pair: tuple[Any, Any], mode: str) ->
     return lines
 
 
-@op("Pad", 18, static=["pads", "axes"], numbers=["constant_value"], host=_host_pad)
+def _results_of_pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = None, **_: Any) -> Any:
+    amounts = partly_known(pads)
+    padded = range(data.ndim) if axes is None else partly_known(axes)
+    sizes = [*data.shape]
+    for axis, before, after in zip(padded, amounts[: len(padded)], amounts[len(padded) :], strict=True):
+        if axis is None:
+            raise NeedsValues("axes that data decide")
+        if not (fixed(before) and before == 0 and fixed(after) and after == 0):
+            sizes[axis] = f"size_{axis % data.ndim}"
+    return [(sizes, data.dtype)]
+
+
+@op("Pad", 18, static=["pads", "axes"], numbers=["constant_value"], host=_host_pad, results=_results_of_pad)
 def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
     """Negative pads crop. Modes other than constant read by computed positions where torch's pad does not reach."""
     if mode not in _MODES:
@@ -137,7 +149,7 @@ def _pad_zero(F: Any, data: Any, *, order: list[Any]) -> Any:
     return F.nn.functional.pad(data, order)
 
 
-@op("Pad", 11, static=["pads"], numbers=["constant_value"], host=_host_pad)
+@op("Pad", 11, static=["pads"], numbers=["constant_value"], host=_host_pad, results=_results_of_pad)
 def pad_11(F: Any, data: Any, pads: Any, constant_value: Any = None, *, mode: str = "constant") -> Any:
     return pad(F, data, pads, constant_value, mode=mode)
 

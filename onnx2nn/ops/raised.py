@@ -40,6 +40,12 @@ def size_floor(F: Any, A: Any) -> Any:
     return F.sym_int(A) if not F.jit.is_tracing() else F.as_tensor(A).to(F.int64)
 
 
+@op("SizeAt", 1, domain=OWN)
+def size_at(F: Any, sizes: Any, *, index: int) -> Any:
+    """One of the sizes in a vector that is computed from data."""
+    return sizes[index].item() if not F.jit.is_tracing() else sizes[index]
+
+
 @op("Linear", 1, domain=OWN)
 def linear(F: Any, X: Any, weight: Any, bias: Any) -> Any:
     """X: `(..., in)`, weight: `(in, out)` as MatMul has it, bias: `(out,)`."""

@@ -55,6 +55,19 @@ def scalar(value: Any) -> Any:
     return value
 
 
+def partly_known(vector: Any) -> list[Any]:
+    """Returns the numbers in an input that is static if it can be, for a row's `results`: None for what data decide.
+
+    Raises:
+        NeedsValues: the vector has a dynamic length.
+    """
+    if isinstance(vector, (list, tuple)):
+        return list(vector)
+    if vector.ndim != 1 or not fixed(vector.shape[0]):
+        raise NeedsValues("a vector of unknown length")
+    return list(getattr(vector, "elements", ())) or [None] * vector.shape[0]
+
+
 def _host_shape(data: Any, *, start: int = 0, end: int | None = None) -> Any:
     return np.array(list(data.shape[start:end]), dtype=object)
 
@@ -85,14 +98,24 @@ def _host_reshape(data: Any, shape: Any, *, allowzero: int = 0) -> Any:
     return data.reshape([int(d) for d in _target(shape.tolist(), data.shape, allowzero)])
 
 
-@op("Reshape", 14, static=["shape"], host=_host_reshape)
+def _results_of_reshape(F: Any, data: Any, shape: Any, *, allowzero: int = 0) -> Any:
+    known = partly_known(shape)
+    sizes = []
+    for axis, size in enumerate(known):
+        if fixed(size) and size == 0 and not allowzero:
+            size = data.shape[axis]
+        sizes.append(f"size_{axis}" if size is None or (fixed(size) and size < 0) else size)
+    return [(sizes, data.dtype)]
+
+
+@op("Reshape", 14, static=["shape"], host=_host_reshape, results=_results_of_reshape)
 def reshape(F: Any, data: Any, shape: Any, *, allowzero: int = 0) -> Any:
     copies = not allowzero and any(fixed(d) and d == 0 for d in shape)
     target = _target(shape, data.shape, allowzero) if copies else shape
     return data.reshape(*target) if target else data.reshape(())
 
 
-@op("Reshape", 5, static=["shape"], host=_host_reshape)
+@op("Reshape", 5, static=["shape"], host=_host_reshape, results=_results_of_reshape)
 def reshape_5(F: Any, data: Any, shape: Any) -> Any:
     return reshape(F, data, shape)
 
@@ -214,16 +237,29 @@ def _split_sizes(size: Any, parts: int, even: bool) -> list[int] | None:
     return [length] * (parts - 1) + [last]
 
 
+def _one_or_all(parts: Sequence[Any]) -> Any:
+    """Returns the parts, as an operator gives its outputs: a single one is no tuple."""
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
 def _host_split(
     input: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, _outputs: int = 0
 ) -> Any:
     if split is None:
         split = _split_sizes(input.shape[axis], num_outputs or _outputs, num_outputs is None)
     ends = np.cumsum([int(length) for length in split])
-    return tuple(np.split(input, ends[:-1], axis))
+    return _one_or_all(np.split(input, ends[:-1], axis))
 
 
-@op("Split", 18, static=["split"], host=_host_split)
+def _results_of_split(F: Any, input: Any, split: Any = None, *, axis: int = 0, _outputs: int = 0, **_: Any) -> Any:
+    lengths = [None] * _outputs if split is None else partly_known(split)
+    sizes = [[*input.shape] for _ in lengths]
+    for part, (of, length) in enumerate(zip(sizes, lengths, strict=True)):
+        of[axis] = f"part_{part}" if length is None else length
+    return [(of, input.dtype) for of in sizes]
+
+
+@op("Split", 18, static=["split"], host=_host_split, results=_results_of_split)
 def split(
     F: Any, input: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, _outputs: int = 0
 ) -> Any:
@@ -232,12 +268,12 @@ def split(
     if split is None:
         sizes = _split_sizes(input.shape[axis], parts, num_outputs is None)
         if sizes is None or len(set(sizes)) == 1:
-            return tuple(input.chunk(parts, axis))
+            return _one_or_all(input.chunk(parts, axis))
         split = sizes
-    return tuple(input.split(split, axis))
+    return _one_or_all(input.split(split, axis))
 
 
-@op("Split", 13, static=["split"], host=_host_split)
+@op("Split", 13, static=["split"], host=_host_split, results=_results_of_split)
 def split_13(F: Any, input: Any, split: Any = None, *, axis: int = 0, _outputs: int = 0) -> Any:
     return _split(F, input, split, axis=axis, _outputs=_outputs)
 
@@ -278,7 +314,17 @@ def _host_expand(input: Any, shape: Any) -> Any:
     return np.broadcast_to(input, [int(d) for d in broadcast(input.shape, shape.tolist())]).copy()
 
 
-@op("Expand", 8, static=["shape"], host=_host_expand)
+def _results_of_expand(F: Any, input: Any, shape: Any) -> Any:
+    asked = partly_known(shape)
+    rank = max(input.ndim, len(asked))
+    sizes, wanted = [1] * (rank - input.ndim) + [*input.shape], [1] * (rank - len(asked)) + asked
+    for axis, size in enumerate(wanted):
+        if not (fixed(size) and size == 1):
+            sizes[axis] = size if fixed(size) else f"size_{axis}"
+    return [(sizes, input.dtype)]
+
+
+@op("Expand", 8, static=["shape"], host=_host_expand, results=_results_of_expand)
 def expand(F: Any, input: Any, shape: Any) -> Any:
     """Broadcasts both ways: a 1 in `shape` keeps the input's dimension."""
     target = broadcast(input.shape, shape)
@@ -293,7 +339,12 @@ def _host_tile(input: Any, repeats: Any) -> Any:
     return np.tile(input, [int(count) for count in repeats])
 
 
-@op("Tile", 6, static=["repeats"], host=_host_tile)
+def _results_of_tile(F: Any, input: Any, repeats: Any) -> Any:
+    pairs = enumerate(zip(input.shape, partly_known(repeats), strict=True))
+    return [([size if fixed(n) and n == 1 else f"size_{axis}" for axis, (size, n) in pairs], input.dtype)]
+
+
+@op("Tile", 6, static=["repeats"], counts=["repeats"], host=_host_tile, results=_results_of_tile)
 def tile(F: Any, input: Any, repeats: Any) -> Any:
     if all(fixed(count) and count == 1 for count in repeats):
         return input
@@ -359,7 +410,16 @@ def _host_constant_of_shape(input: Any, *, value: Any = None) -> Any:
     return np.full([int(d) for d in input], number)
 
 
-@op("ConstantOfShape", 9, static=["input"], host=_host_constant_of_shape)
+def _results_of_constant(F: Any, input: Any, *, value: Any = None) -> Any:
+    if not has_values(F, value):
+        raise NeedsValues("strings")
+    sizes = [f"size_{axis}" if size is None else size for axis, size in enumerate(partly_known(input))]
+    return [(sizes, F.float32 if value is None else value.dtype)]
+
+
+@op(
+    "ConstantOfShape", 9, static=["input"], counts=["input"], host=_host_constant_of_shape, results=_results_of_constant
+)
 def constant_of_shape(F: Any, input: Any, *, value: Any = None) -> Any:
     if not has_values(F, value):
         return value.reshape([1] * len(input)).expand(*input)
@@ -423,7 +483,14 @@ def _host_range(start: Any, limit: Any, delta: Any, *, _types: Sequence[Any] = (
     return np.arange(*numbers).astype(object)
 
 
-@op("Range", 27, static=["start", "limit", "delta"])
+def _results_of_range(F: Any, *numbers: Any, **_: Any) -> Any:
+    dtypes = [number.dtype for number in numbers if hasattr(number, "dtype")]
+    if not dtypes:
+        raise NeedsValues("the type of numbers")
+    return [(["count"], dtypes[0])]
+
+
+@op("Range", 27, static=["start", "limit", "delta"], results=_results_of_range)
 def range_(F: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1, _types: Sequence[Any] = ()) -> Any:
     """float16 and bfloat16 are computed in float32, which is what `stash_type` asks for by default."""
     start, limit, delta = scalar(start), scalar(limit), scalar(delta)
@@ -458,7 +525,7 @@ def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
     )
 
 
-@op("Range", 11, static=["start", "limit", "delta"], host=_host_range)
+@op("Range", 11, static=["start", "limit", "delta"], host=_host_range, results=_results_of_range)
 def range_11(F: Any, start: Any, limit: Any, delta: Any, *, _types: Sequence[Any] = ()) -> Any:
     return range_(F, start, limit, delta, _types=_types)
 

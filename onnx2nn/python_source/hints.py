@@ -42,6 +42,8 @@ def annotation(node: fx.Node) -> str:
         return "int"
     if is_size(node):
         return "torch.device" if node.args[1] == "device" else "object"
+    if node.target is functional.onnx2nn__SizeAt:
+        return "int"
     arguments = node.all_input_nodes
     plain = node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
     whole = plain or node.target is functional.onnx2nn__SizeFloor
