@@ -16,7 +16,7 @@ import torch
 from torch import fx, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from onnx2nn import collector, functional, regions
+from onnx2nn import collector, functional, regions, vectors
 from onnx2nn.constants import Constant, memory_of, onnx_type, torch_dtype
 from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
 from onnx2nn.exporter_notes import place_of, source_of
@@ -57,26 +57,6 @@ from onnx2nn.tracing import (
 
 MAX_CONSTANT_BYTES = 8 << 30
 """A constant computed at import may take so much memory (a file of a few bytes can ask for more)."""
-
-
-MAX_ELEMENTS = 16
-"""Vectors of sizes are no longer."""
-
-
-class _OfData:
-    """Stands among numbers for one that data decide: it is moved about, and nothing else."""
-
-    def _refuse(self, *_: Any) -> Any:
-        raise NeedsValues("a number that data decide")
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __float__ = __index__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = _refuse
-    __hash__ = object.__hash__
-
-
-OF_DATA: Any = _OfData()
-_OF_SIZES = (ir.DataType.INT64, ir.DataType.FLOAT)
 
 
 Shapes = dict["ir.Value", "tuple[int, ...]"]
@@ -519,8 +499,8 @@ class Walk:
                 if row.whole:
                     return self._whole(row, inputs, attributes)
                 result = row.body(self.tracer.F, *self.arguments(row, inputs), **attributes)
-                if row.host is not None and type(result) is Tensor and _is_vector(result):
-                    self._note_elements(row, inputs, attributes, result)
+                if row.host is not None and type(result) is Tensor and vectors.is_vector(result):
+                    result.elements = vectors.known_elements(row, inputs, attributes)
                 return result
             except ShapeMismatch as error:
                 if self.owner.strict and self.owner.sizes.sampled:
@@ -613,20 +593,6 @@ class Walk:
                 arrays.append(None if value is None else value.array)
         dtypes = [None if v is None else v.dtype if isinstance(v, Host) else v.numpy().dtype for v in inputs]
         return evaluate(row, arrays, dtypes, attributes)
-
-    def _note_elements(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any], result: Tensor) -> None:
-        """Notes which numbers of a vector are known though data decide the others, as in a size of `(N, C, h, w)`."""
-        if not any(isinstance(v, (Constant, Host)) or (isinstance(v, Tensor) and v.elements) for v in inputs):
-            return
-        arrays = [_partly_known(value) for value in inputs]
-        if any(array is None for array in arrays):
-            return
-        try:
-            known = evaluate(row, arrays, [np.dtype(np.int64)] * len(arrays), attributes)  # of any: only moved about
-        except Exception:  # whatever numpy says of a number that is none
-            return
-        if isinstance(known, Host) and known.array.ndim == 1 and known.array.size <= MAX_ELEMENTS:
-            result.elements = tuple(None if item is OF_DATA else item for item in known.array.tolist())
 
     def _settle(self, value: Any) -> Any:
         """Returns a result as the scope holds it: numbers that turned out to be constant become a constant."""
@@ -943,31 +909,6 @@ def _told(error: Exception) -> str:
     if first.startswith("zip() argument"):  # as of starts and ends
         return "lists that belong together have different lengths"
     return f"{type(error).__name__}: {first}".rstrip(":. ")
-
-
-def _is_vector(value: Tensor) -> bool:
-    """Returns whether a tensor may hold sizes, or factors of them."""
-    shapes = value.spec.shapes
-    return shapes is not None and len(shapes[0]) == 1 and value.spec.dtype in (torch.int64, torch.float32)
-
-
-def _partly_known(value: Any) -> np.ndarray[Any, Any] | None:
-    """Returns a number or vector of numbers with `OF_DATA` for those that are not known, None of all else."""
-    if isinstance(value, Host):
-        return value.array if value.array.ndim < 2 else None
-    if isinstance(value, Constant):
-        small = len(value.shape) < 2 and math.prod(value.shape) <= MAX_ELEMENTS
-        return value.numpy().astype(object) if small and value.kind in _OF_SIZES else None
-    if not isinstance(value, Tensor) or value.spec.shapes is None:
-        return None
-    shape = value.shape
-    if len(shape) > 1 or not all(isinstance(size, int) and size <= MAX_ELEMENTS for size in shape):
-        return None
-    array = np.empty(shape, dtype=object)
-    array[...] = OF_DATA
-    for position, item in enumerate(value.elements):
-        array[position] = OF_DATA if item is None else item
-    return array
 
 
 def _is_known(value: Any) -> bool:
