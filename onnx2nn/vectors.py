@@ -61,7 +61,7 @@ def known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) 
         return ()
     try:
         known = evaluate(row, arrays, [np.dtype(np.int64)] * len(arrays), attributes)  # of any: only moved about
-    except Exception:  # whatever numpy says of a number that is none
+    except Exception:  # whatever numpy says of a number that is none; not to know one is right, it is then read
         return ()
     if not isinstance(known, Host) or known.array.ndim != 1 or known.array.size > MAX_ELEMENTS:
         return ()
