@@ -33,6 +33,7 @@ from onnx2nn.nodes import (
     check_inputs,
     constant_path,
     facts,
+    inner_graphs,
     layer_path,
     lays_out_weight,
     node_name,
@@ -434,8 +435,7 @@ class Walk:
     def as_output(self, value: Any) -> Any:
         """Returns a value in the form in which a graph gives it out."""
         if isinstance(value, Constant):
-            self._remember(value)
-            return value.value
+            return self._remember(value)
         if isinstance(value, list):
             return [self.as_output(item) for item in value]
         return self.tensor(value) if isinstance(value, Host) else value
@@ -454,6 +454,8 @@ class Walk:
             if not isinstance(entry, Row):
                 return self.call_function(node, entry, inputs)
             result = self.run_row(node, entry, inputs)
+            if type(result) is Tensor:  # most are
+                return (result,)
             results = result if isinstance(result, tuple) else (result,)  # a list is one sequence
             return [self._settle(item) for item in results]
         except OperatorError as error:
@@ -558,8 +560,7 @@ class Walk:
         if type(value) is Tensor:
             return value
         if isinstance(value, Constant):
-            self._remember(value)
-            return value.value
+            return self._remember(value)
         if isinstance(value, Host):
             return self._made_of(value.array, torch.from_numpy(np.empty(0, value.dtype)).dtype)
         return [self.tensor(item) for item in value] if isinstance(value, list) else value
@@ -653,8 +654,8 @@ class Walk:
         author = self.owner.author
         if not isinstance(value, Constant) or not (table or (author is not None and value.name in author.names)):
             return value
-        self._remember(value)
-        return self.tracer.attribute(value.value) if isinstance(value.value, torch.Tensor) else value
+        held = self._remember(value)
+        return self.tracer.attribute(held) if isinstance(held, torch.Tensor) else value
 
     def _check_size(self, row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> None:
         small = all(v.numel() < 1 << 16 for v in values if isinstance(v, torch.Tensor))
@@ -762,12 +763,14 @@ class Walk:
 
     # Names and roles of constants, asked for by the tracer.
 
-    def _remember(self, constant: Constant) -> None:
+    def _remember(self, constant: Constant) -> torch.Tensor | np.ndarray[Any, Any]:
+        """Returns the values of a constant that the traced program is to hold."""
         value = constant.value
         if isinstance(value, torch.Tensor):  # of several that share their memory the one in use is meant
             memory = memory_of(value)
             self.by_memory[memory] = constant
             self.computed.pop(memory, None)
+        return value
 
     def _is_stale(self, memory: int) -> bool:
         """Returns whether what was computed there is gone, so that another tensor may lie there."""
@@ -924,10 +927,7 @@ def _shape_of(value: Constant | Host) -> tuple[int, ...]:
 
 def _used_inside(nodes: Iterable[ir.Node]) -> set[ir.Value | None]:
     """Returns the values that nodes in subgraphs of `nodes` use, those of the subgraphs among them."""
-    attributes = [attribute for node in nodes if node.attributes for attribute in node.attributes.values()]
-    inner = [a.value for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
-    inner += [body for a in attributes if a.type == ir.AttributeType.GRAPHS and not a.is_ref() for body in a.value]
-    return {value for body in inner for node in body.all_nodes() for value in node.inputs}
+    return {value for body in inner_graphs(nodes) for node in body.all_nodes() for value in node.inputs}
 
 
 __all__ = ["Opaque", "Walk", "import_graph"]

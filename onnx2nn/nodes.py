@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ class Scope:
     def __getitem__(self, value: ir.Value) -> Any:
         scope: Scope | None = self
         while scope is not None:
-            if value in scope._values:
-                return scope._values[value]
+            known = scope._values.get(value, scope)
+            if known is not scope:  # which no value is
+                return known
             scope = scope._outer
         raise ModelFileError(f"Value {value.name!r} is used but nothing defines it.")
 
@@ -41,6 +42,15 @@ class Scope:
 def node_name(node: ir.Node) -> str:
     """Returns the node's name, or its first output's where it has none."""
     return node.name or next((output.name for output in node.outputs if output.name), "?") or "?"
+
+
+def inner_graphs(nodes: Iterable[ir.Node]) -> list[ir.Graph]:
+    """Returns the graphs that `nodes` hold, such as the branches of If, without those inside them."""
+    attributes = [attribute for node in nodes if node.attributes for attribute in node.attributes.values()]
+    graphs = [a.value for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
+    return graphs + [
+        graph for a in attributes if a.type == ir.AttributeType.GRAPHS and not a.is_ref() for graph in a.value
+    ]
 
 
 def attribute_values(

@@ -138,11 +138,12 @@ class MessageTensor(ir.serde.TensorProtoTensor):
         proto: the message.
         dtype: its data type.
         shape: its dimensions, frozen.
+        dims: the same as a plain tuple.
     """
 
-    def __init__(self, proto: onnx.TensorProto, dtype: ir.DataType, shape: ir.Shape):
+    def __init__(self, proto: onnx.TensorProto, dtype: ir.DataType, shape: ir.Shape, dims: tuple[int, ...]):
         super().__init__(proto)
-        self._dtype, self._shape = dtype, shape
+        self._dtype, self._shape, self._dims = dtype, shape, dims
 
     @property
     def dtype(self) -> ir.DataType:  # type: ignore[override]  # onnx_ir's protocol says attribute, its tensors have properties
@@ -160,7 +161,7 @@ class MessageTensor(ir.serde.TensorProtoTensor):
         dtype = _WHOLE_BYTES.get(self._dtype)
         if dtype is not None and proto.HasField("raw_data") and sys.byteorder == "little":
             # A copy at once: a view of the message's bytes would be one that cannot be written.
-            return np.ndarray(self._shape.numpy(), dtype, bytearray(proto.raw_data))
+            return np.ndarray(self._dims, dtype, bytearray(proto.raw_data))
         array = super().numpy()
         return array if array.flags.writeable else array.copy()
 
@@ -215,7 +216,7 @@ class TensorReader:
         key = tuple(dims)
         if key not in self._shapes:  # many small tensors have the same few
             self._shapes[key] = ir.Shape(key, frozen=True)
-        return MessageTensor(proto, dtype, self._shapes[key])
+        return MessageTensor(proto, dtype, self._shapes[key], key)
 
     def read_sparse(self, proto: onnx.SparseTensorProto) -> ir.TensorProtocol:
         """Return the dense tensor that a sparse one stands for, named as its values.

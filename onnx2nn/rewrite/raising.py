@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.exporter_notes import keeps_names
+from onnx2nn.nodes import inner_graphs
 from onnx2nn.rewrite import activation, attention, layout, linear, multihead, norm, rotary
 from onnx2nn.rewrite.channels import RULE, ChannelsFirst
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
@@ -99,8 +100,8 @@ class _Raiser:
         """Applies `rules` from the end of the graph on, for the largest pattern ends last; returns whether any did."""
         index = _by_root(rules, set(operators.values()))
         done = False
-        for node in reversed(operators) if index else ():
-            found = index.get(operators[node])
+        for node, operator in reversed(operators.items()) if index else ():
+            found = index.get(operator)
             if found is not None and not node.domain and node.graph is graph:
                 done |= self._raise(graph, node, found)
         return done
@@ -118,8 +119,9 @@ class _Raiser:
 
     def _graphs(self) -> Iterator[tuple[ir.Graph | ir.Function, dict[str, int]]]:
         opsets = dict(self.model.graph.opset_imports)
-        yield self.model.graph, opsets
-        for graph in self.model.graph.subgraphs():
+        pending = [self.model.graph]
+        for graph in pending:
+            pending += inner_graphs(graph)
             yield graph, opsets
         for function in self.model.functions.values():
             yield function, {**opsets, **function.opset_imports}
