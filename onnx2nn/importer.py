@@ -125,8 +125,11 @@ class Attempts:
     ) -> fx.GraphModule:
         stuck: list[StuckError] = []
         collapsed: fx.GraphModule | None = None
-        for family in families:
-            sizes = Sizes(self.names, family, fixed, self._needed)
+        pending = [Sizes(self.names, family, fixed, self._needed) for family in families]
+        if thaw is not None or not pending[0].dynamic:  # all are alike
+            del pending[1:]
+        while pending:
+            sizes = pending.pop(0)
             attempt = _Import(self, sizes, strict=True, thaw=thaw, shapes=shapes if collapsed is None else None)
             try:
                 module = attempt.run(fixed)
@@ -138,12 +141,11 @@ class Attempts:
                     raise
             else:
                 if not attempt.collapsed:
-                    self._family = family
+                    self._family = sizes.family
                     return module
-                if collapsed is None:  # a number computed from sizes does not vary here: larger ones may show it
-                    collapsed, self._family = module, family
-            if not sizes.dynamic or thaw is not None:
-                break
+                if collapsed is None:  # a number computed from sizes does not vary here: other ones may show it
+                    collapsed, self._family = module, sizes.family
+                    pending[:0] = sizes.of_less_data() if attempt.of_data and thaw is None else []
         if collapsed is not None:
             return collapsed
         furthest = max(stuck, key=lambda error: error.step)
@@ -263,13 +265,13 @@ class _Import:
         self.uses: Counter[int] = Counter()
         self.thaw, self.shapes = thaw, shapes
         self.steps = 0
-        self.collapsed = False
+        self.collapsed = self.of_data = False
         self.problems: dict[tuple[str, str, int, str], Problem] = {}
         self.cause: Exception | None = None
 
     def run(self, fixed: Fixed) -> fx.GraphModule:
         graph = self.model.graph
-        tracer = Tracer(self.sizes.points, inferred=self.inferred, kind=ImportedModule)
+        tracer = Tracer(self.sizes.points, inferred=self.inferred, kind=ImportedModule, least=self.sizes.least)
         if self.author is not None:
             tracer.names.reserve(self.author.names)
         scope = Scope()
@@ -290,7 +292,7 @@ class _Import:
         outputs = walk.run()
         if self.problems:
             raise UnsupportedModelError(list(self.problems.values())) from self.cause
-        self.collapsed = tracer.collapsed
+        self.collapsed, self.of_data = tracer.collapsed, tracer.has_sizes_of_data
         result = outputs[0] if len(outputs) == 1 else tuple(outputs)
         module = tracer.finish(result, identifier(graph.name or "Model"))
         self._keep_keys(module)

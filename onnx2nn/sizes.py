@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
 import math
 import operator
@@ -35,7 +36,10 @@ class Sizes:
     Attributes:
         family: as given.
         of_data: whether all dynamic dimensions are those.
+        least: the first sample value of those, None for one of some that are small.
     """
+
+    least: int | None = None
 
     FAMILIES: Sequence[Any] = (
         lambda k: (5 + 2 * k, 13 + 4 * k, 257 + 6 * k),
@@ -66,6 +70,12 @@ class Sizes:
         self.of_data = needed and not names
         self.dynamic = dynamic
         self.sampled = bool(names)
+
+    def of_less_data(self) -> list[Sizes]:
+        """Returns the same sizes with smaller ones of what data decide: `min(n, 2)` is 2 for all that are not."""
+        less = [copy.copy(self), copy.copy(self)]
+        less[0].least, less[1].least = 1, 0  # of nothing at all some operators make an error
+        return less
 
     def _named_after_others(self, name: str) -> tuple[int, ...] | None:
         """Returns the values of a dimension called `past + length`, by those of the two; None for other names."""

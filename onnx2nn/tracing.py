@@ -549,6 +549,7 @@ class Tracer:
             argument of this graph's module (`captured`).
         inferred: what is known of calls already, from other traces; what this one finds out is added.
         kind: the class of the module.
+        least: the first sample value of sizes that data decide, if not one of some that are small.
     """
 
     def __init__(
@@ -557,6 +558,7 @@ class Tracer:
         parent: Tracer | None = None,
         inferred: dict[Any, Any] | None = None,
         kind: type[DeferredModule] = DeferredModule,
+        least: int | None = None,
     ):
         self.points = points
         self.parent = parent
@@ -587,6 +589,7 @@ class Tracer:
         self._inferred: dict[Any, Any] = shared._inferred if parent else {} if inferred is None else inferred
         self._parameters: dict[Any, nn.Parameter] = shared._parameters if parent else {}
         self._fresh: Any = shared._fresh if parent else itertools.count()
+        self._least: int | None = shared._least if parent else least
         self._clean: set[fx.Node] = set()
 
     def placeholder(self, name: str, spec: Spec | None) -> Tensor | Opaque:
@@ -618,7 +621,7 @@ class Tracer:
         if self.points == 1:
             raise NeedsSamples
         index = next(self._fresh)
-        values = (3 + 2 * (index % 4), 17 + 5 * index, 251 + 11 * index)
+        values = (3 + 2 * (index % 4) if self._least is None else self._least, 17 + 5 * index, 251 + 11 * index)
         return tuple(values[point % 3] for point in range(self.points))
 
     @property

@@ -273,3 +273,25 @@ def test_a_limit_on_sizes_of_data_is_none_however_many_there_are() -> None:
     x = torch.rand(40, generator=torch.Generator().manual_seed(0))
     for actual, expected in zip(onnx2nn.load(model)(x), session.run(None, {"x": x.numpy()}), strict=True):
         np.testing.assert_array_equal(actual.numpy(), expected)
+
+
+@pytest.mark.parametrize("length", ["40", "m"])
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_a_small_limit_on_sizes_of_data_is_none_where_there_is_less(limit: int, length: str) -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        agraph (float[{length}] x, float least) => (float[n] y)
+        <int64[1] zero = {{0}}, int64[1] limit = {{{limit}}}> {{
+            over = Greater(x, least) where = NonZero(over) chosen = Squeeze(where, zero)
+            marks = Gather(x, chosen) length = Shape(marks) both = Concat <axis = 0> (length, limit)
+            count = ReduceMin <keepdims = 1> (both) tops, order = TopK(marks, count)
+            size = Shape(tops) y = Reshape(tops, size)
+        }}"""
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    module, x = onnx2nn.load(model), torch.arange(40.0)
+    for count in (0, 1, 2, 3, 40):
+        least = torch.tensor(39.5 - count)
+        (expected,) = session.run(None, {"x": x.numpy(), "least": least.numpy()})
+        assert len(expected) == min(count, limit)
+        np.testing.assert_array_equal(module(x, least).numpy(), expected)
