@@ -10,8 +10,6 @@ formula over shapes is guessed, so none can be wrong; a model without dynamic di
 from __future__ import annotations
 
 import builtins
-import copy
-import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -588,7 +586,7 @@ class Tracer:
         shared = parent or self
         self._inferred: dict[Any, Any] = shared._inferred if parent else {} if inferred is None else inferred
         self._parameters: dict[Any, nn.Parameter] = shared._parameters if parent else {}
-        self._fresh: Any = shared._fresh if parent else itertools.count()
+        self._fresh: list[tuple[int, ...]] = shared._fresh if parent else []
         self._least: int | None = shared._least if parent else least
         self._clean: set[fx.Node] = set()
 
@@ -620,14 +618,15 @@ class Tracer:
         """
         if self.points == 1:
             raise NeedsSamples
-        index = next(self._fresh)
+        index = len(self._fresh)
         values = (3 + 2 * (index % 4) if self._least is None else self._least, 17 + 5 * index, 251 + 11 * index)
-        return tuple(values[point % 3] for point in range(self.points))
+        self._fresh.append(tuple(values[point % 3] for point in range(self.points)))
+        return self._fresh[-1]
 
     @property
     def has_sizes_of_data(self) -> bool:
         """Whether data decide any size of the model, so far."""
-        return bool(next(copy.copy(self._fresh)))
+        return bool(self._fresh)
 
     def depends_on_data(self, node: fx.Node) -> bool:
         """Returns whether a call that gives sizes computed from data is among what `node` is computed from."""
