@@ -20,22 +20,24 @@ _MAX_MASK = 1 << 20
 """Elements of a constant mask that is looked at."""
 
 # The square root of 1 / sqrt(size), by which the TorchScript exporter multiplies queries and keys.
-_ROOT = "(root := Sqrt(Cast(1 / Sqrt(Cast(Slice(Shape(q), -1, _, ...))))))"
+_ROOT = parse("(root := Sqrt(Cast(1 / Sqrt(Cast(Slice(Shape(q), -1, _, ...))))))")
 
-_QUERY = f"(q * {_ROOT} | q * +query_factor | q / +query_divisor | q)"
-_KEYS = "((repeat_k := RepeatInterleave(k)) | k)"
-_TURNED = f"((turn := Transpose({_KEYS} * +key_factor | {_KEYS})) | kt)"
-_KEY = f"({_TURNED} * {_ROOT} | {_TURNED} * +key_factor | {_TURNED} / +key_divisor | {_TURNED})"
-_PRODUCT = f"MatMul({_QUERY}, {_KEY})"
-_SCORES = f"({_PRODUCT} * +factor | {_PRODUCT} / +divisor | {_PRODUCT})"
-_CAUSAL = "Where(Equal(Trilu(Expand(1, size), upper=0), 0), +low, 0)"
-_MASKED = (
-    f"({_CAUSAL} + {_SCORES} | Where(allowed, 0, +low) + {_SCORES} | (mask * 1 | mask) + {_SCORES} | {_SCORES}"
-    f" | Where(kept, {_SCORES}, +low) | Where(filled, +low, {_SCORES}))"
+_QUERY = parse("q * ROOT | q * +query_factor | q / +query_divisor | q", ROOT=_ROOT)
+_KEYS = parse("(repeat_k := RepeatInterleave(k)) | k")
+_TURNED = parse("(turn := Transpose(KEYS * +key_factor | KEYS)) | kt", KEYS=_KEYS)
+_KEY = parse("TURNED * ROOT | TURNED * +key_factor | TURNED / +key_divisor | TURNED", TURNED=_TURNED, ROOT=_ROOT)
+_PRODUCT = parse("MatMul(QUERY, KEY)", QUERY=_QUERY, KEY=_KEY)
+_SCORES = parse("PRODUCT * +factor | PRODUCT / +divisor | PRODUCT", PRODUCT=_PRODUCT)
+_CAUSAL = parse("Where(Equal(Trilu(Expand(1, size), upper=0), 0), +low, 0)")
+_MASKED = parse(
+    "CAUSAL + SCORES | Where(allowed, 0, +low) + SCORES | (mask * 1 | mask) + SCORES | SCORES"
+    " | Where(kept, SCORES, +low) | Where(filled, +low, SCORES)",
+    CAUSAL=_CAUSAL,
+    SCORES=_SCORES,
 )
-_SOFTMAX = f"(softmax := Softmax({_MASKED}))"
-_WEIGHTS = f"(Where(IsNaN({_SOFTMAX}), 0, softmax) | Cast({_SOFTMAX}, to=1) | {_SOFTMAX})"
-_ATTENTION = f"MatMul({_WEIGHTS}, (repeat_v := RepeatInterleave(v)) | v)"
+_SOFTMAX = parse("(softmax := Softmax(MASKED))", MASKED=_MASKED)
+_WEIGHTS = parse("Where(IsNaN(SOFTMAX), 0, softmax) | Cast(SOFTMAX, to=1) | SOFTMAX", SOFTMAX=_SOFTMAX)
+_ATTENTION = parse("MatMul(WEIGHTS, (repeat_v := RepeatInterleave(v)) | v)", WEIGHTS=_WEIGHTS)
 
 
 def _scale(match: Match, facts: Facts) -> float | None:
@@ -173,4 +175,4 @@ def _sample(match: Match, facts: Facts) -> Sample:
     return sample
 
 
-ATTENTION = (Rule("scaled_dot_product_attention", parse(_ATTENTION), _attention, _sample),)
+ATTENTION = (Rule("scaled_dot_product_attention", _ATTENTION, _attention, _sample),)

@@ -6,7 +6,8 @@
 - `Erf(x)` is an operator; `+ - * / **` are Add, Sub, Mul, Div and Pow; `-x` is Neg; `A(x) | B(x)` is either;
 - `0.5` is a constant of one element and this value;
 - `Softmax(x, axis=-1)` demands an attribute, `ReduceMean(x, ...)` takes further inputs;
-- `(norm := ReduceMean(x))` binds the node, whose output `norm` stands for further on.
+- `(norm := ReduceMean(x))` binds the node, whose output `norm` stands for further on;
+- `PART` is the pattern that `parse(text, PART=...)` is given, which saves writing, and reading, it at every place.
 
 Two inputs of a commutative operator match in either order. Identity nodes are looked through.
 """
@@ -87,18 +88,20 @@ class Op:
         return tuple(pattern.names for pattern in self.inputs if isinstance(pattern, Op))
 
 
-def parse(text: str) -> Any:
-    """Returns the pattern that `text` writes in the notation above."""
-    return _pattern(ast.parse(text.strip(), mode="eval").body)
+def parse(text: str, **parts: Any) -> Any:
+    """Returns the pattern that `text` writes in the notation above; `parts` are patterns that it names."""
+    return _pattern(ast.parse(text.strip(), mode="eval").body, parts)
 
 
 _OPERATORS = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow"}
 
 
-def _pattern(tree: ast.expr, name: str = "") -> Any:
+def _pattern(tree: ast.expr, parts: Mapping[str, Any], name: str = "") -> Any:
     match tree:
         case ast.Name(id="_"):
             return Var("")
+        case ast.Name(id=part) if part in parts:
+            return parts[part]
         case ast.Name(id=variable):
             return Var(variable)
         case ast.Constant(value=int() | float() as number):
@@ -108,16 +111,16 @@ def _pattern(tree: ast.expr, name: str = "") -> Any:
         case ast.UnaryOp(op=ast.UAdd(), operand=ast.Name(id=variable)):
             return Var(variable, constant=True)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return Op("Neg", (_pattern(operand),), name)
+            return Op("Neg", (_pattern(operand, parts),), name)
         case ast.NamedExpr(target=target, value=value):
-            return _pattern(value, target.id)
+            return _pattern(value, parts, target.id)
         case ast.BinOp(op=ast.BitOr()):
-            return Either((_pattern(tree.left, name), _pattern(tree.right, name)))
+            return Either((_pattern(tree.left, parts, name), _pattern(tree.right, parts, name)))
         case ast.BinOp():
-            return Op(_OPERATORS[type(tree.op)], (_pattern(tree.left), _pattern(tree.right)), name)
+            return Op(_OPERATORS[type(tree.op)], (_pattern(tree.left, parts), _pattern(tree.right, parts)), name)
         case ast.Call(func=ast.Name(id=operator)):
             more = any(isinstance(arg, ast.Constant) and arg.value is Ellipsis for arg in tree.args)
-            inputs = tuple(map(_pattern, tree.args[:-1] if more else tree.args))
+            inputs = tuple(_pattern(arg, parts) for arg in (tree.args[:-1] if more else tree.args))
             attributes = {k.arg or "": ast.literal_eval(k.value) for k in tree.keywords}
             return Op(operator, inputs, name, attributes=attributes, more=more)
     raise ValueError(f"{ast.unparse(tree)} is no pattern")
