@@ -699,7 +699,7 @@ class Walk:
         known = self._results(row, arguments, attributes)
         specs = [self._spec_of(node, index, inputs, known) for index in range(len(node.outputs))]
         function = getattr(functional, functional.name_of(row))
-        result = specs[0] if len(specs) == 1 else tuple(specs)
+        result = specs[0] if len(specs) == 1 and not row.several else tuple(specs)
         return self.tracer.call_opaque(function, tuple(arguments), attributes, result, once=bool(known))
 
     def _results(self, row: Row, arguments: Sequence[Any], attributes: dict[str, Any]) -> Sequence[Spec]:

@@ -129,6 +129,8 @@ def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:
         found["_types"] = [None if v is None else plan.type_name(v) for v in node.inputs]
     if "_output_types" in row.facts:
         found["_output_types"] = [plan.type_name(v) for v in node.outputs]
+    if "_producer" in row.facts:
+        found["_producer"] = plan.model.producer_name or ""
     return found
 
 

@@ -44,11 +44,12 @@ OWN = "onnx2nn"
 REQUIRED: Any = inspect.Parameter.empty
 """Stands for "no default" in `Row.inputs` and `Row.attributes`."""
 
-FACTS = ("_outputs", "_types", "_output_types")
+FACTS = ("_outputs", "_types", "_output_types", "_producer")
 """What a body may ask about its node.
 
 `_outputs`: how many outputs the node declares; `_types`: element type names of the inputs (`"INT4"`, None where
-unknown), `_output_types`: those of the outputs. They matter where torch's dtype says less than ONNX's.
+unknown), `_output_types`: those of the outputs. They matter where torch's dtype says less than ONNX's. `_producer`: the
+file's producer_name, for what it means by an operator where the standard and its test data contradict each other.
 """
 
 HINTS = frozenset({"consumed_inputs"})
@@ -157,6 +158,11 @@ class Row:
     def facts(self) -> tuple[str, ...]:
         """The names out of `FACTS` that the body asks for."""
         return tuple(p.name for p in self._parameters if p.name in FACTS)
+
+    @functools.cached_property
+    def several(self) -> bool:
+        """Whether the body gives a tuple, however few outputs a node has; it is annotated so."""
+        return str(inspect.get_annotations(self.body).get("return")).startswith("tuple")
 
     @functools.cached_property
     def host_takes_dtype(self) -> bool:

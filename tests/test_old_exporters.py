@@ -372,3 +372,21 @@ def test_coefficients_that_are_more_than_the_features(case: Case) -> None:
     outputs = onnx2nn.load(model)(*(torch.from_numpy(feed) for feed in feeds.values()))
     for actual, wanted in zip(outputs if isinstance(outputs, tuple) else (outputs,), expected, strict=True):
         torch.testing.assert_close(actual.detach(), torch.from_numpy(wanted))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("factor", [0.6, 1.7, 2.5])
+def test_corners_of_an_image_whose_size_is_rounded(mode: str, factor: float, tmp_path: Path) -> None:
+    """The standard's test data count the last part of a pixel too; torch, which wrote the file, does not."""
+
+    class Resized(nn.Module):
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return nn.functional.interpolate(image, scale_factor=factor, mode=mode, align_corners=True)
+
+    x, path = torch.randn(2, 3, 6, 9), str(tmp_path / "resized.onnx")
+    axes = {"image": {0: "batch", 2: "height"}}
+    torch.onnx.export(Resized(), (x,), path, dynamo=False, input_names=["image"], dynamic_axes=axes)
+    module = onnx2nn.load(path)
+    for image in (x, torch.randn(1, 3, 13, 9)):
+        (expected,) = onnxruntime.InferenceSession(path).run(None, {"image": image.numpy()})
+        check_same((module(image), Resized()(image)), (torch.from_numpy(expected),) * 2, f"{mode} by {factor}")

@@ -295,3 +295,16 @@ def test_a_small_limit_on_sizes_of_data_is_none_where_there_is_less(limit: int, 
         (expected,) = session.run(None, {"x": x.numpy(), "least": least.numpy()})
         assert len(expected) == min(count, limit)
         np.testing.assert_array_equal(module(x, least).numpy(), expected)
+
+
+@pytest.mark.parametrize("node", ["y = Unique(x)", "y = Unique <axis = 1> (x)"])
+def test_the_first_of_several_outputs_alone(node: str) -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        agraph (float[2,3] x) => (float[] y) {{ {node} }}"""
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = torch.tensor([[2.0, 1.0, 2.0], [4.0, 3.0, 4.0]])
+    (expected,) = session.run(None, {"x": x.numpy()})
+    np.testing.assert_array_equal(onnx2nn.load(model)(x).numpy(), expected)

@@ -24,7 +24,7 @@ def _results_of_unique(F: Any, x: Any) -> Any:
 
 
 @op("Unique", 1, domain=MICROSOFT, opaque=True, results=_results_of_unique)
-def unique_ms(F: Any, x: Any) -> Any:
+def unique_ms(F: Any, x: Any) -> tuple[Any, ...]:
     """In the order of first appearance."""
     values, _, inverse, counts = indexing.unique(F, x, sorted=0)
     return values, inverse, counts

@@ -168,7 +168,7 @@ def conv_transpose(
 @op("CausalConvWithState", 27)
 def causal_conv_with_state(
     F: Any, input: Any, weight: Any, bias: Any = None, past_state: Any = None, *, activation: str = "none"
-) -> Any:
+) -> tuple[Any, ...]:
     """A depthwise convolution over the state and the input; silu is computed in float32. The state is its tail."""
     if activation not in ("none", "silu", "swish"):
         raise OperatorError(f"activation {activation!r} is none of none, silu, swish.")

@@ -125,6 +125,9 @@ def _axes_of(
     return [Axis(i, size, out, factor, given_scale, lo, hi) for i, size, out, factor, lo, hi in columns]
 
 
+_CORNERS_OF_OUTPUT = "align_corners, of the output's whole size"
+
+
 def _coordinates(F: Any, axis: Axis, transformation: str) -> Any:
     """Returns where each output element lies in the input, as ONNX Runtime computes it.
 
@@ -137,8 +140,9 @@ def _coordinates(F: Any, axis: Axis, transformation: str) -> Any:
         return (x + 0.5) / axis.scale - 0.5
     if transformation == "pytorch_half_pixel":
         return (x + 0.5) / axis.scale - 0.5 if axis.output > 1 else F.zeros_like(x)
-    if transformation == "align_corners":
-        length = axis.size * axis.scale if axis.given and not _is_whole(axis) else axis.output
+    if transformation in ("align_corners", _CORNERS_OF_OUTPUT):
+        partly = transformation == "align_corners" and axis.given and not _is_whole(axis)
+        length = axis.size * axis.scale if partly else axis.output
         return x * (axis.size - 1) / (length - 1) if axis.output > 1 else F.zeros_like(x)
     if transformation == "asymmetric":
         return x / axis.scale
@@ -263,13 +267,14 @@ def _interpolated(F: Any, X: Any, axes: Sequence[Axis], method: Method) -> Any:
     whole = all(not axis.given or _is_whole(axis) for axis in spatial)
     exact = {
         "align_corners": whole,
+        _CORNERS_OF_OUTPUT: True,
         "half_pixel": True,
         "half_pixel_symmetric": whole,
         "pytorch_half_pixel": method.transformation == "pytorch_half_pixel" and all(a.output > 1 for a in spatial),
     }
     if not exact.get(method.transformation, False):
         return None
-    align = method.transformation == "align_corners"
+    align = method.transformation in ("align_corners", _CORNERS_OF_OUTPUT)
     return F.nn.functional.interpolate(X, **size, mode=mode, align_corners=align)
 
 
@@ -341,19 +346,22 @@ def resize(
     keep_aspect_ratio_policy: str = "stretch",
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
+    _producer: str = "",
 ) -> Any:
     """Torch's interpolate where it means exactly the same, else one gathering an axis (ONNX Resize-19).
 
-    Coordinates are float32 and rounded as ONNX Runtime rounds them; it differs from the standard's test data, which
-    hold here, in align_corners with scales that give no whole size: there the length is input * scale, unrounded. With
+    Coordinates are float32 and rounded as ONNX Runtime rounds them; it differs from the standard's test data in
+    align_corners with scales that give no whole size, where the data's length of the output is input * scale,
+    unrounded. They hold here but for PyTorch's files, which mean the whole number, as ONNX Runtime and torch do. With
     pytorch_half_pixel a dynamic output size is taken to be more than 1. Integers are interpolated in float32 and
     truncated.
     """
     if mode not in ("nearest", "linear", "cubic"):
         raise OperatorError(f"mode={mode!r} is none of nearest, linear, cubic.")
+    of_output = coordinate_transformation_mode == "align_corners" and _producer == "pytorch"
     method = Method(
         mode,
-        coordinate_transformation_mode,
+        _CORNERS_OF_OUTPUT if of_output else coordinate_transformation_mode,
         nearest_mode,
         antialias,
         exclude_outside,
@@ -391,6 +399,7 @@ def resize_13(
     extrapolation_value: float = 0.0,
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
+    _producer: str = "",
 ) -> Any:
     return resize(
         F,
@@ -404,6 +413,7 @@ def resize_13(
         extrapolation_value=extrapolation_value,
         mode=mode,
         nearest_mode=nearest_mode,
+        _producer=_producer,
     )
 
 
@@ -421,6 +431,7 @@ def resize_11(
     extrapolation_value: float = 0.0,
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
+    _producer: str = "",
 ) -> Any:
     """An empty tensor stands for what is not given."""
     return resize(
@@ -435,6 +446,7 @@ def resize_11(
         extrapolation_value=extrapolation_value,
         mode=mode,
         nearest_mode=nearest_mode,
+        _producer=_producer,
     )
 
 

@@ -390,7 +390,7 @@ def _results_of_top_k(F: Any, X: Any, K: Any, *, axis: int = -1, **_: Any) -> An
 
 
 @op("TopK", 11, static=["K"], host=_host_top_k, results=_results_of_top_k)
-def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
+def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Any, ...]:
     """Of equal values the one with the lower index comes first, which torch's topk does not promise."""
     count = scalar(K)
     size = X.shape[axis]
@@ -407,12 +407,12 @@ def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: i
 
 
 @op("TopK", 10, static=["K"], host=_host_top_k, results=_results_of_top_k)
-def top_k_10(F: Any, X: Any, K: Any, *, axis: int = -1) -> Any:
+def top_k_10(F: Any, X: Any, K: Any, *, axis: int = -1) -> tuple[Any, ...]:
     return top_k(F, X, K, axis=axis)
 
 
 @op("TopK", 1)
-def top_k_1(F: Any, X: Any, *, k: int, axis: int = -1) -> Any:
+def top_k_1(F: Any, X: Any, *, k: int, axis: int = -1) -> tuple[Any, ...]:
     return top_k(F, X, k, axis=axis)
 
 
@@ -458,7 +458,7 @@ def _results_of_unique(F: Any, X: Any, *, axis: int | None = None, sorted: int =
 
 
 @op("Unique", 11, opaque=True, host=_host_unique, results=_results_of_unique)
-def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
+def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> tuple[Any, ...]:
     if axis is None or X.ndim == 1:
         values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True)
         inverse = inverse.reshape(-1)

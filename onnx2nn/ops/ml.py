@@ -113,7 +113,7 @@ def linear_classifier(
     intercepts: Sequence[float] | None = None,
     multi_class: int = 0,
     post_transform: str = "NONE",
-) -> Any:
+) -> tuple[Any, ...]:
     """One row of coefficients gives two scores, as in ONNX Runtime: LOGISTIC of `(-s, s)`, else `(1 - s, s)`."""
     labels = labels_of(F, classlabels_ints, classlabels_strings)
     X = rows(X)

@@ -174,7 +174,7 @@ def dequantize_linear_10(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None)
 
 
 @op("DynamicQuantizeLinear", 11)
-def dynamic_quantize_linear(F: Any, x: Any) -> Any:
+def dynamic_quantize_linear(F: Any, x: Any) -> tuple[Any, ...]:
     """A scale of 0, which an input of zeros has, becomes 1, as in ONNX Runtime."""
     low, high = x.min().clamp(max=0.0), x.max().clamp(min=0.0)  # not amin: torch.onnx.export wants its dim
     scale = (high - low) / 255.0

@@ -131,7 +131,7 @@ def svm_classifier(
     rho: Sequence[float] | None = None,
     support_vectors: Sequence[float] | None = None,
     vectors_per_class: Sequence[int] | None = None,
-) -> Any:
+) -> tuple[Any, ...]:
     """The scores are probabilities with `prob_a`, else the decisions of the pairs, of two classes `(-s, s)`.
 
     As in ONNX Runtime: of two classes LOGISTIC transforms `(-s, s)`, the other transforms give `(1 - s, s)`; without

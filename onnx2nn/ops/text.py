@@ -32,7 +32,7 @@ def string_concat(F: Any, X: Any, Y: Any) -> Any:
 
 
 @op("StringSplit", 20, opaque=True)
-def string_split(F: Any, X: Any, *, delimiter: str | None = None, maxsplit: int | None = None) -> Any:
+def string_split(F: Any, X: Any, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Any, ...]:
     """No delimiter, or an empty one, splits at runs of white space; shorter results are filled up with `""`."""
     parts = [text.split(delimiter or None, -1 if maxsplit is None else maxsplit) for text in X.flat]
     counts = [len(items) for items in parts]

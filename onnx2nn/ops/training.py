@@ -29,7 +29,7 @@ def adagrad(
     decay_factor: float = 0.0,
     epsilon: float = 9.999999974752427e-07,
     norm_coefficient: float = 0.0,
-) -> Any:
+) -> tuple[Any, ...]:
     rate = R / (T * decay_factor + 1)
 
     def step(X: Any, G: Any, H: Any) -> tuple[Any, ...]:
@@ -51,7 +51,7 @@ def adam(
     epsilon: float = 9.999999974752427e-07,
     norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0,
-) -> Any:
+) -> tuple[Any, ...]:
     """The bias of the first iterations is corrected where T is positive, computed in float64: `1 - beta**T` cancels."""
     count = T.double()
     rate = R * F.where(T > 0, (1 - beta**count).sqrt() / (1 - alpha**count), 1.0)
@@ -69,7 +69,7 @@ def adam(
 @op("Momentum", 1, domain=DOMAIN)
 def momentum(
     F: Any, R: Any, T: Any, *inputs: Any, alpha: float, beta: float, mode: str, norm_coefficient: float
-) -> Any:
+) -> tuple[Any, ...]:
     """The first iteration (T is 0) takes the whole gradient, whatever `beta` is."""
     if mode not in ("standard", "nesterov"):
         raise OperatorError(f"mode {mode!r} is neither standard nor nesterov.")

@@ -403,7 +403,7 @@ def tree_ensemble_classifier(
     nodes_values: Sequence[float] | None = None,
     nodes_values_as_tensor: Any = None,
     post_transform: str = "NONE",
-) -> Any:
+) -> tuple[Any, ...]:
     """Of two classes ONNX Runtime's rules decide, which the standard leaves open.
 
     Votes for one of them only: the second wins above 0.5 where no weight is negative, else above 0, and the scores are
@@ -445,7 +445,7 @@ def tree_ensemble_classifier_1(
     nodes_truenodeids: Sequence[int] | None = None,
     nodes_values: Sequence[float] | None = None,
     post_transform: str = "NONE",
-) -> Any:
+) -> tuple[Any, ...]:
     given = dict(locals())
     return tree_ensemble_classifier(given.pop("F"), given.pop("X"), **given)
 
