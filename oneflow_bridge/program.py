@@ -123,8 +123,10 @@ class Program:
         self.lines.append(Line(call.results, _expression(call, args, kwargs), uses, self.comment))
 
     def add_operator(self, results: Any, row: Row, arguments: Sequence[str], uses: set[str]) -> None:
-        """Adds a line that evaluates a row at run time."""
-        self.lines.append(Line(results, f"ops.{name_of(row)}({', '.join(arguments)})", uses, self.comment))
+        """Adds a line that evaluates a row at run time; of several results the first ones may be all that is asked for."""
+        taken = f"[:{len(results)}]" if isinstance(results, tuple) else "[0]"
+        text = f"ops.{name_of(row)}({', '.join(arguments)}){taken if row.several else ''}"
+        self.lines.append(Line(results, text, uses, self.comment))
 
     def add_module_call(self, results: Any, name: list[str], module: Any, arguments: str, uses: set[str]) -> None:
         """Adds `module` to the tree and a line that calls it."""

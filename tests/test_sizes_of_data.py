@@ -308,3 +308,31 @@ def test_the_first_of_several_outputs_alone(node: str) -> None:
     x = torch.tensor([[2.0, 1.0, 2.0], [4.0, 3.0, 4.0]])
     (expected,) = session.run(None, {"x": x.numpy()})
     np.testing.assert_array_equal(onnx2nn.load(model)(x).numpy(), expected)
+
+
+class _Written(torch.nn.Module):
+    """Writes one number where a mask says."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[y < 0] = 0.5
+        return y
+
+
+class _Copied(torch.nn.Module):
+    """Writes as many numbers as the mask has places."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, mask = torch.zeros_like(x), x > 0
+        y[mask] = x[mask] * 2
+        return y
+
+
+@pytest.mark.parametrize("way", _WAYS)
+@pytest.mark.parametrize("kind", [_Written, _Copied])
+def test_what_is_written_where_a_mask_says(kind: type[torch.nn.Module], way: str, tmp_path: Path) -> None:
+    path, x = tmp_path / "mask.onnx", torch.randn(6, 3)
+    torch.onnx.export(kind(), (x,), str(path), dynamo=True, verbose=False)
+    program = _WAYS[way](onnx2nn.load(path), (x,), tmp_path)
+    for values in (x, torch.randn(6, 3), x.abs(), -x.abs()):
+        assert torch.equal(program(values), kind()(values))

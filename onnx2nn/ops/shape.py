@@ -324,10 +324,19 @@ def _results_of_expand(F: Any, input: Any, shape: Any) -> Any:
     return [(sizes, input.dtype)]
 
 
-@op("Expand", 8, static=["shape"], host=_host_expand, results=_results_of_expand)
+def _may_be_one(size: Any, dimension: Any) -> bool:
+    """Returns whether a size to expand a dimension to may be another than the dimension's, or not, as data decide."""
+    known = fixed(dimension) and dimension == 1
+    return bool(getattr(size, "of_data", False)) and not known and getattr(dimension, "values", ()) != size.values
+
+
+@op("Expand", 8, static=["shape"], counts=["shape"], host=_host_expand, results=_results_of_expand)
 def expand(F: Any, input: Any, shape: Any) -> Any:
     """Broadcasts both ways: a 1 in `shape` keeps the input's dimension."""
     target = broadcast(input.shape, shape)
+    sizes = [1] * (len(target) - input.ndim) + [*input.shape]
+    if any(_may_be_one(b, a) for a, b in zip(sizes[::-1], shape[::-1], strict=False)):
+        raise NeedsValues("a size that data decide, which may be 1 and keep the input's dimension")
     if len(target) == input.ndim and all(
         a is b or (fixed(a) and fixed(b) and a == b) for a, b in zip(target, input.shape, strict=True)
     ):

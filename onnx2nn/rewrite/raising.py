@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnx2nn.exporter_notes import keeps_names
 from onnx2nn.nodes import inner_graphs
-from onnx2nn.rewrite import activation, attention, layout, linear, multihead, norm, rotary
+from onnx2nn.rewrite import activation, attention, layout, linear, masks, multihead, norm, rotary
 from onnx2nn.rewrite.channels import RULE, ChannelsFirst
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
 from onnx2nn.rewrite.facts import Facts
@@ -34,7 +34,7 @@ _PASSING = ("Shape", "Identity", "Transpose")
 """What reads a value on the way to where only its shape is taken."""
 
 SWEEPS: tuple[tuple[Rule, ...], ...] = (
-    (*layout.RULES, *norm.CHANNELS_LAST),
+    (*layout.RULES, *norm.CHANNELS_LAST, *masks.RULES),
     (*linear.RULES, *norm.RULES, *activation.RULES, *rotary.RULES, *attention.ATTENTION),
     (*multihead.MULTIHEAD,),
 )
