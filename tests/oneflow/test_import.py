@@ -292,6 +292,12 @@ def test_operators_that_read_values():
     agree(proto, np.zeros((3, 4), np.float32), module=module)
 
 
+@pytest.mark.parametrize("names", [["y"], ["y", "where"]])
+def test_the_first_of_several_outputs(names: list[str]):
+    proto = model([helper.make_node("Unique", ["x"], names)], {"x": (6,)}, outputs=("y",))
+    agree(proto, np.array([3, 1, 3, 2, 1, 0], np.float32))
+
+
 def test_everything_that_cannot_be_imported_is_named():
     nodes = [
         helper.make_node("DFT", ["x"], ["f"], axis=1, name="fourier"),
