@@ -123,7 +123,7 @@ class Program:
         self.lines.append(Line(call.results, _expression(call, args, kwargs), uses, self.comment))
 
     def add_operator(self, results: Any, row: Row, arguments: Sequence[str], uses: set[str]) -> None:
-        """Adds a line that evaluates a row at run time; of several results the first ones may be all that is asked for."""
+        """Adds a line that evaluates a row at run time; a node may ask for the first of several results alone."""
         taken = f"[:{len(results)}]" if isinstance(results, tuple) else "[0]"
         text = f"ops.{name_of(row)}({', '.join(arguments)}){taken if row.several else ''}"
         self.lines.append(Line(results, text, uses, self.comment))

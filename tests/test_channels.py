@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 from realmodels import check_same, check_travels, run, run_onnxruntime
 from torch import fx
 
@@ -235,3 +236,16 @@ def test_minimum_cut() -> None:
         network = Network()
         network.connect("s", "t")
         network.side_of("s", "t")
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_bytes_that_lie_channels_last_are_pooled(kind: type[np.generic]) -> None:
+    name = np.dtype(kind).name
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> agraph ({name}[1,h,w,2] x) => ({name}[1,2,a,b] y) {{
+            image = Transpose <perm = [0, 3, 1, 2]> (x) y = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (image)
+        }}"""
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(0).integers(np.iinfo(kind).min, np.iinfo(kind).max, (1, 40, 31, 2)).astype(kind)
+    assert np.array_equal(onnx2nn.load(model)(torch.from_numpy(x)).numpy(), session.run(None, {"x": x})[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -147,6 +148,29 @@ class Recurrent(nn.Module):
         return y, h, c, *self.gru(x.transpose(0, 1) * 2, start), self.rnn(x.transpose(0, 1) * 3)[0]
 
 
+class LastStates(nn.Module):
+    """Classifiers of sequences: of stacks of recurrent layers nothing but the last state of the last layer is read."""
+
+    def __init__(self, elman: bool) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 6, num_layers=2, batch_first=True)
+        self.gru = nn.GRU(8, 4, num_layers=2, bidirectional=True, batch_first=True)
+        kind = functools.partial(nn.RNN, nonlinearity="relu") if elman else nn.GRU
+        self.rnn = kind(8, 4, num_layers=2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.lstm(x)[1][0][-1], self.gru(x * 2)[1][-1], self.rnn(x * 3)[1][-1]
+
+
+class MaskedCopy(nn.Module):
+    """Copies through a mask, as dynamo writes it: with the places of the mask, and their count from the mask itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, mask = torch.zeros_like(x), x > 0
+        y[mask] = x[mask] * 2
+        return y
+
+
 def _recurrent(n: int) -> Tensors:
     generator = torch.Generator().manual_seed(n)
     return torch.randn(n, 3, 8, generator=generator), torch.randn(2, n, 4, generator=generator)
@@ -218,6 +242,13 @@ CASES = {
         {"LSTM": 1, "GRU": 2},
         {"self.lstm(x)": 1, "flatten(": 0, "reshape(": 0},
         (nn.LSTM, nn.GRU, nn.GRU),
+    ),
+    "states-torchscript": Case(
+        lambda: LastStates(True), _sequence, {"LSTM": 1, "GRU": 1, "RNN": 1}, {}, (nn.LSTM, nn.GRU, nn.RNN)
+    ),
+    "states-dynamo": Case(lambda: LastStates(False), _sequence, {"LSTM": 1, "GRU": 2}, {}, (nn.LSTM, nn.GRU, nn.GRU)),
+    "masks-dynamo": Case(
+        MaskedCopy, _sequence, {"count_nonzero": 1}, {"onnx2nn_functional_NonZero(": 1, "onnx2nn_functional_Expand(": 0}
     ),
     "sequences-torchscript": Case(
         lambda: Sequences(False),

@@ -214,10 +214,10 @@ def nhwc_max_pool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """Of 8-bit integers, channels last. Computed in float32, which holds them; torch has no such pool of integers."""
+    """Of 8-bit integers, channels last."""
     options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "dilations": dilations}
     options |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
-    return max_pool(F, x.to(F.float32).movedim(-1, 1), **options).movedim(1, -1).to(x.dtype)
+    return max_pool(F, x.movedim(-1, 1), **options).movedim(1, -1)
 
 
 @op("QLinearConv", 1, domain=MICROSOFT)

@@ -101,23 +101,26 @@ def max_pool(
 ) -> Any:
     """Pads hold the type's lowest value. Indices run over the whole unpadded input, batch and channels included."""
     windows = Windows(X, kernel_shape, strides, pads, dilations, auto_pad, ceil_mode)
-    rank = len(windows.kernel)
+    rank, dtype, lowest = len(windows.kernel), X.dtype, _lowest(F, X.dtype)
     if rank > 3:
         if _outputs > 1:
             raise OperatorError("the Indices of a pool over more than three spatial dimensions.")
-        X = pad_spatial(F, X, [*windows.begins, *windows.reach()], _lowest(F, X.dtype))
+        X = pad_spatial(F, X, [*windows.begins, *windows.reach()], lowest)
         return windows.view(X).amax(windows.trailing)
+    bytes_ = dtype in (F.int8, F.uint8)
+    X = X.to(F.float32) if bytes_ else X  # torch has few kernels for bytes, and one that counts places in a byte
     function = [F.nn.functional.max_pool1d, F.nn.functional.max_pool2d, F.nn.functional.max_pool3d][rank - 1]
     sizes, offsets, padding, ceil = X.shape, [0] * rank, tuple(windows.begins), windows.ceil
     padded = X
     if not windows.plain:
-        padded = pad_spatial(F, X, [*windows.begins, *windows.reach()], _lowest(F, X.dtype))
+        padded = pad_spatial(F, X, [*windows.begins, *windows.reach()], lowest)
         offsets, padding, ceil = windows.begins, (0,) * rank, False
     options = dict(padding=padding, dilation=windows.dilations, ceil_mode=ceil)
     if _outputs == 1:
-        return function(padded, windows.kernel, windows.strides, **options)
+        Y = function(padded, windows.kernel, windows.strides, **options)
+        return Y.to(dtype) if bytes_ else Y
     Y, indices = function(padded, windows.kernel, windows.strides, **options, return_indices=True)
-    return Y, _flat_indices(F, indices, sizes, padded.shape[2:], offsets, storage_order)
+    return Y.to(dtype) if bytes_ else Y, _flat_indices(F, indices, sizes, padded.shape[2:], offsets, storage_order)
 
 
 def _flat_indices(

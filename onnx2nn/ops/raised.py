@@ -242,9 +242,11 @@ def rnn(
     batch_first: int,
     has_biases: int,
     as_torch: int = 0,
+    nonlinearity: str = "tanh",
 ) -> Any:
-    """All layers of an nn.RNN with tanh."""
-    return _recurrent(F, F.rnn_tanh, X, rest, 1, [0], num_layers, bidirectional, batch_first, has_biases, as_torch)
+    """All layers of an nn.RNN."""
+    function = F.rnn_relu if nonlinearity == "relu" else F.rnn_tanh
+    return _recurrent(F, function, X, rest, 1, [0], num_layers, bidirectional, batch_first, has_biases, as_torch)
 
 
 @op("MultiheadAttention", 1, domain=OWN)

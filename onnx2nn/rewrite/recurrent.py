@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.rewrite.facts import Facts
-from onnx2nn.rewrite.patterns import origin
+from onnx2nn.rewrite.patterns import origin, readers
 from onnx2nn.rewrite.rule import Replacement
 from onnx2nn.table import OWN
 
@@ -33,18 +33,20 @@ class _Layer:
     Attributes:
         node: the LSTM, GRU or RNN.
         joining: the nodes that join its directions.
-        output: what they give, `(steps, batch, directions * hidden)`.
+        output: what they give, `(steps, batch, directions * hidden)`; None where nothing reads it, only the states.
         target: the shape to which they reshape; None where they only squeeze.
         weights: what the node reads as such; torch's own, of each direction, where the file computes that from them.
         as_torch: whether they are torch's own.
+        relu: whether the activation of an RNN is ReLU.
     """
 
     node: ir.Node
     joining: list[ir.Node]
-    output: ir.Value
+    output: ir.Value | None
     target: ir.Value | None
     weights: list[ir.Value]
     as_torch: bool
+    relu: bool
 
     @property
     def directions(self) -> int:
@@ -65,7 +67,7 @@ def stacks(graph: ir.Graph | ir.Function, facts: Facts) -> Iterator[Replacement]
             with contextlib.suppress(KeyError, TypeError, ValueError):  # attributes that the import complains about
                 layer = _layer(node, facts)
                 layers |= {} if layer is None else {node: layer}
-    followers = {layer.output: layer for layer in layers.values()}
+    followers = {layer.output: layer for layer in layers.values() if layer.output is not None}
     first = [layer for layer in layers.values() if _before(layer, followers) is None]
     for layer in first:
         chain = [layer]
@@ -89,7 +91,9 @@ def _layer(node: ir.Node, facts: Facts) -> _Layer | None:
     if node.op_type == "GRU" and not attributes.get("linear_before_reset"):
         return None
     usual, ways = _ACTIVATIONS[node.op_type], 1 + (attributes.get("direction") == "bidirectional")
-    if activations is not None and [name.capitalize() for name in activations] not in (usual, usual * ways):
+    named = usual if activations is None else [name.capitalize() for name in activations]
+    relu = node.op_type == "RNN" and named in (["Relu"], ["Relu"] * ways)
+    if not relu and named not in (usual, usual * ways):
         return None
     if inputs[4] is not None or inputs[7] is not None or None in inputs[1:3]:
         return None
@@ -97,7 +101,7 @@ def _layer(node: ir.Node, facts: Facts) -> _Layer | None:
     constant = all(facts.constant_shape(value) is not None for value in weights)
     used = weights if constant else _torch_weights(node.op_type, weights, facts)
     joined = _joined(node, facts)
-    return None if joined is None or used is None else _Layer(node, *joined, used, not constant)
+    return None if joined is None or used is None else _Layer(node, *joined, used, not constant, relu)
 
 
 def _torch_weights(kind: str, inputs: Sequence[ir.Value], facts: Facts) -> list[ir.Value] | None:
@@ -181,8 +185,10 @@ def _reordered(rows: _Rows, order: Sequence[int], count: int) -> list[ir.Value] 
     return sources if fits and len(sources) == count else None
 
 
-def _joined(node: ir.Node, facts: Facts) -> tuple[list[ir.Node], ir.Value, ir.Value | None] | None:
+def _joined(node: ir.Node, facts: Facts) -> tuple[list[ir.Node], ir.Value | None, ir.Value | None] | None:
     """Returns the nodes that join the directions of a layer, what they give, and the shape that they reshape to."""
+    if not readers(node.outputs[0]):
+        return [], None, None
     first = _reader(node.outputs[0])
     if first is None:
         return None
@@ -202,8 +208,8 @@ def _joined(node: ir.Node, facts: Facts) -> tuple[list[ir.Node], ir.Value, ir.Va
 
 def _reader(value: ir.Value) -> ir.Node | None:
     """Returns the one node that reads a value, besides those that read its shape."""
-    readers = [use.node for use in value.uses() if use.node.op_type != "Shape"]
-    return readers[0] if len(readers) == 1 and not value.is_graph_output() else None
+    nodes = [use.node for use in value.uses() if use.node.op_type != "Shape"]
+    return nodes[0] if len(nodes) == 1 and not value.is_graph_output() else None
 
 
 def _before(layer: _Layer, followers: dict[ir.Value, _Layer]) -> _Layer | None:
@@ -213,7 +219,7 @@ def _before(layer: _Layer, followers: dict[ir.Value, _Layer]) -> _Layer | None:
 
 
 def _after(layer: _Layer, layers: dict[ir.Node, _Layer]) -> _Layer | None:
-    reader = _reader(layer.output)
+    reader = None if layer.output is None else _reader(layer.output)
     if reader is None or reader not in layers or reader.inputs[0] is not layer.output:
         return None
     after = layers[reader]
@@ -223,7 +229,7 @@ def _after(layer: _Layer, layers: dict[ir.Node, _Layer]) -> _Layer | None:
 def _fits(a: _Layer, b: _Layer) -> bool:
     same = a.node.op_type == b.node.op_type and a.directions == b.directions
     sizes = [node.attributes["hidden_size"].value for node in (a.node, b.node) if "hidden_size" in node.attributes]
-    same = same and a.as_torch == b.as_torch
+    same = same and a.as_torch == b.as_torch and a.relu == b.relu
     return same and len(set(sizes)) == 1 and (a.node.inputs[3] is None) == (b.node.inputs[3] is None)
 
 
@@ -234,17 +240,19 @@ def _replacement(chain: Sequence[_Layer], facts: Facts) -> Replacement | None:
     finals = [_final([layer.node for layer in chain], 1 + i) for i in range(count)]
     if any(start is None for start in starts) or any(final is None for final in finals):
         return None
-    source, output, turning = first.node.inputs[0], last.output, list[ir.Node]()
+    source, output = first.node.inputs[0], last.output
     assert source is not None
-    before, after = source.producer(), _reader(output)
-    batch_first = before is not None and after is not None and _turns(before) and _turns(after)
-    if batch_first and before is not None and after is not None and before.inputs[0] is not None:
-        source, output, turning = before.inputs[0], after.outputs[0], [after, before]
+    before, after = source.producer(), None if output is None else _reader(output)
+    turned = [node for node in (after, before) if node is not None and _turns(node)]
+    batch_first = len(turned) == 2 or (output is None and len(turned) == 1)
+    if batch_first and turned[-1].inputs[0] is not None:
+        source, output = turned[-1].inputs[0], None if output is None else turned[0].outputs[0]
     weights = [value for layer in chain for value in layer.weights]
     has_biases = len(first.node.inputs) > 3 and first.node.inputs[3] is not None
-    attributes = {"num_layers": len(chain), "bidirectional": first.directions - 1}
+    attributes: dict[str, Any] = {"num_layers": len(chain), "bidirectional": first.directions - 1}
     attributes |= {"batch_first": int(batch_first), "has_biases": int(has_biases)}
     attributes |= {"as_torch": 1} if first.as_torch else {}
+    attributes |= {"nonlinearity": "relu"} if first.relu else {}
     given_states = [start for start in starts if start is not None]
     new = ir.Node(
         OWN,
@@ -257,7 +265,9 @@ def _replacement(chain: Sequence[_Layer], facts: Facts) -> Replacement | None:
     old = [output, *(final.value for final in finals if final is not None)]
     joining = [node for layer in reversed(chain) for node in (*layer.joining[::-1], layer.node)]
     concats = [final.node for final in finals if final is not None and final.node is not None]
-    nodes = [last.node, *turning[:1], *joining, *concats, *turning[1:]]
+    nodes = (
+        [last.node, *turned[:-1], *joining, *concats, *turned[-1:]] if batch_first else [last.node, *joining, *concats]
+    )
     sample = _sample(chain, source, starts, batch_first, facts)
     pairs = [(a, b) for a, b in zip(old, new.outputs, strict=True) if a is not None]
     return Replacement(kind, list(dict.fromkeys(nodes)), [a for a, _ in pairs], [new], [b for _, b in pairs], sample)
