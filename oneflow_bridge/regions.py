@@ -1,4 +1,4 @@
-"""Modules that hold imported subgraphs, and how the importer makes them: If, Loop, Scan.
+"""Modules that hold imported subgraphs, and how the importer makes them: If, Loop, Scan, SequenceMap.
 
 They run as Python control flow on namespace values: their bodies are never recorded, for sizes may change from one
 iteration to the next. `oneflow.nn.Graph` cannot trace what depends on values.
@@ -152,6 +152,29 @@ class BatchedScan(flow.nn.Module):  # type: ignore[misc]
         return tuple(F.stack(list(items)) for items in zip(*results, strict=True))
 
 
+class SequenceMap(flow.nn.Module):  # type: ignore[misc]
+    """ONNX SequenceMap: runs its body once for each element of a sequence.
+
+    Args:
+        body: takes an element of each sequence, other inputs as they are, and the captured values; returns an element
+            of each result.
+        inputs: how many inputs there are; the first is a sequence, others may be.
+        results: how many sequences come of it.
+    """
+
+    def __init__(self, body: ImportedModule, inputs: int, results: int):
+        super().__init__()
+        self.body, self.inputs, self.results = body, inputs, results
+
+    def forward(self, *values: Any) -> Any:
+        """Returns the sequences of what the body gives for the elements of the inputs and the captured values."""
+        inputs, captured = values[: self.inputs], values[self.inputs :]
+        length = len(inputs[0])
+        columns = [value if isinstance(value, list) else [value] * length for value in inputs]
+        found = [self.body.run(*items, *captured) for items in zip(*columns, strict=True)]
+        return tuple([items[index] for items in found] for index in range(self.results))
+
+
 def _stacked(scans: Sequence[list[Any]], empty: Sequence[tuple[Sequence[int], str]], axes: Sequence[int]) -> list[Any]:
     results = []
     for items, (shape, dtype), axis in zip(scans, empty, axes, strict=True):
@@ -218,6 +241,12 @@ def _import_scan_8(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
     return _add(walk, node, BatchedScan(scan), [lengths, *values, *captured])
 
 
+def _import_sequence_map(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    graph = node.attributes["body"].as_graph()
+    module, captured = _subgraph(walk, graph, list(graph.inputs))
+    return _add(walk, node, SequenceMap(module, len(inputs), len(graph.outputs)), [*inputs, *captured])
+
+
 def _subgraph(walk: Walk, graph: ir.Graph, inputs: Sequence[ir.Value]) -> tuple[ImportedModule, list[Any]]:
     """Returns the module of a subgraph and the values of the graphs around it that it takes behind its own inputs."""
     from oneflow_bridge.importer import UNKNOWN, Live, Walk  # a subgraph is walked like the graph around it
@@ -265,4 +294,5 @@ _IMPORTERS: dict[tuple[str, int], Callable[[Walk, ir.Node, list[Any]], Sequence[
     ("Loop", 1): _import_loop,
     ("Scan", 8): _import_scan_8,
     ("Scan", 9): _import_scan,
+    ("SequenceMap", 17): _import_sequence_map,
 }

@@ -1,4 +1,4 @@
-"""Modules that run imported subgraphs: If, Loop, Scan, Gradient.
+"""Modules that run imported subgraphs: If, Loop, Scan, SequenceMap, Gradient.
 
 They need torch alone: `python_source` writes their text into the files that it makes, hence lines of 88 columns.
 """
@@ -199,6 +199,34 @@ class BatchedScan(nn.Module):
         return tuple(torch.stack(items) for items in zip(*results, strict=True))
 
 
+class SequenceMap(nn.Module):
+    """ONNX SequenceMap: runs its body once for each element of a sequence.
+
+    Args:
+        body: takes an element of each sequence, other inputs as they are, and the
+            captured values; returns an element of each result.
+        inputs: how many inputs there are; the first is a sequence, others may be.
+        results: how many sequences come of it.
+    """
+
+    def __init__(self, body: nn.Module, inputs: int, results: int):
+        super().__init__()
+        self.body, self.inputs, self.results = body, inputs, results
+
+    def forward(self, *values: Any) -> Any:
+        """Returns the sequences of what the body gives.
+
+        Args:
+            *values: the inputs, then what the body uses of the surrounding graph.
+        """
+        inputs, captured = values[: self.inputs], values[self.inputs :]
+        length = len(inputs[0])
+        columns = [v if isinstance(v, list) else [v] * length for v in inputs]
+        steps = zip(*columns, strict=True)
+        found = [self.body(*items, *captured) for items in steps]
+        return tuple([items[i] for items in found] for i in range(self.results))
+
+
 class Gradient(nn.Module):
     """ONNX Gradient: derivatives of the sum of one value with respect to others.
 
@@ -229,5 +257,5 @@ class Gradient(nn.Module):
         return tuple(torch.zeros_like(x) if g is None else g for x, g in pairs)
 
 
-CONTROL_FLOW: tuple[type[nn.Module], ...] = (If, Loop, Scan, BatchedScan, Gradient)
+CONTROL_FLOW: tuple[type[nn.Module], ...] = (If, Loop, Scan, BatchedScan, SequenceMap, Gradient)
 """All of them, each behind those that it names."""

@@ -265,6 +265,7 @@ class _Import:
         self.uses: Counter[int] = Counter()
         self.thaw, self.shapes = thaw, shapes
         self.steps = 0
+        self.unrolled = 0
         self.collapsed = self.of_data = False
         self.problems: dict[tuple[str, str, int, str], Problem] = {}
         self.cause: Exception | None = None
@@ -388,6 +389,7 @@ class Walk:
         self.prefix = ""  # what the author's keys begin with in this graph, for the path of its module
         self.outer = False  # whether the author's keys of what this graph uses are those of the module around it
         self.by_memory: dict[int, Constant] = {}
+        self.initializers: dict[ir.Value, Constant] = {}  # of subgraphs, which may be imported more than once
         self.computed: dict[int, StorageWeakRef] = {}
         self.fixed: dict[fx.Node, bool] = {}
         self.node: ir.Node | None = None
@@ -409,7 +411,7 @@ class Walk:
         if isinstance(self.graph, ir.Graph):
             constants = self.owner.constants if self.graph is self.owner.model.graph else {}
             for name, value in self.graph.initializers.items():
-                self.scope[value] = constants.get(name) or _initializer(value)
+                self.scope[value] = constants.get(name) or self._own_initializer(value)
                 self.owner.note(value, self.scope[value])
         nodes = list(self.graph)
         remaining = Counter([value for node in nodes for value in node.inputs])
@@ -427,6 +429,12 @@ class Walk:
                 if used is not None and not remaining[used] and used not in keep:
                     self.scope.discard(used)
         return [self.as_output(self.scope[value]) for value in self.graph.outputs]
+
+    def _own_initializer(self, value: ir.Value) -> Constant:
+        """Returns the constant that an initializer of a subgraph is, the same in every import of that."""
+        if value not in self.initializers:
+            self.initializers[value] = _initializer(value)
+        return self.initializers[value]
 
     def _mark(self, value: ir.Value, result: Any) -> None:
         """Notes on the fx node that computes `result` which value of the file it is; one node may be several values."""

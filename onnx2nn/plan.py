@@ -115,13 +115,7 @@ def _built(schema: Any, call: onnx.NodeProto, version: int, types: Sequence[Type
         (known for known in schema.context_dependent_function_opset_versions if known <= version), default=version
     )
     body = build(version, node, inputs) or build(own, node, inputs)
-    if not body:
-        return None
-    proto = onnx.FunctionProto.FromString(body)
-    if any(attribute.type == onnx.AttributeProto.GRAPH for attribute in call.attribute):
-        for opset in proto.opset_import:  # SequenceMap's body holds that of the node, which is of the model's opset
-            opset.version = version if opset.domain == call.domain else opset.version
-    return proto
+    return onnx.FunctionProto.FromString(body) if body else None
 
 
 def version_of(node: ir.Node, opsets: Mapping[str, int]) -> int:

@@ -1,29 +1,33 @@
-"""How nodes whose attributes are graphs are imported: If, Loop, Scan, Gradient."""
+"""How nodes whose attributes are graphs are imported: If, Loop, Scan, SequenceMap, Gradient."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
 from torch import nn
 
-from onnx2nn.constants import Constant
-from onnx2nn.control_flow import BatchedScan, Gradient, If, Loop, Scan
+from onnx2nn.constants import Constant, torch_dtype
+from onnx2nn.control_flow import BatchedScan, Gradient, If, Loop, Scan, SequenceMap
 from onnx2nn.errors import OperatorError
 from onnx2nn.host import Host
 from onnx2nn.naming import split_path
 from onnx2nn.nodes import Scope, check_inputs
 from onnx2nn.table import REQUIRED, Row
-from onnx2nn.tracing import Dim, Spec, Tensor, Tracer
+from onnx2nn.tracing import Dim, Opaque, Spec, Tensor, Tracer
 from onnx2nn.trip_counts import trip_count
 
 if TYPE_CHECKING:
     from onnx2nn.importer import Walk
+
+
+MAX_UNROLLED = 1 << 16
+"""So many nodes may the bodies of SequenceMap become in one import, where the lengths of sequences are known."""
 
 
 class RenameInputs:
@@ -68,7 +72,7 @@ def trace_graph(
         scope[value] = known
     inner = Walk(walk.owner, tracer, scope, graph, walk.opsets)
     inner.attributes = walk.attributes
-    inner.by_memory = walk.by_memory
+    inner.by_memory, inner.initializers = walk.by_memory, walk.initializers
     inner.prefix = walk.prefix if prefix is None else prefix
     if tracer is walk.tracer:
         inner.outer = walk.outer
@@ -220,6 +224,54 @@ def _import_scan_8(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
         for i, spec in enumerate([*carried, *scans])
     )
     return walk.tracer.call_module(_name(node), BatchedScan(scan), (lengths, *values, *child.captured), specs)
+
+
+def _import_sequence_map(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    """Imports the body once for each element where these are known, else once, as a module's."""
+    graph = node.attributes["body"].as_graph()
+    if len(inputs) != len(graph.inputs):
+        raise OperatorError(f"it has {len(inputs)} inputs, its body takes {len(graph.inputs)}.")
+    first, *others = inputs
+    if not isinstance(first, (list, Opaque)):
+        raise OperatorError("its first input is no sequence.")
+    known = not any(isinstance(value, Opaque) for value in others)
+    if isinstance(first, list) and known and _may_unroll(walk, graph, len(first)):
+        columns = [value if isinstance(value, list) else [value] * len(first) for value in inputs]
+        steps = [dict(zip(graph.inputs, items, strict=True)) for items in zip(*columns, strict=True)]
+        results = [trace_graph(walk, graph, bindings, walk.tracer) for bindings in steps]
+        return [[items[index] for items in results] for index in range(len(graph.outputs))]
+    child = Tracer(walk.tracer.points, walk.tracer)
+    specs = [_element_spec(walk, *pair) for pair in zip(node.inputs, inputs, strict=True)]
+    bindings = {
+        value: child.placeholder(f"value_{index}", spec)
+        for index, (value, spec) in enumerate(zip(graph.inputs, specs, strict=True))
+    }
+    outputs = trace_graph(walk, graph, bindings, child)
+    module = SequenceMap(child.finish(tuple(outputs), "Body"), len(inputs), len(outputs))
+    arguments = (*(_as_argument(walk, value) for value in inputs), *child.captured)
+    return walk.tracer.call_module(_name(node), module, arguments, (None,) * len(outputs))
+
+
+def _may_unroll(walk: Walk, graph: ir.Graph, times: int) -> bool:
+    """Returns whether a body that runs so often may be imported as often: bodies in it multiply what it becomes."""
+    nodes = times * sum(1 for _ in graph.all_nodes())
+    if walk.owner.unrolled + nodes > MAX_UNROLLED:
+        return False
+    walk.owner.unrolled += nodes
+    return True
+
+
+def _element_spec(walk: Walk, value: ir.Value | None, known: Any) -> Spec | None:
+    """Returns what is known of every element of a sequence, or of what is none."""
+    if isinstance(known, list):
+        specs = [_carried_spec(walk, item) for item in known]
+        return reduce(partial(unify, walk.tracer), specs) if specs else None
+    if not isinstance(known, Opaque):
+        return _carried_spec(walk, known)
+    kind, container = walk.type_of(value, known)
+    if container != "seq" or kind == ir.DataType.STRING:
+        return None
+    return Spec(None, None if kind is None else torch_dtype(kind))
 
 
 def _import_gradient(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
@@ -412,6 +464,7 @@ _IMPORTERS: dict[tuple[str, int], Callable[[Walk, ir.Node, list[Any]], Sequence[
     ("Loop", 1): _import_loop,
     ("Scan", 8): _import_scan_8,
     ("Scan", 9): _import_scan,
+    ("SequenceMap", 17): _import_sequence_map,
 }
 
 _BRANCHES = ("then_branch", "else_branch")

@@ -355,7 +355,21 @@ CONTRADICTORY = {
         "cannot be computed",
     ),
     "no inputs": ('["n"] y = Einsum <equation = "i->i"> ()', "cannot be computed"),
-    "no function body": ('["n"] y = SequenceMap(x)', "function body cannot be built"),
+    "no body of a map": ('["n"] y = SequenceMap(x)', "attribute 'body' is missing"),
+    "no sequence": (
+        '["n"] y = SequenceMap <body = each (float[2, 2] item) => (float[2, 2] i) { i = Neg(item) }> (x)',
+        "its first input is no sequence",
+    ),
+    "a body of other inputs": (
+        's = SequenceConstruct(x, w) ["n"] m = SequenceMap <body = each (float[2] item) => (float[2] i)'
+        " { i = Neg(item) }> (s, s) y = SequenceAt(m, w)",
+        "it has 2 inputs, its body takes 1",
+    ),
+    "sequences of different lengths": (
+        's = SequenceConstruct(x, w) t = SequenceConstruct(x) ["n"] m = SequenceMap <body ='
+        " each (float[a] p, float[b] q) => (float[c] i) { i = Add(p, q) }> (s, t) y = SequenceAt(m, w)",
+        "different lengths",
+    ),
     "number of no type": ('["n"] y = Cast <to = 4711> (x)', "4711"),
     "value of nothing": ('["n"] c = Constant () y = Add(x, c)', "none of the attributes"),
     "size": ('a = Constant <value_ints = [-2]> () ["n"] b = ConstantOfShape(a) y = Add(x, b)', "negative"),

@@ -28,7 +28,7 @@ _REASONS: dict[str, str] = {
     **dict.fromkeys(("tril", "triu", "softsign", "threshold", "std", "var", "cdist", "logit", "tile"), _MISSING),
     **dict.fromkeys(("stack", "unbind"), f"{_MISSING}; concatenate or split along an axis that exists"),
 }
-_CONTROL_FLOW = ("If", "Loop", "Scan", "BatchedScan")
+_CONTROL_FLOW = ("If", "Loop", "Scan", "BatchedScan", "SequenceMap")
 
 
 def find_obstacles(module: fx.GraphModule, tensors: Sequence[torch.Tensor]) -> list[str]:

@@ -21,6 +21,11 @@ def loop(F: Any, M: Any = None, cond: Any = None, *v_initial: Any, body: Any) ->
     raise OperatorError(_REGION)
 
 
+@op("SequenceMap", 17, region=True)
+def sequence_map(F: Any, input_sequence: Any, *additional_inputs: Any, body: Any) -> Any:
+    raise OperatorError(_REGION)
+
+
 @op("Scan", 9, region=True)
 def scan(
     F: Any,

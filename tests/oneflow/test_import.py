@@ -278,6 +278,27 @@ def test_branches_and_loops():
     agree(proto, np.float32([1, 2]), np.array(0), module=module)
 
 
+def test_a_map_over_a_sequence_reads_values_around_it():
+    """As `torch.hstack` is exported: a branch in the map's body, and numbers of the graph around both."""
+    proto = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 18]>
+        maps (float[N] x, int64[K] lengths) => (float[A] y) <float[1] two = {2.0}> {
+            items = SplitToSequence (x, lengths)
+            results = SequenceMap (items, two) <body = each (float[M] item, float[1] all) => (float[M] z) {
+                least = ReduceMin <keepdims = 0> (item)
+                nothing = Sub (least, least)
+                negative = Less (least, nothing)
+                z = If (negative) <then_branch = t () => (float[M] a) { a = Mul (item, all) },
+                                   else_branch = e () => (float[M] b) { b = Sub (item, two) }>
+            }>
+            y = ConcatFromSequence <axis = 0> (results)
+        }
+    """)
+    x, module = np.float32([-1, 2, 3, 4]), None
+    for lengths in ([1, 3], [2, 1, 1]):
+        module = agree(proto, x, np.array(lengths), module=module)
+
+
 def test_operators_that_read_values():
     nodes = [
         helper.make_node("NonZero", ["x"], ["places"]),
