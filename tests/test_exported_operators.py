@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, parser
-from realmodels import check_travels
+from realmodels import check_same, check_travels, run, run_onnxruntime
 
 import onnx2nn
 from onnx2nn.backend import OnnxModule
@@ -48,8 +48,8 @@ def test_the_program_gives_what_onnxruntime_gives(case: Case) -> None:
     module = onnx2nn.load(model)
     runner = OnnxModule(model, module)
     program = torch.export.export(module, tuple(runner.arguments(list(feeds.values())))).module()
-    for run in (runner, OnnxModule(model, module, program)):
-        for actual, expected in zip(run.run(feeds), answer[1], strict=True):
+    for each in (runner, OnnxModule(model, module, program)):
+        for actual, expected in zip(each.run(feeds), answer[1], strict=True):
             onnxnode.assert_close(actual, expected, 1e-5)
 
 
@@ -87,3 +87,24 @@ def test_packed_weights_can_be_exported_again(case: Case, tmp_path: Path) -> Non
     model, feeds = onnxnode.model_of(case, 1)
     module = onnx2nn.load(model)
     assert "agrees" in onnx2nn.export_onnx(module, tmp_path / "again.onnx", example_inputs=list(feeds.values()))
+
+
+@pytest.mark.parametrize("nodes", [
+    'y = BitShift <direction = "LEFT"> (u, two)',
+    'y = BitShift <direction = "RIGHT"> (u, two)',
+    "n = BitwiseNot (u) y = BitwiseOr (n, two)",
+    "p = Mul (u, two) y = Add (p, u)",
+    "y = Div (u, two)",
+    "y = Mod (u, two)",
+    "y = Max (u, two)",
+])  # fmt: skip
+def test_numbers_of_uint64_travel(nodes: str) -> None:
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 18]>
+        g (int64[N] x) => (int64[N] z) <uint64 two = {{2}}> {{ u = Cast <to = 13> (x) {nodes} z = Cast <to = 7> (y) }}
+    """)
+    first, other = ((torch.tensor([-(2**63), 2**62 + 5, 3, -1, *range(n)]),) for n in (1, 3))
+    module = onnx2nn.load(model)
+    for inputs in (first, other):
+        check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+    check_travels(module, first, other, travels=("torch.export", "torch.compile", "torch.jit.trace"))

@@ -19,7 +19,8 @@ def widened(body: Body) -> Body:
     """Lets `body` compute uint16, uint32 and uint64 in int64, for torch has no kernels; results are cast back.
 
     uint64 wraps around in two's complement, so addition, subtraction, multiplication and bit operations are exact;
-    what depends on the order of numbers sees them shifted (`ordered`) or says so.
+    what depends on the order of numbers sees them shifted (`ordered`) or says so. A conversion wraps around too, and
+    torch.jit.trace and torch.onnx.export take it, unlike a view as another type.
     """
 
     @functools.wraps(body)
@@ -38,16 +39,11 @@ def widened(body: Body) -> Body:
 
 
 def _to_int64(F: Any, x: Any) -> Any:
-    dtype = getattr(x, "dtype", None)
-    if dtype == F.uint64:
-        return x.view(F.int64)
-    return x.to(F.int64) if dtype in (F.uint16, F.uint32) else x
+    return x.to(F.int64) if getattr(x, "dtype", None) in (F.uint16, F.uint32, F.uint64) else x
 
 
 def _from_int64(F: Any, x: Any, dtype: Any) -> Any:
-    if x.dtype != F.int64:
-        return x
-    return x.view(F.uint64) if dtype == F.uint64 else x.to(dtype)
+    return x.to(dtype) if x.dtype == F.int64 else x
 
 
 def ordered(body: Body) -> Body:
@@ -59,8 +55,8 @@ def ordered(body: Body) -> Body:
             return widened(body)(F, *inputs, **attributes)
         low = F.iinfo(F.int64).min
         uints = [getattr(x, "dtype", None) == F.uint64 for x in inputs]
-        result = body(F, *(x.view(F.int64) ^ low if u else x for x, u in zip(inputs, uints, strict=True)), **attributes)
-        return (result ^ low).view(F.uint64) if result.dtype == F.int64 else result
+        result = body(F, *(x.to(F.int64) ^ low if u else x for x, u in zip(inputs, uints, strict=True)), **attributes)
+        return (result ^ low).to(F.uint64) if result.dtype == F.int64 else result
 
     return shifted
 
@@ -68,7 +64,7 @@ def ordered(body: Body) -> Body:
 def sortable(F: Any, x: Any) -> Any:
     """Returns numbers in the order of `x` that torch can compare: itself but for uint16, uint32 and uint64."""
     if x.dtype == F.uint64:
-        return x.view(F.int64) ^ F.iinfo(F.int64).min
+        return x.to(F.int64) ^ F.iinfo(F.int64).min
     return x.to(F.int64) if x.dtype in (F.uint16, F.uint32) else x
 
 
@@ -201,7 +197,7 @@ def mul(F: Any, A: Any, B: Any) -> Any:
 def div(F: Any, A: Any, B: Any) -> Any:
     """Integers are divided towards zero."""
     if A.dtype == F.uint64:
-        return _divide_uint64(F, A.view(F.int64), B.view(F.int64))[0].view(F.uint64)
+        return _divide_uint64(F, A.to(F.int64), B.to(F.int64))[0].to(F.uint64)
     if A.is_floating_point() or A.is_complex():
         return A / B
     return widened(lambda F, A, B: F.div(A, B, rounding_mode="trunc"))(F, A, B)
@@ -211,7 +207,7 @@ def div(F: Any, A: Any, B: Any) -> Any:
 def mod(F: Any, A: Any, B: Any, *, fmod: int = 0) -> Any:
     """`fmod=0`: the result has the sign of the divisor; `fmod=1`: that of the dividend."""
     if A.dtype == F.uint64:
-        return _divide_uint64(F, A.view(F.int64), B.view(F.int64))[1].view(F.uint64)
+        return _divide_uint64(F, A.to(F.int64), B.to(F.int64))[1].to(F.uint64)
     function = F.fmod if fmod else F.remainder
     return widened(lambda F, A, B: function(A, B))(F, A, B)
 
@@ -403,7 +399,7 @@ def bit_shift(F: Any, X: Any, Y: Any, *, direction: str) -> Any:
     if direction == "LEFT":
         shifted = widened(lambda F, x, y: F.bitwise_left_shift(x, y))(F, X, Y)
     elif X.dtype == F.uint64:
-        shifted = _shift_right_uint64(F, X.view(F.int64), Y.view(F.int64)).view(F.uint64)
+        shifted = _shift_right_uint64(F, X.to(F.int64), Y.to(F.int64)).to(F.uint64)
     else:
         shifted = widened(lambda F, x, y: F.bitwise_right_shift(x, y))(F, X, Y)
     if direction == "RIGHT" and X.dtype in (F.int8, F.int16, F.int32, F.int64):

@@ -213,7 +213,7 @@ def col2im(
 def _col2im_of_integers(F: Any, input: Any, image_shape: Any, block_shape: Any, **options: Any) -> Any:
     """Sums whole numbers as float64, which holds them; those of 64 bits in two halves. A sum wraps around."""
     if input.dtype == F.uint64:
-        return _col2im_of_integers(F, input.view(F.int64), image_shape, block_shape, **options).view(F.uint64)
+        return _col2im_of_integers(F, input.to(F.int64), image_shape, block_shape, **options).to(F.uint64)
 
     def summed(x: Any) -> Any:
         return col2im(F, x.to(F.float64), image_shape, block_shape, **options).to(F.int64)
