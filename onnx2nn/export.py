@@ -19,7 +19,7 @@ from onnx2nn import inputs as model_inputs
 from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
 from onnx2nn.extras import require
 from onnx2nn.files import check_writable
-from onnx2nn.verify import Oracle, compare, run_module, to_tensor
+from onnx2nn.verify import Oracle, compare, run_module, short_floats, to_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -345,7 +345,7 @@ def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[_Run]) ->
         data = f"{path.name}.data" if external else None
         try:
             ir.save(model, written, external_data=data)
-            compared = _compare(written, [value.name or "" for value in model.graph.outputs], runs)
+            compared = _compare(written, model, runs)
             for name in (data, path.name):
                 if name is not None:
                     os.replace(Path(folder) / name, path.parent / name)
@@ -354,7 +354,8 @@ def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[_Run]) ->
     return compared
 
 
-def _compare(path: Path, names: Sequence[str], runs: Sequence[_Run]) -> str:
+def _compare(path: Path, model: ir.Model, runs: Sequence[_Run]) -> str:
+    names, short = [value.name or "" for value in model.graph.outputs], short_floats(model)
     try:
         oracle = Oracle(path)
     except MissingDependencyError:
@@ -362,7 +363,7 @@ def _compare(path: Path, names: Sequence[str], runs: Sequence[_Run]) -> str:
     for number, (arrays, expected) in enumerate(runs):
         try:
             found = oracle.run(dict(zip(oracle.input_names, arrays, strict=True)))
-            wrong = [str(output) for output in compare(names, found, expected) if not output.ok]
+            wrong = [str(output) for output in compare(names, found, expected, short) if not output.ok]
         except VerificationError as error:
             wrong = [str(error)]
         if wrong:

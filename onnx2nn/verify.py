@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from onnx2nn import inputs as model_inputs
 from onnx2nn import reader
@@ -28,7 +29,8 @@ RELATIVE_RMS = 1e-5
 """For outputs far from 1 (pixel coordinates, logits in the thousands): float32 rounding alone exceeds the MSE there."""
 
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2}
-"""Spacing of the short float types at 1: an output cannot agree better than to its type's own rounding."""
+"""Spacing of the short float types at 1: an output cannot agree better than to its type's own rounding, or to that of
+the values that it is computed from."""
 
 SMALLEST_SCALE = 1e-3
 """Outputs below this magnitude are compared as if they had it: what is left of them is rounding of larger numbers."""
@@ -46,6 +48,7 @@ class OutputComparison:
         scale: largest finite magnitude expected.
         mean_square: mean of the squares expected.
         dtype: the element type expected.
+        computed_in: a shorter float type of values that it is computed from, `""` where there is none.
         reason: why the two cannot be compared number by number (another shape or dtype); empty where they can.
     """
 
@@ -57,6 +60,7 @@ class OutputComparison:
     mean_square: float = 0.0
     dtype: str = ""
     reason: str = ""
+    computed_in: str = ""
 
     @property
     def below_mse(self) -> bool:
@@ -70,7 +74,7 @@ class OutputComparison:
             return False
         if not _is_float(self.dtype):
             return self.max_difference == 0
-        epsilon = _EPSILON.get(self.dtype, 0.0)
+        epsilon = max(_EPSILON.get(kind, 0.0) for kind in (self.dtype, self.computed_in))
         average = self.mse < max(MSE_TOLERANCE, max(RELATIVE_RMS, epsilon) ** 2 * self.mean_square)
         largest = max(RELATIVE_TOLERANCE, 2 * epsilon) * max(self.scale, SMALLEST_SCALE)
         return average and self.max_difference <= largest
@@ -109,7 +113,9 @@ class Verification:
         if self.ok and all(output.below_mse for output in self.outputs):
             return "OK mse < 1e-7"
         if self.ok:
-            return "OK mse < 1e-7, or equal up to the rounding of the output's type where its values are large"
+            short = sorted({output.computed_in for output in self.outputs} - {""})
+            types = f"{' and '.join(short)}, in which values are computed" if short else "the output's type"
+            return f"OK mse < 1e-7, or equal up to the rounding of {types} where its values are large"
         wrong = sorted({output.name for output in self.outputs if not output.ok})
         return f"MISMATCH in {len(wrong)} of {len({o.name for o in self.outputs})} outputs: {', '.join(wrong)}"
 
@@ -252,7 +258,8 @@ def verify(
         VerificationError: no oracle can run the model.
     """
     source = stored(source)
-    specs = model_inputs.input_specs(reader.read(source))
+    model = reader.read(source)
+    specs, short = model_inputs.input_specs(model), short_floats(model)
     if module is None:
         import onnx2nn  # it imports this module
 
@@ -267,7 +274,7 @@ def verify(
                 raise
             result.notes.append(f"batch size 2 left out: {error}")
             continue
-        result.outputs += compare(oracle.output_names, run_module(module, list(feeds.values())), expected)
+        result.outputs += compare(oracle.output_names, run_module(module, list(feeds.values())), expected, short)
     return result
 
 
@@ -334,8 +341,40 @@ def to_tensor(array: np.ndarray) -> Any:
     return torch.from_numpy(array)
 
 
-def compare(names: Sequence[str], actual: Sequence[Any], expected: Sequence[Any]) -> list[OutputComparison]:
+def short_floats(model: ir.Model) -> dict[str, str]:
+    """Returns the shortest float type of the values that each output is computed from, of those that have a short one.
+
+    Half precision models often keep inputs and outputs in float32. Weights that are only stored in half precision, and
+    become float32 before they are used, are no such values.
+    """
+    short = {value: kind for value in model.graph.inputs if (kind := _short(value.dtype))}
+    varying = set(model.graph.inputs)
+    for node in model.graph:
+        if varying.isdisjoint(node.inputs) and node.inputs:
+            continue
+        varying.update(node.outputs)
+        cast = node.attributes["to"].as_int() if node.op_type == "Cast" and "to" in node.attributes else None
+        kinds = [short.get(value, "") for value in node.inputs if value is not None]
+        if cast is not None:
+            kinds.append(_short(ir.DataType(cast)))
+        else:
+            kinds += [_short(value.dtype) for value in node.inputs if value is not None]
+        coarsest = max(kinds, key=lambda kind: _EPSILON.get(kind, 0.0), default="")
+        short.update((value, coarsest) for value in node.outputs if coarsest)
+    return {value.name or "": short[value] for value in model.graph.outputs if value in short}
+
+
+def _short(kind: ir.DataType | None) -> str:
+    name = "" if kind is None else kind.name.lower()
+    return name if name in ("float16", "bfloat16") else ""
+
+
+def compare(
+    names: Sequence[str], actual: Sequence[Any], expected: Sequence[Any], short: Mapping[str, str] | None = None
+) -> list[OutputComparison]:
     """Compare two runs' outputs one by one; sequences and maps element by element.
+
+    `short`: as `short_floats` gives it for the model that ran.
 
     Raises:
         VerificationError: the two have another number of outputs.
@@ -349,7 +388,9 @@ def compare(names: Sequence[str], actual: Sequence[Any], expected: Sequence[Any]
             reason = f"{len(left)} elements where {len(right)} are expected"
             comparisons.append(OutputComparison(name, (), np.inf, np.inf, reason=reason))
             continue
-        comparisons += [_compare_values(key, left[key], right[key]) for key in right]
+        computed_in = (short or {}).get(name, "")
+        found = [_compare_values(key, left[key], right[key]) for key in right]
+        comparisons += [replace(one, computed_in=computed_in) for one in found] if computed_in else found
     return comparisons
 
 

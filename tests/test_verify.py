@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import onnx2nn
+from onnx2nn import reader
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.inputs import InputSpec, example_inputs, input_specs, resolve_shapes
-from onnx2nn.verify import Oracle, OutputComparison, compare
+from onnx2nn.verify import Oracle, OutputComparison, Verification, compare, short_floats
 
 ADD = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -212,3 +213,24 @@ def test_oracle_keeps_a_pad_in_front_of_a_pool() -> None:
     """ONNX Runtime 1.31's Pad_Fusion turns the zeros around the image into the pool's own -inf."""
     (pooled,) = Oracle(onnx.parser.parse_model(PAD_AND_POOL)).run({"x": -np.ones((1, 1, 2, 2), np.float32)})
     assert pooled.ravel().tolist() == [0, 0, 0, 0, -1, 0, 0, 0, 0]
+
+
+def test_what_is_computed_in_half_precision_is_compared_to_its_rounding() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[n,2] x, int64[m] words) => (float[n,2] half, float[n,2] stored, float[m,2] looked_up)
+        <float16[2,2] weight = {15360, 16384, 16896, 17408}> {
+            short = Cast <to = 10> (x) product = MatMul(short, weight) half = Cast <to = 1> (product)
+            wide = Cast <to = 1> (weight) stored = MatMul(x, wide)
+            rows = Gather(weight, words) looked_up = Cast <to = 1> (rows)
+        }"""
+    )
+    short = short_floats(reader.read(model))
+    assert short == {"half": "float16", "looked_up": "float16"}
+    expected = np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32)
+    names = ["half", "stored"]
+    half, stored = compare(names, [expected * np.float32(1.0005)] * 2, [expected] * 2, short)
+    assert half.ok
+    assert not stored.ok
+    assert not compare(names[:1], [expected * np.float32(1.01)], [expected], short)[0].ok
+    assert "rounding of float16, in which" in Verification("", [half]).verdict
