@@ -637,15 +637,12 @@ class Walk:
 
     def _loses_weight(self, inputs: Sequence[Any], folded: Any) -> bool:
         """Returns whether `folded` is computed from a weight of the author's, which is then no weight any more."""
-        if self.owner.author is None or not isinstance(folded, torch.Tensor) or not folded.is_floating_point():
+        if self.owner.author is None:
             return False
-        weights = [v for v in inputs if isinstance(v, Constant) and v.weight and v.name in self.owner.author.names]
-        memory = memory_of(folded)
-        return bool(weights) and all(
-            memory_of(v.value) != memory or v.value.numel() != folded.numel()
-            for v in weights
-            if isinstance(v.value, torch.Tensor) and v.value.is_floating_point()
-        )
+        names = self.owner.author.names
+        weights = [v.value for v in inputs if isinstance(v, Constant) and v.weight and v.name in names]
+        parts = folded if isinstance(folded, (tuple, list)) else (folded,)  # nn.MultiheadAttention splits its weight
+        return any(_is_made_of(part, weights) for part in parts)
 
     def _with_recorded(self, inputs: Sequence[Any], table: bool) -> list[Any]:
         """Returns `inputs` with the first of the author's weights as a value of the traced program.
@@ -914,6 +911,15 @@ class Walk:
         for name, text in notes.items():
             if text:
                 setattr(module, name, text)
+
+
+def _is_made_of(folded: Any, weights: Sequence[Any]) -> bool:
+    """Returns whether `folded` is computed from `weights`, and none of them laid out another way."""
+    if not weights or not isinstance(folded, torch.Tensor) or not folded.is_floating_point():
+        return False
+    memory = memory_of(folded)
+    floats = (weight for weight in weights if isinstance(weight, torch.Tensor) and weight.is_floating_point())
+    return all(memory_of(weight) != memory or weight.numel() != folded.numel() for weight in floats)
 
 
 def _told(error: Exception) -> str:

@@ -416,6 +416,44 @@ def test_computed_weight_of_the_older_exporter_is_reported() -> None:
     check_same(run(module, inputs), run(original, inputs), "the imported module")
 
 
+class Across(nn.Module):
+    """An attention from one sequence to others, of which the exporter splits the packed weight; batched or not."""
+
+    def __init__(self, **options: int) -> None:
+        super().__init__()
+        self.layer = nn.MultiheadAttention(8, 2, batch_first=True, **options)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return self.layer(x, y, z)[0]
+
+
+ACROSS: dict[str, tuple[Callable[[], nn.Module], Tensors]] = {
+    "packed": (Across, (_normal(2, 6, 8), _normal(2, 4, 8), _normal(2, 4, 8))),
+    "unbatched": (Across, (_normal(6, 8), _normal(4, 8), _normal(4, 8))),
+    "no_bias": (functools.partial(Across, bias=False), (_normal(2, 6, 8), _normal(2, 4, 8), _normal(2, 4, 8))),
+    "other_sizes": (functools.partial(Across, kdim=5, vdim=3), (_normal(2, 6, 8), _normal(2, 4, 5), _normal(2, 4, 3))),
+    "decoder": (lambda: nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), (_normal(2, 6, 8), _normal(2, 4, 8))),
+}
+
+
+@pytest.mark.parametrize("raised", [True, False])
+@pytest.mark.parametrize("name", ACROSS)
+def test_a_weight_of_which_parts_are_used_stays_whole(name: str, raised: bool) -> None:
+    build, inputs = ACROSS[name]
+    original = seeded(build)
+    path = export_dynamo(f"names_across_{name}", original, inputs)
+    module = onnx2nn.load(path, raise_patterns=raised)
+    assert module.naming_report().ok
+    for travelled in (module, copy.deepcopy(module), _through_a_file(module)):
+        _check_strict(original, travelled, inputs)
+    for one in (original, module):
+        one.zero_grad()
+        one(*inputs).square().mean().backward()
+    gradients = {key: value.grad for key, value in module.named_parameters()}
+    for key, value in original.named_parameters():
+        torch.testing.assert_close(gradients[key], value.grad, rtol=1e-3, atol=1e-6)
+
+
 def _through_a_file(module: nn.Module) -> nn.Module:
     file = io.BytesIO()
     torch.save(module, file)
