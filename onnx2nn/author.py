@@ -151,6 +151,9 @@ class _Restorer:
                 self._tie_embedding(node)
             if node.op_type in ("Add", "Reshape"):
                 self._relative_positions(node)
+        if self.absent:
+            self._split_equal()
+        for node in self.graph if self.absent else ():
             self._tie_by_place(node)
         self._tie_unused()
         for value in list(self.graph.initializers.values()) if self.absent else ():
@@ -321,6 +324,7 @@ class _Restorer:
 
     def _alias(self, key: str, same: ir.Value) -> ir.Value:
         """Returns a second initializer that holds the same weight under the name `key`."""
+        self._lay_out(key, same)
         value = ir.Value(name=key, shape=same.shape, type=same.type, const_value=same.const_value)
         self.graph.register_initializer(value)
         self.author.names.add(key)
@@ -536,27 +540,62 @@ class _Restorer:
         node.outputs[0].replace_all_uses_with(copy)
         self.graph.remove(node)
 
-    def _tie_by_place(self, node: ir.Node) -> None:
-        """Gives a weight that the file holds under one of its keys the key that `node` has for it.
+    def _split_equal(self) -> None:
+        """Gives the weights of a call that the exporter merged with others of the same values one of their own each.
 
-        Where the author tied weights the call names the one that the file holds, but the module of the node has another
-        one; where the exporter merged equal weights the call names the other one.
+        Such a call names its own weights, its node reads the others, which calls of other nodes name. What no node's
+        call names is another call's weight, into which this one's was folded.
         """
-        call = exporter_notes.call_of(node) if self.absent and len(node.inputs) > 1 else None
-        if call is None:
+        calls = [(node, keys, self._given(node)) for node in self.graph if (keys := self._named_keys(node))]
+        held = {value.name for _, keys, given in calls for value in given.values() if value.name in keys}
+        copies: dict[tuple[str, str], ir.Value] = {}  # of a layer that is called several times
+        for node, keys, given in calls:
+            for position, key in self._pairs(node, keys, given):
+                source = given[position].name or ""
+                if source == key or source not in held or key not in self.absent:
+                    continue
+                if (key, source) not in copies and self._free(key):
+                    copies[key, source] = self._equal(key, given[position])
+                if (key, source) in copies:
+                    node.replace_input_with(position, copies[key, source])
+
+    def _named_keys(self, node: ir.Node) -> list[str]:
+        """Returns the keys of the weights that the call of `node` names, in its order."""
+        call = exporter_notes.call_of(node) if not node.domain and node.op_type != "Identity" else None
+        names = [text.removeprefix("%") for text in call.arguments] if call is not None else []
+        return [self.called[name].key for name in names if name in self.called]
+
+    def _given(self, node: ir.Node) -> dict[int, ir.Value]:
+        """Returns the author's weights that `node` reads, by position."""
+        inputs = enumerate(node.inputs)
+        return {i: v for i, v in inputs if v is not None and v.is_initializer() and v.name in self.author.names}
+
+    def _pairs(self, node: ir.Node, keys: list[str], given: dict[int, ir.Value]) -> list[tuple[int, str]]:
+        """Returns which input of `node` is the weight of which key that its call names.
+
+        What takes data first takes its weights in the same order in torch and ONNX. Of a call that became several nodes
+        each has a part of the weights, which have the same last step as those that they are equal to, or are the only
+        ones left.
+        """
+        if len(keys) == len(given) and 0 not in given and len(set(keys)) == len(keys):
+            return list(zip(given, keys, strict=True))
+        others = {i: value for i, value in given.items() if value.name not in keys}
+        wanted = [key for key in keys if key in self.absent]
+        slots = {i: [key for key in wanted if _slot(key) == _slot(value.name or "")] for i, value in others.items()}
+        pairs = [(i, found[0]) for i, found in slots.items() if len(found) == 1]
+        if len(others) == 1 and not pairs and len(left := [key for key in wanted if self._free(key)]) == 1:
+            pairs = [(next(iter(others)), left[0])]
+        return pairs if len({key for _, key in pairs}) == len(pairs) else []
+
+    def _tie_by_place(self, node: ir.Node) -> None:
+        """Gives a weight that the author tied the key that it has in the module of `node`; the call names another."""
+        keys, place = self._named_keys(node), exporter_notes.place_of(node)
+        if not keys or place is None or len(node.inputs) < 2:
             return
-        named = {self.called[name].key for text in call.arguments if (name := text.removeprefix("%")) in self.called}
-        wanted = {key for key in named & self.absent if self._free(key)}
-        given = [v for v in node.inputs if v is not None and v.is_initializer() and v.name in self.author.names]
-        merged = [value for value in given if value.name not in named]
-        if len(wanted) == 1 and len(merged) == 1:
-            node.replace_input_with(node.inputs.index(merged[0]), self._duplicate(wanted.pop(), merged[0]))
-            return
-        place = exporter_notes.place_of(node)
-        for value in given if place is not None else ():
-            key = f"{place.path}.{(value.name or '').rpartition('.')[2]}" if place is not None else ""
-            if value.name in named and key in self.absent and self._free(key):
-                node.replace_input_with(node.inputs.index(value), self._alias(key, value))
+        for position, value in self._given(node).items():
+            key = f"{place.path}.{_slot(value.name or '')}"
+            if value.name in keys and key in self.absent and self._free(key):
+                node.replace_input_with(position, self._alias(key, value))
 
     def _tie_embedding(self, node: ir.Node) -> None:
         """Ties the weight of an embedding, as a file without notes names its node, to the other key that it reads."""
@@ -581,8 +620,18 @@ class _Restorer:
         array = _array(source)
         if not array.size or (array != array.flat[0]).any():
             return self._alias(key, source)
+        return self._equal(key, source)
+
+    def _equal(self, key: str, source: ir.Value) -> ir.Value:
+        """Returns an initializer `key` with the values of `source`."""
+        self._lay_out(key, source)
         self.author.restored[key] = f"equal to {source.name!r}, with which the exporter merged it"
-        return self._initializer(key, np.array(array))
+        return self._initializer(key, np.array(_array(source)))
+
+    def _lay_out(self, key: str, source: ir.Value) -> None:
+        """Notes that a second `source` lies in the file as that does."""
+        if source.name in self.author.moved:
+            self.author.moved[key] = self.author.moved[source.name]
 
     def _initializer(self, key: str, array: np.ndarray[Any, Any]) -> ir.Value:
         tensor = ir.tensor(array, name=key)
@@ -606,6 +655,11 @@ def _lacking(scope: str, module: str) -> list[tuple[str, str]]:
         return []
     ends = range(start + 1, len(short) + 1)
     return [(".".join(short[:end]), ".".join(long[: end + more])) for end in ends]
+
+
+def _slot(key: str) -> str:
+    """Returns what a weight is called in its module."""
+    return key.rpartition(".")[2]
 
 
 def _array(value: ir.Value) -> np.ndarray[Any, Any]:

@@ -454,6 +454,65 @@ def test_a_weight_of_which_parts_are_used_stays_whole(name: str, raised: bool) -
         torch.testing.assert_close(gradients[key], value.grad, rtol=1e-3, atol=1e-6)
 
 
+def _twice(layer: nn.Module) -> nn.Module:
+    """A fresh layer and a copy of it, which is called twice: the exporter merges all their weights."""
+    second = copy.deepcopy(layer)
+    return nn.Sequential(layer, nn.ReLU(), second, nn.ReLU(), second)
+
+
+def _encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    nn.init.normal_(layer.self_attn.out_proj.bias)  # zeros are left out of the file
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+def _folded_twice() -> nn.Module:
+    layers = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), seeded(lambda: nn.BatchNorm2d(4)), nn.PReLU(4))
+    return nn.Sequential(layers, copy.deepcopy(layers))
+
+
+EQUAL: dict[str, tuple[Callable[[], nn.Module], Tensors]] = {
+    "layer_norm": (lambda: _twice(nn.LayerNorm(8)), (_normal(3, 8),)),
+    "batch_norm": (lambda: _twice(nn.BatchNorm1d(4)), (_normal(3, 4, 5),)),
+    "group_norm": (lambda: _twice(nn.GroupNorm(2, 4)), (_normal(3, 4, 5),)),
+    "linear": (lambda: _twice(nn.Linear(8, 8)), (_normal(3, 8),)),
+    "linear_of_rank_3": (lambda: _twice(nn.Linear(8, 8)), (_normal(2, 3, 8),)),
+    "linear_without_bias": (lambda: _twice(nn.Linear(8, 8, bias=False)), (_normal(2, 3, 8),)),
+    "conv": (lambda: _twice(nn.Conv1d(4, 4, 3, padding=1)), (_normal(2, 4, 5),)),
+    "encoder": (_encoder, (_normal(2, 5, 8),)),
+}
+
+
+@pytest.mark.parametrize("raised", [True, False])
+@pytest.mark.parametrize("name", EQUAL)
+def test_layers_of_equal_weights_stay_several(name: str, raised: bool) -> None:
+    """Each weight has all its keys, is a parameter of its own, and is used where the original uses it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        original = EQUAL[name][0]().eval()
+    inputs = EQUAL[name][1]
+    module = onnx2nn.load(export_dynamo(f"names_equal_{name}", original, inputs), raise_patterns=raised)
+    assert module.naming_report().ok, str(module.naming_report())
+    _check_strict(original, module, inputs)
+    assert len(list(module.parameters())) == len(list(original.parameters()))
+    other = copy.deepcopy(original)
+    for parameter in other.parameters():
+        nn.init.normal_(parameter)
+    state = other.state_dict()
+    module.load_state_dict({key: value for key, value in state.items() if key in module.state_dict()}, strict=False)
+    check_same(run(module, inputs), run(other, inputs), "with another state")
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_equal_weights_into_which_others_were_folded(raised: bool) -> None:
+    """What was a convolution's weight is not called by the key of the normalisation that was folded into it."""
+    original, inputs = seeded(_folded_twice), (_normal(1, 4, 5, 5),)
+    module = onnx2nn.load(export_dynamo("names_equal_folded", original, inputs), raise_patterns=raised)
+    state, theirs = module.state_dict(), original.state_dict()
+    assert all(state[key].shape == theirs[key].shape for key in state if key in theirs)
+    check_same(run(module, inputs), run(original, inputs), "the imported module")
+
+
 def _through_a_file(module: nn.Module) -> nn.Module:
     file = io.BytesIO()
     torch.save(module, file)
