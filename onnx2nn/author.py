@@ -53,6 +53,7 @@ _MOST_NODES_BEHIND = 32
 
 _BY_PLACE = "the module that its node stands in"
 _COMPUTED_WEIGHT = "the exporter computed its weight; the file does not say what from"
+_ZEROS = "zeros, which the exporter left out"
 _FOLDED = "the exporter folded its batch normalisation into it; the file does not say what that was called"
 
 
@@ -144,6 +145,7 @@ class _Restorer:
             elif node.op_type in _SLOTS:
                 self._name_slots(node)
                 self._drop_zeros(node)
+                self._add_zeros(node)
                 self._batch_norm(node)
             elif node.op_type in ("PRelu", "Mul", "Add"):
                 self._name_channels(node)
@@ -367,6 +369,24 @@ class _Restorer:
         tensor = added.const_value if value is None else value.as_tensor()
         if tensor is not None and not tensor.numpy().any():
             node.replace_input_with(2, None)
+
+    def _add_zeros(self, node: ir.Node) -> None:
+        """Gives a layer its bias again, which the exporter leaves out where it is zero."""
+        call = exporter_notes.call_of(node) if self.absent and [*node.inputs, None, None][2] is None else None
+        weight = self._weight(node, 1)
+        if call is None or weight is None or not call.target.startswith(("aten.linear.", "aten.conv")):
+            return
+        state = self._argument(call, 2)
+        if state is None or weight.const_value is None or state.key not in self.absent:
+            return
+        if self._free(state.key):
+            if any(state.key in exporter_notes.folded_from(value) for value in self.graph.initializers.values()):
+                return
+            self._add(state.key, np.zeros(_channels(node, weight), weight.const_value.dtype.numpy()), _ZEROS)
+        elif self.author.restored.get(state.key) != _ZEROS:  # else those of another call of the layer
+            return
+        node.resize_inputs(3)
+        node.replace_input_with(2, self.graph.initializers[state.key])
 
     def _name_channels(self, node: ir.Node) -> None:
         """Names a weight that has a number for each channel by the call, or the node's place."""

@@ -460,9 +460,15 @@ def _twice(layer: nn.Module) -> nn.Module:
     return nn.Sequential(layer, nn.ReLU(), second, nn.ReLU(), second)
 
 
+def _zero_bias() -> nn.Module:
+    layer = nn.Linear(8, 8)
+    nn.init.zeros_(layer.bias)
+    return _twice(layer)
+
+
 def _encoder() -> nn.Module:
+    """Its file leaves out the biases that are zero."""
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    nn.init.normal_(layer.self_attn.out_proj.bias)  # zeros are left out of the file
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
@@ -476,6 +482,7 @@ EQUAL: dict[str, tuple[Callable[[], nn.Module], Tensors]] = {
     "batch_norm": (lambda: _twice(nn.BatchNorm1d(4)), (_normal(3, 4, 5),)),
     "group_norm": (lambda: _twice(nn.GroupNorm(2, 4)), (_normal(3, 4, 5),)),
     "linear": (lambda: _twice(nn.Linear(8, 8)), (_normal(3, 8),)),
+    "linear_of_zeros": (_zero_bias, (_normal(3, 8),)),
     "linear_of_rank_3": (lambda: _twice(nn.Linear(8, 8)), (_normal(2, 3, 8),)),
     "linear_without_bias": (lambda: _twice(nn.Linear(8, 8, bias=False)), (_normal(2, 3, 8),)),
     "conv": (lambda: _twice(nn.Conv1d(4, 4, 3, padding=1)), (_normal(2, 4, 5),)),
