@@ -45,7 +45,7 @@ RESERVED = frozenset(_GLOBALS) | {"self"}
 """Names that the generated source uses itself."""
 
 
-class ImportedModule(flow.nn.Module):  # type: ignore[misc]
+class ImportedModule(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
     """An ONNX graph as a OneFlow module.
 
     Attributes:

@@ -37,7 +37,7 @@ def _number(value: Any) -> Any:
     return value.numpy().reshape(-1)[0].item() if isinstance(value, Tensor) else value
 
 
-class If(flow.nn.Module):  # type: ignore[misc]
+class If(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
     """ONNX If: runs one of two submodules."""
 
     def __init__(self, then_branch: ImportedModule, else_branch: ImportedModule, split: int):
@@ -51,7 +51,7 @@ class If(flow.nn.Module):  # type: ignore[misc]
         return self.else_branch.run(*captured[self.split :])
 
 
-class Loop(flow.nn.Module):  # type: ignore[misc]
+class Loop(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
     """ONNX Loop: runs its body while the condition holds, at most so many times; scan outputs are stacked.
 
     Args:
@@ -82,7 +82,7 @@ class Loop(flow.nn.Module):  # type: ignore[misc]
         return (*carried, *_stacked(scans, self.scans, [0] * len(scans)))
 
 
-class Scan(flow.nn.Module):  # type: ignore[misc]
+class Scan(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
     """ONNX Scan: runs its body once for each slice of the scan inputs.
 
     Args:
@@ -127,7 +127,7 @@ class Scan(flow.nn.Module):  # type: ignore[misc]
         return (*states, *_stacked(turned, self.scans, [axis for axis, _ in self.outputs]))
 
 
-class BatchedScan(flow.nn.Module):  # type: ignore[misc]
+class BatchedScan(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
     """ONNX Scan of opset 8: a Scan for each element of the batch, over its own length."""
 
     def __init__(self, scan: Scan):
@@ -152,7 +152,7 @@ class BatchedScan(flow.nn.Module):  # type: ignore[misc]
         return tuple(F.stack(list(items)) for items in zip(*results, strict=True))
 
 
-class SequenceMap(flow.nn.Module):  # type: ignore[misc]
+class SequenceMap(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
     """ONNX SequenceMap: runs its body once for each element of a sequence.
 
     Args:
