@@ -157,6 +157,7 @@ def candidates(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
     present = [n for n in stuck.sizes.dynamic if stuck.sizes.values[n] in varying]
     present += [n for n in stuck.sizes.dynamic if n not in present and _divides(stuck.sizes.values[n], varying)]
     yield from (((b, a),) for i, a in enumerate(present) for b in present[i + 1 :])
+    yield from ((size,) for size in _in_place(stuck))
     yield from ((size,) for size in _bounded(stuck))
     yield from _squares(stuck)
     ones = []
@@ -167,6 +168,20 @@ def candidates(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
         yield from (((name, n),) for n in sorted(whole, reverse=True))
         ones += [name] * any(ratio in given for ratio in ratios)
     yield from (((name, 1),) for name in ones)
+
+
+def _in_place(stuck: StuckError) -> Iterable[tuple[str, Size]]:
+    """Yields dimensions that a Reshape keeps where they stand, as the size that an exporter baked into its shape."""
+    if stuck.node.op_type != "Reshape" or len(stuck.inputs) < 2 or not isinstance(stuck.inputs[0], Tensor):
+        return
+    target, shapes = stuck.inputs[1], stuck.inputs[0].spec.shapes
+    if not isinstance(target, Constant) or shapes is None:
+        return
+    for column, wanted in zip(zip(*shapes, strict=True), target.numpy().tolist(), strict=False):
+        for name in stuck.sizes.dynamic:
+            ratio = _ratio(column, stuck.sizes.values[name])
+            if ratio >= 1 and wanted > ratio and wanted % ratio == 0:
+                yield name, int(wanted / ratio)
 
 
 def _bounded(stuck: StuckError) -> Iterable[tuple[str, Size]]:

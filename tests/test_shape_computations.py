@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 from realmodels import (
     EXPORTERS,
     Tensors,
@@ -485,3 +485,17 @@ def test_a_size_that_is_rounded_down(added: float) -> None:
     for inputs in (first, other):
         check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
     check_travels(module, first, other)
+
+
+def test_a_size_that_is_baked_into_a_reshape_stands_in_its_place() -> None:
+    """Torch's dynamo exporter writes so the length of keys and values, which are projected together."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[batch,length,8] x) => (float[a,b,c,d] y) <int64[4] shape = {7, -1, 2, 4}> {
+            steps = Transpose <perm = [1, 0, 2]> (x) y = Reshape(steps, shape)
+        }"""
+    )
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["fixed"] == {"length": 7}
+    x = torch.randn(3, 7, 8)
+    assert torch.equal(module(x), x.transpose(0, 1).reshape(7, 3, 2, 4))
