@@ -273,7 +273,7 @@ class Walk:
                 if used is not None and used not in keep:
                     remaining[used] -= 1
                     if not remaining[used] and all(use.node.graph is self.graph for use in used.uses()):
-                        self.scope.discard(used)
+                        self.scope.pop(used, None)  # its memory goes
         return [self.own(self.scope[value]) for value in self.graph.outputs]
 
     def finish(self, outputs: Sequence[Any]) -> ImportedModule:

@@ -45,7 +45,7 @@ def to_torch(array: np.ndarray[Any, Any], kind: ir.DataType) -> torch.Tensor:
     if kind in _BORDER:
         return torch.from_numpy(np.ascontiguousarray(array.astype(_BORDER[kind])))
     dtype = torch_dtype(kind)
-    if not array.flags.writeable or not array.flags.c_contiguous:
+    if not array.flags.carray:  # contiguous, and writable
         array = np.array(array, order="C")
     if dtype is torch.bfloat16 or (dtype.itemsize == 1 and dtype.is_floating_point):
         return torch.from_numpy(array.view(np.uint16 if dtype.itemsize == 2 else np.uint8)).view(dtype)
@@ -57,7 +57,7 @@ def memory_of(tensor: torch.Tensor) -> int:
     return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Constant:
     """A tensor that is known at import; loaded when first used.
 

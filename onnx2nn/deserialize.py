@@ -195,8 +195,8 @@ class Deserializer:
             values = []
             for name in proto.output:
                 value = self._declare(name, infos.get(name), _PENDING)
-                if name:
-                    _define(scope, value, f"output of a {proto.op_type} node")
+                if name and scope.setdefault(_text(name), value) is not value:
+                    raise _twice(name, f"output of a {proto.op_type} node")
                 values.append(value)
             outputs.append(values)
         return [self._node(proto, values, scopes, depth) for proto, values in zip(protos, outputs, strict=True)]
@@ -220,7 +220,7 @@ class Deserializer:
             name=name,
             metadata_props=_metadata(proto.metadata_props),
         )
-        if len(node.attributes) != len(attributes):
+        if attributes and len(node.attributes) != len(attributes):
             raise ModelFileError(f"Node {_label(proto)} has an attribute twice. Export the model again.")
         return node
 
@@ -346,11 +346,16 @@ _SIMPLE_FIELDS = ("f", "i", "s", "floats", "ints", "strings", "tensors", "graphs
 
 
 def _define(scope: _Scope, value: ir.Value, what: str) -> None:
-    if scope.setdefault(_text(value.name or ""), value) is not value:
-        raise ModelFileError(
-            f"The value {value.name!r} is defined twice, the second time as {what}. Which one is meant is unknown: "
-            "export the model again."
-        )
+    name = value.name or ""
+    if scope.setdefault(_text(name), value) is not value:
+        raise _twice(name, what)
+
+
+def _twice(name: str, what: str) -> ModelFileError:
+    return ModelFileError(
+        f"The value {name!r} is defined twice, the second time as {what}. Which one is meant is unknown: "
+        "export the model again."
+    )
 
 
 def _label(proto: onnx.NodeProto) -> str:

@@ -425,9 +425,9 @@ class Walk:
                 if self.owner.shapes is not None:
                     self.owner.note(value, result)
             for used in node.inputs:
-                remaining[used] -= 1
-                if used is not None and not remaining[used] and used not in keep:
-                    self.scope.discard(used)
+                remaining[used] = left = remaining[used] - 1
+                if not left and used is not None and used not in keep:
+                    self.scope.pop(used, None)  # its memory goes
         return [self.as_output(self.scope[value]) for value in self.graph.outputs]
 
     def _own_initializer(self, value: ir.Value) -> Constant:
@@ -440,7 +440,7 @@ class Walk:
         """Notes on the fx node that computes `result` which value of the file it is; one node may be several values."""
         if isinstance(result, (Tensor, Opaque)) and result.tracer is self.tracer and (name := value.name):
             meta = result.node.meta
-            meta["onnx_outputs"] = (*meta.get("onnx_outputs", ()), name)
+            meta["onnx_outputs"] = (*meta["onnx_outputs"], name) if "onnx_outputs" in meta else (name,)
 
     def as_output(self, value: Any) -> Any:
         """Returns a value in the form in which a graph gives it out."""
@@ -452,7 +452,8 @@ class Walk:
 
     def run_node(self, node: ir.Node) -> Sequence[Any]:
         """Imports one node; returns its outputs, `UNKNOWN` ones where it cannot be imported (a problem is noted)."""
-        inputs = self.tracer.own([None if value is None else self.scope[value] for value in node.inputs])
+        scope = self.scope
+        inputs = self.tracer.own([None if value is None else scope[value] for value in node.inputs])
         if self.owner.problems and any(value is UNKNOWN for value in inputs):
             return [UNKNOWN] * len(node.outputs)
         version = version_of(node, self.opsets)
@@ -801,7 +802,7 @@ class Walk:
             return ConstantName(self._steps(name), author.trains(name), author.holds(name), True, self.outer)
         steps, trainable = constant_path(self.node, name, weight, tensor.numel())
         if author is None:
-            return ConstantName(steps, trainable, persistent=True)
+            return ConstantName(steps, trainable)
         trainable = trainable and author.may_train(name) and tensor.is_floating_point()
         # What is no weight stays out of state_dict; copying a GraphModule keeps that of its submodules alone.
         steps = ["constants", *steps] if len(steps) == 1 and not trainable else steps

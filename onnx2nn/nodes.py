@@ -15,28 +15,17 @@ from onnx2nn.plan import Plan
 from onnx2nn.table import HINTS, Row
 
 
-class Scope:
-    """The values of one graph by name, and of the graphs around it."""
+class Scope(dict["ir.Value", Any]):
+    """What is known of the values of one graph; what it lacks is looked up in the graphs around it."""
 
     def __init__(self, outer: Scope | None = None):
-        self._values: dict[ir.Value, Any] = {}
+        super().__init__()
         self._outer = outer
 
-    def __getitem__(self, value: ir.Value) -> Any:
-        scope: Scope | None = self
-        while scope is not None:
-            known = scope._values.get(value, scope)
-            if known is not scope:  # which no value is
-                return known
-            scope = scope._outer
-        raise ModelFileError(f"Value {value.name!r} is used but nothing defines it.")
-
-    def __setitem__(self, value: ir.Value, known: Any) -> None:
-        self._values[value] = known
-
-    def discard(self, value: ir.Value) -> None:
-        """Forgets `value`, which nothing uses any more, so that its memory goes."""
-        self._values.pop(value, None)
+    def __missing__(self, value: ir.Value) -> Any:
+        if self._outer is None:
+            raise ModelFileError(f"Value {value.name!r} is used but nothing defines it.")
+        return self._outer[value]
 
 
 def node_name(node: ir.Node) -> str:
@@ -46,7 +35,7 @@ def node_name(node: ir.Node) -> str:
 
 def inner_graphs(nodes: Iterable[ir.Node]) -> list[ir.Graph]:
     """Returns the graphs that `nodes` hold, such as the branches of If, without those inside them."""
-    attributes = [attribute for node in nodes if node.attributes for attribute in node.attributes.values()]
+    attributes = [attribute for node in nodes for attribute in node.attributes.data.values()]
     graphs = [a.value for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
     return graphs + [
         graph for a in attributes if a.type == ir.AttributeType.GRAPHS and not a.is_ref() for graph in a.value
@@ -68,7 +57,7 @@ def attribute_values(
         OperatorError: an attribute that the row does not know, or one that it needs is missing.
     """
     values: dict[str, Any] = {}
-    for name, attribute in node.attributes.items() if node.attributes else ():
+    for name, attribute in node.attributes.data.items():
         if name in HINTS:
             continue
         if attribute.is_ref():

@@ -217,12 +217,13 @@ class Table:
 
     def find(self, domain: str, operator: str, version: int) -> Row | None:
         """Returns the row that gives `operator` its meaning in opset `version` of `domain`, if there is one."""
-        key = (domain, operator, version)
-        if key not in self._found:
+        try:
+            return self._found[domain, operator, version]
+        except KeyError:
             rows = self._rows.get((domain, operator), [])
             index = bisect_right([row.since for row in rows], version)
-            self._found[key] = rows[index - 1] if index else None
-        return self._found[key]
+            row = self._found[domain, operator, version] = rows[index - 1] if index else None
+            return row
 
     def revisions(self, domain: str, operator: str) -> list[Row]:
         """Returns all rows of an operator, oldest first."""

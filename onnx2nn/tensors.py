@@ -141,6 +141,8 @@ class MessageTensor(ir.serde.TensorProtoTensor):
         dims: the same as a plain tuple.
     """
 
+    __slots__ = ("_dims", "_dtype", "_shape")
+
     def __init__(self, proto: onnx.TensorProto, dtype: ir.DataType, shape: ir.Shape, dims: tuple[int, ...]):
         super().__init__(proto)
         self._dtype, self._shape, self._dims = dtype, shape, dims

@@ -466,6 +466,7 @@ def is_traced(value: Any) -> bool:
 _FACTORIES = {torch.zeros, torch.ones, torch.full, torch.arange, torch.empty, torch.eye, torch.tensor, torch.linspace}
 _FACTORIES |= {torch.hann_window, torch.hamming_window, torch.blackman_window, torch.scalar_tensor}
 _RANDOM = {torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal}
+_MAKING = _FACTORIES | _RANDOM
 _DRAWS = {torch.bernoulli, torch.multinomial, torch.nn.functional.dropout}
 _NOT_TENSORS = {
     torch.finfo,
@@ -744,7 +745,7 @@ class Tracer:
             if layer.structure is None:
                 return self.wrap(node, specs)
             return tuple(_leaves(self.wrap(node, _arranged(specs, layer.structure))))
-        if (target in _FACTORIES or target in _RANDOM) and "device" not in kwargs and self._reference is not None:
+        if target in _MAKING and "device" not in kwargs and self._reference is not None:
             kwargs = {**kwargs, "device": self._reference.device}
         return self.wrap(self.record(kind, target, args, kwargs), specs)
 
@@ -884,7 +885,7 @@ class Tracer:
     def infer(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Known:
         """Returns the spec of the call's result, or a tuple of them."""
         try:
-            key: Any = (target, _key(args), _key(kwargs) if kwargs else None)
+            key: Any = (target, *map(_key, args), _key(kwargs) if kwargs else None)
             known = self._inferred.get(key)
         except TypeError:
             key = known = None
@@ -902,7 +903,7 @@ class Tracer:
     def _run(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         function = getattr(torch.Tensor, target) if isinstance(target, str) else target
         kwargs = {name: value for name, value in kwargs.items() if name != "device"}
-        if function in _FACTORIES or function in _RANDOM:
+        if function in _MAKING:
             kwargs["device"] = "meta"
         results = []
         for point in range(self.points):
@@ -921,7 +922,7 @@ class Tracer:
     def _inline_scalars(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replaces a one-element constant beside a tensor by the Python number that means the same."""
         for arg in args:
-            if isinstance(arg, torch.Tensor) and arg.numel() == 1:
+            if type(arg) is not Tensor and isinstance(arg, torch.Tensor) and arg.numel() == 1:
                 break
         else:
             return args
@@ -994,10 +995,10 @@ class Tracer:
         """Returns `value` as fx takes it."""
         if type(value) is Tensor and value.tracer is self:  # most are
             return value.node
-        if isinstance(value, TRACED):
-            return (value if value.tracer is self else self._capture(value)).node
         if isinstance(value, torch.Tensor):
             return self._held(value) if self.whole(value) is value else self.attribute(value).node
+        if isinstance(value, TRACED):
+            return (value if value.tracer is self else self._capture(value)).node
         if isinstance(value, np.ndarray):
             return self._strings(value)
         if type(value) in (list, tuple):
@@ -1029,7 +1030,7 @@ class ConstantName(NamedTuple):
 
     steps: list[str]
     trainable: bool
-    persistent: bool
+    persistent: bool = True
     own: bool = False
     outer: bool = False
 

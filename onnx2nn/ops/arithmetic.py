@@ -25,11 +25,13 @@ def widened(body: Body) -> Body:
 
     @functools.wraps(body)
     def wide(F: Any, *inputs: Any, **attributes: Any) -> Any:
-        narrow = {F.uint16, F.uint32, F.uint64}
-        dtypes = [getattr(x, "dtype", None) for x in inputs]
-        if narrow.isdisjoint(dtypes):
+        narrow = (F.uint16, F.uint32, F.uint64)
+        for x in inputs:
+            dtype = getattr(x, "dtype", None)
+            if dtype in narrow:
+                break
+        else:
             return body(F, *inputs, **attributes)
-        dtype = next(dtype for dtype in dtypes if dtype in narrow)
         result = body(F, *(_to_int64(F, x) for x in inputs), **attributes)
         if isinstance(result, tuple):
             return tuple(_from_int64(F, item, dtype) for item in result)
