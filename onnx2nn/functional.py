@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -60,26 +61,40 @@ def _function(row: Row) -> Any:
     return function
 
 
-_KINDS = {"int": "int", "float": "float", "str": "str", "Sequence[int]": "int[]"}
-"""Types of attributes, as bodies are annotated with them, in torch's schemas."""
+_KINDS = {"int": "int", "float": "float", "str": "str"}
+_KINDS |= {f"Sequence[{kind}]": f"{kind}[]" for kind in ("int", "float")} | {"Sequence[str]": "str"}
+_KINDS |= {f"{annotation} | None": f"{kind}?" for annotation, kind in _KINDS.items()}
+"""Types of attributes, as bodies are annotated with them, in torch's schemas.
+
+Texts travel as one, for torch.jit.trace knows no list of them.
+"""
 
 
 def _kept_whole(row: Row, run: Any) -> Any:
     """Returns `run` in a form that torch traces as one call, without a look at any value."""
     name = f"onnx2nn::{name_of(row)}"
-    inputs = [f"Tensor{'' if default is REQUIRED else '?'} {key}" for key, default in row.inputs.items()]
+    several = "_outputs" in row.facts
+    inputs = ", ".join(f"Tensor{'' if default is REQUIRED else '?'} {key}" for key, default in row.inputs.items())
     kinds = inspect.get_annotations(row.body)
-    attributes = [f"{_KINDS[kinds[key]]} {key}" for key in row.attributes]
-    schema = f"({', '.join([*inputs, '*', *attributes] if attributes else inputs)}) -> Tensor"
-    operator = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
+    attributes = ", ".join(f"{_KINDS[kinds[key]]} {key}" for key in (*row.attributes, *row.facts))
+    schema = f"({inputs}, *, {attributes}) -> Tensor{'[]' * several}"
+
+    texts = {key for key in row.attributes if kinds[key].startswith("Sequence[str]")}
+
+    def whole(*values: Any, **given: Any) -> Any:
+        found = run(*values, **{k: v.split() if k in texts and v is not None else v for k, v in given.items()})
+        return (list(found) if isinstance(found, tuple) else [found]) if several else found
+
+    operator = torch.library.custom_op(name, whole, mutates_args=(), schema=schema)
 
     @operator.register_fake
     def _(*values: Any, **given: Any) -> Any:
-        ((sizes, dtype),) = row.results(torch, *values, **given)  # type: ignore[misc]  # a leaf has them
-        found = [torch.library.get_ctx().new_dynamic_size() if isinstance(size, str) else size for size in sizes]
-        return values[0].new_empty(found, dtype=dtype)
+        found = [values[0].new_empty(_new_sizes(sizes), dtype=dtype) for sizes, dtype in _results(row, values, given)]
+        return found if several else found[0]
 
-    count, defaults = len(row.inputs), dict(row.attributes)
+    _make_differentiable(operator, inputs, attributes, whole)
+    parameters = inspect.signature(row.body).parameters
+    count, defaults = len(row.inputs), {key: parameters[key].default for key in (*row.attributes, *row.facts)}
     overload = operator._opoverload
 
     def function(*values: Any, **given: Any) -> Any:
@@ -87,17 +102,79 @@ def _kept_whole(row: Row, run: Any) -> Any:
             return run(*values, **given)
         values, given = (*values, *[None] * (count - len(values))), {**defaults, **given}
         if torch.onnx.is_in_onnx_export():
-            return _symbolic(row, values, given)
-        return overload(*values, **given)
+            found = _symbolic(row, values, given)
+        else:
+            found = overload(*values, **{k: " ".join(v) if k in texts and v else v for k, v in given.items()})
+        return found if not isinstance(found, (list, tuple)) else tuple(found) if len(found) > 1 else found[0]
 
     return function
 
 
-def _symbolic(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> Any:
+def _results(row: Row, values: Sequence[Any], given: Any) -> Sequence[tuple[Sequence[Any], torch.dtype]]:
+    """Returns shape and dtype of each output of a leaf that is asked for."""
+    assert row.results is not None, "a leaf has them"
+    return row.results(torch, *values, **given)[: given.get("_outputs")]
+
+
+def _new_sizes(sizes: Sequence[Any]) -> list[Any]:
+    return [torch.library.get_ctx().new_dynamic_size() if isinstance(size, str) else size for size in sizes]
+
+
+def _make_differentiable(operator: Any, inputs: str, attributes: str, whole: Any) -> None:
+    """Lets gradients pass a call that is kept whole, by another such call, which differentiates the body anew."""
+
+    def inside(gradients: Sequence[Any], *values: Any, **given: Any) -> list[torch.Tensor]:
+        with ThreadPoolExecutor(1) as thread:  # of its own: inside an operator torch notes nothing to differentiate
+            return thread.submit(differentiate, gradients, *values, **given).result()
+
+    def differentiate(gradients: Sequence[Any], *values: Any, **given: Any) -> list[torch.Tensor]:
+        values = tuple(value if value is None else value.detach() for value in values)
+        floats = [value.requires_grad_() for value in _floats(values)]
+        found = whole(*values, **given)
+        pairs = zip(found if isinstance(found, list) else [found], gradients, strict=True)
+        outputs, seeds = zip(*((y, dy) for y, dy in pairs if dy is not None and y.requires_grad), strict=True)
+        found = torch.autograd.grad(outputs, floats, seeds, allow_unused=True)
+        results = [torch.zeros_like(value) for value in floats]
+        for result, gradient in zip(results, found, strict=True):
+            if gradient is not None:
+                result.copy_(gradient)
+        return results
+
+    schema = f"(Tensor?[] gradients, {inputs}, *, {attributes}) -> Tensor[]"
+    backwards = torch.library.custom_op(f"{operator._qualname}_backward", inside, mutates_args=(), schema=schema)
+
+    @backwards.register_fake
+    def _(gradients: Sequence[Any], *values: Any, **given: Any) -> list[torch.Tensor]:
+        return [torch.empty_like(value) for value in _floats(values)]
+
+    def keep(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
+        ctx.given, ctx.there = keyword_only_inputs or {}, [value is not None for value in inputs]
+        ctx.save_for_backward(*[value for value in inputs if value is not None])
+
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        saved = iter(ctx.saved_tensors)
+        values = [next(saved) if there else None for there in ctx.there]
+        given = gradients[0] if isinstance(gradients[0], list) else list(gradients)
+        results = iter(backwards(given, *values, **ctx.given))
+        return tuple(next(results) if value is not None and value.is_floating_point() else None for value in values)
+
+    operator.register_autograd(backward, setup_context=keep)
+
+
+def _floats(values: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    return [value for value in values if value is not None and value.is_floating_point()]
+
+
+def _symbolic(row: Row, values: Sequence[Any], given: dict[str, Any]) -> Any:
     """Returns what torch.onnx.export writes as the ONNX operator of `row`."""
-    ((sizes, dtype),) = row.results(torch, *values, **attributes)  # type: ignore[misc]  # a leaf has them
+    results = _results(row, values, given)
+    attributes = {name: item for name, item in given.items() if name in row.attributes and item is not None}
     name = f"{row.domain}::{row.operator}" if row.domain else row.operator
     symbolic = torch.onnx.ops.symbolic
+    if "_outputs" in row.facts:
+        dtypes, shapes = [dtype for _, dtype in results], [sizes for sizes, _ in results]
+        return torch.onnx.ops.symbolic_multi_out(name, values, attributes, dtypes=dtypes, shapes=shapes)
+    ((sizes, dtype),) = results
     # Of any size not known: an Identity may go, and what it is called with then keeps its shape.
     anyhow = [values[0].reshape(-1).nonzero().shape[0] if isinstance(size, str) else size for size in sizes]
     result = symbolic(name, values, attributes, dtype=dtype, shape=anyhow)

@@ -517,13 +517,24 @@ class Walk:
                 return result
             except ShapeMismatch as error:
                 if self.owner.strict and self.owner.sizes.sampled:
-                    step = (self.owner.steps, self.tracer.recorded - recorded)
-                    raise StuckError(str(error), node, inputs, error.values, self.owner.sizes, step) from None
+                    raise self._stuck(error, node, inputs, error.values, recorded) from None
                 if self.owner.strict and not self.owner.sizes.of_data:
                     raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
             except NeedsValues:
                 pass
-        return self._opaque(node, row, inputs, attributes)
+        try:
+            return self._opaque(node, row, inputs, attributes)
+        except OperatorError as error:  # of inputs that do not fit, by what the row says of its results
+            if self.owner.strict and self.owner.sizes.sampled:
+                raise self._stuck(error, node, inputs, (), recorded) from None
+            raise
+
+    def _stuck(
+        self, error: Exception, node: ir.Node, inputs: Sequence[Any], call: Sequence[Any], recorded: int
+    ) -> StuckError:
+        """Returns what says that the sample sizes do not fit at `node`, before which there were `recorded` calls."""
+        step = (self.owner.steps, self.tracer.recorded - recorded)
+        return StuckError(str(error), node, inputs, call, self.owner.sizes, step)
 
     def _types(self, values: Sequence[ir.Value | None], known: Sequence[Any]) -> list[TypeOf]:
         return [self.type_of(value, item) for value, item in zip(values, known, strict=True)]
@@ -715,6 +726,10 @@ class Walk:
         try:
             results = row.results(torch, *arguments, **attributes)
         except NeedsValues:
+            return ()
+        except OperatorError:
+            if self.owner.strict:
+                raise
             return ()
         of_data = {name: self.tracer.fresh_dimension() for dims, _ in results for name in dims if isinstance(name, str)}
         specs = []

@@ -66,6 +66,11 @@ def has_values(F: Any, *tensors: Any) -> bool:
     return not tracing and all(tensor is None or isinstance(tensor, F.Tensor) for tensor in tensors)
 
 
+def is_always(dimension: Any, size: int) -> bool:
+    """Whether a dimension has this size; one that an import knows at several sample points has it at each of them."""
+    return all(value == size for value in getattr(dimension, "values", (dimension,)))
+
+
 @dataclass(frozen=True)
 class Row:
     """One form of one operator.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -73,6 +74,68 @@ def test_indices_of_int32_can_be_exported_again() -> None:
     )  # fmt: skip
     inputs = (torch.arange(12.0).reshape(4, 3), torch.tensor([2, 0], dtype=torch.int32))
     check_travels(module, inputs, travels=("torch.onnx.export",))
+
+
+_LENGTHS = np.array([1, 2], np.int32)
+LOOPS = [
+    case("LSTM", f32(6, 2, 3), f32(2, 20, 3), f32(2, 20, 5), f32(2, 40), None, f32(2, 2, 5), f32(2, 2, 5), f32(2, 15),
+         hidden_size=5, direction="bidirectional", constant=(1, 2, 3, 7), outputs=3, note="peepholes"),
+    case("LSTM", f32(6, 2, 3), f32(1, 20, 3), f32(1, 20, 5), None, _LENGTHS, hidden_size=5, constant=(1, 2), outputs=3,
+         note="lengths"),
+    case("GRU", f32(6, 2, 3), f32(2, 15, 3), f32(2, 15, 5), None, _LENGTHS, hidden_size=5, direction="bidirectional",
+         linear_before_reset=1, constant=(1, 2), outputs=2, note="lengths"),
+    case("GRU", f32(6, 2, 3), f32(1, 15, 3), f32(1, 15, 5), f32(1, 30), hidden_size=5, direction="reverse",
+         constant=(1, 2, 3), note="resets before"),
+    case("RNN", f32(6, 2, 3), f32(1, 5, 3), f32(1, 5, 5), f32(1, 10), hidden_size=5, clip=0.5, constant=(1, 2, 3),
+         activations=["Softsign"], outputs=2, note="clipped"),
+    next(case for case in contrib_quantized.CASES if case.operator == "DynamicQuantizeLSTM"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LOOPS, ids=str)
+def test_a_loop_over_time_is_one_call_of_any_length(case: Case, tmp_path: Path) -> None:
+    """Unrolled it would be right for the length alone that it was traced with."""
+    model, feeds = onnxnode.model_of(case, onnxnode.revisions(case)[-1])
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    features = dims[2].dim_value
+    dims[0].dim_param, dims[2].dim_param = "steps", "features"
+    for output in model.graph.output:
+        output.ClearField("type")
+    first = tuple(torch.from_numpy(np.asarray(array)) for array in feeds.values())
+    longer = (torch.cat([first[0], 0.5 * first[0][:-1]]), *first[1:])
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["fixed"] == {"features": features}
+    assert sum("opaque" in node.meta for node in module.graph.nodes) == 1
+    for inputs in (first, longer):
+        check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+    check_travels(module, first, longer)
+    if not case.domain and case.note != "lengths":  # threads quantise on their own; made up lengths are longer
+        again = tmp_path / "again.onnx"
+        assert "agrees" in onnx2nn.export_onnx(module, again, example_inputs=first)
+        assert case.operator in {node.op_type for node in onnx.load(again).graph.node}
+
+
+@pytest.mark.parametrize("case", [*LOOPS[:1], case("RoiAlign", f32(2, 3, 9, 9), np.array([[0, 0, 4, 5], [1, 2, 8, 7]],
+    np.float32), np.array([0, 1]), output_height=2, output_width=3)], ids=str)  # fmt: skip
+def test_gradients_pass_what_is_kept_whole(case: Case) -> None:
+    model, feeds = onnxnode.model_of(case, onnxnode.revisions(case)[-1])
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = f"n_{value.name}"
+    for output in model.graph.output:
+        output.ClearField("type")
+    module = onnx2nn.load(model)
+    inputs = tuple(torch.from_numpy(np.asarray(array)) for array in feeds.values())
+    inputs[0].requires_grad_()
+    asked = (inputs[0], *module.parameters())
+    exported = torch.export.export(module, inputs).module()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    runs = [(module(*inputs), asked), (exported(*inputs), (inputs[0], *exported.parameters()))]
+    runs.append((compiled(*inputs), asked))
+    firsts = [(outputs[0] if isinstance(outputs, tuple) else outputs, wanted) for outputs, wanted in runs]
+    expected, *others = (torch.autograd.grad(first.square().sum(), wanted) for first, wanted in firsts)
+    assert all(gradient.abs().max() > 0 for gradient in expected)
+    for gradients in others:
+        check_same(gradients, expected, "gradients")
 
 
 PACKED = {

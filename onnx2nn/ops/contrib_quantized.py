@@ -13,7 +13,7 @@ from onnx2nn.ops.activation import leaky_relu
 from onnx2nn.ops.cast import type_number
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.pool import average_pool, max_pool
-from onnx2nn.ops.rnn import LinearMap, lstm_loop, outputs_asked, settings, summed
+from onnx2nn.ops.rnn import LinearMap, lstm_loop, outputs_asked, recurrent_results, settings, summed
 from onnx2nn.table import REQUIRED, NeedsValues, op
 
 
@@ -324,7 +324,11 @@ def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases:
     return [of_direction(i) for i in range(weights.shape[0])]
 
 
-@op("DynamicQuantizeLSTM", 1, domain=MICROSOFT)
+def _results_of_lstm(F: Any, X: Any, W: Any, R: Any, *others: Any, **attributes: Any) -> Any:
+    return recurrent_results(X, W.shape[0], W.shape[1], R.shape[1], layout=0)
+
+
+@op("DynamicQuantizeLSTM", 1, domain=MICROSOFT, results=_results_of_lstm, leaf=True)
 def dynamic_quantize_lstm(
     F: Any,
     X: Any,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.table import NeedsValues, has_values, op
+from onnx2nn.table import NeedsValues, has_values, is_always, op
 
 Activation = Callable[[Any], Any]
 
@@ -320,7 +320,25 @@ def outputs_asked(outputs: tuple[Any, ...], count: int) -> Any:
     return outputs[0] if count == 1 else outputs[:count]
 
 
-@op("RNN", 14)
+def recurrent_results(X: Any, directions: int, features: int, hidden: int, layout: int) -> list[tuple[list[Any], Any]]:
+    """Returns shape and dtype of Y, Y_h and Y_c; the batch comes first with `layout=1`.
+
+    Raises:
+        OperatorError: X has other features than the weights are for.
+    """
+    if not is_always(X.shape[-1], features):
+        raise OperatorError(f"X has {X.shape[-1]} features, its weights are for {features}.")
+    steps, batch = X.shape[layout], X.shape[1 - layout]
+    sequence = [batch, steps, directions, hidden] if layout else [steps, directions, batch, hidden]
+    state = [batch, directions, hidden] if layout else [directions, batch, hidden]
+    return [(shape, X.dtype) for shape in (sequence, state, state)]
+
+
+def _results(F: Any, X: Any, W: Any, R: Any, *others: Any, layout: int = 0, **attributes: Any) -> Any:
+    return recurrent_results(X, W.shape[0], W.shape[-1], R.shape[-1], layout)
+
+
+@op("RNN", 14, results=_results, leaf=True)
 def rnn(
     F: Any,
     X: Any,
@@ -354,7 +372,7 @@ def rnn(
     return outputs_asked(_loop(F, X, of_input, sequence_lens, [initial_h], R.shape[-1], step, s), _outputs)
 
 
-@op("GRU", 14)
+@op("GRU", 14, results=_results, leaf=True)
 def gru(
     F: Any,
     X: Any,
@@ -406,7 +424,7 @@ def gru(
     return outputs_asked(_loop(F, X, of_input, sequence_lens, [initial_h], hidden, step, s), _outputs)
 
 
-@op("LSTM", 14)
+@op("LSTM", 14, results=_results, leaf=True)
 def lstm(
     F: Any,
     X: Any,
@@ -480,7 +498,7 @@ def lstm_loop(
     return _loop(F, X, of_input, sequence_lens, states, hidden, step, s, stops=stops)
 
 
-@op("RNN", 7)
+@op("RNN", 7, results=_results, leaf=True)
 def rnn_7(
     F: Any,
     X: Any,
@@ -507,7 +525,7 @@ def rnn_7(
     return rnn(F, X, W, R, B, sequence_lens, initial_h, **options)
 
 
-@op("GRU", 7)
+@op("GRU", 7, results=_results, leaf=True)
 def gru_7(
     F: Any,
     X: Any,
@@ -535,7 +553,7 @@ def gru_7(
     return gru(F, X, W, R, B, sequence_lens, initial_h, **options)
 
 
-@op("LSTM", 7)
+@op("LSTM", 7, results=_results, leaf=True)
 def lstm_7(
     F: Any,
     X: Any,
@@ -565,7 +583,7 @@ def lstm_7(
     return lstm(F, X, W, R, B, sequence_lens, initial_h, initial_c, P, **options)
 
 
-@op("RNN", 1)
+@op("RNN", 1, results=_results, leaf=True)
 def rnn_1(
     F: Any,
     X: Any,
@@ -594,7 +612,7 @@ def rnn_1(
     return rnn(F, X, W, R, B, sequence_lens, initial_h, **options)
 
 
-@op("GRU", 3)
+@op("GRU", 3, results=_results, leaf=True)
 def gru_3(
     F: Any,
     X: Any,
@@ -624,7 +642,7 @@ def gru_3(
     return gru(F, X, W, R, B, sequence_lens, initial_h, **options)
 
 
-@op("GRU", 1)
+@op("GRU", 1, results=_results, leaf=True)
 def gru_1(
     F: Any,
     X: Any,
@@ -653,7 +671,7 @@ def gru_1(
     return gru(F, X, W, R, B, sequence_lens, initial_h, **options)
 
 
-@op("LSTM", 1)
+@op("LSTM", 1, results=_results, leaf=True)
 def lstm_1(
     F: Any,
     X: Any,
