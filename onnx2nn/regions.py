@@ -165,9 +165,18 @@ def _import_loop(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
         limit, outputs = count, [True, *outputs[1:]]
     scans = [output_spec(value, child) for value in outputs[1 + len(carried) :]]
     module = Loop(child.finish(tuple(outputs), "Body"), len(carried), [_empty(spec) for spec in scans])
-    stacked = [_stacked(walk.tracer, spec, 0, None) for spec in scans]
-    arguments = (limit, _number(walk, condition), *values, *child.captured)
-    return walk.tracer.call_module(_name(node), module, arguments, (*carried, *stacked))
+    start = _number(walk, condition)
+    length = None if count is None else _iterations(count, True if start is None else start, walk.tracer.points)
+    stacked = [_stacked(walk.tracer, spec, 0, length) for spec in scans]
+    return walk.tracer.call_module(_name(node), module, (limit, start, *values, *child.captured), (*carried, *stacked))
+
+
+def _iterations(count: Any, condition: Any, points: int) -> tuple[int, ...] | None:
+    """Returns how often a loop runs at each sample point that would `count` times, None where data decide the first."""
+    if isinstance(condition, Tensor):
+        return None
+    counts, truths = (getattr(number, "values", (number,) * points) for number in (count, condition))
+    return tuple(max(number, 0) if truth else 0 for number, truth in zip(counts, truths, strict=True))
 
 
 def _import_scan(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:

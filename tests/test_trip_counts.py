@@ -78,6 +78,24 @@ def test_can_be_exported_and_compiled(condition: str, tmp_path: Path) -> None:
     check_travels(module, INPUTS[0], travels=("torch.export", *compiled))
 
 
+def test_what_a_loop_collects_is_as_long_as_it_runs(tmp_path: Path) -> None:
+    """Keras adds what two loops over time collected, the one backwards, of layers with a mask."""
+    text = LOOP.replace("CONDITION", CONDITIONS["size"]).replace("float[n, rows, 3] all)", "float[n, rows, 3] sum)")
+    for name, value in {"STEP": 1, "LIMIT": ENDLESS, "START": 0}.items():
+        text = text.replace(name, f"{{{value}}}")
+    more = "squares = Concat <axis = 0> (shape, shape, last_dim) others = ConstantOfShape (squares)"
+    text = text.rstrip().removesuffix("}") + f"{more} sum = Add (all, others) }}"
+    path = tmp_path / "collecting.onnx"
+    onnx.save(
+        onnx.parser.parse_model(text.replace("<int64 limit", "<int64[1] last_dim = {3}, int64 limit", 1)), str(path)
+    )
+    module = onnx2nn.load(path)
+    assert not any("opaque" in node.meta for node in module.graph.nodes)
+    for inputs in INPUTS:
+        check_against_onnxruntime(path, module, inputs)
+    check_travels(module, INPUTS[0], travels=("torch.export", "torch.compile"))
+
+
 @pytest.mark.parametrize(
     ("condition", "step"),
     [
