@@ -67,6 +67,13 @@ def test_half_precision_may_round_in_its_last_place() -> None:
     assert not _one(expected + np.float16(0.01), expected).ok
 
 
+def test_onnxruntime_leaves_a_rest_where_sigmoid_is_0() -> None:
+    """Detectors of text give hardly anything else for an image without any."""
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2000] x) => (float[2000] y) { y = Sigmoid (x) }'
+    inputs = {"x": np.linspace(-30, -8, 2000, dtype=np.float32)}
+    assert onnx2nn.verify(onnx.parser.parse_model(text), inputs=inputs).ok
+
+
 def test_nan_and_infinity_must_stand_at_the_same_places() -> None:
     expected = np.array([np.nan, np.inf, -np.inf, 1.0], np.float32)
     assert _one(expected.copy(), expected).ok
