@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import tempfile
 import warnings
@@ -32,7 +33,7 @@ _SOURCE = "onnx2nn.node"
 _OPEN_SIZES: Sequence[Any] = (lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k)
 """Sizes to trace open dimensions with, the k-th one of a model; what is tried first is cheapest."""
 _BATCH = 5
-"""The largest size that the first of several axes, which mostly counts examples, is tried with."""
+"""The largest size that the first of several axes, which mostly counts examples, is tried with before larger ones."""
 
 _Run = tuple[Sequence[np.ndarray], Sequence[Any]]
 """Inputs, and what the module makes of them."""
@@ -187,7 +188,7 @@ def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[li
     for spec in specs:
         if spec.shape is None:
             raise InputError(f"the file does not say the shape of input {spec.name!r}; give example_inputs")
-    for choose in _OPEN_SIZES:
+    for choose, most in (*((choose, _BATCH) for choose in _OPEN_SIZES), (_OPEN_SIZES[2], math.inf)):
         sizes = {label: choose(index) for index, label in enumerate(labels)}
         for spec in specs:
             shape = spec.shape or ()
@@ -196,7 +197,7 @@ def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[li
                 if isinstance(allowed, range):
                     sizes[label] = min(max(sizes[label], allowed[0]), allowed[-1])
                 elif axis == 0 and len(shape) > 1:
-                    sizes[label] = min(sizes[label], _BATCH)
+                    sizes[label] = min(sizes[label], most)
         shapes: dict[str, list[Any]] = {}
         for spec in specs:
             opened = axes.get(spec.name, {})

@@ -9,6 +9,7 @@ import math
 import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,7 @@ class StuckError(Exception):
 
 
 def candidates(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
-    """Yields what dynamic dimensions may really be, by what surrounds the node that fails: one of them, or two.
+    """Yields what dynamic dimensions may really be, by what surrounds the node that fails: one of them, or several.
 
     Two names may stand for one dimension: exporters give every unknown dimension a name of its own.
     An exporter may have baked the traced size into a constant: then a dimension, or the number of elements, of one
@@ -157,6 +158,7 @@ def candidates(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
     present = [n for n in stuck.sizes.dynamic if stuck.sizes.values[n] in varying]
     present += [n for n in stuck.sizes.dynamic if n not in present and _divides(stuck.sizes.values[n], varying)]
     yield from (((b, a),) for i, a in enumerate(present) for b in present[i + 1 :])
+    yield from _beside_constants(stuck)
     yield from ((size,) for size in _in_place(stuck))
     yield from ((size,) for size in _bounded(stuck))
     yield from _squares(stuck)
@@ -167,7 +169,46 @@ def candidates(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
         # A dimension of 1 fits everything, by broadcasting.
         yield from (((name, n),) for n in sorted(whole, reverse=True))
         ones += [name] * any(ratio in given for ratio in ratios)
+    yield from ((size,) for size in _shrunk(stuck, static))
     yield from (((name, 1),) for name in ones)
+
+
+def _shrunk(stuck: StuckError, numbers: Iterable[int]) -> Iterable[tuple[str, Size]]:
+    """Yields dimensions from which convolutions without padding cut something, by what must be left of them.
+
+    That is one of the numbers that the node knows, or rather what is left of it for the sizes beside: `[-1, 1060]` of
+    10 channels wants a width of 106. The last dimensions come first, for they are what is flattened.
+    """
+    for tensor in stuck.inputs:
+        shapes = tensor.spec.shapes if isinstance(tensor, Tensor) else None
+        columns = list(zip(*shapes, strict=True)) if shapes is not None else []
+        beside = math.prod(column[0] for column in columns if len(set(column)) == 1) or 1
+        shared = {n // beside for n in numbers if n % beside == 0 and n > beside}
+        wanted = [*sorted(shared, reverse=True), *sorted(set(numbers) - shared, reverse=True)]
+        for column, name in itertools.product(reversed(columns), stuck.sizes.dynamic):
+            sizes = stuck.sizes.values[name]
+            if len(set(sizes)) < len(sizes) or len(set(column)) < len(column):
+                continue
+            slope = Fraction(column[1] - column[0], sizes[1] - sizes[0])
+            cut = slope * sizes[0] - column[0]
+            if slope > 0 and cut > 0 and all(slope * v - cut == w for v, w in zip(sizes, column, strict=True)):
+                yield from ((name, int(size)) for n in wanted if (size := (n + cut) / slope).denominator == 1)
+
+
+_BROADCASTING = {"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "PRelu"}
+
+
+def _beside_constants(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
+    """Yields several dimensions as the sizes that a constant has in their places; one alone would not help."""
+    if stuck.node.op_type not in _BROADCASTING:
+        return
+    tensors = [v.spec.shapes for v in stuck.inputs if isinstance(v, Tensor) and v.spec.shapes is not None]
+    names = {stuck.sizes.values[name]: name for name in stuck.sizes.dynamic}
+    for shapes, constant in itertools.product(tensors, (v for v in stuck.inputs if isinstance(v, Constant))):
+        pairs = zip(reversed(list(zip(*shapes, strict=True))), reversed(constant.shape), strict=False)
+        sizes = tuple((names[column], size) for column, size in pairs if column in names and size > 1)
+        if len(dict(sizes)) == len(sizes) > 1:
+            yield sizes
 
 
 def _in_place(stuck: StuckError) -> Iterable[tuple[str, Size]]:

@@ -499,3 +499,37 @@ def test_a_size_that_is_baked_into_a_reshape_stands_in_its_place() -> None:
     assert module.meta["onnx2nn"]["fixed"] == {"length": 7}
     x = torch.randn(3, 7, 8)
     assert torch.equal(module(x), x.transpose(0, 1).reshape(7, 3, 2, 4))
+
+
+def test_a_size_of_which_convolutions_leave_what_is_flattened(tmp_path: Path) -> None:
+    """A file whose time and bands are both open, though its last layers fit one number of bands."""
+    weight = ", ".join(str(round(0.1 * (i % 7) - 0.3, 1)) for i in range(36))
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[time,bands] x) => (float[n,40] y)
+        <float[4,1,3,3] weight = {{{weight}}}, int64[2] outer = {{0, 3}}, int64[1] first = {{0}},
+         int64[2] flat = {{-1, 40}}> {{
+            image = Unsqueeze (x, outer) image_last = Transpose <perm = [0, 3, 1, 2]> (image)
+            left = Conv <strides = [1, 1]> (image_last, weight) turned = Transpose <perm = [0, 2, 3, 1]> (left)
+            rows = Squeeze (turned, first) y = Reshape (rows, flat)
+        }}""")
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["fixed"] == {"bands": 12}
+    assert not any("opaque" in node.meta for node in module.graph.nodes)
+    for time in (5, 9):
+        inputs = (torch.linspace(-1, 1, time * 12).reshape(time, 12),)
+        check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
+    assert "agrees" in onnx2nn.export_onnx(module, tmp_path / "again.onnx")
+
+
+def test_sizes_that_a_constant_has_in_their_places() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[time,bands,windows] x) => (float[time,a,b] y) <float[3,2] mean = {1, 2, 3, 4, 5, 6}> {
+            y = Sub (x, mean)
+        }"""
+    )
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["fixed"] == {"bands": 3, "windows": 2}
+    x = torch.randn(4, 3, 2)
+    assert torch.equal(module(x), x - torch.arange(1.0, 7).reshape(3, 2))
