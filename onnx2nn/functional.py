@@ -6,7 +6,7 @@ written as plain torch calls: it loops over data, or handles strings, sequences 
 
 What reads the values of tensors cannot be traced: torch.export, torch.compile and torch.jit.trace keep it as a call of
 `torch.ops.onnx2nn.<name>`, torch.onnx.export as the ONNX operator that it is. A program that holds such a call is
-loaded after `import onnx2nn.functional`.
+loaded after `import onnx2nn.operators`.
 """
 
 from __future__ import annotations

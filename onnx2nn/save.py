@@ -35,6 +35,7 @@ def save(
     | `.torchscript` | a traced TorchScript module | `torch.jit.load(path)` |
 
     A program or traced module is run once on `example_inputs` and compared with the module before anything is written.
+    One that calls operators of `torch.ops.onnx2nn` is read back after `import onnx2nn.operators`, as the line says.
 
     Args:
         module: the module, in eval mode.
@@ -113,7 +114,16 @@ def _save_program(
         raise
     except Exception as error:  # some operators on sizes can be exported but not written
         raise VerificationError(f"torch.export cannot write the program: {error}") from error
-    return "torch.export program, read back with torch.export.load; " + _kept_dynamic(program, axes)
+    return f"torch.export program, read back with torch.export.load{_first(module)}; {_kept_dynamic(program, axes)}"
+
+
+def _first(module: torch.nn.Module) -> str:
+    """Returns what has to be imported before torch reads back what was made of the module, if anything."""
+    from torch import fx
+
+    parts = [part for part in module.modules() if isinstance(part, fx.GraphModule)]
+    rows = [getattr(node.target, "row", None) for part in parts for node in part.graph.nodes]
+    return " after `import onnx2nn.operators`" if any(row is not None and row.leaf for row in rows) else ""
 
 
 def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[int, str]]) -> str:
@@ -150,7 +160,7 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
         raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
     check_same(module, traced, tensors)
     torch.jit.save(traced, str(path))
-    return "traced TorchScript module, read back with torch.jit.load"
+    return f"traced TorchScript module, read back with torch.jit.load{_first(module)}"
 
 
 def check_same(module: Callable[..., Any], converted: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,25 @@ def test_gradients_pass_what_is_kept_whole(case: Case) -> None:
     assert all(gradient.abs().max() > 0 for gradient in expected)
     for gradients in others:
         check_same(gradients, expected, "gradients")
+
+
+def test_what_is_kept_whole_is_loaded_in_another_process(tmp_path: Path) -> None:
+    model, feeds = onnxnode.model_of(LOOPS[0], 14)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "steps"
+    inputs = tuple(torch.from_numpy(np.asarray(array)) for array in feeds.values())
+    module = onnx2nn.load(model)
+    for name in ("m.pt2", "m.torchscript"):
+        assert "import onnx2nn.operators" in onnx2nn.save(module, tmp_path / name, example_inputs=inputs)
+    torch.save(inputs, tmp_path / "inputs.pt")
+    program = """
+import torch, onnx2nn.operators
+inputs = torch.load("inputs.pt")
+results = [torch.export.load("m.pt2").module()(*inputs), torch.jit.load("m.torchscript")(*inputs)]
+torch.save([[y.detach() for y in result] for result in results], "results.pt")
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    for result in torch.load(tmp_path / "results.pt"):
+        check_same(tuple(result), run(module, inputs), "in another process")
 
 
 PACKED = {
