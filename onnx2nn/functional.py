@@ -78,7 +78,6 @@ def _kept_whole(row: Row, run: Any) -> Any:
     kinds = inspect.get_annotations(row.body)
     attributes = ", ".join(f"{_KINDS[kinds[key]]} {key}" for key in (*row.attributes, *row.facts))
     schema = f"({inputs}, *, {attributes}) -> Tensor{'[]' * several}"
-
     texts = {key for key in row.attributes if kinds[key].startswith("Sequence[str]")}
 
     def whole(*values: Any, **given: Any) -> Any:
@@ -133,12 +132,9 @@ def _make_differentiable(operator: Any, inputs: str, attributes: str, whole: Any
         found = whole(*values, **given)
         pairs = zip(found if isinstance(found, list) else [found], gradients, strict=True)
         outputs, seeds = zip(*((y, dy) for y, dy in pairs if dy is not None and y.requires_grad), strict=True)
-        found = torch.autograd.grad(outputs, floats, seeds, allow_unused=True)
-        results = [torch.zeros_like(value) for value in floats]
-        for result, gradient in zip(results, found, strict=True):
-            if gradient is not None:
-                result.copy_(gradient)
-        return results
+        results = torch.autograd.grad(outputs, floats, seeds, allow_unused=True)
+        pairs = zip(floats, results, strict=True)  # laid out as the values, as the fake says, and no view of anything
+        return [torch.zeros_like(x) if dx is None else torch.empty_like(x).copy_(dx) for x, dx in pairs]
 
     schema = f"(Tensor?[] gradients, {inputs}, *, {attributes}) -> Tensor[]"
     backwards = torch.library.custom_op(f"{operator._qualname}_backward", inside, mutates_args=(), schema=schema)
