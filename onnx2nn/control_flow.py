@@ -19,12 +19,20 @@ class If(nn.Module):
         then_branch: takes the first `split` captured values.
         else_branch: takes the others.
         split: how many values the first branch captures.
+        serves: for each branch the sizes that it takes, no others: which of the values
+            it captures, axis, least and most. Nothing where both take all.
     """
 
-    def __init__(self, then_branch: nn.Module, else_branch: nn.Module, split: int):
+    def __init__(
+        self,
+        then_branch: nn.Module,
+        else_branch: nn.Module,
+        split: int,
+        serves: Sequence[Any] = (),
+    ):
         super().__init__()
         self.then_branch, self.else_branch = then_branch, else_branch
-        self.split = split
+        self.split, self.serves = split, list(serves)
 
     def forward(self, cond: Any, *captured: Any) -> Any:
         """Returns what the branch gives that `cond` chooses.
@@ -34,8 +42,15 @@ class If(nn.Module):
             *captured: what the branches use of the surrounding graph.
         """
         if torch.compiler.is_compiling() and isinstance(cond, torch.Tensor):
+            cond = cond.reshape(())
+            if self.serves and self._takes(0, captured) != self._takes(1, captured):
+                # torch.cond would trace the branch too that means nothing at this size.
+                chosen = self._takes(0, captured)
+                message = "The branch that is chosen does not take these sizes."
+                torch._assert_async(cond if chosen else ~cond, message)
+                return self._then(*captured) if chosen else self._else(*captured)
             then, otherwise = self._fresh(self._then), self._fresh(self._else)
-            return torch.cond(cond.reshape(()), then, otherwise, captured)
+            return torch.cond(cond, then, otherwise, captured)
         return self._then(*captured) if cond else self._else(*captured)
 
     def _then(self, *captured: Any) -> Any:
@@ -43,6 +58,12 @@ class If(nn.Module):
 
     def _else(self, *captured: Any) -> Any:
         return self.else_branch(*captured[self.split :])
+
+    def _takes(self, branch: int, captured: Sequence[Any]) -> bool:
+        """Returns whether the values have sizes that a branch takes."""
+        own = captured[self.split :] if branch else captured[: self.split]
+        sizes = ((own[i].shape[axis], a, b) for i, axis, a, b in self.serves[branch])
+        return all(a <= size <= b for size, a, b in sizes)
 
     def _fresh(self, branch: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a branch whose results are contiguous, no constants and no inputs of it.

@@ -8,7 +8,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -39,7 +39,7 @@ from onnx2nn.nodes import (
     node_name,
 )
 from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf, version_of
-from onnx2nn.sizes import Fixed, Sizes, StuckError, candidates, fitting
+from onnx2nn.sizes import Fixed, Inside, Sizes, StuckError, candidates, fitting
 from onnx2nn.state_versions import set_versions
 from onnx2nn.table import NeedsValues, Row
 from onnx2nn.tracing import (
@@ -93,8 +93,10 @@ class Attempts:
             self.constants[name].tied = self.constants[other]
         self.inferred: dict[Any, Any] = {}
         self.read: dict[tuple[int, int], torch.Tensor | np.ndarray[Any, Any]] = {}
+        self.apart = False  # whether what is found out of the sizes of a branch of an If holds in that branch alone
         self._needed = False
         self._family = 0
+        self._split: set[ir.Node] = set()
 
     def run(
         self,
@@ -141,10 +143,10 @@ class Attempts:
                     raise
             else:
                 if not attempt.collapsed:
-                    self._family = sizes.family
+                    self._family, self._split = sizes.family, set(attempt.split)
                     return module
                 if collapsed is None:  # a number computed from sizes does not vary here: other ones may show it
-                    collapsed, self._family = module, sizes.family
+                    collapsed, self._family, self._split = module, sizes.family, set(attempt.split)
                     pending[:0] = sizes.of_less_data() if attempt.of_data and thaw is None else []
         if collapsed is not None:
             return collapsed
@@ -156,44 +158,63 @@ class Attempts:
         """Returns `fixed` with one or two more dimensions, which gets further than `stuck`; to the end, its module.
 
         Sample sizes that came as far as that show most of what is wrong: all that may help is tried with them first.
+        What comes as far another way, past an If of sizes, is taken where nothing gets further.
 
         Raises:
             StuckError: `stuck`, where nothing helps.
         """
         furthest = stuck.sizes.family
         others = [family for family in range(len(Sizes.FAMILIES)) if family != furthest]
+        turned: Fixed | None = None
         for families in ([furthest], others):
             for sizes in dict.fromkeys(candidates(stuck)):
-                trial = {**fixed, **dict(sizes)}
+                place = stuck.branch if self.apart else None
+                trial = {**fixed, **{n if place is None else Inside(place, n): size for n, size in sizes}}
                 try:
                     return trial, self.run(trial, families=families)
                 except StuckError as error:
                     if error.step > stuck.step:
                         return trial, None
+                    if turned is None and error.step == stuck.step and error.ways != stuck.ways:
+                        turned = trial
                 except UnsupportedModelError:  # what is constant at this size does not fit
                     pass
+            if turned is not None:
+                return turned, None
         raise stuck
 
-    def widened(self, fixed: Fixed, name: str, bounds: Sequence[int]) -> tuple[int, int, int]:
-        """Returns the bounds of a dimension with the upper one, which goes through, as far up as others go through."""
-        least, most, limit = bounds[0], bounds[-1], 4 * bounds[-1]
-        for _ in range(4):
-            step = -(-(limit - most) // 16)
-            points = (least, most, *range(most + step, limit + 1, step))
-            try:
-                _Import(self, Sizes(self.names, self._family, {**fixed, name: points}), strict=True).run(fixed)
-                most = points[-1]
-                break
-            except StuckError as error:
-                count = fitting(error)
-            except UnsupportedModelError:  # an operator refuses such sizes, not the model
-                break
-            if not 1 < count < len(points):
-                break
-            most, limit = points[count - 1], points[count] - 1
-            if most == limit:
-                break
+    def widened(self, fixed: Fixed, name: str | Inside, bounds: Sequence[int]) -> tuple[int, int, int]:
+        """Returns the bounds of a dimension, which go through, as far up and down as others go through the same way."""
+        most = self._reach(fixed, name, bounds[0], bounds[-1], 4 * bounds[-1])
+        least = self._reach(fixed, name, most, bounds[0], 1)
         return least, (least + most) // 2, most
+
+    def _reach(self, fixed: Fixed, name: str | Inside, start: int, end: int, limit: int) -> int:
+        """Returns how far behind `end`, seen from `start`, sizes go through, `limit` at most."""
+        sign = 1 if limit > end else -1
+        likely = end  # what fails first need not be all that fails
+        for _ in range(_ROUNDS):
+            if likely == end == limit:
+                break
+            step = max(-(-abs(limit - likely) // 16), 1)
+            points = tuple(dict.fromkeys((start, end, likely, *range(likely, limit + sign, sign * step))))
+            attempt = _Import(self, Sizes(self.names, self._family, {**fixed, name: points}), strict=True)
+            try:
+                attempt.run(fixed)
+                count = attempt.unanimous(len(points), self._split)
+            except StuckError as error:
+                count = min(fitting(error), attempt.unanimous(len(points), self._split))
+            except UnsupportedModelError:  # an operator refuses such sizes, not the model
+                count = 0
+            if count == len(points):
+                end = likely = points[-1]
+            elif likely in points[:count]:
+                likely, limit = points[count - 1], points[count] - sign
+            elif likely != end:
+                likely, limit = end, likely - sign
+            else:
+                limit = end + sign * (abs(limit - end) // 2)
+        return end
 
     def lenient(self) -> fx.GraphModule:
         """Imports so that a node whose shapes do not fit runs as one call; what comes of it is read at run time."""
@@ -217,16 +238,30 @@ def import_graph(
         UnsupportedModelError: nodes whose operator refuses what they ask for, all of them.
     """
     attempts = Attempts(model, plan, input_shapes or {})
+    try:
+        return _import_strictly(attempts)
+    except StuckError as stuck:
+        attempts.apart = stuck.branch is not None
+    if attempts.apart:
+        try:
+            return _import_strictly(attempts)
+        except (StuckError, UnsupportedModelError):
+            pass
+    return attempts.lenient()  # give up on the node's shapes, not on the model
+
+
+def _import_strictly(attempts: Attempts) -> fx.GraphModule:
+    """Imports with sizes that go through every node.
+
+    Raises:
+        StuckError: there are none.
+    """
     fixed: Fixed = {}
     while True:
         try:
             return attempts.run(fixed)
-        except StuckError as error:
-            stuck = error
-        try:
+        except StuckError as stuck:
             fixed, module = attempts.repaired(fixed, stuck)
-        except StuckError:
-            return attempts.lenient()  # give up on the node's shapes, not on the model
         if module is not None:
             return _widest(attempts, fixed, module)
 
@@ -234,7 +269,8 @@ def import_graph(
 def _widest(attempts: Attempts, fixed: Fixed, module: fx.GraphModule) -> fx.GraphModule:
     """Returns `module`, imported with `fixed`, with every bounds as wide as the model allows."""
     bounds = {name: size for name, size in fixed.items() if isinstance(size, tuple)}
-    wider = {name: attempts.widened(fixed, name, size) for name, size in bounds.items()}
+    reached = {name: attempts.widened(fixed, name, size) for name, size in bounds.items()}
+    wider: Fixed = {name: size if size[0] < size[-1] else size[0] for name, size in reached.items()}
     try:
         return attempts.run({**fixed, **wider}) if wider != bounds else module
     except (StuckError, UnsupportedModelError):
@@ -254,6 +290,19 @@ _RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "pytree", "fx_py
 """Names that the generated forward uses itself, so that no argument may have them."""
 
 
+_ROUNDS = 8
+"""So many imports may show how far a dimension reaches in one direction."""
+
+
+class Limit(NamedTuple):
+    """The sizes, in elements, from `least` to `most`, that one axis of an input may have."""
+
+    tensor: Tensor
+    axis: int
+    least: int
+    most: int
+
+
 class _Import:
     def __init__(
         self, attempts: Attempts, sizes: Sizes, strict: bool, thaw: Thaw | None = None, shapes: Shapes | None = None
@@ -264,6 +313,9 @@ class _Import:
         self.inferred, self.read = attempts.inferred, attempts.read
         self.uses: Counter[int] = Counter()
         self.thaw, self.shapes = thaw, shapes
+        self.given: dict[str, Any] = {}  # the model's inputs
+        self.fixed: Fixed = {}
+        self.split: dict[ir.Node, Sequence[bool]] = {}  # Ifs of sizes that choose another branch at other sample points
         self.steps = 0
         self.unrolled = 0
         self.collapsed = self.of_data = False
@@ -283,8 +335,10 @@ class _Import:
                 name += "_"
             renamed[name] = value.name or ""
             scope[value] = tracer.placeholder(name, self._input_spec(value))
+        self.given = {value.name or "": scope[value] for value in graph.inputs}
+        self.fixed = fixed
+        self.guard(tracer, fixed)
         for value in graph.inputs:
-            self._guard(tracer, value.name or "", scope[value], fixed)
             self.note(value, scope[value])
             if self.thaw is not None:
                 dims = zip(self.inputs[value.name or ""] or (), getattr(scope[value], "shape", ()), strict=False)
@@ -303,7 +357,11 @@ class _Import:
         module.meta["onnx2nn"] = {
             "inputs": [value.name for value in graph.inputs],
             "outputs": [value.name for value in graph.outputs],
-            "fixed": {n: range(d[0], d[-1] + 1) if isinstance(d, tuple) else d for n, d in fixed.items()},
+            "fixed": {
+                name: range(size[0], size[-1] + 1) if isinstance(size, tuple) else size
+                for name, size in fixed.items()
+                if not isinstance(name, Inside)
+            },
             "signature": [self._signature(spec, fixed) for spec in input_specs(self.model)],
             "naming": naming_of(self.author, module.state_dict(keep_vars=True) if self.author is not None else {}),
         }
@@ -330,19 +388,28 @@ class _Import:
         shape = None if dims is None else tuple(known.get(d, d) if isinstance(d, str) else d for d in dims)
         return {**dataclasses.asdict(spec), "dtype": spec.dtype and spec.dtype.name, "shape": shape}
 
-    def _guard(self, tracer: Tracer, name: str, tensor: Any, fixed: Fixed) -> None:
-        """Lets a size of an input fail at run time that the file declares as dynamic but does not serve."""
-        for axis, dim in enumerate(self.inputs[name] or ()):
-            if not isinstance(dim, str) or not isinstance(limit := fixed.get(dim), (int, tuple)):
+    def guard(self, tracer: Tracer, fixed: Fixed) -> list[Limit]:
+        """Lets sizes of inputs fail at run time that the file declares as dynamic but does not serve; returns those."""
+        limits = []
+        dims = ((name, axis, dim) for name, dims in self.inputs.items() for axis, dim in enumerate(dims or ()))
+        for name, axis, dim in dims:
+            if not isinstance(dim, str) or not isinstance(size := fixed.get(dim), (int, tuple)):
                 continue
-            size = tracer.record("call_method", "size", (tensor, axis))
-            least, most = (limit[0], limit[-1]) if isinstance(limit, tuple) else (limit, limit)
+            least, most = (size[0], size[-1]) if isinstance(size, tuple) else (size, size)
+            limits.append(Limit(self.given[name], axis, least, most))
+            read = tracer.record("call_method", "size", (tracer.own(self.given[name]), axis))
             bounds = [(operator.ge, least), (operator.le, most)] if least < most else [(operator.eq, least)]
             asked = f"from {least} to {most}" if least < most else str(least)
             message = f"Dimension {axis} of input {name!r} must be {asked}: the import holds for no other size."
             for compare, bound in bounds:
-                fits = tracer.graph.call_function(compare, (size, bound))
+                fits = tracer.graph.call_function(compare, (read, bound))
                 tracer.graph.call_function(torch._assert, (fits, message))
+        return limits
+
+    def unanimous(self, points: int, known: set[ir.Node]) -> int:
+        """Returns at how many of so many sample points, from the first on, no If but those `known` chooses anew."""
+        choices = [truths for node, truths in self.split.items() if node not in known and len(truths) == points]
+        return min((next((i for i, t in enumerate(c) if t != c[0]), points) for c in choices), default=points)
 
     def _input_spec(self, value: ir.Value) -> Spec | None:
         if not isinstance(value.type, (ir.TensorType, type(None))) or value.dtype == ir.DataType.STRING:
@@ -388,6 +455,8 @@ class Walk:
         self.attributes: Mapping[str, ir.Attr] = {}
         self.prefix = ""  # what the author's keys begin with in this graph, for the path of its module
         self.outer = False  # whether the author's keys of what this graph uses are those of the module around it
+        self.branch: ir.Graph | None = None  # of an If that is chosen at run time, the outermost one that this is in
+        self.sizes = owner.sizes  # that `tracer` has
         self.by_memory: dict[int, Constant] = {}
         self.initializers: dict[ir.Value, Constant] = {}  # of subgraphs, which may be imported more than once
         self.computed: dict[int, StorageWeakRef] = {}
@@ -454,6 +523,8 @@ class Walk:
         """Imports one node; returns its outputs, `UNKNOWN` ones where it cannot be imported (a problem is noted)."""
         scope = self.scope
         inputs = self.tracer.own([None if value is None else scope[value] for value in node.inputs])
+        if self.sizes is not self.owner.sizes:
+            inputs = [self._own_numbers(value) if isinstance(value, Host) else value for value in inputs]
         if self.owner.problems and any(value is UNKNOWN for value in inputs):
             return [UNKNOWN] * len(node.outputs)
         version = version_of(node, self.opsets)
@@ -516,25 +587,39 @@ class Walk:
                     result.elements = vectors.known_elements(row, inputs, attributes)
                 return result
             except ShapeMismatch as error:
-                if self.owner.strict and self.owner.sizes.sampled:
-                    raise self._stuck(error, node, inputs, error.values, recorded) from None
-                if self.owner.strict and not self.owner.sizes.of_data:
+                if self.owner.strict and self.sizes.sampled:
+                    raise self._stuck(error, node, inputs, error.values, recorded, error.point) from None
+                if self.owner.strict and not self.sizes.of_data:
                     raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
             except NeedsValues:
                 pass
         try:
             return self._opaque(node, row, inputs, attributes)
         except OperatorError as error:  # of inputs that do not fit, by what the row says of its results
-            if self.owner.strict and self.owner.sizes.sampled:
+            if self.owner.strict and self.sizes.sampled:
                 raise self._stuck(error, node, inputs, (), recorded) from None
             raise
 
     def _stuck(
-        self, error: Exception, node: ir.Node, inputs: Sequence[Any], call: Sequence[Any], recorded: int
+        self,
+        error: Exception,
+        node: ir.Node,
+        inputs: Sequence[Any],
+        call: Sequence[Any],
+        recorded: int,
+        point: int = 0,
     ) -> StuckError:
         """Returns what says that the sample sizes do not fit at `node`, before which there were `recorded` calls."""
         step = (self.owner.steps, self.tracer.recorded - recorded)
-        return StuckError(str(error), node, inputs, call, self.owner.sizes, step)
+        assumed = self.tracer.assumed
+        return StuckError(str(error), node, inputs, call, self.sizes, step, self.branch, assumed, point)
+
+    def _own_numbers(self, value: Host) -> Host:
+        """Returns numbers computed from shapes around a branch as they are at the sample points of the branch."""
+        own = np.empty_like(value.array)
+        for index, number in np.ndenumerate(value.array):
+            own[index] = self.tracer.own(number)
+        return Host(own, value.dtype)
 
     def _types(self, values: Sequence[ir.Value | None], known: Sequence[Any]) -> list[TypeOf]:
         return [self.type_of(value, item) for value, item in zip(values, known, strict=True)]
@@ -767,6 +852,7 @@ class Walk:
             scope[value] = None
         opsets = {**self.opsets, **function.opset_imports}
         walk = Walk(self.owner, child, scope, function, opsets)
+        walk.branch, walk.sizes = self.branch, self.sizes
         walk.attributes = call_attributes(node, function, self.attributes)
         outputs = walk.run()
         return self.call_graph(child, outputs, [identifier(function.name)], len(node.outputs))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -334,6 +334,19 @@ def _recurrent(kind: type[nn.RNNBase], **fixed: Any) -> Callable[..., Layer | No
 
     return make
 
+
+def unchecked(function: Any, args: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yields the sizes in a call that must be equal, though the function itself does not look.
+
+    torch.lstm and the like read beyond an initial state that is for a smaller batch; the layers check theirs.
+    """
+    if function in _RECURRENT:
+        input, hx, *_, batch_first = args
+        states = hx if isinstance(hx, (list, tuple)) else (hx,)
+        yield from ((state.shape[1], input.shape[0 if batch_first else 1]) for state in states)
+
+
+_RECURRENT = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 
 _layer(torch.lstm)(_recurrent(nn.LSTM))
 _layer(torch.gru)(_recurrent(nn.GRU))

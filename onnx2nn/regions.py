@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 import torch
@@ -18,12 +18,13 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.host import Host
 from onnx2nn.naming import split_path
 from onnx2nn.nodes import Scope, check_inputs
+from onnx2nn.sizes import Fixed, Inside, Size, Sizes
 from onnx2nn.table import REQUIRED, Row
 from onnx2nn.tracing import Dim, Opaque, Spec, Tensor, Tracer
 from onnx2nn.trip_counts import trip_count
 
 if TYPE_CHECKING:
-    from onnx2nn.importer import Walk
+    from onnx2nn.importer import Limit, Walk
 
 
 MAX_UNROLLED = 1 << 16
@@ -54,7 +55,12 @@ def run(walk: Walk, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
 
 
 def trace_graph(
-    walk: Walk, graph: ir.Graph, bindings: Mapping[ir.Value, Any], tracer: Tracer, prefix: str | None = None
+    walk: Walk,
+    graph: ir.Graph,
+    bindings: Mapping[ir.Value, Any],
+    tracer: Tracer,
+    prefix: str | None = None,
+    branch: Branch | None = None,
 ) -> list[Any]:
     """Imports `graph` with `tracer`, its inputs bound to `bindings`; returns its outputs.
 
@@ -64,6 +70,7 @@ def trace_graph(
         bindings: what its inputs are.
         tracer: the surrounding graph's too, or one of its own.
         prefix: what the author's keys begin with in there, None for what they begin with around it.
+        branch: what it is of an If, None for what it is not.
     """
     from onnx2nn.importer import Walk  # a subgraph is walked like the graph around it
 
@@ -74,6 +81,7 @@ def trace_graph(
     inner.attributes = walk.attributes
     inner.by_memory, inner.initializers = walk.by_memory, walk.initializers
     inner.prefix = walk.prefix if prefix is None else prefix
+    inner.branch, inner.sizes = (walk.branch, walk.sizes) if branch is None else (branch.graph, branch.sizes)
     if tracer is walk.tracer:
         inner.outer = walk.outer
     elif walk.owner.author is not None and walk.owner.author.listed:
@@ -86,36 +94,96 @@ def trace_graph(
     return outputs
 
 
+class Branch(NamedTuple):
+    """What a branch of an If, chosen at run time, sees of dynamic dimensions.
+
+    Attributes:
+        graph: the outermost branch that it is in, or is.
+        sizes: the sample sizes in there.
+        points: how many sample points that are.
+        window: which of those around it, None: all.
+        fixed: dimensions that are less free there than around it.
+    """
+
+    graph: ir.Graph
+    sizes: Sizes
+    points: int
+    window: slice | None
+    fixed: Fixed
+
+
+def _branch(walk: Walk, graph: ir.Graph) -> Branch:
+    if walk.branch is not None or not walk.sizes.branches:
+        return Branch(walk.branch or graph, walk.sizes, walk.tracer.points, None, {})
+    window, sizes = walk.sizes.inside(graph)
+    fixed: dict[str | Inside, Size] = {
+        key.name: size for key, size in walk.owner.fixed.items() if isinstance(key, Inside) and key.branch is graph
+    }
+    return Branch(graph, sizes, sizes.points, window, fixed)
+
+
+def _either(walk: Walk, branches: Sequence[Branch], a: Spec | None, b: Spec | None) -> Spec | None:
+    """Returns what holds of a result that one of two branches gives, each at sample points of its own."""
+    windows = [branch.window for branch in branches]
+    if a is None or b is None or a.shapes is None or b.shapes is None or None in windows:
+        return unify(walk.tracer, a, b)
+    if len(a.shapes[0]) != len(b.shapes[0]):
+        return Spec(None, a.dtype or b.dtype)
+    columns = []
+    for pair in zip(zip(*a.shapes, strict=True), zip(*b.shapes, strict=True), strict=True):
+        known = (values for values in walk.sizes.values.values() if pair == tuple(values[w] for w in windows if w))
+        size = pair[0][0] if len({*pair[0], *pair[1]}) == 1 else None
+        columns.append(
+            next(known, None) or walk.tracer.fresh_dimension() if size is None else (size,) * walk.tracer.points
+        )
+    return Spec(tuple(zip(*columns, strict=True)) if columns else ((),) * walk.tracer.points, a.dtype or b.dtype)
+
+
+def _served(captured: Sequence[Any], limits: Sequence[Limit]) -> list[tuple[int, int, int, int]]:
+    """Returns the sizes that a branch takes: position among what it captures, axis, least and most."""
+    places = {id(value): position for position, value in enumerate(captured)}
+    return [(places[id(limit.tensor)], *limit[1:]) for limit in limits]
+
+
 def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
     branches = [node.attributes[name].as_graph() for name in _BRANCHES]
     (condition,) = inputs
     if isinstance(condition, Host):
         condition = condition.array.item()
     if isinstance(condition, Constant):
-        return trace_graph(walk, branches[0 if bool(condition.numpy().all()) else 1], {}, walk.tracer)
+        return _inline(walk, branches, bool(condition.numpy().all()))
     if isinstance(condition, Dim) and len(set(map(bool, condition.values))) == 1 and not condition.of_data:
         # The sizes of the samples agree: import that branch alone, and let sizes that choose the other one fail.
-        chosen = condition.assume()
-        return trace_graph(walk, branches[0 if chosen else 1], {}, walk.tracer)
+        return _inline(walk, branches, condition.assume())
     if isinstance(condition, Dim):
+        walk.owner.split[node] = [bool(value) for value in condition.values]
         condition = walk.tracer.F.scalar_tensor(condition.to_integer(), dtype=torch.int64) != 0
-    traced = [Tracer(walk.tracer.points, walk.tracer) for _ in branches]
+    seen = [_branch(walk, graph) for graph in branches]
+    traced = [Tracer(branch.points, walk.tracer, window=branch.window) for branch in seen]
+    limits = [walk.owner.guard(child, branch.fixed) for child, branch in zip(traced, seen, strict=True)]
     path = _own_path(walk, dict(zip(_BRANCHES, branches, strict=True)))
     outputs = []
-    for slot, graph, tracer in zip(_BRANCHES, branches, traced, strict=True):
+    for slot, graph, tracer, branch in zip(_BRANCHES, branches, traced, seen, strict=True):
         prefix = None if path is None else f"{walk.prefix}{path}.{slot}."
         if prefix is not None:
             tracer.names.reserve(_inside(walk, prefix))
-        outputs.append(trace_graph(walk, graph, {}, tracer, prefix))
-    specs = tuple(
-        unify(walk.tracer, a, b)
-        for a, b in zip(*([output_spec(v, walk.tracer) for v in o] for o in outputs), strict=True)
-    )
+        outputs.append(trace_graph(walk, graph, {}, tracer, prefix, branch))
+    results = zip(*([output_spec(v, t) for v in o] for o, t in zip(outputs, traced, strict=True)), strict=True)
+    specs = tuple(_either(walk, seen, a, b) for a, b in results)
     modules = [t.finish(tuple(o), name) for t, o, name in zip(traced, outputs, ("Then", "Else"), strict=True)]
     captured = (condition, *traced[0].captured, *traced[1].captured)
-    module = If(modules[0], modules[1], len(traced[0].captured))
+    serves = [_served(child.captured, limit) for child, limit in zip(traced, limits, strict=True)]
+    module = If(modules[0], modules[1], len(traced[0].captured), serves if any(serves) else ())
     name = _name(node) if path is None else path.split(".")
     return walk.tracer.call_module(name, module, captured, specs, own=path is not None)
+
+
+def _inline(walk: Walk, branches: Sequence[ir.Graph], truth: bool) -> Sequence[Any]:
+    """Imports the first branch or the second into the graph around it."""
+    taken, other = branches if truth else reversed(branches)
+    outputs = trace_graph(walk, taken, {}, walk.tracer)
+    walk.owner.steps += sum(1 for _ in other.all_nodes())  # how far the import is does not depend on which is taken
+    return outputs
 
 
 def _inside(walk: Walk, prefix: str) -> list[str]:
@@ -331,6 +399,7 @@ def _trace_slice(walk: Walk, end: ir.Value, bindings: Mapping[ir.Value, Any], tr
         scope[value] = known
     inner = Walk(walk.owner, tracer, scope, walk.graph, walk.opsets)
     inner.attributes, inner.by_memory = walk.attributes, walk.by_memory
+    inner.branch, inner.sizes = walk.branch, walk.sizes
     for node in walk.graph:
         if node in needed:
             inner.node = node

@@ -10,7 +10,7 @@ import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -20,8 +20,16 @@ from onnx2nn.constants import Constant
 from onnx2nn.host import Host
 from onnx2nn.tracing import Dim, Tensor
 
+
+class Inside(NamedTuple):
+    """A dynamic dimension as one branch of an If sees it, which may serve less than the other."""
+
+    branch: ir.Graph
+    name: str
+
+
 Size = int | str | tuple[int, ...]
-Fixed = Mapping[str, Size]
+Fixed = Mapping[str | Inside, Size]
 """Dynamic dimensions that are less free than the file says, see `Sizes`."""
 
 
@@ -31,16 +39,21 @@ class Sizes:
     Args:
         family: which of the sample families to use.
         fixed: dimensions that have turned out to have one value only, or to equal another one, by its name, or to lie
-            between bounds: then three values or more, ascending.
+            between bounds: then three values or more, from least to most. Those inside a branch hold for sample points
+            of its own, behind the others.
         needed: whether there are other dynamic dimensions, those of results that depend on data.
 
     Attributes:
         family: as given.
         of_data: whether all dynamic dimensions are those.
         least: the first sample value of those, None for one of some that are small.
+        branches: which points are those of a branch that has some of its own, and its sizes at them.
     """
 
     least: int | None = None
+    values: dict[str, tuple[int, ...]]
+    points: int
+    dynamic: list[str]
 
     FAMILIES: Sequence[Any] = (
         lambda k: (5 + 2 * k, 13 + 4 * k, 257 + 6 * k),
@@ -51,15 +64,38 @@ class Sizes:
 
     def __init__(self, names: Sequence[str], family: int, fixed: Fixed, needed: bool = False):
         self.family = family
+        inside: dict[ir.Graph, dict[str | Inside, Size]] = {}
+        for key, size in fixed.items():
+            if isinstance(key, Inside):
+                inside.setdefault(key.branch, {})[key.name] = size
+        around: dict[str | Inside, Size] = {k: size for k, size in fixed.items() if not isinstance(k, Inside)}
+        self._choose(names, around, needed)
+        self.of_data = needed and not names
+        self.sampled = bool(names)
+        self._around = (slice(0, self.points), copy.copy(self))
+        self.branches: dict[ir.Graph, tuple[slice, Sizes]] = {}
+        for branch, own in inside.items():
+            sizes = Sizes(names, family, {**around, **own}, needed)
+            self.branches[branch] = (slice(self.points, self.points + sizes.points), sizes)
+            self.points += sizes.points
+            self.values = {name: values + sizes.values[name] for name, values in self.values.items()}
+
+    def inside(self, branch: ir.Graph) -> tuple[slice, Sizes]:
+        """Returns which points are those of a branch, of one that has none of its own those of what is around it."""
+        return self.branches.get(branch, self._around)
+
+    def _choose(self, names: Sequence[str], around: Fixed, needed: bool) -> None:
+        """Sets the values of all points but those of branches."""
+        fixed = {str(name): size for name, size in around.items()}
         equal = {name: other for name, other in fixed.items() if isinstance(other, str)}
         dynamic = [name for name in names if name not in fixed]
         bounded = {name: size for name, size in fixed.items() if isinstance(size, tuple)}
         self.points = max(map(len, bounded.values()), default=3 if dynamic or needed else 1)
-        self.values: dict[str, tuple[int, ...]] = {}
+        self.values = {}
         for name, size in fixed.items():
             if isinstance(size, int):
                 self.values[name] = (size,) * self.points
-        chosen = {**bounded, **{name: self.FAMILIES[family](k) for k, name in enumerate(dynamic)}}
+        chosen = {**bounded, **{name: self.FAMILIES[self.family](k) for k, name in enumerate(dynamic)}}
         self.values |= {n: tuple(itertools.islice(itertools.cycle(v), self.points)) for n, v in chosen.items()}
         for name in equal:
             other = name
@@ -68,9 +104,7 @@ class Sizes:
             self.values[name] = self.values[other]
         for name in dynamic:
             self.values[name] = self._named_after_others(name) or self.values[name]
-        self.of_data = needed and not names
         self.dynamic = dynamic
-        self.sampled = bool(names)
 
     def of_less_data(self) -> list[Sizes]:
         """Returns the same sizes with smaller ones of what data decide: `min(n, 2)` is 2 for all that are not."""
@@ -112,7 +146,9 @@ class StuckError(Exception):
     """The sample sizes do not go through the graph.
 
     Holds the node that refuses them, its inputs, what its failing call got, the sizes, how far the import went, and the
-    errors of other sizes that did not come so far.
+    errors of other sizes that did not come so far. In a branch of an If that is chosen at run time, sizes are what that
+    branch sees, and `branch` is its graph. `assumed` are the comparisons of sizes that settled which way the import
+    went, `point` is the first sample point that fails, 0 if unknown.
     """
 
     def __init__(
@@ -123,10 +159,19 @@ class StuckError(Exception):
         call: Sequence[Any],
         sizes: Sizes,
         step: tuple[int, int],
+        branch: ir.Graph | None = None,
+        assumed: Sequence[tuple[tuple[Any, Dim, Any], bool]] = (),
+        point: int = 0,
     ):
         super().__init__(reason)
+        self.branch, self.assumed, self.point = branch, list(assumed), point
         self.node, self.inputs, self.call, self.sizes, self.step = node, inputs, call, sizes, step
         self.others: list[StuckError] = []
+
+    @property
+    def ways(self) -> list[bool]:
+        """What the comparisons were taken for that settled which way the import went."""
+        return [truth for _, truth in self.assumed]
 
 
 def candidates(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
@@ -247,7 +292,22 @@ def _bounded(stuck: StuckError) -> Iterable[tuple[str, Size]]:
         step = 16 if size >= 16 else 4
         least = int(size // step * step)
         yield name, (least, least + step // 2 - 1, least + step)  # sizes of one remainder would hide what divides them
-        yield name, least
+        yield name, (least,) * 3
+    yield from _strided(stuck)
+
+
+def _strided(stuck: StuckError) -> Iterable[tuple[str, Size]]:
+    """Yields sizes of a dimension in which windows of one stride leave as many places as the network must have."""
+    for error in (stuck, *stuck.others):
+        for name, (column, wanted) in itertools.product(error.sizes.dynamic, set(_misfits(error))):
+            sizes = error.sizes.values[name]
+            if column[-1] <= column[0] or sizes[-1] <= sizes[0]:
+                continue
+            stride = (sizes[-1] - sizes[0]) / (column[-1] - column[0])
+            first = sizes[0] - (column[0] - wanted) * stride
+            places = [(size - first) / stride + wanted for size in sizes]
+            if stride >= 2 and first > 0 and all(abs(a - b) < 1 for a, b in zip(places, column, strict=True)):
+                yield from ((name, (max(int(first + part * stride), 1),) * 3) for part in (0, 0.5, -0.5))
 
 
 def _squares(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
@@ -274,7 +334,7 @@ def _squares(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
 
 def fitting(stuck: StuckError) -> int:
     """Returns how many sample points, from the first on, are none at which the node fails."""
-    counts = [0]
+    counts = [stuck.point]
     for error in (stuck, *stuck.others):
         for column, wanted in _misfits(error):
             counts.append(next((i for i, rest in enumerate(column) if rest != wanted), len(column)))
@@ -285,6 +345,9 @@ def _misfits(stuck: StuckError) -> Iterable[tuple[tuple[float, ...], int]]:
     """Yields quantities, one number a sample point, that would have to be another number, the same at every point."""
     tensors = [v.spec.shapes for v in stuck.inputs if isinstance(v, Tensor) and v.spec.shapes is not None]
     columns = [list(zip(*shapes, strict=True)) for shapes in tensors]
+    for (compare, size, wanted), truth in stuck.assumed:  # the other way there may be no such node
+        if compare in (operator.eq, operator.ne) and (compare is operator.eq) != truth and isinstance(wanted, int):
+            yield from [(size.values, wanted)] if wanted > 0 and min(size.values) > 0 else []
     varying = [column for column in (columns or [[]])[0] if len(set(column)) > 1 and min(column) > 0]
     if stuck.node.op_type == "Squeeze":
         yield from ((column, 1) for column in varying)

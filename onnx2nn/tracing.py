@@ -23,7 +23,7 @@ from torch import fx, nn
 from onnx2nn import functional
 from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.deferred import DeferredModule
-from onnx2nn.layers import Layer, layer_for
+from onnx2nn.layers import Layer, layer_for, unchecked
 from onnx2nn.naming import Names
 from onnx2nn.shapes import RULES
 from onnx2nn.table import NeedsValues
@@ -34,11 +34,14 @@ class TraceError(NeedsValues):
 
 
 class ShapeMismatch(TraceError):
-    """A recorded call fails on the shapes it gets at a sample point; the text is torch's own, `values` what it got."""
+    """A recorded call fails on the shapes it gets at a sample point; the text is torch's own, `values` what it got.
 
-    def __init__(self, reason: str, values: Sequence[Any]):
+    `point` is the first such point, 0 where that is not known.
+    """
+
+    def __init__(self, reason: str, values: Sequence[Any], point: int = 0):
         super().__init__(reason)
-        self.values = values
+        self.values, self.point = values, point
 
 
 class NeedsSamples(Exception):
@@ -103,9 +106,15 @@ class Dim:
     def assume(self) -> bool:
         """Returns what a comparison says at every sample point, and lets sizes at which it says another thing fail."""
         truth = bool(self)
+        if self.comparison is not None:
+            self.tracer.assumed.append((self.comparison, truth))
         message = "A size for which the model chooses otherwise than for those that the import was made with."
-        self.tracer.record("call_function", torch._assert, (self if truth else self.negated(), message))
+        (self if truth else self.negated()).require(message)
         return truth
+
+    def require(self, message: str) -> None:
+        """Lets sizes at which this is false fail at run time."""
+        self.tracer.record("call_function", torch._assert, (self, message))
 
     def __index__(self) -> int:
         raise TraceError(f"a dynamic dimension (samples {self.values}) is needed as a fixed number")
@@ -549,6 +558,7 @@ class Tracer:
         inferred: what is known of calls already, from other traces; what this one finds out is added.
         kind: the class of the module.
         least: the first sample value of sizes that data decide, if not one of some that are small.
+        window: which of the enclosing graph's sample points this graph has, all if None.
     """
 
     def __init__(
@@ -558,9 +568,11 @@ class Tracer:
         inferred: dict[Any, Any] | None = None,
         kind: type[DeferredModule] = DeferredModule,
         least: int | None = None,
+        window: slice | None = None,
     ):
         self.points = points
         self.parent = parent
+        self.window = window
         self.graph = fx.Graph()
         self.root = kind(nn.Module(), self.graph)
         self.names = Names(_TAKEN, _TAKEN_OUTSIDE)
@@ -573,6 +585,7 @@ class Tracer:
         self.fits: Callable[[Layer], bool] = lambda layer: True
         self.whole: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
         self.meta: dict[str, Any] = {}
+        self.assumed: list[tuple[tuple[Any, Dim, Any], bool]] = []  # comparisons, and what they were taken for
         self.recorded = 0  # nodes, without arguments and what picks one of several results
         self._captures: dict[int, Any] = {}
         self._numbers: dict[Any, Any] = {}
@@ -745,6 +758,9 @@ class Tracer:
             if layer.structure is None:
                 return self.wrap(node, specs)
             return tuple(_leaves(self.wrap(node, _arranged(specs, layer.structure))))
+        for size, other in unchecked(target, args):
+            if isinstance(same := size == other, Dim):
+                same.require("An initial state is for another batch than the sequence.")
         if target in _MAKING and "device" not in kwargs and self._reference is not None:
             kwargs = {**kwargs, "device": self._reference.device}
         return self.wrap(self.record(kind, target, args, kwargs), specs)
@@ -916,7 +932,7 @@ class Tracer:
                 raise TraceError(f"{_title(target)}: {error}") from None
             except Exception as error:
                 reason = f"{_title(target)}: {str(error).strip().splitlines()[0]}"
-                raise ShapeMismatch(reason, list(_leaves((args, kwargs)))) from None
+                raise ShapeMismatch(reason, list(_leaves((args, kwargs))), point) from None
         return _merge(results)
 
     def _inline_scalars(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -979,17 +995,25 @@ class Tracer:
         if id(value) not in self._captures:
             assert self.parent is not None, "a value of another trace"
             self.captured.append(value)
+            known = self.parent.own(value)
             if isinstance(value, Dim):
                 node = self._place(f"size_{len(self.captured)}")
-                own: Any = Dim(self, value.values, lambda: node)
+                own: Any = Dim(self, self._seen(known.values), lambda: node)
                 own.node  # noqa: B018 (the placeholder exists already)
             elif isinstance(value, _Reference):
                 own = _Reference(self, self._place(f"value_{len(self.captured)}"))
             else:
-                own = self.placeholder(f"outer_{len(self.captured)}", getattr(value, "spec", None))
+                own = self.placeholder(f"outer_{len(self.captured)}", self._seen_spec(getattr(known, "spec", None)))
             self._captures[id(value)] = own
             self._keep.append(value)
         return self._captures[id(value)]
+
+    def _seen(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns what is known at every sample point of the enclosing graph as it is at this one's."""
+        return values if self.window is None else values[self.window]
+
+    def _seen_spec(self, spec: Spec | None) -> Spec | None:
+        return spec if spec is None or spec.shapes is None else Spec(self._seen(spec.shapes), spec.dtype)
 
     def _argument(self, value: Any) -> Any:
         """Returns `value` as fx takes it."""

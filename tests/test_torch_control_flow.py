@@ -22,6 +22,8 @@ from realmodels import (
 from torch import nn
 
 import onnx2nn
+from onnx2nn import functional
+from onnx2nn.errors import OperatorError
 
 
 class RepeatedLayer(nn.Module):
@@ -101,6 +103,34 @@ class Rates(nn.Module):
             y = self.fast(x)[0]
         else:
             y = self.slow(x)[0]
+        return y
+
+
+class Listener(nn.Module):
+    """Looks at one frame of sound; scripted, `squeeze` is an If of the number of frames."""
+
+    def __init__(self, frame: int) -> None:
+        super().__init__()
+        self.filters, self.memory = nn.Conv1d(1, 4, frame, frame // 2), nn.LSTM(4, 3)
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        seen = self.filters(x.unsqueeze(1)).relu().squeeze(-1)
+        _, (h, c) = self.memory(seen.unsqueeze(0), (state[:1], state[1:]))
+        return h.sum(-1), torch.cat([h, c])
+
+
+class VoiceDetector(nn.Module):
+    """For two sampling rates, each with frames of its own; a file of it declares one open length for both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast, self.slow = Listener(32), Listener(12)
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor, rate: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if rate == 16:
+            y = self.fast(x, state)
+        else:
+            y = self.slow(x, state)
         return y
 
 
@@ -188,6 +218,90 @@ def test_a_recurrent_layer_in_a_branch_can_be_exported(tmp_path: Path) -> None:
     for inputs in SCRIPTED["rates"][1]:
         program = torch.export.export(module, inputs, strict=False)
         check_same(run(program.module(), inputs), run(module, inputs), "torch.export")
+
+
+def _sound(batch: int, length: int, rate: int) -> Tensors:
+    sound = torch.linspace(-1, 2, batch * length).reshape(batch, length).sin()
+    return sound, torch.linspace(-1, 1, 6 * batch).reshape(2, batch, 3), torch.tensor(rate)
+
+
+@pytest.fixture(scope="module")
+def voice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("voice") / "voice.onnx"
+    axes = {"x": {0: "batch", 1: "length"}, "state": {1: "states"}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(seeded(VoiceDetector))
+        torch.onnx.export(
+            scripted, _sound(2, 40, 16), str(path), dynamo=False, input_names=["x", "state", "rate"], dynamic_axes=axes
+        )
+    return path
+
+
+# each rate at its shortest and its longest, two batches
+SOUNDS = [(2, 32, 16), (3, 47, 16), (2, 12, 8), (5, 17, 8)]
+
+
+def test_branches_that_take_different_sizes_are_layers(voice: Path) -> None:
+    original, module = seeded(VoiceDetector), onnx2nn.load(voice)
+    kinds = [type(layer).__name__ for layer in module.modules()]
+    assert (kinds.count("If"), kinds.count("Conv1d")) == (1, 2)
+    for size in SOUNDS:
+        sound, state, rate = _sound(*size)
+        outputs = check_against_onnxruntime(voice, module, (sound, state, rate))
+        with torch.no_grad():
+            check_same(outputs, original(sound, state, int(rate)), "against the original")
+    check_travels(module, _sound(2, 40, 16), _sound(3, 40, 16))
+    check_travels(module, _sound(2, 15, 8), _sound(3, 15, 8))
+
+
+@pytest.mark.parametrize(("length", "rate", "taken"), [(31, 16, "32 to 47"), (48, 16, "32 to 47"), (18, 8, "12 to 17")])
+def test_a_branch_refuses_sizes_that_the_other_takes(voice: Path, length: int, rate: int, taken: str) -> None:
+    inputs = _sound(2, length, rate)
+    with pytest.raises(Exception, match=r"INVALID_ARGUMENT|FAIL"):
+        run_onnxruntime(voice, inputs)
+    with pytest.raises(AssertionError, match=f"Dimension 1 of input 'x' must be from {taken}"):
+        onnx2nn.load(voice)(*inputs)
+
+
+def test_a_program_of_one_branch_refuses_the_other_rate(voice: Path) -> None:
+    """Exported at a length that one branch takes, it has that branch alone."""
+    module, inputs = onnx2nn.load(voice), _sound(2, 40, 16)
+    program = torch.export.export(module, inputs).module()
+    check_same(run(program, inputs), run(module, inputs), "torch.export")
+    with pytest.raises(RuntimeError, match="The branch that is chosen does not take these sizes"):
+        program(*inputs[:2], torch.tensor(8))
+
+
+def test_states_of_another_batch_are_refused(voice: Path) -> None:
+    """torch.lstm looks at no batch but the sequence's, and reads beyond a smaller state."""
+    module = onnx2nn.load(voice)
+    sound, _, rate = _sound(2, 40, 16)
+    for batch in (1, 7):
+        state = torch.zeros(2, batch, 3)
+        with pytest.raises(Exception, match="initial_h must have shape"):
+            run_onnxruntime(voice, (sound, state, rate))
+        with pytest.raises(AssertionError, match="An initial state is for another batch than the sequence"):
+            module(sound, state, rate)
+
+
+@pytest.mark.parametrize(("operator", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("layout", [0, 1])
+def test_states_of_another_batch_are_refused_by_the_function(operator: str, gates: int, layout: int) -> None:
+    """Both by torch's own functions and by the loop over time of activations that those do not have."""
+    weight, recurrence = torch.ones(1, gates * 3, 4), torch.ones(1, gates * 3, 3)
+
+    def call(batch: int, states: int, clip: float | None) -> torch.Tensor:
+        sequence = torch.ones(batch, 6, 4) if layout else torch.ones(6, batch, 4)
+        state = torch.ones(states, 1, 3) if layout else torch.ones(1, states, 3)
+        function = getattr(functional, operator)
+        return function(sequence, weight, recurrence, None, None, state, layout=layout, clip=clip)[0]
+
+    for clip in (None, 9.0):
+        assert call(5, 5, clip).isfinite().all()
+        for batch, states in ((5, 1), (1, 5), (5, 7)):
+            with pytest.raises(OperatorError, match="another batch"):
+                call(batch, states, clip)
 
 
 def test_weights_in_branches_keep_their_keys_when_exported_again(tmp_path: Path) -> None:

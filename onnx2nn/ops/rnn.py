@@ -174,6 +174,17 @@ def _packed(F: Any, function: Any, lengths: Any, backwards: bool) -> Callable[..
     return run
 
 
+def _check_batch(F: Any, X: Any, states: Sequence[Any], s: _Settings) -> None:
+    """Looks at the batch of initial states that are at hand, to which a loop would stretch the sequence's.
+
+    torch's functions read beyond a state that is for a smaller one; an import records a check of its own.
+    """
+    given = [state for state in states if state is not None]
+    axis = 0 if s.batch_first else 1
+    if has_values(F, X, *given) and any(state.shape[axis] != X.shape[axis] for state in given):
+        raise OperatorError("the initial state is for another batch than the sequence.")
+
+
 def _layer(
     F: Any, function: Any, X: Any, W: Any, R: Any, B: Any, states: Sequence[Any], order: Sequence[int], s: _Settings,
     lengths: Any = None,
@@ -196,6 +207,7 @@ def _layer(
         X = X.flip([time])
     default = None
     initial = []
+    _check_batch(F, X, states, s)
     for state in states:
         if state is None and default is None:
             default = F.zeros([len(s.directions), batch, hidden], dtype=X.dtype)
@@ -262,6 +274,7 @@ def _loop(
     """
     if not isinstance(X, F.Tensor):
         raise NeedsValues("a loop over time")
+    _check_batch(F, X, states, s)
     if s.batch_first:
         X = X.transpose(0, 1)
         states = [None if state is None else state.transpose(0, 1) for state in states]

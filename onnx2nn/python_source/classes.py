@@ -368,7 +368,9 @@ class _Builder:
     def control_flow(self, path: Path, layer: nn.Module) -> Expression:
         """Returns the constructor's call of a module of control flow, its graphs as classes."""
         kind = type(layer)
-        args = tuple(self.control_argument((*path, name), getattr(layer, name)) for name in signature(kind))
+        given = [(name, getattr(layer, name), parameter) for name, parameter in signature(kind).items()]
+        needed = [(name, value) for name, value, parameter in given if parameter.default is parameter.empty or value]
+        args = tuple(self.control_argument((*path, name), value) for name, value in needed)
         return Call(Text(kind.__name__), args)
 
     def control_argument(self, path: Path, value: Any) -> Expression:
