@@ -124,19 +124,23 @@ def _branch(walk: Walk, graph: ir.Graph) -> Branch:
 
 def _either(walk: Walk, branches: Sequence[Branch], a: Spec | None, b: Spec | None) -> Spec | None:
     """Returns what holds of a result that one of two branches gives, each at sample points of its own."""
-    windows = [branch.window for branch in branches]
-    if a is None or b is None or a.shapes is None or b.shapes is None or None in windows:
+    windows = [branch.window for branch in branches if branch.window is not None]
+    if not windows or a is None or b is None or a.shapes is None or b.shapes is None:
         return unify(walk.tracer, a, b)
     if len(a.shapes[0]) != len(b.shapes[0]):
         return Spec(None, a.dtype or b.dtype)
-    columns = []
-    for pair in zip(zip(*a.shapes, strict=True), zip(*b.shapes, strict=True), strict=True):
-        known = (values for values in walk.sizes.values.values() if pair == tuple(values[w] for w in windows if w))
-        size = pair[0][0] if len({*pair[0], *pair[1]}) == 1 else None
-        columns.append(
-            next(known, None) or walk.tracer.fresh_dimension() if size is None else (size,) * walk.tracer.points
-        )
+    pairs = zip(zip(*a.shapes, strict=True), zip(*b.shapes, strict=True), strict=True)
+    columns = [_everywhere(walk, windows, pair) for pair in pairs]
     return Spec(tuple(zip(*columns, strict=True)) if columns else ((),) * walk.tracer.points, a.dtype or b.dtype)
+
+
+def _everywhere(walk: Walk, windows: Sequence[slice], parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Returns a dimension at all sample points, of which it is `parts` at those in `windows`."""
+    sizes = set().union(*parts)
+    if len(sizes) == 1:
+        return (sizes.pop(),) * walk.tracer.points
+    whole = (values for values in walk.sizes.values.values() if [values[w] for w in windows] == list(parts))
+    return next(whole, None) or walk.tracer.fresh_dimension()
 
 
 def _served(captured: Sequence[Any], limits: Sequence[Limit]) -> list[tuple[int, int, int, int]]:
