@@ -39,7 +39,7 @@ from onnx2nn.nodes import (
     node_name,
 )
 from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf, version_of
-from onnx2nn.sizes import Fixed, Inside, Sizes, StuckError, candidates, fitting
+from onnx2nn.sizes import Fixed, Inside, MisfitError, Sizes, StuckError, candidates, fitting
 from onnx2nn.state_versions import set_versions
 from onnx2nn.table import NeedsValues, Row
 from onnx2nn.tracing import (
@@ -541,6 +541,8 @@ class Walk:
             results = result if isinstance(result, tuple) else (result,)  # a list is one sequence
             return [self._settle(item) for item in results]
         except OperatorError as error:
+            if isinstance(error, MisfitError) and self.branch is not None:
+                raise
             self.owner.report(node, version, str(error))
         except (StuckError, NeedsSamples):
             raise
@@ -590,7 +592,7 @@ class Walk:
                 if self.owner.strict and self.sizes.sampled:
                     raise self._stuck(error, node, inputs, error.values, recorded, error.point) from None
                 if self.owner.strict and not self.sizes.of_data:
-                    raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
+                    raise MisfitError(f"its inputs' shapes do not fit: {error}.") from None
             except NeedsValues:
                 pass
         try:

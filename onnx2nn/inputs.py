@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +29,14 @@ class InputSpec:
         shape: a number for a fixed dimension, a name (`""` where the file gives none) for a dynamic one;
             None where even the rank is unknown.
         limit: one more than the largest index that the model can look up with this input, where it is one.
+        choices: numbers of the file that the model asks a lone integer to equal, as a sampling rate is.
     """
 
     name: str
     dtype: ir.DataType | None
     shape: tuple[int | str, ...] | None
     limit: int | None = None
+    choices: tuple[int, ...] = ()
 
     @property
     def is_dynamic(self) -> bool:
@@ -159,12 +161,12 @@ def _spec(value: ir.Value) -> InputSpec:
     if value.shape is not None:
         shape = tuple(map(_dimension, value.shape))
     dtype = value.dtype if isinstance(value.type, ir.TensorType) else None
-    return InputSpec(value.name or "", dtype, shape, _index_limit(value))
+    lone = dtype is not None and dtype.is_integer() and shape in ((), (1,))
+    return InputSpec(value.name or "", dtype, shape, _index_limit(value), _choices(value) if lone else ())
 
 
-def _index_limit(value: ir.Value) -> int | None:
-    """Follow an input to the tables it indexes (token, position and segment embeddings); the smallest one counts."""
-    limits: list[int] = []
+def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
+    """Yields the nodes that an input's numbers reach as they are, and which of a node's inputs they are."""
     seen: set[ir.Value] = set()
     stack = [value]
     while stack:
@@ -173,15 +175,30 @@ def _index_limit(value: ir.Value) -> int | None:
             continue
         seen.add(current)
         for node, position in current.uses():
-            if node.op_type == "Gather" and position == 1 and node.inputs[0] is not None:
-                table = node.inputs[0].shape
-                axis = node.attributes.get_int("axis", 0)
-                size = table[axis] if table is not None and -len(table) <= axis < len(table) else None
-                if isinstance(size, int):
-                    limits.append(size)
-            elif node.op_type in _VALUE_PRESERVING and position == 0:
+            yield node, position
+            if node.op_type in _VALUE_PRESERVING and position == 0:
                 stack.extend(node.outputs)
+
+
+def _index_limit(value: ir.Value) -> int | None:
+    """Follow an input to the tables it indexes (token, position and segment embeddings); the smallest one counts."""
+    limits: list[int] = []
+    for node, position in _readers(value):
+        if node.op_type == "Gather" and position == 1 and node.inputs[0] is not None:
+            table = node.inputs[0].shape
+            axis = node.attributes.get_int("axis", 0)
+            size = table[axis] if table is not None and -len(table) <= axis < len(table) else None
+            if isinstance(size, int):
+                limits.append(size)
     return min(limits, default=None)
+
+
+def _choices(value: ir.Value) -> tuple[int, ...]:
+    """Follow an input to the constants that it is compared with."""
+    compared = [other for node, _ in _readers(value) if node.op_type == "Equal" for other in node.inputs]
+    constants = (ir.convenience.get_const_tensor(other) for other in compared if other is not None)
+    known = (constant for constant in constants if constant is not None and constant.dtype.is_integer())
+    return tuple(dict.fromkeys(int(constant.numpy().item()) for constant in known if constant.size == 1))
 
 
 def resolve_shapes(
@@ -324,6 +341,8 @@ def _integers(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator)
     assert spec.dtype is not None
     if spec.limit is not None:
         return np.asarray(rng.integers(0, max(spec.limit, 1), shape))
+    if spec.choices and math.prod(shape) == 1:
+        return np.asarray(rng.choice(spec.choices, shape))
     if _is_mask(spec) or (math.prod(shape) == 1 and spec.dtype not in (ir.DataType.UINT8, ir.DataType.INT8)):
         return np.ones(shape, np.int64)  # a lone integer is a length, a count or an axis more often than an index
     if spec.dtype == ir.DataType.UINT8:

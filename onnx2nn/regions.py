@@ -18,7 +18,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.host import Host
 from onnx2nn.naming import split_path
 from onnx2nn.nodes import Scope, check_inputs
-from onnx2nn.sizes import Fixed, Inside, Size, Sizes
+from onnx2nn.sizes import Fixed, Inside, MisfitError, Size, Sizes
 from onnx2nn.table import REQUIRED, Row
 from onnx2nn.tracing import Dim, Opaque, Spec, Tensor, Tracer
 from onnx2nn.trip_counts import trip_count
@@ -171,7 +171,10 @@ def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
         prefix = None if path is None else f"{walk.prefix}{path}.{slot}."
         if prefix is not None:
             tracer.names.reserve(_inside(walk, prefix))
-        outputs.append(trace_graph(walk, graph, {}, tracer, prefix, branch))
+        try:
+            outputs.append(trace_graph(walk, graph, {}, tracer, prefix, branch))
+        except MisfitError as error:
+            return _without(walk, branches, graph, condition, error)
     results = zip(*([output_spec(v, t) for v in o] for o, t in zip(outputs, traced, strict=True)), strict=True)
     specs = tuple(_either(walk, seen, a, b) for a, b in results)
     modules = [t.finish(tuple(o), name) for t, o, name in zip(traced, outputs, ("Then", "Else"), strict=True)]
@@ -180,6 +183,21 @@ def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
     module = If(modules[0], modules[1], len(traced[0].captured), serves if any(serves) else ())
     name = _name(node) if path is None else path.split(".")
     return walk.tracer.call_module(name, module, captured, specs, own=path is not None)
+
+
+def _without(
+    walk: Walk, branches: Sequence[ir.Graph], misfit: ir.Graph, condition: Any, error: MisfitError
+) -> Sequence[Any]:
+    """Imports the branch that is not `misfit`, which does not fit the sizes of the inputs and must not be chosen.
+
+    Raises:
+        MisfitError: the other one does not fit either.
+    """
+    truth = misfit is branches[1]
+    condition = condition.reshape(())
+    message = f"The other branch does not take inputs of these sizes: {error}"
+    walk.tracer.record("call_function", torch._assert_async, (condition if truth else ~condition, message))
+    return _inline(walk, branches, truth)
 
 
 def _inline(walk: Walk, branches: Sequence[ir.Graph], truth: bool) -> Sequence[Any]:

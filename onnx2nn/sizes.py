@@ -17,6 +17,7 @@ import onnx_ir as ir
 import torch
 
 from onnx2nn.constants import Constant
+from onnx2nn.errors import OperatorError
 from onnx2nn.host import Host
 from onnx2nn.tracing import Dim, Tensor
 
@@ -31,6 +32,10 @@ class Inside(NamedTuple):
 Size = int | str | tuple[int, ...]
 Fixed = Mapping[str | Inside, Size]
 """Dynamic dimensions that are less free than the file says, see `Sizes`."""
+
+
+class MisfitError(OperatorError):
+    """Shapes that are all known do not fit a node: where it is in a branch of an If, no input may choose that."""
 
 
 class Sizes:

@@ -885,8 +885,9 @@ class Tracer:
     def _erase_unused(self) -> None:
         """Removes nodes that nothing reads, and from the module what only they referred to."""
         erased = []
+        kept = ("placeholder", "output")
         for node in reversed(self.graph.nodes):
-            if not node.users and node.op not in ("placeholder", "output") and node.target is not torch._assert:
+            if not node.users and node.op not in kept and node.target not in ASSERTIONS:
                 erased += [node.target] if node.op in ("get_attr", "call_module") else []
                 self.graph.erase_node(node)
         if not erased:
@@ -1037,6 +1038,9 @@ class Tracer:
             return value.item()
         return value
 
+
+ASSERTIONS = frozenset({torch._assert, torch._assert_async})
+"""What a program calls though nothing reads a result: it ends where something is not so."""
 
 _INLINE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32}
 

@@ -23,7 +23,7 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn import functional
-from onnx2nn.errors import OperatorError
+from onnx2nn.errors import OperatorError, UnsupportedModelError
 
 
 class RepeatedLayer(nn.Module):
@@ -271,6 +271,28 @@ def test_a_program_of_one_branch_refuses_the_other_rate(voice: Path) -> None:
     check_same(run(program, inputs), run(module, inputs), "torch.export")
     with pytest.raises(RuntimeError, match="The branch that is chosen does not take these sizes"):
         program(*inputs[:2], torch.tensor(8))
+
+
+def test_sizes_that_fit_one_branch_leave_that_one(voice: Path) -> None:
+    """With sizes that the caller fixes there is no other branch to go to."""
+    inputs = _sound(2, 40, 16)
+    module = onnx2nn.load(voice, input_shapes={"x": [2, 40], "state": [2, 2, 3]})
+    assert not any(type(layer).__name__ == "If" for layer in module.modules())
+    check_against_onnxruntime(voice, module, inputs)
+    check_travels(module, inputs)
+    with pytest.raises(RuntimeError, match=r"The other branch does not take inputs of these sizes: .* lstm"):
+        module(*inputs[:2], torch.tensor(8))
+
+
+def test_sizes_that_fit_no_branch_are_refused(voice: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"LSTM.*its inputs' shapes do not fit"):
+        onnx2nn.load(voice, input_shapes={"x": [2, 80], "state": [2, 2, 3]})
+
+
+def test_a_lone_integer_is_made_up_as_the_model_asks_for_it(voice: Path) -> None:
+    """Of any other sampling rate the file would take the branch that does not take these sizes."""
+    result = onnx2nn.verify(voice, input_shapes={"x": [2, 40], "state": [2, 2, 3]})
+    assert result.ok
 
 
 def test_states_of_another_batch_are_refused(voice: Path) -> None:

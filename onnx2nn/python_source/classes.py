@@ -34,6 +34,7 @@ from onnx2nn.python_source.hints import annotation, suggested_name
 from onnx2nn.python_source.kinds import Body, Kind
 from onnx2nn.python_source.partition import ACTIVATIONS, Partition, Region, divide, module_of
 from onnx2nn.python_source.program import Path, common, is_attribute, is_control_flow, row_of
+from onnx2nn.tracing import ASSERTIONS
 
 
 def make_classes(partition: Partition) -> tuple[list[Kind], dict[str, str]]:
@@ -461,7 +462,7 @@ class _Builder:
             self.known[item] = self.access(self.maker.moved.get(path, path))
         else:
             expression = self.node(item)
-            if item.target is torch._assert:
+            if item.target in ASSERTIONS:
                 yield (), expression
             else:
                 value = self.known[item] = self.value(item)
