@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from realmodels import EXPORTERS, Tensors, run, seeded
-from test_torch_control_flow import SCRIPTED, script
+from test_torch_control_flow import SCRIPTED, export_voice, script, sound
 from test_torch_models import CASES
 from torch import fx, nn
 from torch.nn import functional as F
@@ -328,6 +328,18 @@ def test_branches_and_loops(name: str, tmp_path: Path) -> None:
     source = _check(onnx2nn.load(path), tmp_path, *SCRIPTED[name][1])
     wanted = "If" if name in ("branch", "experts", "rates") else "Loop"
     assert re.findall(r"class (If|Loop)\(", source) == [wanted]
+
+
+@pytest.mark.parametrize("shapes", [None, {"x": [2, 40], "state": [2, 2, 3]}], ids=["open", "fixed"])
+def test_branches_that_take_different_sizes(shapes: dict[str, list[int]] | None, tmp_path: Path) -> None:
+    module = onnx2nn.load(export_voice(tmp_path), input_shapes=shapes)
+    source = _check(module, tmp_path, sound(2, 40, 16), *([] if shapes else [sound(3, 15, 8)]))
+    written = _written(module, tmp_path)
+    with pytest.raises(
+        (AssertionError, RuntimeError), match=r"must be from 12 to 17|does not take inputs of these sizes"
+    ):
+        written(*sound(2, 40, 8))
+    assert ("If(" in source) == (shapes is None)
 
 
 def test_a_scan_over_a_shared_weight(tmp_path: Path) -> None:

@@ -220,22 +220,27 @@ def test_a_recurrent_layer_in_a_branch_can_be_exported(tmp_path: Path) -> None:
         check_same(run(program.module(), inputs), run(module, inputs), "torch.export")
 
 
-def _sound(batch: int, length: int, rate: int) -> Tensors:
-    sound = torch.linspace(-1, 2, batch * length).reshape(batch, length).sin()
-    return sound, torch.linspace(-1, 1, 6 * batch).reshape(2, batch, 3), torch.tensor(rate)
+def sound(batch: int, length: int, rate: int) -> Tensors:
+    wave = torch.linspace(-1, 2, batch * length).reshape(batch, length).sin()
+    return wave, torch.linspace(-1, 1, 6 * batch).reshape(2, batch, 3), torch.tensor(rate)
 
 
-@pytest.fixture(scope="module")
-def voice(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("voice") / "voice.onnx"
+def export_voice(folder: Path) -> Path:
+    """Exports a detector for two rates with one open length."""
+    path = folder / "voice.onnx"
     axes = {"x": {0: "batch", 1: "length"}, "state": {1: "states"}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scripted = torch.jit.script(seeded(VoiceDetector))
         torch.onnx.export(
-            scripted, _sound(2, 40, 16), str(path), dynamo=False, input_names=["x", "state", "rate"], dynamic_axes=axes
+            scripted, sound(2, 40, 16), str(path), dynamo=False, input_names=["x", "state", "rate"], dynamic_axes=axes
         )
     return path
+
+
+@pytest.fixture(scope="module")
+def voice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_voice(tmp_path_factory.mktemp("voice"))
 
 
 # each rate at its shortest and its longest, two batches
@@ -247,17 +252,17 @@ def test_branches_that_take_different_sizes_are_layers(voice: Path) -> None:
     kinds = [type(layer).__name__ for layer in module.modules()]
     assert (kinds.count("If"), kinds.count("Conv1d")) == (1, 2)
     for size in SOUNDS:
-        sound, state, rate = _sound(*size)
-        outputs = check_against_onnxruntime(voice, module, (sound, state, rate))
+        wave, state, rate = sound(*size)
+        outputs = check_against_onnxruntime(voice, module, (wave, state, rate))
         with torch.no_grad():
-            check_same(outputs, original(sound, state, int(rate)), "against the original")
-    check_travels(module, _sound(2, 40, 16), _sound(3, 40, 16))
-    check_travels(module, _sound(2, 15, 8), _sound(3, 15, 8))
+            check_same(outputs, original(wave, state, int(rate)), "against the original")
+    check_travels(module, sound(2, 40, 16), sound(3, 40, 16))
+    check_travels(module, sound(2, 15, 8), sound(3, 15, 8))
 
 
 @pytest.mark.parametrize(("length", "rate", "taken"), [(31, 16, "32 to 47"), (48, 16, "32 to 47"), (18, 8, "12 to 17")])
 def test_a_branch_refuses_sizes_that_the_other_takes(voice: Path, length: int, rate: int, taken: str) -> None:
-    inputs = _sound(2, length, rate)
+    inputs = sound(2, length, rate)
     with pytest.raises(Exception, match=r"INVALID_ARGUMENT|FAIL"):
         run_onnxruntime(voice, inputs)
     with pytest.raises(AssertionError, match=f"Dimension 1 of input 'x' must be from {taken}"):
@@ -266,7 +271,7 @@ def test_a_branch_refuses_sizes_that_the_other_takes(voice: Path, length: int, r
 
 def test_a_program_of_one_branch_refuses_the_other_rate(voice: Path) -> None:
     """Exported at a length that one branch takes, it has that branch alone."""
-    module, inputs = onnx2nn.load(voice), _sound(2, 40, 16)
+    module, inputs = onnx2nn.load(voice), sound(2, 40, 16)
     program = torch.export.export(module, inputs).module()
     check_same(run(program, inputs), run(module, inputs), "torch.export")
     with pytest.raises(RuntimeError, match="The branch that is chosen does not take these sizes"):
@@ -275,7 +280,7 @@ def test_a_program_of_one_branch_refuses_the_other_rate(voice: Path) -> None:
 
 def test_sizes_that_fit_one_branch_leave_that_one(voice: Path) -> None:
     """With sizes that the caller fixes there is no other branch to go to."""
-    inputs = _sound(2, 40, 16)
+    inputs = sound(2, 40, 16)
     module = onnx2nn.load(voice, input_shapes={"x": [2, 40], "state": [2, 2, 3]})
     assert not any(type(layer).__name__ == "If" for layer in module.modules())
     check_against_onnxruntime(voice, module, inputs)
@@ -298,13 +303,13 @@ def test_a_lone_integer_is_made_up_as_the_model_asks_for_it(voice: Path) -> None
 def test_states_of_another_batch_are_refused(voice: Path) -> None:
     """torch.lstm looks at no batch but the sequence's, and reads beyond a smaller state."""
     module = onnx2nn.load(voice)
-    sound, _, rate = _sound(2, 40, 16)
+    wave, _, rate = sound(2, 40, 16)
     for batch in (1, 7):
         state = torch.zeros(2, batch, 3)
         with pytest.raises(Exception, match="initial_h must have shape"):
-            run_onnxruntime(voice, (sound, state, rate))
+            run_onnxruntime(voice, (wave, state, rate))
         with pytest.raises(AssertionError, match="An initial state is for another batch than the sequence"):
-            module(sound, state, rate)
+            module(wave, state, rate)
 
 
 @pytest.mark.parametrize(("operator", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
