@@ -211,6 +211,7 @@ def candidates(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
     yield from _beside_constants(stuck)
     yield from ((size,) for size in _in_place(stuck))
     yield from ((size,) for size in _bounded(stuck))
+    yield from ((size,) for size in _strided(stuck))
     yield from _squares(stuck)
     ones = []
     for name in stuck.sizes.dynamic:
@@ -298,21 +299,21 @@ def _bounded(stuck: StuckError) -> Iterable[tuple[str, Size]]:
         least = int(size // step * step)
         yield name, (least, least + step // 2 - 1, least + step)  # sizes of one remainder would hide what divides them
         yield name, (least,) * 3
-    yield from _strided(stuck)
 
 
 def _strided(stuck: StuckError) -> Iterable[tuple[str, Size]]:
-    """Yields sizes of a dimension in which windows of one stride leave as many places as the network must have."""
+    """Yields sizes in which windows of one stride leave as many places as an If asks for that was passed by."""
     for error in (stuck, *stuck.others):
-        for name, (column, wanted) in itertools.product(error.sizes.dynamic, set(_misfits(error))):
+        for name, (column, wanted) in itertools.product(error.sizes.dynamic, set(_passed_by(error))):
             sizes = error.sizes.values[name]
             if column[-1] <= column[0] or sizes[-1] <= sizes[0]:
                 continue
             stride = (sizes[-1] - sizes[0]) / (column[-1] - column[0])
             first = sizes[0] - (column[0] - wanted) * stride
             places = [(size - first) / stride + wanted for size in sizes]
-            if stride >= 2 and first > 0 and all(abs(a - b) < 1 for a, b in zip(places, column, strict=True)):
-                yield from ((name, (max(int(first + part * stride), 1),) * 3) for part in (0, 0.5, -0.5))
+            if stride >= 2 and all(abs(a - b) < 1 for a, b in zip(places, column, strict=True)):
+                likely = (int(first + part * stride) for part in (0, 0.5, -0.5))
+                yield from ((name, (size,) * 3) for size in likely if size > 1)
 
 
 def _squares(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
@@ -350,9 +351,7 @@ def _misfits(stuck: StuckError) -> Iterable[tuple[tuple[float, ...], int]]:
     """Yields quantities, one number a sample point, that would have to be another number, the same at every point."""
     tensors = [v.spec.shapes for v in stuck.inputs if isinstance(v, Tensor) and v.spec.shapes is not None]
     columns = [list(zip(*shapes, strict=True)) for shapes in tensors]
-    for (compare, size, wanted), truth in stuck.assumed:  # the other way there may be no such node
-        if compare in (operator.eq, operator.ne) and (compare is operator.eq) != truth and isinstance(wanted, int):
-            yield from [(size.values, wanted)] if wanted > 0 and min(size.values) > 0 else []
+    yield from _passed_by(stuck)
     varying = [column for column in (columns or [[]])[0] if len(set(column)) > 1 and min(column) > 0]
     if stuck.node.op_type == "Squeeze":
         yield from ((column, 1) for column in varying)
@@ -367,6 +366,13 @@ def _misfits(stuck: StuckError) -> Iterable[tuple[tuple[float, ...], int]]:
             for mine, yours in zip(one, other, strict=False) if len(one) == len(other) else ():
                 if len(set(mine)) > 1 and len(set(yours)) == 1 and min(mine) > 0 and yours[0] > 0:
                     yield mine, yours[0]
+
+
+def _passed_by(stuck: StuckError) -> Iterable[tuple[tuple[float, ...], int]]:
+    """Yields sizes, one a sample point, that were not the number that an If asks for: its way may lack the node."""
+    for (compare, size, wanted), truth in stuck.assumed:
+        if compare in (operator.eq, operator.ne) and (compare is operator.eq) != truth and isinstance(wanted, int):
+            yield from [(size.values, wanted)] if wanted > 0 and min(size.values) > 0 else []
 
 
 def _counts(target: Any, shapes: Sequence[Sequence[int]]) -> list[int]:
