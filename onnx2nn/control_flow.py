@@ -43,12 +43,13 @@ class If(nn.Module):
         """
         if torch.compiler.is_compiling() and isinstance(cond, torch.Tensor):
             cond = cond.reshape(())
-            if self.serves and self._takes(0, captured) != self._takes(1, captured):
+            then_takes = self._takes(0, captured)
+            else_takes = self._takes(1, captured)
+            if then_takes != else_takes:
                 # torch.cond would trace the branch too that means nothing at this size.
-                chosen = self._takes(0, captured)
                 message = "The branch that is chosen does not take these sizes."
-                torch._assert_async(cond if chosen else ~cond, message)
-                return self._then(*captured) if chosen else self._else(*captured)
+                torch._assert_async(cond if then_takes else ~cond, message)
+                return self._then(*captured) if then_takes else self._else(*captured)
             then, otherwise = self._fresh(self._then), self._fresh(self._else)
             return torch.cond(cond, then, otherwise, captured)
         return self._then(*captured) if cond else self._else(*captured)
@@ -62,7 +63,8 @@ class If(nn.Module):
     def _takes(self, branch: int, captured: Sequence[Any]) -> bool:
         """Returns whether the values have sizes that a branch takes."""
         own = captured[self.split :] if branch else captured[: self.split]
-        sizes = ((own[i].shape[axis], a, b) for i, axis, a, b in self.serves[branch])
+        limits = self.serves[branch] if self.serves else ()
+        sizes = ((own[i].shape[axis], a, b) for i, axis, a, b in limits)
         return all(a <= size <= b for size, a, b in sizes)
 
     def _fresh(self, branch: Callable[..., Any]) -> Callable[..., Any]:

@@ -201,11 +201,12 @@ class Attempts:
             attempt = _Import(self, Sizes(self.names, self._family, {**fixed, name: points}), strict=True)
             try:
                 attempt.run(fixed)
-                count = attempt.unanimous(len(points), self._split)
+                count = len(points)
             except StuckError as error:
-                count = min(fitting(error), attempt.unanimous(len(points), self._split))
+                count = fitting(error)
             except UnsupportedModelError:  # an operator refuses such sizes, not the model
                 count = 0
+            count = min(count, attempt.unanimous(len(points), self._split))
             if count == len(points):
                 end = likely = points[-1]
             elif likely in points[:count]:

@@ -100,26 +100,24 @@ class Branch(NamedTuple):
     Attributes:
         graph: the outermost branch that it is in, or is.
         sizes: the sample sizes in there.
-        points: how many sample points that are.
-        window: which of those around it, None: all.
+        window: which of the sample points around it those are, None: all.
         fixed: dimensions that are less free there than around it.
     """
 
     graph: ir.Graph
     sizes: Sizes
-    points: int
     window: slice | None
     fixed: Fixed
 
 
 def _branch(walk: Walk, graph: ir.Graph) -> Branch:
     if walk.branch is not None or not walk.sizes.branches:
-        return Branch(walk.branch or graph, walk.sizes, walk.tracer.points, None, {})
+        return Branch(walk.branch or graph, walk.sizes, None, {})
     window, sizes = walk.sizes.inside(graph)
     fixed: dict[str | Inside, Size] = {
         key.name: size for key, size in walk.owner.fixed.items() if isinstance(key, Inside) and key.branch is graph
     }
-    return Branch(graph, sizes, sizes.points, window, fixed)
+    return Branch(graph, sizes, window, fixed)
 
 
 def _either(walk: Walk, branches: Sequence[Branch], a: Spec | None, b: Spec | None) -> Spec | None:
@@ -163,7 +161,7 @@ def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
         walk.owner.split[node] = [bool(value) for value in condition.values]
         condition = walk.tracer.F.scalar_tensor(condition.to_integer(), dtype=torch.int64) != 0
     seen = [_branch(walk, graph) for graph in branches]
-    traced = [Tracer(branch.points, walk.tracer, window=branch.window) for branch in seen]
+    traced = [Tracer(branch.sizes.points, walk.tracer, window=branch.window) for branch in seen]
     limits = [walk.owner.guard(child, branch.fixed) for child, branch in zip(traced, seen, strict=True)]
     path = _own_path(walk, dict(zip(_BRANCHES, branches, strict=True)))
     outputs = []
@@ -191,7 +189,7 @@ def _without(
     """Imports the branch that is not `misfit`, which does not fit the sizes of the inputs and must not be chosen.
 
     Raises:
-        MisfitError: the other one does not fit either.
+        OperatorError: the other one does not fit either.
     """
     truth = misfit is branches[1]
     condition = condition.reshape(())
