@@ -125,6 +125,24 @@ def test_torch_exporters(name: str, exporter: str) -> None:
     check_travels(module, inputs(first), inputs(second))
 
 
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_moves(name: str, exporter: str) -> None:
+    """What the program makes itself (ranges, masks, sizes) is made where its inputs are, and of their type."""
+    build, inputs, (first, second, *unseen) = MODELS[name]
+    original = seeded(build)
+    path = EXPORTERS[exporter](f"shapes_{name}_{exporter}", original, inputs(first), inputs(second))
+    module = onnx2nn.load(path)
+    wide, expected = (
+        [x.double() if x.is_floating_point() else x for x in inputs(unseen[0])],
+        run(original, inputs(unseen[0])),
+    )
+    torch.testing.assert_close(run(module.to(torch.float64), tuple(wide)), run(original.double(), tuple(wide)))
+    for shape, result in zip(expected, run(module.to("meta"), tuple(x.to("meta") for x in wide)), strict=True):
+        assert (result.device.type, result.shape, result.dtype) == ("meta", shape.shape, torch.float64)
+    assert {tensor.device.type for tensor in module.state_dict().values()} <= {"meta"}
+
+
 @pytest.mark.parametrize("joined", [False, True], ids=["reshaped", "joined"])
 def test_a_dimension_that_only_some_sizes_fit(joined: bool) -> None:
     original = seeded(lambda: Recogniser(joined))
