@@ -133,13 +133,11 @@ def test_moves(name: str, exporter: str) -> None:
     original = seeded(build)
     path = EXPORTERS[exporter](f"shapes_{name}_{exporter}", original, inputs(first), inputs(second))
     module = onnx2nn.load(path)
-    wide, expected = (
-        [x.double() if x.is_floating_point() else x for x in inputs(unseen[0])],
-        run(original, inputs(unseen[0])),
-    )
-    torch.testing.assert_close(run(module.to(torch.float64), tuple(wide)), run(original.double(), tuple(wide)))
-    for shape, result in zip(expected, run(module.to("meta"), tuple(x.to("meta") for x in wide)), strict=True):
-        assert (result.device.type, result.shape, result.dtype) == ("meta", shape.shape, torch.float64)
+    wide = tuple(x.double() if x.is_floating_point() else x for x in inputs(unseen[0]))
+    expected = run(original.double(), wide)
+    torch.testing.assert_close(run(module.to(torch.float64), wide), expected)
+    for result, like in zip(run(module.to("meta"), tuple(x.to("meta") for x in wide)), expected, strict=True):
+        assert (result.device.type, result.shape, result.dtype) == ("meta", like.shape, torch.float64)
     assert {tensor.device.type for tensor in module.state_dict().values()} <= {"meta"}
 
 
