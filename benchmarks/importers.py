@@ -26,7 +26,7 @@ def _onnx2nn() -> Load:
     import onnx2nn
 
     def load(path: Path) -> Loaded:
-        return _without_gradients(torch, onnx2nn.load(path))
+        return without_gradients(torch, onnx2nn.load(path))
 
     return load
 
@@ -79,7 +79,7 @@ def _onnx2torch() -> Load:
     import onnx2torch
 
     def load(path: Path) -> Loaded:
-        return _without_gradients(torch, onnx2torch.convert(str(path)).eval())
+        return without_gradients(torch, onnx2torch.convert(str(path)).eval())
 
     return load
 
@@ -93,7 +93,7 @@ def _onnx2pytorch() -> Load:
     import onnx2pytorch
 
     def load(path: Path) -> Loaded:
-        return _without_gradients(torch, onnx2pytorch.ConvertModel(onnx.load(str(path))).eval())
+        return without_gradients(torch, onnx2pytorch.ConvertModel(onnx.load(str(path))).eval())
 
     return load
 
@@ -113,7 +113,9 @@ def _onnxruntime() -> Load:
     return load
 
 
-def _without_gradients(torch: Any, module: Any) -> Loaded:
+def without_gradients(torch: Any, module: Any) -> Loaded:
+    """The module as inference calls it."""
+
     def call(inputs: Sequence[Any]) -> Any:
         with torch.no_grad():
             return module(*inputs)

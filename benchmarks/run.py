@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import random
 import statistics
 import time
@@ -33,15 +34,17 @@ def measure(contestants: dict[str, importers.Loaded], inputs: models.Tensors, re
 
 
 def add_rows(table: Table, name: str, exporter: str, repeats: int, notes: list[str]) -> None:
-    """Adds the original's row, then one for each importer; appends to `notes` what ended the failed ones."""
+    """Adds rows of the original, of a copy, whose ratio is the error of all, and of each importer.
+
+    What ended the failed ones is appended to `notes`.
+    """
     original, path, inputs = models.exported(name, exporter)
     label = f"{name} ({exporter})"
 
-    def call(values: models.Tensors) -> torch.Tensor:
-        with torch.no_grad():
-            return original(*values)
-
-    contestants: dict[str, importers.Loaded] = {"original": call}
+    contestants = {
+        "original": importers.without_gradients(torch, original),
+        "a copy of it": importers.without_gradients(torch, copy.deepcopy(original)),
+    }
     failed: dict[str, str] = {}
     for importer, prepare in importers.IMPORTERS.items():
         try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import fx, nn
 
-_COMPILING = threading.RLock()  # while torch writes a graph's program, the graph's nodes have other names
+COMPILING = threading.RLock()  # while torch writes a graph's program, the graph's nodes have other names
 
 
 def _forward(module: nn.Module) -> Any:
@@ -24,7 +24,7 @@ def _forward(module: nn.Module) -> Any:
 
 def compile_programs(root: nn.Module) -> None:
     """Generates the programs that are put off, of `root` and of the modules in it."""
-    with _COMPILING:
+    with COMPILING:
         for module in root.modules():
             if isinstance(module, DeferredModule) and isinstance(_forward(module), _Forward):
                 module.recompile()  # which replaces the descriptor
@@ -86,7 +86,7 @@ class DeferredModule(fx.GraphModule):
             # On a class of its own, which torch gives each GraphModule.
             type(self).forward = _Forward(self)  # type: ignore[assignment]  # mypy takes no descriptor for a function
             return None
-        with _COMPILING:
+        with COMPILING:
             return super().recompile()
 
     def compile(self, *args: Any, **kwargs: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import fx, nn
@@ -12,6 +12,7 @@ from torch import fx, nn
 from onnx2nn.constants import memory_of
 from onnx2nn.deferred import DeferredModule
 from onnx2nn.exportable import for_exporter
+from onnx2nn.in_place import InPlaceProgram, is_plain_call
 from onnx2nn.naming_reports import NamingReport, naming_report
 
 
@@ -47,10 +48,26 @@ class ImportedModule(DeferredModule):
     def graph(self, graph: fx.Graph) -> None:
         fx.GraphModule.__dict__["graph"].__set__(self, graph)
 
+    # Of the class that torch gives each GraphModule, as `forward` is: so no copy and no pickle has it.
+    _in_place: ClassVar[InPlaceProgram | None] = None
+
+    def recompile(self) -> Any:
+        """Generates the program anew, as `DeferredModule.recompile`."""
+        type(self)._in_place = None
+        return super().recompile()
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the outputs for inputs by position or by name."""
-        if not torch.onnx.is_in_onnx_export():
-            return super().__call__(*args, **kwargs)
+        if torch.onnx.is_in_onnx_export():
+            return self._interpreted(*args, **kwargs)
+        if is_plain_call(self, (*args, *kwargs.values())):
+            program = type(self)._in_place = type(self)._in_place or InPlaceProgram(self)
+            if program.forward is not None and program.goes_unnoticed():
+                return program.forward(self, *args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def _interpreted(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the outputs, node by node of `graph`."""
         program = fx.Interpreter(self)
         names = [str(node.target) for node in program.graph.nodes if node.op == "placeholder"]
 
