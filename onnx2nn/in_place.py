@@ -11,8 +11,7 @@ import itertools
 import linecache
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -104,24 +103,14 @@ def _overwritten(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return made if made.op == "call_function" and made.target is operator.add else None
 
 
-@contextmanager
-def _overwriting(activations: Iterable[fx.Node]) -> Iterator[None]:
-    """Makes activations of a graph overwrite, for a while."""
-    before = [(node, node.target, node.kwargs) for node in activations]
-    try:
-        for node, target, kwargs in before:
-            node.target, further = _OVERWRITING[target]
-            node.kwargs = {**kwargs, **further}
-        yield
-    finally:
-        for node, target, kwargs in before:
-            node.target, node.kwargs = target, kwargs
-
-
 def _compiled(module: fx.GraphModule, activations: Iterable[fx.Node]) -> Callable[..., Any]:
-    """Returns the program of a graph as a function, whose lines tracebacks show."""
-    with _overwriting(activations):
-        code = module.graph.python_code("self")
+    """Returns the program in which these overwrite, as a function whose lines tracebacks show."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    graph.output(graph.graph_copy(module.graph, copies))
+    for node in activations:
+        copies[node].target, further = _OVERWRITING[node.target]
+        copies[node].kwargs = {**node.kwargs, **further}
+    code = graph.python_code("self")
     name = f"<onnx2nn in place {next(_numbers)}>"
     linecache.cache[name] = (len(code.src), None, code.src.splitlines(keepends=True), name)
     weakref.finalize(module, linecache.cache.pop, name, None)
