@@ -61,8 +61,10 @@ class ImportedModule(DeferredModule):
         if torch.onnx.is_in_onnx_export():
             return self._interpreted(*args, **kwargs)
         if is_plain_call(self, (*args, *kwargs.values())):
-            program = type(self)._in_place = type(self)._in_place or InPlaceProgram(self)
-            if program.forward is not None and program.goes_unnoticed():
+            program = type(self)._in_place
+            if program is None or not program.is_current():
+                program = type(self)._in_place = InPlaceProgram(self)
+            if program.forward is not None and program.is_unheard():
                 return program.forward(self, *args, **kwargs)
         return super().__call__(*args, **kwargs)
 

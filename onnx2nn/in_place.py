@@ -73,22 +73,23 @@ class InPlaceProgram:
         with COMPILING:
             producers = {node: made for node in module.graph.nodes if (made := _overwritten(module, node)) is not None}
             self.forward = _compiled(module, producers) if producers else None
-        layers = [str(node.target) for node in producers.values() if node.op == "call_module"]
-        self._layers = [module.get_submodule(path) for path in layers]
-        # Each step of the ways to them, for another module may take the place of any.
-        self._steps: dict[tuple[nn.Module, str], nn.Module] = {}
-        for path in layers:
+        paths = [str(node.target) for node in producers.values() if node.op == "call_module"]
+        self._layers = [module.get_submodule(path) for path in paths]
+        self._steps: dict[tuple[nn.Module, str], nn.Module] = {}  # of the ways to the layers
+        for path in paths:
             parent: nn.Module = module
             for name in path.split("."):
                 child = parent.get_submodule(name)
                 self._steps[parent, name] = child
                 parent = child
 
-    def goes_unnoticed(self) -> bool:
-        """Tells whether the layers whose results it overwrites are still there, and nobody listens to them."""
-        return all(parent._modules.get(name) is child for (parent, name), child in self._steps.items()) and all(
-            map(_is_bare, self._layers)
-        )
+    def is_current(self) -> bool:
+        """Tells whether no other module took the place of a layer whose result it overwrites, or of one around it."""
+        return all(parent._modules.get(name) is child for (parent, name), child in self._steps.items())
+
+    def is_unheard(self) -> bool:
+        """Tells whether nothing but its class sees what each of those layers gives."""
+        return all(map(_is_bare, self._layers))
 
 
 def _overwritten(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
