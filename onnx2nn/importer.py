@@ -484,8 +484,9 @@ class Walk:
                 self.scope[value] = constants.get(name) or self._own_initializer(value)
                 self.owner.note(value, self.scope[value])
         nodes = list(self.graph)
-        remaining = Counter([value for node in nodes for value in node.inputs])
-        keep = {*self.graph.outputs, *_used_inside(nodes)}
+        last = {value: node for node in nodes for value in node.inputs}  # the last that takes it
+        for kept in (*self.graph.outputs, *_used_inside(nodes)):
+            last.pop(kept, None)
         for node in nodes:
             self.node = node
             results = self.run_node(node)
@@ -495,8 +496,7 @@ class Walk:
                 if self.owner.shapes is not None:
                     self.owner.note(value, result)
             for used in node.inputs:
-                remaining[used] = left = remaining[used] - 1
-                if not left and used is not None and used not in keep:
+                if used is not None and last.get(used) is node:
                     self.scope.pop(used, None)  # its memory goes
         return [self.as_output(self.scope[value]) for value in self.graph.outputs]
 
