@@ -8,7 +8,6 @@ import pickle
 import traceback
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from realmodels import check_against_onnxruntime, export_dynamo, seeded
 from torch import fx, nn
 from torch.nn import functional as F
 from torch.profiler import profile
+from torch.utils.flop_counter import FlopCounterMode
 
 import onnx2nn
 
@@ -52,7 +52,6 @@ OVERWRITING = {"aten::clamp_": 1, "aten::relu_": 1, "aten::hardswish_": 1, "aten
 
 @cache
 def _file() -> Path:
-    torch.manual_seed(0)
     return export_dynamo("activations", seeded(Activations), (torch.randn(2, 3, 6, 6),), (torch.randn(3, 3, 6, 6),))
 
 
@@ -273,9 +272,6 @@ def test_errors_show_the_line() -> None:
 
 def test_recording_modes() -> None:
     """A mode that sees each operation sees those of the graph."""
-    from torch.utils.flop_counter import FlopCounterMode
-
     module, x = onnx2nn.load(_file()), _input()
-    counter: AbstractContextManager[object] = FlopCounterMode(display=False)
-    with counter:
+    with FlopCounterMode(display=False):
         assert _overwriting(module, x) == {}
