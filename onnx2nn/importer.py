@@ -39,6 +39,7 @@ from onnx2nn.nodes import (
     node_name,
 )
 from onnx2nn.plan import UNKNOWN_TYPE, Plan, TypeOf, version_of
+from onnx2nn.repeats import Call, Repeats
 from onnx2nn.sizes import Fixed, Inside, MisfitError, Sizes, StuckError, candidates, fitting
 from onnx2nn.state_versions import set_versions
 from onnx2nn.table import NeedsValues, Row
@@ -312,6 +313,7 @@ class _Import:
         self.author = attempts.plan.author
         self.constants, self.sizes, self.strict = attempts.constants, sizes, strict
         self.inferred, self.read = attempts.inferred, attempts.read
+        self.repeats = Repeats()
         self.uses: Counter[int] = Counter()
         self.thaw, self.shapes = thaw, shapes
         self.given: dict[str, Any] = {}  # the model's inputs
@@ -532,11 +534,18 @@ class Walk:
         try:
             if self.owner.thaw is not None:
                 inputs = self.owner.thaw.inputs(node, inputs)
+            alike = self.owner.repeats.key(node, version, inputs, self.tracer)
+            call = self.owner.repeats.find(alike)
+            if call is not None:
+                return (self._repeat(node, call, inputs),)
             types = functools.partial(self._types, node.inputs, inputs)
             entry = self.owner.plan.find(node, version, types, self.attributes)
             if not isinstance(entry, Row):
                 return self.call_function(node, entry, inputs)
-            result = self.run_row(node, entry, inputs)
+            if entry.facts:  # about this node, which what decides a call does not hold
+                alike = None
+            run = functools.partial(self.run_row, node, entry, inputs)
+            result = self.owner.repeats.run(alike, run, self.tracer, lambda: [self.tensor(v) for v in inputs])
             if type(result) is Tensor:  # most are
                 return (result,)
             results = result if isinstance(result, tuple) else (result,)  # a list is one sequence
@@ -552,14 +561,24 @@ class Walk:
             self.owner.report(node, version, f"it cannot be computed: {_told(error)}.")
         return [UNKNOWN] * len(node.outputs)
 
-    def run_row(self, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
-        """Returns what `row` gives for `inputs`: folded, as host numbers, recorded, or as one call at run time."""
+    def _begin(self, node: ir.Node) -> None:
+        """Counts a node, and lets what is recorded from now on say that it belongs to it."""
         self.step += 1
         self.owner.steps += 1
-        recorded = self.tracer.recorded
         self.tracer.meta = {"onnx": (node.domain, node.op_type, node_name(node))}
         if self.owner.author is not None and SCOPES in node.metadata_props:
             self.tracer.meta |= {"scopes": node.metadata_props[SCOPES], "classes": node.metadata_props.get(CLASSES)}
+
+    def _repeat(self, node: ir.Node, call: Call, inputs: Sequence[Any]) -> Any:
+        """Records the call that nodes alike make."""
+        self._begin(node)
+        recorded = self.tracer.record(call.kind, call.target, [self.tensor(value) for value in inputs])
+        return self.tracer.wrap(recorded, call.spec)
+
+    def run_row(self, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
+        """Returns what `row` gives for `inputs`: folded, as host numbers, recorded, or as one call at run time."""
+        self._begin(node)
+        recorded = self.tracer.recorded
         if row.region:
             return regions.run(self, node, row, inputs)
         attributes = attribute_values(node, row, self.attributes, self._tensor_attribute)

@@ -74,6 +74,11 @@ def _layer(function: Any) -> Callable[[Callable[..., Layer | None]], Callable[..
     return add
 
 
+def may_be_layer(function: Any) -> bool:
+    """Returns whether some call of `function` stands for a layer."""
+    return function in _LAYERS
+
+
 def layer_for(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer | None:
     """Returns the layer that the call `function(*args, **kwargs)` stands for, None where it stands for none.
 

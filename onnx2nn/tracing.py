@@ -625,6 +625,11 @@ class Tracer:
             self._last_placeholder = self.graph.placeholder(name)
         return self._last_placeholder
 
+    @property
+    def last(self) -> fx.Node:
+        """The node recorded last."""
+        return next(iter(reversed(self.graph.nodes)))
+
     def fresh_dimension(self) -> tuple[int, ...]:
         """Returns sample values for a dimension of which nothing is known, unlike those of any other.
 
@@ -711,10 +716,10 @@ class Tracer:
             self._numbers[key] = number
         return self._numbers[key]
 
-    def record(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> fx.Node:
+    def record(self, kind: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> fx.Node:
         """Adds a node to the graph; equal size and attribute reads are recorded once."""
-        fx_args = tuple([self._argument(arg) for arg in args])
-        fx_kwargs = {name: self._argument(arg) for name, arg in kwargs.items()} if kwargs else {}
+        fx_args = tuple([self.argument(arg) for arg in args])
+        fx_kwargs = {name: self.argument(arg) for name, arg in kwargs.items()} if kwargs else {}
         once = target == "size" or target is getattr
         key = (target, fx_args) if once else None
         if key is not None and key in self._attributes:
@@ -869,7 +874,7 @@ class Tracer:
 
     def finish(self, outputs: Any, name: str = "GraphModule") -> DeferredModule:
         """Returns the module whose forward computes `outputs`; its class is called `name`."""
-        self.graph.output(self._argument(self.own(outputs)))
+        self.graph.output(self.argument(self.own(outputs)))
         self._erase_unused()
         for value in list(self.captured):
             node = self._captures[id(value)].node
@@ -1016,7 +1021,7 @@ class Tracer:
     def _seen_spec(self, spec: Spec | None) -> Spec | None:
         return spec if spec is None or spec.shapes is None else Spec(self._seen(spec.shapes), spec.dtype)
 
-    def _argument(self, value: Any) -> Any:
+    def argument(self, value: Any) -> Any:
         """Returns `value` as fx takes it."""
         if type(value) is Tensor and value.tracer is self:  # most are
             return value.node
@@ -1027,13 +1032,13 @@ class Tracer:
         if isinstance(value, np.ndarray):
             return self._strings(value)
         if type(value) in (list, tuple):
-            return type(value)(self._argument(item) for item in value)
+            return type(value)(self.argument(item) for item in value)
         if isinstance(value, (list, tuple)):
-            return tuple(self._argument(item) for item in value)
+            return tuple(self.argument(item) for item in value)
         if isinstance(value, dict):
-            return {name: self._argument(item) for name, item in value.items()}
+            return {name: self.argument(item) for name, item in value.items()}
         if isinstance(value, slice):
-            return slice(*(self._argument(item) for item in (value.start, value.stop, value.step)))
+            return slice(*(self.argument(item) for item in (value.start, value.stop, value.step)))
         if isinstance(value, np.generic):
             return value.item()
         return value
