@@ -28,6 +28,8 @@ _JOB_OP = re.compile(r"(.+)-[a-z]\w*-\d+(?:/|$)")
 
 _ENTRY = re.compile(r"^(\w+): (PARAMETER|BUFFER) target='([^']+)'(?: persistent=(True|False))?", re.MULTILINE)
 _TARGET = re.compile(r"call_function\[target=torch\.ops\.([\w.]+)\]\(args = \(")
+_MARK = re.compile(r"[()\[\]{},]")
+_DEEPER = {"(": 1, "[": 1, "{": 1, ",": 0, "}": -1, "]": -1, ")": -1}
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -76,15 +78,11 @@ def call_of(node: ir.Node) -> Call | None:
     if found is None:
         return None
     arguments, depth, start = [], 0, found.end()
-    for position in range(start, len(text)):
-        letter = text[position]
-        if letter in "([{":
-            depth += 1
-        elif letter in ")]}":
-            depth -= 1
-        if depth < 0 or (letter == "," and not depth):
-            arguments.append(text[start:position].strip())
-            start = position + 1
+    for mark in _MARK.finditer(text, start):
+        depth += _DEEPER[mark[0]]
+        if depth < 0 or (mark[0] == "," and not depth):
+            arguments.append(text[start : mark.start()].strip())
+            start = mark.end()
         if depth < 0:
             break
     return Call(found[1], tuple(argument for argument in arguments if argument))
