@@ -62,7 +62,7 @@ def _with_program() -> Load:
 
 def _reading() -> Load:
     """What reading the file into onnx-ir takes of `onnx2nn.load`."""
-    from onnx2nn import reader
+    from onnx2nn.reading import reader
 
     def load(path: Path) -> Loaded:
         model = reader.read(path)

@@ -100,7 +100,7 @@ def measure(name: str, exporter: str) -> dict[str, Any]:
 
 
 def _ours(graph: Any, image: Any, path: str) -> None:
-    from oneflow_bridge.exporter import export
+    from oneflow_bridge.to_onnx.exporter import export
 
     export(graph, image, path, check=False)
 

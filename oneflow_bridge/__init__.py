@@ -1,6 +1,6 @@
 """OneFlow both ways: `onnx2nn.load(path, framework="oneflow")` for ONNX files, `export` for OneFlow models."""
 
-from oneflow_bridge.exporter import export
-from oneflow_bridge.trace import CompiledJob, compile_job
+from oneflow_bridge.to_onnx.exporter import export
+from oneflow_bridge.to_onnx.trace import CompiledJob, compile_job
 
 __all__ = ["CompiledJob", "compile_job", "export"]

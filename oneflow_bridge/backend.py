@@ -11,7 +11,7 @@ import onnx
 from onnx.backend.base import Backend, BackendRep
 
 import onnx2nn
-from oneflow_bridge.constants import from_border, to_border
+from oneflow_bridge.from_onnx.constants import from_border, to_border
 from oneflow_bridge.namespace.dtypes import flow
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oneflow_bridge.runtime import import_oneflow
-from oneflow_bridge.trace import last_line
+from oneflow_bridge.to_onnx.trace import last_line
 from onnx2nn.errors import InputError, Onnx2nnError
 
 OK, UNUSABLE = 0, 2
@@ -64,8 +64,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _export(options: argparse.Namespace) -> None:
-    from oneflow_bridge.exporter import export
-    from oneflow_bridge.trace import CompiledJob
+    from oneflow_bridge.to_onnx.exporter import export
+    from oneflow_bridge.to_onnx.trace import CompiledJob
 
     saved = Path(options.model).is_dir()
     model = CompiledJob.load(options.model) if saved else _model(options.model, options.weights)

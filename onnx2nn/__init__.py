@@ -6,16 +6,16 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from onnx2nn.export import export_onnx
-from onnx2nn.naming_reports import NamingReport, naming_report
-from onnx2nn.ncnn import NcnnModel, to_ncnn
-from onnx2nn.nodewise import NodeVerification, verify_nodes
-from onnx2nn.plan import Report
-from onnx2nn.python_source import to_python
-from onnx2nn.save import save
-from onnx2nn.simplify import simplify
-from onnx2nn.table import register
-from onnx2nn.verify import verify
+from onnx2nn.importing.plan import Report
+from onnx2nn.optable.registry import register
+from onnx2nn.output.export import export_onnx
+from onnx2nn.output.ncnn import NcnnModel, to_ncnn
+from onnx2nn.output.python_source import to_python
+from onnx2nn.output.save import save
+from onnx2nn.output.simplify import simplify
+from onnx2nn.provenance.naming_reports import NamingReport, naming_report
+from onnx2nn.verification.node_by_node import NodeVerification, verify_nodes
+from onnx2nn.verification.outputs import verify
 
 if TYPE_CHECKING:
     import onnx
@@ -86,11 +86,12 @@ def load(
         InputError: `framework`, `input_shapes`, `dynamic`, `trainable` or `quantized` do not fit.
         FrozenDimensionError: a dimension in `dynamic` cannot be freed; names the node that stands in the way.
     """
-    from onnx2nn import collector, reader
+    from onnx2nn.ground import gc_pause
     from onnx2nn.loading import Options, load_model
+    from onnx2nn.reading import reader
 
     options = Options(framework, input_shapes or {}, raise_patterns, dynamic, trainable, quantized)
-    with collector.paused():
+    with gc_pause.paused():
         model = reader.read(source, base_dir=base_dir)
         return load_model(model, options)
 
@@ -109,7 +110,7 @@ def check(
     Raises:
         ModelFileError: the source is not a readable model.
     """
-    from onnx2nn import reader
-    from onnx2nn.plan import report
+    from onnx2nn.importing.plan import report
+    from onnx2nn.reading import reader
 
     return report(reader.read(source, base_dir=base_dir))

@@ -11,7 +11,7 @@ import torch
 from onnx.backend.base import Backend, BackendRep
 
 import onnx2nn
-from onnx2nn.constants import from_border, to_border
+from onnx2nn.fx.constants import from_border, to_border
 
 
 class OnnxModule(BackendRep):

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from onnx2nn.table import REQUIRED, Row, load_rows, name_of
+from onnx2nn.optable.registry import load_rows, name_of
+from onnx2nn.optable.row import REQUIRED, Row
 
 
 def _plain(value: Any) -> Any:

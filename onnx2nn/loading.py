@@ -15,12 +15,12 @@ from typing import Any, cast
 
 import onnx_ir as ir
 
-from onnx2nn import collector
-from onnx2nn.author import restore
 from onnx2nn.errors import InputError, UnsupportedModelError
-from onnx2nn.extras import require
-from onnx2nn.inputs import InputShapes, chosen_shapes
-from onnx2nn.plan import plan, report
+from onnx2nn.ground import gc_pause
+from onnx2nn.ground.extras import require
+from onnx2nn.importing.inputs import InputShapes, chosen_shapes
+from onnx2nn.importing.plan import plan, report
+from onnx2nn.provenance.author import restore
 from onnx2nn.rewrite import raise_patterns
 
 
@@ -98,12 +98,12 @@ def _import_to(F: Any, import_graph: Any, model: ir.Model, options: Options, sha
     module = import_graph(model, found, input_shapes=shapes)
     module.meta["onnx2nn"].update(done)
     if options.framework == "torch":
-        from onnx2nn.imported import lay_out_state
+        from onnx2nn.fx.graph_module import lay_out_state
 
-        collector.collect_young()  # what traced the module holds the weights as they lie in the file
+        gc_pause.collect_young()  # what traced the module holds the weights as they lie in the file
         lay_out_state(module)
     if options.trainable is not True:
-        from onnx2nn.training import choose_trainable
+        from onnx2nn.fx.training import choose_trainable
 
         choose_trainable(module, options.trainable)
     return module
@@ -112,14 +112,15 @@ def _import_to(F: Any, import_graph: Any, model: ir.Model, options: Options, sha
 def _target(options: Options) -> tuple[Any, Any]:
     """Returns the framework's namespace of tensor functions, and what imports to it."""
     if options.framework == "oneflow":
-        from oneflow_bridge import importer, namespace
+        from oneflow_bridge import namespace
+        from oneflow_bridge.from_onnx import importer
 
         return namespace, importer.import_graph
     torch = require("torch", extra="torch", purpose="Importing to PyTorch")
     if options.dynamic is not None:
-        from onnx2nn.dynamic import import_dynamic
+        from onnx2nn.unfreeze.search import import_dynamic
 
         return torch, functools.partial(import_dynamic, dynamic=options.dynamic)
-    from onnx2nn.importer import import_graph
+    from onnx2nn.fx.importer import import_graph
 
     return torch, import_graph

@@ -7,7 +7,7 @@ called, for declaring all of them to torch takes 0.2 s, which an import of a mod
 from __future__ import annotations
 
 from onnx2nn import functional
-from onnx2nn.table import load_rows, name_of
+from onnx2nn.optable.registry import load_rows, name_of
 
 for _row in load_rows():
     if _row.leaf:

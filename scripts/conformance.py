@@ -294,7 +294,7 @@ def shapes_depend_on_data(model: onnx.ModelProto) -> str:
 
 
 def _depends(graph: onnx.GraphProto, versions: dict[str, int], outer: set[str]) -> str:
-    from onnx2nn.table import load_rows
+    from onnx2nn.optable.registry import load_rows
 
     table = load_rows()
     data = set(outer)
@@ -428,7 +428,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--show", type=int, default=0, help="print so many of the cases that did not pass")
     parser.add_argument("--no-export", action="store_true", help="leave torch.export out")
-    parser.add_argument("--write", action="store_true", help="write docs/conformance.md and onnx2nn/measured.json")
+    parser.add_argument("--write", action="store_true", help="write docs/conformance.md and measured.json")
     options = parser.parse_args()
     if options.write and options.only:
         parser.error("--write needs the whole suite.")

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 from onnx import defs
 
-from onnx2nn.table import load_rows
+from onnx2nn.optable.registry import load_rows
 from scripts.conformance import Result
 from tests import onnxnode, suitecases
 from tests.cases import Case, all_cases

@@ -1,4 +1,4 @@
-"""onnx2nn/measured.json: what runs found about operators, for `onnx2nn ops`, which has no suite and no OneFlow.
+"""onnx2nn/optable/measured.json: what runs found about operators, for `onnx2nn ops`, which has no suite and no OneFlow.
 
 Each section is written by the script that makes the run: `conformance`, `exported`, `layers` and `types` by
 `scripts/conformance.py --write`, `oneflow_import` by the same with `--framework oneflow`, `oneflow_export` by
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scripts.conformance import Result
     from tests.cases import Case
 
-PATH = Path(__file__).resolve().parent.parent / "onnx2nn" / "measured.json"
+PATH = Path(__file__).resolve().parent.parent / "onnx2nn" / "optable" / "measured.json"
 
 
 def update(section: str, found: Mapping[str, Any]) -> None:
@@ -121,8 +121,8 @@ def types() -> dict[str, list[str]]:
     """
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
-    from onnx2nn.catalog import kinds
-    from onnx2nn.table import load_rows
+    from onnx2nn.optable.catalog import kinds
+    from onnx2nn.optable.registry import load_rows
     from tests.cases import all_cases
 
     rows = [row for row in load_rows() if not row.any_attribute and not defs.has(row.operator, row.domain)]

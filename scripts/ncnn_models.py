@@ -28,8 +28,8 @@ import test_ncnn  # noqa: E402
 import torchvision  # noqa: E402
 
 import onnx2nn  # noqa: E402
-from onnx2nn import inputs  # noqa: E402
 from onnx2nn.errors import Onnx2nnError  # noqa: E402
+from onnx2nn.importing import inputs  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "ncnn.md"
 START, END = "<!-- measured -->", "<!-- end of what was measured -->"
@@ -84,7 +84,7 @@ def vit() -> nn.Module:
 def measure(name: str, path: Path) -> Row:
     """Converts one file in a folder that is deleted afterwards."""
     try:
-        specs = inputs.input_specs(onnx2nn.reader.read(path))
+        specs = inputs.input_specs(onnx2nn.reading.reader.read(path))
         sizes = inputs.resolve_shapes(specs)
         module = onnx2nn.load(path, input_shapes=sizes)
         with tempfile.TemporaryDirectory() as folder:

@@ -157,8 +157,8 @@ def inputs_of(path: Path) -> list[np.ndarray[Any, Any]]:
     if path.with_suffix(".npz").exists():
         with np.load(path.with_suffix(".npz")) as arrays:
             return [arrays[f"input{i}"] for i in range(sum(key.startswith("input") for key in arrays))]
-    from onnx2nn import reader
-    from onnx2nn.inputs import example_inputs, input_specs
+    from onnx2nn.importing.inputs import example_inputs, input_specs
+    from onnx2nn.reading import reader
 
     specs = input_specs(reader.read(path))
     sizes: dict[int | str, int] = {}  # of dynamic dimensions; one name has one size

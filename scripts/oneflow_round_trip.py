@@ -52,7 +52,7 @@ def export(folder: Path) -> list[Path]:
     """Exports the models with what they give for an image, returns the files' paths."""
     import oneflow_zoo
 
-    from oneflow_bridge.exporter import export as to_onnx
+    from oneflow_bridge.to_onnx.exporter import export as to_onnx
 
     paths = []
     for name, (size, build) in models().items():

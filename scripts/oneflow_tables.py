@@ -1,4 +1,4 @@
-"""Writes the export's part of docs/oneflow.md, and one of onnx2nn/measured.json, from a run of the exporter's tests.
+"""Writes the export's part of docs/oneflow.md, and one of measured.json, from a run of the exporter's tests.
 
     python scripts/oneflow_tables.py [JUNIT]    # JUNIT: a report of these tests that is read instead of running them
 

@@ -114,9 +114,9 @@ def measure(name: str) -> dict[str, Any]:
     """Exports one model and compares it at batch 1; batches 2 and 3 were traced."""
     import numpy as np
 
-    from oneflow_bridge import check
-    from oneflow_bridge.exporter import export
-    from oneflow_bridge.trace import Arguments
+    from oneflow_bridge.to_onnx import check
+    from oneflow_bridge.to_onnx.exporter import export
+    from oneflow_bridge.to_onnx.trace import Arguments
 
     model = create(name)
     size = input_size(name)

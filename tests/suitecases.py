@@ -102,7 +102,7 @@ def rewritten(pair: Pair) -> tuple[SuiteCase, str] | None:
     oracle runs the model, the data stored for the newer revision stand in if one row of the op table gives both their
     meaning: the revisions then differ in types alone.
     """
-    from onnx2nn.table import load_rows
+    from onnx2nn.optable.registry import load_rows
 
     domain, operator, version = pair
     table = load_rows()

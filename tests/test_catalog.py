@@ -9,8 +9,8 @@ import pytest
 from onnx import defs
 
 import onnx2nn
-from onnx2nn.catalog import entries
-from onnx2nn.table import load_rows
+from onnx2nn.optable.catalog import entries
+from onnx2nn.optable.registry import load_rows
 from scripts import measured
 from tests import onnxnode
 from tests.cases import all_cases
@@ -68,7 +68,7 @@ def test_how_operators_are_built() -> None:
 
 
 def test_what_runs_found_is_about_operators_of_the_table() -> None:
-    """`onnx2nn/measured.json` is written by scripts; tests/test_conformance.py compares its scores with a new run."""
+    """`measured.json` is written by scripts; tests/test_conformance.py compares its scores with a new run."""
     found = json.loads(measured.PATH.read_text(encoding="utf-8"))
     known = {f"{row.domain}.{row.operator}".lstrip(".") for row in load_rows()}
     assert set(found["layers"]) <= known and set(found["exported"]) <= known

@@ -16,10 +16,10 @@ from realmodels import check_same, check_travels, run, run_onnxruntime
 from torch import fx
 
 import onnx2nn
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.rewrite import channel_forms, channels
 from onnx2nn.rewrite.minimum_cut import Network
 from onnx2nn.rewrite.raising import raise_patterns
-from onnx2nn.table import load_rows
 
 DATA = Path(__file__).parent / "data" / "tensorflow"
 """What `scripts/zoo/tensorflow_models.py` wrote: tf2onnx's files, as they are and without its optimisation."""

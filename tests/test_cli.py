@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import onnx2nn
-from onnx2nn import cli
+from onnx2nn.commands import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"

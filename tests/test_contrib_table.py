@@ -11,7 +11,8 @@ import pytest
 from onnx import defs, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
-from onnx2nn.table import REQUIRED, Row, load_rows
+from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.row import REQUIRED, Row
 
 OLDER = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 31)
 """Python 3.10 gets no newer one than 1.23; the rows have what later ones added, inputs at the end and attributes."""

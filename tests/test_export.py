@@ -512,7 +512,7 @@ def test_chosen_axes_and_opset(tmp_path: Path) -> None:
 
 
 def test_large_weights_stand_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnx2nn.export.EXTERNAL_DATA_BYTES", 8000)
+    monkeypatch.setattr("onnx2nn.output.export.EXTERNAL_DATA_BYTES", 8000)
     path, one, _ = _file("attention")
     again = _exported(path, tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["written.onnx", "written.onnx.data"]
@@ -545,7 +545,7 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
 
 def test_wrong_file_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exporter that drops an operator is found out before the file appears."""
-    from onnx2nn import export
+    from onnx2nn.output import export
 
     clean = export._clean
 

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnx2nn
 from onnx2nn.errors import ModelFileError, Onnx2nnError, UnsupportedModelError
-from onnx2nn.reader import Limits, read
+from onnx2nn.reading.reader import Limits, read
 
 OPSETS = [helper.make_opsetid("", 17)]
 RELU = helper.make_node("Relu", ["x"], ["y"])

@@ -17,8 +17,8 @@ import torch
 from onnx import helper, numpy_helper
 
 import onnx2nn
-from onnx2nn.imported import lay_out_state
-from onnx2nn.tracing import Spec, TraceError, Tracer, container
+from onnx2nn.fx.graph_module import lay_out_state
+from onnx2nn.fx.tracing import Spec, TraceError, Tracer, container
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
 

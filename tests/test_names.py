@@ -20,8 +20,8 @@ from test_torch_models import CASES, TransformersOutput, _mask, _normal, _tokens
 from torch import nn
 
 import onnx2nn
-from onnx2nn import naming
 from onnx2nn.errors import InputError
+from onnx2nn.ground import naming
 
 STRICT = {
     "dynamo": [

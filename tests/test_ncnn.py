@@ -13,10 +13,10 @@ from realmodels import CACHE, export_dynamo, export_torchscript, seeded
 from torch import nn
 
 import onnx2nn
-from onnx2nn import cli
+from onnx2nn.commands import cli
 from onnx2nn.errors import MissingDependencyError, NcnnError, VerificationError
-from onnx2nn.ncnn import NcnnModel
-from onnx2nn.ncnn.folding import fold_channels
+from onnx2nn.output.ncnn import NcnnModel
+from onnx2nn.output.ncnn.folding import fold_channels
 
 torchvision_schemas.predefine()
 import torchvision  # noqa: E402
@@ -189,7 +189,7 @@ def test_all_obstacles_are_said_before_anything_is_written(
 ) -> None:
     model = onnx.parser.parse_model(NOT_FOR_NCNN)
     started: list[object] = []
-    monkeypatch.setattr("onnx2nn.ncnn._process", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr("onnx2nn.output.ncnn._process", lambda *arguments: started.append(arguments))
     with pytest.raises(NcnnError) as error:
         onnx2nn.to_ncnn(onnx2nn.load(model), tmp_path / "out")
     told = "\n".join(error.value.obstacles)
@@ -218,7 +218,7 @@ def test_obstacle_that_only_pnnx_finds_is_an_error_too(tmp_path: Path) -> None:
 
 def test_other_numbers_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversion that computes something else leaves no files."""
-    monkeypatch.setattr("onnx2nn.ncnn.folding.fold_channels", lambda module: nn.Sequential(module, nn.Tanh()))
+    monkeypatch.setattr("onnx2nn.output.ncnn.folding.fold_channels", lambda module: nn.Sequential(module, nn.Tanh()))
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> graph (float[1, 4] x) => (float[1, 4] y) { y = Exp(x) }'
     )

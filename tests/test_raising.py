@@ -20,11 +20,11 @@ from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 import onnx2nn
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.rewrite.activation import any_shape
 from onnx2nn.rewrite.patterns import NODES, matches, parse
 from onnx2nn.rewrite.raising import SWEEPS, Raising, raise_patterns
 from onnx2nn.rewrite.rule import New, Rule
-from onnx2nn.table import load_rows
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
 

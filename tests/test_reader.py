@@ -1,4 +1,4 @@
-"""`onnx2nn.reader.read`: every form of source, every data type, lazy weights, the repairs that real files need."""
+"""`reading.reader.read`: every form of source, every data type, lazy weights, the repairs that real files need."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnx2nn.errors import ModelFileError
-from onnx2nn.reader import Limits, read
+from onnx2nn.reading.reader import Limits, read
 
 OPSETS = [helper.make_opsetid("", 17)]
 BIG = 4099  # elements: above the size from which tensors stay in the file, and odd
@@ -513,7 +513,7 @@ def test_unknown_fields_are_passed_over(tmp_path):
 
 PEAK = """
 import sys
-from onnx2nn.reader import read
+from onnx2nn.reading.reader import read
 import numpy as np
 
 def peak():
@@ -551,7 +551,7 @@ def test_peak_memory_is_the_weights_once(tmp_path, form):
 
 
 def test_torch_is_not_imported():
-    code = "import sys, onnx2nn.reader; sys.exit('torch' in sys.modules)"
+    code = "import sys, onnx2nn.reading.reader; sys.exit('torch' in sys.modules)"
     subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}, check=True
     )

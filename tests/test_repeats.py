@@ -19,9 +19,9 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn import functional
-from onnx2nn.constants import Constant
-from onnx2nn.repeats import Repeats
-from onnx2nn.tracing import Spec, Tracer
+from onnx2nn.fx.constants import Constant
+from onnx2nn.fx.repeated_nodes import Repeats
+from onnx2nn.fx.tracing import Spec, Tracer
 
 DOMAIN = "test.repeats"
 NODES = 5

@@ -11,7 +11,7 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
-from onnx2nn.files import check_writable, replacing
+from onnx2nn.ground.atomic_files import check_writable, replacing
 
 
 class Shared(nn.Module):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from onnx2nn.shapes import RULES
-from onnx2nn.tracing import Spec, Tensor, Tracer
+from onnx2nn.fx.shape_rules import RULES
+from onnx2nn.fx.tracing import Spec, Tensor, Tracer
 
 POINTS = 3
 SIZES = st.integers(1, 4)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from onnx import defs, helper
 
-from onnx2nn.table import HINTS, REQUIRED, TABLE, Row, load_rows
+from onnx2nn.optable.registry import TABLE, load_rows
+from onnx2nn.optable.row import HINTS, REQUIRED, Row
 
 STANDARD = {"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"}
 REVIEWED = Path(__file__).with_name("reviewed_revisions.txt")

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import onnx2nn
-from onnx2nn import reader
 from onnx2nn.errors import InputError, VerificationError
-from onnx2nn.inputs import InputSpec, example_inputs, input_specs, resolve_shapes
-from onnx2nn.verify import Oracle, OutputComparison, Verification, compare, short_floats
+from onnx2nn.importing.inputs import InputSpec, example_inputs, input_specs, resolve_shapes
+from onnx2nn.reading import reader
+from onnx2nn.verification.outputs import Oracle, OutputComparison, Verification, compare, short_floats
 
 ADD = """
 <ir_version: 8, opset_import: ["" : 17]>

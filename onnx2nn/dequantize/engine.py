@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnx2nn.constants import Constant
-from onnx2nn.elements import BY_NAME
+from onnx2nn.fx.constants import Constant
+from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops import quantize
 from onnx2nn.rewrite.rule import STANDARD
 

@@ -7,7 +7,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import host_binary, larger, ordered, smaller
 from onnx2nn.ops.shape import fixed
-from onnx2nn.table import op
+from onnx2nn.optable.registry import op
 
 _FLOAT32_MAX = 3.4028234663852886e38
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.table import NeedsValues, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import NeedsValues
 
 Body = Callable[..., Any]
 

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.table import NeedsValues, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import NeedsValues
 
 _FORMER: dict[str, dict[str, Any]] = {
     "grid_sampler": {"align_corners": True},

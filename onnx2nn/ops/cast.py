@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.elements import BY_NAME, BY_NUMBER, STRING, Element, SmallFloat
 from onnx2nn.errors import OperatorError
-from onnx2nn.table import NeedsValues, Typed, op
+from onnx2nn.ground.element_types import BY_NAME, BY_NUMBER, STRING, Element, SmallFloat
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import NeedsValues, Typed
 
 
 def element_of(number: int) -> Element:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from onnx2nn.elements import BY_NAME
 from onnx2nn.errors import OperatorError
+from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.linalg import rotary_embedding
-from onnx2nn.table import NeedsValues, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import NeedsValues
 
 
 def heads_apart(x: Any, count: int) -> Any:

@@ -11,7 +11,8 @@ from onnx2nn.ops.arithmetic import widened
 from onnx2nn.ops.conv import conv, conv_transpose
 from onnx2nn.ops.linalg import gemm, matmul
 from onnx2nn.ops.norm import layer_normalization
-from onnx2nn.table import REQUIRED, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import REQUIRED
 
 MICROSOFT = "com.microsoft"
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnx2nn.elements import BY_NAME
 from onnx2nn.errors import OperatorError
+from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops.contrib_attention import heads_apart
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.contrib_quantized import unpacked
 from onnx2nn.ops.linalg import rotary_embedding
 from onnx2nn.ops.quantize import round_to
-from onnx2nn.table import REQUIRED, NeedsValues, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import REQUIRED, NeedsValues
 
 _QUANTISATIONS = ("NONE", "PER_TENSOR", "PER_CHANNEL")
 

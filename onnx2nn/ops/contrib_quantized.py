@@ -6,15 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from onnx2nn.elements import BY_NUMBER
 from onnx2nn.errors import OperatorError
+from onnx2nn.ground.element_types import BY_NUMBER
 from onnx2nn.ops import quantize
 from onnx2nn.ops.activation import leaky_relu
 from onnx2nn.ops.cast import type_number
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.pool import average_pool, max_pool
 from onnx2nn.ops.rnn import LinearMap, lstm_loop, outputs_asked, recurrent_results, settings, summed
-from onnx2nn.table import REQUIRED, NeedsValues, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import REQUIRED, NeedsValues
 
 
 def _dequantized(F: Any, x: Any, scale: Any, zero_point: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops import image, indexing, pad, shape
 from onnx2nn.ops.contrib_fused import MICROSOFT
-from onnx2nn.table import op
+from onnx2nn.optable.registry import op
 
 
 @op("Pad", 1, domain=MICROSOFT, static=["pads"], numbers=["value"])

@@ -1,4 +1,4 @@
-"""Control flow: the signatures; `onnx2nn.regions` holds the modules that run the subgraphs."""
+"""Control flow: the signatures; `onnx2nn.fx.subgraphs` holds the modules that run the subgraphs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.table import op
+from onnx2nn.optable.registry import op
 
 _REGION = "its subgraphs are imported with the model; it is no function of tensors."
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.table import NeedsValues, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import NeedsValues
 
 
 def resolve_pads(

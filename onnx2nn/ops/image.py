@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.extras import require
+from onnx2nn.ground.extras import require
 from onnx2nn.ops.shape import partly_known
-from onnx2nn.table import NeedsValues, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import NeedsValues
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import numpy as np
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import ordered, sortable, widened
 from onnx2nn.ops.shape import fixed, moves_elements, partly_known, scalar
-from onnx2nn.table import NeedsValues, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import NeedsValues
 
 _FAR = (1 << 31) - 1
 """Exporters write it, or int64's maximum, for "to the end"."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32, widened
-from onnx2nn.table import op
+from onnx2nn.optable.registry import op
 
 
 def _is_weight(matrix: Any, other: Any) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.ops.arithmetic import host_binary, host_unary, legacy_broadcast, ordered
-from onnx2nn.table import Typed, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import Typed
 
 
 def _host_equal(A: Any, B: Any) -> Typed:

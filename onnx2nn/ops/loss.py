@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnx2nn.table import op
+from onnx2nn.optable.registry import op
 
 
 def _ignored(ignore_index: int | None) -> dict[str, int]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.text import strings
-from onnx2nn.table import at_run_time, op
+from onnx2nn.optable.registry import at_run_time, op
 
 DOMAIN = "ai.onnx.ml"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.ops.arithmetic import halves_in_float32
-from onnx2nn.table import op
+from onnx2nn.optable.registry import op
 
 
 def _channelwise(X: Any, value: Any) -> Any:

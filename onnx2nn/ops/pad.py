@@ -9,7 +9,8 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.shape import fixed, moves_elements, partly_known
-from onnx2nn.table import NeedsValues, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import NeedsValues
 
 _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wrap": "circular"}
 

@@ -9,7 +9,8 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32
 from onnx2nn.ops.conv import is_zero, pad_spatial, resolve_pads
-from onnx2nn.table import NeedsValues, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import NeedsValues
 
 
 class Windows:

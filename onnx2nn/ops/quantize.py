@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from onnx2nn.elements import BY_NUMBER, Element
 from onnx2nn.errors import OperatorError
+from onnx2nn.ground.element_types import BY_NUMBER, Element
 from onnx2nn.ops.cast import convert, element_of, type_number
 from onnx2nn.ops.conv import conv
-from onnx2nn.table import has_values, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import has_values
 
 _UINT8 = 2
 

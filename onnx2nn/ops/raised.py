@@ -11,7 +11,8 @@ from typing import Any
 
 from onnx2nn.ops.rnn import reordered
 from onnx2nn.ops.shape import fixed, reshape
-from onnx2nn.table import OWN, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import OWN
 
 
 @op("SizeMin", 1, domain=OWN)

@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.cast import element_of
-from onnx2nn.table import op
+from onnx2nn.optable.registry import op
 
 
 def _dtype(F: Any, input: Any, dtype: int | None) -> Any:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.table import NeedsValues, has_values, is_always, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import NeedsValues, has_values, is_always
 
 Activation = Callable[[Any], Any]
 

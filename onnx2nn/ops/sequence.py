@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.table import op
+from onnx2nn.optable.registry import op
 
 
 @op("SequenceConstruct", 11)

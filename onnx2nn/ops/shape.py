@@ -11,7 +11,8 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.cast import element_of
-from onnx2nn.table import NeedsValues, Typed, has_values, op
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import NeedsValues, Typed, has_values
 
 _SAME_WIDTH = {
     "float8_e4m3fn": "int8",

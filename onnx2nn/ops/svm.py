@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.ml import DOMAIN, floats, labels_of, pick, post_transform_of, rows
-from onnx2nn.table import op
+from onnx2nn.optable.registry import op
 
 
 def _kernel(F: Any, X: Any, vectors: Any, kind: str, parameters: Sequence[float] | None) -> Any:

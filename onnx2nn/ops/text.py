@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.extras import require
-from onnx2nn.table import has_values, op
+from onnx2nn.ground.extras import require
+from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import has_values
 
 
 def strings(values: Sequence[str]) -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""Steps of optimisers (ai.onnx.preview.training). The derivative itself, Gradient, is a region: `onnx2nn.regions`."""
+"""Steps of optimisers (ai.onnx.preview.training). Gradient holds a graph: `onnx2nn.fx.subgraphs`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.table import op
+from onnx2nn.optable.registry import op
 
 DOMAIN = "ai.onnx.preview.training"
 

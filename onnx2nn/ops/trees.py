@@ -10,7 +10,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.ml import DOMAIN, labels_of, pick, post_transform_of, rows
-from onnx2nn.table import op
+from onnx2nn.optable.registry import op
 
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER, _LEAF = range(len(_MODES))

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import Match, parse
 from onnx2nn.rewrite.rule import New, Rule, Sample
-from onnx2nn.table import OWN
 
 _LOWEST = -1e30
 """A score that is lower attends nothing: exp(-1e30) is 0."""

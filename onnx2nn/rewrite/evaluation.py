@@ -9,10 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.nodes import attribute_values, check_inputs
-from onnx2nn.plan import version_of
+from onnx2nn.importing.node_facts import attribute_values, check_inputs
+from onnx2nn.importing.plan import version_of
+from onnx2nn.optable.registry import Table
+from onnx2nn.optable.row import Row
 from onnx2nn.rewrite.patterns import tensor_of
-from onnx2nn.table import Row, Table
 
 TOLERANCE = 1e-5
 """Largest difference relative to the largest magnitude: exporters round the constants of a formula to float32."""

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.nodes import is_generated
+from onnx2nn.importing.node_facts import is_generated
+from onnx2nn.optable.registry import Table
 from onnx2nn.rewrite.evaluation import Evaluator
 from onnx2nn.rewrite.patterns import origin, tensor_of
-from onnx2nn.table import Table
 
 _KEEP_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity"})
 _KEEP_RANK = _KEEP_SHAPE | {

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import Match, parse
 from onnx2nn.rewrite.rule import New, Rule, Sample
-from onnx2nn.table import OWN
 
 _MAX_ELEMENTS = 1 << 22
 """Values of declared sizes above this are not made for a comparison; the rule then does not apply."""

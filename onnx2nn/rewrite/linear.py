@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import Match, parse
 from onnx2nn.rewrite.rule import New, Rule, Sample
-from onnx2nn.table import OWN
 
 
 def _linear(match: Match, facts: Facts) -> New | None:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import Match, matches, parse, tensor_of
 from onnx2nn.rewrite.rule import New, Rule, Sample
-from onnx2nn.table import OWN
 
 _PACKED = "((packed := Linear(x, weight, bias)) | (packed := MatMul(x, weight)))"
 _SPLIT = f"(split := Transpose(Reshape({_PACKED}, sizes), perm=[2, 0, 1, 3]))"

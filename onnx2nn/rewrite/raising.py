@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.exporter_notes import keeps_names
-from onnx2nn.nodes import inner_graphs
+from onnx2nn.importing.node_facts import inner_graphs
+from onnx2nn.optable.registry import Table
+from onnx2nn.provenance.exporter_metadata import keeps_names
 from onnx2nn.rewrite import activation, attention, layout, linear, masks, multihead, norm, rotary
 from onnx2nn.rewrite.channels import RULE, ChannelsFirst
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
@@ -21,7 +22,6 @@ from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import NODES, Match, matches, roots, tensor_of, uncast
 from onnx2nn.rewrite.recurrent import RECURRENT, stacks
 from onnx2nn.rewrite.rule import STANDARD, New, Replacement, Rule
-from onnx2nn.table import Table
 
 _LOG = logging.getLogger("onnx2nn")
 

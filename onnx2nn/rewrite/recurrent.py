@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import origin, readers
 from onnx2nn.rewrite.rule import Replacement
-from onnx2nn.table import OWN
 
 _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
 RECURRENT = _STATES.keys()

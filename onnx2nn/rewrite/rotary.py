@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import Match, parse
 from onnx2nn.rewrite.rule import New, Rule, Sample
-from onnx2nn.table import OWN
 
 _FAR = (1 << 31) - 1
 """An end of a slice from here on is its dimension's."""

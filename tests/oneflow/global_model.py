@@ -25,7 +25,7 @@ class Parallel(flow.nn.Module):
 
 def main() -> None:
     """See the module."""
-    from oneflow_bridge.exporter import export
+    from oneflow_bridge.to_onnx.exporter import export
 
     placement = flow.placement("cpu", list(range(int(sys.argv[1]))))
     model = Parallel(placement).eval()

@@ -11,9 +11,10 @@ import numpy as np
 import onnx
 import pytest
 
-from oneflow_bridge import check, export, write
+from oneflow_bridge import export
 from oneflow_bridge.cli import oneflow2onnx
 from oneflow_bridge.runtime import import_oneflow
+from oneflow_bridge.to_onnx import check, write
 from onnx2nn.errors import InputError, ModelFileError, UnsupportedModelError, VerificationError
 
 flow = import_oneflow()

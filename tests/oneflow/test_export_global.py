@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from oneflow_bridge import check
 from oneflow_bridge.runtime import import_oneflow
+from oneflow_bridge.to_onnx import check
 
 flow = import_oneflow()
 SCRIPT = Path(__file__).with_name("global_model.py")

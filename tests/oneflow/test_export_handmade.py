@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from oneflow_bridge import check
-from oneflow_bridge.exporter import to_onnx
-from oneflow_bridge.write import write_model
+from oneflow_bridge.to_onnx import check
+from oneflow_bridge.to_onnx.exporter import to_onnx
+from oneflow_bridge.to_onnx.write import write_model
 from onnx2nn.errors import UnsupportedModelError
 from tests.oneflow.handmade import HandmadeCase as Case
 

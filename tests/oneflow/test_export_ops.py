@@ -8,11 +8,11 @@ from pathlib import Path
 import onnx
 import pytest
 
-from oneflow_bridge import check
-from oneflow_bridge.emit import HANDLERS, ROWS
-from oneflow_bridge.exporter import OLDEST_OPSET, to_onnx
-from oneflow_bridge.trace import CompiledJob, compile_job, leaves
-from oneflow_bridge.write import write_model
+from oneflow_bridge.to_onnx import check
+from oneflow_bridge.to_onnx.emit import HANDLERS, ROWS
+from oneflow_bridge.to_onnx.exporter import OLDEST_OPSET, to_onnx
+from oneflow_bridge.to_onnx.trace import CompiledJob, compile_job, leaves
+from oneflow_bridge.to_onnx.write import write_model
 from onnx2nn.errors import UnsupportedModelError
 from tests.oneflow.export_cases import CASES, Case
 from tests.oneflow.harness import module_of

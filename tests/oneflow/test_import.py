@@ -351,7 +351,7 @@ def test_no_torch_is_imported(tmp_path: Path):
 
 
 def test_round_trip_through_the_exporter(tmp_path: Path):
-    from oneflow_bridge.exporter import export
+    from oneflow_bridge.to_onnx.exporter import export
 
     class Network(flow.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -374,7 +374,7 @@ def test_round_trip_through_the_exporter(tmp_path: Path):
 
 
 def test_tied_weights_keep_all_their_keys(tmp_path: Path):
-    from oneflow_bridge.exporter import export
+    from oneflow_bridge.to_onnx.exporter import export
 
     class Tied(flow.nn.Module):  # type: ignore[misc]  # OneFlow comes without types
         def __init__(self) -> None:

@@ -13,12 +13,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from oneflow_bridge import check
-from oneflow_bridge.exporter import export, to_onnx
-from oneflow_bridge.job import DIMENSIONS, OPERANDS, RESULTS, read_job
 from oneflow_bridge.runtime import import_oneflow
-from oneflow_bridge.trace import CompiledJob, compile_job
-from oneflow_bridge.write import write_model
+from oneflow_bridge.to_onnx import check
+from oneflow_bridge.to_onnx.exporter import export, to_onnx
+from oneflow_bridge.to_onnx.job import DIMENSIONS, OPERANDS, RESULTS, read_job
+from oneflow_bridge.to_onnx.trace import CompiledJob, compile_job
+from oneflow_bridge.to_onnx.write import write_model
 from onnx2nn.errors import InputError, ModelFileError
 
 flow = import_oneflow()
@@ -301,7 +301,7 @@ def test_boxing_ops_mean_what_one_device_sees(kind: str, expected: Any, tmp_path
 def test_torch_is_not_imported(tmp_path: Path) -> None:
     code = """
 import sys
-from oneflow_bridge.exporter import export
+from oneflow_bridge.to_onnx.exporter import export
 from oneflow_bridge.runtime import import_oneflow
 flow = import_oneflow()
 export(flow.nn.Linear(2, 3).eval(), flow.randn(1, 2))

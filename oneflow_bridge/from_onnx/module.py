@@ -1,0 +1,133 @@
+"""The module that an import gives: OneFlow layers, weights, and a forward whose source can be read."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Sequence
+from typing import Any
+
+from oneflow_bridge import namespace
+from oneflow_bridge.from_onnx import operators
+from oneflow_bridge.from_onnx.constants import dtype_of
+from oneflow_bridge.namespace.dtypes import DType, flow
+from oneflow_bridge.namespace.indexing import checked_index
+from oneflow_bridge.namespace.tensor import Tensor, unwrap, wrap
+from onnx2nn.errors import InputError
+from onnx2nn.ground.element_types import BY_NAME
+
+
+def call(layer: Any, *inputs: Any) -> Any:
+    """Returns what a `oneflow.nn` layer gives for namespace tensors; nested results one after the other."""
+    results = list(_flat(wrap(layer(*unwrap(inputs)))))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _flat(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value
+
+
+def rows(layer: Any, index: Tensor, count: int) -> Tensor:
+    """Returns the rows that an embedding layer of `count` rows looks up; -1 is the last, as in ONNX.
+
+    Raises:
+        OperatorError: an index is out of range, on which OneFlow would end the process.
+    """
+    return Tensor(layer(checked_index(index, count, negative=True)))
+
+
+_GLOBALS = {"F": namespace, "call": call, "host": operators.host, "ops": operators, "rows": rows, "wrap": wrap}
+_GLOBALS |= {"inf": float("inf"), "nan": float("nan")}
+
+RESERVED = frozenset(_GLOBALS) | {"self"}
+"""Names that the generated source uses itself."""
+
+
+class ImportedModule(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
+    """An ONNX graph as a OneFlow module.
+
+    Attributes:
+        code: Python source of the function that `forward` runs on namespace tensors (`oneflow_bridge.namespace`).
+        meta: `meta["onnx2nn"]` holds names and signature of the graph's inputs and outputs, in plain Python values.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code = ""
+        self.meta: dict[str, Any] = {}
+        self._function: Any = None
+
+    def compile(self, code: str) -> None:
+        """Takes `code`, the source of one function `forward`, as what the module does."""
+        self.code = code
+        filename = f"<onnx2nn {id(self)}>"
+        linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)  # for tracebacks
+        scope = dict(_GLOBALS)
+        exec(compile(code, filename, "exec"), scope)
+        self._function = scope["forward"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_function"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.compile(state["code"])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ImportedModule:
+        from copy import deepcopy
+
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__setstate__(deepcopy(self.__getstate__(), memo))
+        return twin
+
+    def run(self, *values: Any) -> Any:
+        """Returns the graph's outputs, a tuple, for namespace values."""
+        return self._function(self, *values)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the graph's output, a tuple of several, for its inputs by position or by name.
+
+        Raises:
+            InputError: an input is missing, unknown, or of another dtype or shape than the file says.
+        """
+        signature = self.meta["onnx2nn"]["signature"]
+        values = [_entered(spec, value) for spec, value in zip(signature, _bound(signature, args, kwargs), strict=True)]
+        results = [unwrap(operators.as_tensor(value)) for value in self._function(self, *values)]
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+def _bound(signature: Sequence[dict[str, Any]], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Returns the values of all inputs in order; an input that has a default is None where it is absent."""
+    names = [spec["name"] for spec in signature]
+    if len(args) > len(names):
+        raise InputError(f"{len(args)} inputs were given, the model has {len(names)}: {', '.join(names)}.")
+    given = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in names or name in given:
+            raise InputError(f"Input {name!r} is unknown or given twice; the model's inputs are {', '.join(names)}.")
+        given[name] = value
+    missing = [spec["name"] for spec in signature if spec["name"] not in given and not spec.get("optional")]
+    if missing:
+        raise InputError(f"Input {missing[0]!r} is missing; the model's inputs are {', '.join(names)}.")
+    return [given.get(name) for name in names]
+
+
+def _entered(spec: dict[str, Any], value: Any) -> Any:
+    """Returns an input as the graph takes it."""
+    if not isinstance(value, flow.Tensor):
+        return wrap(value)
+    if spec["dtype"] is None:
+        return wrap(value)
+    dtype: DType = dtype_of(BY_NAME[spec["dtype"]].number)
+    if value.dtype is not dtype.storage:
+        raise InputError(f"Input {spec['name']!r} has dtype {value.dtype}, the file says {dtype.storage}.")
+    shape = spec["shape"]
+    if shape is not None and (
+        len(shape) != value.ndim or any(isinstance(d, int) and d != n for d, n in zip(shape, value.shape, strict=True))
+    ):
+        raise InputError(f"Input {spec['name']!r} has shape {tuple(value.shape)}, the file says {tuple(shape)}.")
+    return Tensor(value, dtype)

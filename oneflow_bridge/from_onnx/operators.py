@@ -1,0 +1,94 @@
+"""Every operator of the op table as a function on run time values, by its Python name: `operators.NonZero(x)`.
+
+Imported modules call these where an operator is no fixed list of calls: where it reads values, or where sizes decide
+what it does. Values are namespace tensors, numbers computed from shapes (`Host`), sequences (lists), strings (numpy
+object arrays) and None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from oneflow_bridge import namespace as F
+from oneflow_bridge.namespace.tensor import Tensor
+from onnx2nn.errors import OperatorError
+from onnx2nn.optable.registry import load_rows, name_of
+from onnx2nn.optable.row import NeedsValues, Row
+from onnx2nn.optable.shape_values import Host, evaluate
+
+
+def host(values: Any, dtype: str) -> Host:
+    """Returns known numbers, nested lists, as an operator takes them."""
+    array = np.asarray(values, dtype=dtype)
+    return Host(array.astype(object), array.dtype)
+
+
+def apply(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+    """Returns what `row` gives for run time values.
+
+    Raises:
+        OperatorError: the operator cannot do it; the text says why.
+    """
+    if row.reads_shape and isinstance(inputs[0], Tensor):
+        assert row.host is not None
+        return Host(np.asarray(row.host(inputs[0], **attributes), dtype=object), np.dtype(np.int64))
+    present = [value for value in inputs if value is not None]
+    if row.host is not None and present and all(isinstance(value, Host) for value in present):
+        arrays = [None if value is None else value.array for value in inputs]
+        dtypes = [None if value is None else value.dtype for value in inputs]
+        try:
+            return evaluate(row, arrays, dtypes, attributes)
+        except NeedsValues:
+            pass
+    try:
+        return row.run(F, *arguments(row, inputs), **attributes)
+    except NeedsValues as error:
+        raise OperatorError(f"{row}: {error}") from None
+
+
+def arguments(row: Row, inputs: Sequence[Any]) -> list[Any]:
+    """Returns run time values as the row's body takes them."""
+    result: list[Any] = []
+    for position, value in enumerate(inputs):
+        name = row.input_name(position)
+        if name in row.numbers and isinstance(value, Host) and not value.array.shape:
+            result.append(value.array.item())
+        elif name in row.static and value is not None:
+            result.append(_plain(value))
+        else:
+            result.append(as_tensor(value))
+    return result
+
+
+def _plain(value: Any) -> Any:
+    array = value.array if isinstance(value, Host) else value
+    return array.tolist() if hasattr(array, "tolist") else array
+
+
+def as_tensor(value: Any) -> Any:
+    """Returns numbers computed from shapes as a tensor, also those in a sequence; any other value as it is."""
+    if isinstance(value, Host):
+        return F.from_numpy(value.array.astype(value.dtype))
+    return [as_tensor(item) for item in value] if isinstance(value, list) else value
+
+
+def _function(row: Row) -> Callable[..., Any]:
+    def function(*inputs: Any, **attributes: Any) -> Any:
+        return apply(row, inputs, attributes)
+
+    function.__name__ = function.__qualname__ = name_of(row)
+    function.__module__ = __name__
+    function.__doc__ = f"{row}: {row.body.__doc__ or 'see the ONNX specification.'}"
+    return function
+
+
+def __getattr__(name: str) -> Any:
+    if not name.startswith("__"):
+        for row in load_rows():
+            if name_of(row) == name:
+                function = globals()[name] = _function(row)
+                return function
+    raise AttributeError(f"module {__name__!r} has no operator {name!r}")

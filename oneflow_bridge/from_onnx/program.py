@@ -1,0 +1,305 @@
+"""The source of an imported module's forward, line by line, and the module tree that its lines refer to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from oneflow_bridge.from_onnx.constants import Constant
+from oneflow_bridge.from_onnx.layers import Layer
+from oneflow_bridge.from_onnx.module import RESERVED, ImportedModule
+from oneflow_bridge.from_onnx.recording import Call, Traced
+from oneflow_bridge.namespace.dtypes import NATIVE, DType, flow, numpy_dtype
+from oneflow_bridge.namespace.tensor import Tensor
+from onnx2nn.ground.naming import Names, identifier
+from onnx2nn.optable.registry import name_of
+from onnx2nn.optable.row import Row
+from onnx2nn.optable.shape_values import Host
+
+_BINARY = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&",
+    "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "matmul": "@", "eq": "==", "ne": "!=", "lt": "<",
+    "le": "<=", "gt": ">", "ge": ">=",
+}  # fmt: skip
+_UNARY = {"neg": "-", "invert": "~", "abs": "abs"}
+_TAKEN = frozenset(dir(flow.nn.Module())) | {"code", "meta", "compile", "run"} | frozenset(vars(ImportedModule()))
+
+
+@dataclass
+class Line:
+    """One assignment: `results = text`.
+
+    Attributes:
+        results: names it assigns, nested as the value is.
+        text: the expression.
+        uses: names it reads.
+        comment: the node it comes from.
+    """
+
+    results: Any
+    text: str
+    uses: set[str] = field(default_factory=set)
+    comment: str = ""
+
+    @property
+    def names(self) -> set[str]:
+        """All names it assigns."""
+        return set(_leaves(self.results))
+
+
+class Program:
+    """Builds one module: its source and its tree.
+
+    Args:
+        parent: the program of the graph around a subgraph; a weight that both use is one parameter.
+    """
+
+    def __init__(self, parent: Program | None = None):
+        self.module = ImportedModule()
+        self.parameters: list[str] = []
+        self.lines: list[Line] = []
+        self.comment = ""
+        self._paths = Names(_TAKEN)
+        self._taken: set[str] = set(RESERVED)
+        self._stems: set[str] = set()
+        self._prefixes: set[str] = set()
+        self._held: dict[Any, str] = {}
+        self._layers: dict[Any, str] = {}
+        self._keep: list[Any] = []
+        self._shared: dict[int, Any] = parent._shared if parent is not None else {}
+        self._keep_shared: list[Any] = parent._keep_shared if parent is not None else []
+
+    def name(self, wanted: str) -> str:
+        """Returns a variable name that nothing else has, nor gets from a prefix and a number."""
+        name = base = identifier(wanted)
+        number = 0
+        while name in self._taken or _stem(name) in self._prefixes:
+            number += 1
+            name = f"{base}_v{number}"
+        self._taken.add(name)
+        self._stems.add(_stem(name))
+        return name
+
+    def prefix(self, wanted: str) -> str:
+        """Returns a name to which a number may be appended (`name_1`) without giving a name that something else has."""
+        name = self.name(wanted)
+        while name in self._stems:
+            name = self.name(f"{wanted}_v")
+        self._prefixes.add(name)
+        return name
+
+    def parameter(self, tensor: Tensor) -> Any:
+        """Returns the one parameter that holds `tensor`."""
+        key = id(tensor.value)
+        if key not in self._shared:
+            self._shared[key] = flow.nn.Parameter(tensor.value.contiguous())
+            self._keep_shared.append(tensor.value)
+        return self._shared[key]
+
+    def add_call(self, call: Call, path_of: Callable[[Tensor], tuple[list[str], bool, bool]], layer: list[str]) -> None:
+        """Adds a recorded call.
+
+        Args:
+            call: the call.
+            path_of: where a constant is held: steps, whether it is trained, whether it is saved.
+            layer: where its layer is held, if it is one.
+        """
+        uses: set[str] = set()
+        if call.layer is not None:
+            path = self._layer(call.layer, layer)
+            inputs = [self.argument(value, uses, path_of) for value in call.layer.inputs]
+            if call.layer.index_limit is not None:
+                text = f"rows({path}, {inputs[0]}, {call.layer.index_limit})"
+            else:
+                text = f"call({', '.join([path, *inputs])})"
+            self.lines.append(Line(call.results, text, uses, self.comment))
+            return
+        values = _inline_scalars(call, path_of)
+        args = [self.argument(value, uses, path_of) for value in values]
+        kwargs = [f"{name}={self.argument(value, uses, path_of)}" for name, value in call.kwargs.items()]
+        self.lines.append(Line(call.results, _expression(call, args, kwargs), uses, self.comment))
+
+    def add_operator(self, results: Any, row: Row, arguments: Sequence[str], uses: set[str]) -> None:
+        """Adds a line that evaluates a row at run time; a node may ask for the first of several results alone."""
+        taken = f"[:{len(results)}]" if isinstance(results, tuple) else "[0]"
+        text = f"ops.{name_of(row)}({', '.join(arguments)}){taken if row.several else ''}"
+        self.lines.append(Line(results, text, uses, self.comment))
+
+    def add_module_call(self, results: Any, name: list[str], module: Any, arguments: str, uses: set[str]) -> None:
+        """Adds `module` to the tree and a line that calls it."""
+        path = self._paths.claim(name)
+        holder, last = self._container(path)
+        holder.add_module(last, module)
+        self.lines.append(Line(results, f"{_path(path)}({arguments})", uses, self.comment))
+
+    def argument(self, value: Any, uses: set[str], path_of: Callable[[Tensor], tuple[list[str], bool, bool]]) -> str:
+        """Returns the source of an argument; notes the names it reads in `uses`."""
+        if isinstance(value, Traced):
+            uses.add(value.name)
+            return value.name
+        if isinstance(value, Tensor):
+            return self.held(value, path_of)
+        if isinstance(value, Host):
+            return f"host({value.array.tolist()!r}, {value.dtype.name!r})"
+        if isinstance(value, np.ndarray):
+            return self._strings(value)
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(self.argument(item, uses, path_of) for item in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
+        if isinstance(value, slice):
+            parts = (self.argument(item, uses, path_of) for item in (value.start, value.stop, value.step))
+            return f"slice({', '.join(parts)})"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{k!r}: {self.argument(v, uses, path_of)}" for k, v in value.items()) + "}"
+        if isinstance(value, DType):
+            return f"F.{value.name}"
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, flow.device):
+            return repr(str(value.type))
+        if value is Ellipsis:
+            return "..."
+        if value is not None and not isinstance(value, (bool, int, float, str, bytes)):
+            raise TypeError(f"a {type(value).__name__} among the arguments of a recorded call")
+        return repr(value)
+
+    def held(self, tensor: Tensor, path_of: Callable[[Tensor], tuple[list[str], bool, bool]]) -> str:
+        """Returns the source that reads a constant, a parameter or buffer of the module."""
+        key = id(tensor.value)
+        if key not in self._held:
+            steps, trained, saved = path_of(tensor)
+            path = self._paths.claim(steps)
+            holder, last = self._container(path)
+            if trained and tensor.is_floating_point():
+                holder.register_parameter(last, self.parameter(tensor))
+            else:
+                holder.register_buffer(last, tensor.value, persistent=saved)
+            self._keep.append(tensor.value)
+            self._held[key] = path
+        source = _path(self._held[key])
+        emulated = NATIVE[tensor.value.dtype] is not tensor.dtype
+        return f"F.Tensor({source}, F.{tensor.dtype.name})" if emulated else f"wrap({source})"
+
+    def _strings(self, array: np.ndarray[Any, Any]) -> str:
+        if id(array) not in self._held:
+            path = self._paths.claim(["strings"])
+            setattr(self.module, path, array)
+            self._keep.append(array)
+            self._held[id(array)] = path
+        return f"self.{self._held[id(array)]}"
+
+    def has_layer(self, path: str) -> bool:
+        """Whether a layer is held there."""
+        return path in self._layers.values()
+
+    def _layer(self, layer: Layer, name: list[str]) -> str:
+        state = tuple((key, None if tensor is None else id(tensor.value)) for key, tensor in layer.state.items())
+        key = (layer.kind, repr(layer.config), state)
+        if not layer.state or key not in self._layers:
+            path = self._paths.claim(name)
+            holder, last = self._container(path)
+            holder.add_module(last, layer.build(self.parameter))
+            self._keep += [None if tensor is None else tensor.value for tensor in layer.state.values()]
+            self._layers[key] = path
+        return _path(self._layers[key])
+
+    def _container(self, path: str) -> tuple[Any, str]:
+        *steps, last = path.split(".")
+        holder: Any = self.module
+        for step in steps:
+            if step not in holder._modules:
+                holder.add_module(step, flow.nn.Module())
+            holder = holder._modules[step]
+        return holder, last
+
+    def finish(self, outputs: Sequence[str], uses: set[str]) -> ImportedModule:
+        """Returns the module whose forward gives `outputs`, which read the names `uses`."""
+        needed = set(uses)
+        kept: list[tuple[Line, set[str]]] = []
+        for line in reversed(self.lines):
+            if not line.names & needed:
+                continue
+            last = (line.uses - needed) | (line.names - needed)  # no later line reads these
+            kept.append((line, last))
+            needed |= line.uses
+        body = [_source(line, last) for line, last in reversed(kept)]
+        returned = f"    return ({''.join(f'{text}, ' for text in outputs).rstrip()})\n"
+        self.module.compile(f"def forward({', '.join(['self', *self.parameters])}):\n{''.join(body)}{returned}")
+        return self.module.eval()
+
+
+def _stem(name: str) -> str:
+    """Returns what stands before the number at the end of a name, `""` where there is none."""
+    stem, _, number = name.rpartition("_")
+    return stem if number.isdecimal() else ""
+
+
+def _source(line: Line, last: set[str]) -> str:
+    comment = f"  # {line.comment}" if line.comment else ""
+    freed = f"; del {', '.join(sorted(last))}" if last else ""
+    return f"    {_target(line.results)} = {line.text}{freed}{comment}\n"
+
+
+def _target(results: Any) -> str:
+    if isinstance(results, str):
+        return results
+    inner = ", ".join(map(_target, results))
+    return f"({inner},)" if len(results) == 1 else f"({inner})"
+
+
+def _leaves(results: Any) -> list[str]:
+    return [results] if isinstance(results, str) else [name for item in results for name in _leaves(item)]
+
+
+def _path(path: str) -> str:
+    """Returns the source that reads an attribute of the module tree, whose steps may be digits."""
+    source = "self"
+    for step in path.split("."):
+        source = f"{source}.{step}" if step.isidentifier() else f"getattr({source}, {step!r})"
+    return source
+
+
+def _expression(call: Call, args: Sequence[str], kwargs: Sequence[str]) -> str:
+    if call.kind == "operator":
+        if call.target == "getitem":
+            return f"{args[0]}[{args[1]}]"
+        if call.target in _BINARY:
+            return f"{args[0]} {_BINARY[call.target]} {args[1]}"
+        return f"{_UNARY[call.target]}({args[0]})"
+    function = f"{args[0]}.{call.target}" if call.kind == "method" else f"F.{call.target}"
+    return f"{function}({', '.join([*(args[1:] if call.kind == 'method' else args), *kwargs])})"
+
+
+_INLINED = {"add", "sub", "mul", "truediv", "pow", "eq", "ne", "lt", "le", "gt", "ge"}
+
+
+def _inline_scalars(call: Call, path_of: Callable[[Tensor], tuple[list[str], bool, bool]]) -> tuple[Any, ...]:
+    """Replaces a one-element constant beside a tensor by the Python number that means the same."""
+    traced = [value for value in call.args if isinstance(value, Traced)]
+    if call.kind != "operator" or call.target not in _INLINED or len(traced) != 1:
+        return call.args
+    other = traced[0]
+
+    def plain(value: Any) -> Any:
+        fits = isinstance(value, Tensor) and value.numel() == 1 and value.ndim <= other.ndim
+        if not fits or value.dtype is not other.dtype or path_of(value)[1]:
+            return value
+        if value.dtype.name not in ("float32", "float64", "int64", "int32"):
+            return value
+        number = value.item()
+        # The shortest decimal that means this float32: it is rounded to float32 again before it is used.
+        return float(str(numpy_dtype(value.dtype).type(number))) if isinstance(number, float) else number
+
+    return tuple(plain(value) for value in call.args)
+
+
+def literal(constant: Constant) -> Host | None:
+    """Returns a short constant as numbers to be written into the source, None where it is none such."""
+    if math.prod(constant.shape) > 64 or constant.kind.name == "STRING":
+        return None
+    array = constant.numpy()
+    return Host(array.astype(object), array.dtype) if array.dtype.kind in "biuf" else None

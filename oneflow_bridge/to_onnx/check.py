@@ -1,0 +1,215 @@
+"""Compares an exported file with the OneFlow model it came from."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from oneflow_bridge.runtime import import_oneflow
+from oneflow_bridge.to_onnx.guards import refusing_aborts
+from oneflow_bridge.to_onnx.trace import NO_CPU_KERNEL, Arguments, last_line, leaves
+from onnx2nn.errors import InputError, MissingDependencyError, Onnx2nnError, VerificationError
+
+TOLERANCE = 1e-4
+"""Largest difference of an output over its largest magnitude, in float32 and float64."""
+
+HALF_TOLERANCE = 1e-2
+"""The same in half precision."""
+
+_RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomUniformLike", "RandomNormalLike", "Bernoulli", "Dropout"})
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """One output at one input size.
+
+    Attributes:
+        name: output name.
+        shape: its shape.
+        difference: the largest absolute difference; infinite where shape, or NaN and infinity, differ.
+        scale: the largest finite magnitude in OneFlow's output.
+        tolerance: what `difference / scale` may be.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    difference: float
+    scale: float
+    tolerance: float
+
+    @property
+    def relative(self) -> float:
+        """Difference over scale; the difference itself for an output of zeros."""
+        return self.difference / self.scale if self.scale else self.difference
+
+    def __str__(self) -> str:
+        return f"{self.name} {list(self.shape)}: {self.difference:.3g} of {self.scale:.3g}"
+
+
+def why_not(model: Any, lowered: ir.Model) -> str | None:
+    """Why a model's export cannot be compared with the model, or None."""
+    flow = import_oneflow()
+    if not isinstance(model, (flow.nn.Module, flow.nn.Graph)):
+        return "a saved job has no model to run."
+    if lowered.meta.get("unmapped"):
+        return "the file holds ops without an ONNX form."
+    drawn = sorted({node.op_type for node in lowered.graph if node.op_type in _RANDOM})
+    if drawn:
+        return f"the model draws random numbers ({', '.join(drawn)})."
+    fused = sorted(set(lowered.meta.get("oneflow_ops", ())) & NO_CPU_KERNEL)
+    if fused and not flow.cuda.is_available():
+        return f"OneFlow has no CPU kernel for {', '.join(fused)}."
+    return None
+
+
+def compare(
+    model: Any, arguments: Arguments, axes: Mapping[tuple[int, int], str], path: Path
+) -> list[OutputDifference]:
+    """Runs the file and the model on the example, and at other sizes of its dynamic dimensions.
+
+    Args:
+        model: an `oneflow.nn.Module` or `Graph`.
+        arguments: the example inputs.
+        axes: (position of the input, axis) → dimension name; sizes that were never traced are tried.
+        path: the ONNX file.
+
+    Returns:
+        Every output's difference, for each size.
+
+    Raises:
+        VerificationError: an output differs by more than its tolerance.
+    """
+    runner = _runner(path)
+    found = []
+    for resized in _sizes(arguments, axes):
+        expected = [tensor.numpy() for tensor in leaves(run_model(model, resized))]
+        feeds = {n: np.ascontiguousarray(t.numpy()) for n, t in zip(resized.names, resized.leaves(), strict=True)}
+        names, actual = runner(feeds)
+        found += [difference(*columns) for columns in zip(names, expected, actual, strict=True)]
+    wrong = [d for d in found if not d.relative <= d.tolerance]
+    if wrong:
+        raise VerificationError(
+            f"ONNX Runtime and OneFlow differ in {len(wrong)} of {len(found)} outputs; nothing was written. "
+            f"{'; '.join(map(str, wrong[:5]))}. Export with check=False to look at the file."
+        )
+    return found
+
+
+def _sizes(arguments: Arguments, axes: Mapping[tuple[int, int], str]) -> list[Arguments]:
+    """The example itself, and three larger in each dynamic dimension (traced are the example's size and one more)."""
+    if not axes:
+        return [arguments]
+    tensors = arguments.leaves()
+    return [arguments, arguments.resized({key: tensors[key[0]].shape[key[1]] + 3 for key in axes})]
+
+
+def run_model(model: Any, arguments: Arguments) -> Any:
+    """The model's outputs, computed eagerly; a graph's `build` is called on its modules, without a compile.
+
+    Raises:
+        InputError: OneFlow cannot run the model.
+    """
+    flow = import_oneflow()
+    try:
+        with flow.no_grad(), refusing_aborts():
+            if isinstance(model, flow.nn.Graph):
+                return type(model).build(_EagerGraph(model), *arguments.args, **arguments.kwargs)
+            return model(*arguments.args, **arguments.kwargs)
+    except Onnx2nnError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"OneFlow traces the model but cannot run it, so the export cannot be checked: {last_line(error)}. "
+            "Export with check=False to write it unchecked."
+        ) from error
+
+
+class _EagerGraph:
+    """A graph's attributes with the modules themselves in place of the graph's views of them."""
+
+    def __init__(self, graph: Any):
+        self._graph = graph
+
+    def __getattr__(self, name: str) -> Any:
+        graph = self._graph
+        if name in graph._blocks:
+            return graph._blocks[name].to(import_oneflow().nn.Module)
+        if name in graph.__dict__:
+            return graph.__dict__[name]
+        attribute = getattr(type(graph), name)
+        return functools.partial(attribute, self) if callable(attribute) else attribute
+
+
+def difference(name: str, expected: np.ndarray, actual: np.ndarray) -> OutputDifference:
+    """How far two arrays are apart; integers and booleans must be equal."""
+    exact = expected.dtype.kind not in "fV"
+    half = expected.dtype.itemsize == 2 and not exact
+    tolerance = 0.0 if exact else HALF_TOLERANCE if half else TOLERANCE
+    wide = [array.astype(np.float64) for array in (expected, actual)]
+    finite = np.isfinite(wide[0])
+    scale = float(np.abs(wide[0][finite]).max(initial=0))
+    if (
+        expected.shape != actual.shape
+        or expected.dtype != actual.dtype
+        or not np.array_equal(finite, np.isfinite(wide[1]))
+    ):
+        return OutputDifference(name, expected.shape, np.inf, scale, tolerance)
+    if not np.array_equal(wide[0][~finite], wide[1][~finite], equal_nan=True):
+        return OutputDifference(name, expected.shape, np.inf, scale, tolerance)
+    apart = np.abs(wide[0][finite] - wide[1][finite]).max(initial=0)
+    return OutputDifference(name, expected.shape, float(apart), scale, tolerance)
+
+
+def _runner(path: Path):  # type: ignore[no-untyped-def]
+    """A function from inputs to output names and arrays: ONNX Runtime, or onnx.reference for kernels it lacks."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingDependencyError(
+            "check=True needs ONNX Runtime: pip install onnxruntime (or pass check=False)."
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        if "NOT_IMPLEMENTED" in str(error) or "Could not find an implementation" in str(error):
+            return _reference(path)
+        raise VerificationError(f"ONNX Runtime does not load the exported model: {error}") from error
+    names = [output.name for output in session.get_outputs()]
+
+    def run(feeds: dict[str, np.ndarray]) -> tuple[list[str], list[np.ndarray]]:
+        try:
+            return names, session.run(names, feeds)
+        except Exception as error:
+            shapes = {name: list(array.shape) for name, array in feeds.items()}
+            raise VerificationError(f"ONNX Runtime fails on the exported model with {shapes}: {error}") from error
+
+    return run
+
+
+def run_file(path: Path, feeds: Mapping[str, np.ndarray]) -> tuple[list[str], list[np.ndarray]]:
+    """Output names and values of an ONNX file, by ONNX Runtime, or onnx.reference for kernels it lacks.
+
+    Raises:
+        VerificationError: the file does not load or does not run.
+    """
+    names, values = _runner(path)(dict(feeds))
+    return list(names), list(values)
+
+
+def _reference(path: Path):  # type: ignore[no-untyped-def]
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(onnx.load(str(path)))
+    return lambda feeds: (evaluator.output_names, evaluator.run(None, feeds))
+
+
+__all__ = ["OutputDifference", "compare", "difference", "run_file", "run_model", "why_not"]

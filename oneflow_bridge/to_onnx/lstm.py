@@ -1,0 +1,230 @@
+"""Finds the LSTMs that a job unrolls over time: on CPU every step is twenty ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from oneflow_bridge.to_onnx.job import DOMAIN, OPERANDS, RESULTS, attribute, sizes_of
+from onnx2nn.rewrite.patterns import Match, Op, Var, matches, readers
+
+_BIASED = (
+    Op("fused_matmul_bias", (Var("h"), Var("weight_hh"), Var("bias_hh"))),
+    Op("fused_matmul_bias", (Var("x"), Var("weight_ih"), Var("bias_ih"))),
+)
+_UNBIASED = (
+    Op("matmul", (Var("h"), Var("weight_hh")), "hidden_product"),
+    Op("matmul", (Var("x"), Var("weight_ih")), "input_product"),
+)
+_GATES = Var("gates")
+_CELL = Op(
+    "add_n",
+    (
+        Op("broadcast_mul", (Op("sigmoid", (Op("narrow", (_GATES,), "forget"),)), Var("c"))),
+        Op(
+            "broadcast_mul",
+            (Op("sigmoid", (Op("narrow", (_GATES,), "input"),)), Op("tanh", (Op("narrow", (_GATES,), "cell"),))),
+        ),
+    ),
+    "state",
+)
+_HIDDEN = Op("broadcast_mul", (Op("sigmoid", (Op("narrow", (_GATES,), "output"),)), Op("tanh", (_CELL,))))
+
+_Named = Sequence[tuple[str, ir.Value]]
+
+_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+@dataclass
+class _Step:
+    """One step: its output, its state, what it starts from, and the time whose input it takes.
+
+    The input comes from one sequence, or from several that are joined: the two directions of the layer before.
+    """
+
+    hidden: ir.Value
+    state: ir.Value
+    match: Match
+    sources: tuple[ir.Value, ...]
+    time: int
+
+
+def raise_lstms(model: ir.Model) -> None:
+    """Replaces each unrolled LSTM by one op `lstm`, in place; the steps are left for the removal of dead nodes."""
+    raised: set[ir.Value] = set()
+    while _raise_layers(model.graph, raised):
+        pass  # a layer is found once the one before it is an op, whose sequence it reads
+    for node in list(model.graph) if raised else ():
+        sources = _stacked(node)
+        if sources:
+            whole = _joined(model.graph, sources, node.outputs[0])
+            node.outputs[0].replace_all_uses_with(whole, replace_graph_outputs=True)
+    model.graph.sort()
+
+
+def _raise_layers(graph: ir.Graph, raised: set[ir.Value]) -> bool:
+    """Raises what reads sequences, tells whether there was any; `raised` holds the outputs of the steps that were."""
+    found = [step for node in graph if (step := _step(node)) is not None and step.hidden not in raised]
+    steps = {step.hidden: step for step in found}
+    followed = {step.match["h"] for step in found}
+    chains = [_chain(step, steps) for step in found if step.hidden not in followed]
+    whole = [chain for chain in chains if _is_whole(chain)]
+    for chain in whole:
+        _replace(graph, chain)
+        raised.update(step.hidden for step in chain)
+    return bool(whole)
+
+
+def _step(node: ir.Node) -> _Step | None:
+    for cell in matches(node.outputs[0], _HIDDEN, {}) if node.op_type == "broadcast_mul" else ():
+        for sums in (_BIASED, _UNBIASED):
+            for match in matches(cell["gates"], Op("add_n", sums), cell):
+                taken = _time(match["x"])
+                if taken is not None and _gates_in_order(match) and _plain_products(match):
+                    return _Step(node.outputs[0], match["state"].outputs[0], match, *taken)
+    return None
+
+
+def _gates_in_order(match: Match) -> bool:
+    """Input, forget, cell, output, each as wide as the state."""
+    size = match["c"].shape[-1]
+    narrows = [match[name] for name in ("input", "forget", "cell", "output")]
+    return match["gates"].shape[-1] == 4 * size and all(
+        n.attributes["dim"].value == 1
+        and n.attributes["start"].value == i * size
+        and n.attributes["length"].value == size
+        for i, n in enumerate(narrows)
+    )
+
+
+def _plain_products(match: Match) -> bool:
+    products = [match[name] for name in ("hidden_product", "input_product") if name in match]
+    wanted = {"transpose_a": 0, "transpose_b": 1, "alpha": 1.0}
+    return all(p.attributes[name].value == value for p in products for name, value in wanted.items())
+
+
+def _time(value: ir.Value) -> tuple[tuple[ir.Value, ...], int] | None:
+    """The sequences and the time that a step's input is taken from: squeeze(narrow(sequence, 0, time, 1))."""
+    node = value.producer()
+    if node is not None and node.op_type == "lstm" and value is node.outputs[1]:  # its last output
+        sequence = node.outputs[0]
+        return (sequence,), 0 if node.attributes["reverse"].value else int(sizes_of(sequence)[0]) - 1
+    if node is not None and node.op_type == "concat" and node.attributes["axis"].value == 1:
+        parts = [part for value in node.inputs if value is not None and (part := _time(value)) is not None]
+        sources = tuple(source for part in parts for source in part[0])
+        alike = len({time for _, time in parts}) == 1 and len({sizes_of(source)[0] for source in sources}) == 1
+        return (sources, parts[0][1]) if alike and len(parts) == len(node.inputs) else None
+    taken = next(matches(value, Op("squeeze", (Op("narrow", (Var("sequence"),), "at"),), "squeeze"), {}), None)
+    if taken is None or list(taken["squeeze"].attributes["axes"].value) != [0]:
+        return None
+    at = taken["at"].attributes
+    if at["dim"].value != 0 or at["length"].value != 1:
+        return None
+    return (taken["sequence"],), at["start"].value
+
+
+def _chain(last: _Step, steps: dict[ir.Value, _Step]) -> list[_Step]:
+    """All steps before the last that share its weights and sequence, in the order they are computed."""
+    chain = [last]
+    while chain[0].match["h"] in steps:
+        before = steps[chain[0].match["h"]]
+        same = all(before.match.get(name) is last.match.get(name) for name in _PARAMETERS)
+        if not same or before.sources != last.sources or before.state is not chain[0].match["c"]:
+            break
+        chain.insert(0, before)
+    return chain
+
+
+def _is_whole(chain: list[_Step]) -> bool:
+    """Whether the steps take every time once, upwards or downwards, and no state between is read elsewhere."""
+    times = [step.time for step in chain]
+    length = sizes_of(chain[0].sources[0])[0]
+    if times not in (list(range(len(times))), list(range(len(times)))[::-1]) or length != len(times):
+        return False
+    return all(readers(step.state) == 2 for step in chain[:-1])  # the next step and its own tanh
+
+
+def _replace(graph: ir.Graph, chain: list[_Step]) -> None:
+    """The op reads what the first step reads; stacks of all steps become its sequence, the last its final values."""
+    first, last = chain[0], chain[-1]
+    match = first.match
+    operands = {"x": _joined(graph, first.sources, first.hidden), "h": match["h"], "c": match["c"]}
+    operands |= {name: match[name] for name in _PARAMETERS if name in match}
+    steps, (batch, size) = len(chain), match["c"].shape
+    sequence = _value(last.hidden, "sequence", [steps, batch, size])
+    hidden, state = _value(last.hidden, "hidden", [batch, size]), _value(last.state, "state", [batch, size])
+    results = [("y", sequence), ("hy", hidden), ("cy", state)]
+    node = _node("lstm", list(operands.items()), results, last.hidden, reverse=int(first.time > last.time))
+    by_time = [step.hidden for step in sorted(chain, key=lambda step: step.time)]
+    stacks = [use.node for use in last.hidden.uses() if _is_stack(use.node, by_time)]
+    inside = {step.hidden.producer() for step in chain}
+    graph.append(node)
+    for stack in stacks:
+        stack.outputs[0].replace_all_uses_with(sequence, replace_graph_outputs=True)
+    for step in chain[:-1]:
+        _give_slice(graph, step, sequence, {*inside, *stacks}, match["weight_hh"])
+    last.state.replace_all_uses_with(state, replace_graph_outputs=True)
+    last.hidden.replace_all_uses_with(hidden, replace_graph_outputs=True)
+    graph.sort()
+
+
+def _joined(graph: ir.Graph, sequences: tuple[ir.Value, ...], near: ir.Value) -> ir.Value:
+    """The features of all sequences side by side."""
+    if len(sequences) == 1:
+        return sequences[0]
+    length, batch, _, *rest = sizes_of(sequences[0])
+    shape = [length, batch, sum(int(sizes_of(sequence)[2]) for sequence in sequences), *rest]
+    joined = _value(near, "joined", shape)
+    graph.append(_node("concat", [("in", sequence) for sequence in sequences], [("out", joined)], near, axis=2))
+    return joined
+
+
+def _stacked(node: ir.Node) -> tuple[ir.Value, ...]:
+    """The sequences of which a stack holds every time in order; empty where it is something else."""
+    if node.op_type != "stack" or node.attributes["axis"].value != 0:
+        return ()
+    taken = [_time(value) for value in node.inputs if value is not None]
+    sources, times = [part[0] for part in taken if part], [part[1] for part in taken if part]
+    whole = times == list(range(len(node.inputs))) and len(set(sources)) == 1
+    return sources[0] if whole and sizes_of(sources[0][0])[0] == len(times) else ()
+
+
+def _is_stack(node: ir.Node, values: list[ir.Value]) -> bool:
+    return node.op_type == "stack" and node.attributes["axis"].value == 0 and list(node.inputs) == values
+
+
+def _give_slice(graph: ir.Graph, step: _Step, sequence: ir.Value, known: set[ir.Node | None], weight: ir.Value) -> None:
+    """Readers of one step's output outside the LSTM get that slice of the sequence."""
+    product = step.hidden
+    outside = [u for u in product.uses() if u.node not in known and not _feeds_next(u.node, product, weight)]
+    if not outside and not product.is_graph_output():
+        return
+    batch, size = sizes_of(product)
+    part = _value(product, "slice", [1, batch, size])
+    row = _value(product, "row", [batch, size])
+    graph.append(_node("narrow", [("in", sequence)], [("out", part)], product, dim=0, start=step.time, length=1))
+    graph.append(_node("squeeze", [("in", part)], [("out", row)], product, axes=[0]))
+    for use in outside:
+        use.node.replace_input_with(use.idx, row)
+    for index, output in enumerate(graph.outputs):
+        if output is product:
+            graph.outputs[index] = row
+
+
+def _feeds_next(node: ir.Node, hidden: ir.Value, weight: ir.Value) -> bool:
+    """Whether a reader is the next step's product with the hidden weights."""
+    return node.op_type in ("fused_matmul_bias", "matmul") and list(node.inputs[:2]) == [hidden, weight]
+
+
+def _value(like: ir.Value, name: str, shape: list) -> ir.Value:
+    return ir.Value(name=f"{like.name}/{name}", shape=ir.Shape(shape), type=like.type)
+
+
+def _node(op_type: str, operands: _Named, results: _Named, near: ir.Value, **attributes: int | list[int]) -> ir.Node:
+    written = [attribute(name, value) for name, value in attributes.items()]
+    written += [ir.AttrStrings(OPERANDS, [n for n, _ in operands]), ir.AttrStrings(RESULTS, [n for n, _ in results])]
+    before = near.producer()
+    name = f"{before.name if before is not None else near.name}/{op_type}"
+    return ir.Node(DOMAIN, op_type, [v for _, v in operands], written, outputs=[v for _, v in results], name=name)

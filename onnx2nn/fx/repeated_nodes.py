@@ -1,0 +1,129 @@
+"""What nodes alike record, found once.
+
+Most nodes of a network have another's operator, and inputs of the same shapes and types. Where a body made one call, of
+its node's inputs as they are, it would make the same one again: that is recorded without running the body. A body that
+looks at the elements of constants may choose by them; so it is watched, and if it does it runs for every node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import onnx_ir as ir
+import torch
+from torch import fx
+from torch.overrides import TorchFunctionMode
+
+from onnx2nn.fx.constants import Constant
+from onnx2nn.fx.layers import may_be_layer
+from onnx2nn.fx.size_vectors import is_vector
+from onnx2nn.fx.tracing import TRACED, Spec, Tensor, Tracer
+
+
+class Call(NamedTuple):
+    """A call of a node's inputs, in their order, and what is known of its result."""
+
+    kind: str
+    target: Any
+    spec: Spec
+
+
+_T = torch.Tensor
+_FORM: frozenset[Any] = frozenset(
+    {
+        *(_T.dim, _T.size, _T.numel, _T.stride, _T.element_size, _T.storage_offset, _T.data_ptr),
+        *(_T.is_floating_point, _T.is_complex, _T.view),
+        *(getattr(_T, name).__get__ for name in ("shape", "dtype", "ndim", "device")),
+    }
+)
+"""What may be asked of a tensor, or done with it, that tells nothing of its elements."""
+
+
+class _Watch(TorchFunctionMode):
+    """Notes whether anything but the form of constants is asked for; what is recorded asks for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.only_form = True
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func not in _FORM and not any(kind in TRACED for kind in types):
+            self.only_form = False
+        return func(*args, **(kwargs or {}))
+
+
+class Repeats:
+    """The calls that the nodes of one model make, by what decides them."""
+
+    def __init__(self) -> None:
+        self._seen: set[Hashable] = set()
+        self._calls: dict[Hashable, Call | None] = {}  # of what was watched
+
+    def key(self, node: ir.Node, version: int, inputs: Sequence[Any], tracer: Tracer) -> Hashable:
+        """Returns what decides the call of a node that makes one of its inputs alone, None where more may.
+
+        Args:
+            node: the node.
+            version: opset version of its domain.
+            inputs: its inputs, as the import holds them.
+            tracer: what the node is recorded with.
+        """
+        if node.attributes.data or tracer.has_sizes_of_data:
+            return None
+        forms: list[Hashable] = []
+        traced = False
+        for value in inputs:
+            kind = type(value)
+            if kind is Tensor:
+                traced = True
+                forms.append(value.spec)
+            elif kind is Constant and math.prod(shape := value.shape) != 1:  # one element is recorded as a number
+                forms.append((value.kind, shape))
+            else:
+                return None
+        if not traced or (len(inputs) > 1 and len(set(map(id, inputs))) < len(inputs)):
+            return None
+        return node.domain, node.op_type, node.overload, version, *forms
+
+    def find(self, key: Hashable) -> Call | None:
+        """Returns the call that a node of this key makes, None where its body is to say that."""
+        return self._calls.get(key) if key is not None else None
+
+    def run(self, key: Hashable, run: Callable[[], Any], tracer: Tracer, arguments: Callable[[], list[Any]]) -> Any:
+        """Returns what `run`, which records a node of this key, does; of the second such node learns the call.
+
+        Args:
+            key: as `key` gives it.
+            run: records the node.
+            tracer: what it is recorded with.
+            arguments: gives the node's inputs as a body takes them.
+        """
+        if key is None or key in self._calls:
+            return run()
+        if key not in self._seen:
+            self._seen.add(key)
+            return run()
+        before = tracer.last
+        with _Watch() as watch:
+            result = run()
+        learned = watch.only_form and type(result) is Tensor
+        self._calls[key] = _call(result, before, tracer, arguments()) if learned else None
+        return result
+
+
+def _call(result: Tensor, before: fx.Node, tracer: Tracer, arguments: Sequence[Any]) -> Call | None:
+    """Returns the call of `arguments` that gave `result`, None where something else was recorded since `before`."""
+    node = first = result.node
+    while first.prev.op == "get_attr" and first.prev is not before:
+        first = first.prev
+    if node is not tracer.last or first.prev is not before or node.meta != tracer.meta:
+        return None
+    if node.op not in ("call_function", "call_method") or may_be_layer(node.target) or is_vector(result):
+        return None
+    if node.kwargs or node.args != tuple(map(tracer.argument, arguments)):
+        return None
+    return Call(node.op, node.target, result.spec)

@@ -1,0 +1,87 @@
+"""Vectors of sizes of which some are known and data decide the others, as in `(N, C, h, w)` of a resize."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from onnx2nn.fx.constants import Constant
+from onnx2nn.fx.tracing import Tensor
+from onnx2nn.optable.row import NeedsValues, Row
+from onnx2nn.optable.shape_values import Host, evaluate
+
+MAX_ELEMENTS = 16
+"""Vectors of sizes are no longer."""
+
+_KINDS = (ir.DataType.INT64, ir.DataType.FLOAT)
+_DTYPES = (torch.int64, torch.float32)
+
+
+class _OfData:
+    """Stands among numbers for one that data decide: it is moved about, and nothing else."""
+
+    def _refuse(self, *_: Any) -> Any:
+        raise NeedsValues("a number that data decide")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __float__ = __index__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = _refuse
+    __hash__ = object.__hash__
+
+
+_OF_DATA: Any = _OfData()
+
+
+def is_vector(value: Tensor) -> bool:
+    """Returns whether a tensor may hold sizes, or factors of them."""
+    shapes = value.spec.shapes
+    return shapes is not None and len(shapes[0]) == 1 and value.spec.dtype in _DTYPES
+
+
+def known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> tuple[Any, ...]:
+    """Returns the numbers in the vector that a node gives, None for those that data decide.
+
+    Args:
+        row: the node's row, which has a `host`.
+        inputs: its inputs, as the import holds them.
+        attributes: as the row's body takes them.
+
+    Returns:
+        The numbers; nothing where none is known.
+    """
+    if not any(isinstance(v, (Constant, Host)) or (isinstance(v, Tensor) and v.elements) for v in inputs):
+        return ()
+    arrays = [_numbers(value) for value in inputs]
+    if any(array is None for array in arrays):
+        return ()
+    try:
+        known = evaluate(row, arrays, [np.dtype(np.int64)] * len(arrays), attributes)  # of any: only moved about
+    except Exception:  # whatever numpy says of a number that is none; not to know one is right, it is then read
+        return ()
+    if not isinstance(known, Host) or known.array.ndim != 1 or known.array.size > MAX_ELEMENTS:
+        return ()
+    return tuple(None if item is _OF_DATA else item for item in known.array.tolist())
+
+
+def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
+    """Returns a number or vector with `_OF_DATA` for what is not known, None of all else."""
+    if isinstance(value, Host):
+        return value.array if value.array.ndim < 2 else None
+    if isinstance(value, Constant):
+        small = len(value.shape) < 2 and math.prod(value.shape) <= MAX_ELEMENTS
+        return value.numpy().astype(object) if small and value.kind in _KINDS else None
+    if not isinstance(value, Tensor) or value.spec.shapes is None:
+        return None
+    shape = value.shape
+    if len(shape) > 1 or not all(isinstance(size, int) and size <= MAX_ELEMENTS for size in shape):
+        return None
+    array = np.empty(shape, dtype=object)
+    array[...] = _OF_DATA
+    for position, item in enumerate(value.elements):
+        array[position] = _OF_DATA if item is None else item
+    return array

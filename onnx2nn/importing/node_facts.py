@@ -1,0 +1,222 @@
+"""What a node of a graph says of itself, whatever the framework: its attributes and inputs, and what it is called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.errors import ModelFileError, OperatorError
+from onnx2nn.ground.naming import is_generated, split_path
+from onnx2nn.importing.plan import Plan
+from onnx2nn.optable.row import HINTS, Row
+
+
+class Scope(dict["ir.Value", Any]):
+    """What is known of the values of one graph; what it lacks is looked up in the graphs around it."""
+
+    def __init__(self, outer: Scope | None = None):
+        super().__init__()
+        self._outer = outer
+
+    def __missing__(self, value: ir.Value) -> Any:
+        if self._outer is None:
+            raise ModelFileError(f"Value {value.name!r} is used but nothing defines it.")
+        return self._outer[value]
+
+
+def node_name(node: ir.Node) -> str:
+    """Returns the node's name, or its first output's where it has none."""
+    return node.name or next((output.name for output in node.outputs if output.name), "?") or "?"
+
+
+def inner_graphs(nodes: Iterable[ir.Node]) -> list[ir.Graph]:
+    """Returns the graphs that `nodes` hold, such as the branches of If, without those inside them."""
+    attributes = [attribute for node in nodes for attribute in node.attributes.data.values()]
+    graphs = [a.value for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
+    return graphs + [
+        graph for a in attributes if a.type == ir.AttributeType.GRAPHS and not a.is_ref() for graph in a.value
+    ]
+
+
+def attribute_values(
+    node: ir.Node, row: Row, referred: Mapping[str, ir.Attr], tensor: Callable[[ir.TensorProtocol], Any]
+) -> dict[str, Any]:
+    """Returns the node's attributes as the row's body takes them.
+
+    Args:
+        node: the node.
+        row: its row.
+        referred: attributes of the surrounding function's call, to which the node's may refer.
+        tensor: makes the framework's tensor of one in the file.
+
+    Raises:
+        OperatorError: an attribute that the row does not know, or one that it needs is missing.
+    """
+    values: dict[str, Any] = {}
+    for name, attribute in node.attributes.data.items():
+        if name in HINTS:
+            continue
+        if attribute.is_ref():
+            target = referred.get(attribute.ref_attr_name or "")
+            if target is None:
+                continue
+            attribute = target
+        known = name in row.attributes or name in row.inputs  # Split-1 has an input and an attribute "split"
+        if not known and not row.any_attribute:
+            raise OperatorError(f"attribute {name!r} is unknown to this revision of the operator.")
+        values[name] = _attribute(attribute, tensor)
+    if row.demanded and (missing := [name for name in row.demanded if name not in values]):
+        raise OperatorError(f"attribute {missing[0]!r} is missing.")
+    return values
+
+
+def _attribute(attribute: ir.Attr, tensor: Callable[[ir.TensorProtocol], Any]) -> Any:
+    value = attribute.value
+    if attribute.type == ir.AttributeType.FLOAT:
+        return _float(value)
+    if attribute.type == ir.AttributeType.FLOATS:
+        return [_float(item) for item in value]
+    if attribute.type in (ir.AttributeType.INTS, ir.AttributeType.STRINGS):
+        return list(value)
+    return tensor(value) if attribute.type == ir.AttributeType.TENSOR else value
+
+
+def _float(value: float) -> float:
+    """Returns the shortest decimal that is the same float32, which is what the author wrote."""
+    shortest = float(str(np.float32(value)))
+    return shortest if abs(shortest) <= _LARGEST else value
+
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def check_inputs(row: Row, inputs: list[Any]) -> None:
+    """Refuses more inputs than the operator has, and fewer than it needs; leaves out trailing absent ones.
+
+    Raises:
+        OperatorError: there are too many, or one is missing.
+    """
+    while inputs and inputs[-1] is None and not row.variadic:
+        inputs.pop()
+    if len(inputs) > len(row.inputs) and not row.variadic:
+        raise OperatorError(f"it has {len(inputs)} inputs, the operator takes at most {len(row.inputs)}.")
+    for position, name in row.needed:
+        if position >= len(inputs) or inputs[position] is None:
+            raise OperatorError(f"input {name!r} is missing.")
+
+
+def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:
+    """Returns what the row's body asks about its node, see `table.FACTS`."""
+    found: dict[str, Any] = {}
+    if "_outputs" in row.facts:
+        found["_outputs"] = len(node.outputs)
+    if "_types" in row.facts:
+        found["_types"] = [None if v is None else plan.type_name(v) for v in node.inputs]
+    if "_output_types" in row.facts:
+        found["_output_types"] = [plan.type_name(v) for v in node.outputs]
+    if "_producer" in row.facts:
+        found["_producer"] = plan.model.producer_name or ""
+    return found
+
+
+def call_attributes(node: ir.Node, function: ir.Function, outer: Mapping[str, ir.Attr]) -> dict[str, ir.Attr]:
+    """Returns the attributes to which the nodes of `function` may refer in the call `node`."""
+    own = {name: attr for name, attr in node.attributes.items() if not attr.is_ref()}
+    for name, attr in node.attributes.items():
+        if attr.is_ref() and attr.ref_attr_name in outer:
+            own[name] = outer[attr.ref_attr_name or ""]
+    return {**{name: attr for name, attr in function.attributes.items() if attr.value is not None}, **own}
+
+
+_LAYOUTS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+
+
+def lays_out_weight(row: Row, inputs: Sequence[Any], *, floats: bool = False) -> bool:
+    """Returns whether a node only changes the shape of an integer table that a module of the author's holds.
+
+    Swin's relative_position_index is one. It is then read at run time and stays in the state under its own name;
+    folded, it would be another constant. Numbers that shapes are made of have no second dimension, or no dotted name.
+
+    Args:
+        row: the node's row.
+        inputs: its inputs.
+        floats: ask that of float weights of any rank too.
+    """
+    if not inputs or row.domain or row.operator not in _LAYOUTS or not getattr(inputs[0], "weight", False):
+        return False
+    weight, name = inputs[0], inputs[0].name
+    if "." not in name or "/" in name or is_generated(name):
+        return False
+    if weight.kind in (ir.DataType.INT32, ir.DataType.INT64):
+        return len(weight.shape) > 1
+    return floats and weight.kind in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
+
+
+def constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) -> tuple[list[str], bool]:
+    """Returns where a constant is held in the module tree, and whether it is a trainable weight.
+
+    Args:
+        node: the node that uses it, None where only the outputs do.
+        origin: name of the initializer or output that it comes from, `""` where it has none.
+        weight: whether that is an initializer.
+        size: number of elements.
+    """
+    if not origin:
+        steps = split_path(node.name or node.op_type.lower()) if node is not None else ["output"]
+        return [*steps[:-1], f"{steps[-1]}_constant"], False
+    # torch's exporter numbers its own values `val_0`, ...: a parameter of such a name stops it on the way back.
+    name = origin.replace("val_", "constant_") if "val_" in origin and is_generated(origin) else origin
+    number = size == 1 and (is_generated(origin) or _OPERAND.search(origin))  # a mask's -10000 is nothing to train
+    return split_path(name), weight and not number
+
+
+_OPERAND = re.compile(r"/[xy](:0)?$")
+"""How TensorFlow calls a number that stands in the author's source, as the epsilon in `batchnorm/add/y`."""
+
+
+def layer_path(node: ir.Node, step: int, weight: str) -> list[str]:
+    """Returns where a layer is held in the module tree.
+
+    Args:
+        node: the node that is the layer.
+        step: its number in the graph.
+        weight: name of the initializer that its weight comes from, `""` where it has none.
+    """
+    named = split_path(weight) if weight and not is_generated(weight) else []
+    if len(named) > 1 and _WEIGHT.fullmatch(named[-1]):
+        return named[:-1]
+    name = node.name or ""
+    if "/" in weight and _NUMBERED.fullmatch(name):
+        steps = _scope(named, node.op_type)
+    else:
+        steps = _scope(split_path(name), node.op_type) if name else []
+    if steps:
+        return steps
+    return [f"{node.op_type.lower()}_{step}"]
+
+
+_WEIGHT = re.compile(r"weight|w_\d+")
+"""What a layer's weight is called: in torch, and in Paddle (`conv2d_0.w_0`)."""
+
+_NUMBERED = re.compile(r"\w+__\d+")
+"""Nodes that tf2onnx made; only their weights say where they belong."""
+
+_OPERATIONS = frozenset(
+    {
+        *("BiasAdd", "Conv1D", "Conv2D", "Conv3D", "FusedBatchNormV3", "GatherV2", "MatMul", "ReadVariableOp"),
+        *("batchnorm", "conv_transpose", "convolution", "depthwise", "merged_input", "separable_conv2d"),
+    }
+)
+"""TensorFlow's operations, and tf2onnx's, as which nodes and weights of a layer end: `model/dense/BiasAdd`."""
+
+
+def _scope(steps: list[str], operator: str) -> list[str]:
+    """Returns the path of the layer in which an operation stands, the path itself where its end is no operation."""
+    end = len(steps)
+    while end > 1 and (steps[end - 1] in _OPERATIONS or (end == len(steps) and steps[-1].split("_")[0] == operator)):
+        end -= 1
+    return steps[:end]

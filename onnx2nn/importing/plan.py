@@ -1,0 +1,321 @@
+"""What a model needs of the op table, and what of it is not there: found without importing anything."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx import defs
+
+from onnx2nn.errors import OperatorError, Problem
+from onnx2nn.optable.registry import Table, load_rows
+from onnx2nn.optable.row import Row
+from onnx2nn.provenance.author import Author
+
+ADVICE = "Register a body for it with onnx2nn.register(...)."
+
+
+@dataclass
+class Report:
+    """What `check` found.
+
+    Attributes:
+        operators: how many nodes each operator has, by `domain::name`.
+        problems: what cannot be imported; empty where `load` will find every operator it needs.
+    """
+
+    operators: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every operator of the model is known."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        head = f"{sum(self.operators.values())} nodes of {len(self.operators)} operators"
+        if self.ok:
+            return f"{head}, all of them known."
+        return "\n".join([f"{head}; unknown:", *(f"  {problem}" for problem in self.problems)])
+
+
+@functools.cache
+def schema_of(domain: str, operator: str, version: int) -> Any:
+    """Returns the schema of an operator in an opset, None where onnx knows none."""
+    try:
+        return defs.get_schema(operator, version, domain)
+    except defs.SchemaError:
+        return None
+
+
+TypeOf = tuple["ir.DataType | None", str]
+"""An element type (None: unknown) and what holds it: `""` a tensor, else `seq`, `optional` or `map`."""
+
+UNKNOWN_TYPE: TypeOf = (None, "")
+_NUMBERS = frozenset(map(int, ir.DataType)) - {0}
+_NAMES = {str(kind.name).lower(): kind for kind in ir.DataType} | {"double": ir.DataType.DOUBLE}
+
+
+def _parse_type(text: str) -> TypeOf:
+    """Returns what a schema's type string such as `seq(tensor(float))` says."""
+    container = text.split("(")[0]
+    inner = text.replace(")", "").split("(")[-1].split(",")[-1].strip()
+    return _NAMES.get(inner), "" if container == "tensor" else container
+
+
+def _type_of(value: ir.Value) -> TypeOf:
+    kind = value.type
+    if kind is None:
+        return (ir.DataType(value.const_value.dtype), "") if value.const_value is not None else UNKNOWN_TYPE
+    if isinstance(kind, ir.SequenceType):
+        return kind.dtype, "seq"
+    if isinstance(kind, ir.OptionalType):
+        return kind.dtype, "optional"
+    return kind.dtype, ""
+
+
+def _type_proto(known: TypeOf) -> onnx.TypeProto:
+    """Returns a type as ONNX writes it; an unknown element type as undefined."""
+    kind, container = known
+    proto = onnx.TypeProto()
+    inner = {"seq": proto.sequence_type.elem_type, "optional": proto.optional_type.elem_type}.get(container, proto)
+    inner.tensor_type.elem_type = int(kind or 0)
+    return proto
+
+
+def _complete(function: onnx.FunctionProto, schema: Any) -> None:
+    """Gives a schema's function body what it leaves to the schema: defaults of attributes, and outputs it never makes.
+
+    Such an output is one that the node does not ask for; another one stands in for it.
+    """
+    for name in list(function.attribute):
+        default = schema.attributes[name].default_value
+        if default.name:
+            function.attribute.remove(name)
+            function.attribute_proto.append(default)
+    made = {output for node in function.node for output in node.output} | set(function.input)
+    for name in function.output:
+        if name not in made:
+            function.node.add(op_type="Identity", input=[next(o for o in function.output if o in made)], output=[name])
+    if not any(opset.domain == "" for opset in function.opset_import):
+        function.opset_import.add(domain="", version=defs.onnx_opset_version())
+
+
+def _built(schema: Any, call: onnx.NodeProto, version: int, types: Sequence[TypeOf]) -> onnx.FunctionProto | None:
+    """Returns the body that onnx builds for one node; None where it builds none."""
+    node, inputs = call.SerializeToString(), [_type_proto(known).SerializeToString() for known in types]
+    build = schema.get_context_dependent_function_with_opset_version
+    # Where an operator in the body has a later revision onnx builds it for the schema's own opset alone.
+    own = max(
+        (known for known in schema.context_dependent_function_opset_versions if known <= version), default=version
+    )
+    body = build(version, node, inputs) or build(own, node, inputs)
+    return onnx.FunctionProto.FromString(body) if body else None
+
+
+def version_of(node: ir.Node, opsets: Mapping[str, int]) -> int:
+    """Returns the opset version in which a node is meant: its own, which raised nodes have, else its graph's.
+
+    A domain that the file imports in version 0, as PyTorch's old exporters do theirs, is meant in its first one.
+    """
+    return node.version or opsets.get(node.domain) or 1
+
+
+class Plan:
+    """The row or function that every node of a model is imported with, types of its values, names of its weights."""
+
+    def __init__(self, model: ir.Model, table: Table, author: Author | None = None):
+        self.model, self.table, self.author = model, table, author
+        self._types: dict[ir.Value, TypeOf] | None = None
+        self._schema_functions: dict[Any, ir.Function | None] = {}
+
+    def find(
+        self,
+        node: ir.Node,
+        version: int,
+        types: Callable[[], Sequence[TypeOf]] | None = None,
+        attributes: Mapping[str, ir.Attr] = MappingProxyType({}),
+    ) -> Row | ir.Function:
+        """Returns the model's own function, the table's row, or the schema's function body for `node`, in this order.
+
+        Args:
+            node: a node of the model, or of a function body.
+            version: opset version of its domain.
+            types: gives the types of its inputs, which decide some schemas' bodies; by default what the file says.
+            attributes: those of the surrounding function's call, to which the node's may refer.
+
+        Raises:
+            OperatorError: there is none.
+        """
+        if self.model.functions:
+            function = self.model.functions.get((node.domain, node.op_type, node.overload))
+            if function is not None:
+                return function
+        row = self.table.find(node.domain, node.op_type, version)
+        if row is not None:
+            return row
+        known = types or (lambda: self._declared_types(node))
+        function = self._schema_function(node, version, known, attributes)
+        if function is not None:
+            return function
+        raise OperatorError(self._reason(node, version))
+
+    def _reason(self, node: ir.Node, version: int) -> str:
+        revisions = self.table.revisions(node.domain, node.op_type)
+        if revisions:
+            return f"known from opset {revisions[0].since} on, the model uses opset {version}."
+        return f"there is no such operator in the op table. {ADVICE}"
+
+    def _declared_types(self, node: ir.Node) -> list[TypeOf]:
+        return [UNKNOWN_TYPE if value is None else self.type_of(value) for value in node.inputs]
+
+    def _schema_function(
+        self,
+        node: ir.Node,
+        version: int,
+        types: Callable[[], Sequence[TypeOf]],
+        outer: Mapping[str, ir.Attr],
+    ) -> ir.Function | None:
+        schema = schema_of(node.domain, node.op_type, version)
+        if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+            return None
+        known = tuple(types())
+        call = ir.to_proto(node)
+        for attribute in [a for a in call.attribute if a.ref_attr_name]:
+            referred = outer.get(attribute.ref_attr_name)
+            name = attribute.name
+            call.attribute.remove(attribute)
+            if referred is not None:
+                call.attribute.append(ir.to_proto(ir.Attr(name, referred.type, referred.value)))
+        attributes = str([a.SerializeToString() for a in sorted(call.attribute, key=lambda a: a.name)])
+        key = (schema.domain, schema.name, version, known, len(node.outputs), attributes)
+        if key not in self._schema_functions:
+            try:
+                self._schema_functions[key] = self._expand(schema, call, version, known)
+            except (KeyError, RuntimeError, TypeError, ValueError) as error:  # of onnx, which builds some bodies
+                raise OperatorError(f"its function body cannot be built: {str(error).splitlines()[0]}.") from error
+        return self._schema_functions[key]
+
+    def _expand(self, schema: Any, call: onnx.NodeProto, version: int, types: Sequence[TypeOf]) -> ir.Function | None:
+        if schema.has_function:
+            body = schema.get_function_with_opset_version(version)
+            if body is None:
+                return None
+            proto = onnx.FunctionProto.FromString(body if isinstance(body, bytes) else body.SerializeToString())
+        else:
+            built = _built(schema, call, version, types)
+            if built is None:
+                return None
+            proto = built
+        if not proto.opset_import:
+            proto.opset_import.add(domain=call.domain, version=version)
+        proto.name = proto.name or call.op_type
+        _complete(proto, schema)
+        function = ir.from_proto(proto)
+        assert isinstance(function, ir.Function)
+        return function
+
+    def type_name(self, value: ir.Value) -> str | None:
+        """Returns the name of a value's ONNX element type (`"INT4"`), None where nothing tells it."""
+        kind = self.type_of(value)[0]
+        return None if kind is None else kind.name
+
+    def type_of(self, value: ir.Value) -> TypeOf:
+        """Returns a value's type as the file, or what made the value, says it."""
+        direct = _type_of(value)
+        if direct[0] is not None or direct[1]:
+            return direct
+        if self._types is None:
+            self._types = {}
+            opsets = dict(self.model.graph.opset_imports)
+            self._infer_types(self.model.graph, opsets)
+            for function in self.model.functions.values():
+                self._infer_types(function, opsets)
+        return self._types.get(value, UNKNOWN_TYPE)
+
+    def _infer_types(self, graph: ir.Graph | ir.Function, opsets: Mapping[str, int]) -> None:
+        assert self._types is not None
+        opsets = {**opsets, **graph.opset_imports}
+        for node in graph.all_nodes():
+            for index, value in enumerate(node.outputs):
+                known = _type_of(value)
+                if known[0] is None and not known[1]:
+                    known = self._schema_type(node, index, version_of(node, opsets))
+                self._types[value] = known
+
+    def _schema_type(self, node: ir.Node, index: int, version: int) -> TypeOf:
+        """Returns what the operator's schema, its inputs' types and its attributes say of an output's type."""
+        for name in ("to", "dtype", "output_dtype"):
+            attribute = node.attributes.get(name)
+            if attribute is not None and isinstance(attribute.value, int) and attribute.value in _NUMBERS:
+                return ir.DataType(attribute.value), ""
+        if node.op_type == "Constant" and "value" in node.attributes:
+            return ir.DataType(node.attributes["value"].value.dtype), ""
+        schema = schema_of(node.domain, node.op_type, version)
+        if schema is None or not schema.outputs:
+            return UNKNOWN_TYPE
+        text = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
+        if "(" in text:
+            return _parse_type(text)
+        for position, value in enumerate(node.inputs):
+            formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+            if value is not None and formal.type_str == text:
+                return self._types.get(value, _type_of(value)) if self._types is not None else _type_of(value)
+        constraints = [c for c in schema.type_constraints if c.type_param_str == text]
+        parsed = {_parse_type(item) for constraint in constraints for item in constraint.allowed_type_strs}
+        if len(parsed) == 1:
+            return parsed.pop()
+        containers = {container for _, container in parsed}
+        return None, containers.pop() if len(containers) == 1 else ""
+
+    def output_type(
+        self, node: ir.Node, index: int, version: int, inputs: Sequence[Any]
+    ) -> tuple[ir.DataType | None, str, int | None]:
+        """Returns an output's element type, what holds it (`""`: a tensor) and its rank, None where unknown."""
+        value = node.outputs[index]
+        kind, container = self.type_of(value)
+        rank = None if value.shape is None else len(value.shape)
+        return kind, container, rank
+
+
+def plan(model: ir.Model, author: Author | None = None) -> Plan:
+    """Returns the plan of `model`; that nodes may have no row shows when they are looked up.
+
+    Args:
+        model: as `reader.read` gives it.
+        author: what is known of the author's names, as `author.restore` gives it.
+    """
+    return Plan(model, load_rows(), author)
+
+
+def report(model: ir.Model) -> Report:
+    """Returns what the model needs, and every operator of it that the table lacks."""
+    result = Report()
+    found = plan(model)
+    problems: dict[tuple[str, str, int], Problem] = {}
+    for node, version in _nodes(model):
+        result.operators[f"{node.domain or 'ai.onnx'}::{node.op_type}"] += 1
+        try:
+            found.find(node, version)
+        except OperatorError as error:
+            key = (node.domain, node.op_type, version)
+            problem = problems.setdefault(key, Problem(node.op_type, node.domain, version, str(error), ""))
+            name = node.name or next((output.name for output in node.outputs if output.name), "?")
+            problem.nodes.append(name or "?")
+    result.problems = list(problems.values())
+    return result
+
+
+def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
+    opsets = model.graph.opset_imports
+    for node in model.graph.all_nodes():
+        yield node, version_of(node, opsets)
+    for function in model.functions.values():
+        for node in function.all_nodes():
+            yield node, version_of(node, {**opsets, **function.opset_imports})

@@ -1,0 +1,147 @@
+"""The op table: every row by domain, operator and revision, and how rows get into it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import pkgutil
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from onnx2nn.ground.naming import identifier
+from onnx2nn.optable.row import Row
+
+
+class Table:
+    """Rows by domain, operator and revision."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], list[Row]] = {}
+        self._found: dict[tuple[str, str, int], Row | None] = {}  # what `find` gave, for networks repeat operators
+
+    def add(self, row: Row) -> None:
+        """Adds `row`; a row of the same operator and revision is replaced."""
+        rows = [other for other in self._rows.get((row.domain, row.operator), []) if other.since != row.since]
+        self._rows[row.domain, row.operator] = sorted([*rows, row], key=lambda r: r.since)
+        self._found.clear()
+
+    def remove(self, row: Row) -> None:
+        """Removes `row`."""
+        self._rows[row.domain, row.operator].remove(row)
+        self._found.clear()
+
+    def find(self, domain: str, operator: str, version: int) -> Row | None:
+        """Returns the row that gives `operator` its meaning in opset `version` of `domain`, if there is one."""
+        try:
+            return self._found[domain, operator, version]
+        except KeyError:
+            rows = self._rows.get((domain, operator), [])
+            index = bisect_right([row.since for row in rows], version)
+            row = self._found[domain, operator, version] = rows[index - 1] if index else None
+            return row
+
+    def revisions(self, domain: str, operator: str) -> list[Row]:
+        """Returns all rows of an operator, oldest first."""
+        return list(self._rows.get((domain, operator), []))
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for key in sorted(self._rows) for row in self._rows[key])
+
+
+TABLE = Table()
+
+
+def name_of(row: Row) -> str:
+    """Returns the Python name of `row`: `Softmax` for the newest revision, `Softmax_1`, `com_microsoft__BiasGelu`."""
+    newest = TABLE.revisions(row.domain, row.operator)[-1].since == row.since
+    domain = f"{identifier(row.domain)}__" if row.domain else ""
+    return f"{domain}{row.operator}" if newest else f"{domain}{row.operator}_{row.since}"
+
+
+def op(
+    operator: str,
+    since: int,
+    *,
+    domain: str = "",
+    static: Sequence[str] = (),
+    numbers: Sequence[str] = (),
+    host: Callable[..., Any] | None = None,
+    reads_shape: bool = False,
+    opaque: bool = False,
+    whole: bool = False,
+    region: bool = False,
+    random: bool = False,
+    results: Callable[..., Sequence[tuple[Sequence[Any], Any]]] | None = None,
+    leaf: bool = False,
+    counts: Sequence[str] = (),
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes the decorated function the row of `operator` from revision `since` on; the rest is as in `Row`."""
+
+    def add(body: Callable[..., Any]) -> Callable[..., Any]:
+        inputs = (frozenset(static), frozenset(numbers))
+        kinds = (reads_shape, opaque, whole, region, random)
+        TABLE.add(Row(domain, operator, since, body, *inputs, host, *kinds, results, leaf, frozenset(counts)))
+        return body
+
+    return add
+
+
+def at_run_time(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `function` in a form that a body may call on traced values: recorded as one call, its result no tensor.
+
+    For the part of an operator that makes strings, where the rest of it is tensor arithmetic.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        tracer = next((arg.tracer for arg in args if hasattr(arg, "tracer")), None)
+        return function(*args) if tracer is None else tracer.call_opaque(call, args, {}, None)
+
+    return call
+
+
+@contextlib.contextmanager
+def _undo(row: Row, hidden: list[Row]) -> Iterator[Row]:
+    try:
+        yield row
+    finally:
+        TABLE.remove(row)
+        for old in hidden:
+            TABLE.add(old)
+
+
+def register(
+    domain: str, operator: str, since: int = 1, **options: Any
+) -> Callable[[Callable[..., Any]], contextlib.AbstractContextManager[Row]]:
+    """Adds a row from outside: `onnx2nn.register("my.domain", "MyOp")(body)`.
+
+    Args:
+        domain: operator domain as it stands in the file, `""` for ai.onnx.
+        operator: operator name.
+        since: the first opset version of the domain that the body serves.
+        **options: `static`, `opaque`, `random`, `host` as in `Row`.
+
+    Returns:
+        A function that takes the body and gives a context manager; leaving it (`with ...:`) undoes the registration,
+        not entering it keeps it.
+    """
+
+    def add(body: Callable[..., Any]) -> contextlib.AbstractContextManager[Row]:
+        load_rows()
+        hidden = [row for row in TABLE.revisions(domain, operator) if row.since == since]
+        op(operator, since, domain=domain, **options)(body)
+        row = TABLE.find(domain, operator, since)
+        assert row is not None
+        return _undo(row, hidden)
+
+    return add
+
+
+def load_rows() -> Table:
+    """Imports every family of `onnx2nn.ops`, so that the table is complete, and returns it."""
+    package = importlib.import_module("onnx2nn.ops")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"onnx2nn.ops.{module.name}")
+    return TABLE

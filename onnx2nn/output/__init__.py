@@ -1,0 +1,1 @@
+"""What a module becomes: saved files, ONNX, NCNN, Python source; and simplified ONNX."""

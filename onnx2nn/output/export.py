@@ -1,0 +1,399 @@
+"""Writes an imported module as ONNX again, with the names and the open dimensions of the file that it came from."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
+from onnx2nn.ground.atomic_files import check_writable
+from onnx2nn.ground.extras import require
+from onnx2nn.importing import inputs as model_inputs
+from onnx2nn.verification.outputs import Oracle, compare, run_module, short_floats, to_tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+EXTERNAL_DATA_BYTES = 1 << 30
+"""From this size on the weights are written beside the file; protobuf ends at 2 GiB."""
+
+_SOURCE = "onnx2nn.node"
+_OPEN_SIZES: Sequence[Any] = (lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k)
+"""Sizes to trace open dimensions with, the k-th one of a model; what is tried first is cheapest."""
+_BATCH = 5
+"""The largest size that the first of several axes, which mostly counts examples, is tried with before larger ones."""
+
+_Run = tuple[Sequence[np.ndarray], Sequence[Any]]
+"""Inputs, and what the module makes of them."""
+
+
+def export_onnx(
+    module: torch.nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    example_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
+    dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
+    opset: int | None = None,
+) -> str:
+    """Write a module as ONNX, by `torch.onnx.export`.
+
+    Inputs, outputs and open dimensions are called as in the file that the module was imported from, nodes as those
+    that they stand for, weights by their keys in `state_dict()`; importing the result gives the same keys again. The
+    graph is not optimised, as that would fold weights into one another.
+
+    Args:
+        module: what `onnx2nn.load` gave, trained or changed since. One that was pickled in between has lost the names
+            of its nodes, and needs `example_inputs`.
+        path: where to; the file appears complete or not at all. Weights of more than 1 GiB are written to
+            `<path>.data` beside it.
+        example_inputs: one array or tensor an input, what the module is traced with; made up if left out.
+        dynamic_axes: input name → axis → name of the dimensions left open; those open in the module's file if left out.
+        opset: version of ai.onnx; the exporter's own choice if left out.
+
+    Returns:
+        One line that says what was written.
+
+    Raises:
+        InputError: no inputs could be made up that the module runs on, or the file cannot be written.
+        MissingDependencyError: torch or onnxscript is not installed.
+        VerificationError: torch.onnx.export refuses the module, or what it writes computes something else in ONNX
+            Runtime (compared where that is installed).
+    """
+    require("onnxscript", extra="export", purpose="torch.onnx.export")
+    check_writable(path)
+    graph = getattr(module, "graph", None)
+    if graph is None:
+        raise InputError("the module is no torch.fx.GraphModule, as onnx2nn.load gives; use torch.onnx.export for it")
+    known = getattr(module, "meta", {}).get("onnx2nn", {})
+    names = known.get("inputs") or [node.target for node in graph.nodes if node.op == "placeholder"]
+    axes = _open_axes(module, dynamic_axes) if known or dynamic_axes else {}
+    if example_inputs is not None and (hasattr(example_inputs, "shape") or len(example_inputs) != len(names)):
+        raise InputError(f"example_inputs is a list of one array or tensor for each input: {', '.join(names)}")
+    runs = _runs(module, axes, example_inputs)
+    first, second = next(runs), next(runs, None)
+    if second is None:
+        return _export(module, Path(path), names, axes, opset, [first])
+    try:
+        return _export(module, Path(path), names, axes, opset, [first, second])
+    except VerificationError:  # small sizes are special: a 1 that a layer makes of them broadcasts, or counts as fixed
+        return _export(module, Path(path), names, axes, opset, [second, next(runs, first)])
+
+
+def _export(
+    module: Any,
+    path: Path,
+    names: Sequence[str],
+    axes: Mapping[str, Mapping[int, str]],
+    opset: int | None,
+    runs: Sequence[_Run],
+) -> str:
+    """Exports as traced with the inputs of the first run, compares with all of them, writes; says what was written."""
+    import torch
+
+    known = getattr(module, "meta", {}).get("onnx2nn", {})
+    opened = tuple(dict(axes[name]) if axes.get(name) else None for name in names)
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                _traceable(module),
+                tuple(to_tensor(array) for array in runs[0][0]),
+                input_names=names,
+                output_names=known.get("outputs") or None,
+                dynamic_shapes=(opened,) if opened else (),
+                opset_version=opset,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+                custom_translation_table={torch.ops.aten.sort.stable: _sort_stable},
+            )
+    except Exception as error:  # its errors share no base class
+        raise VerificationError(f"torch.onnx.export cannot export the module: {_gist(error)}") from error
+    assert program is not None
+    _clean(program.model)
+    version = program.model.graph.opset_imports.get("", 0)
+    if opset is not None and version != opset:
+        raise VerificationError(f"torch.onnx.export cannot write opset {opset} of the module, only {version}")
+    size = sum(tensor.nbytes for tensor in module.state_dict().values())
+    compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, runs)
+    count = sum(1 for _ in program.model.graph)
+    return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
+
+
+def _open_axes(module: Any, given: Mapping[str, Mapping[int, str]] | None) -> dict[str, dict[int, str]]:
+    if given is not None:
+        return {name: dict(axes) for name, axes in given.items()}
+    return {
+        spec.name: {
+            axis: size or f"{spec.name}_{axis}" for axis, size in enumerate(spec.shape or ()) if isinstance(size, str)
+        }
+        for spec in model_inputs.specs_of(module)
+    }
+
+
+def _describe(axes: Mapping[str, Mapping[int, str]]) -> str:
+    named = [f"{label} (axis {axis} of {name})" for name, dims in axes.items() for axis, label in dims.items()]
+    return f"open dimensions: {', '.join(named) or 'none'}"
+
+
+def _runs(module: Any, axes: Mapping[str, Mapping[int, str]], given: Sequence[Any] | None) -> Iterator[_Run]:
+    """Yields runs of the module: of the inputs given, then of made up ones, at other sizes of the open dimensions.
+
+    Raises:
+        InputError: there is none.
+    """
+    tried: list[Any] = []
+    if given is not None:
+        arrays = [value if isinstance(value, np.ndarray) else value.detach().cpu().numpy() for value in given]
+        yield arrays, run_module(module, arrays)
+        tried.append([array.shape for array in arrays])
+    failure: Exception | None = None
+    try:
+        for arrays in _examples(module, axes):
+            shapes = [array.shape for array in arrays]
+            if shapes in tried:
+                continue
+            tried.append(shapes)
+            try:
+                with _quiet():
+                    expected = run_module(module, arrays)
+            except VerificationError as error:
+                failure = failure or error
+                continue
+            given = arrays
+            yield arrays, expected
+    except InputError:
+        if given is None:
+            raise
+    if given is None:
+        raise InputError(f"no made up inputs go through the module, give example_inputs: {failure}")
+
+
+def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[list[np.ndarray]]:
+    """Yields made up inputs; open dimensions differ, and none is 1, which torch takes for fixed."""
+    specs = model_inputs.specs_of(module)
+    bounds = module.meta["onnx2nn"].get("fixed", {})
+    labels = list(dict.fromkeys(label for dims in axes.values() for label in dims.values()))
+    for spec in specs:
+        if spec.shape is None:
+            raise InputError(f"the file does not say the shape of input {spec.name!r}; give example_inputs")
+    for choose, most in (*((choose, _BATCH) for choose in _OPEN_SIZES), (_OPEN_SIZES[2], math.inf)):
+        sizes = {label: choose(index) for index, label in enumerate(labels)}
+        for spec in specs:
+            shape = spec.shape or ()
+            for axis, label in axes.get(spec.name, {}).items():
+                allowed = bounds.get(shape[axis])
+                if isinstance(allowed, range):
+                    sizes[label] = min(max(sizes[label], allowed[0]), allowed[-1])
+                elif axis == 0 and len(shape) > 1:
+                    sizes[label] = min(sizes[label], most)
+        shapes: dict[str, list[Any]] = {}
+        for spec in specs:
+            opened = axes.get(spec.name, {})
+            shapes[spec.name] = [sizes[opened[i]] if i in opened else size for i, size in enumerate(spec.shape or ())]
+            if not all(isinstance(size, int) for size in shapes[spec.name]):
+                raise InputError(f"dynamic_axes do not name every open dimension of input {spec}; give example_inputs")
+        yield list(model_inputs.example_inputs(specs, shapes).values())
+
+
+def _traceable(module: Any) -> fx.GraphModule:
+    """Returns the module in a form whose operations know, while they are traced, which node of the file they are."""
+    from torch import fx
+    from torch.fx import traceback
+
+    from onnx2nn.fx.exportable import for_exporter
+    from onnx2nn.fx.tracing import container
+
+    copied = fx.GraphModule(module, for_exporter(module, module.graph))
+    for name, parameter in module.named_parameters(remove_duplicate=False):  # the keys of a tied weight are many
+        holder, last = container(copied, name)
+        if last not in holder._parameters:
+            holder.register_parameter(last, parameter)
+    for name, child in module.named_modules():  # a GraphModule made of another one forgets which buffers are no state
+        if child._non_persistent_buffers_set and (not name or hasattr(copied, name.split(".")[0])):
+            with contextlib.suppress(AttributeError):
+                copied.get_submodule(name)._non_persistent_buffers_set |= child._non_persistent_buffers_set
+    for node in copied.graph.nodes:
+        if "onnx" in node.meta:
+            node.meta["custom"] = {_SOURCE: node.meta["onnx"]}
+    known = getattr(module, "meta", {}).get("onnx2nn", {})
+    _separate_outputs(copied.graph, known.get("inputs") or (), known.get("outputs") or ())
+
+    def forward(self: fx.GraphModule, *args: Any) -> Any:
+        with traceback.preserve_node_meta():
+            return fx.Interpreter(self).run(*args)
+
+    type(copied).forward = forward  # type: ignore[method-assign]  # every GraphModule has a class of its own
+    return copied.train(module.training)
+
+
+def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Gives inputs and weights that are outputs a copy (Identity), as torch calls such a value by the output's name.
+
+    Args:
+        graph: changed in place.
+        inputs: names of the inputs.
+        outputs: names of the outputs; the one that a value has itself is that value.
+    """
+    import torch
+    from torch import fx
+
+    output, placeholders = graph.output_node(), (node for node in graph.nodes if node.op == "placeholder")
+    names = dict(zip(placeholders, inputs, strict=False))
+    names |= {node: node.target for node in graph.nodes if node.op == "get_attr"}
+    several = isinstance(output.args[0], tuple)  # a list is one output, a sequence
+    values: Any = output.args[0] if several else output.args
+    if len(values) != len(outputs) or names.keys().isdisjoint(output.all_input_nodes):
+        return
+    with graph.inserting_before(output):
+        separate = [
+            graph.call_function(torch.clone, (value,))
+            if isinstance(value, fx.Node) and names.get(value, name) != name
+            else value
+            for value, name in zip(values, outputs, strict=True)
+        ]
+    output.args = (tuple(separate) if several else separate[0],)
+
+
+def _clean(model: ir.Model) -> None:
+    """Takes out what the exporter computes from nothing but numbers, and names the nodes."""
+    from onnxscript import optimizer
+    from onnxscript.ir.passes.common import RemoveUnusedNodesPass
+
+    weights = set(model.graph.initializers)
+
+    def folds(node: ir.Node) -> bool | None:  # None: by the folding's own rules
+        reads = any(value is not None and value.name in weights for value in node.inputs)
+        return False if reads and node.op_type != "Shape" else None  # a weight's shape is a mere number
+
+    optimizer.fold_constants(model, should_fold=folds)
+    _drop_invented_biases(model, weights)
+    RemoveUnusedNodesPass()(model)
+    _name_values(model)
+    _name_nodes(model)
+
+
+def _drop_invented_biases(model: ir.Model, weights: Collection[str]) -> None:
+    """Takes out the zeros that the exporter gives to a convolution without bias: they would come back as a weight."""
+    for node in model.graph.all_nodes():
+        if node.op_type in ("Conv", "ConvTranspose") and len(node.inputs) == 3 and node.inputs[2] is not None:
+            bias = node.inputs[2]
+            if bias.name not in weights and bias.const_value is not None and not bias.const_value.numpy().any():
+                node.replace_input_with(2, None)
+
+
+def _name_values(model: ir.Model) -> None:
+    """Gives values between the nodes names of their own: the file's name of an output may be that of such a value."""
+    graph = model.graph
+    fixed = {*graph.inputs, *graph.outputs, *graph.initializers.values()}
+    taken = Counter(value.name or "" for value in fixed)
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            if value not in fixed and value.name:
+                value.name = _unused(value.name, taken)
+
+
+def _name_nodes(model: ir.Model) -> None:
+    """Calls a node as the file's node it stands for; of several for one, that with its operator, else the last.
+
+    No two nodes have one name: a file that was written so before has names such as those that are made here.
+    """
+    groups: dict[tuple[str, str], list[ir.Node]] = {}
+    others: list[tuple[ir.Node, str]] = []
+    for node in model.graph.all_nodes():
+        traced = node.meta.get("node")
+        source = traced.meta.get("custom", {}).get(_SOURCE) if traced is not None else None
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
+        if source:
+            _, operator, name = source
+            groups.setdefault((operator, name), []).append(node)
+        else:
+            others.append((node, node.name or node.op_type))
+    taken: Counter[str] = Counter()
+    for (operator, source), nodes in groups.items():
+        named = next((node for node in reversed(nodes) if node.op_type == operator), nodes[-1])
+        named.name = _unused(source, taken)
+        others += [(node, f"{source}/{node.op_type}") for node in nodes if node is not named]
+    for node, name in others:
+        node.name = _unused(name, taken)
+
+
+def _unused(name: str, taken: Counter[str]) -> str:
+    """Returns `name`, with a number behind it where it is taken, and takes it."""
+    unused = name
+    while taken[unused]:
+        unused = f"{name}_{taken[name]}"
+        taken[name] += 1
+    taken[unused] += 1
+    return unused
+
+
+def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[_Run]) -> str:
+    """Writes into a folder beside `path`, compares, then renames; returns what it was compared with."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem[:100]}.") as folder:
+        written = Path(folder) / path.name
+        data = f"{path.name}.data" if external else None
+        try:
+            ir.save(model, written, external_data=data)
+            compared = _compare(written, model, runs)
+            for name in (data, path.name):
+                if name is not None:
+                    os.replace(Path(folder) / name, path.parent / name)
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    return compared
+
+
+def _compare(path: Path, model: ir.Model, runs: Sequence[_Run]) -> str:
+    names, short = [value.name or "" for value in model.graph.outputs], short_floats(model)
+    try:
+        oracle = Oracle(path)
+    except MissingDependencyError:
+        return "not compared, as onnxruntime is not installed"
+    for number, (arrays, expected) in enumerate(runs):
+        try:
+            found = oracle.run(dict(zip(oracle.input_names, arrays, strict=True)))
+            wrong = [str(output) for output in compare(names, found, expected, short) if not output.ok]
+        except VerificationError as error:
+            wrong = [str(error)]
+        if wrong:
+            shapes = ", ".join(str(list(array.shape)) for array in arrays)
+            where = f" at sizes other than it was traced with ({shapes})" if number else ""
+            raise VerificationError(f"what torch.onnx.export wrote differs from the module{where}: {'; '.join(wrong)}")
+    return f"agrees with {oracle.name}"
+
+
+def _sort_stable(self: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+    """Writes aten::sort.stable, which the exporter does not know: TopK of all, equal values by their index."""
+    from onnxscript import opset18
+
+    op: Any = opset18  # its types take no tensor of an unknown type
+    size = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]))
+    return op.TopK(self, size, axis=dim, largest=int(descending), sorted=1)
+
+
+def _gist(error: Exception) -> str:
+    """Returns the first line of the innermost error: torch.onnx.export wraps it in pages of advice."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    nowhere = io.StringIO()  # fx writes to stderr where a call fails
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

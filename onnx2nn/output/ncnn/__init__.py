@@ -1,0 +1,289 @@
+"""Takes an imported module on to NCNN: traced, converted by pnnx, run by ncnn, compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnx2nn.errors import InputError, NcnnError, VerificationError
+from onnx2nn.ground.extras import require
+from onnx2nn.importing import inputs as model_inputs
+from onnx2nn.verification.outputs import OutputComparison, compare, run_module, to_tensor
+
+if TYPE_CHECKING:
+    import torch
+
+TIME_LIMIT = 600.0
+"""Seconds after which pnnx, or one run of ncnn, is ended."""
+
+_DTYPES = {"float32": "f32", "int32": "i32", "int64": "i64"}
+_AXIS = re.compile(r"\b(in|out)(\d+)\.numpy\([^\n]*?batch_index=(\d+)")
+_NO_BATCH = 233  # pnnx's mark for a value in which no axis is the batch
+_Axes = tuple[dict[str, int | None], dict[str, int | None]]  # of the inputs, of the outputs
+
+
+@dataclass(frozen=True)
+class NcnnModel:
+    """What was written, and how far it is from the module.
+
+    Attributes:
+        param: the layers; its inputs are called `in0`, `in1` ..., its outputs `out0`, `out1` ..., in the graph's order.
+        weights: the `.bin` file, in float32.
+        half_param: the layers for the weights in half precision.
+        half_weights: the `.bin` file in float16, half the size.
+        layers: layer type → how many.
+        fp32: each output of the float32 file, computed in float32, against the module's.
+        fp16: each output of the float16 file, computed as ncnn does unless told otherwise, against the module's.
+        input_axes: for each input the axis that NCNN takes as its batch (`batch_index`), None where there is none.
+        output_axes: likewise for each output.
+        output_shapes: the module's, as NCNN drops axes of size 1.
+    """
+
+    param: Path
+    weights: Path
+    half_param: Path
+    half_weights: Path
+    layers: dict[str, int]
+    fp32: list[OutputComparison]
+    fp16: list[OutputComparison]
+    input_axes: dict[str, int | None]
+    output_axes: dict[str, int | None]
+    output_shapes: list[tuple[int, ...]]
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.layers.items())
+        lines = [f"{self.param}: {sum(self.layers.values())} layers ({kinds})"]
+        for label, outputs in (("fp32", self.fp32), ("fp16", self.fp16)):
+            lines += [f"  {label}  {output}" for output in outputs]
+        return "\n".join(lines)
+
+    def run(self, samples: Sequence[Sequence[np.ndarray]], *, half: bool = False) -> list[list[np.ndarray]]:
+        """Run the model with ncnn.
+
+        Args:
+            samples: for each run one array an input, of the shape that the model was converted with.
+            half: use the files in half precision, with ncnn's own options.
+
+        Returns:
+            For each run one array an output.
+
+        Raises:
+            VerificationError: ncnn refuses the model or the inputs, or crashes.
+        """
+        files = (self.half_param, self.half_weights) if half else (self.param, self.weights)
+        return _run(*files, samples, (self.input_axes, self.output_axes), self.output_shapes, half)
+
+
+def to_ncnn(
+    module: torch.nn.Module,
+    folder: str | os.PathLike[str],
+    *,
+    name: str = "model",
+    example_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> NcnnModel:
+    """Convert an imported module to NCNN and compare the two.
+
+    Multiplications and additions by channel constants (a batch normalisation that the file holds in pieces) are folded
+    into the layers before them. Sizes are fixed: NCNN has no batch, so the batch should be 1.
+
+    Args:
+        module: what `onnx2nn.load` gave, in eval mode.
+        folder: where to; made if it is missing. Gets `<name>.param` and `<name>.bin`, and `<name>.fp16.param` and
+            `<name>.fp16.bin` with half the weight. They appear together or not at all.
+        name: of the files.
+        example_inputs: one array or tensor an input, which the module is traced with and compared on; made up if left
+            out.
+        input_shapes: input name → sizes, for made up inputs whose shape the file leaves open.
+
+    Returns:
+        The files, and the differences in float32 and in half precision.
+
+    Raises:
+        InputError: inputs cannot be made up, or the folder cannot be written.
+        MissingDependencyError: pnnx, ncnn or torch is not installed.
+        NcnnError: operations that NCNN has no layer for, all of them, found before or after the conversion.
+        VerificationError: pnnx or ncnn fails, or NCNN in float32 computes something else than the module.
+    """
+    import torch
+
+    require("ncnn", extra="ncnn", purpose="Running NCNN models")
+    pnnx = require("pnnx", extra="ncnn", purpose="Converting to NCNN")
+    if not isinstance(module, torch.fx.GraphModule):
+        raise InputError("the module is no torch.fx.GraphModule, as onnx2nn.load gives; use pnnx for it")
+    arrays = _arrays(module, example_inputs, input_shapes)
+    expected = run_module(module, arrays)
+    tensors = [to_tensor(array) for array in arrays]
+    refuse_obstacles(module, tensors)
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target, prefix=".ncnn-") as work:
+            _trace(module, tensors, Path(work) / "model.pt")
+            return _convert(
+                pnnx.EXEC_PATH, Path(work), target / name, arrays, expected, _output_names(module, expected)
+            )
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+def refuse_obstacles(module: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> None:
+    """Find out before the conversion what NCNN has no layer for.
+
+    Raises:
+        NcnnError: everything that was found.
+    """
+    from onnx2nn.output.ncnn.obstacles import find_obstacles
+
+    obstacles = find_obstacles(module, tensors)
+    if obstacles:
+        raise NcnnError("these nodes cannot go to NCNN", obstacles)
+
+
+def _arrays(module: Any, given: Sequence[Any] | None, shapes: Mapping[str, Sequence[int]] | None) -> list[np.ndarray]:
+    if given is not None:
+        arrays = [value if isinstance(value, np.ndarray) else value.detach().numpy() for value in given]
+    else:
+        specs = model_inputs.specs_of(module)
+        arrays = list(model_inputs.example_inputs(specs, model_inputs.resolve_shapes(specs, shapes)).values())
+    for index, array in enumerate(arrays):
+        if array.dtype.name not in _DTYPES:
+            raise NcnnError("these inputs cannot go to NCNN", [f"input {index} is {array.dtype}"])
+    return arrays
+
+
+def _output_names(module: Any, expected: Sequence[Any]) -> list[str]:
+    names = module.meta.get("onnx2nn", {}).get("outputs") or []
+    return names if len(names) == len(expected) else [f"out{index}" for index in range(len(expected))]
+
+
+def _trace(module: Any, tensors: Sequence[torch.Tensor], path: Path) -> None:
+    import torch
+
+    from onnx2nn.output.ncnn.finite import finite_pads
+    from onnx2nn.output.ncnn.folding import fold_channels
+    from onnx2nn.output.ncnn.packed import unpack_parts
+
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.trace(fold_channels(unpack_parts(finite_pads(module))), tuple(tensors), check_trace=False).save(
+                str(path)
+            )
+    except Exception as error:  # its errors share no base class
+        raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
+
+
+def _convert(
+    executable: str, work: Path, stem: Path, arrays: Sequence[np.ndarray], expected: Sequence[Any], names: list[str]
+) -> NcnnModel:
+    sizes = [f"[{','.join(map(str, array.shape))}]{_DTYPES[array.dtype.name]}" for array in arrays]
+    shapes = [tuple(output.shape) for output in expected]
+    comparisons: list[list[OutputComparison]] = []
+    layers: dict[str, int] = {}
+    axes: _Axes = ({}, {})
+    for label, half in (("", 0), (".fp16", 1)):
+        param, weights, script = (work / name for name in (f"model{label}.param", f"model{label}.bin", "example.py"))
+        options = {"inputshape": ",".join(sizes), "fp16": half}
+        files = {"ncnnparam": param.name, "ncnnbin": weights.name, "ncnnpy": script.name}
+        _pnnx([executable, "model.pt", *(f"{key}={value}" for key, value in {**options, **files}.items())], work)
+        layers = _layers(param)
+        axes = _axes(script.read_text(), arrays, len(expected))
+        comparisons.append(compare(names, _run(param, weights, [arrays], axes, shapes, bool(half))[0], expected))
+        wrong = [str(output) for output in comparisons[0] if not output.ok]
+        if wrong:
+            raise VerificationError(f"NCNN computes something else than the module: {'; '.join(wrong)}")
+    written = [Path(f"{stem}{ending}") for ending in (".param", ".bin", ".fp16.param", ".fp16.bin")]
+    for path in written:
+        os.replace(work / f"model{path.name.removeprefix(stem.name)}", path)
+    fp32, fp16 = comparisons
+    return NcnnModel(written[0], written[1], written[2], written[3], layers, fp32, fp16, *axes, shapes)
+
+
+def _pnnx(command: Sequence[str], work: Path) -> None:
+    """Runs the program itself: its Python wrapper ignores how it ended."""
+    done = _process(command, work, "pnnx")
+    lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    if done.returncode:
+        raise VerificationError(f"pnnx failed (exit status {done.returncode}): {lines[-1] if lines else 'no message'}")
+
+
+def _process(command: Sequence[str], work: Path, what: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=TIME_LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        raise VerificationError(f"{what} did not end within {TIME_LIMIT:g} seconds") from None
+
+
+def _layers(param: Path) -> dict[str, int]:
+    """Counts the layers by type; those that ncnn does not know are an error."""
+    import ncnn
+
+    if not param.exists():
+        raise VerificationError("pnnx wrote no NCNN model")
+    lines = [line.split() for line in param.read_text().splitlines()[2:] if line.strip()]
+    unknown = [f"{name}: {kind} is no layer of NCNN" for kind, name, *_ in lines if ncnn.layer_to_index(kind) < 0]
+    if unknown:
+        raise NcnnError("pnnx left operations that NCNN does not know", unknown)
+    return dict(Counter(kind for kind, *_ in lines).most_common())
+
+
+def _axes(script: str, arrays: Sequence[np.ndarray], outputs: int) -> _Axes:
+    """Reads from pnnx's example which axis of each input and output is NCNN's batch: another gives other numbers.
+
+    pnnx takes the first axis of indices for the batch even where it is the sequence; NCNN looks up one sequence.
+    """
+    found = {f"{kind}{index}": int(axis) for kind, index, axis in _AXIS.findall(script) if int(axis) != _NO_BATCH}
+    inputs = {f"in{index}": found.get(f"in{index}") for index in range(len(arrays))}
+    for (name, axis), array in zip(inputs.items(), arrays, strict=True):
+        if axis is not None and array.dtype.kind == "i" and array.shape[axis] != 1:
+            inputs[name] = array.shape.index(1) if 1 in array.shape else None
+    return inputs, {f"out{index}": found.get(f"out{index}") for index in range(outputs)}
+
+
+def _run(
+    param: Path,
+    weights: Path,
+    samples: Sequence[Sequence[np.ndarray]],
+    axes: _Axes,
+    shapes: Sequence[tuple[int, ...]],
+    half: bool,
+) -> list[list[np.ndarray]]:
+    """Runs in a process of its own; the outputs get back the axes of size 1 that NCNN drops."""
+    with tempfile.TemporaryDirectory(prefix="onnx2nn-ncnn-") as folder:
+        inputs, outputs, job = (Path(folder) / name for name in ("inputs.npz", "outputs.npz", "job.json"))
+        given: dict[str, Any] = {
+            f"{index}/{name}": array
+            for index, arrays in enumerate(samples)
+            for name, array in zip(axes[0], arrays, strict=True)
+        }
+        np.savez(inputs, **given)
+        files = {"param": str(param.absolute()), "bin": str(weights.absolute()), "inputs": str(inputs)}
+        options = {"samples": len(samples), "input_axes": axes[0], "output_axes": axes[1], "half": half}
+        job.write_text(json.dumps({**files, "outputs": str(outputs), **options}))
+        done = _process([sys.executable, str(Path(__file__).with_name("runner.py")), str(job)], Path(folder), "ncnn")
+        if done.returncode:
+            lines = done.stderr.strip().splitlines()[-3:] or [f"exit status {done.returncode}"]
+            raise VerificationError(f"running the NCNN model failed: {'; '.join(reversed(lines))}")
+        named = list(zip(axes[1], shapes, strict=True))
+        with np.load(outputs, allow_pickle=False) as results:
+            return [[_shaped(results[f"{i}/{name}"], shape) for name, shape in named] for i in range(len(samples))]
+
+
+def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    same = [size for size in array.shape if size != 1] == [size for size in shape if size != 1]
+    return array.reshape(shape) if same else array

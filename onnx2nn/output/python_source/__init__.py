@@ -1,0 +1,132 @@
+"""Imported modules as Python source: nested `nn.Module` classes that need only torch, and their weights beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnx2nn.errors import InputError
+from onnx2nn.ground.atomic_files import replacing
+from onnx2nn.ground.extras import require
+from onnx2nn.output.save import check_same
+from onnx2nn.verification.outputs import to_tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+__all__ = ["source_of", "to_python"]
+
+
+def to_python(
+    model: Any,
+    folder: str | os.PathLike[str],
+    *,
+    example_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
+) -> str:
+    """Writes a model as `model.py` and `weights.safetensors`.
+
+    The file holds a class for every part of the model that the names in the ONNX file tell apart, one class for parts
+    that are equal but for numbers, and `load_model()`. It imports torch and safetensors, numpy where
+    an operator computes with it, nothing of onnx2nn. Its
+    outputs and its state_dict's keys are those of the imported module. If, Loop and Scan are written as modules that
+    run their graphs, operators that run as one function as the functions that they are.
+
+    Args:
+        model: an imported `torch.fx.GraphModule`, or what `load` takes: a path, bytes, an open file, a `ModelProto`.
+        folder: where to; made where it is missing. Each of the two files appears complete or not at all.
+        example_inputs: one array or tensor an input; the file is run on them and compared with the module first.
+
+    Returns:
+        One line that says what was written.
+
+    Raises:
+        InputError: the folder cannot be written; or parts of the model cannot be written with torch, such as operators
+            on strings; the error says which nodes and why.
+        MissingDependencyError: torch or safetensors is not installed.
+        VerificationError: on `example_inputs` the file computes something else.
+        UnsupportedModelError, ModelFileError: as for `load`.
+    """
+    require("torch", extra="torch", purpose="Writing a model as source")
+    safetensors = require("safetensors.torch", extra="torch", purpose="Writing a model as source")
+    from torch import nn
+
+    target = Path(folder)
+    if not isinstance(model, nn.Module):
+        from onnx2nn import load
+
+        model = load(model)
+    source, moved = _source(model)
+    namespace: dict[str, Any] = {"__name__": __name__, "__file__": "model.py"}  # dataclasses look their module up
+    exec(compile(source, "model.py", "exec", dont_inherit=True), namespace)
+    tensors = _tensors(model, namespace, moved)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+    with replacing(target / "weights.safetensors") as weights, replacing(target / "model.py") as temporary:
+        safetensors.save_file(tensors, str(weights))
+        temporary.write_text(source, encoding="utf-8")
+        if example_inputs is not None:
+            given = [to_tensor(value) if isinstance(value, np.ndarray) else value for value in example_inputs]
+            check_same(model, namespace["load_model"](weights), given)
+    count = source.count("\nclass ")
+    classes = f"{count} class{'es' * (count != 1)}"
+    return f"{target / 'model.py'}: {len(source.splitlines())} lines, {classes}; {target / 'weights.safetensors'}"
+
+
+def source_of(model: fx.GraphModule) -> str:
+    """Returns the text of `model.py` for an imported module.
+
+    Raises:
+        InputError: as for `to_python`.
+    """
+    return _source(model)[0]
+
+
+def _source(model: fx.GraphModule) -> tuple[str, dict[str, str]]:
+    """Returns the text of `model.py`, and the keys there and in `model` of the buffers that others hold there."""
+    from torch import fx
+
+    from onnx2nn.output.python_source.classes import make_classes
+    from onnx2nn.output.python_source.document import document
+    from onnx2nn.output.python_source.partition import divide
+    from onnx2nn.output.python_source.program import read_program
+
+    if not isinstance(model, fx.GraphModule):
+        raise InputError(f"source is written of imported modules, not of a {type(model).__name__}")
+    program = read_program(model)
+    kinds, moved = make_classes(divide(program))
+    return document(program, kinds), moved
+
+
+def _tensors(model: fx.GraphModule, namespace: Mapping[str, Any], moved: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    """Returns the tensors that the module of the source reads, each once; proves that it has those of `model`."""
+    import torch
+
+    with torch.device("meta"):
+        kind = namespace["load_model"].__annotations__["return"]
+        written = namespace[kind]() if isinstance(kind, str) else kind()
+    ours = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+    ours |= {new: ours[old] for new, old in moved.items()}
+    theirs = dict([*written.named_parameters(), *written.named_buffers()])
+    wrong = set(written.state_dict()) ^ set(model.state_dict())
+    wrong |= {
+        name
+        for name, tensor in theirs.items()
+        if name not in ours or (tensor.shape, tensor.dtype) != (ours[name].shape, ours[name].dtype)
+    }
+    if wrong:
+        raise InputError(f"the source's weights are not the model's, please report it: {', '.join(sorted(wrong)[:5])}")
+    found: dict[str, torch.Tensor] = {}
+    memory: set[int] = set()
+    for name in theirs:
+        own = ours[name].detach().contiguous()
+        address = own.untyped_storage().data_ptr()  # a safetensors file holds no two views of one memory
+        found[name] = own.clone() if address in memory else own
+        memory.add(address)
+    return found

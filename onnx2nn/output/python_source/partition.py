@@ -1,0 +1,321 @@
+"""Which containers of a program become classes of their own, what each computes, and what goes in and out."""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+from onnx2nn.output.python_source.program import Path, Program, is_attribute
+
+Item = Any
+"""What a body consists of: an `fx.Node`, or a `Region` that is called."""
+
+
+@dataclass(eq=False)
+class Region:
+    """A container with a forward of its own.
+
+    Attributes:
+        path: where it is in the module tree.
+        items: its calls, in order.
+        inputs: values of other regions that it uses, in the order of their use.
+        outputs: its values that others use.
+        slots: the modules of an `nn.Sequential` by name, where it can be written as one; a node is an activation.
+    """
+
+    path: Path
+    items: list[Item] = field(default_factory=list)
+    inputs: list[fx.Node] = field(default_factory=list)
+    outputs: list[fx.Node] = field(default_factory=list)
+    slots: dict[str, Item | None] | None = None
+
+    @property
+    def arguments(self) -> list[fx.Node | tuple[fx.Node, ...]]:
+        """What its forward takes: its inputs, but those that are joined first of all, however many, as one list."""
+        inside = set(contents(self))
+        tensors = {node for node in self.inputs if node.op != "get_attr" and node.target != "size"}
+        for item in self.items if self.path and self.slots is None and len(tensors) > 1 else ():
+            joined: Any = item.args[0] if isinstance(item, fx.Node) and item.target is torch.cat else ()
+            alone = [node for node in joined if isinstance(node, fx.Node) and set(node.users) & inside == {item}]
+            if len(alone) == len(joined) == len(tensors) and set(alone) == tensors:
+                return [tuple(alone), *(node for node in self.inputs if node not in tensors)]
+        return list(self.inputs)
+
+
+@dataclass(eq=False)
+class Partition:
+    """The regions of a program.
+
+    Attributes:
+        program: what is divided.
+        regions: by path; the root's is at `()`.
+        children: the containers directly inside each container.
+    """
+
+    program: Program
+    regions: dict[Path, Region] = field(default_factory=dict)
+    children: dict[Path, list[Path]] = field(default_factory=dict)
+
+
+def divide(program: Program) -> Partition:
+    """Returns the regions of `program`."""
+    result = Partition(program)
+    for path in sorted(program.containers, key=lambda path: (len(path), path)):
+        result.children.setdefault(path, [])
+        if path:
+            result.children[path[:-1]].append(path)
+    _Divider(result).visit(())
+    return result
+
+
+class _Divider:
+    """Decides from the innermost containers outwards."""
+
+    def __init__(self, partition: Partition):
+        self.partition, self.program = partition, partition.program
+        self.position = {node: index for index, node in enumerate(self.program.graph.nodes)}
+        self.direct: dict[Path, list[fx.Node]] = {}
+        for node in self.program.graph.nodes:
+            if node.op not in ("placeholder", "output"):
+                self.direct.setdefault(self.program.scope[node], []).append(node)
+
+    def visit(self, path: Path) -> tuple[list[fx.Node], list[Region]]:
+        """Makes the regions in and at `path`; returns the nodes and regions that are left to the container around."""
+        nodes, regions = list(self.direct.get(path, [])), []
+        for child in self.partition.children[path]:
+            inner_nodes, inner_regions = self.visit(child)
+            nodes += inner_nodes
+            regions += inner_regions
+        while True:
+            order = self._order(nodes, regions)
+            if not isinstance(order, list):
+                regions.remove(order)  # it calls back and forth with its neighbours: a part of the body around it
+                del self.partition.regions[order.path]
+                nodes += [item for item in order.items if isinstance(item, fx.Node)]
+                regions += [item for item in order.items if isinstance(item, Region)]
+                continue
+            break
+        region = Region(path, order)
+        if path:
+            region.items = self._canonical(order)
+        else:
+            self.partition.regions[path] = region
+            placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
+            region.inputs = placeholders
+            region.slots = self._slots(region) if self._is_list(path) else None
+            return [], [region]
+        if not nodes and not regions:
+            return [], []
+        self._connect(region)
+        numbered = self._is_list(path)
+        region.slots = self._slots(region) if numbered or _is_series(region) else None
+        if (numbered and region.slots is None) or not region.outputs:
+            return nodes, regions
+        self.partition.regions[path] = region
+        return [], [region]
+
+    def _slots(self, region: Region) -> dict[str, Item | None] | None:
+        """Returns what an `nn.Sequential` for `region` holds, None where that would not be all it has to hold."""
+        module = self.program.module(region.path)
+        slots = _slots(region)
+        if slots is None or any(parameter is not None for parameter in module._parameters.values()):
+            return None
+        others = [inner for name, inner in module._modules.items() if name not in slots and inner is not None]
+        own = [name for name in module._buffers if name not in module._non_persistent_buffers_set]
+        return None if own or any(inner.state_dict() for inner in others) else slots
+
+    def _is_list(self, path: Path) -> bool:
+        """Returns whether a container holds modules under names that no attribute has: numbers."""
+        return any(not is_attribute(child[-1]) for child in self._children(path))
+
+    def _children(self, path: Path) -> Iterable[Path]:
+        yield from (layer for layer in self.program.layers if layer[:-1] == path)
+        yield from self.partition.children[path]
+
+    def _order(self, nodes: list[fx.Node], regions: list[Region]) -> list[Item] | Region:
+        """Returns a body's items so that each follows what it uses; where there is none, a region to take apart."""
+        item_of: dict[fx.Node, Item] = {node: node for node in nodes}
+        for region in regions:
+            item_of |= dict.fromkeys(contents(region), region)
+        first = {item: min(self.position[node] for node in contents(item)) for item in (*nodes, *regions)}
+        waits: dict[Item, set[Item]] = {}
+        for item in first:
+            used = {item_of[arg] for node in contents(item) for arg in node.all_input_nodes if arg in item_of}
+            waits[item] = used - {item}
+        followers: dict[Item, list[Item]] = {item: [] for item in first}
+        for item, used in waits.items():
+            for other in used:
+                followers[other].append(item)
+        queue = [(position, item) for item, position in first.items() if not waits[item]]  # no two positions are equal
+        heapq.heapify(queue)
+        order: list[Item] = []
+        while queue:
+            _, item = heapq.heappop(queue)
+            order.append(item)
+            for follower in followers[item]:
+                waits[follower].discard(item)
+                if not waits[follower]:
+                    heapq.heappush(queue, (first[follower], follower))
+        if len(order) == len(first):
+            return order
+        stuck = [region for region in regions if waits[region]]
+        return min(stuck, key=lambda region: sum(1 for _ in contents(region)))
+
+    def _canonical(self, order: list[Item]) -> list[Item]:
+        """Returns a region's items in an order that depends on its structure alone, so that equal regions are equal."""
+        item_of = {node: item for item in order for node in contents(item)}
+        seen: set[Item] = set()
+        result: list[Item] = []
+
+        def ends(item: Item) -> bool:
+            return any(user not in item_of for node in contents(item) for user in node.users) or not _is_used(item)
+
+        def before(item: Item) -> Iterable[Item]:
+            nodes = [item] if isinstance(item, fx.Node) else item.inputs
+            for node in nodes:
+                for used in node.all_input_nodes if node is item else [node]:
+                    if used in item_of:
+                        yield item_of[used]
+
+        for end in filter(ends, order):
+            stack = [(end, iter(before(end)))]
+            while stack:
+                item, inputs = stack[-1]
+                following = next((other for other in inputs if other not in seen), None)
+                if following is not None:
+                    stack.append((following, iter(before(following))))
+                    continue
+                stack.pop()
+                if item not in seen:
+                    seen.add(item)
+                    result.append(item)
+        return result
+
+    def _connect(self, region: Region) -> None:
+        inside = set(contents(region))
+        inputs: dict[fx.Node, None] = {}
+        for item in region.items:
+            for node in [item] if isinstance(item, fx.Node) else item.inputs:
+                used = node.all_input_nodes if isinstance(item, fx.Node) else [node]
+                inputs |= dict.fromkeys(arg for arg in used if arg not in inside)
+        placeholders = [node for node in inputs if node.op == "placeholder"]
+        if len(placeholders) > 1:  # what the model is called with comes first, in its own order
+            inputs = {**dict.fromkeys(sorted(placeholders, key=self.position.__getitem__)), **inputs}
+        region.inputs = sorted(inputs, key=lambda node: node.op == "get_attr")
+        region.outputs = [node for node in sorted(inside, key=self.position.__getitem__) if set(node.users) - inside]
+
+
+def contents(item: Item) -> Iterable[fx.Node]:
+    """Yields the nodes of an item."""
+    if isinstance(item, fx.Node):
+        yield item
+    else:
+        for inner in item.items:
+            yield from contents(inner)
+
+
+def _is_used(item: Item) -> bool:
+    return any(node.users for node in contents(item))
+
+
+ACTIVATIONS: dict[Any, type[nn.Module]] = {
+    F.relu: nn.ReLU, torch.relu: nn.ReLU, F.gelu: nn.GELU, F.silu: nn.SiLU, F.relu6: nn.ReLU6, F.elu: nn.ELU,
+    F.selu: nn.SELU, F.mish: nn.Mish, F.softplus: nn.Softplus, F.hardswish: nn.Hardswish, F.softsign: nn.Softsign,
+    F.hardsigmoid: nn.Hardsigmoid, F.leaky_relu: nn.LeakyReLU, torch.tanh: nn.Tanh, torch.sigmoid: nn.Sigmoid,
+    F.max_pool2d: nn.MaxPool2d, F.avg_pool2d: nn.AvgPool2d, F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
+    F.celu: nn.CELU, F.max_pool1d: nn.MaxPool1d, F.hardtanh: nn.Hardtanh,
+}  # fmt: skip
+"""Functions of one tensor that are modules too, whose other arguments have the same names and order."""
+
+
+def module_of(node: fx.Node) -> tuple[type[nn.Module], dict[str, Any]] | None:
+    """Returns the module that a call of one tensor is, and its constructor's arguments; None where it is none."""
+    if node.target is torch.clamp and len(node.args) == 3 and all(isinstance(bound, float) for bound in node.args[1:]):
+        low, high = node.args[1:]
+        return (nn.ReLU6, {}) if (low, high) == (0.0, 6.0) else (nn.Hardtanh, {"min_val": low, "max_val": high})
+    if node.target == "flatten":
+        return nn.Flatten, {"start_dim": 0, **dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False))}
+    kind = ACTIVATIONS.get(node.target)
+    if kind is None:
+        return None
+    return kind, {**dict(zip(inspect.signature(kind).parameters, node.args[1:], strict=False)), **node.kwargs}
+
+
+_GAP = 16
+"""So many numbers in a row may be without a module; more are no places that identities left."""
+
+
+def _is_series(region: Region) -> bool:
+    """Returns whether a region calls other regions of numbered names alone: `block_0`, `block_1`."""
+    names = [item.path[len(region.path) :] for item in region.items if isinstance(item, Region)]
+    if len(names) != len(region.items) or len(names) < 2 or any(len(name) != 1 for name in names):
+        return False
+    stems = {name[0].rstrip("0123456789") for name in names}
+    return len(stems) == 1 and all(name[0] != name[0].rstrip("0123456789") for name in names)
+
+
+def _slots(region: Region) -> dict[str, Item | None] | None:
+    """Returns what an `nn.Sequential` for `region` holds, None where its calls are no chain."""
+    if len(region.inputs) != 1 or (region.path and len(region.outputs) != 1):
+        return None
+    value = region.inputs[0]
+    slots: dict[str, Item | None] = {}
+    pending: list[fx.Node] = []
+    for item in region.items:
+        produced = _link(value, item, value is region.inputs[0])
+        if produced is None:
+            return None
+        value = produced
+        if isinstance(item, fx.Node) and item.op != "call_module":
+            pending.append(item)
+            continue
+        path = item.path if isinstance(item, Region) else tuple(str(item.target).split("."))
+        if path[:-1] != region.path or path[-1] in slots or not _fill(slots, pending, path[-1]):
+            return None
+        slots[path[-1]], pending = item, []
+    ends = region.outputs == [value] if region.path else _is_root_output(value)
+    if not slots or not ends or (pending and not all(name.isdecimal() for name in slots)):
+        return None
+    _fill(slots, pending, None)
+    return slots
+
+
+def _link(value: fx.Node, item: Item, first: bool) -> fx.Node | None:
+    """Returns what `item` makes of `value` where it uses nothing else, and, but for the first, nothing else uses it."""
+    if not first and set(value.users) - set(contents(item)):
+        return None
+    if isinstance(item, Region):
+        return item.outputs[0] if item.inputs == [value] and len(item.outputs) == 1 else None
+    if item.all_input_nodes != [value] or item.args[:1] != (value,):
+        return None
+    if item.op == "call_module":
+        return item if len(item.args) == 1 and not item.kwargs else None
+    return item if module_of(item) is not None else None
+
+
+def _is_root_output(value: fx.Node) -> bool:
+    """Returns whether `value` is all that the model returns."""
+    return [user.args[0] for user in value.users if user.op == "output"] == [value]
+
+
+def _fill(slots: dict[str, Item | None], pending: list[fx.Node], name: str | None) -> bool:
+    """Puts activations into the free numbers before `name`; returns whether they fit."""
+    taken = [int(slot) for slot in slots if slot.isdecimal()]
+    start = max(taken) + 1 if taken else 0
+    if name is None:
+        slots |= {str(start + offset): node for offset, node in enumerate(pending)}
+        return True
+    if not name.isdecimal():
+        return not pending and not taken
+    if len(taken) != len(slots) or not len(pending) <= int(name) - start <= _GAP:
+        return False
+    free = range(start, int(name))
+    slots |= {str(number): pending[number - start] if number - start < len(pending) else None for number in free}
+    return True

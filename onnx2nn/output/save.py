@@ -1,0 +1,193 @@
+"""Saves an imported PyTorch module in the format that the file's ending asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnx2nn.errors import InputError, VerificationError
+from onnx2nn.ground.atomic_files import check_writable, replacing
+from onnx2nn.ground.extras import require
+from onnx2nn.verification.outputs import compare, to_tensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+def save(
+    module: torch.nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    example_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
+    dynamic_axes: Sequence[Mapping[int, str] | None] | None = None,
+) -> str:
+    """Save a module.
+
+    | ending | content | read back with |
+    |---|---|---|
+    | `.pth`, `.pt` | the whole module, pickled | `torch.load(path, weights_only=False)` |
+    | `.safetensors` | parameters and buffers | `safetensors.torch.load_model(module, path)` |
+    | `.pt2` | a torch.export program | `torch.export.load(path).module()` |
+    | `.torchscript` | a traced TorchScript module | `torch.jit.load(path)` |
+
+    A program or traced module is run once on `example_inputs` and compared with the module before anything is written.
+    One that calls operators of `torch.ops.onnx2nn` is read back after `import onnx2nn.operators`, as the line says.
+
+    Args:
+        module: the module, in eval mode.
+        path: where to; the file appears complete or not at all.
+        example_inputs: one array or tensor an input; needed for `.pt2` and `.torchscript`.
+        dynamic_axes: for each input the axes left open, axis → name, kept dynamic in `.pt2`.
+
+    Returns:
+        One line that says what was written.
+
+    Raises:
+        InputError: no module, unknown ending, missing `example_inputs`, or the file cannot be written.
+        MissingDependencyError: torch or safetensors is not installed.
+        VerificationError: the module cannot be exported or traced, or what came of it computes something else.
+    """
+    target = Path(path)
+    writer = check_target(target)
+    torch = require("torch", extra="torch", purpose="Saving a PyTorch module")
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"what is saved is a module, not a {type(module).__name__}")
+    tensors = None
+    if example_inputs is not None:
+        tensors = tuple(to_tensor(value) if isinstance(value, np.ndarray) else value for value in example_inputs)
+    elif writer in (_save_program, _save_torchscript):
+        raise InputError(f"saving {target.suffix} needs example inputs: they are what the module is traced with")
+    with replacing(target) as temporary:
+        return writer(module, temporary, tensors, dynamic_axes)
+
+
+def check_target(path: str | os.PathLike[str]) -> Callable[..., str]:
+    """Check ending and folder before any long work; give the function that writes this ending.
+
+    Raises:
+        InputError: unknown ending, or the file cannot be written.
+    """
+    target = Path(path)
+    writer = _WRITERS.get(target.suffix.lower())
+    if writer is None:
+        raise InputError(f"cannot save {target}: its ending is none of {', '.join(_WRITERS)}")
+    check_writable(target)
+    return writer
+
+
+def _save_module(module: torch.nn.Module, path: Path, *_: Any) -> str:
+    import torch
+
+    torch.save(module, path)
+    return "whole module, read back with torch.load(..., weights_only=False)"
+
+
+def _save_state(module: torch.nn.Module, path: Path, *_: Any) -> str:
+    safetensors = require("safetensors.torch", extra="torch", purpose="Saving .safetensors")
+    safetensors.save_model(module, str(path))
+    count = sum(value.numel() for value in module.state_dict().values())
+    return f"state of {count} numbers, read back with safetensors.torch.load_model"
+
+
+def _save_program(
+    module: torch.nn.Module,
+    path: Path,
+    tensors: tuple[torch.Tensor, ...],
+    dynamic_axes: Sequence[Mapping[int, str] | None] | None,
+) -> str:
+    import torch
+
+    axes = [dict(given or {}) for given in dynamic_axes or [None] * len(tensors)]
+    shapes = tuple(dict.fromkeys(given, torch.export.Dim.AUTO) for given in axes)
+    try:
+        program = torch.export.export(module, tensors, dynamic_shapes=shapes)
+    except Exception as error:  # torch.export raises errors of many unrelated classes
+        raise VerificationError(f"torch.export cannot export the module: {error}") from error
+    check_same(module, program.module(), tensors)
+    try:
+        torch.export.save(program, path)
+    except OSError:
+        raise
+    except Exception as error:  # some operators on sizes can be exported but not written
+        raise VerificationError(f"torch.export cannot write the program: {error}") from error
+    return f"torch.export program, read back with torch.export.load{_first(module)}; {_kept_dynamic(program, axes)}"
+
+
+def _first(module: torch.nn.Module) -> str:
+    """Returns what has to be imported before torch reads back what was made of the module, if anything."""
+    from torch import fx
+
+    parts = [part for part in module.modules() if isinstance(part, fx.GraphModule)]
+    rows = [getattr(node.target, "row", None) for part in parts for node in part.graph.nodes]
+    return " after `import onnx2nn.operators`" if any(row is not None and row.leaf for row in rows) else ""
+
+
+def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[int, str]]) -> str:
+    """Say which of the dimensions that the file leaves open the program leaves open."""
+    import torch
+
+    names = program.graph_signature.user_inputs
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    kept: list[str] = []
+    fixed: list[str] = []
+    for name, given in zip(names, axes, strict=True):
+        for axis, dimension in given.items():
+            value = values.get(str(name))
+            open_ = isinstance(value, torch.Tensor) and _is_symbolic(value.shape[axis])
+            (kept if open_ else fixed).append(f"{dimension or '?'} (axis {axis} of {name})")
+    text = f"dynamic: {', '.join(kept) or 'nothing'}"
+    return text + (f"; fixed although the file leaves it open: {', '.join(fixed)}" if fixed else "")
+
+
+def _is_symbolic(size: Any) -> bool:
+    import torch
+
+    return (
+        isinstance(size, torch.SymInt) and not size.node.expr.is_number
+    )  # torch.export leaves a specialised one there
+
+
+def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.Tensor, ...], *_: Any) -> str:
+    import torch
+
+    try:
+        traced = torch.jit.trace(module, tensors, check_trace=False)
+    except Exception as error:
+        raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
+    check_same(module, traced, tensors)
+    torch.jit.save(traced, str(path))
+    return f"traced TorchScript module, read back with torch.jit.load{_first(module)}"
+
+
+def check_same(module: Callable[..., Any], converted: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
+    """Run what a module was converted to beside the module.
+
+    Raises:
+        VerificationError: their outputs differ.
+    """
+    import torch
+
+    with torch.no_grad():
+        ours, theirs = (_as_tuple(run(*(tensor.clone() for tensor in tensors))) for run in (converted, module))
+    wrong = [
+        str(output) for output in compare([f"output {i}" for i in range(len(theirs))], ours, theirs) if not output.ok
+    ]
+    if wrong:
+        raise VerificationError(f"what was exported differs from the module: {'; '.join(wrong)}")
+
+
+def _as_tuple(outputs: Any) -> tuple[Any, ...]:
+    return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+
+
+_WRITERS: dict[str, Callable[..., str]] = {
+    ".pth": _save_module,
+    ".pt": _save_module,
+    ".safetensors": _save_state,
+    ".pt2": _save_program,
+    ".torchscript": _save_torchscript,
+}

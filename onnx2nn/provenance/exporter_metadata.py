@@ -1,0 +1,136 @@
+"""What torch's exporters note in a file about the module that it was exported from.
+
+`torch.onnx.export(dynamo=True)` lists parameters and buffers with their keys in the graph's metadata, and writes on
+each node the modules that it stands in, the call that it came from and the lines of source. `dynamo=False` names nodes
+after the modules that they stand in (`/layer1/layer1.0/conv1/Conv`) and weights by their keys, where it left them as
+they were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from onnx2nn.ground.naming import split_scopes
+
+_SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+_CALL = "pkg.torch.onnx.fx_node"
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_CLASSES = "pkg.torch.onnx.class_hierarchy"
+_FOLDED = "pkg.onnxscript.optimizer.folded_from"
+_STACK = "pkg.torch.onnx.stack_trace"
+
+_JOB_OP = re.compile(r"(.+)-[a-z]\w*-\d+(?:/|$)")
+"""What a OneFlow job calls its ops: the module's path, the type of op and a number."""
+
+_ENTRY = re.compile(r"^(\w+): (PARAMETER|BUFFER) target='([^']+)'(?: persistent=(True|False))?", re.MULTILINE)
+_TARGET = re.compile(r"call_function\[target=torch\.ops\.([\w.]+)\]\(args = \(")
+_MARK = re.compile(r"[()\[\]{},]")
+_DEEPER = {"(": 1, "[": 1, "{": 1, ",": 0, "}": -1, "]": -1, ")": -1}
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+class State(NamedTuple):
+    """A parameter or buffer of the author's module."""
+
+    key: str
+    parameter: bool
+    persistent: bool
+
+
+class Call(NamedTuple):
+    """The call of torch that a node came from: its target, as `aten.linear.default`, and its arguments' text."""
+
+    target: str
+    arguments: tuple[str, ...]
+
+
+class Place(NamedTuple):
+    """The module in which a node stands: its path and the full name of its class, `""` where that is not known."""
+
+    path: str
+    kind: str
+
+
+def keeps_names(model: ir.Model) -> bool:
+    """Returns whether initializers are keys of a state_dict: torch's exporters or oneflow_bridge wrote the file."""
+    return model.producer_name in ("pytorch", "onnx2nn")
+
+
+def signature(graph: ir.Graph) -> dict[str, State] | None:
+    """Returns the author's parameters and buffers by the names that they have in calls; None where nothing is noted."""
+    text = graph.metadata_props.get(_SIGNATURE)
+    if text is None:
+        return None
+    return {
+        name: State(key, kind == "PARAMETER", persistent != "False")
+        for name, kind, key, persistent in _ENTRY.findall(text)
+    }
+
+
+def call_of(node: ir.Node) -> Call | None:
+    """Returns the call that `node` came from, None where it is not noted."""
+    text = node.metadata_props.get(_CALL, "")
+    found = _TARGET.search(text)
+    if found is None:
+        return None
+    arguments, depth, start = [], 0, found.end()
+    for mark in _MARK.finditer(text, start):
+        depth += _DEEPER[mark[0]]
+        if depth < 0 or (mark[0] == "," and not depth):
+            arguments.append(text[start : mark.start()].strip())
+            start = mark.end()
+        if depth < 0:
+            break
+    return Call(found[1], tuple(argument for argument in arguments if argument))
+
+
+def place_of(node: ir.Node) -> Place | None:
+    """Returns the module in which `node` stands, None where the file does not say."""
+    paths = _words(node.metadata_props.get(_SCOPES, ""))
+    if len(paths) > 1:  # the last one is the call itself
+        kinds = _words(node.metadata_props.get(_CLASSES, ""))
+        return Place(paths[-2], kinds[-2] if len(kinds) == len(paths) else "")
+    if node.name and node.name.startswith("/"):
+        return Place(".".join(split_scopes(node.name)[:-1]), "")
+    return None
+
+
+def modules(graph: ir.Graph, wanted: Callable[[str], bool]) -> dict[str, str]:
+    """Returns path → full name of the class of the modules around nodes, `""` is the outermost, with a wanted class."""
+    found: dict[str, str] = {}
+    picked: dict[str, list[tuple[int, str]]] = {}
+    for node in graph:
+        text = node.metadata_props.get(_CLASSES, "")
+        if text not in picked:
+            picked[text] = [(i, kind) for i, kind in enumerate(_words(text)[:-1]) if wanted(kind)]
+        if picked[text]:
+            paths = _words(node.metadata_props.get(_SCOPES, ""))
+            found.update({paths[i]: kind for i, kind in picked[text] if i < len(paths)})
+    return found
+
+
+def exported_place(model: ir.Model, node: ir.Node) -> str:
+    """Returns the path of the module that a node of a file of `oneflow_bridge.export` came from, `""` for others."""
+    found = _JOB_OP.match(node.name or "") if model.producer_name == "onnx2nn" else None
+    return found[1] if found is not None else ""
+
+
+def folded_from(value: ir.Value) -> set[str]:
+    """Returns the names of the values that the exporter folded into an initializer; empty where nothing is noted."""
+    return set(_words(value.metadata_props.get(_FOLDED, "")))
+
+
+def source_of(node: ir.Node) -> str:
+    """Returns the line of the author's source that `node` came from, as `net.py:12`; `""` where it is not noted."""
+    frames = _FRAME.findall(node.metadata_props.get(_STACK, ""))
+    own = [frame for frame in frames if "/torch/nn/" not in frame[0].replace("\\", "/")] or frames
+    return f"{own[-1][0]}:{own[-1][1]}" if own else ""
+
+
+def _words(text: str) -> list[str]:
+    """Returns the strings of a list of them as Python prints it."""
+    return text[2:-2].split("', '") if len(text) > 4 else []

@@ -1,0 +1,158 @@
+"""An ONNX file, in any form it comes in, becomes an `onnx_ir.Model` whose weights are read when asked for."""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from onnx2nn.errors import ModelFileError
+from onnx2nn.ground import gc_pause
+from onnx2nn.reading.deserialize import Deserializer
+from onnx2nn.reading.limits import Limits
+from onnx2nn.reading.tensors import ByteSource, FileSource, MemorySource, TensorReader
+from onnx2nn.reading.wire import skeleton
+
+__all__ = ["Limits", "read"]
+
+# Formats that onnx.load knows besides protobuf's binary one, by file name.
+_TEXT_SUFFIXES = (".onnxtxt", ".onnxtext", ".textproto", ".prototxt", ".pbtxt", ".json", ".onnxjson")
+
+# What people pass by mistake: offset and first bytes, and what it is with the way out.
+_LOOKALIKES = (
+    (0, b"version https://git-lfs", "a Git LFS pointer, not the model itself. Run `git lfs pull`."),
+    (
+        0,
+        b"PK\x03\x04",
+        "a zip archive: a PyTorch checkpoint (.pth, .pt), a Keras file or an archive. Export or unpack it.",
+    ),
+    (0, b"\x80\x02", "a Python pickle, such as an old PyTorch checkpoint. Export it to ONNX with torch.onnx.export."),
+    (0, b"\x89HDF", "an HDF5 file, such as a Keras model. Convert it to ONNX with tf2onnx."),
+    (0, b"\x1f\x8b", "compressed with gzip. Unpack it."),
+    (0, b"7767517", "an NCNN parameter file."),
+    (4, b"TFL3", "a TensorFlow Lite model. Convert it to ONNX with tf2onnx."),
+    (4, b"ORTM", "ONNX Runtime's own format (.ort). Give the .onnx file that it was made from."),
+    (8, b'{"', "a safetensors file, which holds weights only."),
+    (0, b"{", "JSON. An ONNX model in JSON is read when its name ends in .json."),
+    (0, b"<", "HTML or XML, such as the error page of a download. Download the model again."),
+)
+
+
+def read(
+    source: str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto,
+    *,
+    base_dir: str | os.PathLike[str] | None = None,
+    limits: Limits = Limits(),  # noqa: B008, it is frozen
+) -> ir.Model:
+    """Read a model without its weights.
+
+    Tensors above about 1 KiB stay in the file (or in the bytes given) and are read anew by each call of their
+    `numpy()`, which returns a writable array of the caller's own. So the peak is about one copy of what is asked for,
+    files above protobuf's 2 GiB are read, and the file must stay in place while the model is in use. Graph inputs
+    that have an initializer are listed among the initializers only. Nodes are sorted where the file's are not. Sparse
+    initializers and attributes become dense tensors. Training information, quantization annotations, denotations,
+    documentation and checksums of external data are ignored.
+
+    Args:
+        source: path, bytes, binary stream (read to its end) or message. Paths may also end in a text format's suffix
+            (`.onnxtxt`, `.textproto`, `.json`).
+        base_dir: folder of the external data; by default the folder of the path. External data must lie in it, or in
+            the folder that the path links to.
+        limits: bounds on what a file may ask for.
+
+    Returns:
+        The model, checked to be consistent: every value is defined once, the graph has no cycle, every tensor has its
+        bytes.
+
+    Raises:
+        ModelFileError: the source is not a readable ONNX model; the message says why and what to do.
+        TypeError: `source` is of none of the types above.
+    """
+    try:
+        return _read(source, base_dir, limits)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise ModelFileError(f"The model is damaged: {error}. Copy, download or export the file again.") from error
+    except RecursionError as error:
+        raise ModelFileError("The model is nested too deeply.") from error
+
+
+def _read(source: object, base_dir: str | os.PathLike[str] | None, limits: Limits) -> ir.Model:
+    roots = [] if base_dir is None else [os.fspath(base_dir)]
+    if isinstance(source, onnx.ModelProto):
+        return _build(source, TensorReader(limits, None, {}, roots), limits)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _read_bytes(MemorySource(source), roots, limits)
+    if isinstance(source, (str, os.PathLike)):
+        return _read_path(os.fspath(source), roots, limits)
+    if hasattr(source, "read"):
+        path = _path_of(source)
+        if path is not None:
+            return _read_bytes(FileSource(path), roots or _folders(path), limits)
+        data = source.read()
+        if not isinstance(data, bytes):
+            raise ModelFileError('The stream gives text. Open the file in binary mode: open(path, "rb").')
+        return _read_bytes(MemorySource(data), roots, limits)
+    advice = "; onnx_ir.to_proto gives one" if isinstance(source, ir.Model) else ""
+    raise TypeError(f"a model is a path, bytes, a binary stream or a ModelProto, not {type(source).__name__}{advice}")
+
+
+def _read_path(path: str, roots: list[str], limits: Limits) -> ir.Model:
+    source = FileSource(path)
+    roots = roots or _folders(path)
+    try:
+        if not path.lower().endswith(_TEXT_SUFFIXES):
+            return _read_bytes(source, roots, limits)
+        if source.size > limits.text_bytes:
+            raise ModelFileError(
+                f"is a text file of {source.size} bytes, above the limit of {limits.text_bytes} (Limits.text_bytes)."
+            )
+        try:
+            proto = onnx.load_model(path, load_external_data=False)
+        except Exception as error:  # every text format has parse errors of its own
+            raise ModelFileError(f"is no ONNX model in the text format that its name says: {error}") from error
+        return _build(proto, TensorReader(limits, None, {}, roots), limits)
+    except ModelFileError as error:
+        raise ModelFileError(f"{path}: {error}") from error.__cause__
+
+
+def _folders(path: str) -> list[str]:
+    """Returns where external data may lie: beside the file, or beside what the path links to."""
+    return [os.path.dirname(path) or ".", os.path.dirname(os.path.realpath(path))]
+
+
+def _path_of(stream: object) -> str | None:
+    """Return the path of a stream over a regular file that was not read from yet, so that it can be opened anew."""
+    try:
+        path = stream.name  # type: ignore[attr-defined]
+        if not isinstance(path, str) or stream.tell() != 0:  # type: ignore[attr-defined]
+            return None
+        return path if os.path.samestat(os.stat(path), os.fstat(stream.fileno())) else None  # type: ignore[attr-defined]
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _read_bytes(source: ByteSource, roots: list[str], limits: Limits) -> ir.Model:
+    if not source.size:
+        raise ModelFileError("The file is empty. Copy, download or export it again.")
+    try:
+        message, spans = skeleton(source)
+        if len(message) >= 1 << 31:
+            raise ModelFileError("The model has 2 GiB or more besides its weights, above protobuf's limit.")
+        proto = onnx.ModelProto.FromString(message)
+        if not proto.HasField("graph"):
+            raise ModelFileError("There is no graph in it.")
+    except (ModelFileError, DecodeError) as error:
+        head = source.read(0, min(source.size, 64))
+        for offset, start, meaning in _LOOKALIKES:
+            if head[offset:].startswith(start):
+                raise ModelFileError(f"This is {meaning}") from error
+        raise ModelFileError(f"This is no complete ONNX model. {error}") from error
+    return _build(proto, TensorReader(limits, source, spans, roots), limits)
+
+
+def _build(proto: onnx.ModelProto, tensors: TensorReader, limits: Limits) -> ir.Model:
+    with gc_pause.paused():
+        return Deserializer(limits, tensors).model(proto)

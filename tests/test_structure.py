@@ -1,0 +1,187 @@
+"""The rooms of docs/design.md: who may import whom. Imports inside functions count; those for type checkers do not."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+BASE = "onnx2nn.errors onnx2nn.ground"
+TABLE = f"{BASE} onnx2nn.optable onnx2nn.ops"
+SHARED = f"{TABLE} onnx2nn.reading onnx2nn.provenance onnx2nn.importing"
+TORCH = f"{SHARED} onnx2nn.control_flow onnx2nn.functional onnx2nn.fx"
+LOADING = f"{TORCH} onnx2nn.rewrite onnx2nn.dequantize onnx2nn.unfreeze"
+AFTER = f"{LOADING} onnx2nn.loading onnx2nn.verification"
+BRIDGE = "onnx2nn.errors oneflow_bridge.runtime"
+
+RULES = {
+    "onnx2nn.errors": "",
+    "onnx2nn.control_flow": "",
+    "onnx2nn.ground": "onnx2nn.errors",
+    "onnx2nn.reading": BASE,
+    "onnx2nn.optable": BASE,
+    "onnx2nn.ops": f"{BASE} onnx2nn.optable",
+    "onnx2nn.provenance": BASE,
+    "onnx2nn.importing": f"{TABLE} onnx2nn.provenance",
+    "onnx2nn.rewrite": f"{TABLE} onnx2nn.provenance onnx2nn.importing",
+    "onnx2nn.functional": TABLE,
+    "onnx2nn.operators": f"{TABLE} onnx2nn.functional",
+    "onnx2nn.fx": f"{TABLE} onnx2nn.provenance onnx2nn.importing onnx2nn.control_flow onnx2nn.functional",
+    "onnx2nn.tracing": "onnx2nn.fx",
+    "onnx2nn.regions": "onnx2nn.fx",
+    "onnx2nn.dequantize": f"{TORCH} onnx2nn.rewrite",
+    "onnx2nn.unfreeze": f"{TORCH} onnx2nn.rewrite",
+    "onnx2nn.loading": f"{LOADING} oneflow_bridge.from_onnx oneflow_bridge.namespace",
+    "onnx2nn.verification": f"{LOADING} onnx2nn.loading",
+    "onnx2nn.output": AFTER,
+    "onnx2nn": f"{AFTER} onnx2nn.output",
+    "onnx2nn.backend": f"{AFTER} onnx2nn.output onnx2nn",
+    "onnx2nn.commands": f"{AFTER} onnx2nn.output onnx2nn",
+    "onnx2nn.__main__": "onnx2nn.commands",
+    "oneflow_bridge.runtime": "onnx2nn.errors",
+    "oneflow_bridge.namespace": BRIDGE,
+    "oneflow_bridge.from_onnx": f"{SHARED} {BRIDGE} oneflow_bridge.namespace",
+    "oneflow_bridge.to_onnx": f"{SHARED} {BRIDGE} onnx2nn.rewrite",
+    "oneflow_bridge": f"{BRIDGE} oneflow_bridge.to_onnx",
+    "oneflow_bridge.backend": f"{BRIDGE} oneflow_bridge.namespace oneflow_bridge.from_onnx onnx2nn onnx2nn.loading",
+    "oneflow_bridge.cli": f"{BRIDGE} oneflow_bridge oneflow_bridge.to_onnx",
+    "scripts": "onnx2nn oneflow_bridge",
+}
+"""What each room may import besides its own modules; `scripts` may import whatever the packages hold."""
+
+
+def _modules(root: Path) -> dict[str, Path]:
+    found = {}
+    for package in ("onnx2nn", "oneflow_bridge", "scripts"):
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def _imported(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
+    """Returns the modules that one imports, at its top or inside a function."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    guarded = (node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    typing_only = {inner for node in guarded for statement in node.body for inner in ast.walk(statement)}
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if node in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            around = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*around, *([node.module] if node.module else [])])
+            found |= {inner if (inner := f"{base}.{alias.name}") in known else base for alias in node.names}
+    return (found & known.keys()) - {name}
+
+
+def _imports(root: Path) -> dict[str, set[str]]:
+    known = _modules(root)
+    return {name: _imported(name, path, known) for name, path in known.items()}
+
+
+def _room(module: str) -> str:
+    """Returns the longest room of `RULES` that holds a module, the module where none does."""
+    steps = module.split(".")
+    rooms = (".".join(steps[:end]) for end in range(len(steps), 0, -1))
+    return next(
+        (room for room in rooms if room in RULES and (room == module or "." in room or room == "scripts")), module
+    )
+
+
+def _violations(root: Path) -> list[str]:
+    """Returns what breaks a rule: imports that a room does not allow, modules without a room."""
+    found = []
+    for module, imported in _imports(root).items():
+        room = _room(module)
+        if room not in RULES:
+            found.append(f"{module} stands in no room")
+            continue
+        allowed = set(RULES[room].split())
+        for other in sorted(imported):
+            target = _room(other)
+            if target == room or target in allowed or (room == "scripts" and target.split(".")[0] in allowed):
+                continue
+            found.append(f"{module} imports {other}")
+    return found
+
+
+def _circles(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
+    """Yields groups of modules that import each other: those left after leaves and roots are taken away again and again."""
+    left = {name: set(others) for name, others in graph.items()}
+    while True:
+        ends = {name for name, others in left.items() if not others & left.keys()}
+        ends |= left.keys() - set().union(*left.values(), set())
+        if not ends:
+            break
+        left = {name: others - ends for name, others in left.items() if name not in ends}
+    if left:
+        yield sorted(left)
+
+
+def test_rooms_import_what_they_may() -> None:
+    assert _violations(ROOT) == []
+
+
+def test_no_module_imports_in_a_circle() -> None:
+    assert list(_circles(_imports(ROOT))) == []
+
+
+def _planted(tmp_path: Path, module: str, text: str) -> Path:
+    """Returns a copy of the tree's modules in which `text` stands at the end of one."""
+    for path in _modules(ROOT).values():
+        target = tmp_path / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    with _modules(tmp_path)[module].open("a", encoding="utf-8") as file:
+        file.write(text)
+    return tmp_path
+
+
+def test_an_import_inside_a_function_is_found(tmp_path: Path) -> None:
+    root = _planted(tmp_path, "onnx2nn.reading.reader", "\ndef late():\n    import onnx2nn\n    return onnx2nn\n")
+    assert "onnx2nn.reading.reader imports onnx2nn" in _violations(root)
+    assert any("onnx2nn.reading.reader" in circle for circle in _circles(_imports(root)))
+
+
+def test_a_room_that_looks_up_is_found(tmp_path: Path) -> None:
+    root = _planted(tmp_path, "onnx2nn.ops.conv", "\nfrom onnx2nn.fx import layers\n")
+    assert "onnx2nn.ops.conv imports onnx2nn.fx.layers" in _violations(root)
+
+
+def test_scripts_do_not_import_tests() -> None:
+    for path in (ROOT / "scripts").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.partition(".")[0] for name in names} & {"tests", "realmodels", "suitecases"}, path.name
+
+
+def test_modules_and_classes_are_one_thing() -> None:
+    """Not over 500 lines a module (`ops` aside: a family is one file), not over 250 a class."""
+    long = []
+    for name, path in _modules(ROOT).items():
+        text = path.read_text(encoding="utf-8")
+        if len(text.splitlines()) > 500 and not name.startswith("onnx2nn.ops."):
+            long.append(name)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= 250:
+                long.append(f"{name}.{node.name}")
+    assert long == []
+
+
+def test_rooms_say_what_they_are_for() -> None:
+    for name, path in _modules(ROOT).items():
+        if path.name == "__init__.py" and not name.startswith("scripts"):
+            assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), name
+
+
+def test_no_banner_comments() -> None:
+    for path in _modules(ROOT).values():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            assert not line.strip().startswith(("# --", "# ==", "#####")), f"{path.name}:{number}"
