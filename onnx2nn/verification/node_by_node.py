@@ -22,6 +22,7 @@ from onnx import helper, numpy_helper
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.ground.atomic_files import replacing
 from onnx2nn.importing import inputs as model_inputs
+from onnx2nn.loading import load
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.reading import reader
 from onnx2nn.verification.outputs import (
@@ -221,9 +222,7 @@ def verify_nodes(
     specs = model_inputs.input_specs(reader.read(source))
     feeds, _ = next(iter(example_feeds(specs, input_shapes, inputs, 1, seed)))
     if module is None:
-        import onnx2nn  # it imports this module
-
-        module = onnx2nn.load(source, input_shapes=fixed_lists(input_shapes))
+        module = load(source, input_shapes=fixed_lists(input_shapes))
     if not hasattr(module, "graph"):
         raise InputError(f"the module knows nothing of the file's nodes: a {type(module).__name__}, not what load gave")
     probe = Probe(source, feeds)

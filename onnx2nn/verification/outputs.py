@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx2nn.errors import InputError, Onnx2nnError, VerificationError
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
+from onnx2nn.loading import load
 from onnx2nn.reading import reader
 
 Stored = str | os.PathLike[str] | bytes | onnx.ModelProto
@@ -264,9 +265,7 @@ def verify(
     model = reader.read(source)
     specs, short = model_inputs.input_specs(model), short_floats(model)
     if module is None:
-        import onnx2nn  # it imports this module
-
-        module = onnx2nn.load(source, input_shapes=fixed_lists(input_shapes))
+        module = load(source, input_shapes=fixed_lists(input_shapes))
     oracle = Oracle(source)
     result = Verification(oracle.name)
     for feeds, optional in example_feeds(specs, input_shapes, inputs, runs, seed):

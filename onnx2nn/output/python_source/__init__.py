@@ -12,6 +12,7 @@ import numpy as np
 from onnx2nn.errors import InputError
 from onnx2nn.ground.atomic_files import replacing
 from onnx2nn.ground.extras import require
+from onnx2nn.loading import load
 from onnx2nn.output.save import check_same
 from onnx2nn.verification.outputs import to_tensor
 
@@ -57,8 +58,6 @@ def to_python(
 
     target = Path(folder)
     if not isinstance(model, nn.Module):
-        from onnx2nn import load
-
         model = load(model)
     source, moved = _source(model)
     namespace: dict[str, Any] = {"__name__": __name__, "__file__": "model.py"}  # dataclasses look their module up
