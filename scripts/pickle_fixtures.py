@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import re
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,19 @@ TEXTS = {
         g (float[3] x) => (float[3] dx) {
             y = Tanh(x)
             dx = ai.onnx.preview.training.Gradient <xs = ["x"], y = "y"> (x)
+        }""",
+    "old_revision": """<ir_version: 8, opset_import: ["" : 10]>
+        g (float[t, n, 2] x, int32[n] lengths) => (float[t, 1, n, 1] y, float[1, n, 1] h)
+        <float[1, 3, 2] w = {0.1, -0.2, 0.3, 0.4, 0.5, -0.6}, float[1, 3, 1] r = {0.5, 1, -1}>
+        { y, h = GRU <hidden_size = 1> (x, w, r, "", lengths) }""",
+    "sizes": """g (float[n, m] x) => (float[k, m] y)
+        <int64 zero = {0}, int64 five = {5}, int64 three = {3}, int64[1] axis = {0}> {
+            s = Shape(x)
+            n = Gather <axis = 0> (s, zero)
+            least = Min(n, five)
+            most = Max(least, three)
+            end = Unsqueeze(most, axis)
+            y = Slice(x, axis, end)
         }""",
     **{
         name: behaviour_files.TEXTS[name]
@@ -105,8 +120,20 @@ def save_torch(path: Path) -> None:
     if path.stem in PROGRAMS:
         for ending in (".pt2", ".torchscript"):
             onnx2nn.save(module, path.with_suffix(ending), example_inputs=tensors)
+            remove_places(path.with_suffix(ending))
     if path.stem == "layers":
         onnx2nn.save(module, path.with_suffix(".safetensors"))
+
+
+def remove_places(path: Path) -> None:
+    """Takes from a program where the code stood that was traced: folders of the machine that wrote it."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist() if not name.endswith(".debug_pkl")}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in members.items():
+            if name.endswith("model.json"):
+                content = re.sub(rb'"stack_trace": "(?:[^"\\]|\\.)*"', b'"stack_trace": ""', content)
+            archive.writestr(zipfile.ZipInfo(name), content)
 
 
 def save_oneflow(path: Path) -> None:
