@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from onnx2nn.importing.node_facts import node_name
 from onnx2nn.rewrite.rule import STANDARD
 
 Dimension = tuple["ir.Value", int]
@@ -179,18 +180,7 @@ class Inserter:
 
     def add(self, operator: str, inputs: Sequence[ir.Value], **attributes: int) -> ir.Value:
         """Returns the output of a new node."""
-        output = ir.Value(name=self._name(operator.lower()))
-        node = ir.Node(
-            "",
-            operator,
-            list(inputs),
-            ir.convenience.convert_attributes(attributes),
-            outputs=[output],
-            version=STANDARD,
-            name=output.name,
-        )
-        self._graph.insert_before(self._before, node)
-        return output
+        return self._insert(operator, inputs, ir.convenience.convert_attributes(attributes))
 
     def constant(self, numbers: Sequence[int]) -> ir.Value:
         """Returns a vector of int64."""
@@ -216,16 +206,16 @@ class Inserter:
         return value if dtype == ir.DataType.INT64 else self.add("Cast", [value], to=int(dtype))
 
     def _constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
-        output = ir.Value(name=self._name("constant"))
-        attribute = ir.AttrTensor("value", ir.tensor(array, name=output.name))
-        node = ir.Node("", "Constant", [], [attribute], outputs=[output], version=STANDARD, name=output.name)
+        return self._insert("Constant", [], [ir.AttrTensor("value", ir.tensor(array))])
+
+    def _insert(self, operator: str, inputs: Sequence[ir.Value], attributes: Sequence[ir.Attr]) -> ir.Value:
+        self._count += 1
+        name = f"{node_name(self._before)}_{operator.lower()}_{self._count}"
+        output = ir.Value(name=name)
+        node = ir.Node("", operator, list(inputs), attributes, outputs=[output], version=STANDARD, name=name)
+        node.metadata_props.update(self._before.metadata_props)  # the author's module around it
         self._graph.insert_before(self._before, node)
         return output
-
-    def _name(self, kind: str) -> str:
-        self._count += 1
-        base = self._before.name or next((o.name for o in self._before.outputs if o.name), "") or self._before.op_type
-        return f"{base}_{kind}_{self._count}"
 
 
 def apply(substitutions: Iterator[tuple[ir.Node, int, Substitution]]) -> None:
