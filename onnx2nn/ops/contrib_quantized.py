@@ -329,7 +329,7 @@ def _results_of_lstm(F: Any, X: Any, W: Any, R: Any, *others: Any, **attributes:
     return recurrent_results(X, W.shape[0], W.shape[1], R.shape[1], layout=0)
 
 
-@op("DynamicQuantizeLSTM", 1, domain=MICROSOFT, results=_results_of_lstm, leaf=True)
+@op("DynamicQuantizeLSTM", 1, domain=MICROSOFT, results=_results_of_lstm, custom_op=True)
 def dynamic_quantize_lstm(
     F: Any,
     X: Any,
@@ -409,7 +409,7 @@ def _centred(F: Any, numbers: Any, zero_points: Any, bits: int, dtype: Any) -> A
     return numbers.to(dtype) - zero_points.reshape(numbers.shape[:-1]).to(dtype).unsqueeze(-1)
 
 
-@op("MatMulNBits", 1, domain=MICROSOFT, whole=True)
+@op("MatMulNBits", 1, domain=MICROSOFT, call="packed")
 def matmul_nbits(
     F: Any,
     A: Any,
@@ -464,7 +464,7 @@ _NF4 = (
 """Quantiles of the normal distribution."""
 
 
-@op("MatMulBnb4", 1, domain=MICROSOFT, whole=True)
+@op("MatMulBnb4", 1, domain=MICROSOFT, call="packed")
 def matmul_bnb4(
     F: Any,
     A: Any,
@@ -486,7 +486,7 @@ def matmul_bnb4(
     return F.nn.functional.linear(A.to(F.float32), weight if transB else weight.t()).to(A.dtype)
 
 
-@op("GatherBlockQuantized", 1, domain=MICROSOFT, whole=True)
+@op("GatherBlockQuantized", 1, domain=MICROSOFT, call="packed")
 def gather_block_quantized(
     F: Any,
     data: Any,

@@ -23,7 +23,7 @@ def _results_of_unique(F: Any, x: Any) -> Any:
     return [(["kept"], x.dtype), ([math.prod(x.shape)], F.int64), (["kept"], F.int64)]
 
 
-@op("Unique", 1, domain=MICROSOFT, opaque=True, results=_results_of_unique)
+@op("Unique", 1, domain=MICROSOFT, call="opaque", results=_results_of_unique)
 def unique_ms(F: Any, x: Any) -> tuple[Any, ...]:
     """In the order of first appearance."""
     values, _, inverse, counts = indexing.unique(F, x, sorted=0)

@@ -533,7 +533,7 @@ def _results_of_suppression(F: Any, boxes: Any, scores: Any, *limits: Any, cente
     return [(["selected", 3], F.int64)]
 
 
-@op("NonMaxSuppression", 10, opaque=True, results=_results_of_suppression, leaf=True)
+@op("NonMaxSuppression", 10, call="opaque", results=_results_of_suppression, custom_op=True)
 def non_max_suppression(
     F: Any,
     boxes: Any,
@@ -640,7 +640,7 @@ def _results_of_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB
     return [(["height", "width", 1 if pixel_format == "Grayscale" else 3], F.uint8)]
 
 
-@op("ImageDecoder", 20, opaque=True, results=_results_of_decoder, leaf=True)
+@op("ImageDecoder", 20, call="opaque", results=_results_of_decoder, custom_op=True)
 def image_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB") -> Any:
     """Decodes with Pillow. Returns uint8 (H, W, 3), or (H, W, 1) for Grayscale.
 

@@ -336,7 +336,7 @@ def _results_of_non_zero(F: Any, X: Any) -> Any:
     return [((max(X.ndim, 1), "found"), F.int64)]
 
 
-@op("NonZero", 9, opaque=True, host=_host_non_zero, results=_results_of_non_zero)
+@op("NonZero", 9, call="opaque", host=_host_non_zero, results=_results_of_non_zero)
 def non_zero(F: Any, X: Any) -> Any:
     """A scalar counts as a vector of one element, as in ONNX Runtime."""
     X = X.reshape(1) if X.ndim == 0 else X
@@ -353,7 +353,7 @@ def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None
     return [(kept, input.dtype)]
 
 
-@op("Compress", 9, opaque=True, host=_host_compress, results=_results_of_compress)
+@op("Compress", 9, call="opaque", host=_host_compress, results=_results_of_compress)
 def compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
     """A condition shorter than the axis drops what lies behind it."""
     if axis is None:
@@ -458,7 +458,7 @@ def _results_of_unique(F: Any, X: Any, *, axis: int | None = None, sorted: int =
     return [(values, X.dtype), (["kept"], F.int64), ([length], F.int64), (["kept"], F.int64)]
 
 
-@op("Unique", 11, opaque=True, host=_host_unique, results=_results_of_unique)
+@op("Unique", 11, call="opaque", host=_host_unique, results=_results_of_unique)
 def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> tuple[Any, ...]:
     if axis is None or X.ndim == 1:
         values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True)

@@ -384,7 +384,7 @@ def _column(F: Any, values: Sequence[Any], dtype: Any) -> Any:
     return F.tensor([values], dtype=dtype)
 
 
-@op("DictVectorizer", 1, domain=DOMAIN, opaque=True)
+@op("DictVectorizer", 1, domain=DOMAIN, call="opaque")
 def dict_vectorizer(
     F: Any,
     X: Any,
@@ -401,7 +401,7 @@ def dict_vectorizer(
     return _column(F, [X.get(key, "" if text else 0) for key in keys], None if text else dtype)
 
 
-@op("CastMap", 1, domain=DOMAIN, opaque=True)
+@op("CastMap", 1, domain=DOMAIN, call="opaque")
 def cast_map(F: Any, X: Any, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Any:
     """DENSE takes the values in the order of their keys, SPARSE puts each at its key's position of `max_map`."""
     kinds = {"TO_FLOAT": (float, F.float32), "TO_INT64": (int, F.int64), "TO_STRING": (str, None)}
@@ -416,7 +416,7 @@ def cast_map(F: Any, X: Any, *, cast_to: str = "TO_FLOAT", map_form: str = "DENS
     return _column(F, [convert(X[key]) if key in X else missing for key in range(max_map)], dtype)
 
 
-@op("ZipMap", 1, domain=DOMAIN, opaque=True)
+@op("ZipMap", 1, domain=DOMAIN, call="opaque")
 def zip_map(
     F: Any,
     X: Any,

@@ -312,7 +312,7 @@ def _results_of_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[in
     return [([rois.shape[0], X.shape[1], *pooled_shape], X.dtype)]
 
 
-@op("MaxRoiPool", 1, opaque=True, results=_results_of_roi_pool, leaf=True)
+@op("MaxRoiPool", 1, call="opaque", results=_results_of_roi_pool, custom_op=True)
 def max_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Any:
     """Bins of whole elements, corners rounded and included; an empty bin is 0 (ONNX Runtime).
 
@@ -344,7 +344,7 @@ def _results_of_roi_align(
     return [([rois.shape[0], X.shape[1], output_height, output_width], X.dtype)]
 
 
-@op("RoiAlign", 16, opaque=True, results=_results_of_roi_align, leaf=True)
+@op("RoiAlign", 16, call="opaque", results=_results_of_roi_align, custom_op=True)
 @halves_in_float32
 def roi_align(
     F: Any,
@@ -419,7 +419,7 @@ def _bilinear_corners(F: Any, X: Any, batch: Any, y: Any, x: Any) -> list[Any]:
     ]
 
 
-@op("RoiAlign", 10, opaque=True, results=_results_of_roi_align, leaf=True)
+@op("RoiAlign", 10, call="opaque", results=_results_of_roi_align, custom_op=True)
 def roi_align_10(
     F: Any,
     X: Any,

@@ -352,7 +352,7 @@ def _results(F: Any, X: Any, W: Any, R: Any, *others: Any, layout: int = 0, **at
     return recurrent_results(X, W.shape[0], W.shape[-1], R.shape[-1], layout)
 
 
-@op("RNN", 14, results=_results, leaf=True)
+@op("RNN", 14, results=_results, custom_op=True)
 def rnn(
     F: Any,
     X: Any,
@@ -386,7 +386,7 @@ def rnn(
     return outputs_asked(_loop(F, X, of_input, sequence_lens, [initial_h], R.shape[-1], step, s), _outputs)
 
 
-@op("GRU", 14, results=_results, leaf=True)
+@op("GRU", 14, results=_results, custom_op=True)
 def gru(
     F: Any,
     X: Any,
@@ -438,7 +438,7 @@ def gru(
     return outputs_asked(_loop(F, X, of_input, sequence_lens, [initial_h], hidden, step, s), _outputs)
 
 
-@op("LSTM", 14, results=_results, leaf=True)
+@op("LSTM", 14, results=_results, custom_op=True)
 def lstm(
     F: Any,
     X: Any,
@@ -512,7 +512,7 @@ def lstm_loop(
     return _loop(F, X, of_input, sequence_lens, states, hidden, step, s, stops=stops)
 
 
-@op("RNN", 7, results=_results, leaf=True)
+@op("RNN", 7, results=_results, custom_op=True)
 def rnn_7(
     F: Any,
     X: Any,
@@ -539,7 +539,7 @@ def rnn_7(
     return rnn(F, X, W, R, B, sequence_lens, initial_h, **options)
 
 
-@op("GRU", 7, results=_results, leaf=True)
+@op("GRU", 7, results=_results, custom_op=True)
 def gru_7(
     F: Any,
     X: Any,
@@ -567,7 +567,7 @@ def gru_7(
     return gru(F, X, W, R, B, sequence_lens, initial_h, **options)
 
 
-@op("LSTM", 7, results=_results, leaf=True)
+@op("LSTM", 7, results=_results, custom_op=True)
 def lstm_7(
     F: Any,
     X: Any,
@@ -597,7 +597,7 @@ def lstm_7(
     return lstm(F, X, W, R, B, sequence_lens, initial_h, initial_c, P, **options)
 
 
-@op("RNN", 1, results=_results, leaf=True)
+@op("RNN", 1, results=_results, custom_op=True)
 def rnn_1(
     F: Any,
     X: Any,
@@ -626,7 +626,7 @@ def rnn_1(
     return rnn(F, X, W, R, B, sequence_lens, initial_h, **options)
 
 
-@op("GRU", 3, results=_results, leaf=True)
+@op("GRU", 3, results=_results, custom_op=True)
 def gru_3(
     F: Any,
     X: Any,
@@ -656,7 +656,7 @@ def gru_3(
     return gru(F, X, W, R, B, sequence_lens, initial_h, **options)
 
 
-@op("GRU", 1, results=_results, leaf=True)
+@op("GRU", 1, results=_results, custom_op=True)
 def gru_1(
     F: Any,
     X: Any,
@@ -685,7 +685,7 @@ def gru_1(
     return gru(F, X, W, R, B, sequence_lens, initial_h, **options)
 
 
-@op("LSTM", 1, results=_results, leaf=True)
+@op("LSTM", 1, results=_results, custom_op=True)
 def lstm_1(
     F: Any,
     X: Any,
