@@ -8,6 +8,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import host_binary, larger, ordered, smaller
 from onnx2nn.ops.shape import fixed
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 
 _FLOAT32_MAX = 3.4028234663852886e38
 
@@ -74,9 +75,7 @@ def selu(F: Any, X: Any, *, alpha: float = 1.6732632, gamma: float = 1.050701) -
     return F.nn.functional.elu(X, alpha) * gamma
 
 
-@op("Selu", 1)
-def selu_1(F: Any, X: Any, *, alpha: float = 1.6732, gamma: float = 1.0507) -> Any:
-    return selu(F, X, alpha=alpha, gamma=gamma)
+revision(selu, 1, defaults={"alpha": 1.6732, "gamma": 1.0507})
 
 
 @op("Celu", 12)

@@ -11,6 +11,7 @@ import numpy as np
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NAME, BY_NUMBER, STRING, Element, SmallFloat
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues, Typed
 
 
@@ -176,14 +177,8 @@ def cast(F: Any, input: Any, *, round_mode: str = "up", saturate: int = 1, to: i
     return read(F, input, element_of(to), saturate=bool(saturate), round_mode=round_mode)
 
 
-@op("Cast", 19, host=_host_cast)
-def cast_19(F: Any, input: Any, *, saturate: int = 1, to: int) -> Any:
-    return cast(F, input, saturate=saturate, to=to)
-
-
-@op("Cast", 6, host=_host_cast)
-def cast_6(F: Any, input: Any, *, to: int) -> Any:
-    return cast(F, input, to=to)
+cast_19 = revision(cast, 19, without=["round_mode"])
+revision(cast_19, 6, without=["saturate"])
 
 
 def _number_of(name: str) -> int:
@@ -218,14 +213,8 @@ def type_number(F: Any, value: Any, types: Any, position: int) -> int:
     return next(e.number for e in BY_NUMBER.values() if not e.travels_wider and getattr(F, e.dtype) == value.dtype)
 
 
-@op("CastLike", 19)
-def cast_like_19(F: Any, input: Any, target_type: Any, *, saturate: int = 1, _types: Any = None) -> Any:
-    return cast_like(F, input, target_type, saturate=saturate, _types=_types)
-
-
-@op("CastLike", 15)
-def cast_like_15(F: Any, input: Any, target_type: Any, *, _types: Any = None) -> Any:
-    return cast_like(F, input, target_type, _types=_types)
+cast_like_19 = revision(cast_like, 19, without=["round_mode"])
+revision(cast_like_19, 15, without=["saturate"])
 
 
 @op("BitCast", 26)

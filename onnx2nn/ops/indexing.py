@@ -12,6 +12,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import ordered, sortable, widened
 from onnx2nn.ops.shape import fixed, moves_elements, partly_known, scalar
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
 
 _FAR = (1 << 31) - 1
@@ -80,9 +81,7 @@ def gather_nd(F: Any, data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     return data[_coordinates(F, indices, data, batch_dims)]
 
 
-@op("GatherND", 11, host=_host_gather_nd)
-def gather_nd_11(F: Any, data: Any, indices: Any) -> Any:
-    return gather_nd(F, data, indices)
+revision(gather_nd, 11, without=["batch_dims"])
 
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
@@ -137,15 +136,8 @@ def scatter_elements(F: Any, data: Any, indices: Any, updates: Any, *, axis: int
     return _reduce(F, data, updates, axis=axis, indices=indices, reduction=reduction)
 
 
-@op("ScatterElements", 11, host=_host_scatter_elements)
-def scatter_elements_11(F: Any, data: Any, indices: Any, updates: Any, *, axis: int = 0) -> Any:
-    return scatter_elements(F, data, indices, updates, axis=axis)
-
-
-@op("Scatter", 9, host=_host_scatter_elements)
-def scatter(F: Any, data: Any, indices: Any, updates: Any, *, axis: int = 0) -> Any:
-    """ScatterElements under its first name."""
-    return scatter_elements(F, data, indices, updates, axis=axis)
+scatter_elements_11 = revision(scatter_elements, 11, without=["reduction"])
+scatter = revision(scatter_elements_11, 9, operator="Scatter")
 
 
 def _host_scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
@@ -178,9 +170,7 @@ def _put(F: Any, data: Any, updates: Any, *, indices: Any) -> Any:
     return data.index_put(indices.unbind(-1), updates)
 
 
-@op("ScatterND", 11, host=_host_scatter_nd)
-def scatter_nd_11(F: Any, data: Any, indices: Any, updates: Any) -> Any:
-    return scatter_nd(F, data, indices, updates)
+revision(scatter_nd, 11, without=["reduction"])
 
 
 @op("TensorScatter", 24)
@@ -253,12 +243,6 @@ def _host_slice(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any 
     return data
 
 
-@op("DynamicSlice", 1, static=["starts", "ends", "axes"])
-def dynamic_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None) -> Any:
-    """Experimental in opset 1: Slice-10 without steps."""
-    return slice_(F, data, starts, ends, axes)
-
-
 def _results_of_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     cut = range(len(partly_known(starts))) if axes is None else partly_known(axes)
     sizes = [*data.shape]
@@ -286,9 +270,9 @@ def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: A
     return data[tuple(parts)] if parts else data
 
 
-@op("Slice", 1, host=lambda data, *, starts, ends, axes=None: _host_slice(data, starts, ends, axes))
-def slice_1(F: Any, data: Any, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None) -> Any:
-    return slice_(F, data, starts, ends, axes)
+revision(slice_, 1, without=["steps"], as_attributes=["starts", "ends", "axes"])
+# Experimental in opset 1.
+revision(slice_, 1, operator="DynamicSlice", without=["steps"])
 
 
 def _host_where(condition: Any, X: Any, Y: Any) -> Any:
@@ -407,14 +391,8 @@ def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: i
     return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
 
 
-@op("TopK", 10, static=["K"], host=_host_top_k, results=_results_of_top_k)
-def top_k_10(F: Any, X: Any, K: Any, *, axis: int = -1) -> tuple[Any, ...]:
-    return top_k(F, X, K, axis=axis)
-
-
-@op("TopK", 1)
-def top_k_1(F: Any, X: Any, *, k: int, axis: int = -1) -> tuple[Any, ...]:
-    return top_k(F, X, k, axis=axis)
+top_k_10 = revision(top_k, 10, without=["largest", "sorted"])
+revision(top_k_10, 1, as_attributes=["K"], renamed={"K": "k"})
 
 
 def _host_unique(X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:

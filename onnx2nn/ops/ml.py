@@ -12,6 +12,7 @@ import numpy as np
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.text import strings
 from onnx2nn.optable.registry import at_run_time, op
+from onnx2nn.optable.revisions import revision
 
 DOMAIN = "ai.onnx.ml"
 
@@ -322,25 +323,7 @@ def label_encoder(
     return _encode(F, X, keys, values, default)
 
 
-@op("LabelEncoder", 2, domain=DOMAIN)
-def label_encoder_2(
-    F: Any,
-    X: Any,
-    *,
-    default_float: float = -0.0,
-    default_int64: int = -1,
-    default_string: str = "_Unused",
-    keys_floats: Sequence[float] | None = None,
-    keys_int64s: Sequence[int] | None = None,
-    keys_strings: Sequence[str] | None = None,
-    values_floats: Sequence[float] | None = None,
-    values_int64s: Sequence[int] | None = None,
-    values_strings: Sequence[str] | None = None,
-) -> Any:
-    defaults = dict(default_float=default_float, default_int64=default_int64, default_string=default_string)
-    keys = dict(keys_floats=keys_floats, keys_int64s=keys_int64s, keys_strings=keys_strings)
-    values = dict(values_floats=values_floats, values_int64s=values_int64s, values_strings=values_strings)
-    return label_encoder(F, X, **defaults, **keys, **values)
+revision(label_encoder, 2, without=["default_tensor", "keys_tensor", "values_tensor"])
 
 
 def _between(F: Any, X: Any, ints: Sequence[int], names: Sequence[str], default_int64: int, default_string: str) -> Any:

@@ -10,6 +10,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32
 from onnx2nn.ops.conv import is_zero, pad_spatial, resolve_pads
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
 
 
@@ -142,17 +143,7 @@ def _flat_indices(
     return indices + batch * plane
 
 
-@op("MaxPool", 1)
-def max_pool_1(
-    F: Any,
-    X: Any,
-    *,
-    auto_pad: str = "NOTSET",
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Any:
-    return max_pool(F, X, auto_pad=auto_pad, kernel_shape=kernel_shape, pads=pads, strides=strides)
+revision(max_pool, 1, without=["ceil_mode", "dilations", "storage_order", "_outputs"])
 
 
 @op("AveragePool", 7)
@@ -197,17 +188,7 @@ def _window_means(F: Any, X: Any, windows: Windows, dense: bool) -> Any:
     return function[len(windows.kernel) - 1](X, windows.kernel, windows.strides)
 
 
-@op("AveragePool", 1)
-def average_pool_1(
-    F: Any,
-    X: Any,
-    *,
-    auto_pad: str = "NOTSET",
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Any:
-    return average_pool(F, X, auto_pad=auto_pad, kernel_shape=kernel_shape, pads=pads, strides=strides)
+revision(average_pool, 1, without=["ceil_mode", "count_include_pad", "dilations"])
 
 
 def _spatial(X: Any) -> tuple[int, ...]:
@@ -255,18 +236,7 @@ def lp_pool(
     return F.linalg.vector_norm(windows.view(X), p, windows.trailing)
 
 
-@op("LpPool", 2)
-def lp_pool_2(
-    F: Any,
-    X: Any,
-    *,
-    auto_pad: str = "NOTSET",
-    kernel_shape: Sequence[int],
-    p: int = 2,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Any:
-    return lp_pool(F, X, auto_pad=auto_pad, kernel_shape=kernel_shape, p=p, pads=pads, strides=strides)
+revision(lp_pool, 2, without=["ceil_mode", "dilations"])
 
 
 @op("LpPool", 1)
@@ -419,29 +389,4 @@ def _bilinear_corners(F: Any, X: Any, batch: Any, y: Any, x: Any) -> list[Any]:
     ]
 
 
-@op("RoiAlign", 10, call="opaque", results=_results_of_roi_align, custom_op=True)
-def roi_align_10(
-    F: Any,
-    X: Any,
-    rois: Any,
-    batch_indices: Any,
-    *,
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Any:
-    """Coordinates are not shifted by half a pixel."""
-    return roi_align(
-        F,
-        X,
-        rois,
-        batch_indices,
-        coordinate_transformation_mode="output_half_pixel",
-        mode=mode,
-        output_height=output_height,
-        output_width=output_width,
-        sampling_ratio=sampling_ratio,
-        spatial_scale=spatial_scale,
-    )
+revision(roi_align, 10, fixed={"coordinate_transformation_mode": "output_half_pixel"})

@@ -11,6 +11,7 @@ from onnx2nn.ground.element_types import BY_NUMBER, Element
 from onnx2nn.ops.cast import convert, element_of, type_number
 from onnx2nn.ops.conv import conv
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import has_values
 
 _UINT8 = 2
@@ -95,45 +96,12 @@ def quantize_linear(
     return round_to(F, x.to(dtype) / scale, y_zero_point, element, bool(saturate))
 
 
-@op("QuantizeLinear", 21)
-def quantize_linear_21(
-    F: Any,
-    x: Any,
-    y_scale: Any,
-    y_zero_point: Any = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    saturate: int = 1,
-    _types: Any = None,
-) -> Any:
-    options: dict[str, Any] = {
-        "axis": axis,
-        "block_size": block_size,
-        "output_dtype": output_dtype,
-        "saturate": saturate,
-    }
-    return quantize_linear(F, x, y_scale, y_zero_point, **options, _types=_types)
+quantize_linear_21 = revision(quantize_linear, 21, without=["precision"])
+quantize_linear_19 = revision(quantize_linear_21, 19, without=["block_size", "output_dtype"])
 
 
-@op("QuantizeLinear", 19)
-def quantize_linear_19(
-    F: Any, x: Any, y_scale: Any, y_zero_point: Any = None, *, axis: int = 1, saturate: int = 1, _types: Any = None
-) -> Any:
-    return quantize_linear(F, x, y_scale, y_zero_point, axis=axis, saturate=saturate, _types=_types)
-
-
-@op("QuantizeLinear", 13)
-def quantize_linear_13(
-    F: Any, x: Any, y_scale: Any, y_zero_point: Any = None, *, axis: int = 1, _types: Any = None
-) -> Any:
-    return quantize_linear(F, x, y_scale, y_zero_point, axis=axis, _types=_types)
-
-
-@op("QuantizeLinear", 10)
-def quantize_linear_10(F: Any, x: Any, y_scale: Any, y_zero_point: Any = None, *, _types: Any = None) -> Any:
-    return quantize_linear(F, x, y_scale, y_zero_point, _types=_types)
+quantize_linear_13 = revision(quantize_linear_19, 13, without=["saturate"])
+revision(quantize_linear_13, 10, without=["axis"])
 
 
 @op("DequantizeLinear", 23)
@@ -157,21 +125,11 @@ def dequantize_linear(
     return (x.to(wide) * _along(F, x_scale, x, axis, block_size).to(wide)).to(dtype)
 
 
-@op("DequantizeLinear", 21)
-def dequantize_linear_21(
-    F: Any, x: Any, x_scale: Any, x_zero_point: Any = None, *, axis: int = 1, block_size: int = 0
-) -> Any:
-    return dequantize_linear(F, x, x_scale, x_zero_point, axis=axis, block_size=block_size)
+dequantize_linear_21 = revision(dequantize_linear, 21, without=["output_dtype"])
+dequantize_linear_13 = revision(dequantize_linear_21, 13, without=["block_size"])
 
 
-@op("DequantizeLinear", 13)
-def dequantize_linear_13(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None, *, axis: int = 1) -> Any:
-    return dequantize_linear(F, x, x_scale, x_zero_point, axis=axis)
-
-
-@op("DequantizeLinear", 10)
-def dequantize_linear_10(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None) -> Any:
-    return dequantize_linear(F, x, x_scale, x_zero_point)
+revision(dequantize_linear_13, 10, without=["axis"])
 
 
 @op("DynamicQuantizeLinear", 11)

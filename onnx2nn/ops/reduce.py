@@ -11,6 +11,7 @@ import numpy as np
 
 from onnx2nn.ops.arithmetic import larger, ordered, smaller, sortable, truncated_quotient, widened
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
 
 Function = Callable[[Any, Any, list[int], bool], Any]
@@ -169,11 +170,5 @@ def _arg_extreme(F: Any, function: Any, data: Any, axis: int, keepdims: int, las
     return function(data, axis, keepdim=bool(keepdims))
 
 
-@op("ArgMax", 1)
-def argmax_1(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1) -> Any:
-    return argmax(F, data, axis=axis, keepdims=keepdims)
-
-
-@op("ArgMin", 1)
-def argmin_1(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1) -> Any:
-    return argmin(F, data, axis=axis, keepdims=keepdims)
+revision(argmax, 1, without=["select_last_index"])
+revision(argmin, 1, without=["select_last_index"])

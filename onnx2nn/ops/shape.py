@@ -12,6 +12,7 @@ import numpy as np
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.cast import element_of
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues, Typed, has_values
 
 _SAME_WIDTH = {
@@ -80,9 +81,7 @@ def shape(F: Any, data: Any, *, start: int = 0, end: int | None = None) -> Any:
     return F.cat(dims) if dims else F.zeros(0, dtype=F.int64)
 
 
-@op("Shape", 1, host=_host_shape, reads_shape=True)
-def shape_1(F: Any, data: Any) -> Any:
-    return shape(F, data)
+revision(shape, 1, without=["start", "end"])
 
 
 @op("Size", 1, host=lambda data: np.array(math.prod(data.shape), dtype=object), reads_shape=True)
@@ -116,9 +115,7 @@ def reshape(F: Any, data: Any, shape: Any, *, allowzero: int = 0) -> Any:
     return data.reshape(*target) if target else data.reshape(())
 
 
-@op("Reshape", 5, static=["shape"], host=_host_reshape, results=_results_of_reshape)
-def reshape_5(F: Any, data: Any, shape: Any) -> Any:
-    return reshape(F, data, shape)
+revision(reshape, 5, without=["allowzero"])
 
 
 @op("Reshape", 1)
@@ -163,9 +160,7 @@ def squeeze(F: Any, data: Any, axes: Any = None) -> Any:
     return data.squeeze(axes[0]) if len(axes) == 1 else data.squeeze(tuple(axes))
 
 
-@op("Squeeze", 1, host=lambda data, *, axes=None: _host_squeeze(data, axes))
-def squeeze_1(F: Any, data: Any, *, axes: Sequence[int] | None = None) -> Any:
-    return squeeze(F, data, axes)
+revision(squeeze, 1, as_attributes=["axes"])
 
 
 def _host_unsqueeze(data: Any, axes: Any) -> Any:
@@ -187,9 +182,7 @@ def unsqueeze(F: Any, data: Any, axes: Any) -> Any:
     return data
 
 
-@op("Unsqueeze", 1, host=lambda data, *, axes: _host_unsqueeze(data, axes))
-def unsqueeze_1(F: Any, data: Any, *, axes: Sequence[int]) -> Any:
-    return unsqueeze(F, data, axes)
+revision(unsqueeze, 1, as_attributes=["axes"])
 
 
 @op("Transpose", 1, host=lambda data, *, perm=None: data.transpose(perm))
@@ -403,9 +396,8 @@ def constant(
     raise OperatorError("it has none of the attributes that give it a value.")
 
 
-@op("Constant", 11)
-def constant_11(F: Any, *, sparse_value: Any = None, value: Any = None) -> Any:
-    return constant(F, sparse_value=sparse_value, value=value)
+_PLAIN_VALUES = ["value_float", "value_floats", "value_int", "value_ints", "value_string", "value_strings"]
+revision(constant, 11, without=_PLAIN_VALUES)
 
 
 @op("Constant", 1)
@@ -535,9 +527,7 @@ def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
     )
 
 
-@op("Range", 11, static=["start", "limit", "delta"], host=_host_range, results=_results_of_range)
-def range_11(F: Any, start: Any, limit: Any, delta: Any, *, _types: Sequence[Any] = ()) -> Any:
-    return range_(F, start, limit, delta, _types=_types)
+revision(range_, 11, without=["stash_type"], options={"host": _host_range})
 
 
 @op("DepthToSpace", 11)
@@ -551,9 +541,7 @@ def depth_to_space(F: Any, input: Any, *, blocksize: int, mode: str = "DCR") -> 
     return blocks.reshape(n, c, h * blocksize, w * blocksize)
 
 
-@op("DepthToSpace", 1)
-def depth_to_space_1(F: Any, input: Any, *, blocksize: int) -> Any:
-    return depth_to_space(F, input, blocksize=blocksize)
+revision(depth_to_space, 1, without=["mode"])
 
 
 @op("SpaceToDepth", 28)
@@ -567,9 +555,7 @@ def space_to_depth(F: Any, input: Any, *, blocksize: int, mode: str = "DCR") -> 
     return blocks.reshape(n, c * blocksize * blocksize, h, w)
 
 
-@op("SpaceToDepth", 1)
-def space_to_depth_1(F: Any, input: Any, *, blocksize: int) -> Any:
-    return space_to_depth(F, input, blocksize=blocksize)
+revision(space_to_depth, 1, without=["mode"])
 
 
 @op("Trilu", 14, static=["k"])
