@@ -13,6 +13,7 @@ from onnx2nn.ground.element_types import BY_NAME, BY_NUMBER, STRING, Element, Sm
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues, Typed
+from onnx2nn.optable.traits import UNARY
 
 
 def element_of(number: int) -> Element:
@@ -168,7 +169,7 @@ def _host_integer(value: Any, dtype: np.dtype[Any]) -> Any:
     return value.to_integer()
 
 
-@op("Cast", 24, host=_host_cast)
+@op("Cast", 24, host=_host_cast, traits=UNARY)
 def cast(F: Any, input: Any, *, round_mode: str = "up", saturate: int = 1, to: int) -> Any:
     """See `convert`, `to_strings` and `from_strings`."""
     if to == STRING:
@@ -189,13 +190,13 @@ def _number_of(name: str) -> int:
     return BY_NAME[name].number
 
 
-@op("Cast", 1, host=lambda input, *, to, _dtype=None: _host_cast(input, to=_number_of(to), _dtype=_dtype))
+@op("Cast", 1, host=lambda input, *, to, _dtype=None: _host_cast(input, to=_number_of(to), _dtype=_dtype), traits=UNARY)
 def cast_1(F: Any, input: Any, *, to: str) -> Any:
     """The type is given by name."""
     return cast(F, input, to=_number_of(to.upper()))
 
 
-@op("CastLike", 24)
+@op("CastLike", 24, traits=["keeps_rank"])
 def cast_like(
     F: Any, input: Any, target_type: Any, *, round_mode: str = "up", saturate: int = 1, _types: Any = None
 ) -> Any:

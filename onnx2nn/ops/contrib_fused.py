@@ -211,7 +211,7 @@ def fast_gelu(F: Any, X: Any, bias: Any = None) -> Any:
     return activation.gelu(F, X if bias is None else X + bias, approximate="tanh")
 
 
-@op("LayerNormalization", 1)
+@op("LayerNormalization", 1, traits=["keeps_rank"])
 def layer_normalization_1(
     F: Any,
     X: Any,

@@ -331,7 +331,7 @@ def _results_of_resize(
     return [(result, X.dtype)]
 
 
-@op("Resize", 18, static=["roi", "scales", "sizes"], counts=["sizes"], results=_results_of_resize)
+@op("Resize", 18, static=["roi", "scales", "sizes"], counts=["sizes"], results=_results_of_resize, sized_by="sizes")
 def resize(
     F: Any,
     X: Any,

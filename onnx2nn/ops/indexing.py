@@ -14,6 +14,7 @@ from onnx2nn.ops.shape import fixed, moves_elements, partly_known, scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
+from onnx2nn.optable.traits import BINARY
 
 _FAR = (1 << 31) - 1
 """Exporters write it, or int64's maximum, for "to the end"."""
@@ -35,7 +36,7 @@ def _host_gather(data: Any, indices: Any, *, axis: int = 0) -> Any:
     return np.asarray(np.take(data, _integers(indices), axis), dtype=object)
 
 
-@op("Gather", 1, numbers=["indices"], host=_host_gather)
+@op("Gather", 1, numbers=["indices"], host=_host_gather, traits=["value_preserving"])
 def gather(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
     """A constant float table becomes `nn.Embedding`, to which negative indices are errors."""
     axis = axis % data.ndim
@@ -54,7 +55,7 @@ def _host_gather_elements(data: Any, indices: Any, *, axis: int = 0) -> Any:
     return np.asarray(data[tuple(grid)], dtype=object)
 
 
-@op("GatherElements", 11, host=_host_gather_elements)
+@op("GatherElements", 11, host=_host_gather_elements, traits=["value_preserving"])
 @moves_elements
 def gather_elements(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
     return data.gather(axis, _from_front(F, indices, data.shape[axis]))
@@ -76,7 +77,7 @@ def _host_gather_nd(data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     return np.asarray(data[places], dtype=object)
 
 
-@op("GatherND", 12, host=_host_gather_nd)
+@op("GatherND", 12, host=_host_gather_nd, traits=["value_preserving"])
 def gather_nd(F: Any, data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     return data[_coordinates(F, indices, data, batch_dims)]
 
@@ -251,7 +252,15 @@ def _results_of_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = Non
     return [(sizes, data.dtype)]
 
 
-@op("Slice", 10, static=["starts", "ends", "axes", "steps"], host=_host_slice, results=_results_of_slice)
+@op(
+    "Slice",
+    10,
+    static=["starts", "ends", "axes", "steps"],
+    host=_host_slice,
+    results=_results_of_slice,
+    sized_by="ends",
+    traits=["value_preserving", "keeps_rank"],
+)
 def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """torch has no negative steps: the axis is flipped first."""
     rank = data.ndim if axes is None or any(axis < 0 for axis in axes) else max([-1, *axes]) + 1
@@ -286,7 +295,7 @@ def _host_where(condition: Any, X: Any, Y: Any) -> Any:
     return np.asarray(np.frompyfunc(choose, 3, 1)(condition, X, Y), dtype=object)
 
 
-@op("Where", 9, host=_host_where)
+@op("Where", 9, host=_host_where, traits=BINARY)
 def where(F: Any, condition: Any, X: Any, Y: Any) -> Any:
     """PyTorch up to 1.1 has no bool and casts conditions to uint8."""
     return F.where(condition if condition.dtype == F.bool else condition != 0, X, Y)
@@ -337,7 +346,7 @@ def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None
     return [(kept, input.dtype)]
 
 
-@op("Compress", 9, call="opaque", host=_host_compress, results=_results_of_compress)
+@op("Compress", 9, call="opaque", host=_host_compress, results=_results_of_compress, traits=["value_preserving"])
 def compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
     """A condition shorter than the axis drops what lies behind it."""
     if axis is None:
@@ -460,7 +469,7 @@ def _host_reverse_sequence(input: Any, sequence_lens: Any, *, batch_axis: int = 
     return np.moveaxis(result, (0, 1), (batch_axis, time_axis))
 
 
-@op("ReverseSequence", 10, host=_host_reverse_sequence)
+@op("ReverseSequence", 10, host=_host_reverse_sequence, traits=["value_preserving"])
 def reverse_sequence(F: Any, input: Any, sequence_lens: Any, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
     steps = F.arange(input.shape[time_axis])
     lengths = sequence_lens.unsqueeze(1)

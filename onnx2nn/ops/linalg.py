@@ -24,7 +24,7 @@ def _factor(value: float, like: Any) -> Any:
     return int(value)
 
 
-@op("MatMul", 1)
+@op("MatMul", 1, traits=["matrix_product"])
 @widened
 def matmul(F: Any, A: Any, B: Any) -> Any:
     if _is_weight(B, A):
@@ -32,7 +32,7 @@ def matmul(F: Any, A: Any, B: Any) -> Any:
     return A @ B
 
 
-@op("Gemm", 11)
+@op("Gemm", 11, traits=["matrix_product"])
 @widened
 def gemm(
     F: Any,

@@ -108,7 +108,15 @@ def _results_of_pad(F: Any, data: Any, pads: Any, constant_value: Any = None, ax
     return [(sizes, data.dtype)]
 
 
-@op("Pad", 18, static=["pads", "axes"], numbers=["constant_value"], host=_host_pad, results=_results_of_pad)
+@op(
+    "Pad",
+    18,
+    static=["pads", "axes"],
+    numbers=["constant_value"],
+    host=_host_pad,
+    results=_results_of_pad,
+    traits=["keeps_rank"],
+)
 def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
     """Negative pads crop. Modes other than constant read by computed positions where torch's pad does not reach."""
     if mode not in _MODES:

@@ -87,7 +87,7 @@ def _lowest(F: Any, dtype: Any) -> float | int:
     return -math.inf if dtype.is_floating_point else F.iinfo(dtype).min
 
 
-@op("MaxPool", 8)
+@op("MaxPool", 8, traits=["channels_first", "keeps_rank", "value_preserving"])
 def max_pool(
     F: Any,
     X: Any,
@@ -146,7 +146,7 @@ def _flat_indices(
 revision(max_pool, 1, without=["ceil_mode", "dilations", "storage_order", "_outputs"])
 
 
-@op("AveragePool", 7)
+@op("AveragePool", 7, traits=["channels_first", "keeps_rank"])
 def average_pool(
     F: Any,
     X: Any,
@@ -195,29 +195,29 @@ def _spatial(X: Any) -> tuple[int, ...]:
     return tuple(range(2, X.ndim))
 
 
-@op("GlobalAveragePool", 1)
+@op("GlobalAveragePool", 1, traits=["channels_first", "keeps_rank"])
 def global_average_pool(F: Any, X: Any) -> Any:
     if X.ndim == 4:
         return F.nn.functional.adaptive_avg_pool2d(X, 1)
     return X.mean(_spatial(X), keepdim=True)
 
 
-@op("GlobalMaxPool", 1)
+@op("GlobalMaxPool", 1, traits=["channels_first", "keeps_rank", "value_preserving"])
 def global_max_pool(F: Any, X: Any) -> Any:
     return X.amax(_spatial(X), keepdim=True)
 
 
-@op("GlobalLpPool", 2)
+@op("GlobalLpPool", 2, traits=["channels_first", "keeps_rank"])
 def global_lp_pool(F: Any, X: Any, *, p: int = 2) -> Any:
     return F.linalg.vector_norm(X, p, _spatial(X), keepdim=True)
 
 
-@op("GlobalLpPool", 1)
+@op("GlobalLpPool", 1, traits=["channels_first", "keeps_rank"])
 def global_lp_pool_1(F: Any, X: Any, *, p: float = 2.0) -> Any:
     return F.linalg.vector_norm(X, p, _spatial(X), keepdim=True)
 
 
-@op("LpPool", 18)
+@op("LpPool", 18, traits=["channels_first", "keeps_rank"])
 def lp_pool(
     F: Any,
     X: Any,
@@ -239,7 +239,7 @@ def lp_pool(
 revision(lp_pool, 2, without=["ceil_mode", "dilations"])
 
 
-@op("LpPool", 1)
+@op("LpPool", 1, traits=["channels_first", "keeps_rank"])
 def lp_pool_1(
     F: Any,
     X: Any,
@@ -255,7 +255,7 @@ def lp_pool_1(
     return lp_pool(F, X, auto_pad=auto_pad, kernel_shape=kernel_shape, p=p, pads=pads, strides=strides)  # type: ignore[arg-type]
 
 
-@op("MaxUnpool", 9, static=["output_shape"])
+@op("MaxUnpool", 9, static=["output_shape"], traits=["channels_first", "keeps_rank"])
 def max_unpool(
     F: Any,
     X: Any,

@@ -12,7 +12,7 @@ from onnx2nn.ops.cast import convert, element_of, type_number
 from onnx2nn.ops.conv import conv
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
-from onnx2nn.optable.row import has_values
+from onnx2nn.optable.row import FloatForm, has_values
 
 _UINT8 = 2
 
@@ -64,7 +64,7 @@ def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool =
     return y.to(getattr(F, element.dtype))
 
 
-@op("QuantizeLinear", 23)
+@op("QuantizeLinear", 23, traits=["keeps_rank"])
 def quantize_linear(
     F: Any,
     x: Any,
@@ -104,7 +104,7 @@ quantize_linear_13 = revision(quantize_linear_19, 13, without=["saturate"])
 revision(quantize_linear_13, 10, without=["axis"])
 
 
-@op("DequantizeLinear", 23)
+@op("DequantizeLinear", 23, traits=["keeps_rank"])
 def dequantize_linear(
     F: Any,
     x: Any,
@@ -186,13 +186,13 @@ def _to_int32(F: Any, x: Any) -> Any:
     return x.to(F.int32) if x.dtype == F.float32 else x.to(F.int64).to(F.int32)
 
 
-@op("MatMulInteger", 10)
+@op("MatMulInteger", 10, float_form=FloatForm("MatMul", -1))
 def matmul_integer(F: Any, A: Any, B: Any, a_zero_point: Any = None, b_zero_point: Any = None) -> Any:
     """Computed in a float type that holds every sum exactly: torch has no fast integer product on all devices."""
     return _to_int32(F, integer_matmul(F, A, B, a_zero_point, b_zero_point))
 
 
-@op("QLinearMatMul", 10)
+@op("QLinearMatMul", 10, float_form=FloatForm("MatMul", -1))
 def qlinear_matmul(
     F: Any,
     a: Any,
@@ -221,7 +221,7 @@ def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, 
     return conv(F, data, weights, None if bias is None else bias.type_as(data), **attributes)
 
 
-@op("ConvInteger", 10)
+@op("ConvInteger", 10, traits=["channels_first", "keeps_rank"], float_form=FloatForm("Conv", 0))
 def conv_integer(
     F: Any,
     x: Any,
@@ -241,7 +241,7 @@ def conv_integer(
     return _to_int32(F, _integer_conv(F, x, w, x_zero_point, w_zero_point, None, attributes))
 
 
-@op("QLinearConv", 10)
+@op("QLinearConv", 10, traits=["channels_first", "keeps_rank"], float_form=FloatForm("Conv", 0))
 def qlinear_conv(
     F: Any,
     x: Any,

@@ -52,6 +52,7 @@ class Revision:
     as_attributes: Sequence[str] = ()
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     arrays: bool = False
+    __name__: str = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         name = self.newer.__name__
@@ -133,7 +134,7 @@ def revision(
     """
     row = TABLE.row_of(newer)
     body = Revision(newer, since, **differences)
-    names = {"domain": row.domain if domain is None else domain, "operator": operator or row.operator}
+    names: dict[str, Any] = {"domain": row.domain if domain is None else domain, "operator": operator or row.operator}
     fields = {**_inherited(row, body), **(options or {})}
     TABLE.add(dataclasses.replace(row, **names, since=since, body=body, **fields))
     return body
@@ -146,10 +147,11 @@ def _inherited(row: Row, body: Revision) -> dict[str, Any]:
         field: frozenset(body.renamed.get(name, name) for name in getattr(row, field) if name not in gone)
         for field in ("static", "numbers", "counts")
     }
+    sized_by = "" if row.sized_by in gone else body.renamed.get(row.sized_by, row.sized_by)
     translates = body.fixed or body.defaults or body.unused or body.as_attributes or body.renamed
     called_late = inputs["static"] or row.opaque or row.custom_op
     host, results = row.host, row.results if called_late else None
     if translates:
         host = host and dataclasses.replace(body, newer=host, arrays=True)
         results = results and dataclasses.replace(body, newer=results)
-    return {**inputs, "host": host, "results": results}
+    return {**inputs, "host": host, "results": results, "sized_by": sized_by}

@@ -20,12 +20,29 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from onnx2nn.optable.traits import Trait
+
 
 class Typed(NamedTuple):
     """What a row's `host` returns where the result's dtype is not that of its first input."""
 
     array: Any
     dtype: np.dtype[Any]
+
+
+class FloatForm(NamedTuple):
+    """The operator of ai.onnx that does on floats what a quantised one does on integers.
+
+    The quantised operator takes each operand `x` with `x_scale` and `x_zero_point`; the scale without an operand is the
+    result's.
+
+    Attributes:
+        operator: its name; it has the same attributes.
+        weight_axis: the axis of a constant second operand along which its scales lie.
+    """
+
+    operator: str
+    weight_axis: int = 1
 
 
 class NeedsValues(Exception):
@@ -94,6 +111,9 @@ class Row:
         results: of a row that is called at run time, always or where data decide what should be static:
             `results(F, *inputs, **attributes)` gives shape and dtype of each tensor that comes of it; a size that
             depends on data is a name, equal names are equal sizes.
+        traits: what is true of the operator, see `Trait`.
+        sized_by: the input that gives the size of the result, or where it ends.
+        float_form: of a quantised operator: the one that does the same on floats.
         custom_op: torch.export, torch.compile and torch.jit.trace keep the node as one call, for its body reads values;
             it has `results`.
     """
@@ -111,6 +131,9 @@ class Row:
     results: Callable[..., Sequence[tuple[Sequence[Any], Any]]] | None = None
     custom_op: bool = False
     counts: frozenset[str] = frozenset()
+    traits: frozenset[Trait] = frozenset()
+    sized_by: str = ""
+    float_form: FloatForm | None = None
 
     @functools.cached_property
     def opaque(self) -> bool:
@@ -154,6 +177,11 @@ class Row:
             for position, (name, default) in enumerate(self.inputs.items())
             if default is REQUIRED and not (self.variadic and position == last)
         )
+
+    @functools.cached_property
+    def size_position(self) -> int | None:
+        """The position of the input `sized_by`."""
+        return self._names.index(self.sized_by) if self.sized_by else None
 
     @functools.cached_property
     def variadic(self) -> bool:

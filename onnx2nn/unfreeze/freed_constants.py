@@ -22,15 +22,13 @@ import onnx_ir as ir
 from onnx2nn.errors import OperatorError
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.tracing import Dim, Tensor
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import OWN
 from onnx2nn.optable.shape_values import Host
 
 Frozen = Mapping[str, int]
 """Names of the dimensions to free → their size in the file."""
 
-_SIZES = {"Expand": 1, "ConstantOfShape": 0, "Slice": 2, "Range": 1, "Resize": 3, "Tile": 1}
-"""Operators that take sizes, and the position of the input that holds them."""
-_STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
 _ANCESTORS = 400
 """So many nodes before a failing one are searched for a constant that holds the frozen size."""
 _SMALL = 64
@@ -107,7 +105,7 @@ class Thaw:
                 continue
             inputs[repair.position] = self._repaired(inputs[repair.position], repair)
         shapes = [None if value is None else self.shapes.get(value) for value in node.inputs]
-        rule = _RULES.get(node.op_type) if node.domain in ("", OWN) else None
+        rule = _rule_of(node)
         return inputs if rule is None else rule(self, node, inputs, shapes)
 
     def _repaired(self, value: Any, repair: Repair) -> Any:
@@ -221,10 +219,10 @@ def _is(value: Any, size: int) -> bool:
 def _recurrent(thaw: Thaw, node: ir.Node, inputs: list[Any], shapes: Sequence[Any]) -> list[Any]:
     """Initial states that are the same for the whole batch follow its size."""
     if node.domain == OWN:  # raised, and then as nn.LSTM has it: the states follow the input, layers first
-        positions: Sequence[int] = range(1, 1 + len(_STATES[node.op_type]))
+        positions: Sequence[int] = range(1, 1 + len(_states(node.op_type)))
         batch, axis = 0 if node.attributes.get_int("batch_first", 0) else 1, 1
     else:
-        positions = _STATES[node.op_type]
+        positions = _states(node.op_type)
         batch = axis = 0 if node.attributes.get_int("layout", 0) else 1
     if not _is_dynamic(inputs[0]) or not isinstance(inputs[0].shape[batch], Dim):
         return inputs
@@ -236,7 +234,18 @@ def _recurrent(thaw: Thaw, node: ir.Node, inputs: list[Any], shapes: Sequence[An
 
 
 _RULES = {"Reshape": _reshape, "Expand": _expand, "Slice": _slice, "Resize": _resize}
-_RULES |= dict.fromkeys(_STATES, _recurrent)
+
+
+def _rule_of(node: ir.Node) -> Any:
+    if node.domain not in ("", OWN):
+        return None
+    return _recurrent if node.op_type in load_rows().operators("recurrent") else _RULES.get(node.op_type)
+
+
+def _states(operator: str) -> list[int]:
+    """Returns the positions of the initial states of a recurrent operator."""
+    row = load_rows().newest("", operator)
+    return [] if row is None else [i for i, name in enumerate(row.inputs) if name.startswith("initial_")]
 
 
 class Factor(NamedTuple):
@@ -324,7 +333,8 @@ def repairs(node: ir.Node, inputs: Sequence[Any], thaw: Thaw) -> Iterator[Repair
     """
     yield from _broadcast(node, inputs, thaw)
     for ancestor in _ancestors(node):
-        position = _SIZES.get(ancestor.op_type, -1) if ancestor.domain == "" else -1
+        row = load_rows().newest("", ancestor.op_type) if not ancestor.domain else None
+        position = None if row is None else row.size_position
         if ancestor.op_type == "Reshape":
             yield from _places(ancestor, thaw)
         for index, value in enumerate(ancestor.inputs):
