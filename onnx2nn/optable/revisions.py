@@ -58,7 +58,7 @@ class Revision:
         name = self.newer.__name__
         object.__setattr__(self, "__name__", f"{name.rstrip('0123456789').rstrip('_')}_{self.since}")
         object.__setattr__(self, "__module__", self.newer.__module__)
-        object.__setattr__(self, "__doc__", f"Calls `{name}`, a newer revision.")
+        object.__setattr__(self, "__doc__", f"As `{name}`, a newer revision.")
 
     def __call__(self, *inputs: Any, **attributes: Any) -> Any:
         """Calls the newer function, with the older revision's inputs and attributes in its terms."""
