@@ -212,9 +212,7 @@ def global_lp_pool(F: Any, X: Any, *, p: int = 2) -> Any:
     return F.linalg.vector_norm(X, p, _spatial(X), keepdim=True)
 
 
-@op("GlobalLpPool", 1, traits=["channels_first", "keeps_rank"])
-def global_lp_pool_1(F: Any, X: Any, *, p: float = 2.0) -> Any:
-    return F.linalg.vector_norm(X, p, _spatial(X), keepdim=True)
+revision(global_lp_pool, 1, defaults={"p": 2.0})
 
 
 @op("LpPool", 18, traits=["channels_first", "keeps_rank"])

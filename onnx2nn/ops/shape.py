@@ -268,21 +268,9 @@ def split(
     return _one_or_all(input.split(split, axis))
 
 
-@op("Split", 13, static=["split"], host=_host_split, results=_results_of_split, traits=["value_preserving"])
-def split_13(F: Any, input: Any, split: Any = None, *, axis: int = 0, _outputs: int = 0) -> Any:
-    return _split(F, input, split, axis=axis, _outputs=_outputs)
-
-
+split_13 = revision(split, 13, without=["num_outputs"])
+revision(split_13, 2, as_attributes=["split"])
 _split = split
-
-
-def _host_split_2(input: Any, *, split: Any = None, axis: int = 0, _outputs: int = 0) -> Any:
-    return _host_split(input, split, axis=axis, _outputs=_outputs)
-
-
-@op("Split", 2, host=_host_split_2, traits=["value_preserving"])
-def split_2(F: Any, input: Any, *, split: Sequence[int] | None = None, axis: int = 0, _outputs: int = 0) -> Any:
-    return _split(F, input, split, axis=axis, _outputs=_outputs)
 
 
 @op("Split", 1, static=["split"], traits=["value_preserving"])
@@ -416,12 +404,8 @@ def constant(
 
 
 _PLAIN_VALUES = ["value_float", "value_floats", "value_int", "value_ints", "value_string", "value_strings"]
-revision(constant, 11, without=_PLAIN_VALUES)
-
-
-@op("Constant", 1)
-def constant_1(F: Any, *, value: Any) -> Any:
-    return value
+constant_11 = revision(constant, 11, without=_PLAIN_VALUES)
+revision(constant_11, 1, without=["sparse_value"], required=["value"])
 
 
 def _host_constant_of_shape(input: Any, *, value: Any = None) -> Any:
