@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,6 +28,7 @@ import onnx2nn
 from onnx2nn.commands.cli import main
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.optable.registry import load_rows, name_of
+from onnx2nn.optable.revisions import Revision
 from onnx2nn.output.python_source import source_of
 from onnx2nn.output.python_source.expressions import INFIX, PREFIX, WIDTH, Expression, Infix, Prefix, Text, inline
 from onnx2nn.output.python_source.inlining import ForeignError, Inlined
@@ -375,6 +377,35 @@ def test_what_runs_as_one_function_is_written_with_all_it_needs(tmp_path: Path) 
     calls = [(corners, scores, torch.tensor([3, 1, 1, 7]), torch.tensor([end])) for end in (-3, 0)]
     source = _check(onnx2nn.load(model), tmp_path, *calls)
     assert "onnx_non_max_suppression(torch, boxes" in source
+
+
+OLDER = {
+    "LSTM-1": ([(5, 2, 3), (1, 16, 3), (1, 16, 4), (1, 32)], {"hidden_size": 4, "output_sequence": 1, "_outputs": 1}),
+    "GRU-1": ([(5, 2, 3), (1, 12, 3), (1, 12, 4)], {"hidden_size": 4, "_outputs": 2}),
+    "RoiAlign-10": ([(1, 2, 8, 8), (3, 4)], {"output_height": 2, "output_width": 3}),
+    "Pad-1": ([(2, 3)], {"paddings": [0, 1, 1, 0], "value": 2.5}),
+    "Upsample-7": ([(1, 1, 2, 2)], {"scales": [1.0, 1.0, 2.0, 2.0]}),
+    "ScatterElements-11": ([(2, 3), (), (2, 3)], {"axis": 1}),
+}
+"""Shapes of the inputs, in place of `()` and behind RoiAlign's some indices, and the attributes."""
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_an_older_revision_is_written_as_a_call_of_a_newer_one(name: str) -> None:
+    (row,) = (row for row in load_rows() if str(row) == name)
+    assert isinstance(row.body, Revision)
+    shapes, attributes = OLDER[name]
+    draw = torch.Generator().manual_seed(0)
+    inputs = [torch.rand(shape, generator=draw) if shape else torch.tensor([[0, 2, 1], [1, 0, 2]]) for shape in shapes]
+    inputs += [torch.tensor([0, 0, 0])] if row.operator == "RoiAlign" else []
+    inlined = Inlined()
+    inlined.add(row)
+    names: dict[str, Any] = {"__name__": __name__}
+    imports = [f"from {module} import {name}" if name else f"import {module}" for module, name in inlined.imports]
+    exec("\n".join(["from __future__ import annotations", *imports, inlined.text()]), names)
+    assert "revision(" not in inlined.text()
+    written = names[inlined.name(row)](torch, *inputs, **attributes)
+    torch.testing.assert_close(written, row.body(torch, *inputs, **attributes), rtol=0, atol=0)
 
 
 def test_every_operator_but_those_on_strings_can_be_written_as_a_function(tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+import torch
 from onnx import defs, helper
 
+import onnx2nn
 from onnx2nn.optable.registry import TABLE, load_rows
+from onnx2nn.optable.revisions import Revision
 from onnx2nn.optable.row import HINTS, REQUIRED, Row
+from onnx2nn.optable.traits import Trait
 
 STANDARD = {"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"}
 REVIEWED = Path(__file__).with_name("reviewed_revisions.txt")
@@ -87,3 +91,49 @@ def test_every_revision_was_reviewed() -> None:
         if TABLE.find(s.domain, s.name, s.since_version) and not s.deprecated
     ]
     assert not sorted(set(new) - reviewed), "revisions that no row acknowledges"
+
+
+def test_all_revisions_of_an_operator_have_its_traits() -> None:
+    traits: dict[tuple[str, str], frozenset[str]] = {}
+    for row in load_rows():
+        assert row.traits <= set(get_args(Trait)), row
+        assert traits.setdefault((row.domain, row.operator), row.traits) == row.traits, row
+
+
+def test_rows_name_inputs_of_theirs() -> None:
+    for row in load_rows():
+        named = row.static | row.numbers | row.counts | ({row.sized_by} - {""})
+        assert named <= set(row.inputs), row
+        assert row.counts <= row.static, row
+
+
+def test_an_older_revision_is_what_differs_from_a_newer_one() -> None:
+    """Its signature is derived, and its calls are made in the newer one's terms."""
+    row = TABLE.find("", "Pad", 1)
+    assert row is not None and isinstance(row.body, Revision) and row.host is not None
+    assert list(row.inputs) == ["data"] and row.static == row.numbers == frozenset()
+    assert row.attributes == {"mode": "constant", "paddings": REQUIRED, "value": 0.0}
+    x = torch.ones(2, 2)
+    padded = row.body(torch, x, paddings=[0, 1, 0, 0], value=3.0)
+    assert padded.tolist() == [[3.0, 1.0, 1.0]] * 2
+    numbers = np.array([5, 6], dtype=object)
+    assert row.host(numbers, paddings=[1, 0], value=0.0).tolist() == [0, 5, 6]
+    top = TABLE.find("", "TopK", 1)
+    assert top is not None and top.host is not None
+    values, indices = top.host(np.array([1, 3, 2], dtype=object), k=2)
+    assert values.tolist() == [3, 2] and indices.tolist() == [1, 2]
+
+
+def test_an_older_revision_has_its_own_defaults() -> None:
+    row = TABLE.find("", "Selu", 1)
+    assert row is not None
+    x = torch.tensor([-1.0, 2.0])
+    assert row.body(torch, x)[1] == x[1] * 1.0507 and row.body(torch, x, gamma=2.0)[1] == 4.0
+    roi = TABLE.find("", "RoiAlign", 10)
+    assert roi is not None and "coordinate_transformation_mode" not in roi.attributes and roi.opaque
+
+
+def test_an_opaque_row_is_registered_by_its_option() -> None:
+    with onnx2nn.register("test.rows", "Op", opaque=True)(lambda F, a: a) as row:
+        assert row.call == "opaque" and row.opaque and not row.whole and not row.region
+    assert TABLE.newest("test.rows", "Op") is None

@@ -449,8 +449,9 @@ class Walk:
         weights = [v for v in inputs if isinstance(v, Constant) and v.weight and v.name in author.names]
         if not any(weight.kind.is_floating_point() and weight is not folded for weight in weights):
             return False
-        users = [use.node.op_type for use in node.outputs[0].uses()]
-        return node.op_type != "Transpose" or not set(users) <= _PRODUCTS
+        users = [self.owner.plan.table.newest(use.node.domain, use.node.op_type) for use in node.outputs[0].uses()]
+        products = all(user is not None and "matrix_product" in user.traits for user in users)
+        return node.op_type != "Transpose" or not products
 
     def _arguments(self, row: Row, inputs: Sequence[Any], traced: Any) -> list[Any]:
         """Returns the inputs as a body takes them; `traced` gives what stands for a `Live`."""
@@ -696,18 +697,13 @@ def _constant_numbers(samples: list[Any] | None) -> Constant | None:
     return Constant.of(from_array(np.asarray(first.astype(samples[0].dtype))))
 
 
-_PRODUCTS = frozenset({"MatMul", "Gemm", "Linear"})
-
-_SIZED = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1}
-
-
 def _check_size(row: Row, inputs: Sequence[Any]) -> None:
     """Refuses a node that asks for more memory than any real one.
 
     Raises:
         OperatorError: it makes more than `MAX_ELEMENTS` elements.
     """
-    position = _SIZED.get(row.operator)
+    position = row.size_position if row.sized_by in row.counts else None
     if position is None or position >= len(inputs) or not isinstance(inputs[position], Constant):
         return
     sizes = inputs[position].numpy().astype(float)

@@ -16,14 +16,13 @@ from oneflow_bridge.runtime import import_oneflow
 from oneflow_bridge.to_onnx.guards import refusing_aborts
 from oneflow_bridge.to_onnx.trace import NO_CPU_KERNEL, Arguments, last_line, leaves
 from onnx2nn.errors import InputError, MissingDependencyError, Onnx2nnError, VerificationError
+from onnx2nn.optable.registry import load_rows
 
 TOLERANCE = 1e-4
 """Largest difference of an output over its largest magnitude, in float32 and float64."""
 
 HALF_TOLERANCE = 1e-2
 """The same in half precision."""
-
-_RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomUniformLike", "RandomNormalLike", "Bernoulli", "Dropout"})
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,8 @@ def why_not(model: Any, lowered: ir.Model) -> str | None:
         return "a saved job has no model to run."
     if lowered.meta.get("unmapped"):
         return "the file holds ops without an ONNX form."
-    drawn = sorted({node.op_type for node in lowered.graph if node.op_type in _RANDOM})
+    rows = {node.op_type: load_rows().newest(node.domain, node.op_type) for node in lowered.graph}
+    drawn = sorted(name for name, row in rows.items() if row is not None and row.random)
     if drawn:
         return f"the model draws random numbers ({', '.join(drawn)})."
     fused = sorted(set(lowered.meta.get("oneflow_ops", ())) & NO_CPU_KERNEL)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnx2nn.dequantize.engine import Dequantization, Dequantizer
-from onnx2nn.dequantize.operators import RESULTS, REWRITES
+from onnx2nn.dequantize.operators import rewrite_of
 
 __all__ = ["Dequantization", "dequantize"]
 
@@ -25,4 +25,4 @@ def dequantize(model: ir.Model) -> Dequantization:
     Returns:
         What was done; operators that stay quantised are named there.
     """
-    return Dequantizer(model, REWRITES, RESULTS).run()
+    return Dequantizer(model, rewrite_of).run()

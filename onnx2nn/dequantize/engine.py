@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +14,11 @@ import torch
 from onnx2nn.fx.constants import Constant
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops import quantize
+from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.row import Row
 from onnx2nn.rewrite.rule import STANDARD
 
 _SUFFIX = re.compile(r"(_quantized|_quant|_int8|_uint8|_q|\.quantized)$")
-UNCHANGED = {
-    "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Gather", "MaxPool", "Expand",
-    "Tile", "Split", "DepthToSpace", "SpaceToDepth", "ReduceMax", "ReduceMin", "GatherElements", "GatherND",
-}  # fmt: skip
-"""Operators that give some of the numbers they get, whatever those stand for: the first input's."""
 
 
 @dataclass
@@ -60,17 +57,11 @@ class Dequantizer:
 
     Args:
         model: is changed in place.
-        rewrites: by domain and operator what makes the twin of a node's output, or replaces it; returns whether it did.
-        results: by operator which input is the scale of the result, before its zero point.
+        rewrite_of: gives what makes the twin of a node's output, or replaces it; None for nodes that are not quantised.
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        rewrites: Mapping[tuple[str, str], Callable[[Dequantizer, ir.Node], bool]],
-        results: Mapping[str, int],
-    ):
-        self.graph, self.rewrites, self.results = model.graph, rewrites, results
+    def __init__(self, model: ir.Model, rewrite_of: Callable[[ir.Node], Rewrite | None]):
+        self.graph, self.rewrite_of = model.graph, rewrite_of
         self.result = Dequantization()
         self.twins: dict[ir.Value, Twin] = {}
         self.dynamic: dict[ir.Value, tuple[ir.Value, ir.Node]] = {}  # dynamically quantised: what of, and by which node
@@ -84,12 +75,12 @@ class Dequantizer:
         """Walks the graph, then removes what nothing reads any more."""
         before = [node for node in self.graph if self._is_quantising(node)]
         for node in list(self.graph):
-            rewrite = self.rewrites.get((node.domain, node.op_type))
+            rewrite = self.rewrite_of(node)
             if rewrite is not None and rewrite(self, node):
                 self.replaced.append(node)
             elif not node.domain and node.op_type == "Concat":
                 self.join(node)
-            elif not node.domain and node.op_type in UNCHANGED:
+            elif is_unchanged(node):
                 self.pass_on(node)
         self._remove_dead()
         self._quantise_what_is_read()
@@ -196,7 +187,7 @@ class Dequantizer:
         """Returns whether a value is known to be between two numbers: it comes out of a Clip, moved at most."""
         producer: ir.Node | None = value.producer()
         while value not in self.limits:
-            if producer is None or producer.domain or producer.op_type not in UNCHANGED | {"GlobalAveragePool"}:
+            if producer is None or not (is_unchanged(producer) or producer.op_type == "GlobalAveragePool"):
                 return False
             first = producer.inputs[0]
             if first is None:
@@ -257,7 +248,8 @@ class Dequantizer:
                 or producer.op_type == "QuantizeLinear"
             ):
                 continue
-            scale, zero_point = self._result_parameters(producer)
+            row = load_rows().newest(producer.domain, producer.op_type)
+            scale, zero_point = (None, None) if row is None else result_parameters(row, producer)
             if scale is None:
                 continue
             quantised = ir.Node("", "QuantizeLinear", [twin.value, scale, zero_point], version=STANDARD)
@@ -271,16 +263,8 @@ class Dequantizer:
                     quantised.outputs[0].name, value.name = value.name, f"{value.name}_gone"
                     self.graph.outputs[index] = quantised.outputs[0]
 
-    def _result_parameters(self, node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
-        """Returns scale and zero point of what a quantised operator gives."""
-        place = self.results.get(node.op_type)
-        if place is None:
-            return None, None
-        scale, zero_point = inputs(node, place + 2)[place:]
-        return scale, zero_point
-
     def _is_quantising(self, node: ir.Node) -> bool:
-        return (node.domain, node.op_type) in self.rewrites or "Quant" in node.op_type or "NBits" in node.op_type
+        return self.rewrite_of(node) is not None or "Quant" in node.op_type or "NBits" in node.op_type
 
     def _remove_dead(self) -> None:
         for node in reversed(list(self.graph)):
@@ -289,6 +273,25 @@ class Dequantizer:
         for name, value in list(self.graph.initializers.items()):
             if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
                 del self.graph.initializers[name]
+
+
+Rewrite = Callable[[Dequantizer, ir.Node], bool]
+"""Writes a quantised node in float form; returns whether the node is of no use any more."""
+
+
+def is_unchanged(node: ir.Node) -> bool:
+    """Returns whether a node gives some of the numbers of its first input, whatever those stand for."""
+    return not node.domain and node.op_type in load_rows().operators("value_preserving")
+
+
+def result_parameters(row: Row, node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
+    """Returns scale and zero point of what a quantised operator gives: the scale that no input has."""
+    names = [name.lower() for name in row.inputs]
+    for position, name in enumerate(names):
+        if name.endswith("_scale") and name.removesuffix("_scale") not in names:
+            scale, zero_point = inputs(node, position + 2)[position:]
+            return scale, zero_point
+    return None, None
 
 
 def tensor_of(value: ir.Value | None) -> torch.Tensor | None:

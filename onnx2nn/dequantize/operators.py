@@ -8,12 +8,71 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnx2nn.dequantize.engine import UNCHANGED, Dequantizer, Twin, attribute, given, inputs
+from onnx2nn.dequantize.engine import (
+    Dequantizer,
+    Rewrite,
+    Twin,
+    attribute,
+    given,
+    inputs,
+    is_unchanged,
+    result_parameters,
+)
+from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.row import FloatForm, Row
 from onnx2nn.rewrite.rule import STANDARD
 
 MICROSOFT = "com.microsoft"
 
+_REWRITES: dict[tuple[str, str], Rewrite] = {}
 
+
+def rewrite_of(node: ir.Node) -> Rewrite | None:
+    """Returns what writes a quantised node in float form, None for other nodes."""
+    special = _REWRITES.get((node.domain, node.op_type))
+    if special is not None:
+        return special
+    row = load_rows().newest(node.domain, node.op_type)
+    return None if row is None or row.float_form is None else _in_float_form
+
+
+def _rewrites(operator: str, *domains: str) -> Callable[[Rewrite], Rewrite]:
+    """Registers what writes the nodes of one operator in float form."""
+
+    def add(rewrite: Rewrite) -> Rewrite:
+        _REWRITES.update(dict.fromkeys([(domain, operator) for domain in domains], rewrite))
+        return rewrite
+
+    return add
+
+
+def _row_of(node: ir.Node) -> tuple[Row, FloatForm]:
+    row = load_rows().newest(node.domain, node.op_type)
+    assert row is not None and row.float_form is not None
+    return row, row.float_form
+
+
+def _in_float_form(work: Dequantizer, node: ir.Node) -> bool:
+    """For an operator whose operands and result have scales; its row names the one that does the same on floats."""
+    row, form = _row_of(node)
+    values = dict(zip(map(str.lower, row.inputs), inputs(node, len(row.inputs)), strict=True))
+    operands = [name for name in values if f"{name}_scale" in values]
+    if attribute(node, "channels_last", 0):
+        return False
+    floats = []
+    for position, name in enumerate(operands):
+        axis = form.weight_axis if position else 1
+        floats.append(work.float_of(values[name], values[f"{name}_scale"], values[f"{name}_zero_point"], axis=axis))
+    biases = [name for name in values if name not in operands and not name.endswith(("_scale", "_zero_point"))]
+    fits, added = _bias(work, values[biases[0]] if biases else None, *(values[f"{name}_scale"] for name in operands))
+    if None in floats or not fits:
+        return False
+    operands_of_form = [*floats, added] if biases else floats
+    y = work.emit(node, form.operator, operands_of_form, node.outputs[0], **given(node, "channels_last"))
+    return work.quantised(node, y, *result_parameters(row, node))
+
+
+@_rewrites("QuantizeLinear", "", MICROSOFT)
 def _quantize_linear(work: Dequantizer, node: ir.Node) -> bool:
     x, scale, zero_point = inputs(node, 3)
     assert x is not None
@@ -28,6 +87,7 @@ def _quantize_linear(work: Dequantizer, node: ir.Node) -> bool:
     return work.quantised(node, x, scale, zero_point)
 
 
+@_rewrites("DequantizeLinear", "", MICROSOFT)
 def _dequantize_linear(work: Dequantizer, node: ir.Node) -> bool:
     x, scale, zero_point = inputs(node, 3)
     axis, block = attribute(node, "axis", 1), attribute(node, "block_size", 0)
@@ -44,7 +104,7 @@ def _from_table(
     """Returns the float form of what is taken out of a constant, rows of an embedding for example."""
     taken = None if x is None else x.producer()
     steps = work.constant(scale)
-    if taken is None or taken.domain or taken.op_type not in UNCHANGED or steps is None or steps.size != 1:
+    if taken is None or not is_unchanged(taken) or steps is None or steps.size != 1:
         return None
     table = work.float_of(taken.inputs[0], scale, zero_point)
     if table is None or len(taken.outputs) != 1:
@@ -69,49 +129,7 @@ def _bias(work: Dequantizer, bias: ir.Value | None, *scales: ir.Value | None) ->
     return True, work.floats[key]
 
 
-def _qlinear_conv(work: Dequantizer, node: ir.Node) -> bool:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = inputs(node, 9)
-    if attribute(node, "channels_last", 0):
-        return False
-    data, kernel = work.float_of(x, x_scale, x_zero), work.float_of(w, w_scale, w_zero, axis=0)
-    fits, added = _bias(work, bias, x_scale, w_scale)
-    if data is None or kernel is None or not fits:
-        return False
-    y = work.emit(node, "Conv", [data, kernel, added], node.outputs[0], **given(node, "channels_last"))
-    return work.quantised(node, y, y_scale, y_zero)
-
-
-def _qlinear_matmul(work: Dequantizer, node: ir.Node) -> bool:
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs(node, 8)
-    left, right = work.float_of(a, a_scale, a_zero), work.float_of(b, b_scale, b_zero, axis=-1)
-    if left is None or right is None:
-        return False
-    return work.quantised(node, work.emit(node, "MatMul", [left, right], node.outputs[0]), y_scale, y_zero)
-
-
-def _binary(operator: str) -> Callable[[Dequantizer, ir.Node], bool]:
-    def rewrite(work: Dequantizer, node: ir.Node) -> bool:
-        a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs(node, 8)
-        left, right = work.float_of(a, a_scale, a_zero), work.float_of(b, b_scale, b_zero)
-        if left is None or right is None:
-            return False
-        return work.quantised(node, work.emit(node, operator, [left, right], node.outputs[0]), y_scale, y_zero)
-
-    return rewrite
-
-
-def _unary(operator: str) -> Callable[[Dequantizer, ir.Node], bool]:
-    def rewrite(work: Dequantizer, node: ir.Node) -> bool:
-        x, x_scale, x_zero, y_scale, y_zero = inputs(node, 5)
-        data = work.float_of(x, x_scale, x_zero)
-        if data is None or attribute(node, "channels_last", 0):
-            return False
-        y = work.emit(node, operator, [data], node.outputs[0], **given(node, "channels_last"))
-        return work.quantised(node, y, y_scale, y_zero)
-
-    return rewrite
-
-
+@_rewrites("QLinearConcat", MICROSOFT)
 def _qlinear_concat(work: Dequantizer, node: ir.Node) -> bool:
     (y_scale, y_zero), triples = node.inputs[:2], [node.inputs[i : i + 3] for i in range(2, len(node.inputs), 3)]
     parts = [work.float_of(x, scale, zero_point) for x, scale, zero_point in triples]
@@ -120,6 +138,7 @@ def _qlinear_concat(work: Dequantizer, node: ir.Node) -> bool:
     return work.quantised(node, work.emit(node, "Concat", parts, node.outputs[0], **given(node)), y_scale, y_zero)
 
 
+@_rewrites("QGemm", MICROSOFT)
 def _qgemm(work: Dequantizer, node: ir.Node) -> bool:
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = inputs(node, 9)
     left = work.float_of(a, a_scale, a_zero)
@@ -134,34 +153,34 @@ def _qgemm(work: Dequantizer, node: ir.Node) -> bool:
     return work.quantised(node, y, y_scale, y_zero)
 
 
+@_rewrites("DynamicQuantizeLinear", "")
 def _dynamic_quantize_linear(work: Dequantizer, node: ir.Node) -> bool:
     assert node.inputs[0] is not None
     work.dynamic[node.outputs[0]] = (node.inputs[0], node)
     return True
 
 
-def _integer_product(operator: str, axis: int) -> Callable[[Dequantizer, ir.Node], bool]:
-    """Rewrites a product of whole numbers whose result is cast and multiplied with both scales."""
-
-    def rewrite(work: Dequantizer, node: ir.Node) -> bool:
-        a, b, a_zero, b_zero = inputs(node, 4)
-        if a not in work.dynamic or b is None or work.constant(b) is None:
-            return False
-        assert a is not None
-        data, quantiser = work.dynamic[a]
-        if a_zero is not quantiser.outputs[2] or (b_zero is not None and work.constant(b_zero) is None):
-            return False
-        found = list(_rescaled(work, node.outputs[0], quantiser.outputs[1]))
-        if len(found) != 1:
-            return False
-        ((scaled, b_scale),) = found
-        kernel = work.float_of(b, b_scale, b_zero, axis=axis)
-        if kernel is None:
-            return False
-        work.replace(node, scaled, work.emit(node, operator, [data, kernel], scaled, **given(node)))
-        return True
-
-    return rewrite
+@_rewrites("MatMulInteger", "")
+@_rewrites("ConvInteger", "")
+def _integer_product(work: Dequantizer, node: ir.Node) -> bool:
+    """For a product of whole numbers whose result is cast and multiplied with both scales."""
+    a, b, a_zero, b_zero = inputs(node, 4)
+    if a not in work.dynamic or b is None or work.constant(b) is None:
+        return False
+    assert a is not None
+    data, quantiser = work.dynamic[a]
+    if a_zero is not quantiser.outputs[2] or (b_zero is not None and work.constant(b_zero) is None):
+        return False
+    found = list(_rescaled(work, node.outputs[0], quantiser.outputs[1]))
+    if len(found) != 1:
+        return False
+    ((scaled, b_scale),) = found
+    _, form = _row_of(node)
+    kernel = work.float_of(b, b_scale, b_zero, axis=form.weight_axis)
+    if kernel is None:
+        return False
+    work.replace(node, scaled, work.emit(node, form.operator, [data, kernel], scaled, **given(node)))
+    return True
 
 
 def _rescaled(work: Dequantizer, product: ir.Value, a_scale: ir.Value) -> Iterable[tuple[ir.Value, ir.Value]]:
@@ -177,6 +196,7 @@ def _rescaled(work: Dequantizer, product: ir.Value, a_scale: ir.Value) -> Iterab
                 yield use.node.outputs[0], b_scale
 
 
+@_rewrites("DynamicQuantizeMatMul", MICROSOFT)
 def _dynamic_matmul(work: Dequantizer, node: ir.Node) -> bool:
     a, b, b_scale, b_zero, bias = inputs(node, 5)
     kernel = work.float_of(b, b_scale, b_zero, axis=-1)
@@ -185,6 +205,7 @@ def _dynamic_matmul(work: Dequantizer, node: ir.Node) -> bool:
     return _product_with_bias(work, node, a, kernel, bias)
 
 
+@_rewrites("MatMulIntegerToFloat", MICROSOFT)
 def _matmul_integer_to_float(work: Dequantizer, node: ir.Node) -> bool:
     a, b, a_scale, b_scale, a_zero, b_zero, bias = inputs(node, 7)
     kernel = work.float_of(b, b_scale, b_zero, axis=-1)
@@ -194,6 +215,7 @@ def _matmul_integer_to_float(work: Dequantizer, node: ir.Node) -> bool:
     return _product_with_bias(work, node, data, kernel, bias)
 
 
+@_rewrites("DynamicQuantizeLSTM", MICROSOFT)
 def _dynamic_lstm(work: Dequantizer, node: ir.Node) -> bool:
     """Its matrices are transposed, each direction has its own scale or one for every column."""
     x, *matrices = inputs(node, 3)
@@ -229,34 +251,3 @@ def _product_with_bias(
         y = work.emit(node, "Add", [y, bias], node.outputs[0])
     work.replace(node, node.outputs[0], y)
     return True
-
-
-RESULTS = {
-    "QLinearConv": 6, "QLinearMatMul": 6, "QLinearAdd": 6, "QLinearMul": 6, "QLinearSigmoid": 3, "QLinearLeakyRelu": 3,
-    "QLinearGlobalAveragePool": 3, "QLinearAveragePool": 3, "QLinearConcat": 0, "QGemm": 7,
-}  # fmt: skip
-"""Which input is the scale of the result; its zero point is the next one."""
-
-REWRITES: dict[tuple[str, str], Callable[[Dequantizer, ir.Node], bool]] = {
-    ("", "QuantizeLinear"): _quantize_linear,
-    (MICROSOFT, "QuantizeLinear"): _quantize_linear,
-    ("", "DequantizeLinear"): _dequantize_linear,
-    (MICROSOFT, "DequantizeLinear"): _dequantize_linear,
-    ("", "QLinearConv"): _qlinear_conv,
-    (MICROSOFT, "QLinearConv"): _qlinear_conv,
-    ("", "QLinearMatMul"): _qlinear_matmul,
-    (MICROSOFT, "QLinearAdd"): _binary("Add"),
-    (MICROSOFT, "QLinearMul"): _binary("Mul"),
-    (MICROSOFT, "QLinearSigmoid"): _unary("Sigmoid"),
-    (MICROSOFT, "QLinearLeakyRelu"): _unary("LeakyRelu"),
-    (MICROSOFT, "QLinearGlobalAveragePool"): _unary("GlobalAveragePool"),
-    (MICROSOFT, "QLinearAveragePool"): _unary("AveragePool"),
-    (MICROSOFT, "QLinearConcat"): _qlinear_concat,
-    (MICROSOFT, "QGemm"): _qgemm,
-    ("", "DynamicQuantizeLinear"): _dynamic_quantize_linear,
-    ("", "MatMulInteger"): _integer_product("MatMul", -1),
-    ("", "ConvInteger"): _integer_product("Conv", 0),
-    (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,
-    (MICROSOFT, "DynamicQuantizeLSTM"): _dynamic_lstm,
-    (MICROSOFT, "MatMulIntegerToFloat"): _matmul_integer_to_float,
-}

@@ -12,11 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import InputError
-
-# Operators that hand indices on without changing their values; the position is always input 0.
-_VALUE_PRESERVING = frozenset(
-    {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-)
+from onnx2nn.optable.registry import load_rows
 
 
 @dataclass(frozen=True)
@@ -169,6 +165,7 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
     """Yields the nodes that an input's numbers reach as they are, and which of a node's inputs they are."""
     seen: set[ir.Value] = set()
     stack = [value]
+    preserving = load_rows().operators("value_preserving") | {"Cast"}
     while stack:
         current = stack.pop()
         if current in seen:
@@ -176,7 +173,7 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
         seen.add(current)
         for node, position in current.uses():
             yield node, position
-            if node.op_type in _VALUE_PRESERVING and position == 0:
+            if node.op_type in preserving and position == 0:
                 stack.extend(node.outputs)
 
 

@@ -132,9 +132,6 @@ def call_attributes(node: ir.Node, function: ir.Function, outer: Mapping[str, ir
     return {**{name: attr for name, attr in function.attributes.items() if attr.value is not None}, **own}
 
 
-_LAYOUTS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-
-
 def lays_out_weight(row: Row, inputs: Sequence[Any], *, floats: bool = False) -> bool:
     """Returns whether a node only changes the shape of an integer table that a module of the author's holds.
 
@@ -146,7 +143,7 @@ def lays_out_weight(row: Row, inputs: Sequence[Any], *, floats: bool = False) ->
         inputs: its inputs.
         floats: ask that of float weights of any rank too.
     """
-    if not inputs or row.domain or row.operator not in _LAYOUTS or not getattr(inputs[0], "weight", False):
+    if not inputs or "layout_only" not in row.traits or not getattr(inputs[0], "weight", False):
         return False
     weight, name = inputs[0], inputs[0].name
     if "." not in name or "/" in name or is_generated(name):

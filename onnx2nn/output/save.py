@@ -123,7 +123,7 @@ def _first(module: torch.nn.Module) -> str:
 
     parts = [part for part in module.modules() if isinstance(part, fx.GraphModule)]
     rows = [getattr(node.target, "row", None) for part in parts for node in part.graph.nodes]
-    return " after `import onnx2nn.operators`" if any(row is not None and row.leaf for row in rows) else ""
+    return " after `import onnx2nn.operators`" if any(row is not None and row.custom_op for row in rows) else ""
 
 
 def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[int, str]]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import Match, parse
@@ -100,8 +101,8 @@ def _reads_table(mask: ir.Value) -> bool:
     Torch's kernels lay their result out differently where the mask has a gradient, so that torch.onnx.export, which
     traces without gradients and decomposes with them, fails at the next reshape.
     """
-    node = mask.producer()
-    while node is not None and node.op_type in ("Reshape", "Unsqueeze", "Squeeze", "Transpose") and node.inputs[0]:
+    node, movers = mask.producer(), load_rows().operators("layout_only") | {"Transpose"}
+    while node is not None and node.op_type in movers and node.inputs[0]:
         node = node.inputs[0].producer()
     return (
         node is not None and node.op_type == "Gather" and node.inputs[1] is not None and node.inputs[1].is_initializer()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import tensor_of
 
@@ -70,7 +71,8 @@ def _each(node: ir.Node, rank: int, facts: Facts, ranks: Mapping[ir.Value, int])
             return None
         if (shape is None and ranks[value]) or (shape is not None and any(size != 1 for size in shape)):
             data.append(position)
-    bools = {"Where": (0,), "Not": (0,), "And": (0, 1), "Or": (0, 1)}.get(node.op_type, ())
+    logical = node.op_type in load_rows().operators("logical")
+    bools = (0,) if node.op_type == "Where" else range(len(node.inputs)) if logical else ()
     return Turned(data, ranks=rank, sizes=sizes, bools=bools)
 
 
@@ -217,18 +219,7 @@ def _quantized(node: ir.Node, rank: int, facts: Facts, ranks: Mapping[ir.Value, 
     return Turned(ranks=rank) if all(shape is not None and not any(s != 1 for s in shape) for shape in scales) else None
 
 
-EACH = (
-    *("Abs", "Ceil", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu"),
-    *("Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt"),
-    *("Swish", "Tanh", "ThresholdedRelu", "Cast", "Not", "Cos", "Sin"),
-    *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "PRelu", "Where", "And", "Or"),
-    *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
-)
-_REDUCTIONS = ("Max", "Mean", "Min", "Prod", "Sum", "SumSquare", "L1", "L2", "LogSum", "LogSumExp")
-
-FORMS: Mapping[str, Form] = {
-    **dict.fromkeys(EACH, _each),
-    **dict.fromkeys([f"Reduce{kind}" for kind in _REDUCTIONS], _axes),
+FORMS: dict[str, Form] = {
     **dict.fromkeys(("ArgMax", "ArgMin", "Squeeze"), _axes),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _axis(-1, since=13)),
     "Unsqueeze": _unsqueeze,
@@ -244,7 +235,21 @@ FORMS: Mapping[str, Form] = {
     "QuantizeLinear": _quantized,
     "DequantizeLinear": _quantized,
 }
-"""Operators whose dimensions may be in any order → what becomes of a node's axes."""
+"""Operators with dimensions of which each has its place in an input or an attribute."""
+
+
+def is_elementwise(node: ir.Node) -> bool:
+    """Returns whether a node is a function of each element, or of elements at the same place."""
+    return not node.domain and node.op_type in load_rows().operators("elementwise")
+
+
+def form_of(node: ir.Node) -> Form | None:
+    """Returns what becomes of a node's axes, None for an operator whose dimensions have one order only."""
+    if is_elementwise(node):
+        return _each
+    if node.domain:
+        return None
+    return _axes if node.op_type in load_rows().operators("reduction") else FORMS.get(node.op_type)
 
 
 def _attribute(node: ir.Node, name: str, default: Any) -> Any:

@@ -15,20 +15,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.rewrite.channel_forms import EACH, FORMS, ORDER, Turned, to_first, to_last
+from onnx2nn.optable.registry import load_rows
+from onnx2nn.rewrite.channel_forms import ORDER, Turned, form_of, is_elementwise, to_first, to_last
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
 from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.minimum_cut import Network
 from onnx2nn.rewrite.patterns import tensor_of
 
 RULE = "channels first"
-
-_CHANNELS_FIRST = frozenset(
-    {
-        *("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization", "MaxPool", "AveragePool", "LpPool"),
-        *("GlobalAveragePool", "GlobalMaxPool", "QLinearConv", "ConvInteger", "DepthToSpace", "SpaceToDepth"),
-    }
-)
 
 _INSIDE, _AT_THE_END = 4, 3
 """What a transpose costs; at the inputs and outputs of a graph it costs less, so that of two places it takes these."""
@@ -94,16 +88,16 @@ class ChannelsFirst:
             if perm is not None and len(perm) > 2 and perm in (to_first(len(perm)), to_last(len(perm))):
                 self._towards_first[node] = perm == to_first(len(perm)) and not (len(perm) == 3 and source in first)
                 first |= {node.outputs[0]} if self._towards_first[node] else set()
-            elif node.op_type in _CHANNELS_FIRST and not node.domain:
+            elif not node.domain and node.op_type in load_rows().operators("channels_first"):
                 first.add(node.outputs[0])
                 rank = rank or self.facts.rank(node.outputs[0], 1)
-            elif node.op_type in FORMS and not node.domain:
+            elif form_of(node) is not None:
                 first |= set(node.outputs) if source in first else set()
                 form = self._form(node)
                 if form is not None:
                     self._forms[node] = form
                     rank = form.ranks
-                elif node.op_type in EACH:
+                elif is_elementwise(node):
                     known = [ranks.get(value) for value in node.inputs if value is not None]
                     rank = None if None in known else max(size or 0 for size in known)
                 else:
@@ -123,14 +117,15 @@ class ChannelsFirst:
 
     def _form(self, node: ir.Node) -> Turned | None:
         known = [self._ranks.get(v, 0) for v in node.inputs if v is not None and tensor_of(v) is None]
-        several = node.op_type in EACH or node.op_type == "Concat"
+        several = is_elementwise(node) or node.op_type == "Concat"
         rank = max(known, default=0) if several else known[0] if known else 0
         if (rank < 3 and node.op_type != "Reshape") or any(
             attribute.is_ref() for attribute in node.attributes.values()
         ):
             return None
         try:
-            form = FORMS[node.op_type](node, rank, self.facts, self._ranks)
+            make = form_of(node)
+            form = None if make is None else make(node, rank, self.facts, self._ranks)
         except (IndexError, KeyError, TypeError, ValueError):
             return None  # attributes that are missing or of another type: the import says what is wrong with them
         data = [] if form is None else [node.inputs[position] for position in form.data or (0,)]
@@ -213,7 +208,7 @@ class ChannelsFirst:
             if tensor is not None:
                 given[value] = tensor.numpy()
                 inputs[position] = stored = ir.Value(name="stored", type=value.type)
-                given[stored] = _turned_constant(tensor.numpy(), form.ranks, node.op_type in EACH)
+                given[stored] = _turned_constant(tensor.numpy(), form.ranks, is_elementwise(node))
                 continue
             rank = self._ranks[value]
             if value not in given:
@@ -367,7 +362,7 @@ class _Rewriter:
 
     def _constant(self, value: ir.Value, form: Turned, reader: ir.Node) -> ir.Value:
         """Returns what a constant is on channels first; a weight stays a weight."""
-        key = (value, form.ranks, reader.op_type in EACH)
+        key = (value, form.ranks, is_elementwise(reader))
         if key in self._constants:
             return self._constants[key]
         tensor = tensor_of(value)

@@ -23,15 +23,15 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnx2nn.optable.registry import load_rows
+
 Match = dict[str, Any]
 """Names of a pattern → the values and nodes that they stand for; `NODES` → all nodes that matched."""
 
 NODES = ""
 
-_COMMUTATIVE = frozenset(
-    {*("Add", "Mul", "And", "Or", "Equal", "Max", "Min", "Sum"), *("add_n", "broadcast_add", "broadcast_mul")}
-)
-"""Operators of ONNX and ops of OneFlow."""
+_COMMUTATIVE_OPS = frozenset({"add_n", "broadcast_add", "broadcast_mul"})
+"""Ops of OneFlow."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
     if pattern.name:
         match[pattern.name] = node
     orders = [node.inputs]
-    if count == 2 and node.op_type in _COMMUTATIVE:
+    if count == 2 and (node.op_type in _COMMUTATIVE_OPS or node.op_type in load_rows().operators("commutative")):
         orders.append(tuple(reversed(node.inputs)))
     for inputs in orders:
         yield from _all_match(inputs, pattern.inputs, match)

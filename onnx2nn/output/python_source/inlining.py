@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from onnx2nn.optable.revisions import Revision
 from onnx2nn.optable.row import Row
 from onnx2nn.output.python_source.expressions import literal
 
@@ -66,6 +67,8 @@ class Inlined:
     def _function(self, function: Callable[..., Any], name: str) -> str:
         """Adds a function; one that another function made is called `name`. Returns its name in the file."""
         if function not in self.functions:
+            if isinstance(function, Revision):
+                return self._define_revision(function)
             module, own = function.__module__, getattr(function, "__name__", "")
             if getattr(importlib.import_module(module), own, None) is function:
                 self._define(module, own)
@@ -75,9 +78,18 @@ class Inlined:
                 self._define_inner(function)
         return self.functions[function]
 
+    def _define_revision(self, revision: Revision) -> str:
+        name = self.functions[revision] = self._free(revision.__name__)
+        self.texts[revision.__module__, name] = revision.source(name, self._function(revision.newer, name))
+        return name
+
     def _define(self, module: str, name: str) -> None:
         """Adds what `name` is in `module`, and all that it needs."""
         if (module, name) in self.names:
+            return
+        value = getattr(importlib.import_module(module), name, None)
+        if isinstance(value, Revision):
+            self.names[module, name] = self._function(value, name)
             return
         known = _statements(module)
         if name not in known:
