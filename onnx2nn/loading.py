@@ -21,7 +21,7 @@ from onnx2nn.ground import gc_pause
 from onnx2nn.ground.extras import require
 from onnx2nn.importing.inputs import InputShapes, chosen_shapes
 from onnx2nn.importing.plan import Report, plan, report
-from onnx2nn.provenance.author import restore
+from onnx2nn.provenance.restore import restore
 from onnx2nn.reading import reader
 from onnx2nn.rewrite import raise_patterns as raise_model
 
