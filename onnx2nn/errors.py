@@ -79,3 +79,8 @@ class NcnnError(Onnx2nnError):
     def __init__(self, summary: str, obstacles: list[str]):
         self.obstacles = obstacles
         super().__init__("\n".join([f"{summary}:", *(f"  {obstacle}" for obstacle in obstacles)]))
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's text, the error's type where it has none; for errors of other packages."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

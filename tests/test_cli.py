@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import onnx2nn
-from onnx2nn.commands import cli
+from onnx2nn.commands.main import main
+from onnx2nn.commands.onnx2pytorch import onnx2pytorch
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -67,11 +68,11 @@ def _script(*arguments: object, cwd: Path | None = None) -> subprocess.Completed
 
 
 def _onnx2pytorch(*arguments: object) -> int:
-    return cli.onnx2pytorch([str(argument) for argument in arguments])
+    return onnx2pytorch([str(argument) for argument in arguments])
 
 
 def _main(*arguments: object) -> int:
-    return cli.main([str(argument) for argument in arguments])
+    return main([str(argument) for argument in arguments])
 
 
 def test_example_from_anywhere_in_a_pipe(tmp_path: Path) -> None:

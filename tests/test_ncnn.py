@@ -13,7 +13,7 @@ from realmodels import CACHE, export_dynamo, export_torchscript, seeded
 from torch import nn
 
 import onnx2nn
-from onnx2nn.commands import cli
+from onnx2nn.commands.main import main
 from onnx2nn.errors import MissingDependencyError, NcnnError, VerificationError
 from onnx2nn.output.ncnn import NcnnModel
 from onnx2nn.output.ncnn.folding import fold_channels
@@ -198,7 +198,7 @@ def test_all_obstacles_are_said_before_anything_is_written(
     assert "TopK 'best two'" in told and "Slice 'skip': a slice with step 2" in told
 
     onnx.save(model, tmp_path / "m.onnx")
-    assert cli.main(["ncnn", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out")]) == 1
+    assert main(["ncnn", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out")]) == 1
     shown = capsys.readouterr().out
     assert "Where 'pick'" in shown and f"NOT CONVERTED: {len(error.value.obstacles)} obstacles" in shown
 
@@ -228,7 +228,7 @@ def test_other_numbers_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ncnn", str(DIGITS / "digits.onnx"), "-o", str(tmp_path / "new" / "folder")]) == 0
+    assert main(["ncnn", str(DIGITS / "digits.onnx"), "-o", str(tmp_path / "new" / "folder")]) == 0
     shown = capsys.readouterr().out
     assert "fp32  probability: shape [1, 10], mse" in shown and "fp16  probability" in shown
     assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == {

@@ -24,7 +24,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import onnx2nn
-from onnx2nn.commands.cli import main
+from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.optable.registry import load_rows, name_of
 from onnx2nn.output.python_source import source_of

@@ -10,7 +10,9 @@ import onnx2nn
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.importing.inputs import InputSpec, example_inputs, input_specs, resolve_shapes
 from onnx2nn.reading import reader
-from onnx2nn.verification.outputs import Oracle, OutputComparison, Verification, compare, short_floats
+from onnx2nn.verification.oracle import Oracle
+from onnx2nn.verification.outputs import Verification, short_floats
+from onnx2nn.verification.value_comparison import OutputComparison, compare
 
 ADD = """
 <ir_version: 8, opset_import: ["" : 17]>

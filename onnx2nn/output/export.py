@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
+from onnx2nn.errors import InputError, MissingDependencyError, VerificationError, first_line
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
-from onnx2nn.verification.outputs import Oracle, compare, run_module, short_floats, to_tensor
+from onnx2nn.verification.module_runs import run_module, to_tensor
+from onnx2nn.verification.oracle import Oracle
+from onnx2nn.verification.outputs import short_floats
+from onnx2nn.verification.value_comparison import compare
 
 if TYPE_CHECKING:
     import torch
@@ -218,12 +221,14 @@ def _traceable(module: Any) -> fx.GraphModule:
     copied = fx.GraphModule(module, for_exporter(module, module.graph))
     for name, parameter in module.named_parameters(remove_duplicate=False):  # the keys of a tied weight are many
         holder, last = container(copied, name)
-        if last not in holder._parameters:
+        if last not in dict(holder.named_parameters(recurse=False, remove_duplicate=False)):
             holder.register_parameter(last, parameter)
-    for name, child in module.named_modules():  # a GraphModule made of another one forgets which buffers are no state
-        if child._non_persistent_buffers_set and (not name or hasattr(copied, name.split(".")[0])):
-            with contextlib.suppress(AttributeError):
-                copied.get_submodule(name)._non_persistent_buffers_set |= child._non_persistent_buffers_set
+    # A GraphModule made of another one forgets which buffers are in no state_dict.
+    outside = dict(module.named_buffers(remove_duplicate=False)).keys() - module.state_dict(keep_vars=True).keys()
+    for name, buffer in list(copied.named_buffers(remove_duplicate=False)):
+        if name in outside:
+            holder, last = container(copied, name)
+            holder.register_buffer(last, buffer, persistent=False)
     for node in copied.graph.nodes:
         if "onnx" in node.meta:
             node.meta["custom"] = {_SOURCE: node.meta["onnx"]}
@@ -388,7 +393,7 @@ def _gist(error: Exception) -> str:
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    return next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+    return first_line(cause)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ import numpy as np
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.ground.atomic_files import check_writable, replacing
 from onnx2nn.ground.extras import require
-from onnx2nn.verification.outputs import compare, to_tensor
+from onnx2nn.verification.module_runs import to_tensor
+from onnx2nn.verification.value_comparison import compare
 
 if TYPE_CHECKING:
     import torch

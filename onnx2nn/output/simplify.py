@@ -15,12 +15,13 @@ from typing import BinaryIO
 
 import onnx
 
-from onnx2nn.errors import ModelFileError, Onnx2nnError
+from onnx2nn.errors import ModelFileError, Onnx2nnError, first_line
 from onnx2nn.ground.atomic_files import check_writable, replacing
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.reading import reader
-from onnx2nn.verification.outputs import Oracle, OutputComparison, Stored, compare, stored
+from onnx2nn.verification.oracle import Oracle, Stored, stored
+from onnx2nn.verification.value_comparison import OutputComparison, compare
 
 _PROTOBUF_LIMIT = 2**31 - 2**20  # protobuf refuses messages of 2 GiB; the rest is room for what is not weights
 
@@ -217,7 +218,7 @@ def _check(original: onnx.ModelProto, simplified: onnx.ModelProto) -> None:
         try:
             onnx.checker.check_model(simplified)
         except onnx.checker.ValidationError as error:
-            raise _Rejected(f"its result is not valid ONNX: {str(error).splitlines()[0]}") from error
+            raise _Rejected(f"its result is not valid ONNX: {first_line(error)}") from error
 
 
 def _input_names(model: onnx.ModelProto) -> list[str]:

@@ -20,7 +20,8 @@ import numpy as np
 from onnx2nn.errors import InputError, NcnnError, VerificationError
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
-from onnx2nn.verification.outputs import OutputComparison, compare, run_module, to_tensor
+from onnx2nn.verification.module_runs import run_module, to_tensor
+from onnx2nn.verification.value_comparison import OutputComparison, compare
 
 if TYPE_CHECKING:
     import torch

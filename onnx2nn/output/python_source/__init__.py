@@ -14,7 +14,7 @@ from onnx2nn.ground.atomic_files import replacing
 from onnx2nn.ground.extras import require
 from onnx2nn.loading import load
 from onnx2nn.output.save import check_same
-from onnx2nn.verification.outputs import to_tensor
+from onnx2nn.verification.module_runs import to_tensor
 
 if TYPE_CHECKING:
     import torch
