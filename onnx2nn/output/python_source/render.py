@@ -1,4 +1,4 @@
-"""The text of classes: names for their values and arguments, expressions put together, lines that fit."""
+"""The text of classes: names for values and arguments, short expressions folded together, lines that fit."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from onnx2nn.output.python_source.kinds import Kind
 from onnx2nn.output.python_source.program import Path, is_attribute
 
 RESERVED = frozenset({"self", "torch", "nn", "F", "Tensor", "Path", "OrderedDict", "load_file", "math", "operator"})
-RESERVED |= {"getattr", "float", "super", "abs", "max", "min", "round", "int", "bool"}  # what a forward calls
+RESERVED |= {"getattr", "float", "super", "abs", "max", "min", "round", "int", "bool"}  # functions that a forward calls
 RESERVED |= {"Any", "Callable", "Sequence", *(kind.__name__ for kind in CONTROL_FLOW)}
 _TAKEN = RESERVED | frozenset(keyword.kwlist) | frozenset(dir(builtins))
 _MEMBERS = frozenset(dir(nn.Module())) | frozenset(vars(nn.Module()))
 _LONGEST_NAME = 22
 _FOLDED, _WHOLE = 56, 68
-"""Longest expression that becomes part of another instead of a line of its own; longest one made so."""
+"""Longest expression that is folded into another one; longest result of folding."""
 
 
 def class_names(kinds: list[Kind], known: Mapping[Path, str], others: Iterable[str] = ()) -> list[str]:
-    """Returns a name for each class: the author's where the file has it, else one made from where it is used.
+    """Returns a name for each class: the author's where the file has it, else a name from the path of an instance.
 
     Args:
         kinds: the classes.
         known: the author's names, by the path of an instance.
-        others: names that something else has.
+        others: names that are taken.
     """
     reserved = {*_TAKEN, *others, "WEIGHTS", "FROZEN", "load_model"}
     names: dict[int, str] = {}
@@ -100,7 +100,7 @@ class _Class:
         self.kept: dict[str, None] = {}  # parameters that the forward uses
 
     def _parameter_names(self) -> dict[object, str]:
-        """Returns the names of the constructor's arguments, by the values that they take in the instances."""
+        """Returns the names of the constructor's arguments, by their values in the instances."""
         found: dict[object, str] = {}
         for column in self.kind.parameters():
             hints = [hint for hint, other in zip(self.kind.hints, self.columns, strict=True) if other == column]
@@ -124,8 +124,6 @@ class _Class:
         while count > 1 and len(_listing(paths, count)) > 78:
             count -= 1
         return f"{_listing(paths, count)}."
-
-    # The constructor.
 
     def _init(self) -> list[str]:
         types = {column: _type(column) for column in self.parameters}
@@ -182,8 +180,6 @@ class _Class:
             self.kept[name] = None
             return Attribute(Text("self"), name)
         return Text(name)
-
-    # The forward.
 
     def _forward(self) -> list[str]:
         body = self.kind.body
@@ -254,18 +250,18 @@ def _result_type(expression: Expression, types: Mapping[int, str]) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """One statement of a forward: what it assigns and the expression; for a loop, over which modules it goes."""
+    """One statement of a forward: the values that it assigns, the expression, and the list of modules of a loop."""
 
     results: tuple[int, ...]
     expression: Expression
     loop: Expression | None = None
-    start: int = -1  # the value that goes round the loop
+    start: int = -1  # the value that the loop updates
 
 
 def _collect(
     calls: list[tuple[tuple[int, ...], Expression]], outputs: Expression, kind: Kind
 ) -> list[tuple[tuple[int, ...], Expression]]:
-    """Returns calls on ever longer lists, each with the result of the last one behind it, as calls on one list."""
+    """Rewrites calls on growing lists, each with the result before it appended, as calls on one list."""
     uses = Counter(index for _, call in calls for index in values(call))
     uses.update(values(outputs))
     joined = [_joined(call) for _, call in calls]
@@ -296,7 +292,7 @@ def _collect(
 
 
 def _joined(call: Expression) -> tuple[Expression, ...] | None:
-    """Returns the values that a call takes as a list, its first argument; None where it takes none."""
+    """Returns the values in the list that is a call's first argument; None for other calls."""
     first = call.args[0] if isinstance(call, Call) and call.args else None
     if not isinstance(call, Call) or not isinstance(first, Collection) or len(first.items) < 2:
         return None
@@ -307,7 +303,7 @@ def _joined(call: Expression) -> tuple[Expression, ...] | None:
 def _loops(
     calls: list[tuple[tuple[int, ...], Expression]], outputs: Expression, lengths: Mapping[str, int]
 ) -> list[Step]:
-    """Returns the calls as steps, those of one list's modules on each other's result as one loop."""
+    """Returns the calls as steps; calls of a list's modules, each on the result of the one before, are a loop."""
     steps: list[Step] = []
     uses = Counter(index for _, call in calls for index in values(call))
     uses.update(values(outputs))
@@ -327,7 +323,7 @@ def _loops(
 
 
 def _whole(call: Expression, lengths: Mapping[str, int]) -> int:
-    """Returns how many modules the list holds whose first one is called, 0 where it is no such call."""
+    """Returns the length of the list whose first module is called, 0 for other calls."""
     listed = _listed(call)
     count = lengths.get(inline(listed[0]), 0) if listed is not None and listed[1] == 0 else 0
     return count if count > 1 else 0
@@ -386,7 +382,7 @@ def _fold(steps: list[Step], outputs: Expression) -> list[Step]:
     kept: list[Step] = []
 
     def assemble(expression: Expression) -> Expression:
-        """Returns an expression with what was kept for it; what would make it too long becomes a step of its own."""
+        """Returns an expression with its values folded in; a value that makes it too long becomes a step of its own."""
         inside = {index: folded.pop(index) for index in values(expression) if index in folded}
         while True:
             whole = substitute(expression, lambda part: inside.get(part.index) if isinstance(part, Value) else None)
@@ -413,7 +409,7 @@ def _estimate(expression: Expression) -> str:
 
 
 def _called(expression: Expression) -> str | None:
-    """Returns the name of the layer whose result an expression only gives another shape."""
+    """Returns the name of the layer whose result an expression reshapes."""
     while isinstance(expression, Call) and isinstance(expression.function, Attribute):
         inner = expression.function.value
         if not isinstance(inner, Call):
@@ -423,7 +419,7 @@ def _called(expression: Expression) -> str | None:
 
 
 class _Naming:
-    """Names for the values of a forward: `x` for what goes from call to call, others after what they are."""
+    """Names for the values of a forward: `x` for the value that passes from call to call, others by their origin."""
 
     def __init__(self, kind: Kind, steps: list[Step]):
         *self.body, last = steps
