@@ -76,7 +76,7 @@ def test_a_right_import_agrees_everywhere(model: onnx.ModelProto) -> None:
     ]
     assert all(node.introduced.max_abs < 1e-6 and node.introduced.ulp is not None for node in result.nodes)
     assert str(result).splitlines()[-1] == "OK (5 values compared, 0 nodes folded at import): every node agrees"
-    with pytest.raises(InputError, match="no node is over the threshold"):
+    with pytest.raises(InputError, match="No node is over the threshold"):
         result.write_repro("anywhere")
 
 
@@ -176,13 +176,13 @@ def test_a_branch_takes_what_it_reads_with_it(tmp_path: Path) -> None:
 
 
 def test_node_that_is_not_there(model: onnx.ModelProto, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the model has no node 'nothing'"):
+    with pytest.raises(InputError, match="The model has no node 'nothing'"):
         onnx2nn.verify_nodes(model).write_repro(tmp_path, "nothing")
 
 
 def test_pickled_module_is_refused(model: onnx.ModelProto, tmp_path: Path) -> None:
     onnx2nn.save(onnx2nn.load(model), tmp_path / "m.pth")
-    with pytest.raises(InputError, match="load it again"):
+    with pytest.raises(InputError, match="Load the file again"):
         onnx2nn.verify_nodes(model, torch.load(tmp_path / "m.pth", weights_only=False))
 
 
@@ -227,7 +227,7 @@ def test_own_inputs_from_a_file(model: onnx.ModelProto, tmp_path: Path, capsys: 
     assert json.loads(capsys.readouterr().out)["ok"] is True
     np.savez(tmp_path / "y.npz", y=np.zeros((2, 3), np.float32))
     assert main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "y.npz")]) == 2
-    assert "holds no array for input 'x'; it holds y" in capsys.readouterr().err
+    assert "holds no array for input 'x'. It holds y." in capsys.readouterr().err
     for arrays, message in (
         ({"x": np.zeros((1, 2, 3), np.float32)}, "has 2 dimensions, but 3 were given"),
         ({"x": np.array([None])}, "is no .npz file of arrays of numbers"),

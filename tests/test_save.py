@@ -134,7 +134,7 @@ def test_unwritable_targets(module: Shared, tmp_path: Path) -> None:
         onnx2nn.save(module, tmp_path / "folder.pth")
     with pytest.raises(InputError, match="there is no folder"):
         onnx2nn.save(module, tmp_path / "missing" / "model.pth")
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="Cannot write"):
         check_writable("/proc/model.pth")
 
 

@@ -141,7 +141,7 @@ def test_own_inputs() -> None:
     x = np.ones((5, 3), np.float32)
     result = onnx2nn.verify(onnx.parser.parse_model(ADD), torch.add, inputs={"y": x, "x": x})
     assert result.ok and result.outputs[0].shape == (5, 3)
-    with pytest.raises(InputError, match="no array was given for input 'y'"):
+    with pytest.raises(InputError, match="No array was given for input 'y'"):
         onnx2nn.verify(onnx.parser.parse_model(ADD), torch.add, inputs={"x": x})
 
 
@@ -149,7 +149,7 @@ def test_failing_module_is_named() -> None:
     def module(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("shapes clash")
 
-    with pytest.raises(VerificationError, match="the imported module failed: RuntimeError: shapes clash"):
+    with pytest.raises(VerificationError, match="The imported module failed: RuntimeError: shapes clash"):
         onnx2nn.verify(onnx.parser.parse_model(ADD), module)
 
 

@@ -151,5 +151,7 @@ def _freed_axes(given: Sequence[tuple[str, int, str]]) -> dict[str, dict[int, st
     freed: dict[str, dict[int, str]] = {}
     for name, axis, label in given:
         if freed.setdefault(name, {}).setdefault(axis, label) != label:
-            raise InputError(f"--dynamic calls axis {axis} of {name!r} both {freed[name][axis]!r} and {label!r}")
+            raise InputError(
+                f"--dynamic calls axis {axis} of {name!r} both {freed[name][axis]!r} and {label!r}. Give one name."
+            )
     return freed

@@ -61,10 +61,10 @@ def named_shapes(shapes: Sequence[tuple[str | None, list[int]]], specs: Sequence
         if name is None and len(specs) != 1:
             inputs = ", ".join(spec.name for spec in specs)
             dims = ",".join(map(str, sizes))
-            raise InputError(f"--input_shape {dims}: the model has {len(specs)} inputs ({inputs}); write NAME:{dims}")
+            raise InputError(f"--input_shape {dims}: the model has {len(specs)} inputs ({inputs}). Write NAME:{dims}.")
         name = specs[0].name if name is None else name
         if name in named:
-            raise InputError(f"--input_shape gives input {name!r} twice")
+            raise InputError(f"--input_shape gives input {name!r} twice. Give it once.")
         named[name] = sizes
     return {name: list(sizes) for name, sizes in fixed_shapes(specs, named).items()}
 

@@ -63,7 +63,7 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         if arguments.debug:
             traceback.print_exc()
         if isinstance(error, UnsupportedModelError):
-            print(error)  # the whole list; stderr gets its summary
+            print(error)  # all problems; stderr gets a summary
         return _fail(parser, _message(error), UNUSABLE)
 
 

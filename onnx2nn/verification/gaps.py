@@ -14,7 +14,7 @@ from onnx2nn.verification.value_comparison import SMALLEST_SCALE, OutputComparis
 
 @dataclass(frozen=True)
 class Gap:
-    """How far apart two values of one tensor are.
+    """The difference of two values of one tensor.
 
     Attributes:
         max_abs: largest absolute difference of an element; infinite where the two cannot be compared.
@@ -42,9 +42,9 @@ def gap(name: str, actual: Any, expected: Any, tolerance: float | None = None) -
     """Compares two values of one tensor, or of a sequence or map of tensors (the worst element counts).
 
     Args:
-        name: how the value is called.
+        name: the value's name.
         actual: tensor or array.
-        expected: likewise, of the same shape and dtype.
+        expected: tensor or array of the same shape and dtype.
         tolerance: as for `verify_nodes`.
     """
     parts = compare([name], [actual], [expected])

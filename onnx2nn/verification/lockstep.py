@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Failed:
-    """Stands for the value of an fx node that raised, and of all that use it."""
+    """Replaces the value of an fx node that raised, and of all nodes that use it."""
 
     reason: str
 
 
 class Lockstep:
-    """Runs an fx graph on its own values and on the oracle's, side by side."""
+    """Runs an fx graph on its own values and on the oracle's, node by node."""
 
     def __init__(self, module: fx.GraphModule, probe: Probe, tolerance: float | None):
         from torch import fx
@@ -43,7 +43,9 @@ class Lockstep:
             for node in (graph.nodes if graph is not None else ())
         }
         if not any(self.named.values()) and probe.model.graph.node and graph is not None and len(graph.nodes) > 2:
-            raise InputError("the module's graph has no names of the file's values: pickling loses them; load it again")
+            raise InputError(
+                "The module's graph has no names of the file's values, which pickling loses. Load the file again."
+            )
         self.runs = fx.Interpreter(module), fx.Interpreter(module)
         self.random = {name for name, node in probe.producers.items() if self._is_random(node)}
         if self.random:
@@ -113,7 +115,7 @@ class Lockstep:
         return gap(name, actual, expected, self.tolerance)
 
     def _values(self, memory_limit: int) -> Iterator[dict[str, Any]]:
-        """Yields for every named fx node the oracle's values of its names, as many at a time as fit into memory."""
+        """Yields the oracle's values for every named fx node; a session gives as many as fit into memory."""
         waiting: list[tuple[list[str], int]] = self._sizes()
         while waiting:
             count, total = 0, 0

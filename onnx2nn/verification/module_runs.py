@@ -12,7 +12,7 @@ from onnx2nn.ground.extras import require
 
 
 def run_module(module: Callable[..., Any], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
-    """Call a PyTorch module on arrays, without gradients, and give its outputs as a tuple of arrays.
+    """Calls a PyTorch module on arrays, without gradients, and returns its outputs as a tuple.
 
     Raises:
         VerificationError: the module failed on these inputs.
@@ -25,12 +25,12 @@ def run_module(module: Callable[..., Any], arrays: Sequence[np.ndarray]) -> tupl
     except Onnx2nnError:
         raise
     except Exception as error:
-        raise VerificationError(f"the imported module failed: {type(error).__name__}: {first_line(error)}") from error
+        raise VerificationError(f"The imported module failed: {type(error).__name__}: {first_line(error)}") from error
     return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
 
 
 def to_tensor(array: np.ndarray) -> Any:
-    """Turn an array into what an imported module takes: a tensor that owns its memory; strings stay NumPy arrays."""
+    """Returns an array as an input of an imported module: a tensor that owns its memory; strings stay NumPy arrays."""
     import torch
 
     if array.dtype.kind in "OUS":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import fx
 
 MEMORY_LIMIT = 2 << 30
-"""Bytes of intermediate values that one session of the oracle gives at a time, unless the caller says otherwise."""
+"""Default of the bytes of intermediate values that one session of the oracle gives at a time."""
 
 
 def verify_nodes(
@@ -39,19 +39,19 @@ def verify_nodes(
     tolerance: float | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> NodeVerification:
-    """Compare an imported module with ONNX Runtime node by node, on one set of inputs.
+    """Compares an imported module with ONNX Runtime node by node, on one set of inputs.
 
     ONNX Runtime runs unoptimised, so that every value of the file exists.
 
     Args:
         source: the ONNX file: a path, bytes, a ModelProto or an open binary file.
-        module: what `onnx2nn.load` gave for it, not pickled since (which loses the nodes' names); loaded here if left
+        module: the module of `onnx2nn.load` for it, never pickled, which loses the nodes' names; loaded here if left
             out.
         input_shapes: input name → sizes, for inputs whose shape the file leaves open.
         inputs: input name → array, used instead of generated ones.
         seed: of the generated inputs.
         tolerance: largest difference of an element that a node may introduce, relative to the largest magnitude of
-            its output; what `verify` allows for an output if left out.
+            its output; the tolerance of `verify` for an output if left out.
         memory_limit: bytes of intermediate values that are held at a time; more come from several sessions.
 
     Returns:
@@ -70,7 +70,7 @@ def verify_nodes(
     if module is None:
         module = load(source, input_shapes=fixed_lists(input_shapes))
     if not hasattr(module, "graph"):
-        raise InputError(f"the module knows nothing of the file's nodes: a {type(module).__name__}, not what load gave")
+        raise InputError(f"A {type(module).__name__} knows nothing of the file's nodes. Give a module of onnx2nn.load.")
     probe = Probe(source, feeds)
     lockstep = Lockstep(module, probe, tolerance)
     result = NodeVerification(probe.oracle, _probe=probe, notes=lockstep.notes)

@@ -16,7 +16,7 @@ from onnx2nn.verification.value_comparison import OutputComparison
 
 @dataclass(frozen=True)
 class NodeComparison:
-    """How one output of one node differs.
+    """The differences of one output of one node.
 
     Attributes:
         node: the node's name in the file, or its output's where it has none.
@@ -45,11 +45,11 @@ class NodeVerification:
     """The comparisons of every node of one run.
 
     Attributes:
-        oracle: what the module was compared with.
+        oracle: name of the oracle.
         nodes: one comparison an output of a node, in the order of the module's graph.
         outputs: the graph's outputs as `verify` compares them.
-        folded: nodes of the file that were computed at import, from constants or shapes; they run no more.
-        notes: what was left out, and why.
+        folded: nodes of the file that were computed at import, from constants or shapes, and do not run.
+        notes: values that were left out, and why.
     """
 
     oracle: str
@@ -97,22 +97,22 @@ class NodeVerification:
         }
 
     def write_repro(self, folder: str | os.PathLike[str], node: str | None = None) -> Path:
-        """Write one node as a model of its own, with the inputs it gets from the oracle.
+        """Writes one node as a model of its own, with its inputs from the oracle.
 
-        What the importer knew of the node's inputs (weights, numbers computed from shapes) are initializers of it.
+        Inputs that the importer knew (weights, numbers computed from shapes) become initializers of the model.
 
         Args:
             folder: gets `model.onnx`, `inputs.npz` and `expected.npz` (the oracle's outputs); made if it is missing.
-            node: name of the node, or of a value it makes; the first node over the threshold if left out.
+            node: name of the node or of one of its outputs; the first node over the threshold if left out.
 
         Returns:
             The path of `model.onnx`.
 
         Raises:
-            InputError: there is no such node, an input or output of it is no tensor, or the files cannot be written.
+            InputError: the node is unknown, one of its inputs or outputs is no tensor, or the files cannot be written.
         """
         if node is None and self.first is None:
-            raise InputError("no node is over the threshold; name the one to write")
+            raise InputError("No node is over the threshold. Name the node to write.")
         compared = {name.output for name in self.nodes}
         assert self._probe is not None  # verify_nodes gives one
         return self._probe.write_repro(Path(folder), node or self.first.output, compared)  # type: ignore[union-attr]

@@ -32,7 +32,7 @@ class Oracle:
     def __init__(self, source: Stored, *, folder: str | None = None, optimised: bool = True):
         runtime = require("onnxruntime", extra="verify", purpose="Comparing with ONNX Runtime")
         options = runtime.SessionOptions()
-        options.log_severity_level = 4  # its warnings would stand between our own lines
+        options.log_severity_level = 4  # its warnings would mix with the commands' lines
         if not optimised:
             options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if folder is not None:
@@ -59,8 +59,8 @@ class Oracle:
             self._reference = ReferenceEvaluator(_proto(source, folder))
         except Exception as error:
             raise VerificationError(
-                f"nothing to compare with: ONNX Runtime cannot load the model ({first_line(runtime_error)}), "
-                f"nor can onnx.reference ({first_line(error)})"
+                f"No oracle can load the model: neither ONNX Runtime ({first_line(runtime_error)}) nor onnx.reference "
+                f"({first_line(error)})."
             ) from error
         self.name = f"onnx.reference {onnx.__version__} (ONNX Runtime: {first_line(runtime_error)})"
 
@@ -79,7 +79,7 @@ class Oracle:
         return list(self._reference.output_names)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[Any]:
-        """Run once.
+        """Runs the model once.
 
         Raises:
             VerificationError: the oracle refused these inputs.
@@ -92,15 +92,15 @@ class Oracle:
 
 
 def stored(source: Stored | BinaryIO) -> Stored:
-    """Read an open file into memory; the other forms stay as they are.
+    """Returns an open file as bytes, any other form of a model unchanged.
 
     Raises:
-        TypeError: it is nothing that holds a model.
+        TypeError: the source is no form of a model.
     """
     if isinstance(source, str | os.PathLike | bytes | onnx.ModelProto):
         return source
     if not hasattr(source, "read"):
-        raise TypeError(f"a model is a path, bytes, a binary stream or a ModelProto, not {type(source).__name__}")
+        raise TypeError(f"A model is a path, bytes, a binary stream or a ModelProto, not a {type(source).__name__}.")
     return source.read()
 
 

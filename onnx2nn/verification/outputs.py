@@ -1,4 +1,4 @@
-"""Compares an imported module with ONNX Runtime on the whole model, on the same seeded inputs."""
+"""Compares the outputs of an imported module with ONNX Runtime's, on the same seeded inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Verification:
     """The comparisons of one or several runs.
 
     Attributes:
-        oracle: what the module was compared with, for example `"ONNX Runtime 1.23.0"`.
+        oracle: name of the oracle, for example `"ONNX Runtime 1.23.0"`.
         outputs: one comparison an output and run.
         notes: runs that were left out, and why.
     """
@@ -64,13 +64,13 @@ def verify(
     runs: int = 1,
     seed: int = 0,
 ) -> Verification:
-    """Compare an imported module with ONNX Runtime.
+    """Compares an imported module with ONNX Runtime.
 
     Where the file leaves the batch open and the caller gives no shape, batch sizes 1 and 2 are both compared.
 
     Args:
         source: the ONNX file: a path, bytes, a ModelProto or an open binary file.
-        module: what `onnx2nn.load` gave for it; loaded here if left out.
+        module: the module of `onnx2nn.load` for it; loaded here if left out.
         input_shapes: input name → sizes, for inputs whose shape the file leaves open.
         inputs: input name → array, used instead of generated ones.
         runs: number of comparisons on different random inputs.
@@ -117,13 +117,13 @@ def example_feeds(
     runs: int,
     seed: int,
 ) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
-    """Yield the inputs of every run, and whether the oracle may refuse them (a batch that the file only claims)."""
+    """Yields the inputs of every run, and whether the oracle may refuse them: a batch size that the file promises."""
     if inputs is not None:
         if not isinstance(inputs, Mapping):
-            raise InputError(f"inputs maps names of inputs to arrays, and is no {type(inputs).__name__}")
+            raise InputError(f"inputs is a {type(inputs).__name__}. Give a mapping of input names to arrays.")
         missing = [spec.name for spec in specs if spec.name not in inputs]
         if missing:
-            raise InputError(f"no array was given for input {missing[0]!r}")
+            raise InputError(f"No array was given for input {missing[0]!r}. Give arrays for all inputs.")
         model_inputs.check_shapes(specs, {name: np.shape(array) for name, array in inputs.items()})
         yield {spec.name: np.asarray(inputs[spec.name]) for spec in specs}, False
         return
@@ -136,10 +136,10 @@ def example_feeds(
 
 
 def short_floats(model: ir.Model) -> dict[str, str]:
-    """Returns the shortest float type of the values that each output is computed from, of those that have a short one.
+    """Returns for outputs that are computed from short floats the shortest of these types.
 
-    Half precision models often keep inputs and outputs in float32. Weights that are only stored in half precision, and
-    become float32 before they are used, are no such values.
+    Half precision models often keep inputs and outputs in float32. Weights that are stored in half precision but
+    become float32 before use do not count.
     """
     short = {value: kind for value in model.graph.inputs if (kind := _short(value.dtype))}
     varying = set(model.graph.inputs)

@@ -43,7 +43,7 @@ class Probe:
         self.producers = {name: node for node in self.model.graph.node for name in node.output if name}
 
     def values(self, names: Iterable[str]) -> dict[str, Any]:
-        """Returns the oracle's values; those that it does not give (an optional that is empty) are left out."""
+        """Returns the oracle's values, without names for which it gives none (an empty optional)."""
         names = list(dict.fromkeys(names))
         known = {name: self.feeds[name] for name in names if name in self.feeds}
         return known | self._computed([name for name in names if name not in known])
@@ -63,14 +63,14 @@ class Probe:
         return dict(zip(names, results, strict=True))
 
     def write_repro(self, folder: Path, name: str, compared: set[str]) -> Path:
-        """Write the node called `name` as `NodeVerification.write_repro` says; `compared` vary at run time."""
+        """Writes the node `name` as `NodeVerification.write_repro` says; the values `compared` vary at run time."""
         node = next((node for node in self.model.graph.node if name in (node_name(node), *node.output)), None)
         if node is None:
-            raise InputError(f"the model has no node {name!r}")
+            raise InputError(f"The model has no node {name!r}.")
         values = self.values([*_reads(node), *(output for output in node.output if output)])
         for key in [*_reads(node), *node.output]:
             if key and not isinstance(values.get(key), (np.ndarray, np.generic)):
-                raise InputError(f"node {name!r} cannot stand alone: its value {key!r} is no tensor")
+                raise InputError(f"Node {name!r} cannot be written as a model: its value {key!r} is no tensor.")
         arrays = {key: np.asarray(value) for key, value in values.items()}
         live = [key for key in _reads(node) if key in compared or key in self.feeds]
         constants = [numpy_helper.from_array(_storable(arrays[key]), key) for key in _reads(node) if key not in live]
@@ -87,7 +87,7 @@ class Probe:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+            raise InputError(f"Cannot make the folder {folder}: {error.strerror or error}") from error
         for file, keys in (("inputs.npz", live), ("expected.npz", outputs)):
             contents: dict[str, Any] = {key: _storable(arrays[key]) for key in keys}
             with replacing(folder / file) as path:
@@ -98,7 +98,7 @@ class Probe:
 
 
 def _reads(node: onnx.NodeProto) -> list[str]:
-    """Returns the values a node reads, with those that its subgraphs take from outside."""
+    """Returns the names of the values that a node and its subgraphs read from outside."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:

@@ -20,11 +20,11 @@ RELATIVE_RMS = 1e-5
 """For outputs far from 1 (pixel coordinates, logits in the thousands): float32 rounding alone exceeds the MSE there."""
 
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2}
-"""Spacing of the short float types at 1: an output cannot agree better than to its type's own rounding, or to that of
+"""Spacing of the short float types at 1: an output agrees at best up to the rounding of its own type, or of the type of
 the values that it is computed from."""
 
 SMALLEST_SCALE = 2.5e-3
-"""Outputs below this magnitude are compared as if they had it: what is left of them is rounding of larger numbers.
+"""Outputs below this magnitude are compared as if they had it: they consist of the rounding of larger numbers.
 
 ONNX Runtime's Sigmoid, for one, is computed next to 0.5: up to 1.3e-7 is left of it where it should be 0.
 """
@@ -32,7 +32,7 @@ ONNX Runtime's Sigmoid, for one, is computed next to 0.5: up to 1.3e-7 is left o
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """How one output of two runs differs.
+    """The difference of one output of two runs.
 
     Attributes:
         name: the output's name in the file; elements of a sequence are `name[0]`, `name[1]` ...
@@ -42,7 +42,7 @@ class OutputComparison:
         scale: largest finite magnitude expected.
         mean_square: mean of the squares expected.
         dtype: the element type expected.
-        computed_in: a shorter float type of values that it is computed from, `""` where there is none.
+        computed_in: a shorter float type of the values that the output is computed from, `""` without such values.
         reason: why the two cannot be compared number by number (another shape or dtype); empty where they can.
     """
 
@@ -83,15 +83,15 @@ class OutputComparison:
 def compare(
     names: Sequence[str], actual: Sequence[Any], expected: Sequence[Any], short: Mapping[str, str] | None = None
 ) -> list[OutputComparison]:
-    """Compare two runs' outputs one by one; sequences and maps element by element.
+    """Compares two runs' outputs one by one; sequences and maps element by element.
 
     `short`: as `short_floats` gives it for the model that ran.
 
     Raises:
-        VerificationError: the two have another number of outputs.
+        VerificationError: the numbers of outputs differ.
     """
     if len(actual) != len(expected):
-        raise VerificationError(f"the module gives {len(actual)} outputs where the model has {len(expected)}")
+        raise VerificationError(f"The module gives {len(actual)} outputs where the model has {len(expected)}.")
     comparisons: list[OutputComparison] = []
     for name, ours, theirs in zip(names, actual, expected, strict=True):
         left, right = dict(_flatten(name, ours)), dict(_flatten(name, theirs))
@@ -117,7 +117,7 @@ def _flatten(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _compare_values(name: str, actual: Any, expected: Any) -> OutputComparison:
-    """Compare two tensors or arrays: shape and dtype first, then the numbers."""
+    """Compares two tensors or arrays: shape and dtype first, then the numbers."""
     shape, dtype = tuple(expected.shape), _dtype_name(expected)
     if tuple(actual.shape) != shape:
         return _incomparable(name, shape, f"but the module gives shape {list(actual.shape)}")
