@@ -29,9 +29,9 @@ class InputError(Onnx2nnError):
 
 
 class OperatorError(Onnx2nnError):
-    """A node asks for something that its operator cannot express; raised by row bodies with the reason alone.
+    """One node asks for something its operator cannot express; raised by row bodies with the reason alone.
 
-    The importer adds the node, so a body says only what it found and what to do.
+    The importer adds the node, so a body says only what was found and what would work.
     """
 
 

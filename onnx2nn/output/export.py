@@ -147,7 +147,7 @@ def _dynamic_axes(module: Any, given: Mapping[str, Mapping[int, str]] | None) ->
 
 def _describe(axes: Mapping[str, Mapping[int, str]]) -> str:
     named = [f"{label} (axis {axis} of {name})" for name, dims in axes.items() for axis, label in dims.items()]
-    return f"open dimensions: {', '.join(named) or 'none'}"
+    return f"dynamic dimensions: {', '.join(named) or 'none'}"
 
 
 def _runs(module: Any, axes: Mapping[str, Mapping[int, str]], given: Sequence[Any] | None) -> Iterator[_Run]:

@@ -141,7 +141,7 @@ def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[
             open_ = isinstance(value, torch.Tensor) and _is_symbolic(value.shape[axis])
             (kept if open_ else fixed).append(f"{dimension or '?'} (axis {axis} of {name})")
     text = f"dynamic: {', '.join(kept) or 'nothing'}"
-    return text + (f"; fixed although the file leaves it open: {', '.join(fixed)}" if fixed else "")
+    return text + (f"; fixed although dynamic in the file: {', '.join(fixed)}" if fixed else "")
 
 
 def _is_symbolic(size: Any) -> bool:

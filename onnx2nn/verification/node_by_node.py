@@ -47,7 +47,7 @@ def verify_nodes(
         source: the ONNX file: a path, bytes, a ModelProto or an open binary file.
         module: the module of `onnx2nn.load` for it, never pickled, which loses the nodes' names; loaded here if left
             out.
-        input_shapes: input name → sizes, for inputs whose shape the file leaves open.
+        input_shapes: input name → sizes, for inputs with dynamic dimensions.
         inputs: input name → array, used instead of generated ones.
         seed: of the generated inputs.
         tolerance: largest difference of an element that a node may introduce, relative to the largest magnitude of

@@ -66,12 +66,12 @@ def verify(
 ) -> Verification:
     """Compares an imported module with ONNX Runtime.
 
-    Where the file leaves the batch open and the caller gives no shape, batch sizes 1 and 2 are both compared.
+    Where the batch is dynamic and the caller gives no shape, batch sizes 1 and 2 are both compared.
 
     Args:
         source: the ONNX file: a path, bytes, a ModelProto or an open binary file.
         module: the module of `onnx2nn.load` for it; loaded here if left out.
-        input_shapes: input name → sizes, for inputs whose shape the file leaves open.
+        input_shapes: input name → sizes, for inputs with dynamic dimensions.
         inputs: input name → array, used instead of generated ones.
         runs: number of comparisons on different random inputs.
         seed: of the first run's inputs; run `i` uses `seed + i`.
