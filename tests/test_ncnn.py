@@ -16,7 +16,7 @@ import onnx2nn
 from onnx2nn.commands.main import main
 from onnx2nn.errors import MissingDependencyError, NcnnError, VerificationError
 from onnx2nn.output.ncnn import NcnnModel
-from onnx2nn.output.ncnn.folding import fold_channels
+from onnx2nn.output.ncnn.channel_folding import fold_channels
 
 torchvision_schemas.predefine()
 import torchvision  # noqa: E402
@@ -218,7 +218,9 @@ def test_obstacle_that_only_pnnx_finds_is_an_error_too(tmp_path: Path) -> None:
 
 def test_other_numbers_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversion that computes something else leaves no files."""
-    monkeypatch.setattr("onnx2nn.output.ncnn.folding.fold_channels", lambda module: nn.Sequential(module, nn.Tanh()))
+    monkeypatch.setattr(
+        "onnx2nn.output.ncnn.channel_folding.fold_channels", lambda module: nn.Sequential(module, nn.Tanh())
+    )
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> graph (float[1, 4] x) => (float[1, 4] y) { y = Exp(x) }'
     )

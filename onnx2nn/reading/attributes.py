@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 
 from onnx2nn.errors import ModelFileError
+from onnx2nn.reading.protobuf_texts import checked_text, decoded_text
 from onnx2nn.reading.tensors import TensorReader
-from onnx2nn.reading.texts import checked_text, decoded_text
 from onnx2nn.reading.value_types import read_type
 
 _Kind = ir.AttributeType

@@ -18,8 +18,8 @@ from onnx2nn.errors import ModelFileError
 from onnx2nn.reading.attributes import AttributeReader
 from onnx2nn.reading.function_calls import Body, FunctionId, check_calls, function_id
 from onnx2nn.reading.limits import Limits
+from onnx2nn.reading.protobuf_texts import checked_text, domain_of, metadata_of
 from onnx2nn.reading.tensors import TensorReader
-from onnx2nn.reading.texts import checked_text, domain_of, metadata_of
 from onnx2nn.reading.value_types import ValueTypes
 
 _Scope = dict[str, ir.Value]

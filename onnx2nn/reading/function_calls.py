@@ -8,7 +8,7 @@ import onnx
 
 from onnx2nn.errors import ModelFileError
 from onnx2nn.reading.limits import Limits
-from onnx2nn.reading.texts import checked_text, domain_of
+from onnx2nn.reading.protobuf_texts import checked_text, domain_of
 
 FunctionId = tuple[str, str, str]
 """Domain, name and overload of a function."""

@@ -13,8 +13,8 @@ from onnx2nn.errors import ModelFileError
 from onnx2nn.ground import gc_pause
 from onnx2nn.reading.deserialize import Deserializer
 from onnx2nn.reading.limits import Limits
+from onnx2nn.reading.protobuf_wire import skeleton
 from onnx2nn.reading.tensors import ByteSource, FileSource, MemorySource, TensorReader
-from onnx2nn.reading.wire import skeleton
 
 __all__ = ["Limits", "read"]
 

@@ -177,7 +177,7 @@ class TensorReader:
         Args:
             limits: limits on rank and dense size.
             source: the model's own bytes, where the payloads are that the parsed message leaves out.
-            spans: offset and length in bytes of the payloads left out (`onnx2nn.reading.wire.skeleton`).
+            spans: offset and length in bytes of the payloads left out (`onnx2nn.reading.protobuf_wire.skeleton`).
             roots: the model's folder first, then further folders its external data may resolve to; empty when the
                 model has no folder.
         """

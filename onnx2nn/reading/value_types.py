@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from onnx2nn.errors import ModelFileError
-from onnx2nn.reading.texts import checked_text
+from onnx2nn.reading.protobuf_texts import checked_text
 
 
 class ValueType(NamedTuple):

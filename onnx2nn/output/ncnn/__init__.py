@@ -173,9 +173,9 @@ def _output_names(module: Any, expected: Sequence[Any]) -> list[str]:
 def _trace(module: Any, tensors: Sequence[torch.Tensor], path: Path) -> None:
     import torch
 
-    from onnx2nn.output.ncnn.finite import finite_pads
-    from onnx2nn.output.ncnn.folding import fold_channels
-    from onnx2nn.output.ncnn.packed import unpack_parts
+    from onnx2nn.output.ncnn.channel_folding import fold_channels
+    from onnx2nn.output.ncnn.finite_padding import finite_pads
+    from onnx2nn.output.ncnn.packed_attention import unpack_parts
 
     try:
         with torch.no_grad(), warnings.catch_warnings():

@@ -91,7 +91,7 @@ def _source(model: fx.GraphModule) -> tuple[str, dict[str, str]]:
     from torch import fx
 
     from onnx2nn.output.python_source.classes import make_classes
-    from onnx2nn.output.python_source.document import document
+    from onnx2nn.output.python_source.model_file import document
     from onnx2nn.output.python_source.partition import divide
     from onnx2nn.output.python_source.program import read_program
 
