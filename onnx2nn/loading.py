@@ -56,7 +56,7 @@ def load(
         dynamic: input name → axis → name, fixed dimensions to make dynamic (PyTorch only). Constants that
             hold the file's size are found and follow the dimension; the module is run at the file's size and at
             another one before it is returned. `module.meta["onnx2nn"]["thawed"]` lists the replaced constants.
-        trainable: which weights get gradients (PyTorch only): True all float weights, False none, a list those of these
+        trainable: the weights that get gradients (PyTorch only): all float weights (True), none (False), or a list of
             roles (`"weight"`, `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`).
             Other weights are frozen.
         quantized: `"keep"` computes with the file's integers; `"dequantize"` makes QDQ, QLinear and dynamically

@@ -1,4 +1,4 @@
-"""Gives weights of files that torch exported their keys back, and splits again what the exporter folded or merged.
+"""Gives weights in torch's exports their keys back, and splits weights that the exporter folded or merged.
 
 Exporters keep the key of a weight as its initializer's name unless they change the values: a transposed matrix becomes
 `val_14` or `onnx::MatMul_406`, a batch normalisation vanishes into the convolution before it. Notes elsewhere in the
@@ -73,7 +73,7 @@ def _restore_nodes(keys: WeightKeys) -> None:
 
 
 def _computed(keys: WeightKeys) -> dict[str, set[str]] | None:
-    """Returns the initializers that were computed from lost keys, with those; None where no such note exists."""
+    """Returns initializer → the lost keys that it was computed from; None where the file notes no computations."""
     noted = {name: exporter_metadata.folded_from(value) for name, value in keys.graph.initializers.items()}
     lost = keys.absent - keys.author.names
     return {name: found & lost for name, found in noted.items() if found & lost} if any(noted.values()) else None

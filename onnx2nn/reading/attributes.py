@@ -14,6 +14,9 @@ from onnx2nn.reading.value_types import read_type
 
 _Kind = ir.AttributeType
 
+GraphReader = Callable[[onnx.GraphProto], ir.Graph]
+"""Decodes a subgraph."""
+
 _ATTRIBUTE_FIELDS = {
     _Kind.FLOAT: "f",
     _Kind.INT: "i",
@@ -45,12 +48,12 @@ class AttributeReader:
     def __init__(self, tensors: TensorReader):
         self._tensors = tensors
 
-    def read(self, proto: onnx.AttributeProto, graph: Callable[[onnx.GraphProto], ir.Graph]) -> ir.Attr:
+    def read(self, proto: onnx.AttributeProto, graph: GraphReader) -> ir.Attr:
         """Returns an attribute.
 
         Args:
             proto: the message.
-            graph: decodes a subgraph.
+            graph: decodes its subgraphs.
 
         Raises:
             ModelFileError: the value is missing, or of another type than declared.

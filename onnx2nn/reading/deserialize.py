@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from onnx2nn.errors import ModelFileError
-from onnx2nn.reading.attributes import AttributeReader
+from onnx2nn.reading.attributes import AttributeReader, GraphReader
 from onnx2nn.reading.function_calls import Body, FunctionId, check_calls, function_id
 from onnx2nn.reading.limits import Limits
 from onnx2nn.reading.protobuf_texts import checked_text, domain_of, metadata_of
@@ -175,9 +175,15 @@ class Deserializer:
                     raise _twice(name, f"output of a {proto.op_type} node")
                 values.append(value)
             outputs.append(values)
-        return [self._node(proto, values, scopes, depth) for proto, values in zip(protos, outputs, strict=True)]
 
-    def _node(self, proto: onnx.NodeProto, outputs: list[ir.Value], scopes: list[_Scope], depth: int) -> ir.Node:
+        def subgraph(inner: onnx.GraphProto) -> ir.Graph:
+            return self._graph(inner, scopes, depth + 1)
+
+        return [self._node(proto, values, scopes, subgraph) for proto, values in zip(protos, outputs, strict=True)]
+
+    def _node(
+        self, proto: onnx.NodeProto, outputs: list[ir.Value], scopes: list[_Scope], subgraph: GraphReader
+    ) -> ir.Node:
         name, op_type, domain = checked_text(proto.name), checked_text(proto.op_type), domain_of(proto.domain)
         overload = checked_text(getattr(proto, "overload", ""))
         if not op_type:
@@ -185,10 +191,6 @@ class Deserializer:
         if (domain, op_type, overload) in self._functions:
             self._body.calls[domain, op_type, overload] += 1
         inputs = [self._lookup(name, scopes, proto) if name else None for name in proto.input]
-
-        def subgraph(inner: onnx.GraphProto) -> ir.Graph:
-            return self._graph(inner, scopes, depth + 1)
-
         attributes = [self._attributes.read(attribute, subgraph) for attribute in proto.attribute or ()]
         node = ir.Node(
             domain,
