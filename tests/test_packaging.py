@@ -28,7 +28,7 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["onnx2nn", "onnx2nn.commands.cli", "onnx2nn.verification.outputs", "onnx2nn.reading.reader"]
+    "module", ["onnx2nn", "onnx2nn.commands.main", "onnx2nn.verification.outputs", "onnx2nn.reading.reader"]
 )
 def test_optional_packages_are_imported_late(module: str) -> None:
     done = _python(f"import sys, {module}; print(sorted(set(sys.modules) & {OPTIONAL!r}))")
@@ -67,7 +67,7 @@ def test_imports_at_module_level_are_declared() -> None:
 def _modules_reached_only_with_torch() -> set[Path]:
     """The files that `import onnx2nn` and reading a model do not load: they may import their framework at the top."""
     done = _python(
-        "import sys, onnx2nn.commands.cli, onnx2nn.reading.reader; onnx2nn.check('examples/digits/digits.onnx')\n"
+        "import sys, onnx2nn.commands.main, onnx2nn.reading.reader; onnx2nn.check('examples/digits/digits.onnx')\n"
         "print([m.__file__ for n, m in sys.modules.items() if n.startswith('onnx2nn')])"
     )
     assert done.returncode == 0, done.stderr

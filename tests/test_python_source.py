@@ -25,7 +25,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import onnx2nn
-from onnx2nn.commands.cli import main
+from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.optable.registry import load_rows, name_of
 from onnx2nn.optable.revisions import Revision
@@ -449,7 +449,7 @@ def test_only_imported_modules_and_writable_folders(tmp_path: Path) -> None:
         onnx2nn.to_python(nn.Linear(2, 2), tmp_path)
     (tmp_path / "file").write_text("")
     model = _model([helper.make_node("Neg", ["x"], ["z"])], "float[2] x", "float[2] z")
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="Cannot write"):
         onnx2nn.to_python(model, tmp_path / "file")
 
 

@@ -1,4 +1,4 @@
-"""The text of operators that run as one function: their bodies, and what these need of onnx2nn."""
+"""The source of operators that run as one function: their bodies, with the functions of onnx2nn that these call."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from onnx2nn.output.python_source.expressions import literal
 PACKAGE = __name__.split(".")[0]
 
 _MODULES = frozenset({*sys.stdlib_module_names, "torch", "numpy"})
-"""What a file may import: where torch is, numpy is too."""
+"""Packages that a file may import; every installation of torch has numpy."""
 
 
 class ForeignError(Exception):
-    """A function needs something that torch is not; the message says what."""
+    """A function needs more than torch; the message names it, as the end of a sentence."""
 
 
 @dataclass
 class Inlined:
-    """Functions and constants to be written, each behind those that it needs at its definition.
+    """Functions and constants to be written, each after the names that its definition needs.
 
     Attributes:
         imports: modules and the names that are imported of them; "" is the module itself.
@@ -58,14 +58,14 @@ class Inlined:
         return self.functions[row.body]
 
     def text(self) -> str:
-        """Returns the functions and constants; formatters leave them as they are."""
+        """Returns the functions and constants, marked so that formatters do not change them."""
         if not self.texts:
             return ""
         head = "# fmt: off\n# ruff: noqa: B009, C408, RUF100"  # the rules that it follows are this package's
         return "\n\n\n".join([head, *self.texts.values(), "# fmt: on"])
 
     def _function(self, function: Callable[..., Any], name: str) -> str:
-        """Adds a function; one that another function made is called `name`. Returns its name in the file."""
+        """Adds a function and returns its name in the file; a function made by another one is named `name`."""
         if function not in self.functions:
             if isinstance(function, Revision):
                 return self._define_revision(function)
@@ -84,7 +84,7 @@ class Inlined:
         return name
 
     def _define(self, module: str, name: str) -> None:
-        """Adds what `name` is in `module`, and all that it needs."""
+        """Adds the definition of `name` in `module`, with all definitions that it needs."""
         if (module, name) in self.names:
             return
         value = getattr(importlib.import_module(module), name, None)
@@ -103,7 +103,7 @@ class Inlined:
         self.texts[module, name] = _renamed(_text(_source(module), statement), words)
 
     def _needs(self, module: str, used: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """Adds what names of a module are; returns their names in the file."""
+        """Adds the definitions of names of a module; returns their names in the file."""
         known, words = _statements(module), {}
         for name, attribute in sorted(used):
             home = _module_named(name, known.get(name))
@@ -116,7 +116,7 @@ class Inlined:
         return words
 
     def _define_inner(self, function: Any) -> None:
-        """Adds a function that another one made, with the values that this one had."""
+        """Adds a function that another one made, with the values of its closure."""
         source = textwrap.dedent(inspect.getsource(function.__code__))
         statement = _parsed(source)
         held = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -151,7 +151,7 @@ class Inlined:
 
 
 def _renamed(text: str, words: Mapping[str, str]) -> str:
-    """Returns a text with other names, but for names of arguments."""
+    """Returns a text with names replaced, except names of keyword arguments."""
     changed = sorted((word for word in words if words[word] != word), key=len, reverse=True)
     if not changed:
         return text
@@ -201,7 +201,7 @@ def _defined(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def _module_named(name: str, statement: Any) -> str:
-    """Returns the module of this package that `statement` imports as `name`, `""` where that is no module."""
+    """Returns the module of this package that `statement` imports as `name`, `""` for any other import."""
     if not isinstance(statement, ast.ImportFrom) or (statement.module or "").split(".")[0] != PACKAGE:
         return ""
     full = f"{statement.module}.{name}"

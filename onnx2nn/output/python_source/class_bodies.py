@@ -1,4 +1,4 @@
-"""What a class of the source is: its structure, and the instances that share it."""
+"""Classes of the source: the structure of each, and the instances that share it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from onnx2nn.output.python_source.program import Path
 
 @dataclass(frozen=True)
 class Body:
-    """What makes two classes one: their modules and their forward.
+    """The structure of a class, its modules and its forward; equal structures are one class.
 
     Attributes:
         base: the class that they derive from.
         init: statements that make the modules: kind, name, expression.
-        arguments: how many values the forward takes.
+        arguments: number of arguments of the forward.
         calls: the forward's calls: numbers of the values that they return, and the expression.
-        outputs: what the forward returns; None: no forward.
+        outputs: result of the forward; None for a class without one.
     """
 
     base: str
@@ -37,7 +37,7 @@ class Kind:
         number: its place among the classes.
         paths: where its instances are.
         holes: for each instance the numbers in its structure.
-        hints: what each of them is called.
+        hints: a name for each of these numbers.
         names: names for the values of its forward, from the first instance.
         types: annotations of the values.
         main: the argument that goes from part to part, -1 where several inputs of the model keep their names.
@@ -53,7 +53,7 @@ class Kind:
     holes: list[list[Any]] = field(default_factory=list)
 
     def columns(self) -> list[tuple[Any, ...]]:
-        """Returns for each hole its values in all instances, with their types: 1, 1.0 and True are three."""
+        """Returns for each hole its values in all instances, with their types: 1, 1.0 and True differ."""
         return [tuple((type(value), value) for value in column) for column in zip(*self.holes, strict=True)]
 
     def parameters(self) -> dict[tuple[Any, ...], int]:

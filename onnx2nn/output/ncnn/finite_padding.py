@@ -1,4 +1,4 @@
-"""Replaces infinities by the largest numbers there are: NCNN's text format has no word for them.
+"""Replaces infinities by the largest float32: NCNN's text format cannot write them.
 
 A max pool whose padding is uneven is padded with -inf before it. The module for NCNN is compared afterwards.
 """
@@ -13,7 +13,7 @@ from torch import fx
 
 
 def finite_pads(module: fx.GraphModule) -> fx.GraphModule:
-    """Returns a copy in which what pads with an infinity pads with the largest float32 of its sign."""
+    """Returns a copy in which paddings with an infinity use the largest float32 of its sign."""
     result = fx.GraphModule(module, copy.deepcopy(module.graph))
     largest = torch.finfo(torch.float32).max
     for node in result.graph.nodes:

@@ -1,4 +1,4 @@
-"""Folds what scales and shifts each channel into the layer before it, as NCNN runs best: one layer instead of three.
+"""Folds multiplications and additions by channel into the layer before them: one layer of NCNN instead of three.
 
 Keras's files hold batch normalisation as a multiplication and an addition behind the convolution. The module for NCNN
 is a copy that is compared afterwards, so that moving factors into its weights is a matter of rounding alone.
@@ -19,7 +19,7 @@ _ADD = {operator.add, torch.add, "add"}
 
 
 def fold_channels(module: fx.GraphModule) -> fx.GraphModule:
-    """Return a copy in which multiplications and additions by channel constants are part of the layer before them."""
+    """Returns a copy in which multiplications and additions by channel constants are part of the layer before them."""
     result = fx.GraphModule(copy.deepcopy(module), copy.deepcopy(module.graph))
     for node in list(result.graph.nodes):
         layer, constant = _folded(result, node)
@@ -37,7 +37,7 @@ def fold_channels(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _folded(module: fx.GraphModule, node: fx.Node) -> tuple[fx.Node | None, torch.Tensor | None]:
-    """Return the layer and the numbers, one a channel, if `node` only scales or shifts the channels of a layer."""
+    """Returns the layer and one number for each channel, if `node` only scales or shifts the channels of a layer."""
     if node.op not in ("call_function", "call_method") or node.target not in _MULTIPLY | _ADD or node.kwargs:
         return None, None
     for layer, other in (node.args, node.args[::-1]):
@@ -54,7 +54,7 @@ def _folded(module: fx.GraphModule, node: fx.Node) -> tuple[fx.Node | None, torc
 
 
 def _uses(module: fx.GraphModule, target: str) -> int:
-    """Returns how many layers hold the weight of `target`: changing it must not change another."""
+    """Returns the number of layers that hold the weight of `target`: a change must not reach another layer."""
     weight = module.get_submodule(target).weight
     names = [name for name, value in module.named_parameters(remove_duplicate=False) if value is weight]
     calls = [node for node in module.graph.nodes if node.op == "call_module" and node.target == target]
@@ -72,7 +72,7 @@ def _constant(module: fx.GraphModule, value: Any) -> torch.Tensor | None:
 
 
 def _by_channel(layer: Any, constant: torch.Tensor) -> torch.Tensor | None:
-    """Returns one number a channel, or None where `constant` varies along another axis or adds one."""
+    """Returns one number for each channel, None where `constant` varies along another axis or adds an axis."""
     channels = layer.weight.shape[0]
     if constant.numel() == 1 and constant.ndim <= 1:
         return constant.reshape(1).expand(channels)
@@ -84,8 +84,7 @@ def _by_channel(layer: Any, constant: torch.Tensor) -> torch.Tensor | None:
 
 
 def _changed(layer: Any, numbers: torch.Tensor, multiply: bool) -> nn.Module:
-    result = copy.copy(layer)
-    result._parameters = dict(layer._parameters)
+    result = copy.deepcopy(layer, {id(parameter): parameter for parameter in layer.parameters()})  # shares weights
     weight, numbers = layer.weight.detach().double(), numbers.double()
     bias = torch.zeros(len(weight)).double() if layer.bias is None else layer.bias.detach().double()
     if multiply:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterable
 
 from onnx2nn.control_flow import CONTROL_FLOW
+from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.expressions import WIDTH, Collection, Text, lines, literal
 from onnx2nn.output.python_source.inlining import Inlined
-from onnx2nn.output.python_source.kinds import Kind
 from onnx2nn.output.python_source.program import Program
 from onnx2nn.output.python_source.render import class_names, render
 

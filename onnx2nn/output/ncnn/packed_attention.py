@@ -1,7 +1,7 @@
-"""Takes queries, keys and values out of their common tensor before it has five dimensions: NCNN has no more than four.
+"""Cuts queries, keys and values out of their common tensor before it has five dimensions: NCNN has at most four.
 
 Transformers compute the three by one layer and write `x.reshape(B, N, 3, H, D).permute(2, 0, 3, 1, 4)[i]`. The channels
-of part i lie next to each other, so that cutting first gives the same. The module for NCNN is compared afterwards.
+of part i lie next to each other, so cutting first gives the same result. The module for NCNN is compared afterwards.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def unpack_parts(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _parts(permute: fx.Node) -> list[tuple[int, fx.Node]] | None:
-    """Returns the parts that are taken from a packed tensor, None where `permute` makes none."""
+    """Returns the parts that are taken from a packed tensor, None where `permute` does not pack."""
     if permute.op != "call_method" or permute.target != "permute" or len(_flat(permute.args)) != 6:
         return None
     packed, *order = _flat(permute.args)
@@ -51,7 +51,7 @@ def _parts(permute: fx.Node) -> list[tuple[int, fx.Node]] | None:
 
 
 def _part(use: fx.Node, count: int) -> tuple[int, fx.Node] | None:
-    """Returns which part `use` is, and the node that is the part alone."""
+    """Returns the number of the part that `use` takes, and the node whose result is the part alone."""
     if use.target == "select" and use.args[1] == 0 and isinstance(use.args[2], int):
         return use.args[2] % count, use
     if use.target is not operator.getitem:
@@ -69,5 +69,5 @@ def _part(use: fx.Node, count: int) -> tuple[int, fx.Node] | None:
 
 
 def _flat(args: Any) -> list[Any]:
-    """Returns the arguments of a call whose sizes may stand in one tuple."""
+    """Returns the arguments of a call, with sizes that are given as one tuple unpacked."""
     return [args[0], *args[1]] if len(args) == 2 and isinstance(args[1], (tuple, list)) else list(args)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from onnx2nn.errors import ModelFileError
 from onnx2nn.reading.tensors import ByteSource
 
-# Messages below this size (bytes) are taken as they are: most nodes are, and walking them would cost time.
+# Smaller messages (bytes) are copied unparsed: most nodes are small, and walking them would take time.
 _THRESHOLD = 1024
 _WINDOW = 1 << 16
 # Payload bytes of the wire types that need no length: 64 bits, start and end of a group, 32 bits.
@@ -48,7 +48,7 @@ class Field(NamedTuple):
 
 
 def skeleton(source: ByteSource) -> tuple[bytes, dict[int, int]]:
-    """Return a serialized ModelProto without large tensor payloads and training information.
+    """Returns a serialized ModelProto without large tensor payloads and training information.
 
     A tensor whose payload was left out has the payload's place in `source` in its `segment` field instead.
 
@@ -66,7 +66,7 @@ def skeleton(source: ByteSource) -> tuple[bytes, dict[int, int]]:
 
 
 def fields(source: ByteSource, start: int, end: int, at_least: int = 0) -> Iterator[Field]:
-    """Yield the fields of the message at `[start, end)`, those inside groups (obsolete, unknown) left out.
+    """Yields the fields of the message at `[start, end)`, except fields inside groups (obsolete, unknown).
 
     Args:
         source: where the message is.
@@ -187,14 +187,14 @@ def _tensor(source: ByteSource, start: int, end: int, spans: dict[int, int]) -> 
     offset, length = payload.body, payload.end - payload.body
     spans[offset] = length
     segment = b"\x08" + _encode_varint(offset) + b"\x10" + _encode_varint(offset + length)
-    # What a protobuf parser does with a repeated singular field: the last one counts.
+    # As a protobuf parser does, the last value of a repeated singular field counts.
     kept = [f for f in found if f.number != _SEGMENT and not (f.number == payload.number and f.wire_type == 2)]
     parts = [source.read(f.start, f.end - f.start) for f in kept]
     return b"".join(parts) + _length_delimited(_SEGMENT, segment)
 
 
 def _payload(found: list[Field], data_type: int) -> Field | None:
-    """Return the field that holds all elements as little-endian bytes, if it is large."""
+    """Returns the field that holds all elements as little-endian bytes, if it is large."""
     raw = [field for field in found if field.number == _RAW_DATA and field.wire_type == 2]
     if raw:
         return raw[-1] if raw[-1].end - raw[-1].body >= _THRESHOLD else None

@@ -37,7 +37,7 @@ _NAMES = {
 
 
 def annotation(node: fx.Node) -> str:
-    """Returns the type of a node's value, as an annotation."""
+    """Returns the annotation of a node's value."""
     if node.target == "size":
         return "int"
     if is_size(node):
