@@ -191,7 +191,7 @@ NAMED = {
     "onnx2nn.rewrite.facts": "what exporters leave between a weight and its reader",
     "onnx2nn.rewrite.raising": "what a value passes on the way to where only its shape is read",
     "onnx2nn.rewrite.recurrent": "how ONNX's recurrent operators and torch's layers order gates and states",
-    "onnx2nn.unfreeze.freed_constants": "a rule for each operator whose constants follow from the shapes around it",
+    "onnx2nn.unfreeze.rules": "a rule for each operator whose constants follow from the shapes around it",
     "oneflow_bridge.to_onnx.emit.builder": "inputs that the exporter never widens",
     "oneflow_bridge.to_onnx.optimize": "what onnx.reference evaluates as ONNX Runtime does",
 }
