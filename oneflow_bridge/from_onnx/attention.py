@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from oneflow_bridge.namespace import functional
 from oneflow_bridge.namespace.dtypes import flow
+from oneflow_bridge.namespace.functional.attention import multi_head_attention_forward
 from oneflow_bridge.namespace.tensor import Tensor, unwrap
 
 
@@ -40,4 +40,4 @@ class MultiheadAttention(flow.nn.Module):  # type: ignore[misc]  # OneFlow comes
         given = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
         masks: dict[str, Any] = {name: Tensor(mask) for name, mask in given.items() if mask is not None}
         packed = (self.embed_dim, self.num_heads, weight, bias, None, None, False, 0.0, *out)
-        return unwrap(functional.multi_head_attention_forward(x, y, z, *packed, need_weights=False, **masks))
+        return unwrap(multi_head_attention_forward(x, y, z, *packed, need_weights=False, **masks))

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from oneflow_bridge.namespace import dtypes
+from oneflow_bridge.namespace.arithmetic import abs, add, mul, sub
+from oneflow_bridge.namespace.comparison import eq, where
 from oneflow_bridge.namespace.creation import arange, full
 from oneflow_bridge.namespace.dtypes import DType, flow
-from oneflow_bridge.namespace.elementwise import abs, add, eq, mul, sqrt, sub, where
 from oneflow_bridge.namespace.indexing import diagonal, gather
 from oneflow_bridge.namespace.reduction import argmax, norm, sum
 from oneflow_bridge.namespace.shaping import (
@@ -23,6 +24,7 @@ from oneflow_bridge.namespace.shaping import (
     unsqueeze,
 )
 from oneflow_bridge.namespace.tensor import Tensor, axis, broadcast_shapes, known, operand, result_type, store
+from oneflow_bridge.namespace.transcendental import sqrt
 from onnx2nn.errors import OperatorError
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from oneflow_bridge.namespace import dtypes
+from oneflow_bridge.namespace.comparison import where
 from oneflow_bridge.namespace.creation import arange, new_zeros
 from oneflow_bridge.namespace.dtypes import as_dtype, flow
-from oneflow_bridge.namespace.elementwise import where
 from oneflow_bridge.namespace.tensor import (
     Size,
     Tensor,

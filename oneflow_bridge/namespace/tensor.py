@@ -212,10 +212,11 @@ def constant(shape: Sequence[int], value: Any, dtype: DType, device: Any = None)
     """A tensor filled with a number; in a graph an operator of its own, not a captured value."""
     if dtype is dtypes.uint64:
         value = wrapped_int(int(value), dtypes.int64)
-    return Tensor(_constant(shape, value, dtype.storage, device), dtype)
+    return Tensor(native_constant(shape, value, dtype.storage, device), dtype)
 
 
-def _constant(shape: Sequence[int], value: Any, dtype: Any, device: Any) -> Any:
+def native_constant(shape: Sequence[int], value: Any, dtype: Any, device: Any) -> Any:
+    """A OneFlow tensor filled with a number, on the CPU where no device is named."""
     device = flow.device(device) if isinstance(device, str) else device
     return flow._C.constant(tuple(shape), value, dtype=dtype, device=device or flow.device("cpu"))
 
