@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from oneflow_bridge.runtime import import_oneflow
 from oneflow_bridge.to_onnx import check as checks
-from oneflow_bridge.to_onnx.emit import lower
+from oneflow_bridge.to_onnx.lowering import lower
 from oneflow_bridge.to_onnx.optimize import optimize as optimized
 from oneflow_bridge.to_onnx.raising import raise_ops
 from oneflow_bridge.to_onnx.trace import Arguments, CompiledJob, Dynamic, compile_job, dynamic_axes

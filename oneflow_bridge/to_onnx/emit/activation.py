@@ -6,8 +6,8 @@ import math
 
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
-from oneflow_bridge.to_onnx.emit.registry import emit, row
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit, row
 
 row("relu", "Relu")
 row("sigmoid", "Sigmoid")

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder, NeedsOpsetError
-from oneflow_bridge.to_onnx.emit.registry import emit
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit
+from oneflow_bridge.to_onnx.lowering.schemas import NeedsOpsetError
 
 
 def channels_first(g: Builder, x: ir.Value, data_format: str) -> ir.Value:
@@ -32,7 +33,7 @@ def added(g: Builder, y: ir.Value, other: ir.Value | None) -> ir.Value:
     return y if other is None else g.Add(y, other)
 
 
-@emit("conv1d", "conv2d", "conv3d", ignore="filters")
+@emit("conv1d", "conv2d", "conv3d", "deconv1d", "deconv2d", "deconv3d", ignore="filters")
 def conv(
     g: Builder,
     in_: ir.Value,
@@ -46,45 +47,17 @@ def conv(
     strides: Sequence[int],
     dilation_rate: Sequence[int],
     groups: int,
+    output_padding: Sequence[int] | None = None,
 ) -> ir.Value:
-    """Convolution with equal padding on both sides."""
-    y = g.Conv(
+    """Convolution with equal padding on both sides; a transposed one (deconv) has `output_padding`."""
+    y = g.append(
+        "Conv" if output_padding is None else "ConvTranspose",
         channels_first(g, in_, data_format),
         channels_first(g, weight, data_format),
         bias,
         kernel_shape=list(kernel_size),
         pads=[*padding_before, *padding_before],
-        strides=list(strides),
-        dilations=list(dilation_rate),
-        group=groups,
-    )
-    return added(g, channels_back(g, y, data_format, g.rank(in_)), _add_to_output)
-
-
-@emit("deconv1d", "deconv2d", "deconv3d", ignore="filters")
-def deconv(
-    g: Builder,
-    in_: ir.Value,
-    weight: ir.Value,
-    bias: ir.Value | None = None,
-    _add_to_output: ir.Value | None = None,
-    *,
-    padding_before: Sequence[int],
-    data_format: str,
-    kernel_size: Sequence[int],
-    output_padding: Sequence[int],
-    strides: Sequence[int],
-    dilation_rate: Sequence[int],
-    groups: int,
-) -> ir.Value:
-    """Transposed convolution."""
-    y = g.ConvTranspose(
-        channels_first(g, in_, data_format),
-        channels_first(g, weight, data_format),
-        bias,
-        kernel_shape=list(kernel_size),
-        pads=[*padding_before, *padding_before],
-        output_padding=list(output_padding),
+        output_padding=None if output_padding is None else list(output_padding),
         strides=list(strides),
         dilations=list(dilation_rate),
         group=groups,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
 from oneflow_bridge.to_onnx.emit.pool import scatter_operator
-from oneflow_bridge.to_onnx.emit.registry import emit, row
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit, row
 
 row("gather", "Gather", "in indices", "out", attributes={"axis": "axis"})
 row("tensor_scatter_nd_update", "ScatterND", "params indices updates", "out")

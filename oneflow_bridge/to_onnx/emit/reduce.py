@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
-from oneflow_bridge.to_onnx.emit.registry import emit
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit
 
 
 def _axes(g: Builder, x: ir.Value, axis: Sequence[int]) -> list[int]:

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import FLOATS, INT64_MAX, Builder
-from oneflow_bridge.to_onnx.emit.registry import emit, row
 from oneflow_bridge.to_onnx.job import DTYPES
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit, row
+from oneflow_bridge.to_onnx.lowering.schemas import FLOATS
+
+INT64_MAX = 2**63 - 1
 
 row("transpose", "Transpose", "input", "output", attributes={"perm": "perm"})
 
