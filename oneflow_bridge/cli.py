@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from oneflow_bridge.runtime import import_oneflow
-from oneflow_bridge.to_onnx.trace import last_line
+from oneflow_bridge.runtime import error_text, import_oneflow
 from onnx2nn.errors import InputError, Onnx2nnError
 
 OK, UNUSABLE = 0, 2
@@ -64,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _export(options: argparse.Namespace) -> None:
+    from oneflow_bridge.to_onnx.compiled_job import CompiledJob
     from oneflow_bridge.to_onnx.exporter import export
-    from oneflow_bridge.to_onnx.trace import CompiledJob
 
     saved = Path(options.model).is_dir()
     model = CompiledJob.load(options.model) if saved else _model(options.model, options.weights)
@@ -115,7 +114,7 @@ def _load_weights(flow: Any, model: Any, path: Path) -> None:
     try:
         model.load_state_dict(flow.load(str(path)))
     except Exception as error:  # OneFlow raises what it likes
-        raise InputError(f"--weights {path} is no state dict of the model: {last_line(error)}") from error
+        raise InputError(f"--weights {path} is no state dict of the model: {error_text(error)}") from error
 
 
 def _input(text: str) -> tuple[str, Any]:

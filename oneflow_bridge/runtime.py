@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -93,3 +94,12 @@ def _missing(found: str) -> MissingDependencyError:
     return MissingDependencyError(
         f'{found} Run: pip install "onnx2nn[oneflow]" (that is: pip install {PACKAGES}) under Python 3.10.'
     )
+
+
+def error_text(error: Exception) -> str:
+    """Returns the message of an exception that OneFlow raised, without its C++ stack and colours."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and lines[-1].startswith("Error Type:"):  # OneFlow's own: what it found comes first, then its C++ stack
+        return lines[0]
+    return lines[-1] if lines else type(error).__name__

@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from oneflow_bridge.runtime import import_oneflow
+from oneflow_bridge.runtime import error_text, import_oneflow
+from oneflow_bridge.to_onnx.arguments import Arguments, leaves
 from oneflow_bridge.to_onnx.guards import refusing_aborts
-from oneflow_bridge.to_onnx.trace import NO_CPU_KERNEL, Arguments, last_line, leaves
+from oneflow_bridge.to_onnx.tensor_values import NO_CPU_KERNEL
 from onnx2nn.errors import InputError, MissingDependencyError, Onnx2nnError, VerificationError
 
 TOLERANCE = 1e-4
@@ -126,7 +127,7 @@ def run_model(model: Any, arguments: Arguments) -> Any:
         raise
     except Exception as error:
         raise InputError(
-            f"OneFlow traces the model but cannot run it, so the export cannot be checked: {last_line(error)}. "
+            f"OneFlow traces the model but cannot run it, so the export cannot be checked: {error_text(error)}. "
             "Export with check=False to write it unchecked."
         ) from error
 

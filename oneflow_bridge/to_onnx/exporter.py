@@ -14,10 +14,12 @@ import onnx_ir as ir
 
 from oneflow_bridge.runtime import import_oneflow
 from oneflow_bridge.to_onnx import check as checks
+from oneflow_bridge.to_onnx.arguments import Arguments, Dynamic, dynamic_axes
+from oneflow_bridge.to_onnx.compiled_job import CompiledJob
 from oneflow_bridge.to_onnx.lowering import lower
 from oneflow_bridge.to_onnx.optimize import optimize as optimized
 from oneflow_bridge.to_onnx.raising import raise_ops
-from oneflow_bridge.to_onnx.trace import Arguments, CompiledJob, Dynamic, compile_job, dynamic_axes
+from oneflow_bridge.to_onnx.trace import compile_job
 from oneflow_bridge.to_onnx.write import write_model
 from onnx2nn.errors import InputError, ModelFileError
 
@@ -46,7 +48,7 @@ def export(
 
     Args:
         model: an `oneflow.nn.Module` in eval mode, an `oneflow.nn.Graph` without optimizer, or a
-            `oneflow_bridge.to_onnx.trace.CompiledJob`.
+            `oneflow_bridge.to_onnx.compiled_job.CompiledJob`.
         example_inputs: a tensor or array, a sequence of positional arguments, or a dict of keyword arguments.
         path: the file to write; None writes none.
         opset: opset version, 9 to the newest of the installed onnx; None takes 17, or a later one where the model
