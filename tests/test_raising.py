@@ -714,6 +714,13 @@ def test_notation() -> None:
     assert found("Softmax(x - y | x + y)") == [["x", "y"], ["x", "y"]]
     assert found("Softmax(-+w + x)") == []
     assert found("Softmax(x + x)") == []
+    assert [
+        match["sum"].op_type for match in matches(value, parse("Softmax((sum := SUM))", SUM=parse("x + y")), {})
+    ] == [
+        "Add",
+        "Add",
+    ]
+    assert found("~Softmax(x + _)") == [["x"], ["x"]]
     with pytest.raises(ValueError, match="is no pattern"):
         parse("[x for x in y]")
 

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import InputError, ModelFileError
+from onnx2nn.rewrite.patterns import NUMBER
 
 DOMAIN = "oneflow"
 """The node domain of OneFlow's user ops, in the graphs read here and in files written with unmapped ops."""
@@ -29,24 +30,9 @@ VARYING = "varying"
 DIMENSIONS = "dimensions"
 """Key of `model.meta`: the `Dimensions` of the model."""
 
-DTYPES = {
-    "kChar": ir.DataType.INT8,
-    "kFloat": ir.DataType.FLOAT,
-    "kDouble": ir.DataType.DOUBLE,
-    "kInt8": ir.DataType.INT8,
-    "kInt16": ir.DataType.INT16,
-    "kInt32": ir.DataType.INT32,
-    "kInt64": ir.DataType.INT64,
-    "kUInt8": ir.DataType.UINT8,
-    "kUInt16": ir.DataType.UINT16,
-    "kUInt32": ir.DataType.UINT32,
-    "kUInt64": ir.DataType.UINT64,
-    "kFloat16": ir.DataType.FLOAT16,
-    "kBFloat16": ir.DataType.BFLOAT16,
-    "kBool": ir.DataType.BOOL,
-    "kComplex64": ir.DataType.COMPLEX64,
-    "kComplex128": ir.DataType.COMPLEX128,
-}
+_NUMBERS = "Float Double Int8 Int16 Int32 Int64 UInt8 UInt16 UInt32 UInt64 Float16 BFloat16 Bool Complex64 Complex128"
+
+DTYPES = {f"k{name}": ir.DataType[name.upper()] for name in _NUMBERS.split()} | {"kChar": ir.DataType.INT8}
 """OneFlow data type name → ONNX element type."""
 
 _BOXING = {
@@ -271,28 +257,28 @@ class _JobReader:
         op = ops[0]
         operands, results = _operands(op), _results(op)
         attributes, varying = self._attributes(ops)
-        attributes[OPERANDS] = ir.AttrStrings(OPERANDS, [name for name, blobs in operands.items() for _ in blobs])
-        attributes[RESULTS] = ir.AttrStrings(RESULTS, [name for name, blobs in results.items() for _ in blobs])
-        node = ir.Node(
-            DOMAIN,
+        node = op_node(
             _kind(op),
-            [self._value(blob) for blobs in operands.values() for blob in blobs],
-            list(attributes.values()),
-            outputs=[self._values[blob] for blobs in results.values() for blob in blobs],
-            name=op.name.removeprefix(self._scope),
+            [(name, self._value(blob)) for name, blobs in operands.items() for blob in blobs],
+            [(name, self._values[blob]) for name, blobs in results.items() for blob in blobs],
+            attributes,
+            op.name.removeprefix(self._scope),
         )
         if varying:
             node.meta[VARYING] = varying
+        number = _number(attributes | varying)
+        if number is not None:
+            node.meta[NUMBER] = number
         return node
 
-    def _attributes(self, ops: list[Any]) -> tuple[dict[str, ir.Attr], dict[str, Any]]:
+    def _attributes(self, ops: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         found = [_plain_attributes(op) for op in ops]
         varying = {
             name: self._vary(ops[0], name, [other[name] for other in found])
             for name, value in found[0].items()
             if any(other[name] != value for other in found[1:])
         }
-        return {name: attribute(name, value) for name, value in found[0].items()}, varying
+        return found[0], varying
 
     def _vary(self, op: Any, name: str, values: list[Any]) -> Any:
         if all(isinstance(value, int) for value in values):
@@ -308,6 +294,29 @@ class _JobReader:
 
     def _short(self, blob: str) -> str:
         return blob.removeprefix(self._scope)
+
+
+def op_node(
+    op_type: str,
+    operands: Sequence[tuple[str, ir.Value]],
+    results: Sequence[tuple[str, ir.Value]],
+    attributes: Mapping[str, Any],
+    name: str,
+) -> ir.Node:
+    """Returns a node of a OneFlow op.
+
+    Args:
+        op_type: user op type name.
+        operands: inputs with the names that OneFlow's op definition gives them.
+        results: outputs with theirs.
+        attributes: attributes as Python values.
+        name: the node's name.
+    """
+    written = [attribute(key, value) for key, value in attributes.items()]
+    written.append(ir.AttrStrings(OPERANDS, [key for key, _ in operands]))
+    written.append(ir.AttrStrings(RESULTS, [key for key, _ in results]))
+    inputs, outputs = ([value for _, value in named] for named in (operands, results))
+    return ir.Node(DOMAIN, op_type, inputs, written, outputs=outputs, name=name)
 
 
 def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
@@ -385,6 +394,13 @@ def _plain_attributes(op: Any) -> dict[str, Any]:
         return {name: _attribute_value(op.user_conf.attr[name]) for name in op.user_conf.attr}
     conf = getattr(op, kind)
     return {"axis": conf.axis} if hasattr(conf, "axis") else {}
+
+
+def _number(attributes: Mapping[str, Any]) -> Any:
+    """Returns the number of an op that takes a tensor and a number; a name or a tuple where it is dynamic."""
+    return next(
+        (attributes[f"{kind}_operand"] for kind in ("int", "float") if attributes.get(f"has_{kind}_operand")), None
+    )
 
 
 def _attribute_value(attribute: Any) -> Any:

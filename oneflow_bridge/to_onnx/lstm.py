@@ -7,30 +7,23 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.job import DOMAIN, OPERANDS, RESULTS, attribute, sizes_of
-from onnx2nn.rewrite.patterns import Match, Op, Var, matches, readers
+from oneflow_bridge.to_onnx.job import op_node, sizes_of
+from oneflow_bridge.to_onnx.replacement import JOB
+from onnx2nn.rewrite.patterns import Match, matches, parse, readers
 
-_BIASED = (
-    Op("fused_matmul_bias", (Var("h"), Var("weight_hh"), Var("bias_hh"))),
-    Op("fused_matmul_bias", (Var("x"), Var("weight_ih"), Var("bias_ih"))),
+_CELL = parse(
+    "add_n(sigmoid((forget := narrow(gates, dim=1))) * c,"
+    " sigmoid((input := narrow(gates, dim=1))) * tanh((cell := narrow(gates, dim=1))))",
+    JOB,
 )
-_UNBIASED = (
-    Op("matmul", (Var("h"), Var("weight_hh")), "hidden_product"),
-    Op("matmul", (Var("x"), Var("weight_ih")), "input_product"),
+_HIDDEN = parse("sigmoid((output := narrow(gates, dim=1))) * tanh((state := CELL))", JOB, CELL=_CELL)
+_GATES = parse(
+    "add_n(fused_matmul_bias(h, weight_hh, bias_hh), fused_matmul_bias(x, weight_ih, bias_ih))"
+    " | add_n(matmul(h, weight_hh, transpose_a=0, transpose_b=1, alpha=1.0),"
+    " matmul(x, weight_ih, transpose_a=0, transpose_b=1, alpha=1.0))",
+    JOB,
 )
-_GATES = Var("gates")
-_CELL = Op(
-    "add_n",
-    (
-        Op("broadcast_mul", (Op("sigmoid", (Op("narrow", (_GATES,), "forget"),)), Var("c"))),
-        Op(
-            "broadcast_mul",
-            (Op("sigmoid", (Op("narrow", (_GATES,), "input"),)), Op("tanh", (Op("narrow", (_GATES,), "cell"),))),
-        ),
-    ),
-    "state",
-)
-_HIDDEN = Op("broadcast_mul", (Op("sigmoid", (Op("narrow", (_GATES,), "output"),)), Op("tanh", (_CELL,))))
+_TAKEN = parse("squeeze((at := narrow(sequence, dim=0, length=1)), axes=[0])", JOB)
 
 _Named = Sequence[tuple[str, ir.Value]]
 
@@ -79,11 +72,10 @@ def _raise_layers(graph: ir.Graph, raised: set[ir.Value]) -> bool:
 
 def _step(node: ir.Node) -> _Step | None:
     for cell in matches(node.outputs[0], _HIDDEN, {}) if node.op_type == "broadcast_mul" else ():
-        for sums in (_BIASED, _UNBIASED):
-            for match in matches(cell["gates"], Op("add_n", sums), cell):
-                taken = _time(match["x"])
-                if taken is not None and _gates_in_order(match) and _plain_products(match):
-                    return _Step(node.outputs[0], match["state"].outputs[0], match, *taken)
+        for match in matches(cell["gates"], _GATES, cell):
+            taken = _time(match["x"])
+            if taken is not None and _gates_in_order(match):
+                return _Step(node.outputs[0], match["state"].outputs[0], match, *taken)
     return None
 
 
@@ -92,17 +84,8 @@ def _gates_in_order(match: Match) -> bool:
     size = match["c"].shape[-1]
     narrows = [match[name] for name in ("input", "forget", "cell", "output")]
     return match["gates"].shape[-1] == 4 * size and all(
-        n.attributes["dim"].value == 1
-        and n.attributes["start"].value == i * size
-        and n.attributes["length"].value == size
-        for i, n in enumerate(narrows)
+        n.attributes["start"].value == i * size and n.attributes["length"].value == size for i, n in enumerate(narrows)
     )
-
-
-def _plain_products(match: Match) -> bool:
-    products = [match[name] for name in ("hidden_product", "input_product") if name in match]
-    wanted = {"transpose_a": 0, "transpose_b": 1, "alpha": 1.0}
-    return all(p.attributes[name].value == value for p in products for name, value in wanted.items())
 
 
 def _time(value: ir.Value) -> tuple[tuple[ir.Value, ...], int] | None:
@@ -114,15 +97,10 @@ def _time(value: ir.Value) -> tuple[tuple[ir.Value, ...], int] | None:
     if node is not None and node.op_type == "concat" and node.attributes["axis"].value == 1:
         parts = [part for value in node.inputs if value is not None and (part := _time(value)) is not None]
         sources = tuple(source for part in parts for source in part[0])
-        alike = len({time for _, time in parts}) == 1 and len({sizes_of(source)[0] for source in sources}) == 1
-        return (sources, parts[0][1]) if alike and len(parts) == len(node.inputs) else None
-    taken = next(matches(value, Op("squeeze", (Op("narrow", (Var("sequence"),), "at"),), "squeeze"), {}), None)
-    if taken is None or list(taken["squeeze"].attributes["axes"].value) != [0]:
-        return None
-    at = taken["at"].attributes
-    if at["dim"].value != 0 or at["length"].value != 1:
-        return None
-    return (taken["sequence"],), at["start"].value
+        same_time = len({time for _, time in parts}) == 1 and len({sizes_of(source)[0] for source in sources}) == 1
+        return (sources, parts[0][1]) if same_time and len(parts) == len(node.inputs) else None
+    taken = next(matches(value, _TAKEN, {}), None)
+    return None if taken is None else ((taken["sequence"],), taken["at"].attributes["start"].value)
 
 
 def _chain(last: _Step, steps: dict[ir.Value, _Step]) -> list[_Step]:
@@ -223,8 +201,7 @@ def _value(like: ir.Value, name: str, shape: list) -> ir.Value:
 
 
 def _node(op_type: str, operands: _Named, results: _Named, near: ir.Value, **attributes: int | list[int]) -> ir.Node:
-    written = [attribute(name, value) for name, value in attributes.items()]
-    written += [ir.AttrStrings(OPERANDS, [n for n, _ in operands]), ir.AttrStrings(RESULTS, [n for n, _ in results])]
     before = near.producer()
-    name = f"{before.name if before is not None else near.name}/{op_type}"
-    return ir.Node(DOMAIN, op_type, [v for _, v in operands], written, outputs=[v for _, v in results], name=name)
+    return op_node(
+        op_type, operands, results, attributes, f"{before.name if before is not None else near.name}/{op_type}"
+    )
