@@ -8,33 +8,38 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oneflow_bridge.runtime import error_text, import_oneflow
-from onnx2nn.errors import InputError, Onnx2nnError
+from onnx2nn.commands.running import OK, Parser, run
+from onnx2nn.errors import InputError, UnsupportedModelError
 
-OK, UNUSABLE = 0, 2
+if TYPE_CHECKING:
+    import onnx
+
+    from onnx2nn.ground.terminal import Terminal
+
+_EXIT_STATUS = (
+    "exit status: 0 the file is written (and, unless --no-check, its outputs agree with OneFlow's), 2 the model or an "
+    "option cannot be used, or the outputs differ"
+)
 
 
 def oneflow2onnx(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit status is 0, or 2 after an error, which is printed.
+    """Runs the command.
 
     Args:
-        arguments: command line arguments; None takes those of the process.
+        arguments: the command line without the program's name; `sys.argv` if None.
+
+    Returns:
+        The exit status.
     """
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format="%(message)s")
-    try:
-        _export(options)
-    except Onnx2nnError as error:
-        print(f"oneflow2onnx: {error}", file=sys.stderr)
-        return UNUSABLE
-    return OK
+    return run(_parser(), arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("oneflow2onnx", description="Exports a OneFlow model to an ONNX file.")
+def _parser() -> Parser:
+    parser = Parser(prog="oneflow2onnx", description="Exports a OneFlow model to an ONNX file.", epilog=_EXIT_STATUS)
+    parser.set_defaults(command=_command)
     parser.add_argument(
         "model",
         help="module:factory, a function or class that gives an nn.Module or nn.Graph; or a folder with a saved job",
@@ -59,10 +64,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-check", action="store_true", help="do not run the file in ONNX Runtime")
     parser.add_argument("--continue-on-error", action="store_true", help="write unknown ops as custom operators")
     parser.add_argument("-v", "--verbose", action="store_true", help="tell what was compared")
+    parser.add_argument("--debug", action="store_true", help="show warnings, and the traceback of an error")
     return parser
 
 
-def _export(options: argparse.Namespace) -> None:
+def _command(options: argparse.Namespace, terminal: Terminal) -> int:
+    logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format="%(message)s")
+    try:
+        with terminal.step(f"exporting {options.model}"):
+            proto = _export(options)
+    except UnsupportedModelError as error:
+        terminal.line(str(error))
+        types = ", ".join(sorted({problem.operator for problem in error.problems}))
+        raise InputError(f"ops without an ONNX form: {types}; reasons and advice stand above") from error
+    terminal.line(f"{options.output}: opset {proto.opset_import[0].version}, {len(proto.graph.node)} nodes")
+    return OK
+
+
+def _export(options: argparse.Namespace) -> onnx.ModelProto:
     from oneflow_bridge.to_onnx.compiled_job import CompiledJob
     from oneflow_bridge.to_onnx.exporter import export
 
@@ -74,7 +93,7 @@ def _export(options: argparse.Namespace) -> None:
         raise InputError("--input names an input twice.")
     if not inputs and not saved:
         raise InputError("Name the example inputs: --input x:1,3,224,224.")
-    proto = export(
+    return export(
         model,
         () if saved else tuple(inputs.values()),
         options.output,
@@ -87,7 +106,6 @@ def _export(options: argparse.Namespace) -> None:
         input_names=None if saved else list(inputs),
         output_names=options.output_names,
     )
-    print(f"{options.output}: opset {proto.opset_import[0].version}, {len(proto.graph.node)} nodes")
 
 
 def _model(text: str, weights: Path | None) -> Any:
@@ -113,7 +131,7 @@ def _load_weights(flow: Any, model: Any, path: Path) -> None:
     """Loads a state dict that `oneflow.save` wrote."""
     try:
         model.load_state_dict(flow.load(str(path)))
-    except Exception as error:  # OneFlow raises what it likes
+    except Exception as error:  # OneFlow raises errors of many kinds
         raise InputError(f"--weights {path} is no state dict of the model: {error_text(error)}") from error
 
 

@@ -47,7 +47,7 @@ RULES = {
     "oneflow_bridge.to_onnx": f"{SHARED} {BRIDGE} onnx2nn.rewrite",
     "oneflow_bridge": f"{BRIDGE} oneflow_bridge.to_onnx",
     "oneflow_bridge.backend": f"{BRIDGE} oneflow_bridge.namespace oneflow_bridge.from_onnx onnx2nn onnx2nn.loading",
-    "oneflow_bridge.cli": f"{BRIDGE} oneflow_bridge oneflow_bridge.to_onnx",
+    "oneflow_bridge.cli": f"{BRIDGE} oneflow_bridge oneflow_bridge.to_onnx onnx2nn.commands",
     "scripts": "onnx2nn oneflow_bridge",
 }
 """What each room may import besides its own modules; `scripts` may import whatever the packages hold."""

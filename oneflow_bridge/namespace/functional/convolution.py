@@ -7,7 +7,7 @@ from typing import Any
 
 from oneflow_bridge.namespace.arithmetic import add
 from oneflow_bridge.namespace.creation import full
-from oneflow_bridge.namespace.dtypes import flow
+from oneflow_bridge.namespace.dtypes import DType, flow
 from oneflow_bridge.namespace.functional.geometry import for_each_dim
 from oneflow_bridge.namespace.functional.padding import pad
 from oneflow_bridge.namespace.linalg import bilinear as exact_bilinear
@@ -46,16 +46,18 @@ def _convolution(rank: int) -> Callable[..., Tensor]:
         dtype = result_type(x, weight)
         if not x.numel() or not weight.numel():
             return full((x.shape[0], weight.shape[0], *(max(s, 0) for s in sizes)), 0, dtype=dtype, device=x.device)
-        result = exact_bilinear(
-            lambda a, b: kernel(a, b, None, *geometry, groups),
-            operand(x, dtype),
-            operand(weight, dtype),
-            Size(weight.shape[1:]).numel(),
-            dtype,
-        )
-        return result if bias is None else add(result, reshape(bias, [-1] + [1] * rank))
+        taps = Size(weight.shape[1:]).numel()
+        return _convolved(lambda a, b: kernel(a, b, None, *geometry, groups), x, weight, bias, taps, dtype)
 
     return function
+
+
+def _convolved(
+    kernel: Callable[[Any, Any], Any], x: Tensor, weight: Tensor, bias: Tensor | None, taps: int, dtype: DType
+) -> Tensor:
+    """The convolution that the kernel computes, plus the bias; `taps` products are added for each element."""
+    result = exact_bilinear(kernel, operand(x, dtype), operand(weight, dtype), taps, dtype)
+    return result if bias is None else add(result, reshape(bias, [-1] + [1] * (weight.ndim - 2)))
 
 
 def _check_convolution(x: Tensor, weight: Tensor, rank: int, groups: int, channels: int) -> None:
@@ -90,14 +92,10 @@ def _transposed_convolution(rank: int) -> Callable[..., Tensor]:
         _check_convolution(x, weight, rank, groups, weight.shape[0])
         dtype = result_type(x, weight)
         geometry = [for_each_dim(v, rank) for v in (stride, padding, output_padding, dilation)]
-        result = exact_bilinear(
-            lambda a, b: kernel(a, b, None, *geometry[:3], groups, geometry[3]),
-            operand(x, dtype),
-            operand(weight, dtype),
-            Size(weight.shape[2:]).numel() * weight.shape[0],
-            dtype,
+        taps = Size(weight.shape[2:]).numel() * weight.shape[0]
+        return _convolved(
+            lambda a, b: kernel(a, b, None, *geometry[:3], groups, geometry[3]), x, weight, bias, taps, dtype
         )
-        return result if bias is None else add(result, reshape(bias, [-1] + [1] * rank))
 
     return function
 

@@ -35,6 +35,24 @@ def _ceil_padding(x: Tensor, rank: int, geometry: Sequence[Sequence[int]]) -> li
     return extra
 
 
+def _windows(
+    x: Tensor, rank: int, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Kernel, stride, padding and dilation of a pool for each spatial dim, and the number of windows along each.
+
+    Raises:
+        OperatorError: the padding is larger than half of the kernel, or no window fits.
+    """
+    size = for_each_dim(kernel_size, rank)
+    geometry = [size, *(for_each_dim(v, rank) for v in (stride or size, padding, dilation))]
+    if any(p > k // 2 for p, k in zip(geometry[2], size, strict=True)):
+        raise OperatorError(f"Padding {geometry[2]} of a pool of {size}; at most half of the kernel.")
+    counts = [_pool_size(n, k, s, p, d, ceil_mode) for n, k, s, p, d in zip(x.shape[2:], *geometry, strict=True)]
+    if min(counts) < 1:
+        raise OperatorError(f"A pool of {size} does not fit into {tuple(x.shape[2:])}.")
+    return geometry, counts
+
+
 def _max_pool(rank: int) -> Callable[..., Any]:
     kernel = getattr(flow._C, f"max_pool{rank}d")
 
@@ -51,13 +69,7 @@ def _max_pool(rank: int) -> Callable[..., Any]:
             both = function(unsqueeze(x, 0), kernel_size, stride, padding, dilation, ceil_mode, True)
             both = tuple(squeeze(v, 0) for v in both)
             return both if return_indices else both[0]
-        size = for_each_dim(kernel_size, rank)
-        geometry = [size, for_each_dim(stride or size, rank), for_each_dim(padding, rank), for_each_dim(dilation, rank)]
-        if any(p > k // 2 for p, k in zip(geometry[2], size, strict=True)):
-            raise OperatorError(f"Padding {geometry[2]} of a pool of {size}; at most half of the kernel.")
-        counts = [_pool_size(n, k, s, p, d, ceil_mode) for n, k, s, p, d in zip(x.shape[2:], *geometry, strict=True)]
-        if min(counts) < 1:
-            raise OperatorError(f"A pool of {size} does not fit into {tuple(x.shape[2:])}.")
+        geometry, counts = _windows(x, rank, kernel_size, stride, padding, dilation, ceil_mode)
         value, spatial = _poolable(x), x.shape[2:]
         extra = _ceil_padding(x, rank, geometry) if ceil_mode else [0] * rank
         if max(extra):
@@ -126,17 +138,8 @@ def _avg_pool(rank: int) -> Callable[..., Tensor]:
             return squeeze(
                 function(wide, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override), 0
             )
-        size = for_each_dim(kernel_size, rank)
-        geometry = [size, for_each_dim(stride or size, rank), for_each_dim(padding, rank)]
-        if any(p > k // 2 for p, k in zip(geometry[2], size, strict=True)):
-            raise OperatorError(f"Padding {geometry[2]} of a pool of {size}; at most half of the kernel.")
-        ones = (1,) * rank
-        counts = [
-            _pool_size(n, k, s, p, d, ceil_mode) for n, k, s, p, d in zip(x.shape[2:], *geometry, ones, strict=True)
-        ]
-        if min(counts) < 1:
-            raise OperatorError(f"A pool of {size} does not fit into {tuple(x.shape[2:])}.")
-        extra = _ceil_padding(x, rank, [*geometry, ones]) if ceil_mode else [0] * rank
+        geometry, counts = _windows(x, rank, kernel_size, stride, padding, 1, ceil_mode)
+        extra = _ceil_padding(x, rank, geometry) if ceil_mode else [0] * rank
         if not max(extra):
             return store(
                 kernel(
@@ -151,7 +154,7 @@ def _avg_pool(rank: int) -> Callable[..., Tensor]:
                 ),
                 x.dtype,
             )
-        return _ceil_avg_pool(x, kernel, geometry, counts, extra, count_include_pad, divisor_override)
+        return _ceil_avg_pool(x, kernel, geometry[:3], counts, extra, count_include_pad, divisor_override)
 
     return function
 

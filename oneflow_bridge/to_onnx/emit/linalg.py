@@ -167,37 +167,21 @@ def fused_scale_mask_softmax(
     return _masked_softmax(g, x, mask, scale_value, mask_fill_value, g.rank(x))
 
 
-@emit("fused_scale_mask_softmax_dropout")
+@emit("fused_scale_mask_softmax_dropout", "fused_bias_add_scale_mask_softmax_dropout")
 def fused_scale_mask_softmax_dropout(
     g: Builder,
     x: ir.Value,
     mask: ir.Value,
     dropout_mask: ir.Value,
+    bias: ir.Value | None = None,
     *,
     scale_value: float,
     mask_fill_value: float,
     dropout_scale_value: float,
 ) -> dict[str, ir.Value]:
-    """As `fused_scale_mask_softmax`, times a dropout mask and its scale."""
-    soft = _masked_softmax(g, x, mask, scale_value, mask_fill_value, g.rank(x))
-    kept = g.Mul(g.Mul(soft, g.Cast(dropout_mask, to=x.dtype)), dropout_scale_value)
-    return {"y": kept, "softmax_y": soft}
-
-
-@emit("fused_bias_add_scale_mask_softmax_dropout")
-def fused_bias_add_scale_mask_softmax_dropout(
-    g: Builder,
-    x: ir.Value,
-    bias: ir.Value,
-    mask: ir.Value,
-    dropout_mask: ir.Value,
-    *,
-    scale_value: float,
-    mask_fill_value: float,
-    dropout_scale_value: float,
-) -> dict[str, ir.Value]:
-    """softmax((x + bias) * scale under a mask), times a dropout mask and its scale."""
-    soft = _masked_softmax(g, g.Add(x, bias), mask, scale_value, mask_fill_value, g.rank(x))
+    """As `fused_scale_mask_softmax` of x, plus a bias where there is one, times a dropout mask and its scale."""
+    biased = x if bias is None else g.Add(x, bias)
+    soft = _masked_softmax(g, biased, mask, scale_value, mask_fill_value, g.rank(x))
     kept = g.Mul(g.Mul(soft, g.Cast(dropout_mask, to=x.dtype)), dropout_scale_value)
     return {"y": kept, "softmax_y": soft}
 
