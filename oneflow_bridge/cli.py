@@ -1,4 +1,4 @@
-"""The command `oneflow2onnx`: exports what a Python function makes."""
+"""The command `oneflow2onnx`: exports the model that a Python function makes, or a saved job."""
 
 from __future__ import annotations
 
@@ -59,11 +59,13 @@ def _parser() -> Parser:
     parser.add_argument("--dynamic-batch", action="store_true", help="axis 0 of every input is dynamic")
     parser.add_argument("--weights", type=Path, help="a state dict (oneflow.save) that is loaded into the model")
     parser.add_argument("--output-name", action="append", dest="output_names", help="name of an output, in order")
-    parser.add_argument("--external-data", action="store_true", default=None, help="weights into a file of their own")
-    parser.add_argument("--no-optimize", action="store_true", help="leave the graph as the job has it")
+    parser.add_argument("--external-data", action="store_true", default=None, help="write the weights to a file beside")
+    parser.add_argument("--no-optimize", action="store_true", help="write the job's ops one by one, unsimplified")
     parser.add_argument("--no-check", action="store_true", help="do not run the file in ONNX Runtime")
-    parser.add_argument("--continue-on-error", action="store_true", help="write unknown ops as custom operators")
-    parser.add_argument("-v", "--verbose", action="store_true", help="tell what was compared")
+    parser.add_argument(
+        "--continue-on-error", action="store_true", help="write ops without an ONNX form as custom operators"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="print the comparison's figures")
     parser.add_argument("--debug", action="store_true", help="show warnings, and the traceback of an error")
     return parser
 
@@ -90,9 +92,9 @@ def _export(options: argparse.Namespace) -> onnx.ModelProto:
     named = [_input(text) for text in options.input]
     inputs = dict(named)
     if len(inputs) < len(named):
-        raise InputError("--input names an input twice.")
+        raise InputError("--input names one input twice; give each name once.")
     if not inputs and not saved:
-        raise InputError("Name the example inputs: --input x:1,3,224,224.")
+        raise InputError("No example input was given; name each one, as in --input x:1,3,224,224.")
     return export(
         model,
         () if saved else tuple(inputs.values()),
@@ -109,11 +111,11 @@ def _export(options: argparse.Namespace) -> onnx.ModelProto:
 
 
 def _model(text: str, weights: Path | None) -> Any:
-    """What `module:factory` gives, in eval mode."""
+    """Returns the model that `module:factory` makes, in eval mode."""
     module, _, factory = text.partition(":")
     if not factory:
         raise InputError(
-            f"{text!r} is not module:factory (as in mypackage.models:resnet50) and no folder with a saved job."
+            f"{text!r} is neither module:factory (as in mypackage.models:resnet50) nor a folder with a saved job."
         )
     flow = import_oneflow()
     sys.path.insert(0, str(Path.cwd()))
@@ -132,11 +134,11 @@ def _load_weights(flow: Any, model: Any, path: Path) -> None:
     try:
         model.load_state_dict(flow.load(str(path)))
     except Exception as error:  # OneFlow raises errors of many kinds
-        raise InputError(f"--weights {path} is no state dict of the model: {error_text(error)}") from error
+        raise InputError(f"--weights {path} does not fit the model: {error_text(error)}") from error
 
 
 def _input(text: str) -> tuple[str, Any]:
-    """NAME:DIMS[:DTYPE] → name and a random tensor; integers are zeros, which index anything."""
+    """NAME:DIMS[:DTYPE] → name and a random tensor; an integer tensor holds zeros, which are valid indices."""
     flow = import_oneflow()
     parts = text.split(":")
     if len(parts) not in (2, 3):
@@ -149,7 +151,7 @@ def _input(text: str) -> tuple[str, Any]:
         raise InputError(f"{parts[1]!r} in {text!r} has a size below 1; an example has at least one element.")
     dtype = getattr(flow, parts[2] if len(parts) == 3 else "float32", None)
     if not isinstance(dtype, flow.dtype):
-        raise InputError(f"{parts[-1]!r} in {text!r} is no OneFlow dtype.")
+        raise InputError(f"{parts[-1]!r} in {text!r} is not a OneFlow dtype.")
     return parts[0], flow.randn(*dims).to(dtype) if dtype.is_floating_point else flow.zeros(*dims, dtype=dtype)
 
 

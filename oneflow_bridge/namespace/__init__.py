@@ -1,12 +1,13 @@
-"""OneFlow seen through torch's names: what the op table's bodies take as `F` on OneFlow.
+"""OneFlow behind torch's names: the bodies of the op table take this namespace as `F` on OneFlow.
 
 `from oneflow_bridge import namespace as F` gives `F.relu(x)`, `F.nn.functional.conv2d(...)`, `F.float32`, and tensors
-whose methods and operators are torch's. Where OneFlow 0.9 differs from torch the difference is mended in one place, the
-function of that name. Tensors enter by `wrap` and leave by `unwrap`; it works in the same way while a
-`oneflow.nn.Graph` is traced.
+with torch's methods and operators. A difference between OneFlow 0.9 and torch is corrected in one place, the function
+of that name. Tensors enter by `wrap` and leave by `unwrap`. All of it also works while an `oneflow.nn.Graph` is traced.
 
-A name that torch has and OneFlow cannot give raises `MissingNameError`, which is an OperatorError that says what is
-missing.
+A name of torch for which OneFlow has nothing raises `MissingNameError`, an `OperatorError` that names the missing
+feature.
+
+The importer and the modules that it makes call this room. The room imports OneFlow when it is imported.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from oneflow_bridge.namespace import (
     recurrent,
     reduction,
     shaping,
-    sizes,
     sorting,
+    symbolic_sizes,
     transcendental,
 )
 from oneflow_bridge.namespace.dtypes import ALIASES, BY_NAME, DType, flow
@@ -109,7 +110,7 @@ _TORCH |= {
     "is_complex": Tensor.is_complex,
     "is_floating_point": Tensor.is_floating_point,
     "is_grad_enabled": flow.is_grad_enabled,
-    "jit": Names("jit", {"is_tracing": sizes.is_tracing}),
+    "jit": Names("jit", {"is_tracing": symbolic_sizes.is_tracing}),
     "linalg": Names(
         "linalg",
         {
@@ -132,7 +133,7 @@ _TORCH |= {
     "unwrap": unwrap,
     "wrap": wrap,
     **{name: getattr(recurrent, name) for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")},
-    **{name: getattr(sizes, name) for name in ("sym_int", "sym_ite", "sym_max", "sym_min")},
+    **{name: getattr(symbolic_sizes, name) for name in ("sym_int", "sym_ite", "sym_max", "sym_min")},
 }
 globals().update(_TORCH)
 methods.attach()

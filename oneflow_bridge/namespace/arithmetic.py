@@ -49,7 +49,7 @@ def round(x: Tensor, *, decimals: int = 0) -> Tensor:
     if decimals == 0:
         return _round(x)
     if not x.dtype.is_floating_point:
-        raise OperatorError("round(decimals) of an integer tensor.")
+        raise OperatorError("round with decimals takes a float tensor, not an integer one.")
     return div(_round(mul(x, 10.0**decimals)), 10.0**decimals)
 
 
@@ -71,7 +71,7 @@ def positive(x: Tensor) -> Tensor:
 def neg(x: Tensor) -> Tensor:
     """-x; OneFlow's own gives float32 for integers."""
     if x.dtype is dtypes.bool_:
-        raise OperatorError("Negation of a bool tensor.")
+        raise OperatorError("neg does not take a bool tensor; use logical_not.")
     return store(widened(x) * -1 if x.dtype.is_integer else flow.neg(widened(x)), x.dtype)
 
 
@@ -141,7 +141,7 @@ def add(x: Any, y: Any, *, alpha: Any = 1) -> Tensor:
 def sub(x: Any, y: Any, *, alpha: Any = 1) -> Tensor:
     """x - alpha * y."""
     if result_type(x, y) is dtypes.bool_:
-        raise OperatorError("Subtraction of bool tensors.")
+        raise OperatorError("sub does not take bool tensors; use logical_xor.")
     return _sub(x, y if alpha == 1 else mul(y, alpha))
 
 
@@ -168,7 +168,7 @@ def div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Tensor:
     if rounding_mode == "floor":
         return floor_divide(x, y)
     if rounding_mode != "trunc":
-        raise OperatorError(f"rounding_mode {rounding_mode!r}; there are 'trunc' and 'floor'.")
+        raise OperatorError(f"div does not know rounding_mode {rounding_mode!r}; 'trunc' and 'floor' exist.")
     dtype = result_type(x, y)
     if dtype.is_floating_point:
         return trunc(true_divide(x, y))
@@ -238,7 +238,7 @@ def pow(x: Any, y: Any) -> Tensor:
     if isinstance(y, Tensor):
         return store(int_power(base, tensor_operand(y, inside, like)), dtype)
     if y < 0:
-        raise OperatorError("An integer to a negative integer power.")
+        raise OperatorError("pow cannot raise an integer tensor to a negative integer.")
     result = None
     for bit in bin(int(y))[:1:-1]:
         if bit == "1":

@@ -109,7 +109,7 @@ def _ignoring_nan(choose: Callable[[Any, Any], Tensor], x: Tensor, y: Tensor) ->
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """x between `min` and `max`, numbers or tensors; `max` wins where they cross."""
     if min is None and max is None:
-        raise OperatorError("clamp without a bound.")
+        raise OperatorError("clamp needs min or max.")
     if isinstance(min, Tensor) or isinstance(max, Tensor):
         result = x if min is None else maximum(x, min)
         return result if max is None else minimum(result, max)

@@ -64,7 +64,7 @@ def checked_index(index: Tensor, size: int, negative: bool = False) -> Any:
         OperatorError: it is no integer.
     """
     if not index.dtype.is_integer:
-        raise OperatorError(f"An index of type {index.dtype}; integers are needed.")
+        raise OperatorError(f"An index has type {index.dtype}; an integer type is needed.")
     value = widened(index)
     array = known(value)
     if array is None:
@@ -166,14 +166,14 @@ def _is_mask(item: Any) -> bool:
 def _bool_index(mask: Any) -> list[Any]:
     """A mask as one integer index for each of its dims."""
     if isinstance(mask, (bool, np.bool_)) or mask.ndim == 0:
-        raise OperatorError("Indexing with a single bool.")
+        raise OperatorError("An index is a single bool, which is not supported; use a mask with at least one dim.")
     return list(nonzero(mask, as_tuple=True))
 
 
 def _fill_ellipsis(items: list[Any], ndim: int) -> list[Any]:
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > ndim:
-        raise OperatorError(f"{used} indices for a tensor of rank {ndim}.")
+        raise OperatorError(f"{used} indices are too many for a tensor of rank {ndim}.")
     place = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
     return [*items[:place], *[slice(None)] * (ndim - used), *items[place + 1 :]]
 
@@ -240,7 +240,7 @@ def _scatter(x: Tensor, dim: int, index: Tensor, src: Tensor, kernel: Callable[[
     if not index.numel():
         return x
     if src.dtype is not x.dtype:
-        raise OperatorError(f"scatter of {src.dtype} into {x.dtype}.")
+        raise OperatorError(f"scatter cannot write {src.dtype} into {x.dtype}; both need one type.")
     src = _leading_part(src, index.shape)
     target = widened(x)
     values = src.value.to(target.dtype)

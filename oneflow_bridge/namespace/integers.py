@@ -46,7 +46,7 @@ def int_division(x: Any, y: Any, dtype: DType) -> tuple[Any, Any, Any]:
 
 def int_quotient(a: Any, b: Any, wide: bool) -> Any:
     """a / b truncated, for tensors of one shape; `wide` where they may not fit into float64."""
-    minus = (b == -1).to(flow.int64)  # its own inverse, and a trap of the processor
+    minus = (b == -1).to(flow.int64)  # the quotient is -a; the processor traps on the smallest integer / -1
     b = b + minus * 2
     if wide:
         whole = a - flow.fmod(a, b)

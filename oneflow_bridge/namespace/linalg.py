@@ -1,4 +1,4 @@
-"""Products of matrices, and what is built from them."""
+"""Matrix products, and decompositions built from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from onnx2nn.errors import OperatorError
 def _product_type(x: Tensor, y: Tensor) -> DType:
     dtype = result_type(x, y)
     if dtype is dtypes.bool_:
-        raise OperatorError("A matrix product of bool tensors.")
+        raise OperatorError("matmul does not take bool tensors; convert them to integers.")
     return dtype
 
 

@@ -97,7 +97,7 @@ PROTOCOLS = {
 
 
 def _leaving(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` as a method, which leaves calls with a `Deferred` among the arguments to its recorder."""
+    """Returns `function` as a method, which passes calls with a `Deferred` argument to its recorder."""
 
     @functools.wraps(function)
     def method(*args: Any, **kwargs: Any) -> Any:
@@ -122,7 +122,7 @@ def _setitem(x: Tensor, key: Any, value: Any) -> None:
 
 
 def attach() -> None:
-    """Give `Tensor` its methods; called once when the namespace is imported."""
+    """Attaches all methods to `Tensor`; called once when the namespace is imported."""
     for module, names in METHODS.items():
         for name in names.split():
             setattr(Tensor, name, _leaving("method", name, getattr(module, name)))

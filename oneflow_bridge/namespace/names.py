@@ -1,4 +1,4 @@
-"""Parts of the namespace and their names: those that a module defines, and those that OneFlow has nothing for."""
+"""The names of the namespace: those that a module defines, and those for which OneFlow has nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MISSING = {
     "i0": "Bessel functions",
     "ops": "operators of PyTorch's own library",
 }
-"""Names of torch that OneFlow 0.9 has nothing for, with what it lacks."""
+"""Torch name → the feature that OneFlow 0.9 lacks for it."""
 
 
 class MissingNameError(OperatorError, AttributeError):

@@ -32,7 +32,7 @@ def as_float(x: Tensor) -> Tensor:
 
 
 def refuse_uint64(dtype: DType, what: str, *operands: Any) -> None:
-    """Refuse uint64 in operations whose result depends on its top bit, unless no value has it."""
+    """Refuses uint64 in operations whose result depends on its top bit, unless no value has it."""
     if dtype is not dtypes.uint64:
         return
     for x in operands:
@@ -46,7 +46,7 @@ def refuse_uint64(dtype: DType, what: str, *operands: Any) -> None:
 
 
 def accepts_empty(function: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
-    """Give empty operands their empty result: OneFlow broadcasts them to shapes that are not empty."""
+    """Decorates a function of two operands to give empty ones an empty result; OneFlow broadcasts them wrongly."""
 
     @functools.wraps(function)
     def guarded(x: Any, y: Any) -> Tensor:

@@ -49,7 +49,7 @@ def _reduce(
     x = convert(x, dtype)
     if not x.numel():
         if empty is None:
-            raise OperatorError(f"A reduction without identity of a tensor of shape {tuple(x.shape)}.")
+            raise OperatorError(f"This reduction has no result for an empty tensor of shape {tuple(x.shape)}.")
         return full(_reduced_shape(x, dims, keepdim), empty, dtype=dtype, device=x.device)
     if not dims:
         return x

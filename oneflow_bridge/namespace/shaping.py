@@ -1,4 +1,4 @@
-"""Moving, joining and cutting tensors; every type keeps its own elements."""
+"""Layout, concatenation and slicing of tensors; no element changes its value."""
 
 from __future__ import annotations
 

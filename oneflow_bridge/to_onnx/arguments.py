@@ -27,7 +27,7 @@ class Arguments:
 
     @classmethod
     def of(cls, model: Any, example_inputs: Any, names: Sequence[str] | None = None) -> Arguments:
-        """Sorts out what the caller passed; arrays become tensors.
+        """Returns the arguments that the caller passed, with arrays as tensors.
 
         Raises:
             InputError: an argument is empty or not made of tensors, or the number of names does not fit.
@@ -40,7 +40,9 @@ class Arguments:
         found.names = list(names) if names is not None else distinct(_argument_names(model, found))
         leaves = found.leaves()
         if len(found.names) != len(leaves) or len(set(found.names)) != len(leaves):
-            raise InputError(f"{len(leaves)} input tensors were given and {len(found.names)} names: {found.names}.")
+            raise InputError(
+                f"{len(leaves)} input tensors were given, and {len(found.names)} names for them: {found.names}."
+            )
         for name, leaf in zip(found.names, leaves, strict=True):
             if 0 in leaf.shape:
                 raise InputError(
@@ -99,9 +101,10 @@ def dynamic_axes(arguments: Arguments, dynamic: Dynamic) -> dict[tuple[int, int]
 
 
 def trace_sizes(arguments: Arguments, dynamic: Dynamic) -> list[tuple[dict[str, int], Arguments]]:
-    """One entry a trace: the size of each dimension name, and the arguments of those sizes.
+    """Returns the traces to make: for each, the size of every dimension name, and arguments of these sizes.
 
-    The first has the example's sizes (at least 2: a size of 1 would broadcast), each other one dimension one larger.
+    The first trace has the example's sizes, at least 2 because a size of 1 would broadcast. Each further trace has one
+    dimension larger by 1.
     """
     axes = dynamic_axes(arguments, dynamic)
     leaves = arguments.leaves()

@@ -1,4 +1,4 @@
-"""A compiled job with its weights and names: what an export needs of a model, in memory or in a folder."""
+"""A compiled job with its weights and names, which stands for a model in an export, in memory or in a folder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import onnx_ir as ir
 
 from oneflow_bridge.runtime import import_oneflow
-from oneflow_bridge.to_onnx.job import read_job
+from oneflow_bridge.to_onnx.job_reader import read_job
 from onnx2nn.errors import ModelFileError
 
 
 @dataclass
 class CompiledJob:
-    """Everything that an export needs, detached from the model's Python code.
+    """A model's jobs, weights and names, detached from its Python code.
 
     Attributes:
         jobs: `Job` protos with the shape of every tensor; more than one where dimensions are dynamic.
@@ -25,7 +25,7 @@ class CompiledJob:
         symbols: dynamic dimension name → its size in each job.
         input_names: graph input names, in the order of the job's arguments.
         output_names: graph output names, in the order of the job's results; None numbers them.
-        scope: prefix of the job's op names that is left out.
+        scope: prefix that is removed from the job's op names.
     """
 
     jobs: list[Any]
@@ -36,7 +36,7 @@ class CompiledJob:
     scope: str = ""
 
     def graph(self) -> ir.Model:
-        """The job as a graph of OneFlow ops (see `oneflow_bridge.to_onnx.job.read_job`)."""
+        """The job as a graph of OneFlow ops (see `oneflow_bridge.to_onnx.job_reader.read_job`)."""
         return read_job(
             self.jobs,
             self.weights,
@@ -59,7 +59,7 @@ class CompiledJob:
 
     @classmethod
     def load(cls, folder: str | Path) -> CompiledJob:
-        """Reads what `save` wrote.
+        """Reads a folder that `save` wrote.
 
         Raises:
             ModelFileError: the folder does not hold a saved job.

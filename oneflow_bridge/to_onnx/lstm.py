@@ -32,9 +32,9 @@ _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 @dataclass
 class _Step:
-    """One step: its output, its state, what it starts from, and the time whose input it takes.
+    """One step: its output, its cell state, the match that found it, and the time of its input.
 
-    The input comes from one sequence, or from several that are joined: the two directions of the layer before.
+    The input comes from one sequence, or from the two directions of the previous layer, which are concatenated.
     """
 
     hidden: ir.Value
@@ -48,7 +48,7 @@ def raise_lstms(model: ir.Model) -> None:
     """Replaces each unrolled LSTM by one op `lstm`, in place; the steps are left for the removal of dead nodes."""
     raised: set[ir.Value] = set()
     while _raise_layers(model.graph, raised):
-        pass  # a layer is found once the one before it is an op, whose sequence it reads
+        pass  # a layer is found after the previous layer is one op, whose sequence it reads
     for node in list(model.graph) if raised else ():
         sources = _stacked(node)
         if sources:
@@ -58,7 +58,7 @@ def raise_lstms(model: ir.Model) -> None:
 
 
 def _raise_layers(graph: ir.Graph, raised: set[ir.Value]) -> bool:
-    """Raises what reads sequences, tells whether there was any; `raised` holds the outputs of the steps that were."""
+    """Raises the layers that read a sequence; returns whether there was one. `raised` collects the steps' outputs."""
     found = [step for node in graph if (step := _step(node)) is not None and step.hidden not in raised]
     steps = {step.hidden: step for step in found}
     followed = {step.match["h"] for step in found}
@@ -80,7 +80,7 @@ def _step(node: ir.Node) -> _Step | None:
 
 
 def _gates_in_order(match: Match) -> bool:
-    """Input, forget, cell, output, each as wide as the state."""
+    """Whether the gates are input, forget, cell and output in this order, each as wide as the state."""
     size = match["c"].shape[-1]
     narrows = [match[name] for name in ("input", "forget", "cell", "output")]
     return match["gates"].shape[-1] == 4 * size and all(
@@ -89,7 +89,7 @@ def _gates_in_order(match: Match) -> bool:
 
 
 def _time(value: ir.Value) -> tuple[tuple[ir.Value, ...], int] | None:
-    """The sequences and the time that a step's input is taken from: squeeze(narrow(sequence, 0, time, 1))."""
+    """Returns the sequences and the time of a step's input: squeeze(narrow(sequence, 0, time, 1))."""
     node = value.producer()
     if node is not None and node.op_type == "lstm" and value is node.outputs[1]:  # its last output
         sequence = node.outputs[0]
@@ -116,7 +116,7 @@ def _chain(last: _Step, steps: dict[ir.Value, _Step]) -> list[_Step]:
 
 
 def _is_whole(chain: list[_Step]) -> bool:
-    """Whether the steps take every time once, upwards or downwards, and no state between is read elsewhere."""
+    """Whether the steps take every time once, forward or backward, and no inner state has another reader."""
     times = [step.time for step in chain]
     length = sizes_of(chain[0].sources[0])[0]
     if times not in (list(range(len(times))), list(range(len(times)))[::-1]) or length != len(times):
@@ -125,7 +125,7 @@ def _is_whole(chain: list[_Step]) -> bool:
 
 
 def _replace(graph: ir.Graph, chain: list[_Step]) -> None:
-    """The op reads what the first step reads; stacks of all steps become its sequence, the last its final values."""
+    """Replaces the steps by one op, which reads the first step's inputs and gives the sequence and last states."""
     first, last = chain[0], chain[-1]
     match = first.match
     operands = {"x": _joined(graph, first.sources, first.hidden), "h": match["h"], "c": match["c"]}
@@ -160,7 +160,7 @@ def _joined(graph: ir.Graph, sequences: tuple[ir.Value, ...], near: ir.Value) ->
 
 
 def _stacked(node: ir.Node) -> tuple[ir.Value, ...]:
-    """The sequences of which a stack holds every time in order; empty where it is something else."""
+    """Returns the sequences that a `stack` reassembles, every time in order; empty for any other node."""
     if node.op_type != "stack" or node.attributes["axis"].value != 0:
         return ()
     taken = [_time(value) for value in node.inputs if value is not None]
@@ -174,7 +174,7 @@ def _is_stack(node: ir.Node, values: list[ir.Value]) -> bool:
 
 
 def _give_slice(graph: ir.Graph, step: _Step, sequence: ir.Value, known: set[ir.Node | None], weight: ir.Value) -> None:
-    """Readers of one step's output outside the LSTM get that slice of the sequence."""
+    """Gives the readers of one step's output outside the LSTM a slice of the sequence."""
     product = step.hidden
     outside = [u for u in product.uses() if u.node not in known and not _feeds_next(u.node, product, weight)]
     if not outside and not product.is_graph_output():

@@ -1,4 +1,4 @@
-"""Puts layers together again that a job decomposes: on CPU, OneFlow's LayerNorm, GroupNorm and means are a dozen ops.
+"""Recombines layers that a job decomposes: on CPU, OneFlow's LayerNorm, GroupNorm and means are up to a dozen ops.
 
 A rule is a pattern in the notation of `onnx2nn.rewrite.patterns`, read with the ops of jobs (`JOB`), and a function
 that builds the op that the pattern stands for, or declines. The results are OneFlow ops (some exist on GPU only), so a
@@ -25,14 +25,14 @@ Build = Callable[[Match, ir.Value], "New | None"]
 
 @dataclass(frozen=True)
 class Rule:
-    """A pattern and what it stands for."""
+    """A pattern, and the function that builds its replacement or declines with None."""
 
     pattern: Any
     build: Build
 
 
 def raise_ops(model: ir.Model) -> None:
-    """Replaces decomposed layers by the op they were, in place, and drops what is no longer read."""
+    """Replaces decomposed layers by one op each, in place, and removes unused nodes."""
     by_type: dict[str, list[Rule]] = {}
     for rule in RULES:
         for op_type in roots(rule.pattern):
@@ -53,7 +53,7 @@ def _axes(node: ir.Node, name: str, rank: int) -> list[int]:
 
 
 def _mean(match: Match, out: ir.Value) -> New | None:
-    """sum * (1 / n) is the mean where n is the number of elements that were added."""
+    """sum * (1 / n) is the mean where n is the number of summed elements."""
     total, x = match["sum"], match["x"]
     axes = _axes(total, "axis", len(x.shape))
     if not _is_reciprocal(match["factor"], total, [x.shape[a] for a in axes]) or x.dtype != out.dtype:
@@ -87,7 +87,7 @@ def _layer_norm(match: Match, out: ir.Value) -> New | None:
     if not same or axes != list(range(rank - len(axes), rank)) or not isinstance(epsilon, (int, float)):
         return None
     if any(not isinstance(x.shape[a], int) for a in axes):
-        # LayerNormalization needs a scale of a known shape, unless a group or instance norm is made of it.
+        # LayerNormalization needs a scale of a known shape; a later rule may make a group or instance norm of this op.
         return New("standardise", {"x": x}, {"axis": axes[0], "epsilon": epsilon}, "y")
     return _as_layer_norm(x, axes[0], epsilon)
 

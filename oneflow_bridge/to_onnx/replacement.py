@@ -1,4 +1,4 @@
-"""Ops of a job in place of what a pattern matched, and the notation of patterns for jobs."""
+"""Replacement of matched ops in a job's graph, and the notation of patterns for jobs."""
 
 from __future__ import annotations
 

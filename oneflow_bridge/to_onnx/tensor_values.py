@@ -14,7 +14,7 @@ from onnx2nn.errors import InputError
 
 
 def state_of(blocks: Mapping[str, Any]) -> dict[str, Any]:
-    """Every parameter and buffer under every path that reaches it; the job uses the first path it meets."""
+    """Returns every parameter and buffer under each of its paths; the job uses the first path of the trace."""
     found = {}
     for block, module in blocks.items():
         for path, sub in module.named_modules():
@@ -25,7 +25,7 @@ def state_of(blocks: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _local(tensor: Any) -> Any:
-    """The whole of a global tensor, gathered on every rank; a local tensor as it is."""
+    """Returns a global tensor gathered on every rank; a local tensor as it is."""
     if not tensor.is_global:
         return tensor
     flow = import_oneflow()
@@ -34,7 +34,9 @@ def _local(tensor: Any) -> Any:
 
 
 def free_tensors(graph: Any, job: Any) -> dict[str, Any]:
-    """Values of tensors that the trace met and that are neither state nor made by it: known after a full compile only.
+    """Returns the values of the job's free tensors, which are neither state nor made in the trace.
+
+    OneFlow knows them only after a full compile.
 
     Compiling also keeps a second trace of the same tensor from ending the process ("blob_desc Must be non NULL").
     """
@@ -51,7 +53,7 @@ def free_tensors(graph: Any, job: Any) -> dict[str, Any]:
 
 
 def _refuse_uncompilable(job: Any, names: list[str]) -> None:
-    """A failed compile poisons the process: the next one aborts. So refuse where the CPU has no kernel."""
+    """Refuses jobs with ops that have no CPU kernel: after a failed compile, the next compile ends the process."""
     fused = sorted({op.user_conf.op_type_name for op in job.net.op if op.user_conf.op_type_name in NO_CPU_KERNEL})
     half = any(d.data_type in _HALF_TYPES for d in job.helper.lbn2logical_blob_desc.values())
     if fused or half:
@@ -80,7 +82,7 @@ _HALF_TYPES = frozenset({9, 11})
 
 @contextlib.contextmanager
 def tensor_attributes_as_buffers(modules: Sequence[Any]) -> Iterator[None]:
-    """Plain tensor attributes are buffers meanwhile, so that the job names them and their values are known."""
+    """Makes plain tensor attributes buffers inside this context, so that the job names them."""
     flow = import_oneflow()
     moved = [
         (sub, name, value)
@@ -104,7 +106,7 @@ def tensor_attributes_as_buffers(modules: Sequence[Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def constants_as_variables() -> Iterator[dict[str, Any]]:
-    """Tensors that the model makes from Python or numpy data while it is traced enter the job under a known name."""
+    """Records the tensors that the model makes from Python or numpy data in a trace, and names them in the job."""
     flow = import_oneflow()
     from oneflow.framework import graph_build_util
 

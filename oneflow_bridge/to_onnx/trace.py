@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oneflow_bridge.runtime import error_text, import_oneflow
+from oneflow_bridge.to_onnx.abort_guards import refusing_aborts
 from oneflow_bridge.to_onnx.arguments import Arguments, Dynamic, leaf_names, trace_sizes
 from oneflow_bridge.to_onnx.compiled_job import CompiledJob
-from oneflow_bridge.to_onnx.guards import refusing_aborts
 from oneflow_bridge.to_onnx.job import distinct
 from oneflow_bridge.to_onnx.tensor_values import (
     constants_as_variables,
@@ -40,7 +40,7 @@ def compile_job(
         dynamic: which input dimensions are symbolic, see `Dynamic`.
         input_names: names of the inputs; by default those of the parameters of `forward` or `build`.
         output_names: names of the outputs; by default the keys of a returned dict, else `output`, `output_0` ...
-            Default names that a weight or another value has get a number behind them.
+            A number is appended to a default name that another value has.
 
     Returns:
         The job or jobs with their weights and names.
@@ -56,7 +56,9 @@ def compile_job(
     elif isinstance(model, flow.nn.Module):
         compiled = _compile_module(model, arguments, sizes)
     else:
-        raise InputError(f"A OneFlow nn.Module or nn.Graph can be exported, not a {type(model).__name__}.")
+        raise InputError(
+            f"A {type(model).__name__} cannot be exported; pass an oneflow.nn.Module or an oneflow.nn.Graph."
+        )
     if input_names is None and compiled.input_names is not None:
         compiled.input_names = distinct(compiled.input_names, compiled.weights)
     if output_names is not None:
@@ -109,7 +111,7 @@ def _refuse_training(blocks: Mapping[str, Any]) -> None:
 
 
 def _clone(graph: Any, blocks: Mapping[str, Any]) -> Any:
-    """A graph of the same class and attributes that was not built: a graph can be built only once."""
+    """Returns an unbuilt graph of the same class and attributes, because a graph can be built only once."""
     flow = import_oneflow()
     clone = object.__new__(type(graph))
     flow.nn.Graph.__init__(clone)
@@ -150,7 +152,7 @@ def _compiled(
     output_names: list[str] | None,
     blocks: Mapping[str, Any],
 ) -> CompiledJob:
-    """With one module in the graph its own names are kept, with several each has its attribute's name in front."""
+    """Returns the result of a trace; a single module's attribute name is removed from the weights' names."""
     scope = f"{next(iter(blocks))}." if len(blocks) == 1 else ""
     weights = {name.removeprefix(scope): weight for name, weight in weights.items()}
     return CompiledJob(jobs, weights, symbols, list(arguments.names), output_names, scope)
@@ -159,7 +161,7 @@ def _compiled(
 def _trace(
     new_graph: Callable[[], Any], arguments: Arguments, of_dimensions: Mapping[str, int]
 ) -> tuple[Any, dict[str, Any], Any]:
-    """One job, the values of the tensors that are no module's state, and the outputs as the model returned them."""
+    """Returns one job, the values of tensors that are not module state, and the outputs that the model returned."""
     _forget_names()
     graph = new_graph()
     try:
@@ -175,11 +177,11 @@ def _trace(
 
 
 def _forget_names() -> None:
-    """Lets OneFlow forget what the tensors of earlier traces were called.
+    """Clears OneFlow's names for the tensors of earlier traces, by compiling a graph.
 
-    It finds the name of a tensor by the address at which it lies, and forgets names only when it compiles a graph. A
-    free tensor that lies where a weight of an earlier trace was, which is gone, would be taken for that weight: OneFlow
-    ends the process, or reads another weight of that name.
+    OneFlow looks up a tensor's name by its memory address and clears the names only when it compiles a graph. A new
+    free tensor at the address of a freed weight would get that weight's name: OneFlow then ends the process, or reads
+    another weight of that name.
     """
     flow = import_oneflow()
 

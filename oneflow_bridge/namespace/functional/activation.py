@@ -19,7 +19,7 @@ from onnx2nn.errors import OperatorError
 
 
 def _inplace_ignored(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Accept `inplace=`, which changes no result."""
+    """Decorates a function to accept `inplace=`, which changes no result."""
 
     def accepting(*arguments: Any, inplace: bool = False, **options: Any) -> Tensor:
         return function(*arguments, **options)
@@ -162,7 +162,7 @@ def _along(kernel: Callable[[Any, int], Any]) -> Callable[..., Tensor]:
     def function(x: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
         x = x if dtype is None else convert(x, dtypes.as_dtype(dtype))
         if not x.dtype.is_floating_point:
-            raise OperatorError(f"softmax of {x.dtype}; a float type is needed.")
+            raise OperatorError(f"softmax takes a float type, not {x.dtype}.")
         if dim is None:
             dim = 0 if x.ndim in (0, 1, 3) else 1
         if not x.numel():

@@ -29,7 +29,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(query @ key.T * scale + mask) @ value; a query that a mask lets attend nothing finds zeros."""
+    """softmax(query @ key.T * scale + mask) @ value; a query whose keys are all masked gives zeros."""
     if enable_gqa:
         times = query.shape[-3] // key.shape[-3]
         key, value = (
@@ -67,15 +67,15 @@ def multi_head_attention_forward(
     need_weights: bool = True,
     attn_mask: Tensor | None = None,
 ) -> tuple[Tensor, None]:
-    """Attention of queries (L, N, E) to keys and values (S, N, E) by packed weights; there is no dropout.
+    """Attention of queries (L, N, E) to keys and values (S, N, E) by packed weights, without dropout.
 
-    `attn_mask` is (L, S) or (N * num_heads, L, S), `key_padding_mask` (N, S): added, or bool and True where nothing is
-    attended.
+    `attn_mask` is (L, S) or (N * num_heads, L, S), `key_padding_mask` (N, S). A float mask is added to the scores, a
+    bool one is True at masked positions.
     """
     if any(v is not None for v in (bias_k, bias_v)) or add_zero_attn or need_weights:
-        raise OperatorError("attention with added keys or its weights is not made here.")
+        raise OperatorError("attention with added keys, or that returns its weights, is not supported on OneFlow.")
     if training and dropout_p:
-        raise OperatorError("attention with dropout is not made here.")
+        raise OperatorError("attention with dropout in training is not supported on OneFlow.")
     size = embed_dim_to_check // num_heads
 
     def heads(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -95,7 +95,7 @@ def multi_head_attention_forward(
 
 
 def _added(mask: Tensor, like: Tensor) -> Tensor:
-    """Returns a mask to be added to scores: a bool one is True where nothing is attended."""
+    """Returns a mask as an addend of the scores; a bool mask is True at masked positions."""
     if mask.dtype is not dtypes.bool_:
         return mask
     return where(mask, full(mask.shape, -math.inf, dtype=like.dtype, device=like.device), 0.0)

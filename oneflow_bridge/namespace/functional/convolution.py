@@ -62,10 +62,12 @@ def _convolved(
 
 def _check_convolution(x: Tensor, weight: Tensor, rank: int, groups: int, channels: int) -> None:
     if x.ndim != rank + 2 or weight.ndim != rank + 2:
-        raise OperatorError(f"A {rank}-d convolution of {tuple(x.shape)} with {tuple(weight.shape)}.")
+        raise OperatorError(
+            f"A {rank}-d convolution cannot take an input {tuple(x.shape)} and a weight {tuple(weight.shape)}."
+        )
     if x.shape[1] != channels or weight.shape[0] % groups:
         raise OperatorError(
-            f"A convolution of {x.shape[1]} channels with weights {tuple(weight.shape)}, {groups} groups."
+            f"A convolution of {x.shape[1]} channels in {groups} groups cannot take a weight {tuple(weight.shape)}."
         )
 
 

@@ -1,4 +1,4 @@
-"""What convolutions, pools and padding share: numbers for each spatial dim, and OneFlow's own padding."""
+"""Shared by convolutions, pools and padding: one number for each spatial dim, and OneFlow's own padding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def for_each_dim(value: Any, count: int) -> tuple[int, ...]:
     values = [value] * count if isinstance(value, (int, np.integer)) else list(value)
     values = values * count if len(values) == 1 else values
     if len(values) != count:
-        raise OperatorError(f"{len(values)} numbers for {count} spatial dims.")
+        raise OperatorError(f"{len(values)} numbers were given for {count} spatial dims.")
     return tuple(int(v) for v in values)
 
 

@@ -11,7 +11,7 @@ from oneflow_bridge.namespace.tensor import Tensor, convert
 
 
 def computed_in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Compute half-precision tensors in float32, as torch's kernels do: the steps between may not fit a half."""
+    """Decorates a function to compute half-precision tensors in float32, as torch's kernels do."""
 
     @functools.wraps(function)
     def widening(x: Tensor, *arguments: Any, **options: Any) -> Tensor:

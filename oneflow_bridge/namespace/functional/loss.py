@@ -32,7 +32,7 @@ def pairwise_distance(x: Tensor, y: Tensor, p: float = 2.0, eps: float = 1e-6, k
 
 def _reduced(loss: Tensor, reduction: str) -> Tensor:
     if reduction not in ("none", "mean", "sum"):
-        raise OperatorError(f"reduction {reduction!r}; there are none, mean and sum.")
+        raise OperatorError(f"reduction {reduction!r} is unknown; none, mean and sum exist.")
     return loss if reduction == "none" else mean(loss) if reduction == "mean" else sum(loss)
 
 
@@ -64,7 +64,7 @@ def cross_entropy(
 ) -> Tensor:
     """`nll_loss` of log_softmax."""
     if label_smoothing or target.dtype.is_floating_point:
-        raise OperatorError("cross_entropy of probabilities or with label smoothing.")
+        raise OperatorError("cross_entropy with class probabilities or label smoothing is not supported on OneFlow.")
     return nll_loss(log_softmax(x, 1 if x.ndim > 1 else 0), target, weight, ignore_index, reduction)
 
 

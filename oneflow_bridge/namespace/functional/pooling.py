@@ -20,7 +20,7 @@ from onnx2nn.errors import OperatorError
 
 
 def _pool_size(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
-    """Windows along a dim; with ceil_mode the last must start inside the input or the padding before it."""
+    """The number of windows along a dim; with ceil_mode the last window starts inside the input or its left padding."""
     span = size + 2 * padding - dilation * (kernel - 1) - 1
     count = (-(-span // stride) if ceil_mode else span // stride) + 1
     return count - (ceil_mode and (count - 1) * stride >= size + padding)
@@ -46,7 +46,7 @@ def _windows(
     size = for_each_dim(kernel_size, rank)
     geometry = [size, *(for_each_dim(v, rank) for v in (stride or size, padding, dilation))]
     if any(p > k // 2 for p, k in zip(geometry[2], size, strict=True)):
-        raise OperatorError(f"Padding {geometry[2]} of a pool of {size}; at most half of the kernel.")
+        raise OperatorError(f"A pool of {size} has padding {geometry[2]}; at most half of the kernel is allowed.")
     counts = [_pool_size(n, k, s, p, d, ceil_mode) for n, k, s, p, d in zip(x.shape[2:], *geometry, strict=True)]
     if min(counts) < 1:
         raise OperatorError(f"A pool of {size} does not fit into {tuple(x.shape[2:])}.")
@@ -107,7 +107,7 @@ def _poolable(x: Tensor) -> Any:
 
 
 def _unpadded_index(index: Any, spatial: Sequence[int], extra: Sequence[int]) -> Any:
-    """Flat indices into the plane padded at its ends as indices into the plane itself."""
+    """Converts flat indices into the padded plane to indices into the plane itself."""
     if not max(extra):
         return index.to(flow.int64)
     index, result, unit = index.to(flow.int64), None, 1

@@ -34,7 +34,7 @@ def interpolate(
     """
     rank = x.ndim - 2
     if (size is None) == (scale_factor is None):
-        raise OperatorError("interpolate takes either size or scale_factor.")
+        raise OperatorError("interpolate takes size or scale_factor, not both.")
     given: list[float | None] = [None] * rank
     if scale_factor is not None:
         factors = (
@@ -49,7 +49,7 @@ def interpolate(
     if mode in ("nearest", "nearest-exact"):
         return _nearest(x, sizes, given, mode)
     if mode not in ("linear", "bilinear", "trilinear"):
-        raise OperatorError(f"interpolate with mode {mode!r}.")
+        raise OperatorError(f"interpolate does not know mode {mode!r}.")
     inner = convert(x, dtypes.NATIVE[x.dtype.compute])
     for d, (n, out, factor) in enumerate(zip(x.shape[2:], sizes, given, strict=True)):
         low, high, weight = _linear_places(n, out, factor, bool(align_corners))

@@ -14,7 +14,7 @@ from oneflow_bridge.namespace.tensor import Tensor, convert, store, widened
 def grid_sample(
     x: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
 ) -> Tensor:
-    """Values of (N, C, *spatial) at the places of a grid (N, *out, rank), of -1 to 1."""
+    """Samples (N, C, *spatial) at the coordinates of a grid (N, *out, rank), from -1 to 1."""
     kernel = flow.nn.functional.grid_sample
     if mode == "nearest":
         grid, padding_mode = _nearest_places(convert(grid, x.dtype), x.shape[2:], padding_mode, bool(align_corners))
@@ -23,7 +23,7 @@ def grid_sample(
 
 
 def _nearest_places(grid: Tensor, sizes: Sequence[int], padding: str, corners: bool) -> tuple[Tensor, str]:
-    """A grid moved to the nearest elements, ties to the even one: OneFlow's kernel rounds ties away from zero."""
+    """A grid rounded to the nearest elements, ties to even: OneFlow's kernel rounds ties away from zero."""
     axes = []
     for place, size in zip(unbind(grid, -1), reversed(sizes), strict=True):
         if corners:
@@ -73,6 +73,6 @@ def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
 
 
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:
-    """Channels dealt out to groups."""
+    """Channels interleaved between groups."""
     apart = reshape(x, x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     return reshape(transpose(apart, 1, 2), x.shape)

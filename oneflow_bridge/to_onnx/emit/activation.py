@@ -30,7 +30,7 @@ def celu(g: Builder, in_: ir.Value, *, alpha: float) -> ir.Value:
 
 @emit("softshrink")
 def softshrink(g: Builder, in_: ir.Value, *, alpha: float) -> ir.Value:
-    """x drawn towards 0 by alpha."""
+    """x shrunk towards 0 by alpha."""
     return g.Shrink(in_, lambd=alpha, bias=alpha)
 
 

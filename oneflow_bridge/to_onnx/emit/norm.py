@@ -177,7 +177,7 @@ def _by_groups(g: Builder, x: ir.Value, num_groups: int, epsilon: float) -> ir.V
 
 @emit("standardise")
 def standardise(g: Builder, x: ir.Value, *, axis: int, epsilon: float) -> ir.Value:
-    """(x - mean) / sqrt(variance + epsilon) over the axes from `axis` on, which raising found in a job."""
+    """(x - mean) / sqrt(variance + epsilon) over the axes from `axis` on; raising makes this op."""
     return _standardised(g, x, list(range(axis, g.rank(x))), epsilon)[2]
 
 

@@ -96,7 +96,7 @@ def avg_pool(
 def _summed(
     g: Builder, x: ir.Value, padding: Sequence[int], kernel: Sequence[int], stride: Sequence[int], ceil_mode: bool
 ) -> ir.Value:
-    """The sum of each window, over zeros put around the image."""
+    """The sum of each window of the zero-padded image."""
     ends = _ends(g, x, padding, kernel, stride) if ceil_mode else list(padding)
     padded = g.Pad(x, [0, 0, *padding, 0, 0, *ends])
     return g.Mul(g.AveragePool(padded, kernel_shape=list(kernel), strides=list(stride)), math.prod(kernel))
@@ -105,7 +105,7 @@ def _summed(
 def _divisors(
     g: Builder, x: ir.Value, padding: Sequence[int], kernel: Sequence[int], stride: Sequence[int], include: bool
 ) -> ir.Value:
-    """What the sum of each window is divided by: its elements inside the image, or inside the padded image."""
+    """The divisor of each window's sum: its elements inside the image, or inside the padded image."""
     ins, outs = g.sizes(x)[2:], g.sizes(g.result())[2:]
     total = np.ones([1] * (2 + len(ins)))
     for axis, (i, o, p, k, s) in enumerate(zip(ins, outs, padding, kernel, stride, strict=True)):

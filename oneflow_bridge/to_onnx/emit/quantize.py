@@ -56,7 +56,7 @@ def moving_average_min_max_observer(
     if training:
         g.refuse("updates its moving extremes: call model.eval() before the export.")
     if quantization_scheme == "symmetric" or quantization_formula == "cambricon":
-        moving_min = moving_max  # which recorded magnitudes: OneFlow does not read the minimum then
+        moving_min = moving_max  # the maximum holds magnitudes then, and OneFlow does not read the minimum
     return _parameters(g, moving_max, moving_min, quantization_formula, quantization_bit, quantization_scheme)
 
 

@@ -17,7 +17,7 @@ class Builder(SizeWriter):
     def Cast(self, x: ir.Value, to: ir.DataType | None) -> ir.Value:
         """x in another type; x itself where it has it."""
         if to is None:
-            self.refuse("asks for a type that is not known.")
+            self.refuse("has an unknown result type.")
         return x if x.dtype == to else self.append("Cast", x, to=to)
 
     def Identity(self, x: ir.Value) -> ir.Value:
@@ -25,7 +25,7 @@ class Builder(SizeWriter):
         return x
 
     def Reshape(self, x: ir.Value, sizes: Sequence[int | str]) -> ir.Value:
-        """x in another shape. A dynamic size is written as 0 where x has it in the same place, one more as -1."""
+        """x in another shape. A dynamic size is written as 0 if x has the same size on this axis, one other as -1."""
         old = self.sizes_or_none(x) or []
         places = [
             0 if isinstance(size, str) and axis < len(old) and old[axis] == size else size
@@ -46,7 +46,7 @@ class Builder(SizeWriter):
         return self.append("Squeeze", x, axes=list(axes))
 
     def Unsqueeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """x with axes of size 1 put in."""
+        """x with axes of size 1 inserted."""
         if self.opset >= 13:
             return self.append("Unsqueeze", x, self.ints(axes))
         return self.append("Unsqueeze", x, axes=list(axes))
@@ -151,7 +151,7 @@ class Builder(SizeWriter):
         return self.Add(whole, self.Cast(up, to=x.dtype))
 
     def Pad(self, x: ir.Value, pads: Sequence[int], mode: str = "constant", value: float = 0) -> ir.Value:
-        """x with a border; the widths became an input at opset 11. Negative widths cut."""
+        """x padded; the pads became an input at opset 11. Negative pads crop."""
         if not any(pads):
             return x
         if self.opset < 11 and x.dtype not in FLOATS:

@@ -1,4 +1,4 @@
-"""The walk over a job's ops: each is written in ONNX by its row or function, or listed as one that cannot be."""
+"""The walk over a job's ops: each is written in ONNX by its row or function, or reported as unsupported."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
 
 
 def lower(model: ir.Model, opset: int, *, later: bool = False, continue_on_error: bool = False) -> ir.Model:
-    """Writes a model of OneFlow ops (see `oneflow_bridge.to_onnx.job.read_job`) in ONNX operators.
+    """Writes a model of OneFlow ops (see `oneflow_bridge.to_onnx.job_reader.read_job`) in ONNX operators.
 
     Args:
-        model: the job as a graph; it is left as it is, its weights are shared.
+        model: the job as a graph; it is not modified, and its weights are shared.
         opset: opset version of the result.
         later: take a later opset where an op needs one.
         continue_on_error: keep ops that cannot be written as nodes of the domain `oneflow` instead of raising; they are
@@ -76,7 +76,7 @@ class _Lowering:
         self._failures = _Failures()
 
     def walk(self) -> int | None:
-        """Writes every node; the opset that ops need which could not be written at this one, or None."""
+        """Writes every node; returns the opset that the unsupported ops need, None if no later opset helps."""
         graph = self._model.graph
         for value in (*graph.inputs, *graph.initializers.values()):
             self._values[value] = _copy(value)
@@ -86,7 +86,7 @@ class _Lowering:
         return self._failures.needed_opset
 
     def finish(self, continue_on_error: bool) -> ir.Model:
-        """The result, or the error that lists all ops without one."""
+        """Returns the result, or raises the error that lists all unsupported ops."""
         problems = list(self._failures.problems.values())
         if problems and not continue_on_error:
             raise UnsupportedModelError(problems)
@@ -114,7 +114,7 @@ class _Lowering:
             return self._row(node, ROWS[node.op_type])
         if node.op_type in HANDLERS:
             return self._handle(node, HANDLERS[node.op_type])
-        raise OperatorError("has no ONNX form here.")
+        raise OperatorError("has no known ONNX form.")
 
     def _row(self, node: ir.Node, row: Row) -> ir.Value:
         operands = self._operands(node)
@@ -151,7 +151,7 @@ class _Lowering:
         return operands
 
     def _bind(self, job_value: ir.Value, value: ir.Value) -> None:
-        """The job value's name, shape and dtype go to what was written for it."""
+        """Gives the written value the job value's name, shape and element type."""
         self._values[job_value] = value
         if value.name is None:
             value.name = job_value.name
@@ -208,7 +208,7 @@ class _Lowering:
         return outputs
 
     def _name_values(self, graph: ir.Graph) -> None:
-        """Unique names for all values: inputs, outputs and weights keep theirs."""
+        """Gives all values unique names; inputs, outputs and weights keep their own."""
         taken = {value.name for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
         outputs = set(graph.outputs)
         for node in graph:
@@ -238,7 +238,7 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 
 
 def _refuse_rest(operands: dict[str, Any], attributes: dict[str, Any], ignored: frozenset[str]) -> None:
-    """What a row or function does not know could change the result."""
+    """Refuses inputs and attributes that the row or function does not know: they could change the result."""
     unknown = [*operands, *(name for name in attributes if name not in ignored)]
     if unknown:
         raise OperatorError(f"has {', '.join(sorted(unknown))}, which its ONNX form does not cover.")
@@ -267,7 +267,7 @@ def _by_output(node: ir.Node, results: dict[str, ir.Value], written: Any) -> lis
         if found is not None:
             pairs.append((value, found))
         elif value.uses() or value.is_graph_output():
-            raise OperatorError(f"has its output {name} used, which ONNX cannot give.")
+            raise OperatorError(f"has its output {name} used, which has no ONNX form.")
     return pairs
 
 

@@ -60,11 +60,11 @@ class NodeWriter:
         return value is not None and (bool(value.uses()) or value.is_graph_output())
 
     def refuse(self, reason: str) -> NoReturn:
-        """Ends the op being written: it means something ONNX cannot express."""
+        """Refuses the op being written: ONNX cannot express it."""
         raise OperatorError(reason)
 
     def needs(self, operator: str, opset: int) -> None:
-        """Ends the op being written unless the opset is at least `opset`."""
+        """Refuses the op being written unless the opset is at least `opset`."""
         if self.opset < opset:
             raise NeedsOpsetError(operator, opset)
 

@@ -58,7 +58,7 @@ class Handler:
         operands: input names, in the function's order.
         variadic: names among them that take a list.
         attributes: the attributes that the function takes.
-        ignored: attributes that need not be looked at.
+        ignored: attributes without influence on the result.
         scalars: parameters that take a scalar operand → the prefix of the attributes that hold it, see `Scalar`.
     """
 

@@ -1,4 +1,4 @@
-"""What ONNX's schemas say about an operator at an opset: its inputs, its types, the opset from which on it exists."""
+"""Facts from ONNX's schemas about an operator at an opset: inputs, element types, the first opset that has it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx2nn.errors import OperatorError
 
 
 class NeedsOpsetError(OperatorError):
-    """The op can be written, but only from a later opset on."""
+    """The op can be written only at a later opset."""
 
     def __init__(self, operator: str, opset: int):
         super().__init__(f"needs ONNX {operator}, which exists from opset {opset} on.")
@@ -72,7 +72,7 @@ _WIDER = {
 }
 """Types to compute in where an operator's revision does not take a type, the nearest first.
 
-The result is cast back, so wrap-around of the small integers is kept.
+The result is cast back, so small integers still wrap around.
 """
 
 _LOSSY = frozenset(
