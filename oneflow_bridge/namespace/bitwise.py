@@ -16,7 +16,7 @@ from onnx2nn.errors import OperatorError
 
 
 def _bitwise(of_bools: Callable[[Any, Any], Any], of_bits: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Tensor]:
-    """Bit operations: OneFlow's `& | ^` are logical and it has no bitwise kernels, so integers are taken apart."""
+    """Bit operations: OneFlow's `& | ^` are logical and it has no bitwise kernels, so integers are split into bits."""
 
     @accepts_empty
     def function(x: Any, y: Any) -> Tensor:
@@ -54,7 +54,7 @@ _xor = _bitwise(flow.logical_xor, lambda a, b: a + b - 2 * (a * b))
 
 
 def bitwise_xor(x: Any, y: Any) -> Tensor:
-    """Bits that differ; turning the top bit of an int64 over is an addition."""
+    """Bits that differ; inverting the top bit of an int64 is an addition."""
     if (
         isinstance(x, Tensor)
         and x.dtype is dtypes.int64
@@ -68,7 +68,7 @@ def bitwise_xor(x: Any, y: Any) -> Tensor:
 
 
 def bitwise_not(x: Tensor) -> Tensor:
-    """All bits turned over."""
+    """All bits inverted."""
     if x.dtype is dtypes.bool_:
         return logical_not(x)
     if not x.dtype.is_integer:
@@ -77,7 +77,7 @@ def bitwise_not(x: Tensor) -> Tensor:
 
 
 def bitwise_left_shift(x: Any, y: Any) -> Tensor:
-    """x * 2 ** y, the bits that leave are lost; 0 from the type's width on."""
+    """x * 2 ** y, without the bits shifted out; 0 for shifts of at least the type's width."""
     dtype = result_type(x, y)
     value, count = broadcast_operands(x, y, dtype)
     inside = flow.clamp(count, 0, 62)

@@ -315,7 +315,7 @@ def roll(x: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 
 
 def rot90(x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-    """The plane of two dims turned by k quarters."""
+    """The plane of two dims rotated by k times 90 degrees."""
     for _ in range(k % 4):
         x = transpose(flip(x, dims[1]), dims[0], dims[1])
     return x

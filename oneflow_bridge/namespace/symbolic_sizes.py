@@ -26,5 +26,5 @@ def is_tracing() -> bool:
 
 
 def sym_int(number: Any) -> Any:
-    """Returns the whole part of `number`."""
+    """A size as an integer, truncated."""
     return int(number)

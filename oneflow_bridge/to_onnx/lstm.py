@@ -52,8 +52,8 @@ def raise_lstms(model: ir.Model) -> None:
     for node in list(model.graph) if raised else ():
         sources = _stacked(node)
         if sources:
-            whole = _joined(model.graph, sources, node.outputs[0])
-            node.outputs[0].replace_all_uses_with(whole, replace_graph_outputs=True)
+            joined = _joined(model.graph, sources, node.outputs[0])
+            node.outputs[0].replace_all_uses_with(joined, replace_graph_outputs=True)
     model.graph.sort()
 
 
@@ -63,11 +63,11 @@ def _raise_layers(graph: ir.Graph, raised: set[ir.Value]) -> bool:
     steps = {step.hidden: step for step in found}
     followed = {step.match["h"] for step in found}
     chains = [_chain(step, steps) for step in found if step.hidden not in followed]
-    whole = [chain for chain in chains if _is_whole(chain)]
-    for chain in whole:
+    complete = [chain for chain in chains if _is_complete(chain)]
+    for chain in complete:
         _replace(graph, chain)
         raised.update(step.hidden for step in chain)
-    return bool(whole)
+    return bool(complete)
 
 
 def _step(node: ir.Node) -> _Step | None:
@@ -115,7 +115,7 @@ def _chain(last: _Step, steps: dict[ir.Value, _Step]) -> list[_Step]:
     return chain
 
 
-def _is_whole(chain: list[_Step]) -> bool:
+def _is_complete(chain: list[_Step]) -> bool:
     """Whether the steps take every time once, forward or backward, and no inner state has another reader."""
     times = [step.time for step in chain]
     length = sizes_of(chain[0].sources[0])[0]
@@ -165,8 +165,8 @@ def _stacked(node: ir.Node) -> tuple[ir.Value, ...]:
         return ()
     taken = [_time(value) for value in node.inputs if value is not None]
     sources, times = [part[0] for part in taken if part], [part[1] for part in taken if part]
-    whole = times == list(range(len(node.inputs))) and len(set(sources)) == 1
-    return sources[0] if whole and sizes_of(sources[0][0])[0] == len(times) else ()
+    complete = times == list(range(len(node.inputs))) and len(set(sources)) == 1
+    return sources[0] if complete and sizes_of(sources[0][0])[0] == len(times) else ()
 
 
 def _is_stack(node: ir.Node, values: list[ir.Value]) -> bool:
