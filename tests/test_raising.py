@@ -728,7 +728,7 @@ def test_notation() -> None:
 
 def test_a_number_that_an_op_holds() -> None:
     """OneFlow's jobs have an op for a tensor and a number, which is no input."""
-    notation = Notation({"Mult": "broadcast_mul"}, {"Mult": "scalar_mul"})
+    notation = Notation({"*": "broadcast_mul"}, {"*": "scalar_mul"})
     node = ir.Node("", "scalar_mul", [ir.Value(name="x")])
 
     def found(text: str, number: Any) -> list[dict[str, Any]]:

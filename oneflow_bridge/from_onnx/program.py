@@ -278,7 +278,7 @@ _INLINED = {"add", "sub", "mul", "truediv", "pow", "eq", "ne", "lt", "le", "gt",
 
 
 def _inline_scalars(call: Call, path_of: Callable[[Tensor], tuple[list[str], bool, bool]]) -> tuple[Any, ...]:
-    """Replaces a one-element constant beside a tensor by an equivalent Python number."""
+    """Replaces a one-element constant beside a tensor by the Python number that means the same."""
     traced = [value for value in call.args if isinstance(value, Traced)]
     if call.kind != "operator" or call.target not in _INLINED or len(traced) != 1:
         return call.args

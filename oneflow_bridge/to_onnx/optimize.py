@@ -45,7 +45,7 @@ def _merge_transposes(graph: ir.Graph) -> None:
 
 
 def _merge_reshapes(graph: ir.Graph) -> None:
-    """Merges a reshape of a reshape into the later one, unless its target has a 0, which copies an input size."""
+    """A reshape of a reshape is the later one; a 0 in its target would copy from the shape between."""
     for node in graph:
         inner = node.inputs[0].producer() if node.op_type == "Reshape" and node.inputs[0] is not None else None
         if inner is None or inner.op_type not in ("Reshape", "Squeeze", "Unsqueeze", "Flatten") or inner.domain:

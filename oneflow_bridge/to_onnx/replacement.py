@@ -11,8 +11,8 @@ from oneflow_bridge.to_onnx.job import op_node
 from onnx2nn.rewrite.patterns import Notation
 
 JOB = Notation(
-    tensors={"Add": "broadcast_add", "Sub": "broadcast_sub", "Mult": "broadcast_mul", "Div": "broadcast_div"},
-    numbers={"Add": "scalar_add", "Mult": "scalar_mul", "Div": "scalar_div", "Pow": "scalar_pow"},
+    tensors={"+": "broadcast_add", "-": "broadcast_sub", "*": "broadcast_mul", "/": "broadcast_div"},
+    numbers={"+": "scalar_add", "*": "scalar_mul", "/": "scalar_div", "**": "scalar_pow"},
     negation="negative",
 )
 """The ops of a job that the signs of a pattern stand for (see `onnx2nn.rewrite.patterns`)."""

@@ -35,9 +35,6 @@ Match = dict[str, Any]
 
 NODES = ""
 
-NUMBER = "number"
-"""Key of `node.meta`: the number of an op that takes a tensor and a number, where the number is no input."""
-
 _COMMUTATIVE = frozenset(
     {*("Add", "Mul", "And", "Or", "Equal", "Max", "Min", "Sum"), *("add_n", "broadcast_add", "broadcast_mul")}
 )
@@ -68,11 +65,11 @@ class Either:
 
 @dataclass(frozen=True)
 class Notation:
-    """The operators that the signs of the notation stand for, by their names in `ast`.
+    """The operators that the signs of the notation stand for.
 
     Attributes:
-        tensors: the operator of two tensors for each sign.
-        numbers: the operator of a tensor and a number, where that is another one.
+        tensors: sign → the operator of two tensors.
+        numbers: sign → the operator of a tensor and a number, where that is another one.
         negation: the operator of `-x`.
     """
 
@@ -81,7 +78,12 @@ class Notation:
     negation: str = "Neg"
 
 
-ONNX = Notation({"Add": "Add", "Sub": "Sub", "Mult": "Mul", "Div": "Div", "Pow": "Pow"})
+_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
+
+ONNX = Notation({"+": "Add", "-": "Sub", "*": "Mul", "/": "Div", "**": "Pow"})
+
+NUMBER = "number"
+"""Key of `node.meta`: the number of an op that takes a tensor and a number, where the number is no input."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def _pattern(tree: ast.expr, notation: Notation, parts: Mapping[str, Any], name:
         case ast.BinOp(op=sign):
             left, right = (_pattern(side, notation, parts) for side in (tree.left, tree.right))
             known = notation.numbers if notation.numbers and isinstance(right, Number) else notation.tensors
-            return Op(known[type(sign).__name__], (left, right), name)
+            return Op(known[_SIGNS[type(sign)]], (left, right), name)
         case ast.Call(func=ast.Name(id=operator)):
             more = any(isinstance(arg, ast.Constant) and arg.value is Ellipsis for arg in tree.args)
             inputs = tuple(_pattern(arg, notation, parts) for arg in (tree.args[:-1] if more else tree.args))
@@ -221,9 +223,11 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
         if with_number is not None:
             yield from _all_match(node.inputs, pattern.inputs[:-1], with_number)
         return
-    yield from _all_match(node.inputs, pattern.inputs, match)
+    orders = [node.inputs]
     if count == 2 and node.op_type in _COMMUTATIVE:
-        yield from _all_match(node.inputs[::-1], pattern.inputs, match)
+        orders.append(tuple(reversed(node.inputs)))
+    for inputs in orders:
+        yield from _all_match(inputs, pattern.inputs, match)
 
 
 def _match_of_number(number: Any, pattern: Any, match: Match) -> Match | None:
