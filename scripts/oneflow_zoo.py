@@ -115,8 +115,8 @@ def measure(name: str) -> dict[str, Any]:
     import numpy as np
 
     from oneflow_bridge.to_onnx import check
+    from oneflow_bridge.to_onnx.arguments import Arguments
     from oneflow_bridge.to_onnx.exporter import export
-    from oneflow_bridge.to_onnx.trace import Arguments
 
     model = create(name)
     size = input_size(name)

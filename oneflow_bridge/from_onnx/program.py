@@ -74,7 +74,7 @@ class Program:
         self._keep_shared: list[Any] = parent._keep_shared if parent is not None else []
 
     def name(self, wanted: str) -> str:
-        """Returns a variable name that nothing else has, nor gets from a prefix and a number."""
+        """Returns a unique variable name, which no prefix with a number can produce either."""
         name = base = identifier(wanted)
         number = 0
         while name in self._taken or _stem(name) in self._prefixes:
@@ -85,7 +85,7 @@ class Program:
         return name
 
     def prefix(self, wanted: str) -> str:
-        """Returns a name to which a number may be appended (`name_1`) without giving a name that something else has."""
+        """Returns a prefix that gives unique names when a number is appended (`name_1`)."""
         name = self.name(wanted)
         while name in self._stems:
             name = self.name(f"{wanted}_v")
@@ -193,7 +193,7 @@ class Program:
         return f"self.{self._held[id(array)]}"
 
     def has_layer(self, path: str) -> bool:
-        """Whether a layer is held there."""
+        """Whether a layer stands at this path of the module tree."""
         return path in self._layers.values()
 
     def _layer(self, layer: Layer, name: list[str]) -> str:
@@ -233,7 +233,7 @@ class Program:
 
 
 def _stem(name: str) -> str:
-    """Returns what stands before the number at the end of a name, `""` where there is none."""
+    """Returns the part of a name before its final number, `""` where there is none."""
     stem, _, number = name.rpartition("_")
     return stem if number.isdecimal() else ""
 
@@ -298,7 +298,7 @@ def _inline_scalars(call: Call, path_of: Callable[[Tensor], tuple[list[str], boo
 
 
 def literal(constant: Constant) -> Host | None:
-    """Returns a short constant as numbers to be written into the source, None where it is none such."""
+    """Returns a short constant as numbers for the source, None for any other value."""
     if math.prod(constant.shape) > 64 or constant.kind.name == "STRING":
         return None
     array = constant.numpy()

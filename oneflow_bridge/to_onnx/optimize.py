@@ -1,6 +1,6 @@
 """Simplifies an exported graph: onnx-ir's passes, and constant folding by onnxscript where it is installed.
 
-Weights keep their names, layout and number: nothing that would replace a weight by a computed one is folded.
+Weights keep their names, layout and number: no weight is replaced by a folded constant.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ logging.getLogger("onnx_ir.passes").setLevel(logging.WARNING)
 
 
 def optimize(model: ir.Model) -> ir.Model:
-    """Folds small constants, merges transposes and reshapes, removes duplicates and what nobody reads, in place."""
+    """Folds small constants, merges transposes and reshapes, removes duplicates and unused nodes, in place."""
     graph = model.graph
     _merge_transposes(graph)
     _merge_reshapes(graph)
@@ -27,7 +27,7 @@ def optimize(model: ir.Model) -> ir.Model:
 
 
 def _merge_transposes(graph: ir.Graph) -> None:
-    """Two transposes in a row are one, or none where they undo each other."""
+    """Merges two transposes in a row into one, or removes both where they cancel out."""
     for node in graph:
         if node.op_type != "Transpose" or node.domain:
             continue
@@ -59,7 +59,7 @@ def _merge_reshapes(graph: ir.Graph) -> None:
 
 
 _LARGEST = 1024
-"""Elements of the largest tensor that is folded: sizes, masks and scalars."""
+"""Largest number of elements of a folded tensor: enough for sizes, masks and scalars."""
 
 
 _FOLDED = frozenset(
@@ -69,12 +69,14 @@ _FOLDED = frozenset(
         *("Reshape", "Slice", "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze", "Where"),
     }
 )
-"""Operators that onnx.reference, which does the folding, evaluates as ONNX Runtime does. CumSum, for one, widens int32
-there, and Div rounds negative integers down."""
+"""Operators that onnx.reference, which evaluates the folded nodes, computes as ONNX Runtime does.
+
+Its CumSum widens int32, for example, and its Div rounds negative integers down.
+"""
 
 
 def _fold_constants(model: ir.Model) -> None:
-    """Evaluates what depends only on constants that the exporter made, by onnxscript where it is installed."""
+    """Evaluates nodes that depend only on constants of the exporter, by onnxscript where it is installed."""
     try:
         from onnxscript.optimizer import fold_constants
     except ImportError:

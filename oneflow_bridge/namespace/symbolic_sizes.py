@@ -1,4 +1,4 @@
-"""Torch's functions of sizes that may be symbolic. OneFlow's are plain numbers, and its tracing leaves them so."""
+"""Torch's functions of symbolic sizes. On OneFlow sizes are Python numbers, also while a graph is traced."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def is_tracing() -> bool:
 
 
 def sym_int(number: Any) -> Any:
-    """Returns the whole part of `number`."""
+    """A size as an integer, truncated."""
     return int(number)

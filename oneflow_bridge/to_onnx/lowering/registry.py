@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from onnx2nn.errors import OperatorError
+
 IGNORED = frozenset({"operands", "results", "nd_sbp", "pin_memory", "device_type", "device_id"})
 """Attributes without a meaning for one device, and the two that name inputs and outputs."""
+
+
+Scalar = float
+"""A scalar operand of a OneFlow op, held by one of its attributes `int_operand`, `float_operand` and `bool_operand`.
+
+`has_int_operand` and so on say which one. An op with two such operands puts `x_` and `y_` before the attributes' names.
+A number that depends on a dynamic dimension is a name or a tuple of numbers, which the builder refuses.
+"""
+
+_SCALAR_KINDS = ("int", "float", "bool")
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,8 @@ class Handler:
         operands: input names, in the function's order.
         variadic: names among them that take a list.
         attributes: the attributes that the function takes.
-        ignored: attributes that need not be looked at.
+        ignored: attributes without influence on the result.
+        scalars: parameters that take a scalar operand → the prefix of the attributes that hold it, see `Scalar`.
     """
 
     function: Callable[..., Any]
@@ -52,6 +67,7 @@ class Handler:
     variadic: frozenset[str]
     attributes: frozenset[str]
     ignored: frozenset[str]
+    scalars: Mapping[str, str] = field(default_factory=dict)
 
 
 ROWS: dict[str, Row] = {}
@@ -67,7 +83,8 @@ def emit(*op_types: str, ignore: str = "") -> Callable[[Callable[..., Any]], Cal
     """Registers a function as the way to write OneFlow ops.
 
     The function's positional parameters are the op's inputs under their OneFlow names (an underscore is appended to
-    Python's keywords; the annotation `list` marks a variadic one), its keyword-only parameters are attributes.
+    Python's keywords; the annotation `list` marks a variadic one), its keyword-only parameters are attributes. A
+    keyword-only parameter `operand`, `x_operand` or `y_operand` annotated `Scalar` takes a scalar operand.
 
     Args:
         op_types: user op type names.
@@ -77,12 +94,16 @@ def emit(*op_types: str, ignore: str = "") -> Callable[[Callable[..., Any]], Cal
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = list(inspect.signature(function).parameters.values())[1:]
         operands = [p for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
+        keywords = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
+        scalars = {p.name: p.name.removesuffix("operand") for p in keywords if p.annotation == "Scalar"}
+        attributes = {p.name.removesuffix("_") for p in keywords if p.name not in scalars}
         handler = Handler(
             function,
             tuple(p.name.removesuffix("_") if p.name.endswith("_") else p.name for p in operands),
             frozenset(p.name.removesuffix("_") for p in operands if p.annotation == "list"),
-            frozenset(p.name.removesuffix("_") for p in parameters if p.kind == p.KEYWORD_ONLY),
+            frozenset(attributes.union(*map(_scalar_attributes, scalars.values()))),
             frozenset(ignore.split()),
+            scalars,
         )
         for op_type in op_types:
             _add(HANDLERS, op_type, handler)
@@ -95,3 +116,32 @@ def _add(table: dict[str, Any], op_type: str, entry: Any) -> None:
     if op_type in ROWS or op_type in HANDLERS:
         raise ValueError(f"{op_type} is registered twice")
     table[op_type] = entry
+
+
+def _scalar_attributes(prefix: str) -> list[str]:
+    names = [f"{prefix}{kind}_operand" for kind in _SCALAR_KINDS]
+    return [*names, *(f"has_{name}" for name in names)]
+
+
+def take_scalar(attributes: dict[str, Any], prefix: str) -> Any:
+    """Takes the attributes of a scalar operand out of `attributes` and returns the operand.
+
+    Raises:
+        OperatorError: there is not exactly one.
+    """
+    found = []
+    for kind in _SCALAR_KINDS:
+        name = f"{prefix}{kind}_operand"
+        value = attributes.pop(name, None)
+        if attributes.pop(f"has_{name}", False):
+            found.append(bool(value) if kind == "bool" else value)
+    if len(found) != 1:
+        raise OperatorError(f"has {len(found)} values for its scalar operand instead of one.")
+    return found[0]
+
+
+def load_families() -> None:
+    """Imports every family of `oneflow_bridge.to_onnx.emit`, so that `ROWS` and `HANDLERS` are complete."""
+    package = importlib.import_module("oneflow_bridge.to_onnx.emit")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")

@@ -1,4 +1,4 @@
-"""Calls on which OneFlow 0.9 ends the process (measured): made another way, or refused before they are made."""
+"""Guards around calls on which OneFlow 0.9 ends the process (measured): each is rewritten, or raises an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Call = Callable[..., Any]
 
 @contextlib.contextmanager
 def refusing_aborts() -> Iterator[None]:
-    """While it lasts, such calls raise `InputError`, in a trace as well as when the model is run."""
+    """Inside this context such calls raise `InputError`, in a trace and in an eager run."""
     flow = import_oneflow()
     from oneflow.nn.graph.proxy import ProxyParameterDict, ProxyParameterList
 
@@ -73,7 +73,9 @@ def _topk(call: Call) -> Call:
 def _to(call: Call) -> Call:
     def checked(x: Any, *args: Any, **kwargs: Any) -> Any:
         if any("cuda" in str(a) for a in (*args, *kwargs.values())) and not import_oneflow().cuda.is_available():
-            raise InputError("The model moves a tensor to cuda and this machine has none.")
+            raise InputError(
+                "The model moves a tensor to cuda, which this machine does not have; build the model on the CPU."
+            )
         return call(x, *args, **kwargs)
 
     return checked
@@ -97,7 +99,7 @@ def _index_select(call: Call) -> Call:
 
 
 def _check_indices(indices: Any, size: int | None) -> None:
-    """Indices from 0 to size - 1 alone are taken; those of a trace have no values yet."""
+    """Raises for indices outside 0 to size - 1; lazy tensors of a trace have no values to check."""
     if size is None or indices.is_lazy or indices.is_global or not indices.nelement():
         return
     with import_oneflow()._oneflow_internal.lazy_mode.guard(False):  # a tensor with values may be read while tracing
@@ -109,8 +111,8 @@ def _check_indices(indices: Any, size: int | None) -> None:
         )
 
 
-# In a trace these would give OneFlow's own stand-ins for parameters, which no function takes; looking one up gives the
-# parameter.
+# In a trace, iteration would give OneFlow's proxies of parameters, which functions do not take; an index gives the
+# parameter itself.
 
 
 def _each(call: Call) -> Call:
