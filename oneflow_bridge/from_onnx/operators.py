@@ -15,7 +15,7 @@ import numpy as np
 from oneflow_bridge import namespace as F
 from oneflow_bridge.namespace.tensor import Tensor
 from onnx2nn.errors import OperatorError
-from onnx2nn.optable.registry import load_rows, name_of
+from onnx2nn.optable.registry import name_function, row_named
 from onnx2nn.optable.row import NeedsValues, Row
 from onnx2nn.optable.shape_values import Host, evaluate
 
@@ -79,16 +79,13 @@ def _function(row: Row) -> Callable[..., Any]:
     def function(*inputs: Any, **attributes: Any) -> Any:
         return apply(row, inputs, attributes)
 
-    function.__name__ = function.__qualname__ = name_of(row)
-    function.__module__ = __name__
-    function.__doc__ = f"{row}: {row.body.__doc__ or 'see the ONNX specification.'}"
+    name_function(function, row, __name__)
     return function
 
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("__"):
-        for row in load_rows():
-            if name_of(row) == name:
-                function = globals()[name] = _function(row)
-                return function
-    raise AttributeError(f"module {__name__!r} has no operator {name!r}")
+    row = row_named(name)
+    if row is None:
+        raise AttributeError(f"module {__name__!r} has no operator {name!r}")
+    function = globals()[name] = _function(row)
+    return function

@@ -10,8 +10,10 @@ import torch
 from torch import fx
 
 from onnx2nn.errors import FrozenDimensionError, InputError, UnsupportedModelError
+from onnx2nn.fx.attempts import Attempts
 from onnx2nn.fx.constants import to_torch
-from onnx2nn.fx.importer import Attempts, Shapes, import_graph
+from onnx2nn.fx.import_state import Shapes
+from onnx2nn.fx.importer import import_graph
 from onnx2nn.fx.sample_sizes import StuckError
 from onnx2nn.importing.inputs import InputShapes, InputSpec, example_inputs, input_dimensions, input_specs
 from onnx2nn.importing.node_facts import node_name
