@@ -46,6 +46,9 @@ RULES = {
     "oneflow_bridge.from_onnx": f"{SHARED} {BRIDGE} oneflow_bridge.namespace",
     "oneflow_bridge.to_onnx": f"{SHARED} {BRIDGE} onnx2nn.rewrite",
     "oneflow_bridge": f"{BRIDGE} oneflow_bridge.to_onnx",
+    **dict.fromkeys(
+        ("oneflow_bridge.module", "oneflow_bridge.attention", "oneflow_bridge.regions"), "oneflow_bridge.from_onnx"
+    ),
     "oneflow_bridge.backend": f"{BRIDGE} oneflow_bridge.namespace oneflow_bridge.from_onnx onnx2nn onnx2nn.loading",
     "oneflow_bridge.cli": f"{BRIDGE} oneflow_bridge oneflow_bridge.to_onnx",
     "scripts": "onnx2nn oneflow_bridge",

@@ -1,34 +1,40 @@
-"""Frees dimensions that a file fixes: finds the constants that follow them, and proves the result by running it."""
+"""Frees dimensions that a file fixes: finds the constants that follow them, and what takes their place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from torch import fx
 
-from onnx2nn.errors import FrozenDimensionError, InputError, UnsupportedModelError
+from onnx2nn.errors import FrozenDimensionError, InputError, OperatorError, UnsupportedModelError
 from onnx2nn.fx.attempts import Attempts
-from onnx2nn.fx.constants import to_torch
-from onnx2nn.fx.import_state import Shapes
 from onnx2nn.fx.importer import import_graph
 from onnx2nn.fx.sample_sizes import StuckError
-from onnx2nn.importing.inputs import InputShapes, InputSpec, example_inputs, input_dimensions, input_specs
+from onnx2nn.importing.inputs import InputShapes, input_dimensions, input_specs
 from onnx2nn.importing.node_facts import node_name
 from onnx2nn.importing.plan import Plan
-from onnx2nn.unfreeze.freed_constants import Repair, Thaw, repairs
+from onnx2nn.unfreeze.candidates import candidates
+from onnx2nn.unfreeze.proof import verify, wish
+from onnx2nn.unfreeze.rules import Frozen, Repair, Rules
+from onnx2nn.unfreeze.size_points import SizePoints, StuckNodeError, Walk
+from onnx2nn.unfreeze.substitutions import Substitution, apply
 
 _TRIALS = 200
-"""So many constants are tried in all; each costs about the time of an import."""
-_TOLERANCE = 1e-4  # relative to an output's scale: a batch of three may be computed in another order than three of one
+"""So many constants are tried in all; each costs a walk over the part of the graph behind it."""
+
+_MULTIPLES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
+"""A dimension to free is so many times its size in the file: another number at every point and for every dimension."""
+
+_OTHERS = ((7, 11, 13), (64, 128, 192), (224, 288, 352), (4, 6, 8), (1, 2, 3))
+"""Sizes of the dimensions that the file leaves dynamic: those are taken with which the walk gets furthest."""
 
 
 def import_dynamic(
     model: ir.Model, plan: Plan, dynamic: Mapping[str, Mapping[int, str]], *, input_shapes: InputShapes | None = None
 ) -> fx.GraphModule:
-    """Returns `model` as a module whose `dynamic` dimensions may differ from call to call.
+    """Returns `model`, which is changed, as a module whose `dynamic` dimensions may differ from call to call.
 
     Args:
         model: as `reader.read` gives it.
@@ -45,23 +51,88 @@ def import_dynamic(
     declared = input_dimensions(model, given)
     _check(declared, dynamic)
     opened = {name: _opened(dims, dynamic.get(name, {})) for name, dims in declared.items() if dims is not None}
-    frozen = _frozen_sizes(model, plan, declared, dynamic, given)
-    if not frozen:
+    sizes = _frozen_sizes(model, plan, declared, dynamic, given)
+    if not sizes:
         return import_graph(model, plan, input_shapes=opened)
 
-    fixed = {name: [frozen.get(d, d) if isinstance(d, str) else d for d in dims] for name, dims in opened.items()}
-    shapes: Shapes = {}
+    fixed = {name: [sizes.get(d, d) if isinstance(d, str) else d for d in dims] for name, dims in opened.items()}
     try:
-        original = Attempts(model, plan, fixed).run({}, shapes=shapes)
+        original = Attempts(model, plan, fixed).run({})
     except StuckError as error:  # of a dimension that the file declares as dynamic and bakes in all the same
-        raise FrozenDimensionError(_obstacle(error, frozen)) from None
-    module, found = _search(Attempts(model, plan, opened), frozen, shapes)
-    _verify(original, module, input_specs(model), opened, frozen)
+        raise FrozenDimensionError(_obstacle(error.node, str(error), sizes)) from None
+    repairs = unfreeze(model, plan, opened, sizes)
+    try:
+        module = Attempts(model, plan, opened).run({})
+    except StuckError as error:
+        raise FrozenDimensionError(_obstacle(error.node, str(error), sizes)) from None
+    except UnsupportedModelError as error:
+        raise FrozenDimensionError(f"{wish(sizes)} cannot be dynamic: {error}") from None
+    verify(original, module, input_specs(model), opened, sizes)
     module.meta["onnx2nn"]["thawed"] = {
-        "frozen": dict(frozen),
-        "repairs": [f"{node_name(r.node)} ({r.node.op_type}): {r.kind} of input {r.position}" for r in found],
+        "frozen": dict(sizes),
+        "repairs": [f"{node_name(r.node)} ({r.node.op_type}): {r.kind} of input {r.position}" for r in repairs],
     }
     return module
+
+
+def unfreeze(
+    model: ir.Model, plan: Plan, shapes: Mapping[str, Sequence[int | str | None]], sizes: Mapping[str, int]
+) -> list[Repair]:
+    """Puts what freed dimensions decide in the place of constants: Shape, Gather, Concat and the like.
+
+    Args:
+        model: the model, which is changed.
+        plan: its plan.
+        shapes: dimensions of the inputs, the freed ones by name.
+        sizes: name of each dimension to free → its size in the file.
+
+    Returns:
+        The constants that were found by trying.
+
+    Raises:
+        FrozenDimensionError: a node works at the file's sizes only.
+    """
+    frozen = [Frozen(name, size, _source(model, shapes, name)) for name, size in sizes.items()]
+    furthest: StuckNodeError | None = None
+    for others in _OTHERS:
+        points = SizePoints(model, plan, dict(_points(shapes, frozen, others)))
+        walk, stuck, repairs = _search(points, frozen, sizes)
+        if walk is not None:
+            apply(_substitutions(walk))
+            return repairs
+        assert stuck is not None
+        if furthest is None or stuck.step > furthest.step:
+            furthest = stuck
+        if all(d in sizes for dims in shapes.values() for d in dims if not isinstance(d, int)):
+            break  # there are no others
+    assert furthest is not None
+    raise FrozenDimensionError(_obstacle(furthest.node, str(furthest), sizes))
+
+
+def _source(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]], name: str) -> tuple[ir.Value, int]:
+    """Returns an input of the graph and its axis that have a dimension."""
+    inputs = (value for value in model.graph.inputs if name in shapes.get(value.name or "", ()))
+    value = next(inputs)
+    return value, list(shapes[value.name or ""]).index(name)
+
+
+def _points(
+    shapes: Mapping[str, Sequence[int | str | None]], frozen: Sequence[Frozen], others: Sequence[int]
+) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
+    """Yields the shape of every input at the file's sizes and at two more points."""
+    sizes: dict[int | str | None, Sequence[int]] = {
+        f.name: (f.size, f.size * _MULTIPLES[2 * k % 12], f.size * _MULTIPLES[(2 * k + 1) % 12])
+        for k, f in enumerate(frozen)
+    }
+    for name, dims in shapes.items():
+        columns = [(d,) * 3 if isinstance(d, int) else sizes.get(d, others) for d in dims]
+        yield name, [tuple(column[point] for column in columns) for point in range(3)]
+
+
+def _substitutions(walk: Walk) -> Iterator[tuple[ir.Node, int, Substitution]]:
+    for node, substituted in walk.substitutions.items():
+        for position, substitution in substituted.items():
+            yield node, position, substitution
 
 
 def _check(declared: Mapping[str, list[int | str] | None], dynamic: Mapping[str, Mapping[int, str]]) -> None:
@@ -106,161 +177,49 @@ def _frozen_sizes(
     return sizes
 
 
-def _search(attempts: Attempts, frozen: Mapping[str, int], shapes: Shapes) -> tuple[fx.GraphModule, list[Repair]]:
-    """Imports, with one more constant replaced whenever that gets the import further."""
+def _search(
+    points: SizePoints, frozen: Sequence[Frozen], sizes: Mapping[str, int]
+) -> tuple[Walk | None, StuckNodeError | None, list[Repair]]:
+    """Goes through the graph, with one more constant replaced whenever that gets further.
+
+    Returns:
+        The way through, or where it ends, and the replaced constants.
+    """
     found: list[Repair] = []
     tried = 0
 
-    def attempt(more: Sequence[Repair]) -> tuple[fx.GraphModule | None, StuckError | None, Thaw]:
-        thaw = Thaw(frozen, shapes, [*found, *more])
+    def attempt(more: Sequence[Repair]) -> tuple[Walk | None, StuckNodeError | None]:
         try:
-            return attempts.run({}, thaw=thaw), None, thaw
-        except StuckError as error:
-            return None, error, thaw
-        except UnsupportedModelError as error:
-            raise FrozenDimensionError(f"{_wish(frozen)} cannot be dynamic: {error}") from None
+            return points.run(Rules(frozen, [*found, *more])), None
+        except StuckNodeError as error:
+            return None, error
+        except OperatorError as error:
+            raise FrozenDimensionError(f"{wish(sizes)} cannot be dynamic: {error}") from None
 
-    module, stuck, thaw = attempt([])
+    done, stuck = attempt([])
     while stuck is not None:
-        for repair in dict.fromkeys(repairs(stuck.node, stuck.inputs, thaw)):
+        for repair in dict.fromkeys(candidates(stuck.node, stuck.inputs, frozen, stuck.walk)):
             tried += 1
             if tried > _TRIALS:
-                raise FrozenDimensionError(_obstacle(stuck, frozen))
-            module, later, thaw_ = attempt([repair])
+                return None, stuck, found
+            done, later = attempt([repair])
             if later is None or later.step > stuck.step:
                 found.append(repair)
-                stuck, thaw = later, thaw_
+                stuck = later
                 break
         else:
-            raise FrozenDimensionError(_obstacle(stuck, frozen))
-    assert module is not None
-    return module, found
+            return None, stuck, found
+    return done, None, found
 
 
-def _wish(frozen: Mapping[str, int]) -> str:
-    return ", ".join(f"{name!r} ({size} in the file)" for name, size in frozen.items())
-
-
-def _obstacle(stuck: StuckError, frozen: Mapping[str, int]) -> str:
+def _obstacle(node: ir.Node, reason: str, frozen: Mapping[str, int]) -> str:
     inputs = ", ".join(
         f"{value.name} {list(value.shape or [])}" if value.is_initializer() else str(value.name)
-        for value in stuck.node.inputs
+        for value in node.inputs
         if value is not None
     )
     return (
-        f"{_wish(frozen)} cannot be dynamic: node {node_name(stuck.node)!r} ({stuck.node.op_type} of {inputs}) works "
-        f"at that size only: {stuck}. Something it is computed from holds the size, and no constant was found that may "
-        "follow it. Export the model again with this dimension dynamic."
+        f"{wish(frozen)} cannot be dynamic: node {node_name(node)!r} ({node.op_type} of {inputs}) works "
+        f"at that size only: {reason}. Something it is computed from holds the size, and no constant was found that "
+        "may follow it. Export the model again with this dimension dynamic."
     )
-
-
-# ---- proof
-
-
-def _verify(
-    original: fx.GraphModule,
-    module: fx.GraphModule,
-    specs: Sequence[InputSpec],
-    opened: Mapping[str, Sequence[int | str | None]],
-    frozen: Mapping[str, int],
-) -> None:
-    """Runs at the frozen sizes, where both modules must agree, and each dimension at a second size.
-
-    A second size that is a multiple of the frozen one is a run of several inputs at once: the results must be those of
-    the inputs one by one, unless the model as it is mixes what the dimension holds.
-    """
-    others = {d: 4 for dims in opened.values() for d in dims if isinstance(d, str) and d not in frozen}
-    sizes = {**others, **frozen}
-    inputs = _example(specs, opened, sizes)
-    difference = _difference(_run(original, inputs), _run(module, inputs))
-    if difference > _TOLERANCE:
-        raise FrozenDimensionError(
-            f"{_wish(frozen)} cannot be dynamic: at the size in the file the outputs differ by {difference:.3g} of "
-            "their scale from those of the model as it is."
-        )
-    for name, size in frozen.items():
-        axes = {key: list(dims).index(name) for key, dims in opened.items() if name in dims}
-        batch = size == 1 or set(axes.values()) == {0}
-        more = 3 * size if batch else size // 2 if size > 8 and size % 2 == 0 else 2 * size
-        larger = _example(specs, opened, {**sizes, name: more})
-        try:
-            results = _run(module, larger)
-        except Exception as error:  # whatever torch, or a row that runs as one call, says of the size
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise FrozenDimensionError(f"{name!r} cannot be dynamic: at size {more} a call fails: {reason}") from None
-        if more > size and not _parts_agree(original, larger, results, axes, size, batch):
-            raise FrozenDimensionError(
-                f"{name!r} ({size} in the file) cannot be dynamic: the results of {more} differ from those of "
-                f"{more // size} calls of {size}: some constant of the file mixes what this dimension keeps apart."
-            )
-
-
-def _example(
-    specs: Sequence[InputSpec], opened: Mapping[str, Sequence[int | str | None]], sizes: Mapping[str, int]
-) -> dict[str, torch.Tensor]:
-    shapes = {name: [sizes[d] if isinstance(d, str) else int(d or 0) for d in dims] for name, dims in opened.items()}
-    arrays = example_inputs(specs, shapes)
-    return {spec.name: to_torch(arrays[spec.name], spec.dtype) for spec in specs if spec.dtype is not None}
-
-
-def _run(module: fx.GraphModule, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    with torch.no_grad():
-        results = module(*inputs.values())
-    return [r for r in (results if isinstance(results, tuple) else (results,)) if isinstance(r, torch.Tensor)]
-
-
-def _difference(wanted: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> float:
-    """Returns the largest difference of two runs, relative to each output's scale; infinity for other shapes."""
-    largest = 0.0
-    for a, b in zip(wanted, found, strict=True):
-        if a.shape != b.shape:
-            return float("inf")
-        if a.numel():
-            a, b = a.to(torch.complex128), b.to(torch.complex128)
-            same = (a == b) | (a.isnan() & b.isnan())
-            difference = torch.where(same, 0, (a - b).abs()).max() / a[~a.isnan()].abs().max().clamp(min=1e-6)
-            largest = max(largest, float(difference))
-    return largest
-
-
-def _parts_agree(
-    original: fx.GraphModule,
-    inputs: Mapping[str, torch.Tensor],
-    results: Sequence[torch.Tensor],
-    axes: Mapping[str, int],
-    size: int,
-    batch: bool,
-) -> bool:
-    """Returns whether one run of several inputs gives what the model as it is gives for each of them.
-
-    Where that model itself mixes what the dimension holds (a sequence), there is nothing to compare.
-    """
-    parts = {key: inputs[key].split(size, axis) for key, axis in axes.items()}
-    runs = [
-        _run(original, {key: parts[key][index] if key in parts else value for key, value in inputs.items()})
-        for index in range(min(map(len, parts.values())))
-    ]
-    mixed = None
-    if size > 1:
-        other = {key: _but_first(part[0], part[1], axes[key]) for key, part in parts.items()}
-        mixed = _run(original, {key: other.get(key, value) for key, value in inputs.items()})
-    for index, whole in enumerate(results):
-        pieces = [run[index] for run in runs]
-        changed = [a for a in range(whole.ndim) if whole.shape[a] != pieces[0].shape[a]]
-        if not changed and batch and any(_difference([piece], [whole]) > _TOLERANCE for piece in pieces):
-            return False  # every input of a batch has a result of its own
-        if len(changed) != 1:
-            continue
-        axis = changed[0]
-        if mixed is not None:
-            one = pieces[0].shape[axis] // size
-            if _difference([pieces[0].narrow(axis, 0, one)], [mixed[index].narrow(axis, 0, one)]) > _TOLERANCE:
-                continue
-        if _difference([torch.cat(pieces, axis)], [whole]) > _TOLERANCE:
-            return False
-    return True
-
-
-def _but_first(first: torch.Tensor, rest: torch.Tensor, axis: int) -> torch.Tensor:
-    """Returns the first slice of one tensor and the others of another one."""
-    return torch.cat([first.narrow(axis, 0, 1), rest.narrow(axis, 1, rest.shape[axis] - 1)], axis)

@@ -1,0 +1,100 @@
+"""Constants that may be what makes a node fail at other sizes than the file's, and that no rule covers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.unfreeze.rules import Frozen, Repair, reshaped, same_along
+from onnx2nn.unfreeze.size_points import Points, Walk, is_dynamic
+
+_SIZES = {"Expand": 1, "ConstantOfShape": 0, "Slice": 2, "Range": 1, "Resize": 3, "Tile": 1}
+"""Operators that take sizes, and the position of the input that holds them."""
+_ANCESTORS = 400
+"""So many nodes before a failing one are searched for a constant that holds the frozen size."""
+_SMALL = 64
+"""Elements of the largest constant that is taken for a list of sizes."""
+
+
+def candidates(node: ir.Node, inputs: Sequence[Points], frozen: Sequence[Frozen], walk: Walk) -> Iterator[Repair]:
+    """Yields constants that may be what makes `node` fail, the likeliest first.
+
+    Args:
+        node: the node that fails.
+        inputs: its inputs at every point.
+        frozen: the dimensions to free.
+        walk: the way through the graph that ends there.
+    """
+    yield from _broadcast(node, inputs, frozen)
+    for ancestor in _ancestors(node):
+        position = _SIZES.get(ancestor.op_type, -1) if ancestor.domain == "" else -1
+        if ancestor.op_type == "Reshape":
+            yield from _places(ancestor, frozen, walk)
+        for index, value in enumerate(ancestor.inputs):
+            numbers = _constant(value)
+            if numbers is None:
+                continue
+            for dimension in frozen:
+                if index == position and numbers.size <= _SMALL:
+                    for element, number in enumerate(numbers.flat):
+                        if number == dimension.size:
+                            yield Repair(ancestor, index, "number", element, dimension.name)
+                if dimension.size > 1 and numbers.ndim and _counts(numbers, dimension.size):
+                    yield Repair(ancestor, index, "range", 0, dimension.name)
+
+
+def _broadcast(node: ir.Node, inputs: Sequence[Points], frozen: Sequence[Frozen]) -> Iterator[Repair]:
+    """Inputs with the frozen size where another has the dynamic one, or where a state's batch is."""
+    shapes = [None if value[0] is None else tuple(value[0].shape) for value in inputs]
+    for dimension in frozen:
+        for position, (value, shape) in enumerate(zip(inputs, shapes, strict=True)):
+            if shape is None or is_dynamic(value):
+                continue
+            for axis, own in enumerate(shape):
+                others = [s for p, s in enumerate(shapes) if p != position and s is not None and len(s) == len(shape)]
+                meets = own == dimension.size and any(other[axis] == own for other in others)
+                if meets and same_along(node, position, value, axis):
+                    yield Repair(node, position, "repeat", axis, dimension.name)
+
+
+def _places(node: ir.Node, frozen: Sequence[Frozen], walk: Walk) -> Iterator[Repair]:
+    """Every dimension of a Reshape's target that a freed dimension may go into."""
+    target = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    shape = walk.shape(node.inputs[0])
+    if target is None or shape is None:
+        return
+    sizes = reshaped(shape, target.reshape(-1).tolist(), node.attributes.get_int("allowzero", 0))
+    for dimension in frozen:
+        for index, own in enumerate(sizes or ()):
+            if own % dimension.size == 0:
+                yield Repair(node, 1, "place", index, dimension.name, (shape, sizes))
+
+
+def _constant(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
+    """Returns the whole numbers of a small constant of the file."""
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    if tensor is None or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32) or tensor.size > 1 << 16:
+        return None
+    return tensor.numpy()
+
+
+def _counts(numbers: np.ndarray[Any, Any], size: int) -> bool:
+    return numbers.size == size == numbers.shape[-1] and bool((numbers.ravel() == np.arange(size)).all())
+
+
+def _ancestors(node: ir.Node) -> Iterator[ir.Node]:
+    """Yields `node` and what it is computed from, the nearest first."""
+    seen = {node}
+    queue = [node]
+    for current in queue:
+        yield current
+        if len(queue) > _ANCESTORS:
+            continue
+        for value in current.inputs:
+            producer = None if value is None else value.producer()
+            if producer is not None and producer not in seen:
+                seen.add(producer)
+                queue.append(producer)

@@ -1,0 +1,344 @@
+"""What the shapes around a node say of the sizes that it takes: a Reshape's target, the end of a Slice, initial states.
+
+A file exported at one size holds it in constants; `load(..., dynamic={"x": {0: "batch"}})` makes them dynamic again. A
+Reshape's target follows from how its dimensions line up with those of its input; a Slice's end that is the dimension's
+frozen size is its end at any size. `candidates` finds the constants that do not follow so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.optable.row import OWN
+from onnx2nn.unfreeze.size_points import Points, Substituted, Walk, is_dynamic, is_known, sizes_of
+from onnx2nn.unfreeze.substitutions import Count, Dimension, Element, Numbers, Repeat, Size
+
+STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
+"""The inputs of recurrent operators that hold initial states."""
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A dimension to free.
+
+    Attributes:
+        name: what the user calls it.
+        size: in the file.
+        source: an input of the graph and its axis that have it.
+    """
+
+    name: str
+    size: int
+    source: Dimension
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One constant that is to follow a dynamic dimension.
+
+    Attributes:
+        node: the node that takes it.
+        position: which of the node's inputs it is.
+        kind: `"number"`: its element at `index` is the dimension's size; `"range"`: it counts from 0 up to that size;
+            `"repeat"`: along its axis `index`, where all of it is the same, it is repeated to that size; `"place"`: of
+            a Reshape's target, the dimension at `index` holds it.
+        index: see `kind`.
+        name: of the dimension.
+        shapes: of a Reshape whose repair holds for all Reshapes with these shapes, of input and output, in the file:
+            repeated blocks of a network are repaired together.
+    """
+
+    node: ir.Node
+    position: int
+    kind: str
+    index: int
+    name: str
+    shapes: Any = None
+
+
+class Rules:
+    """What takes the place of the inputs of nodes.
+
+    Args:
+        frozen: the dimensions to free.
+        repairs: constants that no rule covers, found by `candidates`.
+    """
+
+    def __init__(self, frozen: Sequence[Frozen], repairs: Sequence[Repair] = ()):
+        self._frozen = frozen
+        self._by_name = {dimension.name: dimension for dimension in frozen}
+        self._repairs: dict[ir.Node, list[Repair]] = {}
+        self._places: dict[Any, dict[str, int]] = {}
+        for repair in repairs:
+            self._repairs.setdefault(repair.node, []).append(repair)
+            if repair.kind == "place":
+                self._places.setdefault(repair.shapes, {})[repair.name] = repair.index
+
+    def __call__(self, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
+        """Returns what takes the place of the inputs of `node`, by position."""
+        found: Substituted = {}
+        for repair in self._repairs.get(node, ()):
+            substitution = None if repair.kind == "place" else self._repaired(repair, inputs[repair.position])
+            if substitution is not None:
+                found[repair.position] = substitution
+        rule = _RULES.get(node.op_type) if node.domain in ("", OWN) else None
+        if rule is not None and inputs and is_dynamic(inputs[0]):
+            return {**rule(self, node, inputs, walk), **found}
+        return found
+
+    def places(self, node: ir.Node, shapes: Any) -> Mapping[str, int]:
+        """Returns which dimension of a Reshape's target the freed dimensions go into, as far as that was found."""
+        own = {r.name: r.index for r in self._repairs.get(node, ()) if r.kind == "place"}
+        return {**self._places.get(shapes, {}), **own}
+
+    def factors(self, node: ir.Node, value: Points, axis: int, walk: Walk) -> list[Factor]:
+        """Returns what a dimension is made of: freed dimensions times a number, where it is."""
+        sizes = sizes_of(value, axis)
+        if len(set(sizes)) == 1:
+            return [Factor(sizes[0])]
+        whole = Size(((_input(node, 0), axis),))
+        for count in (1, 2):
+            for some in itertools.combinations(self._frozen, count):
+                own = math.prod(dimension.size for dimension in some)
+                columns = [sizes_of(walk.values[d.source[0]], d.source[1]) for d in some]
+                products = [math.prod(column) for column in zip(*columns, strict=True)]
+                factor = sizes[0] // own
+                if sizes[0] % own or any(
+                    size != product * factor for size, product in zip(sizes, products, strict=True)
+                ):
+                    continue
+                if not isinstance(node.graph, ir.Function):
+                    return [*(Factor(d.size, Size((d.source,)), d.name) for d in some), Factor(factor)]
+                if count == 1:  # a function does not see the inputs of the graph
+                    (dimension,) = some
+                    local = whole if factor == 1 else whole // factor
+                    return [Factor(dimension.size, local, dimension.name), Factor(factor)]
+        return [Factor(sizes[0], whole)]
+
+    def _repaired(self, repair: Repair, value: Points) -> Any:
+        dimension = Size((self._by_name[repair.name].source,))
+        if value[0] is None:
+            return None
+        rank = value[0].ndim
+        if repair.kind == "repeat":
+            return Repeat(repair.index, dimension, rank, value[0].shape[repair.index] == 1)
+        if not is_known(value):
+            return None
+        kind = ir.DataType.from_numpy(value[0].numpy().dtype)
+        if repair.kind == "range":
+            return Count(dimension, rank, kind)
+        items: list[Any] = _items(value)
+        items[repair.index] = dimension
+        return Numbers(tuple(items), tuple(value[0].shape), kind)
+
+
+def _input(node: ir.Node, position: int) -> ir.Value:
+    value = node.inputs[position]
+    assert value is not None, "its shape is known"
+    return value
+
+
+def _items(value: Points) -> list[Any]:
+    """Returns the elements of a list of sizes: numbers, and what is computed from sizes already."""
+    columns = zip(*(known.reshape(-1).tolist() for known in value), strict=True)
+    return [column[0] if len(set(column)) == 1 else Element(index) for index, column in enumerate(columns)]
+
+
+def _sizes(inputs: Sequence[Points], position: int) -> list[Any] | None:
+    """Returns a list of sizes that a node takes, numbers and what is computed from sizes; None: not known."""
+    value = inputs[position] if position < len(inputs) else None
+    if value is None or not is_known(value) or value[0].ndim != 1 or len({len(known) for known in value}) > 1:
+        return None
+    return _items(value)
+
+
+def _replaced(inputs: Sequence[Points], position: int, items: Sequence[Any]) -> Substituted:
+    if list(items) == _sizes(inputs, position):
+        return {}
+    dtype = ir.DataType.from_numpy(inputs[position][0].numpy().dtype)
+    return {position: Numbers(tuple(items), (len(items),), dtype)}
+
+
+def _reshape(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
+    """Fixed sizes of the target are written in terms of the input's dimensions."""
+    target = _sizes(inputs, 1)
+    if target is None:
+        return {}
+    shape = tuple(inputs[0][0].shape)
+    sizes = reshaped(shape, inputs[1][0].tolist(), node.attributes.get_int("allowzero", 0))
+    if sizes is None or not math.prod(sizes):
+        return {}
+    factors = [f for axis in range(len(shape)) for f in rules.factors(node, inputs[0], axis, walk)]
+    found = aligned(factors, sizes, rules.places(node, (shape, sizes)))
+    kept = [item if isinstance(item, Element) or item == -1 else new for item, new in zip(target, found, strict=True)]
+    return _replaced(inputs, 1, kept)
+
+
+def reshaped(shape: Sequence[int], target: Sequence[int], allowzero: int) -> tuple[int, ...] | None:
+    """Returns the shape that ONNX Reshape gives, None where the target does not fit."""
+    sizes = [shape[i] if not size and not allowzero and i < len(shape) else size for i, size in enumerate(target)]
+    count, known = math.prod(shape), math.prod(size for size in sizes if size != -1)
+    if -1 in sizes and (not known or count % known):
+        return None
+    sizes = [count // known if size == -1 else size for size in sizes]
+    return tuple(sizes) if math.prod(sizes) == count else None
+
+
+def _expand(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
+    """A dimension that has its size already need not be named: 1 leaves it as it is."""
+    target = _sizes(inputs, 1)
+    if target is None:
+        return {}
+    lead = len(target) - inputs[0][0].ndim
+    for axis, size in enumerate(inputs[0][0].shape):
+        if len(set(sizes_of(inputs[0], axis))) > 1 and lead + axis >= 0 and target[lead + axis] == size:
+            target[lead + axis] = 1
+    return _replaced(inputs, 1, target)
+
+
+def _slice(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
+    """An end that is the dimension's frozen size is its end at any size."""
+    ends, axes = _sizes(inputs, 2), _sizes(inputs, 3)
+    if ends is None or (len(node.inputs) > 3 and node.inputs[3] is not None and axes is None):
+        return {}
+    for position, axis in enumerate(range(len(ends)) if axes is None else axes):
+        if len(set(sizes_of(inputs[0], axis))) > 1 and ends[position] == inputs[0][0].shape[axis]:
+            ends[position] = int(np.iinfo(inputs[2][0].numpy().dtype).max)
+    return _replaced(inputs, 2, ends)
+
+
+def _resize(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
+    """Sizes that are a multiple or a whole part of the input's follow it."""
+    sizes = _sizes(inputs, 3)
+    if sizes is None:
+        return {}
+    for position, axis in enumerate(node.attributes.get_ints("axes", list(range(len(sizes))))):
+        size, wanted = inputs[0][0].shape[axis], sizes[position]
+        if isinstance(wanted, Element) or len(set(sizes_of(inputs[0], axis))) == 1 or not size or not wanted:
+            continue
+        dimension = Size(((_input(node, 0), axis),))
+        if wanted % size == 0:
+            sizes[position] = dimension * (wanted // size)
+        elif size % wanted == 0:
+            sizes[position] = dimension // (size // wanted)
+    return _replaced(inputs, 3, sizes)
+
+
+def _recurrent(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
+    """Initial states that are the same for the whole batch follow its size."""
+    if node.domain == OWN:  # raised, and then as nn.LSTM has it: the states follow the input, layers first
+        positions: Sequence[int] = range(1, 1 + len(STATES[node.op_type]))
+        batch, axis = 0 if node.attributes.get_int("batch_first", 0) else 1, 1
+    else:
+        positions = STATES[node.op_type]
+        batch = axis = 0 if node.attributes.get_int("layout", 0) else 1
+    found: Substituted = {}
+    if len(set(sizes_of(inputs[0], batch))) == 1:
+        return found
+    for position in positions:
+        state = inputs[position] if position < len(inputs) else None
+        if state is None or state[0] is None or is_dynamic(state) or not same_along(node, position, state, axis):
+            continue
+        size = Size(((_input(node, 0), batch),))
+        found[position] = Repeat(axis, size, state[0].ndim, state[0].shape[axis] == 1)
+    return found
+
+
+_RULES: dict[str, Callable[[Rules, ir.Node, Sequence[Points], Walk], Substituted]] = {
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "Slice": _slice,
+    "Resize": _resize,
+    **dict.fromkeys(STATES, _recurrent),
+}
+
+
+def same_along(node: ir.Node, position: int, value: Points, axis: int) -> bool:
+    """Returns whether all slices of an input along an axis are the same."""
+    if value[0].shape[axis] == 1:
+        return True
+    tensor = None if node.inputs[position] is None else ir.convenience.get_const_tensor(_input(node, position))
+    if tensor is None or tensor.dtype == ir.DataType.STRING:
+        return False
+    array = tensor.numpy()
+    return bool((array == array.take([0], axis)).all())
+
+
+class Factor(NamedTuple):
+    """A factor of a tensor's number of elements.
+
+    Attributes:
+        size: at the frozen size.
+        dim: at any size; None where it is always `size`.
+        name: of the dynamic dimension that it is, `""` where it is computed from some.
+    """
+
+    size: int
+    dim: Any = None
+    name: str = ""
+
+
+def aligned(factors: Sequence[Factor], sizes: Sequence[int], places: Mapping[str, int]) -> list[Any]:
+    """Returns a Reshape's target for any size, from the target that was right at the frozen size.
+
+    A reshape keeps the order of the elements, so every factor of their number covers a range of it; a dynamic one goes
+    where its range ends up. One of frozen size 1 stands between two others: it becomes a 1 of the target that stands
+    there, else a factor of the dimension that begins there, unless `places` says where.
+
+    Args:
+        factors: of the input's dimensions in their order.
+        sizes: the target at the frozen size.
+        places: name of a dynamic dimension → index of the target dimension that it goes into.
+
+    Raises:
+        OperatorError: a dynamic dimension is cut at a size that does not follow from it.
+    """
+    ends = [1]
+    for size in sizes:
+        ends.append(ends[-1] * size)
+    static = list(sizes)
+    dynamic: list[list[Any]] = [[] for _ in sizes]
+    before = 1
+    for factor in factors:
+        if factor.dim is not None:
+            k, dim = _place(factor, sizes, ends, before, dynamic, places)
+            size = math.gcd(factor.size, static[k]) if dim is not factor.dim else factor.size
+            if static[k] % size:
+                raise OperatorError(f"a dimension to free, {factor.size} in the file, goes into one of {sizes[k]}.")
+            static[k] //= size
+            dynamic[k].append(dim)
+        before *= factor.size
+    return [math.prod(dims, start=size) for size, dims in zip(static, dynamic, strict=True)]
+
+
+def _place(
+    factor: Factor,
+    sizes: Sequence[int],
+    ends: Sequence[int],
+    before: int,
+    dynamic: Sequence[Sequence[Any]],
+    places: Mapping[str, int],
+) -> tuple[int, Any]:
+    """Returns the target dimension that a factor goes into, and what of it does."""
+    if factor.name in places:
+        return places[factor.name], factor.dim
+    if factor.size == 1:
+        ones = [k for k, size in enumerate(sizes) if size == 1 and ends[k] == before and not dynamic[k]]
+        begins = [k for k, size in enumerate(sizes) if size > 1 and ends[k] == before]
+        around = [k for k in range(len(sizes)) if ends[k] <= before <= ends[k + 1]]
+        return (ones or begins or around)[0], factor.dim
+    covered = [k for k in range(len(sizes)) if ends[k] < before * factor.size and ends[k + 1] > before]
+    if len(covered) == 1:
+        return covered[0], factor.dim
+    parts = [sizes[k] for k in covered]
+    if math.prod(parts) != factor.size:
+        raise OperatorError(f"a dimension to free, {factor.size} in the file, is divided into {parts}.")
+    return covered[0], factor.dim // math.prod(parts[1:])

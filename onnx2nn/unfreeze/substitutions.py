@@ -1,0 +1,232 @@
+"""What takes the place of a constant that holds a frozen size: as numbers at given sizes, and as ONNX nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from onnx2nn.importing.node_facts import node_name
+from onnx2nn.rewrite.rule import STANDARD
+
+Dimension = tuple["ir.Value", int]
+"""A value of the graph and one of its axes."""
+
+DimensionSizes = Callable[[Dimension], int]
+"""Gives the size of a dimension at one point."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A whole number computed from dimensions: `number` times their product, divided by `divisor` and rounded down.
+
+    Attributes:
+        dimensions: the factors that are read from the shapes of values.
+        number: the constant factor.
+        divisor: what the product is divided by.
+    """
+
+    dimensions: tuple[Dimension, ...]
+    number: int = 1
+    divisor: int = 1
+
+    def __mul__(self, other: Size | int) -> Size:
+        if isinstance(other, int):
+            return Size(self.dimensions, self.number * other, self.divisor)
+        return Size((*self.dimensions, *other.dimensions), self.number * other.number, self.divisor * other.divisor)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Size:
+        return Size(self.dimensions, self.number, self.divisor * divisor)
+
+    def at(self, size_of: DimensionSizes) -> int:
+        """Returns the number where the dimensions have these sizes."""
+        return self.number * math.prod(map(size_of, self.dimensions)) // self.divisor
+
+
+@dataclass(frozen=True)
+class Element:
+    """The element at `index` of the vector that is replaced: it is computed from sizes already, and stays."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A list of sizes in place of another one.
+
+    Attributes:
+        items: the numbers, in the order of the elements.
+        shape: that of the tensor.
+        dtype: int64 or int32.
+    """
+
+    items: tuple[int | Size | Element, ...]
+    shape: tuple[int, ...]
+    dtype: ir.DataType = ir.DataType.INT64
+
+    def at(self, value: torch.Tensor, size_of: DimensionSizes) -> torch.Tensor:
+        """Returns the tensor at one point, where it takes the place of `value`."""
+        items = [_number(item, value, size_of) for item in self.items]
+        return torch.tensor(items, dtype=value.dtype).reshape(self.shape)
+
+    def insert(self, nodes: Inserter, value: ir.Value) -> ir.Value:
+        """Returns the value that the inserted nodes compute in place of `value`."""
+        parts: list[ir.Value] = []
+        constants: list[int] = []
+        for item in (*self.items, None):
+            if isinstance(item, int):
+                constants.append(item)
+                continue
+            if constants:
+                parts.append(nodes.constant(constants))
+                constants = []
+            if isinstance(item, Size):
+                parts.append(nodes.size(item))
+            elif isinstance(item, Element):
+                parts.append(nodes.add("Gather", [value, nodes.constant([item.index])], axis=0))
+        vector = parts[0] if len(parts) == 1 else nodes.add("Concat", parts, axis=0)
+        if len(self.shape) != 1:
+            vector = nodes.add("Reshape", [vector, nodes.constant(self.shape)])
+        return nodes.cast(vector, self.dtype)
+
+
+def _number(item: int | Size | Element, value: torch.Tensor, size_of: DimensionSizes) -> int:
+    if isinstance(item, Element):
+        return int(value.reshape(-1)[item.index])
+    return item.at(size_of) if isinstance(item, Size) else item
+
+
+@dataclass(frozen=True)
+class Count:
+    """The numbers from 0 up to a size along the last axis, in place of a constant that counts to the frozen one.
+
+    Attributes:
+        size: the number of elements.
+        rank: that of the tensor, whose other dimensions are 1.
+        dtype: int64 or int32.
+    """
+
+    size: Size
+    rank: int
+    dtype: ir.DataType
+
+    def at(self, value: torch.Tensor, size_of: DimensionSizes) -> torch.Tensor:
+        """Returns the tensor at one point, where it takes the place of `value`."""
+        return torch.arange(self.size.at(size_of), dtype=value.dtype).reshape((*[1] * (self.rank - 1), -1))
+
+    def insert(self, nodes: Inserter, value: ir.Value) -> ir.Value:
+        """Returns the value that the inserted nodes compute in place of `value`."""
+        end = nodes.add("Reshape", [nodes.size(self.size), nodes.constant([])])
+        counted = nodes.cast(nodes.add("Range", [nodes.scalar(0), end, nodes.scalar(1)]), self.dtype)
+        if self.rank == 1:
+            return counted
+        return nodes.add("Reshape", [counted, nodes.constant([*[1] * (self.rank - 1), -1])])
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """The first slice of a value along an axis, repeated: all its slices are the same at the frozen size.
+
+    Attributes:
+        axis: the axis.
+        size: how often.
+        rank: that of the tensor.
+        single: whether the axis has one slice alone.
+    """
+
+    axis: int
+    size: Size
+    rank: int
+    single: bool
+
+    def at(self, value: torch.Tensor, size_of: DimensionSizes) -> torch.Tensor:
+        """Returns the tensor at one point, where it takes the place of `value`."""
+        sizes = [self.size.at(size_of) if axis == self.axis else -1 for axis in range(self.rank)]
+        return value.narrow(self.axis, 0, 1).expand(sizes)
+
+    def insert(self, nodes: Inserter, value: ir.Value) -> ir.Value:
+        """Returns the value that the inserted nodes compute in place of `value`."""
+        if not self.single:
+            value = nodes.add("Slice", [value, *(nodes.constant([number]) for number in (0, 1, self.axis))])
+        parts = [nodes.constant([1] * self.axis)] if self.axis else []
+        parts.append(nodes.size(self.size))
+        if self.axis + 1 < self.rank:
+            parts.append(nodes.constant([1] * (self.rank - self.axis - 1)))
+        shape = parts[0] if len(parts) == 1 else nodes.add("Concat", parts, axis=0)
+        return nodes.add("Expand", [value, shape])
+
+
+Substitution = Numbers | Count | Repeat
+
+
+class Inserter:
+    """Inserts nodes before one that is to read them.
+
+    Args:
+        before: that node.
+    """
+
+    def __init__(self, before: ir.Node):
+        assert before.graph is not None
+        self._before, self._graph = before, before.graph
+        self._count = 0
+
+    def add(self, operator: str, inputs: Sequence[ir.Value], **attributes: int) -> ir.Value:
+        """Returns the output of a new node."""
+        return self._insert(operator, inputs, ir.convenience.convert_attributes(attributes))
+
+    def constant(self, numbers: Sequence[int]) -> ir.Value:
+        """Returns a vector of int64."""
+        return self._constant(np.array(numbers, dtype=np.int64))
+
+    def scalar(self, number: int) -> ir.Value:
+        """Returns a number of int64."""
+        return self._constant(np.array(number, dtype=np.int64))
+
+    def size(self, size: Size) -> ir.Value:
+        """Returns a size as a vector of one element."""
+        result: ir.Value | None = None
+        for value, axis in size.dimensions:
+            shape = self.add("Shape", [value], start=axis, end=axis + 1)
+            result = shape if result is None else self.add("Mul", [result, shape])
+        assert result is not None, "a size has dimensions"
+        if size.number != 1:
+            result = self.add("Mul", [result, self.constant([size.number])])
+        return self.add("Div", [result, self.constant([size.divisor])]) if size.divisor != 1 else result
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Returns a value of int64 as `dtype`."""
+        return value if dtype == ir.DataType.INT64 else self.add("Cast", [value], to=int(dtype))
+
+    def _constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        return self._insert("Constant", [], [ir.AttrTensor("value", ir.tensor(array))])
+
+    def _insert(self, operator: str, inputs: Sequence[ir.Value], attributes: Sequence[ir.Attr]) -> ir.Value:
+        self._count += 1
+        name = f"{node_name(self._before)}_{operator.lower()}_{self._count}"
+        output = ir.Value(name=name)
+        node = ir.Node("", operator, list(inputs), attributes, outputs=[output], version=STANDARD, name=name)
+        node.metadata_props.update(self._before.metadata_props)  # the author's module around it
+        self._graph.insert_before(self._before, node)
+        return output
+
+
+def apply(substitutions: Iterator[tuple[ir.Node, int, Substitution]]) -> None:
+    """Inserts what takes the place of inputs, before the nodes that have them.
+
+    Args:
+        substitutions: node, position of the input, and what takes its place.
+    """
+    inserters: dict[ir.Node, Inserter] = {}
+    for node, position, substitution in substitutions:
+        inserter = inserters.setdefault(node, Inserter(node))
+        value = node.inputs[position]
+        assert value is not None
+        node.replace_input_with(position, substitution.insert(inserter, value))
