@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from onnx2nn.errors import UnsupportedModelError
 from onnx2nn.fx.builder import TorchBuilder
-from onnx2nn.fx.import_state import Shapes, Subject, Thaw, TorchImport
+from onnx2nn.fx.import_state import Subject, TorchImport
 from onnx2nn.fx.sample_sizes import Fixed, Inside, Sizes, StuckError, candidates, fitting
 from onnx2nn.fx.state_versions import set_versions
 from onnx2nn.fx.subgraphs import REGIONS, RenameInputs
@@ -62,7 +62,6 @@ class Attempt:
             tracer.names.reserve(state.author.names)
         scope, renamed = self._inputs(tracer)
         state.guard(tracer, state.fixed)
-        self._note_inputs(scope)
         outputs = Walk(builder, scope, graph, dict(graph.opset_imports)).run()
         state.raise_problems()
         self.collapsed, self.of_data = tracer.collapsed, tracer.has_sizes_of_data
@@ -90,16 +89,6 @@ class Attempt:
             scope[value] = tracer.placeholder(name, self.state.input_spec(value))
             self.state.given[value.name or ""] = scope[value]
         return scope, renamed
-
-    def _note_inputs(self, scope: Scope) -> None:
-        """Tells who asked for them the shapes of inputs, and their dynamic dimensions."""
-        state = self.state
-        for value in state.model.graph.inputs:
-            state.note(value, scope[value])
-            if state.thaw is not None:
-                dims = state.subject.inputs[value.name or ""] or ()
-                pairs = zip(dims, getattr(scope[value], "shape", ()), strict=False)
-                state.thaw.dims.update((name, dim) for name, dim in pairs if isinstance(name, str))
 
     def _meta(self, module: fx.GraphModule) -> dict[str, Any]:
         """Returns what the module notes of the file."""
@@ -155,42 +144,31 @@ class Attempts:
         self._family = 0
         self._split: set[ir.Node] = set()
 
-    def run(
-        self,
-        fixed: Fixed,
-        thaw: Thaw | None = None,
-        shapes: Shapes | None = None,
-        families: Iterable[int] = range(len(Sizes.FAMILIES)),
-    ) -> fx.GraphModule:
+    def run(self, fixed: Fixed, families: Iterable[int] = range(len(Sizes.FAMILIES))) -> fx.GraphModule:
         """Imports; once more where sizes turn out to depend on data in a model of fixed shapes.
 
         Args:
             fixed: dimensions that have one value only, or equal another one.
-            thaw: replaces inputs of nodes.
-            shapes: takes the shape of every value at the first sample point.
             families: which sample sizes to try, by number.
 
         Raises:
             StuckError: none of the sample sizes goes through; of the furthest try.
         """
         try:
-            return self._families(fixed, thaw, shapes, families)
+            return self._families(fixed, families)
         except NeedsSamples:
             self._needed = True
-            return self._families(fixed, thaw, shapes, families)
+            return self._families(fixed, families)
 
-    def _families(
-        self, fixed: Fixed, thaw: Thaw | None, shapes: Shapes | None, families: Iterable[int]
-    ) -> fx.GraphModule:
+    def _families(self, fixed: Fixed, families: Iterable[int]) -> fx.GraphModule:
         stuck: list[StuckError] = []
         collapsed: fx.GraphModule | None = None
         pending = [Sizes(self.names, family, fixed, self._needed) for family in families]
-        if thaw is not None or not pending[0].dynamic:  # all are alike
+        if not pending[0].dynamic:  # all are alike
             del pending[1:]
         while pending:
             sizes = pending.pop(0)
-            noted = shapes if collapsed is None else None
-            attempt = Attempt(TorchImport(self.subject, sizes, True, fixed, thaw, noted))
+            attempt = Attempt(TorchImport(self.subject, sizes, True, fixed))
             try:
                 module = attempt.run()
             except StuckError as error:
@@ -205,7 +183,7 @@ class Attempts:
                     return module
                 if collapsed is None:  # a number computed from sizes does not vary here: other ones may show it
                     collapsed, self._family, self._split = module, sizes.family, set(attempt.state.split)
-                    pending[:0] = sizes.of_less_data() if attempt.of_data and thaw is None else []
+                    pending[:0] = sizes.of_less_data() if attempt.of_data else []
         if collapsed is not None:
             return collapsed
         furthest = max(stuck, key=lambda error: error.step)

@@ -121,11 +121,11 @@ class TorchBuilder(Builder):
         return self.state.constants[value.name or ""] if own else self.origins.initializer(value)
 
     def inputs(self, node: ir.Node, values: Sequence[Any]) -> list[Any]:
-        """Returns the inputs of a node with this tracer, or what is to stand in their place."""
+        """Returns the inputs of a node as values of this tracer."""
         inputs: list[Any] = self.tracer.own(values)
         if self.sizes is not self.state.sizes:
             inputs = [self._own_numbers(value) if isinstance(value, Host) else value for value in inputs]
-        return inputs if self.state.thaw is None else self.state.thaw.inputs(node, inputs)
+        return inputs
 
     def _own_numbers(self, value: Host) -> Host:
         """Returns numbers computed from shapes around a branch as they are at the sample points of the branch."""
@@ -256,8 +256,6 @@ class TorchBuilder(Builder):
         if isinstance(result, (Tensor, Opaque)) and result.tracer is self.tracer and (name := value.name):
             meta = result.node.meta
             meta["onnx_outputs"] = (*meta["onnx_outputs"], name) if "onnx_outputs" in meta else (name,)
-        if self.state.shapes is not None:
-            self.state.note(value, result)
 
     def for_function(self) -> TorchBuilder:
         """Returns what builds a submodule of the function."""

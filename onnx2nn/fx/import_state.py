@@ -6,7 +6,7 @@ import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -19,19 +19,6 @@ from onnx2nn.fx.tracing import Spec, Tensor, Tracer
 from onnx2nn.importing.import_state import ImportState
 from onnx2nn.importing.inputs import input_dimensions
 from onnx2nn.importing.plan import Plan
-
-Shapes = dict["ir.Value", "tuple[int, ...]"]
-
-
-class Thaw(Protocol):
-    """What lets constants of the file follow dimensions that are dynamic though the file fixed them."""
-
-    dims: dict[str, Any]
-    """Name → the symbolic number of a dynamic dimension of an input; set before the first node."""
-
-    def inputs(self, node: ir.Node, inputs: Sequence[Any]) -> list[Any]:
-        """Returns what `node` gets in place of `inputs`."""
-        ...
 
 
 class Limit(NamedTuple):
@@ -80,8 +67,6 @@ class TorchImport(ImportState):
         sizes: the sample sizes.
         strict: whether a node whose shapes do not fit at them ends the import, else it runs as one call.
         fixed: dimensions that have one value only, or equal another one.
-        thaw: replaces inputs of nodes.
-        shapes: takes the shape of every value at the first sample point.
 
     Attributes:
         given: the model's inputs, by name.
@@ -90,18 +75,10 @@ class TorchImport(ImportState):
         unrolled: how many nodes the bodies of SequenceMap have become.
     """
 
-    def __init__(
-        self,
-        subject: Subject,
-        sizes: Sizes,
-        strict: bool,
-        fixed: Fixed,
-        thaw: Thaw | None = None,
-        shapes: Shapes | None = None,
-    ):
+    def __init__(self, subject: Subject, sizes: Sizes, strict: bool, fixed: Fixed):
         super().__init__(subject.model, subject.plan)
         self.subject, self.constants = subject, subject.constants
-        self.sizes, self.strict, self.fixed, self.thaw, self.shapes = sizes, strict, fixed, thaw, shapes
+        self.sizes, self.strict, self.fixed = sizes, strict, fixed
         self.repeats = Repeats()
         self.given: dict[str, Any] = {}
         self.split: dict[ir.Node, Sequence[bool]] = {}
@@ -145,13 +122,6 @@ class TorchImport(ImportState):
                 fits = tracer.graph.call_function(compare, (read, bound))
                 tracer.graph.call_function(torch._assert, (fits, message))
         return limits
-
-    def note(self, value: ir.Value, known: Any) -> None:
-        """Notes the shape of a value for who asked for all of them."""
-        if self.shapes is not None and isinstance(known, Constant):
-            self.shapes[value] = known.shape
-        elif self.shapes is not None and isinstance(known, Tensor) and known.spec.shapes is not None:
-            self.shapes[value] = known.spec.shapes[0]
 
     def unanimous(self, points: int, known: set[ir.Node]) -> int:
         """Returns at how many of so many sample points, from the first on, no If but those `known` chooses anew."""

@@ -66,7 +66,6 @@ class Walk(Generic[B]):
         if isinstance(self.graph, ir.Graph):
             for value in self.graph.initializers.values():
                 scope[value] = builder.initializer(self.graph, value)
-                builder.keep(value, scope[value])
         nodes = list(self.graph)
         last = {value: node for node in nodes for value in node.inputs}  # the last that takes it
         for kept in (*self.graph.outputs, *_used_inside(nodes)):
