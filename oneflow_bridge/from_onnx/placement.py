@@ -11,8 +11,7 @@ from oneflow_bridge.from_onnx.layers import Layer
 from oneflow_bridge.from_onnx.program import Program
 from oneflow_bridge.namespace.tensor import Tensor
 from onnx2nn.ground.naming import split_path
-from onnx2nn.importing.builder import Position
-from onnx2nn.importing.node_facts import constant_path, layer_path
+from onnx2nn.importing.placement import ConstantName, Position, constant_name, layer_path
 from onnx2nn.provenance.exporter_metadata import exported_place
 
 
@@ -76,18 +75,11 @@ class Placement:
         weights = [value for value in inputs if isinstance(value, Constant) and value.weight]
         return next((c.name for c in weights if sorted(c.shape) == sorted(weight.shape)), "")
 
-    def constant(self, tensor: Tensor) -> tuple[list[str], bool, bool]:
-        """Returns where a constant is held, whether it is trained and whether it is saved."""
-        author = self._author
+    def constant(self, tensor: Tensor) -> ConstantName:
+        """Returns where a constant is held, and as what."""
         origin = self._origins.get(id(tensor.value))
-        name, weight = ("", False) if origin is None else (origin.name, origin.weight)
-        if author is not None and name in author.names:
-            return split_path(name), author.trains(name), author.holds(name)
-        steps, trained = constant_path(self._at.node, name, weight, tensor.numel())
-        if author is None:
-            return steps, trained, origin is not None
-        trained = trained and author.may_train(name) and tensor.is_floating_point()
-        return steps, trained, trained  # what is no weight of the author's stays out of the state
+        name = constant_name(self._author, self._at, origin, tensor.numel(), tensor.is_floating_point())
+        return name._replace(persistent=False) if self._author is None and origin is None else name
 
     def loses_weight(self, inputs: Sequence[Any], folded: Any) -> bool:
         """Returns whether `folded` is computed from a weight of the author's, which is then no weight any more.

@@ -19,9 +19,10 @@ from onnx2nn.fx.placement import NamedPlacement
 from onnx2nn.fx.sample_sizes import MisfitError, Sizes, StuckError
 from onnx2nn.fx.tracing import NeedsSamples, Opaque, ShapeMismatch, Tensor, TraceError, Tracer, is_traced
 from onnx2nn.ground.naming import identifier
-from onnx2nn.importing.builder import Builder, Position, Regions
+from onnx2nn.importing.builder import Builder, Regions
 from onnx2nn.importing.constants import is_constant
 from onnx2nn.importing.node_facts import lays_out_weight, node_name
+from onnx2nn.importing.placement import Position
 from onnx2nn.importing.plan import TypeOf
 from onnx2nn.importing.walk import Walk
 from onnx2nn.optable.row import NeedsValues, Row

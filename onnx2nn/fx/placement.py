@@ -10,11 +10,10 @@ from torch import fx, nn
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.layers import Layer
 from onnx2nn.fx.origins import Origins
-from onnx2nn.fx.placement_protocol import ConstantName
 from onnx2nn.fx.tracing import Tensor
 from onnx2nn.ground.naming import is_generated, split_path
-from onnx2nn.importing.builder import Position
-from onnx2nn.importing.node_facts import constant_path, layer_path, node_name
+from onnx2nn.importing.node_facts import node_name
+from onnx2nn.importing.placement import ConstantName, Position, constant_name, layer_path
 from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.exporter_metadata import place_of, source_of
 
@@ -70,17 +69,11 @@ class NamedPlacement:
     def constant(self, tensor: torch.Tensor) -> ConstantName:
         """Returns where a constant is held, and as what."""
         origin = self.origins.find(tensor)
-        name, weight = (origin.name, origin.weight) if origin is not None else ("", False)
-        author = self.author
-        if author is not None and name in author.names:
-            return ConstantName(self._steps(name), author.trains(name), author.holds(name), True, self.outer)
-        steps, trainable = constant_path(self.at.node, name, weight, tensor.numel())
-        if author is None:
-            return ConstantName(steps, trainable)
-        trainable = trainable and author.may_train(name) and tensor.is_floating_point()
-        # What is no weight stays out of state_dict; copying a GraphModule keeps that of its submodules alone.
-        steps = ["constants", *steps] if len(steps) == 1 and not trainable else steps
-        return ConstantName(steps, trainable, persistent=trainable)
+        name = constant_name(self.author, self.at, origin, tensor.numel(), tensor.is_floating_point())
+        if name.own and origin is not None:
+            return name._replace(steps=self._steps(origin.name), outer=self.outer)
+        # Copying a GraphModule keeps of what is not in state_dict that of its submodules alone.
+        return name if name.persistent or len(name.steps) > 1 else name._replace(steps=["constants", *name.steps])
 
     def _steps(self, key: str) -> list[str]:
         """Returns where one of the author's keys stands in the module of this graph."""

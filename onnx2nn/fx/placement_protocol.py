@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from onnx2nn.fx.layers import Layer
-
-
-class ConstantName(NamedTuple):
-    """Where a constant is held in the module tree, and as what.
-
-    Attributes:
-        steps: the path.
-        trainable: whether it is a parameter.
-        persistent: whether it is in state_dict.
-        own: whether the path is the author's, which nothing else may have.
-        outer: whether the module around holds it, and hands it in.
-    """
-
-    steps: list[str]
-    trainable: bool
-    persistent: bool = True
-    own: bool = False
-    outer: bool = False
+from onnx2nn.importing.placement import ConstantName
 
 
 class Placement(Protocol):

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import onnx_ir as ir
 
 from onnx2nn.importing.import_state import ImportState
+from onnx2nn.importing.placement import Position
 from onnx2nn.importing.plan import TypeOf
 from onnx2nn.optable.row import NeedsValues, Row
 
@@ -19,16 +20,6 @@ Regions = Mapping[tuple[str, int], Region]
 """By operator and the revision of its row."""
 
 B = TypeVar("B", bound="Builder")
-
-
-class Position:
-    """Where a walk is: its node, None before the first, and the number of that among the nodes of the graph."""
-
-    __slots__ = ("node", "step")
-
-    def __init__(self) -> None:
-        self.node: ir.Node | None = None
-        self.step = 0
 
 
 class Builder(ABC):
