@@ -8,6 +8,7 @@ What OneFlow lacks shows at import for that reason too.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from oneflow_bridge.namespace.indexing import IndexRangeError
 from oneflow_bridge.namespace.tensor import Tensor
 from onnx2nn.errors import OperatorError
 from onnx2nn.importing.builder import Builder, Regions
-from onnx2nn.importing.node_facts import lays_out_weight, node_name
+from onnx2nn.importing.node_facts import body_arguments, lays_out_weight, node_name
 from onnx2nn.importing.plan import UNKNOWN_TYPE, TypeOf
 from onnx2nn.importing.walk import Walk
 from onnx2nn.optable.row import NeedsValues, Row
@@ -102,7 +103,7 @@ class FlowBuilder(Builder):
     def fold(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Returns what `row` gives for constants; at run time where a weight of the author's would be lost."""
         _check_size(row, inputs)
-        values = self._arguments(row, inputs, lambda value: value)
+        values = body_arguments(row, inputs, lambda value: self._argument(value, None), _refuse_static)
         try:
             result = row.run(namespace, *values, **attributes)
         except OperatorError:
@@ -186,21 +187,6 @@ class FlowBuilder(Builder):
         """Returns run time values that stand for `inputs` at one of the sample sizes."""
         return [_sample(value, point) for value in inputs]
 
-    def _arguments(self, row: Row, inputs: Sequence[Any], traced: Any) -> list[Any]:
-        """Returns the inputs as a body takes them; `traced` gives what stands for a `Live`."""
-        result: list[Any] = []
-        for position, value in enumerate(inputs):
-            name = row.input_name(position)
-            if isinstance(value, Constant) and name in row.numbers and not value.shape:
-                result.append(value.numpy().item())
-            elif isinstance(value, Constant) and name in row.static:
-                result.append(value.numpy().tolist())
-            elif isinstance(value, Live) and name in row.static:
-                raise NeedsValues(f"input {name} is computed from data")
-            else:
-                result.append(self._argument(value, traced))
-        return result
-
     def _argument(self, value: Any, traced: Any) -> Any:
         if isinstance(value, Constant):
             return self.placement.remember(value)
@@ -220,7 +206,8 @@ class FlowBuilder(Builder):
                 assert live.samples is not None
                 return Traced(recorder, live.name, live.samples[point])
 
-            result = row.body(recorder.F, *self._arguments(row, inputs, traced), **attributes)
+            arguments = body_arguments(row, inputs, functools.partial(self._argument, traced=traced), _refuse_static)
+            result = row.body(recorder.F, *arguments, **attributes)
             runs.append((recorder.calls, result))
         calls, result = runs[0]
         if any(other != calls or not are_alike(result, end) for other, end in runs[1:]):
@@ -248,6 +235,10 @@ class FlowBuilder(Builder):
 
 FlowWalk = Walk[FlowBuilder]
 """The walk of a graph that becomes the source of a OneFlow module."""
+
+
+def _refuse_static(name: str, value: Any) -> Any:
+    raise NeedsValues(f"input {name} is computed from data")
 
 
 def _sample(value: Any, point: int) -> Any:

@@ -11,6 +11,7 @@ import torch
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.tracing import Tensor, TraceError, Tracer, is_traced
+from onnx2nn.importing.node_facts import body_arguments, known_array
 from onnx2nn.optable.row import Row
 from onnx2nn.optable.shape_values import Host
 
@@ -42,30 +43,22 @@ class Arguments:
         Raises:
             TraceError: a static one is computed from data.
         """
-        if not row.static and not row.numbers:
-            return [self.tensor(value) for value in inputs]
-        result: list[Any] = []
-        for position, value in enumerate(inputs):
-            name = row.input_name(position)
-            if name in row.numbers and isinstance(value, (Constant, Host)) and not _shape_of(value):
-                result.append(value.array.item() if isinstance(value, Host) else value.numpy().item())
-            elif name not in row.static or value is None:
-                result.append(self.tensor(value))
-            elif isinstance(value, (Constant, Host)):
-                result.append(_plain(value))
-            elif name in row.counts and isinstance(value, Tensor):
-                result.append(self._tracer.elements(value))
-            else:
-                raise TraceError(f"input {name} is computed from data")
-        if is_traced([value for value in result if not isinstance(value, Tensor)]):
+        result = body_arguments(row, inputs, self.tensor, lambda name, value: self._sizes(row, name, value))
+        if (row.static or row.numbers) and is_traced([value for value in result if not isinstance(value, Tensor)]):
             # A method of a real tensor takes no symbolic number: the constants become values of the traced program.
             return [self._tracer.attribute(v) if isinstance(v, torch.Tensor) else v for v in result]
         return result
 
+    def _sizes(self, row: Row, name: str, value: Any) -> list[Any]:
+        """Returns a vector computed from data as numbers, where it may only hold sizes."""
+        if name not in row.counts or not isinstance(value, Tensor):
+            raise TraceError(f"input {name} is computed from data")
+        return self._tracer.elements(value)
+
     def of_operator(self, row: Row, inputs: Sequence[Any]) -> list[Any]:
         """Returns the inputs as a call of the operator at run time takes them."""
         return [
-            _plain(value)
+            known_array(value).tolist()
             if isinstance(value, (Constant, Host)) and row.input_name(position) in row.static
             else self.tensor(value)
             for position, value in enumerate(inputs)
@@ -80,11 +73,3 @@ class Arguments:
             return F.full(numbers.shape, numbers.item(), dtype=dtype)
         stacked = F.stack([F.tensor(number, dtype=dtype) for number in numbers.flat])
         return stacked if numbers.ndim == 1 else stacked.reshape(numbers.shape)
-
-
-def _plain(value: Constant | Host) -> Any:
-    return value.array.tolist() if isinstance(value, Host) else value.numpy().tolist()
-
-
-def _shape_of(value: Constant | Host) -> tuple[int, ...]:
-    return value.array.shape if isinstance(value, Host) else value.shape

@@ -10,8 +10,10 @@ import onnx_ir as ir
 
 from onnx2nn.errors import ModelFileError, OperatorError
 from onnx2nn.ground.naming import is_generated
+from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.plan import Plan
 from onnx2nn.optable.row import HINTS, Row
+from onnx2nn.optable.shape_values import Host
 
 
 class Scope(dict["ir.Value", Any]):
@@ -106,6 +108,35 @@ def check_inputs(row: Row, inputs: list[Any]) -> None:
     for position, name in row.needed:
         if position >= len(inputs) or inputs[position] is None:
             raise OperatorError(f"input {name!r} is missing.")
+
+
+def body_arguments(
+    row: Row, inputs: Sequence[Any], tensor: Callable[[Any], Any], static: Callable[[str, Any], Any]
+) -> list[Any]:
+    """Returns a node's inputs as the row's body takes them.
+
+    Args:
+        row: the row.
+        inputs: constants, numbers computed from shapes, and values of the framework.
+        tensor: makes an argument of a value that stays a tensor.
+        static: makes the Python value of an input that must be known, by its name, where it is neither.
+    """
+    if not row.static and not row.numbers:
+        return [tensor(value) for value in inputs]
+    result: list[Any] = []
+    for position, value in enumerate(inputs):
+        name, known = row.input_name(position), isinstance(value, (Constant, Host))
+        if name in row.static and value is not None:
+            result.append(known_array(value).tolist() if known else static(name, value))
+        else:
+            scalar = known and name in row.numbers and not (value.array if isinstance(value, Host) else value).shape
+            result.append(known_array(value).item() if scalar else tensor(value))
+    return result
+
+
+def known_array(value: Constant | Host) -> np.ndarray[Any, Any]:
+    """Returns the elements of a constant, or numbers computed from shapes."""
+    return value.array if isinstance(value, Host) else value.numpy()
 
 
 def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:
