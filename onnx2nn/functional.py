@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from onnx2nn.optable.registry import load_rows, name_of
+from onnx2nn.optable.registry import name_function, name_of, row_named
 from onnx2nn.optable.row import REQUIRED, Row
 
 
@@ -55,10 +55,8 @@ def _function(row: Row) -> Any:
             return row.run(torch, *values, **attributes)
 
     function: Any = _kept_whole(row, run) if row.custom_op else run
-    function.__name__ = function.__qualname__ = name_of(row)
-    function.__module__ = __name__
+    name_function(function, row, __name__)
     function.row = row  # what the call is, for to_python
-    function.__doc__ = f"{row}: {row.body.__doc__ or 'see the ONNX specification.'}"
     return function
 
 
@@ -185,9 +183,8 @@ def _symbolic(row: Row, values: Sequence[Any], given: dict[str, Any]) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("__"):
-        for row in load_rows():
-            if name_of(row) == name:
-                function = globals()[name] = _function(row)
-                return function
-    raise AttributeError(f"module {__name__!r} has no operator {name!r}")
+    row = row_named(name)
+    if row is None:
+        raise AttributeError(f"module {__name__!r} has no operator {name!r}")
+    function = globals()[name] = _function(row)
+    return function

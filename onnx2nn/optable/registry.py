@@ -167,3 +167,15 @@ def load_rows() -> Table:
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"onnx2nn.ops.{module.name}")
     return TABLE
+
+
+def row_named(name: str) -> Row | None:
+    """Returns the row whose function has this name, see `name_of`; None where no row's has."""
+    return None if name.startswith("__") else next((row for row in load_rows() if name_of(row) == name), None)
+
+
+def name_function(function: Any, row: Row, module: str) -> None:
+    """Gives `function`, which calls a row, the name under which `module` has it, and says what it computes."""
+    function.__name__ = function.__qualname__ = name_of(row)
+    function.__module__ = module
+    function.__doc__ = f"{row}: {row.body.__doc__ or 'see the ONNX specification.'}"

@@ -149,7 +149,7 @@ def _inherited(row: Row, body: Revision) -> dict[str, Any]:
     }
     sized_by = "" if row.sized_by in gone else body.renamed.get(row.sized_by, row.sized_by)
     translates = body.fixed or body.defaults or body.unused or body.as_attributes or body.renamed
-    called_late = inputs["static"] or row.opaque or row.custom_op
+    called_late = inputs["static"] or row.call == "opaque" or row.custom_op
     host, results = row.host, row.results if called_late else None
     if translates:
         host = host and dataclasses.replace(body, newer=host, arrays=True)

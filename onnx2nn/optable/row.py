@@ -136,21 +136,6 @@ class Row:
     float_form: FloatForm | None = None
 
     @functools.cached_property
-    def opaque(self) -> bool:
-        """Whether `call` is `"opaque"`."""
-        return self.call == "opaque"
-
-    @functools.cached_property
-    def whole(self) -> bool:
-        """Whether `call` is `"packed"`."""
-        return self.call == "packed"
-
-    @functools.cached_property
-    def region(self) -> bool:
-        """Whether `call` is `"subgraph"`."""
-        return self.call == "subgraph"
-
-    @functools.cached_property
     def _signature(self) -> inspect.Signature:
         return inspect.signature(self.body)
 
