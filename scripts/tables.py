@@ -25,7 +25,17 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, fail where something is out of date")
     parser.add_argument("--all", action="store_true", help="ask torch.export of every case again")
     options = parser.parse_args()
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_tables.py", "-rs"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/test_tables.py",
+        "-rs",
+        "--disable-warnings",
+    ]
     command += ["-m", "not held" if options.all else "not slow and not held"]
     return subprocess.run([*command, *(() if options.check else ("--write",))], cwd=ROOT, check=False).returncode
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,10 +27,14 @@ def pairs() -> list[tuple[Case, int]]:
 def runs() -> Iterator[Any]:
     """Yields the pairs with dynamic sizes, and with those of the case: in the fast tier at the newest revision only."""
     newest = {id(case): version for case, version in pairs()}
+    seen: collections.Counter[str] = collections.Counter()
     for case, version in pairs():
-        yield pytest.param(case, version, True, id=f"dynamic-{case}-{version}")
+        name = f"{case}-{version}"
+        seen[name] += 1  # pytest takes seconds to tell equal names apart
+        name += f"-{seen[name]}" if seen[name] > 1 else ""
+        yield pytest.param(case, version, True, id=f"dynamic-{name}")
         older = () if version == newest[id(case)] else pytest.mark.slow
-        yield pytest.param(case, version, False, id=f"static-{case}-{version}", marks=older)
+        yield pytest.param(case, version, False, id=f"static-{name}", marks=older)
 
 
 @pytest.mark.parametrize(("case", "version", "dynamic"), list(runs()))
