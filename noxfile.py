@@ -58,7 +58,8 @@ def full(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def held(session: nox.Session) -> None:
-    """Long fuzzers and measurements."""
+    """Long fuzzers and measurements, then the benchmarks."""
+    session.notify("benchmark", posargs=[])
     session.run(sys.executable, "-m", "pytest", "-n", "auto", "-m", "held", *session.posargs)
 
 
