@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import in_shard
 
 try:
     import torch
@@ -46,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     index, count = shard
     chosen: list[list[pytest.Item]] = [[], []]
     for item in items:
-        chosen[zlib.crc32(item.nodeid.encode()) % count == index - 1].append(item)
+        chosen[in_shard(item.nodeid, index, count)].append(item)
     config.hook.pytest_deselected(items=chosen[False])
     items[:] = chosen[True]
 

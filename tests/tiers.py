@@ -1,7 +1,8 @@
-"""Which parameters of a test run in the fast tier, where all of them together would take minutes."""
+"""Which tests run: the fast tier's share of a test's parameters, and the parts into which a run is cut."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -19,3 +20,8 @@ def mostly_slow(parameters: Iterable[Any], fast: Collection[Any]) -> list[Any]:
         for parameter in parameters
         for given in [parameter if isinstance(parameter, tuple) else (parameter,)]
     ]
+
+
+def in_shard(nodeid: str, index: int, count: int) -> bool:
+    """Returns whether a test, by its name, belongs to part `index` of `count`, counted from 1."""
+    return zlib.crc32(nodeid.encode()) % count == index - 1
