@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import zlib
 from typing import Any
@@ -15,6 +16,9 @@ try:
     import torch
 except ImportError:  # OneFlow's environment has none
     torch = None
+
+if torch and "PYTEST_XDIST_WORKER" in os.environ:  # a process a core: threads of torch's would wait for each other
+    torch.set_num_threads(1)
 
 LISTED = {
     "unverified": "cases at revisions without an oracle",
