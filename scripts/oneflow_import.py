@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-CACHE = Path(os.environ.get("ONNX2NN_ZOO", ROOT / ".cache" / "zoo"))
+CACHE = Path(os.environ.get("ONNX2NN_ZOO") or ROOT / ".cache" / "zoo")
 TOLERANCE = 1e-4
 """How far an output may be from ONNX Runtime's, relative to the largest of the output's values."""
 
@@ -304,7 +304,7 @@ def main() -> None:
     if not options.names:
         from scripts import measured, oneflow_document
 
-        suite = json.loads(measured.PATH.read_text(encoding="utf-8"))["oneflow_import"]
+        suite = measured.read()["oneflow_import"]
         oneflow_document.write("import", section(rows, suite))
     sys.exit(any(not row.works for row in rows))
 

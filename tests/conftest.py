@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import random
 import zlib
 from typing import Any
 
 import numpy as np
 import pytest
+from tiers import in_shard
 
 try:
     import torch
 except ImportError:  # OneFlow's environment has none
     torch = None
 
+if torch and "PYTEST_XDIST_WORKER" in os.environ:  # a process a core: threads of torch's would wait for each other
+    torch.set_num_threads(1)
+
+LISTED = {
+    "unverified": "cases at revisions without an oracle",
+    "newer": "operators of this ONNX Runtime take more than their rows, which were reviewed with an older one",
+}
+"""What tests note about single operators → how the list of them begins at the end of a run."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="other random numbers for every test than those of seed 0")
+    parser.addoption("--shard", type=_shard, help="run one part of the tests: 1/4 to 4/4 run all of them")
+    parser.addoption(
+        "--write", action="store_true", help="write tables instead of comparing them, see scripts/tables.py"
+    )
+
+
+def _shard(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 1/4")
+    return int(index), int(count)
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k have made their choice
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps the tests of one shard, which their names decide."""
+    shard = config.getoption("--shard")
+    if shard is None:
+        return
+    index, count = shard
+    chosen: list[list[pytest.Item]] = [[], []]
+    for item in items:
+        chosen[in_shard(item.nodeid, index, count)].append(item)
+    config.hook.pytest_deselected(items=chosen[False])
+    items[:] = chosen[True]
 
 
 @pytest.fixture(autouse=True)
@@ -43,18 +80,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints what tests noted by `record_property("score", ...)`, and the pairs that nobody could verify.
+    """Prints what tests noted by `record_property`: scores, and lists of what a person should look at.
 
     The notes travel with the tests' reports, from other processes too.
     """
-    noted: dict[str, list[str]] = {"score": [], "unverified": []}
+    noted: dict[str, set[str]] = {"score": set(), **{key: set() for key in LISTED}}
     for reports in terminalreporter.stats.values():
         for report in reports:
             for key, text in getattr(report, "user_properties", ()):
                 if key in noted:
-                    noted[key].append(str(text))
-    for line in dict.fromkeys(noted["score"]):
+                    noted[key].add(str(text))
+    for line in sorted(noted["score"]):
         terminalreporter.write_line(line)
-    pairs = sorted(set(noted["unverified"]))
-    if pairs:
-        terminalreporter.write_line(f"{len(pairs)} cases at revisions without an oracle: {', '.join(pairs)}")
+    for key, title in LISTED.items():
+        if noted[key]:
+            terminalreporter.write_line(f"{len(noted[key])} {title}: {', '.join(sorted(noted[key]))}")

@@ -19,6 +19,7 @@ from realmodels import (
     run_onnxruntime,
     seeded,
 )
+from tiers import mostly_slow
 from torch import nn
 
 import onnx2nn
@@ -101,7 +102,9 @@ def _dimensions(path: Path) -> dict[str, list[str | int]]:
     return {v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
 
 
-@pytest.mark.parametrize("name", ["keras_digits", "attention", "recurrent", "convolutions"])
+@pytest.mark.parametrize(
+    "name", mostly_slow(["keras_digits", "attention", "recurrent", "convolutions"], ["keras_digits", "recurrent"])
+)
 def test_way_there_and_back_is_stable(name: str, tmp_path: Path) -> None:
     path, one, other = _file(name)
     module, again = onnx2nn.load(path), tmp_path / "again.onnx"
@@ -307,7 +310,7 @@ RECURRENT = {
 }
 
 
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("name", mostly_slow(RECURRENT, ["lstm_without_bias", "gru"]))
 def test_recurrent_layers_over_any_time(name: str, tmp_path: Path) -> None:
     """torch reads a recurrent layer as a loop of as many steps as it was traced with, and refuses an open number."""
     build, count = RECURRENT[name]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from realmodels import EXPORTERS, Tensors, run, seeded
 from test_torch_control_flow import SCRIPTED, export_voice, script, sound
-from test_torch_models import CASES
+from test_torch_models import CASES, RUNS
 from torch import fx, nn
 from torch.nn import functional as F
 
@@ -489,11 +489,13 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["model.py", "weights.safetensors"]
 
 
-REAL = ["resnet18", "shufflenet_v2", "bert", "lstm_language_model"]
+REAL = [
+    pytest.param(name, exporter, marks=() if name in ("shufflenet_v2", "lstm_language_model") else pytest.mark.slow)
+    for name, exporter in RUNS
+]
 
 
-@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(("name", "exporter"), REAL)
 def test_real_models(name: str, exporter: str, tmp_path: Path) -> None:
     case = CASES[name]
     one, two = case.inputs(case.sizes[0]), case.inputs(case.sizes[1])

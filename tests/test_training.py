@@ -84,6 +84,7 @@ def test_digits_model_learns_anew() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.slow
 def test_resnet_learns() -> None:
     case = CASES["resnet18"]
     path = EXPORTERS["dynamo"]("resnet18", seeded(case.build), case.inputs(2), case.inputs(3))
