@@ -213,17 +213,22 @@ def _traceable(module: Any) -> fx.GraphModule:
     from torch.fx import traceback
 
     from onnx2nn.exportable import for_exporter
+    from onnx2nn.own_state import non_persistent_buffers, own_buffers, own_parameters
     from onnx2nn.tracing import container
 
     copied = fx.GraphModule(module, for_exporter(module, module.graph))
     for name, parameter in module.named_parameters(remove_duplicate=False):  # the keys of a tied weight are many
         holder, last = container(copied, name)
-        if last not in holder._parameters:
+        if last not in own_parameters(holder):
             holder.register_parameter(last, parameter)
-    for name, child in module.named_modules():  # a GraphModule made of another one forgets which buffers are no state
-        if child._non_persistent_buffers_set and (not name or hasattr(copied, name.split(".")[0])):
-            with contextlib.suppress(AttributeError):
-                copied.get_submodule(name)._non_persistent_buffers_set |= child._non_persistent_buffers_set
+    for name, buffer in non_persistent_buffers(
+        module
+    ).items():  # of which a GraphModule made of another one makes state
+        holder_name, _, last = name.rpartition(".")
+        with contextlib.suppress(AttributeError):  # of a module that no call uses
+            holder = copied.get_submodule(holder_name)
+            if last in own_buffers(holder):
+                holder.register_buffer(last, buffer, persistent=False)
     for node in copied.graph.nodes:
         if "onnx" in node.meta:
             node.meta["custom"] = {_SOURCE: node.meta["onnx"]}
@@ -249,7 +254,8 @@ def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[
     import torch
     from torch import fx
 
-    output, placeholders = graph.output_node(), (node for node in graph.nodes if node.op == "placeholder")
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    placeholders = (node for node in graph.nodes if node.op == "placeholder")
     names = dict(zip(placeholders, inputs, strict=False))
     names |= {node: node.target for node in graph.nodes if node.op == "get_attr"}
     several = isinstance(output.args[0], tuple)  # a list is one output, a sequence

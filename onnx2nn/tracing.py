@@ -937,7 +937,7 @@ class Tracer:
             except NotImplementedError as error:
                 raise TraceError(f"{_title(target)}: {error}") from None
             except Exception as error:
-                reason = f"{_title(target)}: {str(error).strip().splitlines()[0]}"
+                reason = f"{_title(target)}: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
                 raise ShapeMismatch(reason, list(_leaves((args, kwargs))), point) from None
         return _merge(results)
 

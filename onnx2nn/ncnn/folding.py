@@ -84,8 +84,7 @@ def _by_channel(layer: Any, constant: torch.Tensor) -> torch.Tensor | None:
 
 
 def _changed(layer: Any, numbers: torch.Tensor, multiply: bool) -> nn.Module:
-    result = copy.copy(layer)
-    result._parameters = dict(layer._parameters)
+    result = copy.deepcopy(layer)
     weight, numbers = layer.weight.detach().double(), numbers.double()
     bias = torch.zeros(len(weight)).double() if layer.bias is None else layer.bias.detach().double()
     if multiply:

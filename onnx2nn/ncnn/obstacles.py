@@ -80,7 +80,7 @@ def _reason(module: fx.GraphModule, node: fx.Node, result: Any) -> str | None:
         return "control flow: NCNN runs every layer once, in a fixed order"
     if node.target is operator.getitem and isinstance(node.args[0], type(node)):
         return _index_reason(node.args[1])
-    if isinstance(node.target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(node.target, (type(torch.ops.aten.relu), type(torch.ops.aten.relu.default))):  # any of torch.ops
         return "an operator of onnx2nn's own, which pnnx does not know"
     reason = _REASONS.get(_operation(module, node))
     if reason is None and isinstance(result, torch.Tensor) and result.dtype != torch.float32:

@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.errors import InputError
+from onnx2nn.own_state import own_buffers, own_modules, own_parameters
 from onnx2nn.python_source.constructors import POOLS, UNKNOWN, configured, function_name, same, shortest, signature
 from onnx2nn.python_source.expressions import (
     INFIX,
@@ -99,7 +100,7 @@ class _Maker:
         """Returns the new paths of buffers that are in no state_dict: in the class that uses them, equally named."""
         found: dict[Path, Path] = {}
         for path, region in self.partition.regions.items():
-            taken = {*dir(self.program.module(path)), *self.program.module(path)._modules}
+            taken = set(dir(self.program.module(path)))  # names of its modules among them
             for node in region.items:
                 if isinstance(node, fx.Node) and self.program.is_movable(node):
                     number = 1
@@ -113,12 +114,13 @@ class _Maker:
         """Yields the parameters in layers whose constructors do not make them: a bias called as one of an RMSNorm."""
         for path in sorted(self.program.layers):
             layer = self.program.module(path)
-            if not layer._parameters or is_control_flow(layer) or self.body_at(path) is not None:
+            if not own_parameters(layer) or is_control_flow(layer) or self.body_at(path) is not None:
                 continue
             with torch.device("meta"):
                 made = type(layer)(**_arguments(path, layer))
-            for name, parameter in layer._parameters.items():
-                if parameter is not None and made._parameters.get(name) is None:
+            given = own_parameters(made)
+            for name, parameter in own_parameters(layer).items():
+                if name not in given:
                     yield (*path, name), parameter
 
     def class_around(self, path: Path) -> Path:
@@ -137,19 +139,19 @@ class _Maker:
         if path in self.program.layers:
             return False
         module = self.program.module(path)
-        if any(parameter is not None for parameter in module._parameters.values()):
+        if own_parameters(module):
             return False
-        if any((*path, name) not in self.moved for name in module._buffers):
+        if any((*path, name) not in self.moved for name in own_buffers(module)):
             return False
-        return path not in self.partition.regions and all(self.is_bare((*path, name)) for name in module._modules)
+        return path not in self.partition.regions and all(self.is_bare((*path, name)) for name in own_modules(module))
 
     def children(self, path: Path) -> list[str]:
         """Returns the names of the modules in a container that are written."""
-        return [name for name in self.program.module(path)._modules if not self.is_bare((*path, name))]
+        return [name for name in own_modules(self.program.module(path)) if not self.is_bare((*path, name))]
 
     def buffers(self, path: Path) -> list[tuple[str, Path]]:
         """Returns the names of the buffers that a container holds, and where they are in the imported module."""
-        own = [(name, (*path, name)) for name in self.program.module(path)._buffers]
+        own = [(name, (*path, name)) for name in own_buffers(self.program.module(path))]
         there = [(new[-1], old) for old, new in self.moved.items() if new[:-1] == path]
         return [*(entry for entry in own if entry[1] not in self.moved), *there]
 
@@ -170,12 +172,13 @@ class _Maker:
             return "Sequential" if region.slots is not None and path else "class"
         module = self.program.module(path)
         names, buffers = self.children(path), self.buffers(path)
-        if not module._parameters and not buffers:
+        parameters = own_parameters(module)
+        if not parameters and not buffers:
             if names == [str(number) for number in range(len(names))]:
                 return "ModuleList"
             if not all(map(is_attribute, names)) and not any(hasattr(nn.ModuleDict, name) for name in names):
                 return "ModuleDict"
-        if not names and not buffers and not any(hasattr(nn.ParameterDict, name) for name in module._parameters):
+        if not names and not buffers and not any(hasattr(nn.ParameterDict, name) for name in parameters):
             return "ParameterDict"
         return "class"
 
@@ -285,14 +288,11 @@ class _Builder:
     def contents(self, path: Path) -> Iterable[tuple[str, str, Expression]]:
         """Yields the statements that make what the container at `path` holds itself."""
         module = self.program.module(path)
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                yield "attribute" if is_attribute(name) else "parameter", name, self.parameter(parameter)
+        for name, parameter in own_parameters(module).items():
+            yield "attribute" if is_attribute(name) else "parameter", name, self.parameter(parameter)
         for name, (*holder, key) in self.maker.buffers(path):
-            there = self.program.module(tuple(holder))
-            buffer = there._buffers[key]
-            if buffer is not None:
-                yield "buffer", name, self.buffer(buffer, key not in there._non_persistent_buffers_set)
+            buffer = own_buffers(self.program.module(tuple(holder)))[key]
+            yield "buffer", name, self.buffer(buffer, (*holder, key) not in self.program.non_persistent)
         for name in self.maker.children(path):
             yield "attribute" if is_attribute(name) else "module", name, self.module((*path, name))
 
@@ -322,8 +322,8 @@ class _Builder:
         if form == "class":
             return self.new(*self.maker.instance(path))
         if form == "ParameterDict":
-            parameters = self.program.module(path)._parameters.items()
-            return Modules(form, tuple((name, self.parameter(p)) for name, p in parameters if p is not None))
+            parameters = own_parameters(self.program.module(path))
+            return Modules(form, tuple((name, self.parameter(p)) for name, p in parameters.items()))
         return Modules(form, tuple((name, self.module((*path, name))) for name in self.maker.children(path)))
 
     def new(self, kind: Kind, holes: list[Any]) -> New:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx.graph import _get_qualified_name
 from torch.nn import functional as F
 
 from onnx2nn.errors import InputError
@@ -42,7 +41,7 @@ def function_name(function: Callable[..., Any]) -> str:
     for home, prefix in homes:
         if getattr(home, name, None) is function:
             return prefix + name
-    long = str(_get_qualified_name(function))
+    long = f"{getattr(function, '__module__', None) or 'torch'}.{getattr(function, '__name__', function)}"
     found: Any = torch
     for step in long.split(".")[1:]:
         found = getattr(found, step, None)

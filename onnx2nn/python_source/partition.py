@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from onnx2nn.own_state import own_buffers, own_modules, own_parameters
 from onnx2nn.python_source.program import Path, Program, is_attribute
 
 Item = Any
@@ -125,10 +126,10 @@ class _Divider:
         """Returns what an `nn.Sequential` for `region` holds, None where that would not be all it has to hold."""
         module = self.program.module(region.path)
         slots = _slots(region)
-        if slots is None or any(parameter is not None for parameter in module._parameters.values()):
+        if slots is None or own_parameters(module):
             return None
-        others = [inner for name, inner in module._modules.items() if name not in slots and inner is not None]
-        own = [name for name in module._buffers if name not in module._non_persistent_buffers_set]
+        others = [inner for name, inner in own_modules(module).items() if name not in slots]
+        own = [name for name in own_buffers(module) if (*region.path, name) not in self.program.non_persistent]
         return None if own or any(inner.state_dict() for inner in others) else slots
 
     def _is_list(self, path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import keyword
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,7 @@ from torch import fx, nn
 from onnx2nn import control_flow
 from onnx2nn.errors import InputError
 from onnx2nn.naming import identifier, split_scopes
+from onnx2nn.own_state import non_persistent_buffers
 from onnx2nn.python_source.inlining import ForeignError, Inlined
 from onnx2nn.table import Row
 
@@ -55,8 +57,12 @@ class Program:
 
     def is_movable(self, node: fx.Node) -> bool:
         """Returns whether a node reads a buffer that is in no state_dict, so that any class may hold it."""
-        *holder, name = _path(node.target)
-        return node.op == "get_attr" and name in self.module(tuple(holder))._non_persistent_buffers_set
+        return node.op == "get_attr" and _path(node.target) in self.non_persistent
+
+    @functools.cached_property
+    def non_persistent(self) -> frozenset[Path]:
+        """The paths of the buffers that are in no state_dict."""
+        return frozenset(map(_path, non_persistent_buffers(self.root)))
 
     def module(self, path: Path) -> nn.Module:
         """Returns the module at `path`."""
