@@ -33,7 +33,8 @@ def refuse_missing_types(model: ir.Model) -> None:
     if not MISSING:
         return
     problems: dict[tuple[Any, ...], Problem] = {}
-    for graph in (model.graph, *model.functions.values()):
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph in graphs:
         for node in graph.all_nodes():
             for number in sorted(set(_types(node)) & set(MISSING)):
                 version = graph.opset_imports.get(node.domain, 0)

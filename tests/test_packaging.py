@@ -124,7 +124,7 @@ def test_tests_run_with_pinned_versions() -> None:
     }
     wanted = {
         Requirement(entry).name
-        for name in ("torch", "simplify", "verify", "cli", "export", "ncnn", "test", "dev")
+        for name in ("torch", "simplify", "verify", "cli", "export", "ncnn", "test", "docs", "dev")
         for entry in EXTRAS[name]
     }
     wanted |= {Requirement(entry).name for entry in PROJECT["dependencies"]}
