@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import nox
 
@@ -17,6 +19,10 @@ nox.options.default_venv_backend = "virtualenv"
 
 NOT_HELD = ("-m", "not held")
 
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "ruff", "scikit-learn")
+OLDEST_TORCH = ("torch==2.6.0", "torchvision==0.21.0")
+LOWEST = ("tests/test_reader.py", "tests/test_module.py")
+"""Tests whose outcome no oracle decides: ONNX Runtime before 1.31 computes some pools and resizings otherwise."""
 FLOWVISION = ("flowvision==0.2.2", "scipy")  # models for OneFlow; scipy is imported by it and not declared
 
 
@@ -61,6 +67,41 @@ def held(session: nox.Session) -> None:
     """Long fuzzers and measurements, then the benchmarks."""
     session.notify("benchmark", posargs=[])
     session.run(sys.executable, "-m", "pytest", "-n", "auto", "-m", "held", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The site in build/site, with warnings as errors; `nox -s docs -- serve` shows it while it is written."""
+    session.install("-c", "constraints.txt", "-e", ".[docs]")
+    session.run("mkdocs", *(session.posargs or ["build", "--strict"]))
+
+
+@nox.session(python="3.11")
+def lowest(session: nox.Session) -> None:
+    """The lowest numpy, onnx, onnx-ir and ONNX Runtime that pyproject.toml allows, on the tests that need no more."""
+    session.install("-c", "constraints-lowest.txt", "-e", ".[torch,verify,export]", *TOOLS)
+    session.run("pytest", *(session.posargs or ["-n", "auto", *LOWEST]))
+
+
+@nox.session(python="3.11")
+def torch_oldest(session: nox.Session) -> None:
+    """The fast tests with the oldest PyTorch that pyproject.toml allows: `nox -s torch_oldest -- tests/test_module.py`.
+
+    PyTorch's wheels for Linux may bring gigabytes of GPU libraries; the variable TORCH_INDEX_URL names an index that
+    has builds for the CPU.
+    """
+    index = os.environ.get("TORCH_INDEX_URL")
+    session.install(*OLDEST_TORCH, *(["--index-url", index] if index else []))
+    session.install("-c", _constraints_without_torch(session), *OLDEST_TORCH, "-e", ".[all,ncnn]", *TOOLS)
+    session.run("pytest", "-n", "auto", *session.posargs)
+
+
+def _constraints_without_torch(session: nox.Session) -> str:
+    """Writes constraints.txt without its lines on torch and torchvision, and returns where."""
+    lines = Path("constraints.txt").read_text(encoding="utf-8").splitlines()
+    path = Path(session.create_tmp()) / "constraints.txt"
+    path.write_text("\n".join(line for line in lines if not line.startswith("torch")) + "\n", encoding="utf-8")
+    return str(path)
 
 
 @nox.session(python=["3.10", "3.11", "3.12", "3.13"])

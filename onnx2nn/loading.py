@@ -152,13 +152,17 @@ def _import(model: ir.Model, options: Options, shapes: InputShapes) -> Any:
 
 def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
     """Makes the CPU the default device: weights are read to the CPU, and another device would split the module."""
-    if torch.get_default_device().type == "cpu":
+    if torch.empty(0).device.type == "cpu":  # get_default_device of PyTorch 2.6 fails once the default was reset
         return contextlib.nullcontext()
     return cast("contextlib.AbstractContextManager[Any]", torch.device("cpu"))
 
 
 def _import_to(F: Any, import_graph: Any, model: ir.Model, options: Options, shapes: InputShapes) -> Any:
     done: dict[str, Any] = {}
+    if options.framework == "torch":
+        from onnx2nn.fx.missing_types import refuse_missing_types
+
+        refuse_missing_types(model)
     if options.quantized == "dequantize":
         from onnx2nn.dequantize import dequantize
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,9 @@ LISTED = {
     "newer": "operators of this ONNX Runtime take more than their rows, which were reviewed with an older one",
 }
 """What tests note about single operators → how the list of them begins at the end of a run."""
+
+_PINS = (Path(__file__).resolve().parents[1] / "constraints.txt").read_text(encoding="utf-8")
+PINNED_TORCH = tuple(map(int, re.findall(r"^torch==(\d+)\.(\d+)", _PINS, re.MULTILINE)[0]))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,6 +74,24 @@ def _seeded(request: pytest.FixtureRequest) -> None:
         own.bit_generator.state = np.random.default_rng(seed).bit_generator.state
     if torch:
         torch.manual_seed(seed)
+
+
+_LACKING = re.compile(r'PyTorch \S+ has no|"\w+" not implemented for|torch\.onnx\.export cannot export')
+"""How messages begin that say what an older PyTorch lacks: an element type, a kernel for one, an operator's export."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """Skips, under a PyTorch older than the pinned one, what that one lacks, with its own words as the reason."""
+    try:
+        return (yield)
+    except Exception as error:
+        if torch is None or tuple(map(int, torch.__version__.split(".")[:2])) >= PINNED_TORCH:
+            raise
+        of_exporter = isinstance(error, getattr(torch.onnx, "OnnxExporterError", ()))
+        if of_exporter or _LACKING.search(str(error)):
+            pytest.skip(f"PyTorch {torch.__version__}: {str(error).strip().splitlines()[0][:200]}")
+        raise
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's, which a run on one process does without

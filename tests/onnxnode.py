@@ -73,7 +73,10 @@ def schema_at(case: Case, version: int) -> defs.OpSchema:
 def element_type(array: np.ndarray) -> int:
     if array.dtype == object or array.dtype.kind in "US":
         return onnx.TensorProto.STRING
-    return helper.np_dtype_to_tensor_dtype(array.dtype)
+    try:
+        return helper.np_dtype_to_tensor_dtype(array.dtype)
+    except (KeyError, ValueError):  # onnx before 1.19 has types of its own for int4 and float8 arrays
+        raise NotExpressible(f"the installed onnx has no arrays of {array.dtype}") from None
 
 
 def fit(case: Case, version: int) -> tuple[list[Any], dict[str, Any]]:
@@ -138,12 +141,13 @@ def model_of(case: Case, version: int, dynamic: bool = False) -> tuple[onnx.Mode
             continue
         name = f"in{position}"
         names.append(name)
+        kind = element_type(value)
         if position in case.constant:
             initializers.append(numpy_helper.from_array(value, name))
             continue
         # Equal sizes are one dimension; 1 and 0 stay, as they mean broadcasting and nothing at all.
         dims = [f"d{size}" if dynamic and size > 1 else size for size in value.shape]
-        infos.append(helper.make_tensor_value_info(name, element_type(value), dims))
+        infos.append(helper.make_tensor_value_info(name, kind, dims))
         feeds[name] = value
     while names and not names[-1]:
         names.pop()

@@ -10,12 +10,13 @@ import onnx_ir as ir
 import torch
 
 from onnx2nn.errors import ModelFileError
+from onnx2nn.fx.missing_types import MISSING, missing_type
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.importing import constants
 from onnx2nn.importing.boundary import from_module, to_module
 
 _ELEMENTS = {ir.DataType[name]: element for name, element in BY_NAME.items() if name in ir.DataType.__members__}
-_TORCH = {kind: getattr(torch, element.dtype) for kind, element in _ELEMENTS.items()}
+_TORCH = {kind: getattr(torch, element.dtype) for kind, element in _ELEMENTS.items() if kind not in MISSING}
 _BORDER = {kind: np.dtype(element.dtype) for kind, element in _ELEMENTS.items() if element.travels_wider}
 """What the types that torch cannot compute with travel as; the values are those they denote."""
 
@@ -29,10 +30,13 @@ def torch_dtype(kind: ir.DataType | int) -> torch.dtype:
 
     Raises:
         ModelFileError: no torch dtype holds it (strings do not travel as tensors).
+        OperatorError: a newer PyTorch has the dtype.
     """
     try:
         return _TORCH[kind]  # type: ignore[index]  # an ir.DataType is its number
     except KeyError:
+        if kind in MISSING:
+            raise missing_type(MISSING[kind]) from None
         raise ModelFileError(f"Element type {kind} has no torch dtype.") from None
 
 

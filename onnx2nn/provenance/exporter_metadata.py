@@ -25,7 +25,16 @@ _STACK = "pkg.torch.onnx.stack_trace"
 _JOB_OP = re.compile(r"(.+)-[a-z]\w*-\d+(?:/|$)")
 """Names of the ops of a OneFlow job: the module's path, the type of op and a number."""
 
-_ENTRY = re.compile(r"^(\w+): (PARAMETER|BUFFER) target='([^']+)'(?: persistent=(True|False))?", re.MULTILINE)
+_ENTRY = re.compile(
+    r"^(?P<name>\w+): (?P<kind>PARAMETER|BUFFER) target='(?P<key>[^']+)'(?: persistent=(?P<persistent>True|False))?",
+    re.MULTILINE,
+)
+_OLDER_ENTRY = re.compile(
+    r"InputKind\.(?P<kind>PARAMETER|BUFFER): \d+>, arg=TensorArgument\(name='(?P<name>\w+)'\), "
+    r"target='(?P<key>[^']+)'(?:, persistent=(?P<persistent>True|False))?"
+)
+"""An entry of the signature as PyTorch 2.5 and 2.6 write it."""
+
 _TARGET = re.compile(r"call_function\[target=torch\.ops\.([\w.]+)\]\(args = \(")
 _MARK = re.compile(r"[()\[\]{},]")
 _DEEPER = {"(": 1, "[": 1, "{": 1, ",": 0, "}": -1, "]": -1, ")": -1}
@@ -64,9 +73,10 @@ def signature(graph: ir.Graph) -> dict[str, State] | None:
     text = graph.metadata_props.get(_SIGNATURE)
     if text is None:
         return None
+    entry = _OLDER_ENTRY if text.startswith("ExportGraphSignature(") else _ENTRY
     return {
-        name: State(key, kind == "PARAMETER", persistent != "False")
-        for name, kind, key, persistent in _ENTRY.findall(text)
+        found["name"]: State(found["key"], found["kind"] == "PARAMETER", found["persistent"] != "False")
+        for found in entry.finditer(text)
     }
 
 
