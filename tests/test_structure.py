@@ -186,13 +186,15 @@ def test_rooms_say_what_they_are_for() -> None:
 NAMED = {
     "onnx2nn.importing.trip_counts": "each comparison ends a loop in its own way",
     "onnx2nn.output.ncnn.obstacles": "class names of control_flow's modules",
-    "onnx2nn.provenance.author": "how PyTorch's exporter writes certain calls, operator by operator",
+    "onnx2nn.provenance.layer_weights": "how PyTorch's exporter writes certain calls, operator by operator",
+    "onnx2nn.provenance.restore": "operators whose weight PyTorch's exporter reshapes for broadcasting",
     "onnx2nn.rewrite.channel_forms": "a rule for each operator that names dimensions in a way of its own",
     "onnx2nn.rewrite.facts": "what exporters leave between a weight and its reader",
     "onnx2nn.rewrite.raising": "what a value passes on the way to where only its shape is read",
     "onnx2nn.rewrite.recurrent": "how ONNX's recurrent operators and torch's layers order gates and states",
     "onnx2nn.unfreeze.rules": "a rule for each operator whose constants follow from the shapes around it",
-    "oneflow_bridge.to_onnx.emit.builder": "inputs that the exporter never widens",
+    "oneflow_bridge.regions": "class names of the modules that 0.1 saved",
+    "oneflow_bridge.to_onnx.lowering.schemas": "inputs that the exporter never widens",
     "oneflow_bridge.to_onnx.optimize": "what onnx.reference evaluates as ONNX Runtime does",
 }
 """Modules that name three or more operators in one place for a reason that is theirs, not the operators'."""
