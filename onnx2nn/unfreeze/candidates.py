@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.unfreeze.rules import Frozen, Repair, reshaped, same_along
-from onnx2nn.unfreeze.size_points import Points, Walk, is_dynamic
+from onnx2nn.unfreeze.size_points import Points, Values
 
 _ANCESTORS = 400
 """So many nodes before a failing one are searched for a constant that holds the frozen size."""
@@ -18,21 +18,23 @@ _SMALL = 64
 """Elements of the largest constant that is taken for a list of sizes."""
 
 
-def candidates(node: ir.Node, inputs: Sequence[Points], frozen: Sequence[Frozen], walk: Walk) -> Iterator[Repair]:
+def candidates(
+    node: ir.Node, inputs: Sequence[Points | None], frozen: Sequence[Frozen], values: Values
+) -> Iterator[Repair]:
     """Yields constants that may be what makes `node` fail, the likeliest first.
 
     Args:
         node: the node that fails.
         inputs: its inputs at every point.
         frozen: the dimensions to free.
-        walk: the way through the graph that ends there.
+        values: what is known of the values before it.
     """
     yield from _broadcast(node, inputs, frozen)
     for ancestor in _ancestors(node):
         row = None if ancestor.domain else load_rows().newest("", ancestor.op_type)
         position = None if row is None else row.size_position
         if ancestor.op_type == "Reshape":
-            yield from _places(ancestor, frozen, walk)
+            yield from _places(ancestor, frozen, values)
         for index, value in enumerate(ancestor.inputs):
             numbers = _constant(value)
             if numbers is None:
@@ -46,12 +48,12 @@ def candidates(node: ir.Node, inputs: Sequence[Points], frozen: Sequence[Frozen]
                     yield Repair(ancestor, index, "range", 0, dimension.name)
 
 
-def _broadcast(node: ir.Node, inputs: Sequence[Points], frozen: Sequence[Frozen]) -> Iterator[Repair]:
+def _broadcast(node: ir.Node, inputs: Sequence[Points | None], frozen: Sequence[Frozen]) -> Iterator[Repair]:
     """Inputs with the frozen size where another has the dynamic one, or where a state's batch is."""
-    shapes = [None if value[0] is None else tuple(value[0].shape) for value in inputs]
+    shapes = [None if value is None else value.shape for value in inputs]
     for dimension in frozen:
         for position, (value, shape) in enumerate(zip(inputs, shapes, strict=True)):
-            if shape is None or is_dynamic(value):
+            if value is None or shape is None or value.is_dynamic:
                 continue
             for axis, own in enumerate(shape):
                 others = [s for p, s in enumerate(shapes) if p != position and s is not None and len(s) == len(shape)]
@@ -60,12 +62,13 @@ def _broadcast(node: ir.Node, inputs: Sequence[Points], frozen: Sequence[Frozen]
                     yield Repair(node, position, "repeat", axis, dimension.name)
 
 
-def _places(node: ir.Node, frozen: Sequence[Frozen], walk: Walk) -> Iterator[Repair]:
+def _places(node: ir.Node, frozen: Sequence[Frozen], values: Values) -> Iterator[Repair]:
     """Every dimension of a Reshape's target that a freed dimension may go into."""
     target = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    shape = walk.shape(node.inputs[0])
-    if target is None or shape is None:
+    known = None if node.inputs[0] is None else values.get(node.inputs[0])
+    if target is None or known is None:
         return
+    shape = known.shape
     sizes = reshaped(shape, target.reshape(-1).tolist(), node.attributes.get_int("allowzero", 0))
     for dimension in frozen:
         for index, own in enumerate(sizes or ()):

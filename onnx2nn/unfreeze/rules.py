@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnx2nn.errors import OperatorError
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import OWN
-from onnx2nn.unfreeze.size_points import Points, Substituted, Walk, is_dynamic, is_known, sizes_of
+from onnx2nn.unfreeze.size_points import Points, Substituted, Values
 from onnx2nn.unfreeze.substitutions import Count, Dimension, Element, Numbers, Repeat, Size
 
 
@@ -80,7 +80,7 @@ class Rules:
             if repair.kind == "place":
                 self._places.setdefault(repair.shapes, {})[repair.name] = repair.index
 
-    def __call__(self, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
+    def __call__(self, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
         """Returns what takes the place of the inputs of `node`, by position."""
         found: Substituted = {}
         for repair in self._repairs.get(node, ()):
@@ -88,8 +88,8 @@ class Rules:
             if substitution is not None:
                 found[repair.position] = substitution
         rule = _rule_of(node)
-        if rule is not None and inputs and is_dynamic(inputs[0]):
-            return {**rule(self, node, inputs, walk), **found}
+        if rule is not None and inputs[0].is_dynamic:
+            return {**rule(self, node, inputs, values), **found}
         return found
 
     def places(self, node: ir.Node, shapes: Any) -> Mapping[str, int]:
@@ -97,16 +97,16 @@ class Rules:
         own = {r.name: r.index for r in self._repairs.get(node, ()) if r.kind == "place"}
         return {**self._places.get(shapes, {}), **own}
 
-    def factors(self, node: ir.Node, value: Points, axis: int, walk: Walk) -> list[Factor]:
+    def factors(self, node: ir.Node, value: Points, axis: int, values: Values) -> list[Factor]:
         """Returns what a dimension is made of: freed dimensions times a number, where it is."""
-        sizes = sizes_of(value, axis)
+        sizes = value.sizes(axis)
         if len(set(sizes)) == 1:
             return [Factor(sizes[0])]
         whole = Size(((_input(node, 0), axis),))
         for count in (1, 2):
             for some in itertools.combinations(self._frozen, count):
                 own = math.prod(dimension.size for dimension in some)
-                columns = [sizes_of(walk.values[d.source[0]], d.source[1]) for d in some]
+                columns = [values[d.source[0]].sizes(d.source[1]) for d in some]
                 products = [math.prod(column) for column in zip(*columns, strict=True)]
                 factor = sizes[0] // own
                 if sizes[0] % own or any(
@@ -123,19 +123,17 @@ class Rules:
 
     def _repaired(self, repair: Repair, value: Points) -> Any:
         dimension = Size((self._by_name[repair.name].source,))
-        if value[0] is None:
-            return None
-        rank = value[0].ndim
+        rank = value.frozen.ndim
         if repair.kind == "repeat":
-            return Repeat(repair.index, dimension, rank, value[0].shape[repair.index] == 1)
-        if not is_known(value):
+            return Repeat(repair.index, dimension, rank, value.shape[repair.index] == 1)
+        if not value.is_known:
             return None
-        kind = ir.DataType.from_numpy(value[0].numpy().dtype)
+        kind = ir.DataType.from_numpy(value.frozen.numpy().dtype)
         if repair.kind == "range":
             return Count(dimension, rank, kind)
         items: list[Any] = _items(value)
         items[repair.index] = dimension
-        return Numbers(tuple(items), tuple(value[0].shape), kind)
+        return Numbers(tuple(items), value.shape, kind)
 
 
 def _input(node: ir.Node, position: int) -> ir.Value:
@@ -150,31 +148,31 @@ def _items(value: Points) -> list[Any]:
     return [column[0] if len(set(column)) == 1 else Element(index) for index, column in enumerate(columns)]
 
 
-def _sizes(inputs: Sequence[Points], position: int) -> list[Any] | None:
+def _sizes(inputs: Sequence[Any], position: int) -> list[Any] | None:
     """Returns a list of sizes that a node takes, numbers and what is computed from sizes; None: not known."""
     value = inputs[position] if position < len(inputs) else None
-    if value is None or not is_known(value) or value[0].ndim != 1 or len({len(known) for known in value}) > 1:
+    if value is None or not value.is_known or value.frozen.ndim != 1 or value.is_dynamic:
         return None
     return _items(value)
 
 
-def _replaced(inputs: Sequence[Points], position: int, items: Sequence[Any]) -> Substituted:
+def _replaced(inputs: Sequence[Any], position: int, items: Sequence[Any]) -> Substituted:
     if list(items) == _sizes(inputs, position):
         return {}
-    dtype = ir.DataType.from_numpy(inputs[position][0].numpy().dtype)
+    dtype = ir.DataType.from_numpy(inputs[position].frozen.numpy().dtype)
     return {position: Numbers(tuple(items), (len(items),), dtype)}
 
 
-def _reshape(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
+def _reshape(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
     """Fixed sizes of the target are written in terms of the input's dimensions."""
     target = _sizes(inputs, 1)
     if target is None:
         return {}
-    shape = tuple(inputs[0][0].shape)
-    sizes = reshaped(shape, inputs[1][0].tolist(), node.attributes.get_int("allowzero", 0))
+    shape = inputs[0].shape
+    sizes = reshaped(shape, inputs[1].frozen.tolist(), node.attributes.get_int("allowzero", 0))
     if sizes is None or not math.prod(sizes):
         return {}
-    factors = [f for axis in range(len(shape)) for f in rules.factors(node, inputs[0], axis, walk)]
+    factors = [f for axis in range(len(shape)) for f in rules.factors(node, inputs[0], axis, values)]
     found = aligned(factors, sizes, rules.places(node, (shape, sizes)))
     kept = [item if isinstance(item, Element) or item == -1 else new for item, new in zip(target, found, strict=True)]
     return _replaced(inputs, 1, kept)
@@ -190,37 +188,37 @@ def reshaped(shape: Sequence[int], target: Sequence[int], allowzero: int) -> tup
     return tuple(sizes) if math.prod(sizes) == count else None
 
 
-def _expand(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
+def _expand(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
     """A dimension that has its size already need not be named: 1 leaves it as it is."""
     target = _sizes(inputs, 1)
     if target is None:
         return {}
-    lead = len(target) - inputs[0][0].ndim
-    for axis, size in enumerate(inputs[0][0].shape):
-        if len(set(sizes_of(inputs[0], axis))) > 1 and lead + axis >= 0 and target[lead + axis] == size:
+    lead = len(target) - len(inputs[0].shape)
+    for axis, size in enumerate(inputs[0].shape):
+        if inputs[0].varies(axis) and lead + axis >= 0 and target[lead + axis] == size:
             target[lead + axis] = 1
     return _replaced(inputs, 1, target)
 
 
-def _slice(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
+def _slice(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
     """An end that is the dimension's frozen size is its end at any size."""
     ends, axes = _sizes(inputs, 2), _sizes(inputs, 3)
     if ends is None or (len(node.inputs) > 3 and node.inputs[3] is not None and axes is None):
         return {}
     for position, axis in enumerate(range(len(ends)) if axes is None else axes):
-        if len(set(sizes_of(inputs[0], axis))) > 1 and ends[position] == inputs[0][0].shape[axis]:
-            ends[position] = int(np.iinfo(inputs[2][0].numpy().dtype).max)
+        if inputs[0].varies(axis) and ends[position] == inputs[0].shape[axis]:
+            ends[position] = int(np.iinfo(inputs[2].frozen.numpy().dtype).max)
     return _replaced(inputs, 2, ends)
 
 
-def _resize(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
+def _resize(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
     """Sizes that are a multiple or a whole part of the input's follow it."""
     sizes = _sizes(inputs, 3)
     if sizes is None:
         return {}
     for position, axis in enumerate(node.attributes.get_ints("axes", list(range(len(sizes))))):
-        size, wanted = inputs[0][0].shape[axis], sizes[position]
-        if isinstance(wanted, Element) or len(set(sizes_of(inputs[0], axis))) == 1 or not size or not wanted:
+        size, wanted = inputs[0].shape[axis], sizes[position]
+        if isinstance(wanted, Element) or not inputs[0].varies(axis) or not size or not wanted:
             continue
         dimension = Size(((_input(node, 0), axis),))
         if wanted % size == 0:
@@ -230,7 +228,7 @@ def _resize(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -
     return _replaced(inputs, 3, sizes)
 
 
-def _recurrent(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
+def _recurrent(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
     """Initial states that are the same for the whole batch follow its size."""
     if node.domain == OWN:  # raised, and then as nn.LSTM has it: the states follow the input, layers first
         positions: Sequence[int] = range(1, 1 + len(_states(node.op_type)))
@@ -239,18 +237,18 @@ def _recurrent(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk
         positions = _states(node.op_type)
         batch = axis = 0 if node.attributes.get_int("layout", 0) else 1
     found: Substituted = {}
-    if len(set(sizes_of(inputs[0], batch))) == 1:
+    if not inputs[0].varies(batch):
         return found
     for position in positions:
         state = inputs[position] if position < len(inputs) else None
-        if state is None or state[0] is None or is_dynamic(state) or not same_along(node, position, state, axis):
+        if state is None or state.is_dynamic or not same_along(node, position, state, axis):
             continue
         size = Size(((_input(node, 0), batch),))
-        found[position] = Repeat(axis, size, state[0].ndim, state[0].shape[axis] == 1)
+        found[position] = Repeat(axis, size, len(state.shape), state.shape[axis] == 1)
     return found
 
 
-_RULES: dict[str, Callable[[Rules, ir.Node, Sequence[Points], Walk], Substituted]] = {
+_RULES: dict[str, Callable[[Rules, ir.Node, Sequence[Any], Values], Substituted]] = {
     "Reshape": _reshape,
     "Expand": _expand,
     "Slice": _slice,
@@ -258,7 +256,7 @@ _RULES: dict[str, Callable[[Rules, ir.Node, Sequence[Points], Walk], Substituted
 }
 
 
-def _rule_of(node: ir.Node) -> Callable[[Rules, ir.Node, Sequence[Points], Walk], Substituted] | None:
+def _rule_of(node: ir.Node) -> Callable[[Rules, ir.Node, Sequence[Any], Values], Substituted] | None:
     if node.domain not in ("", OWN):
         return None
     return _recurrent if node.op_type in load_rows().operators("recurrent") else _RULES.get(node.op_type)
@@ -272,7 +270,7 @@ def _states(operator: str) -> list[int]:
 
 def same_along(node: ir.Node, position: int, value: Points, axis: int) -> bool:
     """Returns whether all slices of an input along an axis are the same."""
-    if value[0].shape[axis] == 1:
+    if value.shape[axis] == 1:
         return True
     tensor = None if node.inputs[position] is None else ir.convenience.get_const_tensor(_input(node, position))
     if tensor is None or tensor.dtype == ir.DataType.STRING:

@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 from torch import fx
 
-from onnx2nn.errors import FrozenDimensionError, InputError, OperatorError, UnsupportedModelError
+from onnx2nn.errors import FrozenDimensionError, InputError, UnsupportedModelError
 from onnx2nn.fx.attempts import Attempts
 from onnx2nn.fx.importer import import_graph
 from onnx2nn.fx.sample_sizes import StuckError
@@ -18,7 +18,7 @@ from onnx2nn.importing.plan import Plan
 from onnx2nn.unfreeze.candidates import candidates
 from onnx2nn.unfreeze.proof import verify, wish
 from onnx2nn.unfreeze.rules import Frozen, Repair, Rules
-from onnx2nn.unfreeze.size_points import SizePoints, StuckNodeError, Walk
+from onnx2nn.unfreeze.size_points import SizePoints, StuckNodeError, Substituted
 from onnx2nn.unfreeze.substitutions import Substitution, apply
 
 _TRIALS = 200
@@ -96,9 +96,9 @@ def unfreeze(
     furthest: StuckNodeError | None = None
     for others in _OTHERS:
         points = SizePoints(model, plan, dict(_points(shapes, frozen, others)))
-        walk, stuck, repairs = _search(points, frozen, sizes)
-        if walk is not None:
-            apply(_substitutions(walk))
+        substituted, stuck, repairs = _search(points, frozen)
+        if substituted is not None:
+            apply(_substitutions(substituted))
             return repairs
         assert stuck is not None
         if furthest is None or stuck.step > furthest.step:
@@ -129,8 +129,8 @@ def _points(
         yield name, [tuple(column[point] for column in columns) for point in range(3)]
 
 
-def _substitutions(walk: Walk) -> Iterator[tuple[ir.Node, int, Substitution]]:
-    for node, substituted in walk.substitutions.items():
+def _substitutions(by_node: Mapping[ir.Node, Substituted]) -> Iterator[tuple[ir.Node, int, Substitution]]:
+    for node, substituted in by_node.items():
         for position, substitution in substituted.items():
             yield node, position, substitution
 
@@ -178,27 +178,25 @@ def _frozen_sizes(
 
 
 def _search(
-    points: SizePoints, frozen: Sequence[Frozen], sizes: Mapping[str, int]
-) -> tuple[Walk | None, StuckNodeError | None, list[Repair]]:
-    """Goes through the graph, with one more constant replaced whenever that gets further.
+    points: SizePoints, frozen: Sequence[Frozen]
+) -> tuple[dict[ir.Node, Substituted] | None, StuckNodeError | None, list[Repair]]:
+    """Walks the graph, with one more constant replaced whenever that gets further.
 
     Returns:
-        The way through, or where it ends, and the replaced constants.
+        What takes the place of inputs, by node; or where the walk ends; and the replaced constants.
     """
     found: list[Repair] = []
     tried = 0
 
-    def attempt(more: Sequence[Repair]) -> tuple[Walk | None, StuckNodeError | None]:
+    def attempt(more: Sequence[Repair]) -> tuple[dict[ir.Node, Substituted] | None, StuckNodeError | None]:
         try:
             return points.run(Rules(frozen, [*found, *more])), None
         except StuckNodeError as error:
             return None, error
-        except OperatorError as error:
-            raise FrozenDimensionError(f"{wish(sizes)} cannot be dynamic: {error}") from None
 
     done, stuck = attempt([])
     while stuck is not None:
-        for repair in dict.fromkeys(candidates(stuck.node, stuck.inputs, frozen, stuck.walk)):
+        for repair in dict.fromkeys(candidates(stuck.node, stuck.inputs, frozen, stuck.values)):
             tried += 1
             if tried > _TRIALS:
                 return None, stuck, found

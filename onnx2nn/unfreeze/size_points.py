@@ -1,4 +1,4 @@
-"""Runs a graph on meta tensors at several sizes of its dynamic dimensions, side by side.
+"""Walks a graph on meta tensors at several sizes of its dynamic dimensions, side by side.
 
 A *point* is one choice of these sizes; the first is the file's own. A value is known at every point: as a tensor with
 elements where it is computed from constants and shapes alone, else as a meta tensor, which has a shape and a dtype.
@@ -7,33 +7,90 @@ The op table's rows give the next value, so that a node that refuses a size does
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnx2nn.errors import ModelFileError, OperatorError
-from onnx2nn.fx.constants import to_torch, torch_dtype
-from onnx2nn.importing.node_facts import attribute_values, call_attributes, check_inputs, facts
-from onnx2nn.importing.plan import Plan, version_of
+from onnx2nn.errors import OperatorError
+from onnx2nn.fx.constants import onnx_type, to_torch, torch_dtype
+from onnx2nn.importing.builder import Builder, Regions
+from onnx2nn.importing.control_flow import branches_of, loop_form
+from onnx2nn.importing.import_state import ImportState
+from onnx2nn.importing.node_facts import Scope
+from onnx2nn.importing.plan import Plan, TypeOf
+from onnx2nn.importing.walk import UNKNOWN, Walk
 from onnx2nn.optable.row import NeedsValues, Row
 from onnx2nn.unfreeze.substitutions import Dimension, Substitution
 
 MAX_ELEMENTS = 1 << 12
-"""Elements of a tensor of more are not computed: sizes are made of less."""
+"""A tensor of more elements is not computed: no sizes are made of it."""
 
-UNKNOWN: Any = None
-"""Stands for a value of which nothing is known: a string, a sequence, what data decide, an absent input."""
 
-Points = tuple[Any, ...]
-"""A value at every point: tensors or `UNKNOWN`."""
+class Points:
+    """A value at every point.
+
+    Attributes:
+        at: the tensors.
+    """
+
+    __slots__ = ("at",)
+
+    def __init__(self, at: Sequence[torch.Tensor]):
+        self.at = tuple(at)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self.at)
+
+    @property
+    def frozen(self) -> torch.Tensor:
+        """The tensor at the file's sizes."""
+        return self.at[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape at the file's sizes."""
+        return tuple(self.at[0].shape)
+
+    def sizes(self, axis: int) -> tuple[int, ...]:
+        """Returns a dimension at every point."""
+        return tuple(int(known.shape[axis]) for known in self.at)
+
+    def varies(self, axis: int) -> bool:
+        """Returns whether a dimension is not the same at every point."""
+        return len(set(self.sizes(axis))) > 1
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the shape is not the same at every point."""
+        return len({known.shape for known in self.at}) > 1
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the elements are known at every point."""
+        return all(known.device.type == "cpu" for known in self.at)
+
+    def unread(self) -> Points:
+        """Returns the value without its elements."""
+        return Points([known.to("meta") for known in self.at])
+
+    def is_like(self, other: Any) -> bool:
+        """Returns whether another value has the same shapes and dtypes at every point."""
+        if not isinstance(other, Points):
+            return False
+        return all((a.shape, a.dtype) == (b.shape, b.dtype) for a, b in zip(self.at, other.at, strict=True))
+
 
 Substituted = dict[int, Substitution]
 """What takes the place of a node's inputs, by position."""
+
+Values = Mapping["ir.Value", Points]
+"""What is known of the values so far."""
+
+Substitute = Callable[["ir.Node", Sequence["Points | None"], Values], Substituted]
+"""Says what takes the place of a node's inputs, from what they are at every point."""
 
 
 class StuckNodeError(Exception):
@@ -41,36 +98,14 @@ class StuckNodeError(Exception):
 
     Attributes:
         node: the node.
-        inputs: its inputs at every point.
+        inputs: its inputs at every point, None for an absent one.
         step: how many nodes went before it.
-        walk: the way through the graph that ends there.
+        values: what is known of the values before it.
     """
 
-    def __init__(self, node: ir.Node, inputs: Sequence[Points], step: int, walk: Walk, reason: str):
+    def __init__(self, node: ir.Node, inputs: Sequence[Points | None], step: int, values: Values, reason: str):
         super().__init__(reason)
-        self.node, self.inputs, self.step, self.walk = node, inputs, step, walk
-
-
-@dataclass
-class Walk:
-    """One way through the graph.
-
-    Attributes:
-        values: what is known of every value, outer graphs and function bodies included.
-        substitutions: what takes the place of inputs, by node.
-    """
-
-    values: dict[ir.Value, Points] = field(default_factory=dict)
-    substitutions: dict[ir.Node, Substituted] = field(default_factory=dict)
-
-    def shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        """Returns a value's shape at the file's sizes, None where it is not known."""
-        known = None if value is None else self.values.get(value)
-        return None if known is None or known[0] is UNKNOWN else tuple(known[0].shape)
-
-
-Substitute = Callable[[ir.Node, Sequence[Points], Walk], Substituted]
-"""Says what takes the place of a node's inputs, from what they are at every point."""
+        self.node, self.inputs, self.step, self.values = node, inputs, step, values
 
 
 class SizePoints:
@@ -79,19 +114,18 @@ class SizePoints:
     Args:
         model: the model.
         plan: its plan.
-        inputs: the shape of every input of the graph at every point, None where it is no tensor of known rank.
+        inputs: the shape of every input of the graph at every point; those that are no tensors of known rank are left
+            out.
     """
 
-    def __init__(self, model: ir.Model, plan: Plan, inputs: Mapping[str, Sequence[tuple[int, ...]] | None]):
-        self._model, self._plan, self._inputs = model, plan, inputs
-        self.count = max((len(shapes) for shapes in inputs.values() if shapes is not None), default=1)
-        self._nothing: Points = (UNKNOWN,) * self.count
-        self._constants: dict[ir.Value, Points] = {}
-        self._done: dict[Any, tuple[Any, tuple[Points, ...]]] = {}  # what nodes gave, for a walk repeats most of them
-        self._step = 0
+    def __init__(self, model: ir.Model, plan: Plan, inputs: Mapping[str, Sequence[tuple[int, ...]]]):
+        self.model, self.plan, self._inputs = model, plan, inputs
+        self.count = max(map(len, inputs.values()), default=1)
+        self.constants: dict[ir.Value, Any] = {}
+        self.done: dict[Hashable, tuple[Sequence[Any], Any]] = {}
 
-    def run(self, substitute: Substitute) -> Walk:
-        """Goes through the graph.
+    def run(self, substitute: Substitute) -> dict[ir.Node, Substituted]:
+        """Walks the graph; returns what took the place of inputs, by node.
 
         Args:
             substitute: called before every node.
@@ -99,168 +133,156 @@ class SizePoints:
         Raises:
             StuckNodeError: a node refuses a point.
         """
-        walk, self._step = Walk(), 0
-        for value in self._model.graph.inputs:
-            walk.values[value] = self._input(value)
-        self._graph(self._model.graph, walk, substitute, {}, dict(self._model.graph.opset_imports))
-        return walk
+        builder = PointsBuilder(self, substitute)
+        scope = Scope()
+        for value in self.model.graph.inputs:
+            scope[value] = self._input(value)
+            builder.keep(value, scope[value])
+        Walk(builder, scope, self.model.graph, dict(self.model.graph.opset_imports)).run()
+        return builder.substitutions
 
-    def _input(self, value: ir.Value) -> Points:
+    def _input(self, value: ir.Value) -> Any:
         shapes = self._inputs.get(value.name or "")
         if shapes is None or value.dtype is None or value.dtype == ir.DataType.STRING:
-            return self._nothing
-        return tuple(torch.empty(shape, dtype=torch_dtype(value.dtype), device="meta") for shape in shapes)
+            return UNKNOWN
+        return Points([torch.empty(shape, dtype=torch_dtype(value.dtype), device="meta") for shape in shapes])
 
-    def _graph(
-        self,
-        graph: ir.Graph | ir.Function,
-        walk: Walk,
-        substitute: Substitute,
-        referred: Mapping[str, ir.Attr],
-        opsets: Mapping[str, int],
-    ) -> list[Points]:
-        for value in graph.initializers.values() if isinstance(graph, ir.Graph) else ():
-            walk.values[value] = self._constant(value)
-        for node in graph:
-            inputs = [self._nothing if v is None else walk.values.get(v, self._nothing) for v in node.inputs]
-            self._step += 1
-            results = self._node(node, inputs, walk, substitute, referred, opsets)
-            for position, value in enumerate(node.outputs):
-                walk.values[value] = results[position] if position < len(results) else self._nothing
-        return [walk.values.get(value, self._nothing) for value in graph.outputs]
 
-    def _constant(self, value: ir.Value) -> Points:
-        if value not in self._constants:
-            known: Any = UNKNOWN
+class PointsBuilder(Builder):
+    """Computes what nodes give at every point. A node whose results depend on data counts as one without a row."""
+
+    passing = (StuckNodeError,)
+
+    def __init__(self, points: SizePoints, substitute: Substitute):
+        super().__init__(ImportState(points.model, points.plan), _REGIONS)
+        self.points, self._substitute = points, substitute
+        self.values: dict[ir.Value, Points] = {}
+        self.substitutions: dict[ir.Node, Substituted] = {}
+        self._step = 0
+
+    def initializer(self, graph: ir.Graph, value: ir.Value) -> Any:
+        """Returns a constant, the same at every point."""
+        constants = self.points.constants
+        if value not in constants:
             tensor = value.const_value
-            if tensor is not None and tensor.dtype != ir.DataType.STRING:
-                known = _tensor(tensor)
-            self._constants[value] = (known,) * self.count
-        return self._constants[value]
+            readable = tensor is not None and tensor.dtype != ir.DataType.STRING
+            constants[value] = Points([self.attribute(tensor)] * self.points.count) if readable else UNKNOWN
+        return constants[value]
 
-    def _node(
-        self,
-        node: ir.Node,
-        inputs: list[Points],
-        walk: Walk,
-        substitute: Substitute,
-        referred: Mapping[str, ir.Attr],
-        opsets: Mapping[str, int],
-    ) -> Sequence[Points]:
-        try:
-            entry = self._plan.find(node, version_of(node, opsets), attributes=referred)
-        except OperatorError:  # the import names it
-            return []
-        if not isinstance(entry, Row):
-            for value, known in zip(entry.inputs, [*inputs, *[self._nothing] * len(entry.inputs)], strict=False):
-                walk.values[value] = known
-            own = {**opsets, **entry.opset_imports}
-            return self._graph(entry, walk, substitute, call_attributes(node, entry, referred), own)
-        if entry.call == "subgraph":
-            return self._control_flow(node, inputs, walk, substitute, referred, opsets)
-        found = substitute(node, inputs, walk)
-        if found:
-            walk.substitutions[node] = found
-            inputs = [self._replaced(v, found[i], walk) if i in found else v for i, v in enumerate(inputs)]
-        key = (node, tuple(map(id, inputs)), bool(referred))
-        if found or referred or key not in self._done:
-            results = self._row(node, entry, inputs, referred, walk)
-            self._done[key] = (inputs, results)  # which keeps the inputs, whose ids are the key
-        return self._done[key][1]
+    def inputs(self, node: ir.Node, values: Sequence[Any]) -> list[Any]:
+        """Returns the inputs of a node, with what takes the place of some."""
+        self._step += 1
+        if any(value is UNKNOWN for value in values):
+            raise OperatorError("an input is not known.")
+        found = self._substitute(node, values, self.values)
+        if not found:
+            return list(values)
+        self.substitutions[node] = found
+        return [self._replaced(v, found[i]) if i in found else v for i, v in enumerate(values)]
 
-    def _replaced(self, value: Points, substitution: Substitution, walk: Walk) -> Points:
-        def size_of(dimension: Dimension, point: int) -> int:
-            return int(walk.values[dimension[0]][point].shape[dimension[1]])
+    def _replaced(self, value: Points, substitution: Substitution) -> Points:
+        def sizes_at(point: int) -> Callable[[Dimension], int]:
+            return lambda dimension: self.values[dimension[0]].sizes(dimension[1])[point]
 
-        return tuple(
-            substitution.at(known, lambda dimension, point=point: size_of(dimension, point))  # type: ignore[misc]
-            for point, known in enumerate(value)
-        )
+        return Points([substitution.at(known, sizes_at(point)) for point, known in enumerate(value)])
 
-    def _row(
-        self, node: ir.Node, row: Row, inputs: Sequence[Points], referred: Mapping[str, ir.Attr], walk: Walk
-    ) -> tuple[Points, ...]:
-        columns: list[Sequence[Any]] = []
-        for point in range(self.count):
-            try:
-                columns.append(self._at(node, row, [value[point] for value in inputs], referred))
-            except (NeedsValues, NotImplementedError, ModelFileError):
-                return ()
-            except Exception as error:  # whatever torch or the body says of the shapes
-                if "meta tensor" in str(error):  # it reads elements
-                    return ()
-                reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-                raise StuckNodeError(node, inputs, self._step, walk, reason) from error
-        return tuple(zip(*columns, strict=True))
+    def output(self, value: Any) -> Any:
+        """Returns the value."""
+        return value
 
-    def _at(self, node: ir.Node, row: Row, inputs: list[Any], referred: Mapping[str, ir.Attr]) -> Sequence[Any]:
-        """Returns a node's outputs at one point.
+    def type_of(self, value: Any) -> TypeOf:
+        """Returns the ONNX type of a value."""
+        return onnx_type(value.frozen.dtype) if isinstance(value, Points) else None, ""
+
+    def replay(self, node: ir.Node, version: int, inputs: Sequence[Any]) -> tuple[Hashable, Any]:
+        """Returns what the node gave in an earlier walk for the same inputs: a search repeats most of the walk."""
+        if isinstance(node.graph, ir.Function):  # attributes of the call may decide
+            return None, None
+        key = (node, *map(id, inputs))
+        return key, self.points.done.get(key, (None, None))[1]
+
+    def learn(self, key: Hashable, row: Row, inputs: Sequence[Any], run: Callable[[], Any]) -> Any:
+        """Returns what `run` gives, and notes it."""
+        result = run()
+        if key is not None and isinstance(result, Points):
+            self.points.done[key] = (inputs, result)  # the inputs are kept, for their ids are the key
+        return result
+
+    def attribute(self, tensor: ir.TensorProtocol | None) -> Any:
+        """Returns a tensor of the file, without its elements where it is large."""
+        assert tensor is not None
+        kind = ir.DataType(tensor.dtype)
+        if tensor.size > MAX_ELEMENTS:
+            return torch.empty(tuple(tensor.shape.numpy()), dtype=torch_dtype(kind), device="meta")
+        return to_torch(tensor.numpy(), kind)
+
+    def fold(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        """Returns what a node without inputs gives."""
+        return self.compute(node, row, inputs, attributes)
+
+    def compute(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        """Returns what a node gives.
 
         Raises:
-            NeedsValues: they depend on data.
+            OperatorError: it depends on data.
+            StuckNodeError: the node refuses a point.
         """
-        absent = [value is None for value in node.inputs]
-        if any(value is UNKNOWN and not gone for value, gone in zip(inputs, absent, strict=True)):
-            raise NeedsValues("an input is not known")
-        attributes = attribute_values(node, row, referred, _tensor)
-        attributes |= facts(self._plan, node, row)
-        check_inputs(row, inputs)
-        if row.reads_shape:
-            assert row.host is not None
-            return [torch.from_numpy(np.asarray(row.host(inputs[0], **attributes), dtype=np.int64))]
-        known = all(value is None or value.device.type == "cpu" for value in inputs)
-        arguments = [_argument(row, position, value) for position, value in enumerate(inputs)]
-        if row.random or (row.call == "opaque" and not known):
-            raise NeedsValues("only a run tells its results")
-        if row.call != "opaque":
+        columns = []
+        for point in range(self.points.count):
+            values = [None if value is None else value.at[point] for value in inputs]
             try:
-                results = _on_meta(row, arguments, attributes)
-            except (NeedsValues, NotImplementedError, RuntimeError):
-                if not known:
-                    raise
-            else:
-                if not known or sum(result.numel() for result in results) > MAX_ELEMENTS:
-                    return results
-        return _listed(row.run(torch, *arguments, **attributes))
+                columns.append(_at_point(row, values, attributes))
+            except (NeedsValues, NotImplementedError) as error:
+                raise OperatorError(str(error)) from None
+            except Exception as error:  # whatever torch or the body says of the shapes
+                if _reads_meta(error):
+                    raise OperatorError("its results depend on data.") from None
+                reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+                raise StuckNodeError(node, inputs, self._step, self.values, reason) from error
+        results = tuple(map(Points, zip(*columns, strict=True)))
+        return results[0] if len(results) == 1 else results
 
-    def _control_flow(
-        self,
-        node: ir.Node,
-        inputs: Sequence[Points],
-        walk: Walk,
-        substitute: Substitute,
-        referred: Mapping[str, ir.Attr],
-        opsets: Mapping[str, int],
-    ) -> Sequence[Points]:
-        """Goes through the branches of an If, and the body of a loop once, as for its first iteration."""
-        if node.op_type == "If":
-            branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
-            condition = inputs[0][0]
-            if condition is not UNKNOWN and condition.device.type == "cpu" and _same(inputs[0]):
-                taken = branches[0 if bool(condition.all()) else 1]
-                return self._graph(taken, walk, substitute, referred, opsets)
-            found = [self._graph(branch, walk, substitute, referred, opsets) for branch in branches]
-            return [one if _alike(one, other) else self._nothing for one, other in zip(*found, strict=True)]
-        if node.op_type == "Loop":
-            body = node.attributes["body"].as_graph()
-            first = [tuple(torch.empty((), dtype=t, device="meta") for _ in range(self.count)) for t in _COUNTERS]
-            carried = [_unread(value) for value in inputs[2:]]
-            walk.values |= dict(zip(body.inputs, [*first, *carried], strict=False))
-            results = self._graph(body, walk, substitute, referred, opsets)[1 : 1 + len(carried)]
-            return [a if _alike(a, b) else self._nothing for a, b in zip(carried, results, strict=True)]
-        return []
+    record = run_late = compute
+
+    def keep(self, value: ir.Value, result: Any) -> None:
+        """Notes what is known of a value."""
+        if isinstance(result, Points):
+            self.values[value] = result
+
+    def for_function(self) -> PointsBuilder:
+        """Returns this builder: a function is walked in place."""
+        return self
+
+    def called(
+        self, node: ir.Node, function: ir.Function, body: PointsBuilder, outputs: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Returns the outputs of a function's call."""
+        return list(outputs)[: len(node.outputs)]
 
 
-_COUNTERS = (torch.int64, torch.bool)
-"""The first two inputs of a loop's body: the iteration number and the condition."""
+def _at_point(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> list[torch.Tensor]:
+    """Returns the outputs at one point.
 
-
-def _tensor(tensor: ir.TensorProtocol) -> torch.Tensor:
-    """Returns a tensor of the file, without its elements where it is large."""
-    kind = ir.DataType(tensor.dtype)
-    if tensor.size > MAX_ELEMENTS:
-        return torch.empty(tuple(tensor.shape.numpy()), dtype=torch_dtype(kind), device="meta")
-    return to_torch(tensor.numpy(), kind)
+    Raises:
+        NeedsValues: they depend on data.
+    """
+    if row.reads_shape:
+        assert row.host is not None
+        return [torch.from_numpy(np.asarray(row.host(values[0], **attributes), dtype=np.int64))]
+    known = all(value is None or value.device.type == "cpu" for value in values)
+    arguments = [_argument(row, position, value) for position, value in enumerate(values)]
+    if row.random or (row.call == "opaque" and not known):
+        raise NeedsValues("only a run tells its results")
+    if row.call != "opaque":
+        try:
+            results = _on_meta(row, arguments, attributes)
+        except (NeedsValues, RuntimeError):
+            if not known:
+                raise
+        else:
+            if not known or sum(result.numel() for result in results) > MAX_ELEMENTS:
+                return results
+    return _listed(row.run(torch, *arguments, **attributes))
 
 
 def _argument(row: Row, position: int, value: Any) -> Any:
@@ -283,10 +305,15 @@ def _on_meta(row: Row, arguments: Sequence[Any], attributes: dict[str, Any]) -> 
             with torch.device("meta"):
                 results = row.body(torch, *metas, **attributes)
         except RuntimeError as error:
-            if "meta tensor" not in str(error):
+            if not _reads_meta(error):
                 raise
             results = row.body(torch, *metas, **attributes)  # it reads what it makes itself, on the CPU
     return [result.to("meta") for result in _listed(results)]
+
+
+def _reads_meta(error: Exception) -> bool:
+    """Returns whether an error says that elements were asked for which a meta tensor lacks."""
+    return "meta tensor" in str(error)
 
 
 def _listed(results: Any) -> list[torch.Tensor]:
@@ -296,37 +323,27 @@ def _listed(results: Any) -> list[torch.Tensor]:
     return listed
 
 
-def _same(value: Points) -> bool:
-    """Returns whether a value has the same elements at every point."""
-    return all(torch.equal(known, value[0]) for known in value)
+def _if(walk: Walk[PointsBuilder], node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    """Walks the branch that is taken at every point, or both."""
+    branches = branches_of(node)
+    (condition,) = inputs
+    if condition.is_known and len({bool(known.all()) for known in condition}) == 1:
+        return walk.inside(branches[0 if bool(condition.frozen.all()) else 1], {})
+    found = [walk.inside(branch, {}) for branch in branches]
+    return [one if one.is_like(other) else UNKNOWN for one, other in zip(*found, strict=True)]
 
 
-def _alike(one: Points, other: Points) -> bool:
-    """Returns whether two values have the same shapes and dtypes at every point."""
-    pairs = zip(one, other, strict=True)
-    return all(a is not UNKNOWN and b is not UNKNOWN and (a.shape, a.dtype) == (b.shape, b.dtype) for a, b in pairs)
+def _loop(walk: Walk[PointsBuilder], node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    """Walks the body once, as for the first iteration; how often it runs, and the scan outputs, are not known."""
+    form = loop_form(node, inputs)
+    count = walk.builder.points.count
+    counters = [Points([torch.empty((), dtype=dtype, device="meta")] * count) for dtype in (torch.int64, torch.bool)]
+    carried = [value.unread() for value in form.initial]
+    for value, known in (bindings := dict(zip(form.body.inputs, [*counters, *carried], strict=True))).items():
+        walk.builder.keep(value, known)
+    results = walk.inside(form.body, bindings)[1 : 1 + len(carried)]
+    known_after = [one if one.is_like(other) else UNKNOWN for one, other in zip(carried, results, strict=True)]
+    return [*known_after, *[UNKNOWN] * (len(node.outputs) - len(carried))]
 
 
-def _unread(value: Points) -> Points:
-    """Returns a value without its elements, which differ from one iteration to the next."""
-    return tuple(known if known is UNKNOWN else known.to("meta") for known in value)
-
-
-def is_known(value: Points) -> bool:
-    """Returns whether the elements of a value are known at every point."""
-    return all(known is not UNKNOWN and known.device.type == "cpu" for known in value)
-
-
-def sizes_of(value: Points, axis: int) -> tuple[int, ...]:
-    """Returns a dimension of a value whose shape is known, at every point."""
-    return tuple(int(known.shape[axis]) for known in value)
-
-
-def is_dynamic(value: Points) -> bool:
-    """Returns whether a value's shape is known, and not the same at every point."""
-    return value[0] is not UNKNOWN and len({tuple(known.shape) for known in value}) > 1
-
-
-def elements(value: Points) -> int:
-    """Returns the number of elements at the file's sizes, 0 where it is not known."""
-    return 0 if value[0] is UNKNOWN else math.prod(value[0].shape)
+_REGIONS: Regions = {("If", 1): _if, ("Loop", 1): _loop}
