@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnx2nn.dequantize.engine import Dequantization, Dequantizer
+from onnx2nn.dequantize.dequantizer import Dequantization, Dequantizer
 from onnx2nn.dequantize.operators import RESULTS, REWRITES
 
 __all__ = ["Dequantization", "dequantize"]

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnx2nn.dequantize.engine import UNCHANGED, Dequantizer, Twin, attribute, given, inputs
-from onnx2nn.rewrite.rule import STANDARD
+from onnx2nn.dequantize.dequantizer import UNCHANGED, Dequantizer, Twin, attribute, given, inputs
+from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
 
 MICROSOFT = "com.microsoft"
 
@@ -209,7 +209,12 @@ def _dynamic_lstm(work: Dequantizer, node: ir.Node) -> bool:
         product = (values.astype(np.float32) - shift) * steps.reshape(directions if steps.size > 1 else 1, 1, -1)
         floats.append(work.weight(matrix, torch.from_numpy(np.ascontiguousarray(product.transpose(0, 2, 1)))))
     lstm = ir.Node(
-        "", "LSTM", [x, *floats, *rest], node.attributes.values(), num_outputs=len(node.outputs), version=STANDARD
+        "",
+        "LSTM",
+        [x, *floats, *rest],
+        node.attributes.values(),
+        num_outputs=len(node.outputs),
+        version=REPLACEMENT_OPSET,
     )
     lstm.name = node.name
     work.graph.insert_before(node, lstm)

@@ -14,7 +14,7 @@ import torch
 from onnx2nn.fx.constants import Constant
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops import quantize
-from onnx2nn.rewrite.rule import STANDARD
+from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
 
 _SUFFIX = re.compile(r"(_quantized|_quant|_int8|_uint8|_q|\.quantized)$")
 UNCHANGED = {
@@ -151,7 +151,12 @@ class Dequantizer:
     ) -> ir.Value:
         """Adds a node in front of `before`; its output has the shape of `like`."""
         node = ir.Node(
-            "", operator, inputs, ir.convenience.convert_attributes(attributes), version=STANDARD, name=before.name
+            "",
+            operator,
+            inputs,
+            ir.convenience.convert_attributes(attributes),
+            version=REPLACEMENT_OPSET,
+            name=before.name,
         )
         node.metadata_props.update(before.metadata_props)
         output = node.outputs[0]
@@ -260,7 +265,7 @@ class Dequantizer:
             scale, zero_point = self._result_parameters(producer)
             if scale is None:
                 continue
-            quantised = ir.Node("", "QuantizeLinear", [twin.value, scale, zero_point], version=STANDARD)
+            quantised = ir.Node("", "QuantizeLinear", [twin.value, scale, zero_point], version=REPLACEMENT_OPSET)
             quantised.outputs[0].name = f"{value.name}_again"
             quantised.outputs[0].type, quantised.outputs[0].shape = value.type, value.shape
             self.graph.insert_after(producer, quantised)
