@@ -203,7 +203,7 @@ class Dequantizer:
         """Makes `value`, clipped to the range of the integer dtype, the counterpart of the node's output.
 
         Returns:
-            Whether it did. Per-axis scales, scales known at run time only and float8 dtypes are not covered.
+            Whether it did. Per-axis scales, scales known at run time only and small float dtypes are not covered.
         """
         steps, zero = self.constant(scale), self.constant(zero_point)
         output = node.outputs[0]
