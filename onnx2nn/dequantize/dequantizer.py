@@ -344,12 +344,6 @@ def tensor_of(value: ir.Value | None) -> torch.Tensor | None:
     return found
 
 
-def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """Returns an attribute's value, `default` where it is absent."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.value
-
-
 def attributes_of(node: ir.Node, *left_out: str) -> dict[str, Any]:
     """Returns the attribute values of a node by name, without those named in `left_out`."""
     return {name: attr.value for name, attr in node.attributes.items() if name not in left_out}

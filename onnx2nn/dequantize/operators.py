@@ -12,10 +12,10 @@ from onnx2nn.dequantize.dequantizer import (
     VALUE_PRESERVING,
     Dequantizer,
     FloatCounterpart,
-    attribute,
     attributes_of,
     inputs,
 )
+from onnx2nn.rewrite.patterns import attribute_of
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
 
 MICROSOFT = "com.microsoft"
@@ -24,7 +24,7 @@ MICROSOFT = "com.microsoft"
 def _quantize_linear(dequantizer: Dequantizer, node: ir.Node) -> bool:
     x, scale, zero_point = inputs(node, 3)
     assert x is not None
-    if attribute(node, "output_dtype", 0) and zero_point is None:
+    if attribute_of(node, "output_dtype", 0) and zero_point is None:
         return False
     if dequantizer.constant(x) is not None:  # a float weight of quantisation-aware training, quantised in the file
         steps, zero = dequantizer.constant(scale), dequantizer.constant(zero_point)
@@ -39,11 +39,11 @@ def _quantize_linear(dequantizer: Dequantizer, node: ir.Node) -> bool:
 
 def _dequantize_linear(dequantizer: Dequantizer, node: ir.Node) -> bool:
     x, scale, zero_point = inputs(node, 3)
-    axis, block = attribute(node, "axis", 1), attribute(node, "block_size", 0)
+    axis, block = attribute_of(node, "axis", 1), attribute_of(node, "block_size", 0)
     found = dequantizer.float_of(x, scale, zero_point, axis, block) or _gathered_weight(
         dequantizer, node, x, scale, zero_point
     )
-    if found is None or attribute(node, "output_dtype", 0):
+    if found is None or attribute_of(node, "output_dtype", 0):
         return False
     dequantizer.replace(node, node.outputs[0], found)
     return True
@@ -82,7 +82,7 @@ def _bias(dequantizer: Dequantizer, bias: ir.Value | None, *scales: ir.Value | N
 
 def _qlinear_conv(dequantizer: Dequantizer, node: ir.Node) -> bool:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = inputs(node, 9)
-    if attribute(node, "channels_last", 0):
+    if attribute_of(node, "channels_last", 0):
         return False
     data, kernel = dequantizer.float_of(x, x_scale, x_zero), dequantizer.float_of(w, w_scale, w_zero, axis=0)
     fits, added = _bias(dequantizer, bias, x_scale, w_scale)
@@ -119,7 +119,7 @@ def _unary(operator: str) -> Callable[[Dequantizer, ir.Node], bool]:
     def rewrite(dequantizer: Dequantizer, node: ir.Node) -> bool:
         x, x_scale, x_zero, y_scale, y_zero = inputs(node, 5)
         data = dequantizer.float_of(x, x_scale, x_zero)
-        if data is None or attribute(node, "channels_last", 0):
+        if data is None or attribute_of(node, "channels_last", 0):
             return False
         y = dequantizer.emit(node, operator, [data], node.outputs[0], **attributes_of(node, "channels_last"))
         return dequantizer.set_counterpart(node, y, y_scale, y_zero)
@@ -140,9 +140,9 @@ def _qlinear_concat(dequantizer: Dequantizer, node: ir.Node) -> bool:
 def _qgemm(dequantizer: Dequantizer, node: ir.Node) -> bool:
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = inputs(node, 9)
     left = dequantizer.float_of(a, a_scale, a_zero)
-    right = dequantizer.float_of(b, b_scale, b_zero, axis=0 if attribute(node, "transB", 0) else 1)
+    right = dequantizer.float_of(b, b_scale, b_zero, axis=0 if attribute_of(node, "transB", 0) else 1)
     fits, added = _bias(dequantizer, c, a_scale, b_scale)
-    if left is None or right is None or not fits or attribute(node, "alpha", 1.0) != 1.0:
+    if left is None or right is None or not fits or attribute_of(node, "alpha", 1.0) != 1.0:
         return False
     y = dequantizer.emit(node, "Gemm", [left, right, added], node.outputs[0], **attributes_of(node))
     if y_scale is None:

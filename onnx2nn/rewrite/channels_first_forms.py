@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.rewrite.patterns import tensor_of
+from onnx2nn.rewrite.patterns import attribute_of, tensor_of
 from onnx2nn.rewrite.value_facts import ValueFacts
 
 
@@ -84,7 +84,7 @@ def _axis(default: int | None, since: int = 1) -> FormOf:
     """Returns the form function of operators along one axis; before opset `since` the attribute had another meaning."""
 
     def form(node: ir.Node, rank: int, facts: ValueFacts, ranks: Mapping[ir.Value, int]) -> ChannelsFirstForm | None:
-        axis = _attribute(node, "axis", default)
+        axis = attribute_of(node, "axis", default)
         if axis is None or facts.opsets.get("", 1) < since:
             return None
         changed, sizes = {"axis": to_channels_first(rank).index(axis % rank)}, dict[int, int]()
@@ -96,7 +96,7 @@ def _axis(default: int | None, since: int = 1) -> FormOf:
                 sizes |= {} if shape is None else {a: size for a, size in enumerate(shape) if a != axis % rank}
             return ChannelsFirstForm(range(len(node.inputs)), attributes=changed, output_rank=rank, sample_sizes=sizes)
         if node.op_type == "Split":
-            parts = _attribute(node, "split", None) or (facts.array(node.inputs[1]) if len(node.inputs) > 1 else None)
+            parts = attribute_of(node, "split", None) or (facts.array(node.inputs[1]) if len(node.inputs) > 1 else None)
             if len(node.inputs) > 1 and parts is None:
                 return None
             sizes = {axis % rank: 2 * len(node.outputs) if parts is None else int(sum(parts))}
@@ -112,12 +112,12 @@ def _axis(default: int | None, since: int = 1) -> FormOf:
 
 def _axes(node: ir.Node, rank: int, facts: ValueFacts, ranks: Mapping[ir.Value, int]) -> ChannelsFirstForm | None:
     """Returns the form of a reduction, an ArgMax, an ArgMin or a Squeeze."""
-    axes = [_attribute(node, "axis", 0)] if node.op_type.startswith("Arg") else facts.axes(node)
+    axes = [attribute_of(node, "axis", 0)] if node.op_type.startswith("Arg") else facts.axes(node)
     if not axes or len(set(axes)) < len(axes):
         return None
     axes = [axis % rank for axis in axes]
     moved = sorted(to_channels_first(rank).index(axis) for axis in axes)
-    keeps_dims = node.op_type != "Squeeze" and bool(_attribute(node, "keepdims", 1))
+    keeps_dims = node.op_type != "Squeeze" and bool(attribute_of(node, "keepdims", 1))
     sizes = dict.fromkeys(axes, 1) if node.op_type == "Squeeze" else {}
     after = rank if keeps_dims else rank - len(axes)
     form = ChannelsFirstForm(output_rank=after, outputs=True, sample_sizes=sizes)
@@ -167,7 +167,7 @@ def _reshape(node: ir.Node, rank: int, facts: ValueFacts, ranks: Mapping[ir.Valu
 def _pad(node: ir.Node, rank: int, facts: ValueFacts, ranks: Mapping[ir.Value, int]) -> ChannelsFirstForm | None:
     if len(node.inputs) > 3 and node.inputs[3] is not None:
         return None
-    pads = _attribute(node, "pads", None) or (facts.array(node.inputs[1]) if len(node.inputs) > 1 else None)
+    pads = attribute_of(node, "pads", None) or (facts.array(node.inputs[1]) if len(node.inputs) > 1 else None)
     if pads is None or len(pads) != 2 * rank:
         return None
     order = to_channels_first(rank)
@@ -181,7 +181,7 @@ def _pad(node: ir.Node, rank: int, facts: ValueFacts, ranks: Mapping[ir.Value, i
 def _slice(node: ir.Node, rank: int, facts: ValueFacts, ranks: Mapping[ir.Value, int]) -> ChannelsFirstForm | None:
     """Returns the form of a Slice: its axes change, its bounds stay."""
     if len(node.inputs) < 3:
-        axes = _attribute(node, "axes", None) or range(len(_attribute(node, "starts", ())))
+        axes = attribute_of(node, "axes", None) or range(len(attribute_of(node, "starts", ())))
         return ChannelsFirstForm(
             attributes={"axes": [to_channels_first(rank).index(a % rank) for a in axes]}, output_rank=rank
         )
@@ -267,7 +267,3 @@ FORMS: Mapping[str, FormOf] = {
     "DequantizeLinear": _quantized,
 }
 """Operators that can compute on either order of dimensions → the function that returns their channels-first form."""
-
-
-def _attribute(node: ir.Node, name: str, default: Any) -> Any:
-    return node.attributes[name].value if name in node.attributes else default

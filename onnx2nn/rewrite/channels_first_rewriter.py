@@ -97,12 +97,12 @@ class Rewriter:
             for output in node.outputs:
                 self._redirect_readers(output, set(chosen))
         _remove(self.graph, [*self._towards_first, *chosen])
-        self._keep_names()
+        self._restore_names()
 
     def _cancel_pair(self, node: ir.Node, first: bool) -> None:
         """Lets readers behind a pair of inverse transposes read the value before the pair."""
         if node.graph is self.graph and not first:
-            self._first(node.outputs[0])
+            self._on_channels_first(node.outputs[0])
             self._skip_transposes(node.outputs[0])
         elif node.graph is self.graph:
             for use in list(node.outputs[0].uses()):
@@ -115,10 +115,10 @@ class Rewriter:
         data = {position: value for position in form.data if (value := node.inputs[position]) is not None}
         for value in data.values():
             if tensor_of(value) is None:
-                self._first(value)  # for all inputs before any is read: it may replace an earlier result
+                self._on_channels_first(value)  # for all inputs before any is read: it may replace an earlier result
         for position, value in data.items():
             constant = tensor_of(value) is not None
-            inputs[position] = self._constant(value, form, node) if constant else self._first(value)
+            inputs[position] = self._constant(value, form, node) if constant else self._on_channels_first(value)
         new, before = channels_first_node(node, form, inputs)
         self.graph.insert_before(node, [*before, new])
         for old, made in zip(node.outputs, new.outputs, strict=True):
@@ -151,7 +151,7 @@ class Rewriter:
         self._constants[key] = node.outputs[0]
         return node.outputs[0]
 
-    def _keep_names(self) -> None:
+    def _restore_names(self) -> None:
         """Restores the names of initializers whose channels-last originals have no readers."""
         for (value, *_), made in self._constants.items():
             graph, name = made.graph, value.name
@@ -161,7 +161,7 @@ class Rewriter:
                 del graph.initializers[name]
                 made.name = name
 
-    def _first(self, value: ir.Value) -> ir.Value:
+    def _on_channels_first(self, value: ir.Value) -> ir.Value:
         """Returns the channels-first form of a value; adds a transpose where there is none."""
         node = value.producer()
         if value not in self._channels_first and node is not None and self._towards_first.get(node) is False:

@@ -284,3 +284,9 @@ def readers(value: ir.Value) -> int:
     """Returns the number of uses of a value; being a graph output counts as one."""
 
     return len(value.uses()) + value.is_graph_output()
+
+
+def attribute_of(node: ir.Node, name: str, default: Any) -> Any:
+    """Returns the value of a node's attribute, `default` where it is absent."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.value
