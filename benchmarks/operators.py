@@ -103,9 +103,9 @@ def _boxes(count: int) -> Any:
     return np.concatenate([corner, corner + size], 2).astype(np.float32)
 
 
-def _suppression(boxes: int, classes: int, kept: int, threshold: float) -> Case:
+def _suppression(boxes: int, classes: int, limit: int, threshold: float) -> Case:
     scores = _RNG.uniform(0, 1, (1, classes, boxes)).astype(np.float32) ** 4  # most scores of a detector are low
-    parameters = [np.array([kept]), np.array([0.5], np.float32), np.array([threshold], np.float32)]
+    parameters = [np.array([limit]), np.array([0.5], np.float32), np.array([threshold], np.float32)]
     size = f"{boxes} boxes, {classes} classes, score over {threshold}"
     inputs = (_boxes(boxes), scores, *parameters)
     return Case("NonMaxSuppression", size, inputs, constant=(2, 3, 4), reference=boxes * classes < 1e5)

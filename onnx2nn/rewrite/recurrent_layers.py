@@ -180,7 +180,7 @@ def _slice_bounds(node: ir.Node, facts: ValueFacts) -> tuple[int, int] | None:
 
 
 def _reordered(rows: _Rows, order: Sequence[int], count: int) -> list[ir.Value] | None:
-    """Returns the `count` initializers whose gates stand in the order `order` in `rows`, None for any other rows."""
+    """Returns the `count` initializers whose gates have the order `order` in `rows`, None for any other rows."""
     size, gates = sum(last - first for _, first, last in rows) // (count * len(order)), list[tuple[ir.Value, int]]()
     for source, first, last in rows:
         if not size or first % size or last % size:
