@@ -1,15 +1,28 @@
-"""Environments. `nox` runs the default sessions; the suite itself is `pytest`, where nox is installed."""
+"""Environments, and the tests' three tiers.
+
+* `nox`: lint, types and the fast tests, in the environment that nox is installed in.
+* `nox -s full`: the slow tests too, and what needs TensorFlow, Paddle or OneFlow; a part of it by `-- --shard 1/4`.
+* `nox -s held`: long fuzzers and measurements.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import nox
 
-nox.options.sessions = ["lint", "zoo_tensorflow", "zoo_paddle", "oneflow"]
+nox.options.sessions = ["lint", "fast"]
 nox.options.default_venv_backend = "virtualenv"
 
+NOT_HELD = ("-m", "not held")
 
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "ruff", "scikit-learn")
+OLDEST_TORCH = ("torch==2.6.0", "torchvision==0.21.0")
+LOWEST = ("tests/test_reader.py", "tests/test_module.py")
+"""Tests whose outcome no oracle decides: ONNX Runtime before 1.31 computes some pools and resizings otherwise."""
 FLOWVISION = ("flowvision==0.2.2", "scipy")  # models for OneFlow; scipy is imported by it and not declared
 
 
@@ -22,9 +35,78 @@ def lint(session: nox.Session) -> None:
     session.run(python, "-m", "mypy")
 
 
-@nox.session(python=["3.10", "3.12", "3.13"])
+@nox.session(venv_backend="none")
+def fast(session: nox.Session) -> None:
+    """The fast tests."""
+    session.run(sys.executable, "-m", "pytest", "-n", "auto", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def slow(session: nox.Session) -> None:
+    """The slow tests alone; those of the zoo need the files that the sessions zoo_tensorflow and zoo_paddle write."""
+    session.run(sys.executable, "-m", "pytest", "-n", "auto", "-m", "slow", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def fast_and_slow(session: nox.Session) -> None:
+    """The fast and the slow tests, see `slow`."""
+    session.run(sys.executable, "-m", "pytest", "-n", "auto", *NOT_HELD, *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def full(session: nox.Session) -> None:
+    """Everything but the held tests, or with `-- --shard 1/4` a part of it."""
+    session.notify("zoo_tensorflow", posargs=[])
+    session.notify("zoo_paddle", posargs=[])
+    session.notify("oneflow", posargs=session.posargs)
+    session.notify("fast_and_slow", posargs=session.posargs)
+
+
+@nox.session(venv_backend="none")
+def held(session: nox.Session) -> None:
+    """Long fuzzers and measurements, then the benchmarks."""
+    session.notify("benchmark", posargs=[])
+    session.run(sys.executable, "-m", "pytest", "-n", "auto", "-m", "held", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The site in build/site, with warnings as errors; `nox -s docs -- serve` shows it while it is written."""
+    session.install("-c", "constraints.txt", "-e", ".[docs]")
+    session.run("mkdocs", *(session.posargs or ["build", "--strict"]))
+
+
+@nox.session(python="3.11")
+def lowest(session: nox.Session) -> None:
+    """The lowest numpy, onnx, onnx-ir and ONNX Runtime that pyproject.toml allows, on the tests that need no more."""
+    session.install("-c", "constraints-lowest.txt", "-e", ".[torch,verify,export]", *TOOLS)
+    session.run("pytest", *(session.posargs or ["-n", "auto", *LOWEST]))
+
+
+@nox.session(python="3.11")
+def torch_oldest(session: nox.Session) -> None:
+    """The fast tests with the oldest PyTorch that pyproject.toml allows: `nox -s torch_oldest -- tests/test_module.py`.
+
+    PyTorch's wheels for Linux may bring gigabytes of GPU libraries; the variable TORCH_INDEX_URL names an index that
+    has builds for the CPU.
+    """
+    index = os.environ.get("TORCH_INDEX_URL")
+    session.install(*OLDEST_TORCH, *(["--index-url", index] if index else []))
+    session.install("-c", _constraints_without_torch(session), *OLDEST_TORCH, "-e", ".[all,ncnn]", *TOOLS)
+    session.run("pytest", "-n", "auto", *session.posargs)
+
+
+def _constraints_without_torch(session: nox.Session) -> str:
+    """Writes constraints.txt without its lines on torch and torchvision, and returns where."""
+    lines = Path("constraints.txt").read_text(encoding="utf-8").splitlines()
+    path = Path(session.create_tmp()) / "constraints.txt"
+    path.write_text("\n".join(line for line in lines if not line.startswith("torch")) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@nox.session(python=["3.10", "3.11", "3.12", "3.13"])
 def tests(session: nox.Session) -> None:
-    """The suite under the other Pythons: `nox -s tests-3.13 -- tests/test_cli.py`."""
+    """The fast tests under one Python: `nox -s tests-3.13 -- tests/test_cli.py`."""
     session.install("-c", "constraints.txt", "-e", ".[test]")
     session.run("pytest", "-n", "auto", *session.posargs)
 
@@ -37,10 +119,10 @@ def _install_flowvision(session: nox.Session) -> None:
 
 @nox.session(python="3.10")
 def oneflow(session: nox.Session) -> None:
-    """The tests of the OneFlow side, under the one Python that OneFlow has; there is no torch in this environment."""
+    """All tests of the OneFlow side, under the one Python that OneFlow has; there is no torch in this environment."""
     session.install("-e", ".[oneflow,text]", "pytest", "pytest-xdist", "hypothesis")
     _install_flowvision(session)
-    session.run("pytest", "-n", "auto", "tests/oneflow", *session.posargs)
+    session.run("pytest", "-n", "auto", *NOT_HELD, "tests/oneflow", *session.posargs)
 
 
 @nox.session(python="3.10")
@@ -59,22 +141,42 @@ def benchmark(session: nox.Session) -> None:
         session.run("python", f"benchmarks/{script}", *arguments)
 
 
+def _cached(session: nox.Session, family: str, name: str) -> bool:
+    """Whether nothing else is asked for than a file that the cache holds as today's scripts would write it."""
+    command = [sys.executable, "scripts/zoo/fingerprint.py", family, name]
+    return not session.posargs and subprocess.run(command, check=False).returncode == 0
+
+
 @nox.session
 def zoo_tensorflow(session: nox.Session) -> None:
     """Keras files for tests/test_zoo.py: one model, or all models and operators by `nox -s zoo_tensorflow -- --all`."""
+    name = "keras_mobilenet_v2"
+    if _cached(session, "tensorflow", name):
+        session.skip("the cache holds the file")
     session.install("-c", "scripts/zoo/constraints-tensorflow.txt", "tensorflow-cpu", "tf2onnx", "onnxruntime", "rich")
-    session.run("python", "scripts/zoo/tensorflow_models.py", *(session.posargs or ["--only", "keras_mobilenet_v2"]))
+    session.run("python", "scripts/zoo/tensorflow_models.py", *(session.posargs or ["--only", name]))
 
 
 @nox.session
 def zoo_paddle(session: nox.Session) -> None:
     """Paddle files for tests/test_zoo.py: one model, or all models and operators by `nox -s zoo_paddle -- --all`."""
+    name = "paddle_resnet18"
+    if _cached(session, "paddle", name):
+        session.skip("the cache holds the file")
     constraints = "scripts/zoo/constraints-paddle.txt"
     exporter = ["paddlepaddle", "paddle2onnx", "onnx_graphsurgeon", "onnxruntime", "rich"]
     definitions = ["requests", "tqdm", "pyyaml", "scipy", "six"]  # what the files of paddleclas that are used import
     session.install("-c", constraints, *exporter, *definitions)
     session.install("-c", constraints, "--no-deps", "paddleclas")
-    session.run("python", "scripts/zoo/paddle_models.py", *(session.posargs or ["--only", "paddle_resnet18"]))
+    session.run("python", "scripts/zoo/paddle_models.py", *(session.posargs or ["--only", name]))
+
+
+@nox.session(python="3.10")
+def zoo_oneflow(session: nox.Session) -> None:
+    """The files of `oneflow_bridge.export` in tests/data: `nox -s zoo_oneflow -- --out tests/data`."""
+    session.install("-e", ".[oneflow]", "rich")
+    _install_flowvision(session)
+    session.run("python", "scripts/zoo/oneflow_models.py", *session.posargs)
 
 
 @nox.session

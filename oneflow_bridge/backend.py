@@ -35,7 +35,7 @@ class OneFlowRep(BackendRep):
 
 
 def _as_onnx_has_it(value: Any, kind: onnx.TypeProto) -> Any:
-    """Returns an array of bfloat16 or int4 as onnx before 1.19 has it, which is what OneFlow runs beside."""
+    """Returns an array of bfloat16 or int4 in the form of onnx before 1.19, the onnx that installs beside OneFlow."""
     custom = importlib.util.find_spec("onnx._custom_element_types")
     if not isinstance(value, np.ndarray) or custom is None:
         return value

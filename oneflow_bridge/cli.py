@@ -1,4 +1,4 @@
-"""The command `oneflow2onnx`: exports what a Python function makes."""
+"""The command `oneflow2onnx`: exports the model that a Python function makes, or a saved job."""
 
 from __future__ import annotations
 
@@ -8,34 +8,38 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from oneflow_bridge.runtime import import_oneflow
-from oneflow_bridge.to_onnx.trace import last_line
-from onnx2nn.errors import InputError, Onnx2nnError
+from oneflow_bridge.runtime import error_text, import_oneflow
+from onnx2nn.commands.running import OK, Parser, run
+from onnx2nn.errors import InputError, UnsupportedModelError
 
-OK, UNUSABLE = 0, 2
+if TYPE_CHECKING:
+    import onnx
+
+    from onnx2nn.ground.terminal import Terminal
+
+_EXIT_STATUS = (
+    "exit status: 0 the file is written (and, unless --no-check, its outputs agree with OneFlow's), 2 the model or an "
+    "option cannot be used, or the outputs differ"
+)
 
 
 def oneflow2onnx(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit status is 0, or 2 after an error, which is printed.
+    """Runs the command.
 
     Args:
-        arguments: command line arguments; None takes those of the process.
+        arguments: the command line without the program's name; `sys.argv` if None.
+
+    Returns:
+        The exit status.
     """
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format="%(message)s")
-    try:
-        _export(options)
-    except Onnx2nnError as error:
-        print(f"oneflow2onnx: {error}", file=sys.stderr)
-        return UNUSABLE
-    return OK
+    return run(_parser(), arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("oneflow2onnx", description="Exports a OneFlow model to an ONNX file.")
+def _parser() -> Parser:
+    parser = Parser(prog="oneflow2onnx", description="Exports a OneFlow model to an ONNX file.", epilog=_EXIT_STATUS)
+    parser.set_defaults(command=_command)
     parser.add_argument(
         "model",
         help="module:factory, a function or class that gives an nn.Module or nn.Graph; or a folder with a saved job",
@@ -55,27 +59,43 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dynamic-batch", action="store_true", help="axis 0 of every input is dynamic")
     parser.add_argument("--weights", type=Path, help="a state dict (oneflow.save) that is loaded into the model")
     parser.add_argument("--output-name", action="append", dest="output_names", help="name of an output, in order")
-    parser.add_argument("--external-data", action="store_true", default=None, help="weights into a file of their own")
-    parser.add_argument("--no-optimize", action="store_true", help="leave the graph as the job has it")
+    parser.add_argument("--external-data", action="store_true", default=None, help="write the weights to a file beside")
+    parser.add_argument("--no-optimize", action="store_true", help="write the job's ops one by one, unsimplified")
     parser.add_argument("--no-check", action="store_true", help="do not run the file in ONNX Runtime")
-    parser.add_argument("--continue-on-error", action="store_true", help="write unknown ops as custom operators")
-    parser.add_argument("-v", "--verbose", action="store_true", help="tell what was compared")
+    parser.add_argument(
+        "--continue-on-error", action="store_true", help="write ops without an ONNX form as custom operators"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="print the comparison's figures")
+    parser.add_argument("--debug", action="store_true", help="show warnings, and the traceback of an error")
     return parser
 
 
-def _export(options: argparse.Namespace) -> None:
+def _command(options: argparse.Namespace, terminal: Terminal) -> int:
+    logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format="%(message)s")
+    try:
+        with terminal.step(f"exporting {options.model}"):
+            proto = _export(options)
+    except UnsupportedModelError as error:
+        terminal.line(str(error))
+        types = ", ".join(sorted({problem.operator for problem in error.problems}))
+        raise InputError(f"ops without an ONNX form: {types}; reasons and advice stand above") from error
+    terminal.line(f"{options.output}: opset {proto.opset_import[0].version}, {len(proto.graph.node)} nodes")
+    return OK
+
+
+def _export(options: argparse.Namespace) -> onnx.ModelProto:
+    from oneflow_bridge.to_onnx.compiled_job import CompiledJob
     from oneflow_bridge.to_onnx.exporter import export
-    from oneflow_bridge.to_onnx.trace import CompiledJob
 
     saved = Path(options.model).is_dir()
     model = CompiledJob.load(options.model) if saved else _model(options.model, options.weights)
     named = [_input(text) for text in options.input]
     inputs = dict(named)
     if len(inputs) < len(named):
-        raise InputError("--input names an input twice.")
+        raise InputError("--input names one input twice; give each name once.")
     if not inputs and not saved:
-        raise InputError("Name the example inputs: --input x:1,3,224,224.")
-    proto = export(
+        raise InputError("No example input was given; name each one, as in --input x:1,3,224,224.")
+    return export(
         model,
         () if saved else tuple(inputs.values()),
         options.output,
@@ -88,15 +108,14 @@ def _export(options: argparse.Namespace) -> None:
         input_names=None if saved else list(inputs),
         output_names=options.output_names,
     )
-    print(f"{options.output}: opset {proto.opset_import[0].version}, {len(proto.graph.node)} nodes")
 
 
 def _model(text: str, weights: Path | None) -> Any:
-    """What `module:factory` gives, in eval mode."""
+    """Returns the model that `module:factory` makes, in eval mode."""
     module, _, factory = text.partition(":")
     if not factory:
         raise InputError(
-            f"{text!r} is not module:factory (as in mypackage.models:resnet50) and no folder with a saved job."
+            f"{text!r} is neither module:factory (as in mypackage.models:resnet50) nor a folder with a saved job."
         )
     flow = import_oneflow()
     sys.path.insert(0, str(Path.cwd()))
@@ -114,12 +133,12 @@ def _load_weights(flow: Any, model: Any, path: Path) -> None:
     """Loads a state dict that `oneflow.save` wrote."""
     try:
         model.load_state_dict(flow.load(str(path)))
-    except Exception as error:  # OneFlow raises what it likes
-        raise InputError(f"--weights {path} is no state dict of the model: {last_line(error)}") from error
+    except Exception as error:  # OneFlow raises errors of many kinds
+        raise InputError(f"--weights {path} does not fit the model: {error_text(error)}") from error
 
 
 def _input(text: str) -> tuple[str, Any]:
-    """NAME:DIMS[:DTYPE] → name and a random tensor; integers are zeros, which index anything."""
+    """NAME:DIMS[:DTYPE] → name and a random tensor; an integer tensor holds zeros, which are valid indices."""
     flow = import_oneflow()
     parts = text.split(":")
     if len(parts) not in (2, 3):
@@ -132,7 +151,7 @@ def _input(text: str) -> tuple[str, Any]:
         raise InputError(f"{parts[1]!r} in {text!r} has a size below 1; an example has at least one element.")
     dtype = getattr(flow, parts[2] if len(parts) == 3 else "float32", None)
     if not isinstance(dtype, flow.dtype):
-        raise InputError(f"{parts[-1]!r} in {text!r} is no OneFlow dtype.")
+        raise InputError(f"{parts[-1]!r} in {text!r} is not a OneFlow dtype.")
     return parts[0], flow.randn(*dims).to(dtype) if dtype.is_floating_point else flow.zeros(*dims, dtype=dtype)
 
 

@@ -1,10 +1,11 @@
-"""Importing OneFlow with the shared libraries it needs, or saying what is missing."""
+"""Imports OneFlow with the shared libraries that it needs, or names the missing one."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib
 import importlib.util
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -32,14 +33,14 @@ LIBRARIES = {
 
 @cache
 def import_oneflow() -> Any:
-    """Import `oneflow`, after loading the CUDA libraries of the installed nvidia packages.
+    """Imports `oneflow`, after loading the CUDA libraries of the installed nvidia packages.
 
     Returns:
         The `oneflow` module, version 0.9.
 
     Raises:
-        MissingDependencyError: another Python version, no OneFlow, another version of it, or a package that OneFlow
-            needs is absent or does not fit; the text holds the pip command.
+        MissingDependencyError: the Python version is another, or OneFlow or a package that it needs is absent or of
+            another version; the text holds the pip command.
     """
     if "oneflow" not in sys.modules:
         _require_python(sys.version_info[:2])
@@ -50,7 +51,7 @@ def import_oneflow() -> Any:
         flow = importlib.import_module("oneflow")
     except ImportError as error:
         raise _missing(f"OneFlow does not load: {error}.") from error
-    except (AttributeError, TypeError) as error:  # what numpy 2 and protobuf 4 make of OneFlow's generated code
+    except (AttributeError, TypeError) as error:  # from OneFlow's generated code under numpy 2 or protobuf 4
         raise _missing(f"OneFlow does not load with the numpy or protobuf that is installed: {error}.") from error
     if not str(flow.__version__).startswith("0.9."):
         raise _missing(f"OneFlow {flow.__version__} is installed, version {VERSION} is needed.")
@@ -58,7 +59,7 @@ def import_oneflow() -> Any:
 
 
 def preload_libraries() -> None:
-    """Load the CUDA libraries that OneFlow links to, globally, so that nobody has to set a library path.
+    """Loads the CUDA libraries that OneFlow links to, globally, so that no library path has to be set.
 
     Raises:
         MissingDependencyError: a package with such a library is not installed, or the library does not load.
@@ -93,3 +94,14 @@ def _missing(found: str) -> MissingDependencyError:
     return MissingDependencyError(
         f'{found} Run: pip install "onnx2nn[oneflow]" (that is: pip install {PACKAGES}) under Python 3.10.'
     )
+
+
+def error_text(error: Exception) -> str:
+    """Returns the message of an exception that OneFlow raised, without its C++ stack and colours."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and lines[-1].startswith(
+        "Error Type:"
+    ):  # OneFlow's own errors: the message comes first, then the C++ stack
+        return lines[0]
+    return lines[-1] if lines else type(error).__name__

@@ -11,7 +11,8 @@ from onnx2nn.output.python_source import to_python
 from onnx2nn.output.save import save
 from onnx2nn.output.simplify import simplify
 from onnx2nn.provenance.naming_reports import NamingReport, naming_report
-from onnx2nn.verification.node_by_node import NodeVerification, verify_nodes
+from onnx2nn.verification.node_by_node import verify_nodes
+from onnx2nn.verification.node_reports import NodeVerification
 from onnx2nn.verification.outputs import verify
 
 __all__ = [

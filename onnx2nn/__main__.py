@@ -2,6 +2,6 @@
 
 import sys
 
-from onnx2nn.commands.cli import main
+from onnx2nn.commands.main import main
 
 sys.exit(main())

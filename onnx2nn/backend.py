@@ -15,10 +15,10 @@ from onnx2nn.fx.constants import from_border, to_border
 
 
 class OnnxModule(BackendRep):
-    """An imported model that takes and gives numpy values."""
+    """An imported model whose inputs and outputs are numpy values."""
 
     def __init__(self, model: onnx.ModelProto, module: torch.fx.GraphModule, program: Callable[..., Any] | None = None):
-        """Binds `module` to the types of `model`; `program`, made of it by a torch tool, is called in its place."""
+        """Binds `module` to the types of `model`; `program`, a torch tool's form of it, is called in its place."""
         self.module = module
         self._program = program or module
         self._inputs = {value.name: value.type for value in model.graph.input}
@@ -43,10 +43,10 @@ class OnnxBackend(Backend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> OnnxModule:
-        """Returns `model` imported.
+        """Returns the imported `model`.
 
         Raises:
-            Onnx2nnError: it cannot be imported; the text says why.
+            Onnx2nnError: the model cannot be imported; the text says why.
         """
         return OnnxModule(model, onnx2nn.load(model, **kwargs))
 

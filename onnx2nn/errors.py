@@ -1,4 +1,11 @@
-"""Every error that onnx2nn raises on purpose; all derive from `Onnx2nnError`."""
+"""Every error that onnx2nn raises on purpose; all derive from `Onnx2nnError`.
+
+All messages have one voice: one or two sentences with full stops. The first says what was found and where, by the name
+of the file, argument, input or node. The second says what to do, in the imperative. A message begins with a capital
+letter, or with the path, argument or option that it is about. The text of another package's error stands last, behind a
+colon, unchanged; so does a command to run. Only the reason of an `OperatorError` begins in lower case: it follows the
+name of its node.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +25,7 @@ class MissingDependencyError(Onnx2nnError):
 
 
 class InputError(Onnx2nnError):
-    """A value or option given by the caller does not fit the model: an unknown input name, a wrong rank or dtype."""
+    """A value or option of the caller does not fit the model: an unknown input name, a wrong rank or dtype."""
 
 
 class OperatorError(Onnx2nnError):
@@ -29,7 +36,7 @@ class OperatorError(Onnx2nnError):
 
 
 class FrozenDimensionError(Onnx2nnError):
-    """A dimension that the file fixes cannot be made dynamic; the text names the node that stands in the way."""
+    """A dimension that the file fixes cannot be made dynamic; the text names the node that fixes it."""
 
 
 class VerificationError(Onnx2nnError):
@@ -44,8 +51,8 @@ class Problem:
         operator: ONNX operator name (`op_type`).
         domain: operator domain, `""` being `ai.onnx`.
         version: opset version that the model imports for this domain; 0 where it imports none.
-        reason: what was found.
-        advice: what the user can do about it.
+        reason: the finding, as a clause.
+        advice: a sentence for the user.
         nodes: names (or output names) of the nodes concerned.
     """
 
@@ -74,8 +81,13 @@ class UnsupportedModelError(Onnx2nnError):
 
 
 class NcnnError(Onnx2nnError):
-    """A module cannot become an NCNN model; `obstacles` lists everything that stands in the way, a line each."""
+    """A module cannot become an NCNN model; `obstacles` lists all nodes that NCNN cannot run, a line each."""
 
     def __init__(self, summary: str, obstacles: list[str]):
         self.obstacles = obstacles
         super().__init__("\n".join([f"{summary}:", *(f"  {obstacle}" for obstacle in obstacles)]))
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's text, the error's type where it has none; for errors of other packages."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

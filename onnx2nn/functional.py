@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from onnx2nn.optable.registry import load_rows, name_of
+from onnx2nn.optable.registry import name_function, name_of, row_named
 from onnx2nn.optable.row import REQUIRED, Row
 
 
@@ -54,11 +54,9 @@ def _function(row: Row) -> Any:
         with torch.device(device):
             return row.run(torch, *values, **attributes)
 
-    function: Any = _kept_whole(row, run) if row.leaf else run
-    function.__name__ = function.__qualname__ = name_of(row)
-    function.__module__ = __name__
+    function: Any = _kept_whole(row, run) if row.custom_op else run
+    name_function(function, row, __name__)
     function.row = row  # what the call is, for to_python
-    function.__doc__ = f"{row}: {row.body.__doc__ or 'see the ONNX specification.'}"
     return function
 
 
@@ -76,7 +74,8 @@ def _kept_whole(row: Row, run: Any) -> Any:
     name = f"onnx2nn::{name_of(row)}"
     several = "_outputs" in row.facts
     inputs = ", ".join(f"Tensor{'' if default is REQUIRED else '?'} {key}" for key, default in row.inputs.items())
-    kinds = inspect.get_annotations(row.body)
+    parameters = inspect.signature(row.body).parameters
+    kinds = {key: parameter.annotation for key, parameter in parameters.items()}
     attributes = ", ".join(f"{_KINDS[kinds[key]]} {key}" for key in (*row.attributes, *row.facts))
     schema = f"({inputs}, *, {attributes}) -> Tensor{'[]' * several}"
     texts = {key for key in row.attributes if kinds[key].startswith("Sequence[str]")}
@@ -93,7 +92,6 @@ def _kept_whole(row: Row, run: Any) -> Any:
         return found if several else found[0]
 
     _make_differentiable(operator, inputs, attributes, whole)
-    parameters = inspect.signature(row.body).parameters
     count, defaults = len(row.inputs), {key: parameters[key].default for key in (*row.attributes, *row.facts)}
     overload = operator._opoverload
 
@@ -111,8 +109,8 @@ def _kept_whole(row: Row, run: Any) -> Any:
 
 
 def _results(row: Row, values: Sequence[Any], given: Any) -> Sequence[tuple[Sequence[Any], torch.dtype]]:
-    """Returns shape and dtype of each output of a leaf that is asked for."""
-    assert row.results is not None, "a leaf has them"
+    """Returns shape and dtype of each output of a custom op that is asked for."""
+    assert row.results is not None, "a custom op has them"
     return row.results(torch, *values, **given)[: given.get("_outputs")]
 
 
@@ -185,9 +183,8 @@ def _symbolic(row: Row, values: Sequence[Any], given: dict[str, Any]) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("__"):
-        for row in load_rows():
-            if name_of(row) == name:
-                function = globals()[name] = _function(row)
-                return function
-    raise AttributeError(f"module {__name__!r} has no operator {name!r}")
+    row = row_named(name)
+    if row is None:
+        raise AttributeError(f"module {__name__!r} has no operator {name!r}")
+    function = globals()[name] = _function(row)
+    return function

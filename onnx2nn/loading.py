@@ -1,7 +1,7 @@
-"""From a model to a module: what `load` does, one step after the other.
+"""`load` and `check`: the steps from a model to a module, in their order.
 
-Everything that changes the model (dequantising, the author's names, raising) comes before the import, which only reads
-it; what concerns the module alone comes after it.
+Steps that change the model (dequantising, the author's names, raising) come before the import, which only reads it.
+Steps that change the module come after it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onnx2nn.ground import gc_pause
 from onnx2nn.ground.extras import require
 from onnx2nn.importing.inputs import InputShapes, chosen_shapes
 from onnx2nn.importing.plan import Report, plan, report
-from onnx2nn.provenance.author import restore
+from onnx2nn.provenance.restore import restore
 from onnx2nn.reading import reader
 from onnx2nn.rewrite import raise_patterns as raise_model
 
@@ -45,34 +45,34 @@ def load(
     Args:
         source: a path, the bytes of a file, an open binary file or a `ModelProto`.
         framework: `"torch"`, which gives a `torch.fx.GraphModule`, or `"oneflow"`, which gives a `oneflow.nn.Module`.
-        input_shapes: dimensions by input name that replace those of the file, as many as there; an int is fixed, a str
+        input_shapes: dimensions by input name that replace the file's, all of an input; an int is fixed, a str
             names a dynamic dimension (equal names are equal dimensions), None is a dynamic dimension of its own.
-        base_dir: folder of the external data where `source` is no path, or file opened from one.
-        raise_patterns: whether what an exporter decomposed (a layer normalisation, attention, GELU) becomes one call
-            again. Each replacement is compared at import with the nodes that it replaces and dropped where they differ;
-            `module.meta["onnx2nn"]["raising"]` says how many there are of each and what was dropped. Attention gives 0
-            where a mask leaves nothing to see, also where the file's softmax of -inf alone is NaN. False gives one
-            call or more for every node of the file.
-        dynamic: input name → axis → name, dimensions to free that the exporter fixed (PyTorch only). Constants that
+        base_dir: folder of the external data where `source` is neither a path nor a file opened from one.
+        raise_patterns: whether operators that the exporter decomposed (layer normalisation, attention, GELU) become
+            one call again. Each replacement is compared at import with the nodes that it replaces and dropped where
+            they differ; `module.meta["onnx2nn"]["raising"]` counts them and lists the dropped ones. Attention gives 0
+            where a mask hides every key, also where the file's softmax of -inf alone is NaN. False gives one call or
+            more for every node of the file.
+        dynamic: input name → axis → name, fixed dimensions to make dynamic (PyTorch only). Constants that
             hold the file's size are found and follow the dimension; the module is run at the file's size and at
-            another one before it is returned. `module.meta["onnx2nn"]["thawed"]` says what was replaced.
-        trainable: which weights get gradients (PyTorch only): all float ones, none, or what roles (`"weight"`,
-            `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`) name. Others are
-            frozen.
+            another one before it is returned. `module.meta["onnx2nn"]["thawed"]` lists the replaced constants.
+        trainable: the weights that get gradients (PyTorch only): all float weights (True), none (False), or a list of
+            roles (`"weight"`, `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`).
+            Other weights are frozen.
         quantized: `"keep"` computes with the file's integers; `"dequantize"` makes QDQ, QLinear and dynamically
-            quantised models float ones, whose weights train and whose activations are no longer rounded (PyTorch
-            only). `module.meta["onnx2nn"]["dequantized"]` says what was done and which nodes stay quantised.
+            quantised models float models, whose weights train and whose activations are not rounded (PyTorch
+            only). `module.meta["onnx2nn"]["dequantized"]` lists the changes and the nodes that stay quantised.
 
     Returns:
         A module that takes the graph's inputs by position or by name and gives one tensor for one output, a tuple in
-        the file's order for several. It is on the CPU, whatever torch's default device is, with contiguous weights.
+        the file's order for several. Its weights are contiguous and on the CPU, regardless of torch's default device.
 
     Raises:
         ModelFileError: the source is not a readable model.
         UnsupportedModelError: nodes that cannot be imported, all of them.
         MissingDependencyError: the framework is not installed.
         InputError: `framework`, `input_shapes`, `dynamic`, `trainable` or `quantized` do not fit.
-        FrozenDimensionError: a dimension in `dynamic` cannot be freed; names the node that stands in the way.
+        FrozenDimensionError: a dimension in `dynamic` cannot be made dynamic; the text names the node that fixes it.
     """
     options = Options(framework, input_shapes or {}, raise_patterns, dynamic, trainable, quantized)
     with gc_pause.paused():
@@ -85,7 +85,7 @@ def check(
     *,
     base_dir: str | os.PathLike[str] | None = None,
 ) -> Report:
-    """Returns which operators a model has and all those that `load` could not import; imports nothing.
+    """Returns a report of a model's operators, with every node that `load` cannot import; imports nothing.
 
     Args:
         source: as for `load`.
@@ -102,7 +102,7 @@ class Options:
     """The options of `onnx2nn.load`, which explains them.
 
     Raises:
-        InputError: one that there is not, or that the framework does not have.
+        InputError: a value is unknown, or the framework does not support the option.
     """
 
     framework: str
@@ -114,17 +114,17 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.framework not in ("torch", "oneflow"):
-            raise InputError(f"framework={self.framework!r}: it is 'torch' or 'oneflow'.")
+            raise InputError(f"framework={self.framework!r}: give 'torch' or 'oneflow'.")
         if self.quantized not in ("keep", "dequantize"):
-            raise InputError(f"quantized={self.quantized!r}: it is 'keep' or 'dequantize'.")
+            raise InputError(f"quantized={self.quantized!r}: give 'keep' or 'dequantize'.")
         words = () if isinstance(self.trainable, bool) else self.trainable
         if not isinstance(words, Collection) or not all(isinstance(word, str) for word in words):
-            raise InputError(f"trainable={self.trainable!r}: it is True, False, or roles and patterns of keys.")
+            raise InputError(f"trainable={self.trainable!r}: give True, False, or roles and patterns of keys.")
         if self.framework != "torch":
             defaults = {"dynamic": None, "trainable": True, "quantized": "keep"}
             given = [name for name, default in defaults.items() if getattr(self, name) != default]
             if given:
-                raise InputError(f"{given[0]} is for an import to PyTorch, framework='torch'.")
+                raise InputError(f"{given[0]} needs framework='torch'. Leave it out for OneFlow.")
 
 
 def _load_model(model: ir.Model, options: Options) -> Any:
@@ -137,7 +137,7 @@ def _load_model(model: ir.Model, options: Options) -> Any:
     shapes = chosen_shapes(model, options.input_shapes)
     try:
         return _import(model, options, shapes)
-    except UnsupportedModelError as error:  # the import never got to what stands behind the nodes that it names
+    except UnsupportedModelError as error:  # the import did not reach the nodes behind these
         unknown = report(model).problems
         known = {(problem.domain, problem.operator, problem.reason) for problem in unknown}
         others = [p for p in error.problems if (p.domain, p.operator, p.reason) not in known]
@@ -151,14 +151,18 @@ def _import(model: ir.Model, options: Options, shapes: InputShapes) -> Any:
 
 
 def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
-    """Weights are read to the CPU: a default device elsewhere would get the rest, and split the module."""
-    if torch.get_default_device().type == "cpu":
+    """Makes the CPU the default device: weights are read to the CPU, and another device would split the module."""
+    if torch.empty(0).device.type == "cpu":  # get_default_device of PyTorch 2.6 fails once the default was reset
         return contextlib.nullcontext()
     return cast("contextlib.AbstractContextManager[Any]", torch.device("cpu"))
 
 
 def _import_to(F: Any, import_graph: Any, model: ir.Model, options: Options, shapes: InputShapes) -> Any:
     done: dict[str, Any] = {}
+    if options.framework == "torch":
+        from onnx2nn.fx.missing_types import refuse_missing_types
+
+        refuse_missing_types(model)
     if options.quantized == "dequantize":
         from onnx2nn.dequantize import dequantize
 
@@ -173,7 +177,7 @@ def _import_to(F: Any, import_graph: Any, model: ir.Model, options: Options, sha
     if options.framework == "torch":
         from onnx2nn.fx.graph_module import lay_out_state
 
-        gc_pause.collect_young()  # what traced the module holds the weights as they lie in the file
+        gc_pause.collect_young()  # the dropped tracer holds the weights in the file's layout
         lay_out_state(module)
     if options.trainable is not True:
         from onnx2nn.fx.training import choose_trainable
@@ -183,7 +187,7 @@ def _import_to(F: Any, import_graph: Any, model: ir.Model, options: Options, sha
 
 
 def _target(options: Options) -> tuple[Any, Any]:
-    """Returns the framework's namespace of tensor functions, and what imports to it."""
+    """Returns the framework's namespace of tensor functions, and its importer."""
     if options.framework == "oneflow":
         from oneflow_bridge import namespace
         from oneflow_bridge.from_onnx import importer

@@ -10,5 +10,5 @@ from onnx2nn import functional
 from onnx2nn.optable.registry import load_rows, name_of
 
 for _row in load_rows():
-    if _row.leaf:
+    if _row.custom_op:
         getattr(functional, name_of(_row))

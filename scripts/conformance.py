@@ -1,7 +1,10 @@
-"""Runs ONNX's conformance suite through `onnx2nn.backend`; writes the score to docs/conformance.md.
+"""Runs ONNX's conformance suite through `onnx2nn.backend`, or through `oneflow_bridge.backend` under OneFlow.
 
-With `--framework oneflow` through `oneflow_bridge.backend`, in an environment that has OneFlow; the score that it
-prints goes into a document of its own, see scripts/oneflow_import.py.
+    python scripts/conformance.py --write                      # stores what became of each case
+    python scripts/conformance.py --framework oneflow --write  # the same, in an environment that has OneFlow
+
+The results are stored in `scripts/conformance_results`, a line a case. The slow tests compare each case with its line;
+`python scripts/tables.py` writes docs/conformance.md and `onnx2nn/measured.json` from them.
 """
 
 from __future__ import annotations
@@ -9,8 +12,10 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import functools
 import importlib
 import io
+import json
 import logging
 import multiprocessing
 import queue
@@ -21,7 +26,7 @@ import time
 import unittest
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +34,9 @@ import numpy as np
 import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+RESULTS = Path(__file__).resolve().parent / "conformance_results"
+"""A file a framework, written by `store`."""
 
 GROUPS = {
     "OnnxBackendNodeModelTest": "node",
@@ -77,7 +85,7 @@ class Result:
         operator: what it is a case of; the model's last operator.
         verdict: `passed`, `refused` (an error of this library), `wrong`, `failed` (any other error), `aborted` (the
             process ended), `disputed` (it is the stored values that are wrong) or `skipped`.
-        reason: the error's text.
+        reason: the beginning of the error's text.
         exported: `passed`, `failed`, or `not eligible`: torch.export of the module of a case that passed.
         export_reason: why not.
     """
@@ -167,7 +175,7 @@ class Suite:
         if export and verdict == "passed" and model is not None:
             why = shapes_depend_on_data(model)
             exported = ("not eligible", why) if why else export_again(self.backend)
-        return Result(name, self.kinds[name], operator, verdict, reason, *exported)
+        return Result(name, self.kinds[name], operator, verdict, _short(reason), exported[0], _short(exported[1]))
 
     def only_rounding(self, name: str) -> bool:
         """Returns whether what the case gives differs from the stored values in their last places alone.
@@ -354,8 +362,39 @@ def _line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
 
 
+def _short(reason: str) -> str:
+    return " ".join(reason.split())[:200]
+
+
+@functools.cache
+def suite(framework: str) -> Suite:
+    """Returns the suite of this process, which takes seconds to build."""
+    return Suite(framework)
+
+
+def run_case(framework: str, name: str, export: bool) -> Result:
+    """Runs one case in this process."""
+    with quiet():
+        return suite(framework).run(name, export)
+
+
+def store(framework: str, results: Sequence[Result]) -> None:
+    """Stores the results of a whole run, a line each."""
+    rows = ",\n".join(f"  {json.dumps(astuple(result), ensure_ascii=False)}" for result in results)
+    text = f'{{\n "onnx": {json.dumps(onnx.__version__)},\n "results": [\n{rows}\n ]\n}}\n'
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{framework}.json").write_text(text, encoding="utf-8")
+
+
+def stored(framework: str) -> tuple[str, list[Result]]:
+    """Returns the version of onnx whose suite was run last, and the results by name."""
+    found = json.loads((RESULTS / f"{framework}.json").read_text(encoding="utf-8"))
+    return found["onnx"], [Result(*row) for row in found["results"]]
+
+
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
+    """Hides warnings and what is logged below an error."""
     logging.disable(logging.WARNING)
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -364,10 +403,8 @@ def _quiet() -> Iterator[None]:
 
 def _serve(connection: Any, framework: str, export: bool) -> None:
     """Runs the cases whose names come in, in a process of its own."""
-    suite = Suite(framework)
     for name in iter(connection.recv, None):
-        with _quiet():
-            connection.send(suite.run(name, export))
+        connection.send(run_case(framework, name, export))
 
 
 def _work(names: queue.SimpleQueue[str | None], results: list[Result], framework: str, export: bool) -> None:
@@ -398,7 +435,7 @@ def _work(names: queue.SimpleQueue[str | None], results: list[Result], framework
 def run(only: str = "", jobs: int = 2, export: bool = True, framework: str = "torch") -> list[Result]:
     """Runs the cases whose name contains `only`, in `jobs` processes; returns their results by name."""
     cases: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    for name in sorted(name for name in Suite(framework).cases if only in name):
+    for name in sorted(name for name in suite(framework).cases if only in name):
         cases.put(name)
     results: list[Result] = []
     threads = [threading.Thread(target=_work, args=(cases, results, framework, export)) for _ in range(jobs)]
@@ -428,7 +465,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--show", type=int, default=0, help="print so many of the cases that did not pass")
     parser.add_argument("--no-export", action="store_true", help="leave torch.export out")
-    parser.add_argument("--write", action="store_true", help="write docs/conformance.md and measured.json")
+    parser.add_argument("--write", action="store_true", help="store the results, see scripts/tables.py")
     options = parser.parse_args()
     if options.write and options.only:
         parser.error("--write needs the whole suite.")
@@ -441,18 +478,7 @@ def main() -> None:
         print(f"{kind:8} {name}: {' '.join(reason.split())[:300]}")
     print(score(results), f"{time.perf_counter() - start:.0f} s")
     if options.write:
-        from scripts import measured
-
-        section = "conformance" if options.framework == "torch" else "oneflow_import"
-        measured.update(section, measured.conformance(results))
-    if options.write and options.framework == "torch":
-        from scripts import conformance_document
-        from tests.cases import all_cases
-
-        conformance_document.write(results)
-        measured.update("layers", measured.layers(all_cases()))
-        measured.update("types", measured.types())
-        measured.update("exported", measured.exported(all_cases(), measured.conformance(results)))
+        store(options.framework, results)
     sys.exit(any(result.verdict == "wrong" for result in results))
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import collections
-import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import onnx
 from onnx import defs
 
 from onnx2nn.optable.registry import load_rows
 from scripts.conformance import Result
-from tests import onnxnode, suitecases
-from tests.cases import Case, all_cases
+
+Pair = tuple[str, str, int]
+"""Domain, operator, revision."""
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "conformance.md"
 
@@ -29,46 +28,10 @@ OTHERS = {
 """Passed, and silently wrong where counted, in the 2033 cases of onnx 1.23.2, each run once by the same suite."""
 
 
-DISTRIBUTED = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-"""Random operators: tests/test_random.py judges their distribution at every revision."""
-
-
-def revisions() -> list[suitecases.Pair]:
+def revisions() -> list[Pair]:
     """Returns every operator and revision of the standard that is not deprecated."""
     schemas = defs.get_all_schemas_with_history()
     return sorted({(s.domain, s.name, s.since_version) for s in schemas if s.domain in DOMAINS and not s.deprecated})
-
-
-def judges(results: Sequence[Result]) -> dict[suitecases.Pair, str]:
-    """Returns who judges each pair: `onnxruntime`, `reference`, `stored` data or a `distribution`; `""` for nobody.
-
-    The case lists (tests/test_cases.py runs them all) come first, then what the suite's cases that passed hold, then
-    the suite's cases rewritten to older revisions (tests/test_revisions.py).
-    """
-    found = {pair: "distribution" if pair[1] in DISTRIBUTED else "" for pair in revisions()}
-    for case in all_cases():
-        for version in onnxnode.revisions(case):
-            pair = (case.domain, case.operator, version)
-            if found.get(pair) == "":
-                found[pair] = _judge(case, version)
-    passed = {result.name for result in results if result.verdict == "passed"}
-    for case in itertools.chain.from_iterable(suitecases.node_cases().values()):
-        for pair in suitecases.pairs_of(case.model) if case.name in passed else ():
-            found[pair] = found.get(pair) or "stored"
-    for pair, judge in found.items():
-        if not judge:
-            rewritten = suitecases.rewritten(pair)
-            found[pair] = rewritten[1] if rewritten else ""
-    return found
-
-
-def _judge(case: Case, version: int) -> str:
-    try:
-        onnxnode.model_of(case, version)
-        answer = onnxnode.oracle(case, version)
-    except onnxnode.NotExpressible:
-        return ""
-    return answer[0] if answer else ""
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -100,17 +63,24 @@ def _grouped(results: Sequence[Result], field: str) -> dict[str, list[Result]]:
     return groups
 
 
-def document(results: Sequence[Result], judges: dict[suitecases.Pair, str]) -> str:
-    """Returns the text of docs/conformance.md; `judges` is what the function of that name gives."""
+def document(version: str, results: Sequence[Result], judges: dict[Pair, str]) -> str:
+    """Returns the text of docs/conformance.md.
+
+    Args:
+        version: of onnx, whose suite was run.
+        results: of the suite's cases.
+        judges: who judges each pair: `onnxruntime`, `reference`, `stored` data or a `distribution`; `""` for nobody.
+    """
     kinds = _grouped(results, "kind")
     passed = sum(result.verdict == "passed" for result in results)
     wrong = sum(result.verdict in ("wrong", "failed") for result in results)
     lines = ["# Conformance", ""]
     lines += [
-        f"ONNX's own suite (onnx {onnx.__version__}), run through `onnx2nn.backend`: **{passed} of {len(results)}**.",
+        f"ONNX's own suite (onnx {version}), run through `onnx2nn.backend`: **{passed} of {len(results)}**.",
         "`torch.export` is asked of every module whose output shapes do not depend on data; its program has to give",
         "the same values. Random operators are judged on dtype, shape and distribution, as the suite itself says.",
-        "Written by `python scripts/conformance.py --write`; `tests/test_conformance.py` runs all of it again.",
+        "Written by `python scripts/tables.py`, from what `python scripts/conformance.py --write` stored;",
+        "`tests/test_conformance.py` runs every case again.",
         "",
         *_table(["kind", *_COUNTED], [[kind, *_counts(kinds[kind])] for kind in sorted(kinds)]),
         _table(["kind"], [["**all**"]])[-1].removesuffix(" |") + f" | {' | '.join(map(str, _counts(results)))} |",
@@ -138,19 +108,19 @@ def _misses(results: Sequence[Result]) -> list[str]:
     missed = [(r.name, r.verdict, r.reason) for r in results if r.verdict != "passed"]
     stuck = [(r.name, r.export_reason) for r in results if r.exported == "failed"]
     lines = ["## Not passed", ""]
-    lines += [f"- `{name}` ({verdict}): {_short(reason)}" for name, verdict, reason in missed] or ["None."]
+    lines += [f"- `{name}` ({verdict}): {_cell(reason)}" for name, verdict, reason in missed] or ["None."]
     lines += ["", "## Passed, but not by torch.export", ""]
-    lines += [f"- `{name}`: {_short(reason)}" for name, reason in stuck] or ["None."]
+    lines += [f"- `{name}`: {_cell(reason)}" for name, reason in stuck] or ["None."]
     left = collections.Counter(r.operator for r in results if r.exported == "not eligible")
     lines += ["", f"Not asked of {sum(left.values())} cases, by operator: "]
     return [*lines[:-1], lines[-1] + ", ".join(f"{n} {count}" for n, count in sorted(left.items())) + ".", ""]
 
 
-def _short(reason: str) -> str:
-    return " ".join(reason.split())[:200].replace("|", "\\|")
+def _cell(reason: str) -> str:
+    return reason.replace("|", "\\|")
 
 
-def _matrix(found: dict[suitecases.Pair, str]) -> list[str]:
+def _matrix(found: dict[Pair, str]) -> list[str]:
     table = load_rows()
     without = [pair for pair in found if table.find(*pair) is None]
     counts = collections.Counter(found.values())
@@ -168,7 +138,7 @@ def _matrix(found: dict[suitecases.Pair, str]) -> list[str]:
     ]
 
 
-def _pairs(pairs: Sequence[suitecases.Pair]) -> str:
+def _pairs(pairs: Sequence[Pair]) -> str:
     names: dict[tuple[str, str], list[int]] = collections.defaultdict(list)
     for domain, operator, version in pairs:
         names[domain, operator].append(version)
@@ -179,9 +149,3 @@ def _pairs(pairs: Sequence[suitecases.Pair]) -> str:
         )
         or "none"
     )
-
-
-def write(results: Sequence[Result]) -> None:
-    """Writes the document."""
-    DOCUMENT.parent.mkdir(exist_ok=True)
-    DOCUMENT.write_text(document(results, judges(results)), encoding="utf-8")

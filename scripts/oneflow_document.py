@@ -1,4 +1,4 @@
-"""docs/oneflow.md: its sections between two marks are written by the scripts that measured what stands in them."""
+"""Replaces a section of docs/oneflow.md between its two marks; the scripts that measure write these sections."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-CACHE = Path(os.environ.get("ONNX2NN_ZOO", ROOT / ".cache" / "zoo"))
+CACHE = Path(os.environ.get("ONNX2NN_ZOO") or ROOT / ".cache" / "zoo")
 TOLERANCE = 1e-4
 """How far an output may be from ONNX Runtime's, relative to the largest of the output's values."""
 
@@ -118,13 +118,13 @@ their reasons: float8 and other types that OneFlow does not have, Fourier transf
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one file.
+    """The result for one file.
 
     Attributes:
         family: the framework it comes from, the cache's folder.
         name: the model's name.
-        difference: the largest one over all outputs, relative to the output's scale; None where there is no result.
-        problem: why not.
+        difference: the largest difference over all outputs, relative to the output's scale; None without a result.
+        problem: the reason without a result.
     """
 
     family: str
@@ -199,7 +199,7 @@ def difference(path: Path) -> float:
     feeds = {value.name: array for value, array in zip(session.get_inputs(), inputs, strict=True)}
     expected = session.run(None, feeds)
     found = [output.numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
-    if path.with_suffix(".npz").exists():  # what the framework itself gave
+    if path.with_suffix(".npz").exists():  # the framework's own outputs
         with np.load(path.with_suffix(".npz")) as arrays:
             found, expected = found * 2, [*expected, *(arrays[f"output{i}"] for i in range(len(found)))]
     return max(_difference(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
@@ -244,7 +244,7 @@ def section(rows: list[Row], suite: dict[str, list[int]]) -> list[str]:
 
     Args:
         rows: all rows.
-        suite: operator → its cases in ONNX's suite, and those that pass, see `measured.conformance`.
+        suite: operator → the numbers of its cases in ONNX's suite and of passed ones, see `measured.conformance`.
     """
     cases, passed = (sum(counts[column] for counts in suite.values()) for column in (0, 1))
     lines = HEAD.format(tolerance=TOLERANCE, cases=cases, passed=passed).splitlines()
@@ -304,7 +304,7 @@ def main() -> None:
     if not options.names:
         from scripts import measured, oneflow_document
 
-        suite = json.loads(measured.PATH.read_text(encoding="utf-8"))["oneflow_import"]
+        suite = measured.read()["oneflow_import"]
         oneflow_document.write("import", section(rows, suite))
     sys.exit(any(not row.works for row in rows))
 

@@ -1,11 +1,11 @@
 """OneFlow's half of the round trips in tests/test_round_trips.py.
 
     python scripts/oneflow_round_trip.py export FOLDER            # models to ONNX, and back to OneFlow
-    python scripts/oneflow_round_trip.py import M/model.onnx ...  # what another framework wrote, to OneFlow
+    python scripts/oneflow_round_trip.py import M/model.onnx ...  # files of another framework, to OneFlow
 
-Beside a file `M/model.onnx` stand what its model gave (`model.npz`: input0, output0) and its state (`model.json`:
-shapes by key); the first command writes them. Both print a line of JSON for each file, how the import compares with
-them. Needs `onnx2nn[oneflow]` and flowvision 0.2.2.
+Beside a file `M/model.onnx` lie an input and output of its model (`model.npz`: input0, output0) and its state
+(`model.json`: shapes by key); the first command writes them. Both print for each file a line of JSON with the
+differences of the import from them. Needs `onnx2nn[oneflow]` and flowvision 0.2.2.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def models() -> dict[str, tuple[int, Callable[[], Any]]]:
 
 
 def export(folder: Path) -> list[Path]:
-    """Exports the models with what they give for an image, returns the files' paths."""
+    """Exports the models with their outputs for an image; returns the files' paths."""
     import oneflow_zoo
 
     from oneflow_bridge.to_onnx.exporter import export as to_onnx
@@ -75,7 +75,7 @@ def _state(module: Any) -> dict[str, list[int]]:
 
 
 def imported(path: Path) -> dict[str, Any]:
-    """Imports a file to OneFlow; returns how far its output is from the stored one, and what of the state differs."""
+    """Imports a file to OneFlow; returns the differences of its output and of its state from the stored ones."""
     from oneflow_bridge.runtime import import_oneflow
 
     flow = import_oneflow()

@@ -50,7 +50,7 @@ OPERATORS = {
     **{"Rsqrt": "rsqrt", "SquaredDifference": "broadcast_sub square", "BiasAdd": "bias_add", "AddN": "add_n"},
     "scalar_add/mul/sub/div": "scalar_add scalar_mul scalar_div scalar_sub_by_tensor scalar_div_by_tensor",
 }
-"""Operator of the list that the exporter must cover → the OneFlow ops that mean it."""
+"""Operator of the list that the exporter must cover → the OneFlow ops with its meaning."""
 
 FEATURES = {
     "boxing: distribute_split, distribute_concat, distribute_clone, distribute_add": ("test_boxing_ops",),
@@ -73,7 +73,7 @@ FEATURES = {
     "clear errors, and the process goes on": ("test_errors",),
     "command line": ("test_command_line",),
 }
-"""What the exporter must do → the tests that show it, by the beginnings of their names."""
+"""Feature of the exporter → the tests that show it, by the beginnings of their names."""
 
 
 MODELS = {"AlexNet": "alexnet", "MobileNetV2": "mobilenet_v2", "ResNet50": "resnet50"}
@@ -82,14 +82,14 @@ MODELS = {"AlexNet": "alexnet", "MobileNetV2": "mobilenet_v2", "ResNet50": "resn
 
 @dataclass
 class Op:
-    """What the tests found about one OneFlow op.
+    """The test results of one OneFlow op.
 
     Attributes:
-        cases: how many cases it has.
-        failed: how many of them failed.
-        first: the lowest opset that all cases can be written at.
+        cases: number of cases.
+        failed: number of cases that failed.
+        first: the lowest opset at which all cases can be written.
         operators: the ONNX operators that it becomes at the default opset, or the lowest above it.
-        judges: what the numbers are compared with.
+        judges: names of the oracles.
     """
 
     cases: int = 0
@@ -99,7 +99,7 @@ class Op:
     judges: set[str] = field(default_factory=set)
 
     def add(self, passed: bool, properties: dict[str, str]) -> None:
-        """Counts one case with what it recorded."""
+        """Counts one case with its recorded properties."""
         self.cases += 1
         self.failed += not passed
         self.judges.add(properties["judge"])

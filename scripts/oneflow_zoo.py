@@ -1,7 +1,7 @@
 """Exports flowvision's models with a dynamic batch and compares each with ONNX Runtime at a batch that was not traced.
 
     python scripts/oneflow_zoo.py                       # the whole list, writes docs/oneflow_zoo.md
-    python scripts/oneflow_zoo.py --resume              # those that the written table lacks
+    python scripts/oneflow_zoo.py --resume              # models that the written table lacks
     python scripts/oneflow_zoo.py squeezenet1_1 vgg11   # some models, prints their rows
 
 Each model runs in a process of its own: OneFlow ends the process on errors that an exception would report elsewhere.
@@ -55,7 +55,7 @@ MODELS = (
     *("fasterrcnn_mobilenet_v3_large_320_fpn", "maskrcnn_resnet50_fpn", "ssd300_vgg16"),
     *("ssdlite320_mobilenet_v3_large", "retinanet_resnet50_fpn", "fcos_resnet50_fpn"),
 )
-"""At least one of each module of flowvision's; the others of its 295 are wider, deeper or trained on other images."""
+"""At least one model of each module of flowvision; its other models (of 295) are wider, deeper or trained otherwise."""
 
 COLUMNS = ("model", "nodes", "megabytes", "seconds", "scale", "difference", "equal")
 TIME_LIMIT, MEMORY_LIMIT = 600, 10e9
@@ -65,7 +65,7 @@ _SIZES = {"inception_v3": 299, "iresnet50": 112, "iresnet101": 112}
 
 
 def input_size(name: str) -> int:
-    """Height and width of the input that a model expects."""
+    """Returns the height and width of a model's input."""
     return _SIZES.get(name, 384 if "384" in name else 224)
 
 
@@ -85,14 +85,14 @@ def flowvision_models() -> Any:
 
 
 def create(name: str) -> Any:
-    """The model with random weights, in eval mode."""
+    """Returns a model with random weights, in eval mode."""
     creator = flowvision_models().ModelCreator
     options = {"pretrained_backbone": False} if name.endswith(("_coco", "_fpn")) or name.startswith("ssd") else {}
     return seeded(lambda: creator.create_model(name, pretrained=False, **options))
 
 
 def seeded(build: Callable[[], Any]) -> Any:
-    """The model that `build` makes, in eval mode, with random weights none of which are constant."""
+    """Returns the model of `build` in eval mode, with random weights, none of them constant."""
     import numpy as np
     import oneflow as flow
 
@@ -105,7 +105,7 @@ def seeded(build: Callable[[], Any]) -> Any:
         if key.endswith("running_var"):
             buffer.copy_(flow.tensor(generator.uniform(0.5, 1.5, tuple(buffer.shape)).astype(np.float32)))
     for parameter in model.parameters():
-        if not parameter.numpy().any():  # a head or a gate that starts at zero would hide what is before it
+        if not parameter.numpy().any():  # a head or a gate of zeros would hide the layers before it
             parameter.data.copy_(flow.tensor(generator.normal(0, 0.02, tuple(parameter.shape)).astype(np.float32)))
     return model
 
@@ -115,8 +115,8 @@ def measure(name: str) -> dict[str, Any]:
     import numpy as np
 
     from oneflow_bridge.to_onnx import check
+    from oneflow_bridge.to_onnx.arguments import Arguments
     from oneflow_bridge.to_onnx.exporter import export
-    from oneflow_bridge.to_onnx.trace import Arguments
 
     model = create(name)
     size = input_size(name)
@@ -217,7 +217,7 @@ def main() -> None:
     for name in options.models or MODELS:
         rows[name] = known.get(name) or in_process(name)
         print(json.dumps(rows[name]), flush=True)
-        if not options.models:  # written as it grows: an interrupted run leaves what was measured
+        if not options.models:  # written after each model: an interrupted run keeps its results
             TABLE.write_text(table([row for n in MODELS if (row := rows.get(n) or known.get(n))]))
     if any(row["equal"] != "Yes" for row in rows.values() if options.models):
         sys.exit(1)

@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import random
+import re
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tiers import in_shard
 
 try:
     import torch
 except ImportError:  # OneFlow's environment has none
     torch = None
 
+if torch and "PYTEST_XDIST_WORKER" in os.environ:  # a process a core: threads of torch's would wait for each other
+    torch.set_num_threads(1)
+
+LISTED = {
+    "unverified": "cases at revisions without an oracle",
+    "newer": "operators of this ONNX Runtime take more than their rows, which were reviewed with an older one",
+}
+"""What tests note about single operators → how the list of them begins at the end of a run."""
+
+_PINS = (Path(__file__).resolve().parents[1] / "constraints.txt").read_text(encoding="utf-8")
+PINNED_TORCH = tuple(map(int, re.findall(r"^torch==(\d+)\.(\d+)", _PINS, re.MULTILINE)[0]))
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="other random numbers for every test than those of seed 0")
+    parser.addoption("--shard", type=_shard, help="run one part of the tests: 1/4 to 4/4 run all of them")
+    parser.addoption(
+        "--write", action="store_true", help="write tables instead of comparing them, see scripts/tables.py"
+    )
+
+
+def _shard(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 1/4")
+    return int(index), int(count)
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k have made their choice
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps the tests of one shard, which their names decide."""
+    shard = config.getoption("--shard")
+    if shard is None:
+        return
+    index, count = shard
+    chosen: list[list[pytest.Item]] = [[], []]
+    for item in items:
+        chosen[in_shard(item.nodeid, index, count)].append(item)
+    config.hook.pytest_deselected(items=chosen[False])
+    items[:] = chosen[True]
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +76,24 @@ def _seeded(request: pytest.FixtureRequest) -> None:
         torch.manual_seed(seed)
 
 
+_LACKING = re.compile(r'PyTorch \S+ has no|"\w+" not implemented for|torch\.onnx\.export cannot export')
+"""How messages begin that say what an older PyTorch lacks: an element type, a kernel for one, an operator's export."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """Skips, under a PyTorch older than the pinned one, what that one lacks, with its own words as the reason."""
+    try:
+        return (yield)
+    except Exception as error:
+        if torch is None or tuple(map(int, torch.__version__.split(".")[:2])) >= PINNED_TORCH:
+            raise
+        of_exporter = isinstance(error, getattr(torch.onnx, "OnnxExporterError", ()))
+        if of_exporter or _LACKING.search(str(error)):
+            pytest.skip(f"PyTorch {torch.__version__}: {str(error).strip().splitlines()[0][:200]}")
+        raise
+
+
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's, which a run on one process does without
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Lets a process that has no tests left take some of another's: those on real models take minutes together."""
@@ -43,18 +103,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints what tests noted by `record_property("score", ...)`, and the pairs that nobody could verify.
+    """Prints what tests noted by `record_property`: scores, and lists of what a person should look at.
 
     The notes travel with the tests' reports, from other processes too.
     """
-    noted: dict[str, list[str]] = {"score": [], "unverified": []}
+    noted: dict[str, set[str]] = {"score": set(), **{key: set() for key in LISTED}}
     for reports in terminalreporter.stats.values():
         for report in reports:
             for key, text in getattr(report, "user_properties", ()):
                 if key in noted:
-                    noted[key].append(str(text))
-    for line in dict.fromkeys(noted["score"]):
+                    noted[key].add(str(text))
+    for line in sorted(noted["score"]):
         terminalreporter.write_line(line)
-    pairs = sorted(set(noted["unverified"]))
-    if pairs:
-        terminalreporter.write_line(f"{len(pairs)} cases at revisions without an oracle: {', '.join(pairs)}")
+    for key, title in LISTED.items():
+        if noted[key]:
+            terminalreporter.write_line(f"{len(noted[key])} {title}: {', '.join(sorted(noted[key]))}")

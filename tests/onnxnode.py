@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,14 +26,41 @@ def revisions(case: Case) -> list[int]:
     """
     if not has_schema(case):
         return [1]
-    schemas = [s for s in defs.get_all_schemas_with_history() if s.name == case.operator and s.domain == case.domain]
-    return sorted(
-        {s.since_version for s in schemas if case.since <= s.since_version <= case.until and not s.deprecated}
-    )
+    versions = history()[case.domain, case.operator]
+    return [version for version in versions if case.since <= version <= case.until]
+
+
+@functools.cache
+def history() -> dict[tuple[str, str], list[int]]:
+    """Returns domain and operator → its revisions that are not deprecated, oldest first."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for schema in defs.get_all_schemas_with_history():  # copies them all, which takes 5 ms
+        versions = found.setdefault((schema.domain, schema.name), set())
+        if not schema.deprecated:
+            versions.add(schema.since_version)
+    return {name: sorted(versions) for name, versions in found.items()}
 
 
 def has_schema(case: Case) -> bool:
     return defs.has(case.operator, case.domain)
+
+
+def expressible(case: Case, version: int) -> bool:
+    """Returns whether the case has a form at opset `version`, without building it."""
+    try:
+        form(case, version)
+    except NotExpressible:
+        return False
+    return True
+
+
+def form(case: Case, version: int) -> tuple[list[Any], dict[str, Any]]:
+    """Returns the case's inputs and attributes at opset `version`, as the schema takes them."""
+    if not has_schema(case):
+        return case.arrays(), dict(case.attributes)
+    inputs, attributes = fit(case, version)
+    allowed(schema_at(case, version), inputs, attributes)
+    return inputs, attributes
 
 
 def schema_at(case: Case, version: int) -> defs.OpSchema:
@@ -45,7 +73,10 @@ def schema_at(case: Case, version: int) -> defs.OpSchema:
 def element_type(array: np.ndarray) -> int:
     if array.dtype == object or array.dtype.kind in "US":
         return onnx.TensorProto.STRING
-    return helper.np_dtype_to_tensor_dtype(array.dtype)
+    try:
+        return helper.np_dtype_to_tensor_dtype(array.dtype)
+    except (KeyError, ValueError):  # onnx before 1.19 has types of its own for int4 and float8 arrays
+        raise NotExpressible(f"the installed onnx has no arrays of {array.dtype}") from None
 
 
 def fit(case: Case, version: int) -> tuple[list[Any], dict[str, Any]]:
@@ -102,10 +133,7 @@ def allowed(schema: defs.OpSchema, inputs: Sequence[Any], attributes: dict[str, 
 
 def model_of(case: Case, version: int, dynamic: bool = False) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Returns the case as a model at opset `version`, and its feeds; `dynamic` names every dimension."""
-    inputs, attributes = case.arrays(), dict(case.attributes)
-    if has_schema(case):
-        inputs, attributes = fit(case, version)
-        allowed(schema_at(case, version), inputs, attributes)
+    inputs, attributes = form(case, version)
     names, infos, initializers, feeds = [], [], [], {}
     for position, value in enumerate(inputs):
         if value is None:
@@ -113,12 +141,13 @@ def model_of(case: Case, version: int, dynamic: bool = False) -> tuple[onnx.Mode
             continue
         name = f"in{position}"
         names.append(name)
+        kind = element_type(value)
         if position in case.constant:
             initializers.append(numpy_helper.from_array(value, name))
             continue
         # Equal sizes are one dimension; 1 and 0 stay, as they mean broadcasting and nothing at all.
         dims = [f"d{size}" if dynamic and size > 1 else size for size in value.shape]
-        infos.append(helper.make_tensor_value_info(name, element_type(value), dims))
+        infos.append(helper.make_tensor_value_info(name, kind, dims))
         feeds[name] = value
     while names and not names[-1]:
         names.pop()

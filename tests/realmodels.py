@@ -28,7 +28,7 @@ import onnxruntime
 import pytest
 import torch
 
-CACHE = Path(__file__).resolve().parent.parent / ".cache" / "zoo" / "torch"
+CACHE = Path(os.environ.get("ONNX2NN_ZOO") or Path(__file__).resolve().parent.parent / ".cache" / "zoo") / "torch"
 MAX_RELATIVE = 1e-4
 MAX_MSE = 1e-7
 

@@ -11,10 +11,8 @@ import onnx
 from onnx import checker, defs, numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 
+from scripts.conformance_document import Pair
 from tests import onnxnode
-
-Pair = tuple[str, str, int]
-"""Domain, operator, revision."""
 
 FAULTY_REFERENCE: frozenset[Pair] = frozenset({("", "AveragePool", 1)})
 """onnx.reference counts padding in AveragePool-1, as it takes the attribute count_include_pad, which that revision

@@ -58,7 +58,7 @@ def module() -> torch.fx.GraphModule:
 IMAGES = np.zeros((2, 8, 8, 1), np.float32)
 
 CALLS: dict[str, tuple[str, Callable[[Any, Path], object]]] = {
-    "verify, a list": ("inputs maps", lambda module, _: onnx2nn.verify(DIGITS, module, inputs=[IMAGES])),  # type: ignore[arg-type]  # wrong on purpose
+    "verify, a list": ("inputs is a list", lambda module, _: onnx2nn.verify(DIGITS, module, inputs=[IMAGES])),  # type: ignore[arg-type]  # wrong on purpose
     "verify, a negative size": (
         "list of sizes",
         lambda module, _: onnx2nn.verify(DIGITS, module, input_shapes={"image": [-1, 8, 8, 1]}),
@@ -96,7 +96,7 @@ def test_an_opset_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("function", [onnx2nn.load, onnx2nn.check, onnx2nn.verify, onnx2nn.simplify])
 def test_what_is_no_model(function: Callable[[Any], object]) -> None:
-    with pytest.raises(TypeError, match="a model is a path, bytes, a binary stream or a ModelProto, not NoneType"):
+    with pytest.raises(TypeError, match="A model is a path, bytes, a binary stream or a ModelProto, not a NoneType"):
         function(None)
 
 

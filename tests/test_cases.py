@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,25 +19,26 @@ from tests.cases import Case, all_cases
 
 @functools.cache
 def pairs() -> list[tuple[Case, int]]:
-    result = []
-    for case in all_cases():
-        for version in onnxnode.revisions(case):
-            try:
-                onnxnode.model_of(case, version)
-            except onnxnode.NotExpressible:
-                continue
-            result.append((case, version))
-    return result
+    """Returns the cases with each revision in which they have a form; the models are built when a test runs."""
+    cases = [(case, onnxnode.revisions(case)) for case in all_cases()]
+    return [(case, version) for case, versions in cases for version in versions if onnxnode.expressible(case, version)]
 
 
-def titles(pair: tuple[Case, int]) -> str:
-    return f"{pair[0]}-{pair[1]}"
+def runs() -> Iterator[Any]:
+    """Yields the pairs with dynamic sizes, and with those of the case: in the fast tier at the newest revision only."""
+    newest = {id(case): version for case, version in pairs()}
+    seen: collections.Counter[str] = collections.Counter()
+    for case, version in pairs():
+        name = f"{case}-{version}"
+        seen[name] += 1  # pytest takes seconds to tell equal names apart
+        name += f"-{seen[name]}" if seen[name] > 1 else ""
+        yield pytest.param(case, version, True, id=f"dynamic-{name}")
+        older = () if version == newest[id(case)] else pytest.mark.slow
+        yield pytest.param(case, version, False, id=f"static-{name}", marks=older)
 
 
-@pytest.mark.parametrize("pair", pairs(), ids=titles)
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_case(pair: tuple[Case, int], dynamic: bool, record_property: Callable[[str, object], None]) -> None:
-    case, version = pair
+@pytest.mark.parametrize(("case", "version", "dynamic"), list(runs()))
+def test_case(case: Case, version: int, dynamic: bool, record_property: Callable[[str, object], None]) -> None:
     model, feeds = onnxnode.model_of(case, version, dynamic=dynamic)
     answer = onnxnode.oracle(case, version)
     outputs = OnnxModule(model, onnx2nn.load(model)).run(feeds)

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import onnx2nn
-from onnx2nn.commands import cli
+from onnx2nn.commands.main import main
+from onnx2nn.commands.onnx2pytorch import onnx2pytorch
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -67,11 +68,11 @@ def _script(*arguments: object, cwd: Path | None = None) -> subprocess.Completed
 
 
 def _onnx2pytorch(*arguments: object) -> int:
-    return cli.onnx2pytorch([str(argument) for argument in arguments])
+    return onnx2pytorch([str(argument) for argument in arguments])
 
 
 def _main(*arguments: object) -> int:
-    return cli.main([str(argument) for argument in arguments])
+    return main([str(argument) for argument in arguments])
 
 
 def test_example_from_anywhere_in_a_pipe(tmp_path: Path) -> None:
@@ -189,12 +190,12 @@ BAD = [
     (["truncated.onnx"], "truncated.onnx"),
     (["."], ""),
     (["unsupported.onnx"], "nobody::Blur (2), nobody::Sharpen (1)"),
-    (["fixed.onnx", "--input_shape", "z:2,3"], "no input 'z'; its inputs are x: float [2, 3]"),
-    (["fixed.onnx", "--input_shape", "x:2,3,4"], "input 'x' has 2 dimensions, but 3 were given"),
-    (["fixed.onnx", "--input_shape", "x:5,3"], "dimension 0 of input 'x' is fixed at 2 in the file"),
-    (["two.onnx", "--input_shape", "2,3"], "the model has 2 inputs (a, b); write NAME:2,3"),
+    (["fixed.onnx", "--input_shape", "z:2,3"], "no input 'z'. Its inputs are x: float [2, 3]."),
+    (["fixed.onnx", "--input_shape", "x:2,3,4"], "Input 'x' has 2 dimensions, but 3 were given"),
+    (["fixed.onnx", "--input_shape", "x:5,3"], "Dimension 0 of input 'x' is fixed at 2 in the file"),
+    (["two.onnx", "--input_shape", "2,3"], "the model has 2 inputs (a, b). Write NAME:2,3."),
     (["fixed.onnx", "--input_shape", "2,3", "--input_shape", "x:2,3"], "gives input 'x' twice"),
-    (["sizes.onnx"], "leaves sizes of input a: float [n, m] open; give all of them: a:N,N"),
+    (["sizes.onnx"], "Input a: float [n, m] has dynamic dimensions. Give all sizes: a:N,N."),
     (["fixed.onnx", "--input_shape", "x:2,three"], "'x:2,three' is not NAME:DIMS"),
     (["fixed.onnx", "--input_shape", "x:0,3"], "positive sizes"),
     (["fixed.onnx", "--dynamic", "x:batch"], "'x:batch' is not NAME:AXIS=DIM, such as input:0=batch"),
@@ -202,7 +203,7 @@ BAD = [
     (["fixed.onnx", "--dynamic", "x:0=n", "--dynamic", "x:0=m"], "calls axis 0 of 'x' both 'n' and 'm'"),
     (["fixed.onnx", "--dynamic", "x:1=n"], "'n' (3 in the file) cannot be dynamic: node "),
     (["fixed.onnx", "--pytorch_path", "missing/model.pth"], "there is no folder missing"),
-    (["fixed.onnx", "--pytorch_path", "/proc/model.pth"], "cannot write /proc/model.pth"),
+    (["fixed.onnx", "--pytorch_path", "/proc/model.pth"], "Cannot write /proc/model.pth"),
     (["fixed.onnx", "--pytorch_path", "model.h5"], "its ending is none of .pth"),
     (["fixed.onnx", "--simplify_path", "missing/model.onnx"], "there is no folder missing"),
     (["fixed.onnx", "--no_such_flag"], "--no_such_flag"),

@@ -1,27 +1,35 @@
-"""ONNX's own suite, all of it, and the document that shows its score."""
+"""ONNX's own suite, case by case: what becomes of each is what `python scripts/conformance.py --write` stored."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import onnx
+import pytest
 
-from scripts import conformance, conformance_document, measured
+from scripts import conformance
+
+VERSION, RESULTS = conformance.stored("torch")
 
 
-def test_suite(record_property: Callable[[str, object], None]) -> None:
-    """No case gives another answer, none by way of torch.export either, and the document says what came out.
+@pytest.mark.slow
+@pytest.mark.skipif(onnx.__version__ != VERSION, reason=f"the stored results are of onnx {VERSION}")
+def test_the_suite_has_the_stored_cases() -> None:
+    assert sorted(conformance.suite("torch").cases) == [result.name for result in RESULTS]
 
-    One test, as every part of it needs the results of the run, which takes minutes. Where only the document differs:
-    `python scripts/conformance.py --write`.
-    """
-    results = conformance.run()
-    record_property("score", f"ONNX's conformance suite: {conformance.score(results)}")
-    wrong = [f"{r.name}: {r.reason}" for r in results if r.verdict not in ("passed", "refused")]
-    wrong += [f"{r.name}: {r.export_reason}" for r in results if "exported, but" in r.export_reason]
-    assert not wrong, "\n".join(wrong)
-    judges = conformance_document.judges(results)
-    nobody = [pair for pair, judge in judges.items() if not judge]
-    assert len(nobody) < 0.05 * len(judges), nobody
-    written = conformance_document.DOCUMENT.read_text(encoding="utf-8")
-    assert written.splitlines() == conformance_document.document(results, judges).splitlines()
-    assert json.loads(measured.PATH.read_text(encoding="utf-8"))["conformance"] == measured.conformance(results)
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stored", RESULTS, ids=lambda result: result.name)
+def test_case(stored: conformance.Result) -> None:
+    """No case gives another answer, none by way of torch.export either."""
+    if onnx.__version__ != VERSION and stored.name not in conformance.suite("torch").cases:
+        pytest.skip(f"onnx {onnx.__version__} has no such case")
+    result = conformance.run_case("torch", stored.name, export=True)
+    assert result.verdict in ("passed", "refused"), result.reason
+    assert "exported, but" not in result.export_reason
+    if onnx.__version__ == VERSION:
+        assert result == stored
+
+
+def test_no_stored_result_is_wrong() -> None:
+    assert len(RESULTS) > 2000
+    assert {result.verdict for result in RESULTS} <= {"passed", "refused"}
+    assert not [result for result in RESULTS if "exported, but" in result.export_reason]

@@ -72,6 +72,7 @@ def test_exported_program(module: torch.nn.Module, images: np.ndarray, tmp_path:
     _check_elsewhere('torch.export.load("m.pt2").module()', module, images, tmp_path)
 
 
+@pytest.mark.slow
 @compiler
 def test_aotinductor_package(tmp_path: Path) -> None:
     module, x = onnx2nn.load(onnx.parser.parse_model(SMALL)), np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)
@@ -81,6 +82,7 @@ def test_aotinductor_package(tmp_path: Path) -> None:
     _check_elsewhere('torch._inductor.aoti_load_package("m.pt2")', module, x, tmp_path)
 
 
+@pytest.mark.slow
 @compiler
 def test_compiled_by_inductor() -> None:
     torch._dynamo.reset()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from realmodels import EXPORTERS, seeded
+from tiers import mostly_slow
 from torch import nn
 
 import onnx2nn
@@ -82,8 +83,11 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], dict[int, str],
 }
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("name", list(CASES))
+RUNS = [(name, exporter) for name in CASES for exporter in EXPORTERS]
+FAST = [run for run in RUNS if run[1] == "torchscript" or run[0] in ("attention, both", "class token", "resized image")]
+
+
+@pytest.mark.parametrize(("name", "exporter"), mostly_slow(RUNS, FAST))
 def test_sizes_that_were_never_exported(name: str, exporter: str) -> None:
     build, shape, axes, other = CASES[name]
     model = seeded(build)

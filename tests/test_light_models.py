@@ -15,6 +15,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 from realmodels import check_against_onnxruntime, check_travels, random_inputs
+from tiers import mostly_slow
 
 import onnx2nn
 
@@ -22,6 +23,8 @@ LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 MODELS = sorted(LIGHT.glob("light_*.onnx"))
 # The largest (vgg19: 574 MB of weights, zfnet512: 349 MB, alexnet: 244 MB) have no operator that the others lack.
 TRAVELLING = [path for path in MODELS if path.stem not in ("light_vgg19", "light_zfnet512", "light_bvlc_alexnet")]
+
+SMALLEST = [path for path in MODELS if path.stem in ("light_squeezenet", "light_shufflenet")]
 
 
 def _name(path: Path) -> str:
@@ -87,12 +90,12 @@ def test_all_nine_are_there() -> None:
     assert len(MODELS) == 9
 
 
-@pytest.mark.parametrize("path", MODELS, ids=_name)
+@pytest.mark.parametrize("path", mostly_slow(MODELS, SMALLEST), ids=_name)
 def test_as_stored(path: Path) -> None:
     check_against_onnxruntime(path, onnx2nn.load(path), random_inputs(path))
 
 
-@pytest.mark.parametrize("path", MODELS, ids=_name)
+@pytest.mark.parametrize("path", mostly_slow(MODELS, SMALLEST), ids=_name)
 def test_with_random_weights(path: Path, tmp_path: Path) -> None:
     random = tmp_path / "random.onnx"
     onnx.save(with_random_weights(onnx.load(str(path))), str(random))
@@ -102,6 +105,7 @@ def test_with_random_weights(path: Path, tmp_path: Path) -> None:
     random.unlink()  # half a gigabyte for the largest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", TRAVELLING, ids=_name)
 def test_travels(path: Path) -> None:
     module = onnx2nn.load(with_random_weights(onnx.load(str(path))))

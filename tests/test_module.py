@@ -15,6 +15,7 @@ import pytest
 import safetensors.torch
 import torch
 from onnx import helper, numpy_helper
+from torch import nn
 
 import onnx2nn
 from onnx2nn.fx.graph_module import lay_out_state
@@ -238,3 +239,10 @@ def test_a_layer_takes_over_the_constants_that_stand_at_its_place() -> None:
             with pytest.raises(TraceError, match="another 'weight'"):
                 tracer.call_module(["part"], layer, (), None, own=True)
             assert tracer.root.part.weight is constant
+
+
+def test_instance_norm_has_the_authors_keys(tmp_path: Path) -> None:
+    """A normalisation without running statistics counts no batches."""
+    original = nn.Sequential(nn.InstanceNorm2d(3, affine=True), nn.Conv2d(3, 2, 1)).eval()
+    torch.onnx.export(original, (torch.rand(1, 3, 4, 4),), str(tmp_path / "m.onnx"), dynamo=False)
+    assert list(onnx2nn.load(tmp_path / "m.onnx").state_dict()) == list(original.state_dict())

@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_same, run, seeded
+from tiers import mostly_slow
 from torch import nn
 
 import onnx2nn
@@ -51,7 +52,7 @@ def _inputs(n: int) -> Tensors:
     return torch.randn(n, STEPS, FEATURES, generator=generator), future, bias, padding, fade
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("exporter", mostly_slow(EXPORTERS, ["torchscript"]))
 def test_masks(exporter: str) -> None:
     """Every attention is the layer, called with the author's masks; its weights are the author's.
 

@@ -17,6 +17,7 @@ import torch
 from onnx import helper, numpy_helper
 from realmodels import EXPORTERS, Tensors, check_same, export_dynamo, require_transformers, run, run_onnxruntime, seeded
 from test_torch_models import CASES, TransformersOutput, _mask, _normal, _tokens
+from tiers import mostly_slow
 from torch import nn
 
 import onnx2nn
@@ -139,7 +140,11 @@ def _check_strict(original: nn.Module, module: nn.Module, inputs: Tensors) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "exporter"), [(name, exporter) for exporter, names in STRICT.items() for name in names]
+    ("name", "exporter"),
+    mostly_slow(
+        [(name, exporter) for exporter, names in STRICT.items() for name in names],
+        [("resnet18", "dynamo"), ("shufflenet_v2", "dynamo")],
+    ),
 )
 def test_original_loads_the_state(name: str, exporter: str) -> None:
     original, path, inputs = _exported(name, exporter)
@@ -151,8 +156,8 @@ def test_original_loads_the_state(name: str, exporter: str) -> None:
         assert {k for k, _ in module.named_parameters()} == {k for k, _ in original.named_parameters()}
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("name", TRANSFORMERS)
+@pytest.mark.parametrize("exporter", mostly_slow(EXPORTERS, ["torchscript"]))
+@pytest.mark.parametrize("name", mostly_slow(TRANSFORMERS, ["names_gpt2"]))
 def test_transformers_load_the_state(name: str, exporter: str, tmp_path: Path) -> None:
     """With every dimension open, so that no table is folded; tied weights have all their keys and one storage."""
     original, path, inputs = _exported(name, exporter)

@@ -13,10 +13,10 @@ from realmodels import CACHE, export_dynamo, export_torchscript, seeded
 from torch import nn
 
 import onnx2nn
-from onnx2nn.commands import cli
+from onnx2nn.commands.main import main
 from onnx2nn.errors import MissingDependencyError, NcnnError, VerificationError
 from onnx2nn.output.ncnn import NcnnModel
-from onnx2nn.output.ncnn.folding import fold_channels
+from onnx2nn.output.ncnn.channel_folding import fold_channels
 
 torchvision_schemas.predefine()
 import torchvision  # noqa: E402
@@ -198,7 +198,7 @@ def test_all_obstacles_are_said_before_anything_is_written(
     assert "TopK 'best two'" in told and "Slice 'skip': a slice with step 2" in told
 
     onnx.save(model, tmp_path / "m.onnx")
-    assert cli.main(["ncnn", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out")]) == 1
+    assert main(["ncnn", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out")]) == 1
     shown = capsys.readouterr().out
     assert "Where 'pick'" in shown and f"NOT CONVERTED: {len(error.value.obstacles)} obstacles" in shown
 
@@ -218,17 +218,19 @@ def test_obstacle_that_only_pnnx_finds_is_an_error_too(tmp_path: Path) -> None:
 
 def test_other_numbers_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversion that computes something else leaves no files."""
-    monkeypatch.setattr("onnx2nn.output.ncnn.folding.fold_channels", lambda module: nn.Sequential(module, nn.Tanh()))
+    monkeypatch.setattr(
+        "onnx2nn.output.ncnn.channel_folding.fold_channels", lambda module: nn.Sequential(module, nn.Tanh())
+    )
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> graph (float[1, 4] x) => (float[1, 4] y) { y = Exp(x) }'
     )
-    with pytest.raises(VerificationError, match="NCNN computes something else than the module: y"):
+    with pytest.raises(VerificationError, match="NCNN's outputs differ from the module's: y"):
         onnx2nn.to_ncnn(onnx2nn.load(model), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ncnn", str(DIGITS / "digits.onnx"), "-o", str(tmp_path / "new" / "folder")]) == 0
+    assert main(["ncnn", str(DIGITS / "digits.onnx"), "-o", str(tmp_path / "new" / "folder")]) == 0
     shown = capsys.readouterr().out
     assert "fp32  probability: shape [1, 10], mse" in shown and "fp16  probability" in shown
     assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == {

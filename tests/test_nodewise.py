@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import onnx2nn
-from onnx2nn.commands import cli
+from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError
-from onnx2nn.verification.node_by_node import gap
-from onnx2nn.verification.outputs import Oracle
+from onnx2nn.verification.gaps import gap
+from onnx2nn.verification.oracle import Oracle
 
 CHAIN = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -76,7 +76,7 @@ def test_a_right_import_agrees_everywhere(model: onnx.ModelProto) -> None:
     ]
     assert all(node.introduced.max_abs < 1e-6 and node.introduced.ulp is not None for node in result.nodes)
     assert str(result).splitlines()[-1] == "OK (5 values compared, 0 nodes folded at import): every node agrees"
-    with pytest.raises(InputError, match="no node is over the threshold"):
+    with pytest.raises(InputError, match="No node is over the threshold"):
         result.write_repro("anywhere")
 
 
@@ -176,13 +176,13 @@ def test_a_branch_takes_what_it_reads_with_it(tmp_path: Path) -> None:
 
 
 def test_node_that_is_not_there(model: onnx.ModelProto, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the model has no node 'nothing'"):
+    with pytest.raises(InputError, match="The model has no node 'nothing'"):
         onnx2nn.verify_nodes(model).write_repro(tmp_path, "nothing")
 
 
 def test_pickled_module_is_refused(model: onnx.ModelProto, tmp_path: Path) -> None:
     onnx2nn.save(onnx2nn.load(model), tmp_path / "m.pth")
-    with pytest.raises(InputError, match="load it again"):
+    with pytest.raises(InputError, match="Load the file again"):
         onnx2nn.verify_nodes(model, torch.load(tmp_path / "m.pth", weights_only=False))
 
 
@@ -201,19 +201,19 @@ def test_command_line_names_the_node_and_writes_it(
 ) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     command = ["verify", str(tmp_path / "m.onnx")]
-    assert cli.main(command) == 0
+    assert main(command) == 0
     shown = capsys.readouterr().out.splitlines()
     assert any(line.startswith("Tanh") and "bend" in line for line in shown)
 
     wrong = _loaded(model, wrong="t", target=_slightly_off)
     monkeypatch.setattr(onnx2nn, "load", lambda *_, **__: wrong)
-    assert cli.main([*command, "--repro", str(tmp_path / "repro")]) == 1
+    assert main([*command, "--repro", str(tmp_path / "repro")]) == 1
     shown = capsys.readouterr().out.splitlines()
     assert any(line.startswith("MISMATCH (5 values compared") and "Tanh 'bend'" in line for line in shown)
     assert [line for line in shown if line.endswith("over the threshold")] != []
     assert (tmp_path / "repro" / "model.onnx").exists()
 
-    assert cli.main([*command, "--json"]) == 1
+    assert main([*command, "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["ok"] is False and told["first"]["node"] == "bend"
     assert told["first"]["introduced"]["max_abs"] == pytest.approx(0.01, rel=1e-3)
@@ -223,18 +223,18 @@ def test_command_line_names_the_node_and_writes_it(
 def test_own_inputs_from_a_file(model: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     np.savez(tmp_path / "x.npz", x=np.full((2, 3), 0.5, np.float32))
-    assert cli.main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "x.npz"), "--json"]) == 0
+    assert main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "x.npz"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
     np.savez(tmp_path / "y.npz", y=np.zeros((2, 3), np.float32))
-    assert cli.main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "y.npz")]) == 2
-    assert "holds no array for input 'x'; it holds y" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "y.npz")]) == 2
+    assert "holds no array for input 'x'. It holds y." in capsys.readouterr().err
     for arrays, message in (
         ({"x": np.zeros((1, 2, 3), np.float32)}, "has 2 dimensions, but 3 were given"),
         ({"x": np.array([None])}, "is no .npz file of arrays of numbers"),
     ):
         np.savez(tmp_path / "z.npz", **arrays)  # type: ignore[arg-type]  # numpy has a flag among them
-        assert cli.main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "z.npz")]) == 2
+        assert main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "z.npz")]) == 2
         assert message in capsys.readouterr().err
     (tmp_path / "z.npz").write_text("no arrays")
-    assert cli.main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "z.npz")]) == 2
+    assert main(["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "z.npz")]) == 2
     assert "is no .npz file of arrays of numbers" in capsys.readouterr().err

@@ -28,7 +28,7 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["onnx2nn", "onnx2nn.commands.cli", "onnx2nn.verification.outputs", "onnx2nn.reading.reader"]
+    "module", ["onnx2nn", "onnx2nn.commands.main", "onnx2nn.verification.outputs", "onnx2nn.reading.reader"]
 )
 def test_optional_packages_are_imported_late(module: str) -> None:
     done = _python(f"import sys, {module}; print(sorted(set(sys.modules) & {OPTIONAL!r}))")
@@ -67,7 +67,7 @@ def test_imports_at_module_level_are_declared() -> None:
 def _modules_reached_only_with_torch() -> set[Path]:
     """The files that `import onnx2nn` and reading a model do not load: they may import their framework at the top."""
     done = _python(
-        "import sys, onnx2nn.commands.cli, onnx2nn.reading.reader; onnx2nn.check('examples/digits/digits.onnx')\n"
+        "import sys, onnx2nn.commands.main, onnx2nn.reading.reader; onnx2nn.check('examples/digits/digits.onnx')\n"
         "print([m.__file__ for n, m in sys.modules.items() if n.startswith('onnx2nn')])"
     )
     assert done.returncode == 0, done.stderr
@@ -126,7 +126,7 @@ def test_tests_run_with_pinned_versions() -> None:
     }
     wanted = {
         Requirement(entry).name
-        for name in ("torch", "simplify", "verify", "cli", "export", "ncnn", "test", "dev")
+        for name in ("torch", "simplify", "verify", "cli", "export", "ncnn", "test", "docs", "dev")
         for entry in EXTRAS[name]
     }
     wanted |= {Requirement(entry).name for entry in PROJECT["dependencies"]}
@@ -154,7 +154,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ignore = shutil.ignore_patterns("__pycache__")
     for folder in ("onnx2nn", "oneflow_bridge"):
         shutil.copytree(ROOT / folder, source / folder, ignore=ignore)
-    for name in ("pyproject.toml", "setup.py", "README.md"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "out", "."]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=300)
@@ -177,3 +177,9 @@ def test_wheel_is_typed_and_holds_nothing_else(wheel: list[str]) -> None:
     assert {"onnx2nn/py.typed", "oneflow_bridge/py.typed"} <= set(wheel)
     assert {name.partition("/")[0].partition("-")[0] for name in wheel} == {"onnx2nn", "oneflow_bridge"}
     assert any(name.endswith("entry_points.txt") for name in wheel)
+
+
+def test_wheel_holds_the_licence(wheel: list[str]) -> None:
+    assert PROJECT["license"] == "Apache-2.0"
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel)
+    assert "Copyright The onnx2nn authors" in (ROOT / "LICENSE").read_text()

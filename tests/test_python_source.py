@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,14 +20,15 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from realmodels import EXPORTERS, Tensors, run, seeded
 from test_torch_control_flow import SCRIPTED, export_voice, script, sound
-from test_torch_models import CASES
+from test_torch_models import CASES, RUNS
 from torch import fx, nn
 from torch.nn import functional as F
 
 import onnx2nn
-from onnx2nn.commands.cli import main
+from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.optable.registry import load_rows, name_of
+from onnx2nn.optable.revisions import Revision
 from onnx2nn.output.python_source import source_of
 from onnx2nn.output.python_source.expressions import INFIX, PREFIX, WIDTH, Expression, Infix, Prefix, Text, inline
 from onnx2nn.output.python_source.inlining import ForeignError, Inlined
@@ -377,6 +379,35 @@ def test_what_runs_as_one_function_is_written_with_all_it_needs(tmp_path: Path) 
     assert "onnx_non_max_suppression(torch, boxes" in source
 
 
+OLDER = {
+    "LSTM-1": ([(5, 2, 3), (1, 16, 3), (1, 16, 4), (1, 32)], {"hidden_size": 4, "output_sequence": 1, "_outputs": 1}),
+    "GRU-1": ([(5, 2, 3), (1, 12, 3), (1, 12, 4)], {"hidden_size": 4, "_outputs": 2}),
+    "RoiAlign-10": ([(1, 2, 8, 8), (3, 4)], {"output_height": 2, "output_width": 3}),
+    "Pad-1": ([(2, 3)], {"paddings": [0, 1, 1, 0], "value": 2.5}),
+    "Upsample-7": ([(1, 1, 2, 2)], {"scales": [1.0, 1.0, 2.0, 2.0]}),
+    "ScatterElements-11": ([(2, 3), (), (2, 3)], {"axis": 1}),
+}
+"""Shapes of the inputs, in place of `()` and behind RoiAlign's some indices, and the attributes."""
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_an_older_revision_is_written_as_a_call_of_a_newer_one(name: str) -> None:
+    (row,) = (row for row in load_rows() if str(row) == name)
+    assert isinstance(row.body, Revision)
+    shapes, attributes = OLDER[name]
+    draw = torch.Generator().manual_seed(0)
+    inputs = [torch.rand(shape, generator=draw) if shape else torch.tensor([[0, 2, 1], [1, 0, 2]]) for shape in shapes]
+    inputs += [torch.tensor([0, 0, 0])] if row.operator == "RoiAlign" else []
+    inlined = Inlined()
+    inlined.add(row)
+    names: dict[str, Any] = {"__name__": __name__}
+    imports = [f"from {module} import {name}" if name else f"import {module}" for module, name in inlined.imports]
+    exec("\n".join(["from __future__ import annotations", *imports, inlined.text()]), names)
+    assert "revision(" not in inlined.text()
+    written = names[inlined.name(row)](torch, *inputs, **attributes)
+    torch.testing.assert_close(written, row.body(torch, *inputs, **attributes), rtol=0, atol=0)
+
+
 def test_every_operator_but_those_on_strings_can_be_written_as_a_function(tmp_path: Path) -> None:
     """The text holds all that it needs: what runs at its definition is run, and ruff looks the other names up."""
     refused = {}
@@ -418,7 +449,7 @@ def test_only_imported_modules_and_writable_folders(tmp_path: Path) -> None:
         onnx2nn.to_python(nn.Linear(2, 2), tmp_path)
     (tmp_path / "file").write_text("")
     model = _model([helper.make_node("Neg", ["x"], ["z"])], "float[2] x", "float[2] z")
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="Cannot write"):
         onnx2nn.to_python(model, tmp_path / "file")
 
 
@@ -458,11 +489,13 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["model.py", "weights.safetensors"]
 
 
-REAL = ["resnet18", "shufflenet_v2", "bert", "lstm_language_model"]
+REAL = [
+    pytest.param(name, exporter, marks=() if name in ("shufflenet_v2", "lstm_language_model") else pytest.mark.slow)
+    for name, exporter in RUNS
+]
 
 
-@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(("name", "exporter"), REAL)
 def test_real_models(name: str, exporter: str, tmp_path: Path) -> None:
     case = CASES[name]
     one, two = case.inputs(case.sizes[0]), case.inputs(case.sizes[1])

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 from realmodels import EXPORTERS, Tensors, check_against_onnxruntime, check_same, check_travels, run, seeded
+from tiers import mostly_slow
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -22,7 +24,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 import onnx2nn
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.rewrite.activation import any_shape
-from onnx2nn.rewrite.patterns import NODES, matches, parse
+from onnx2nn.rewrite.patterns import NODES, NUMBER, Notation, matches, parse
 from onnx2nn.rewrite.raising import SWEEPS, Raising, raise_patterns
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule
 
@@ -309,7 +311,9 @@ def test_raised(name: str) -> None:
         check_same(run(literal, inputs), outputs, "the literal import against the raised one")
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name.endswith("dynamo")])
+@pytest.mark.parametrize(
+    "name", mostly_slow([name for name in CASES if name.endswith("dynamo")], ["images-dynamo", "attentions-dynamo"])
+)
 def test_travels(name: str) -> None:
     """What is raised still goes everywhere, with its dynamic batch."""
     check_travels(onnx2nn.load(_export(name)), CASES[name].inputs(2), CASES[name].inputs(3))
@@ -716,8 +720,33 @@ def test_notation() -> None:
     assert found("Softmax(x - y | x + y)") == [["x", "y"], ["x", "y"]]
     assert found("Softmax(-+w + x)") == []
     assert found("Softmax(x + x)") == []
+    assert [
+        match["sum"].op_type for match in matches(value, parse("Softmax((sum := SUM))", SUM=parse("x + y")), {})
+    ] == [
+        "Add",
+        "Add",
+    ]
+    assert found("~Softmax(x + _)") == [["x"], ["x"]]
     with pytest.raises(ValueError, match="is not a pattern"):
         parse("[x for x in y]")
+
+
+def test_a_number_that_an_op_holds() -> None:
+    """OneFlow's jobs have an op for a tensor and a number, which is no input."""
+    notation = Notation({"*": "broadcast_mul"}, {"*": "scalar_mul"})
+    node = ir.Node("", "scalar_mul", [ir.Value(name="x")])
+
+    def found(text: str, number: Any) -> list[dict[str, Any]]:
+        node.meta[NUMBER] = number
+        return [
+            {name: value for name, value in match.items() if name != NODES}
+            for match in matches(node.outputs[0], parse(text, notation), {})
+        ]
+
+    assert [set(match) for match in found("x * 0.5", 0.5)] == [{"x"}]
+    assert found("x * 0.5", 0.25) == found("x * 0.5", "batch") == found("x * y", 0.5) == []
+    assert found("scalar_mul(_, factor)", (0.5, 0.25)) == [{"factor": (0.5, 0.25)}]
+    assert len(found("OPS(x, 2) | x * 3", 3)) == 1
 
 
 def test_every_rule_has_a_test() -> None:

@@ -27,6 +27,8 @@ from torchvision import models  # noqa: E402
 from torchvision.models.convnext import CNBlockConfig  # noqa: E402
 from torchvision.models.swin_transformer import SwinTransformer  # noqa: E402
 
+pytestmark = pytest.mark.slow  # they need the environment of `nox -s oneflow`
+
 ROOT = Path(__file__).resolve().parents[1]
 ONEFLOW = Path(os.environ.get("ONNX2NN_ONEFLOW_PYTHON", ROOT / ".nox" / "oneflow" / "bin" / "python"))
 CLOSE = 1e-5

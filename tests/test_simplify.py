@@ -196,7 +196,7 @@ def test_saves_with_external_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         [numpy_helper.from_array(weight, "w")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    monkeypatch.setattr(sys.modules["onnx2nn.simplify"], "_PROTOBUF_LIMIT", 1000)
+    monkeypatch.setattr(sys.modules["onnx2nn.output.simplify"], "_PROTOBUF_LIMIT", 1000)
     onnx2nn.simplify(model, comparisons=0).save(tmp_path / "model.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     saved = onnx.load(tmp_path / "model.onnx")

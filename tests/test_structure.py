@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+from onnx2nn.optable.registry import load_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -50,7 +52,7 @@ RULES = {
         ("oneflow_bridge.module", "oneflow_bridge.attention", "oneflow_bridge.regions"), "oneflow_bridge.from_onnx"
     ),
     "oneflow_bridge.backend": f"{BRIDGE} oneflow_bridge.namespace oneflow_bridge.from_onnx onnx2nn onnx2nn.loading",
-    "oneflow_bridge.cli": f"{BRIDGE} oneflow_bridge oneflow_bridge.to_onnx",
+    "oneflow_bridge.cli": f"{BRIDGE} oneflow_bridge oneflow_bridge.to_onnx onnx2nn.commands",
     "scripts": "onnx2nn oneflow_bridge",
 }
 """What each room may import besides its own modules; `scripts` may import whatever the packages hold."""
@@ -179,6 +181,55 @@ def test_rooms_say_what_they_are_for() -> None:
     for name, path in _modules(ROOT).items():
         if path.name == "__init__.py" and not name.startswith("scripts"):
             assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), name
+
+
+NAMED = {
+    "onnx2nn.importing.trip_counts": "each comparison ends a loop in its own way",
+    "onnx2nn.output.ncnn.obstacles": "class names of control_flow's modules",
+    "onnx2nn.provenance.author": "how PyTorch's exporter writes certain calls, operator by operator",
+    "onnx2nn.rewrite.channels_first_forms": "a rule for each operator that names dimensions in a way of its own",
+    "onnx2nn.rewrite.value_facts": "what exporters leave between a weight and its reader",
+    "onnx2nn.rewrite.raising": "what a value passes on the way to where only its shape is read",
+    "onnx2nn.rewrite.recurrent_layers": "how ONNX's recurrent operators and torch's layers order gates and states",
+    "onnx2nn.unfreeze.rules": "a rule for each operator whose constants follow from the shapes around it",
+    "oneflow_bridge.to_onnx.emit.builder": "inputs that the exporter never widens",
+    "oneflow_bridge.to_onnx.optimize": "what onnx.reference evaluates as ONNX Runtime does",
+}
+"""Modules that name three or more operators in one place for a reason that is theirs, not the operators'."""
+
+
+def _operator_names(path: Path, known: Set[str]) -> list[list[str]]:
+    """Returns the collections of string literals, dicts by their keys, that hold three or more of the `known` names."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        items: list[ast.expr | None] = []
+        if isinstance(node, (ast.Set, ast.List, ast.Tuple)):
+            items = [*node.elts]
+        elif isinstance(node, ast.Dict):
+            items = [*node.keys]
+        names = [item.value for item in items if isinstance(item, ast.Constant) and item.value in known]
+        found += [names] if len(names) > 2 else []
+    return found
+
+
+def test_what_is_true_of_operators_stands_in_their_rows() -> None:
+    """No module keeps a table of operator names beside the op table, see `optable/traits.py`."""
+    known = {row.operator for row in load_rows()}
+    tables = {}
+    for name, path in _modules(ROOT).items():
+        found = [] if name.startswith(("scripts.", "onnx2nn.ops.")) else _operator_names(path, known)
+        tables |= {name: found} if found else {}
+    assert sorted(tables.keys() - NAMED.keys()) == [], tables
+    assert sorted(NAMED.keys() - tables.keys()) == [], "no reason is needed for these any more"
+
+
+def test_a_planted_table_of_operators_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "planted.py"
+    path.write_text('NAMES = {*("Conv", "Gemm"), "Relu"}\nMORE = {"Add": 1, "Sub": 2, "Mul": 3}\n')
+    known = {row.operator for row in load_rows()}
+    assert _operator_names(path, known) == [["Add", "Sub", "Mul"]]
+    path.write_text('NAMES = frozenset({"Conv", "Gemm", "Relu"})\n')
+    assert _operator_names(path, known) == [["Conv", "Gemm", "Relu"]]
 
 
 def test_no_banner_comments() -> None:

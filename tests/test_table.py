@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+import torch
 from onnx import defs, helper
 
+import onnx2nn
 from onnx2nn.optable.registry import TABLE, load_rows
+from onnx2nn.optable.revisions import Revision
 from onnx2nn.optable.row import HINTS, REQUIRED, Row
+from onnx2nn.optable.traits import Trait
 
 STANDARD = {"", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"}
-REVIEWED = Path(__file__).with_name("reviewed_revisions.txt")
 IN_STANDARD_DOMAIN_BY_RUNTIME = {"LayerNormalization-1", "SimplifiedLayerNormalization-1"}
 """Operators that ONNX Runtime writes in ai.onnx before, or without, ONNX: `tests/test_contrib_table.py` has them."""
 ROWS = [row for row in load_rows() if row.domain in STANDARD and str(row) not in IN_STANDARD_DOMAIN_BY_RUNTIME]
@@ -78,12 +80,47 @@ EXPERIMENTAL = {
 """Operators of the experimental days: real files hold them, onnx has no schema any more."""
 
 
-def test_every_revision_was_reviewed() -> None:
-    """A revision that the installed onnx brings and nobody looked at fails here; then: review it and add its line."""
-    reviewed = set(REVIEWED.read_text().split("\n"))
-    new = [
-        f"{s.domain or 'ai.onnx'} {s.name} {s.since_version}"
-        for s in defs.get_all_schemas_with_history()
-        if TABLE.find(s.domain, s.name, s.since_version) and not s.deprecated
-    ]
-    assert not sorted(set(new) - reviewed), "revisions that no row acknowledges"
+def test_all_revisions_of_an_operator_have_its_traits() -> None:
+    traits: dict[tuple[str, str], frozenset[str]] = {}
+    for row in load_rows():
+        assert row.traits <= set(get_args(Trait)), row
+        assert traits.setdefault((row.domain, row.operator), row.traits) == row.traits, row
+
+
+def test_rows_name_inputs_of_theirs() -> None:
+    for row in load_rows():
+        named = row.static | row.numbers | row.counts | ({row.sized_by} - {""})
+        assert named <= set(row.inputs), row
+        assert row.counts <= row.static, row
+
+
+def test_an_older_revision_is_what_differs_from_a_newer_one() -> None:
+    """Its signature is derived, and its calls are made in the newer one's terms."""
+    row = TABLE.find("", "Pad", 1)
+    assert row is not None and isinstance(row.body, Revision) and row.host is not None
+    assert list(row.inputs) == ["data"] and row.static == row.numbers == frozenset()
+    assert row.attributes == {"mode": "constant", "paddings": REQUIRED, "value": 0.0}
+    x = torch.ones(2, 2)
+    padded = row.body(torch, x, paddings=[0, 1, 0, 0], value=3.0)
+    assert padded.tolist() == [[3.0, 1.0, 1.0]] * 2
+    numbers = np.array([5, 6], dtype=object)
+    assert row.host(numbers, paddings=[1, 0], value=0.0).tolist() == [0, 5, 6]
+    top = TABLE.find("", "TopK", 1)
+    assert top is not None and top.host is not None
+    values, indices = top.host(np.array([1, 3, 2], dtype=object), k=2)
+    assert values.tolist() == [3, 2] and indices.tolist() == [1, 2]
+
+
+def test_an_older_revision_has_its_own_defaults() -> None:
+    row = TABLE.find("", "Selu", 1)
+    assert row is not None
+    x = torch.tensor([-1.0, 2.0])
+    assert row.body(torch, x)[1] == x[1] * 1.0507 and row.body(torch, x, gamma=2.0)[1] == 4.0
+    roi = TABLE.find("", "RoiAlign", 10)
+    assert roi is not None and "coordinate_transformation_mode" not in roi.attributes and roi.call == "opaque"
+
+
+def test_an_opaque_row_is_registered_by_its_option() -> None:
+    with onnx2nn.register("test.rows", "Op", opaque=True)(lambda F, a: a) as row:
+        assert row.call == "opaque"
+    assert TABLE.newest("test.rows", "Op") is None

@@ -247,6 +247,7 @@ def voice(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SOUNDS = [(2, 32, 16), (3, 47, 16), (2, 12, 8), (5, 17, 8)]
 
 
+@pytest.mark.slow
 def test_branches_that_take_different_sizes_are_layers(voice: Path) -> None:
     original, module = seeded(VoiceDetector), onnx2nn.load(voice)
     kinds = [type(layer).__name__ for layer in module.modules()]
@@ -375,6 +376,7 @@ def test_condition_from_the_dynamo_exporter() -> None:
         check_same(check_against_onnxruntime(path, module, inputs), run(original, inputs), "against the original")
 
 
+@pytest.mark.slow
 def test_layers_in_branches_of_the_dynamo_exporter_keep_the_authors_keys() -> None:
     original = seeded(ConditionalLayers)
     calls = SCRIPTED["experts"][1]

@@ -23,6 +23,7 @@ from realmodels import (
     run,
     seeded,
 )
+from tiers import mostly_slow
 from torch import nn
 
 import onnx2nn
@@ -255,7 +256,16 @@ def _export(name: str, exporter: str) -> tuple[nn.Module, Path]:
     return model, path
 
 
-@pytest.mark.parametrize(("name", "exporter"), RUNS)
+FAST = [
+    *(("resnet18", "torchscript"), ("shufflenet_v2", "dynamo"), ("lstm_language_model", "dynamo")),
+    *(("gated_recurrent", "torchscript"), ("bert", "torchscript"), ("index_assignment", "dynamo")),
+]
+"""A model of each kind; the slow tests take all of them, by both exporters."""
+
+
+@pytest.mark.parametrize(
+    ("name", "exporter"), mostly_slow(RUNS, [*FAST, ("gpt2", "dynamo"), ("dcgan_generator", "dynamo")])
+)
 def test_agrees(name: str, exporter: str) -> None:
     """The imported module gives what ONNX Runtime and the original give, at sizes never seen too."""
     case = CASES[name]
@@ -270,7 +280,7 @@ def test_agrees(name: str, exporter: str) -> None:
         check_same(outputs, run(original, inputs), f"against the original at {size}")
 
 
-@pytest.mark.parametrize(("name", "exporter"), RUNS)
+@pytest.mark.parametrize(("name", "exporter"), mostly_slow(RUNS, FAST))
 def test_travels(name: str, exporter: str) -> None:
     """The imported module goes through torch.export, torch.compile, jit.trace, both copies and back to ONNX."""
     case = CASES[name]

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 import onnx2nn
 from onnx2nn.errors import InputError
+from onnx2nn.optable.registry import load_rows
 
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.onnx"
 
@@ -83,6 +84,7 @@ def test_digits_model_learns_anew() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.slow
 def test_resnet_learns() -> None:
     case = CASES["resnet18"]
     path = EXPORTERS["dynamo"]("resnet18", seeded(case.build), case.inputs(2), case.inputs(3))
@@ -300,6 +302,50 @@ def test_integers_that_leave_the_model_are_still_integers() -> None:
     integers, floats = module(x)
     assert torch.equal(integers, kept(x)[0]) and integers.dtype is torch.uint8
     torch.testing.assert_close(floats, kept(x)[1])
+
+
+_POOL = "<kernel_shape = [2, 2]>"
+FLOAT_FORMS = {
+    "com.microsoft.QLinearAdd": ("", "a, s, z, a, s, z, t, z"),
+    "com.microsoft.QLinearMul": ("", "a, s, z, a, s, z, t, z"),
+    "com.microsoft.QLinearSigmoid": ("", "a, s, z, t, z"),
+    "com.microsoft.QLinearLeakyRelu": ("<alpha = 0.2>", "a, s, z, t, z"),
+    "com.microsoft.QLinearAveragePool": (_POOL, "a, s, z, t, z"),
+    "com.microsoft.QLinearGlobalAveragePool": ("", "a, s, z, t, z"),
+    "com.microsoft.QLinearConv": ("", "a, s, z, w, v, u, t, z, b"),
+    "QLinearConv": ("<strides = [2, 2]>", "a, s, z, w, v, u, t, z"),
+    "QLinearMatMul": ("", "a, s, z, m, s, z, t, z"),
+}
+"""Attributes and inputs of operators whose rows name the one that does the same on floats."""
+
+
+@pytest.mark.parametrize("operator", FLOAT_FORMS)
+def test_a_row_names_the_float_form_of_its_operator(operator: str) -> None:
+    attributes, inputs = FLOAT_FORMS[operator]
+    text = f"""m (float[1,3,4,4] x) => (float[n,c,h,k] y) {{
+        s = Constant<value = float {{0.02}}>()  t = Constant<value = float {{0.05}}>()
+        z = Constant<value = uint8 {{128}}>()  u = Constant<value = int8[2] {{0, 0}}>()
+        a = QuantizeLinear(x, s, z)
+        r = {operator}{attributes}({inputs})
+        y = DequantizeLinear(r, t, z) }}"""
+    draw = np.random.default_rng(0)
+    weights = {
+        "w": draw.integers(-90, 90, (2, 3, 3, 3), np.int8),
+        "v": np.array([0.002, 0.004], np.float32),
+        "b": np.array([100, -200], np.int32),
+        "m": draw.integers(90, 170, (4, 4), np.uint8),
+    }
+    model = _model(text, **weights)
+    kept, module = onnx2nn.load(model), onnx2nn.load(model, quantized="dequantize")
+    assert module.meta["onnx2nn"]["dequantized"]["kept"] == []
+    x = torch.from_numpy(draw.uniform(-2, 2, (1, 3, 4, 4)).astype(np.float32))
+    torch.testing.assert_close(module(x), kept(x), rtol=0, atol=0.13)
+    assert module(x).std() > 0.01
+
+
+def test_every_row_with_a_float_form_has_a_case() -> None:
+    rows = {str(row).rpartition("-")[0].replace("::", ".") for row in load_rows() if row.float_form is not None}
+    assert rows - {"MatMulInteger", "ConvInteger"} == set(FLOAT_FORMS)  # the quantised models above hold these two
 
 
 def test_what_has_no_float_form_stays_and_is_named() -> None:

@@ -10,7 +10,9 @@ import onnx2nn
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.importing.inputs import InputSpec, example_inputs, input_specs, resolve_shapes
 from onnx2nn.reading import reader
-from onnx2nn.verification.outputs import Oracle, OutputComparison, Verification, compare, short_floats
+from onnx2nn.verification.oracle import Oracle
+from onnx2nn.verification.outputs import Verification, short_floats
+from onnx2nn.verification.value_comparison import OutputComparison, compare
 
 ADD = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -139,7 +141,7 @@ def test_own_inputs() -> None:
     x = np.ones((5, 3), np.float32)
     result = onnx2nn.verify(onnx.parser.parse_model(ADD), torch.add, inputs={"y": x, "x": x})
     assert result.ok and result.outputs[0].shape == (5, 3)
-    with pytest.raises(InputError, match="no array was given for input 'y'"):
+    with pytest.raises(InputError, match="No array was given for input 'y'"):
         onnx2nn.verify(onnx.parser.parse_model(ADD), torch.add, inputs={"x": x})
 
 
@@ -147,7 +149,7 @@ def test_failing_module_is_named() -> None:
     def module(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("shapes clash")
 
-    with pytest.raises(VerificationError, match="the imported module failed: RuntimeError: shapes clash"):
+    with pytest.raises(VerificationError, match="The imported module failed: RuntimeError: shapes clash"):
         onnx2nn.verify(onnx.parser.parse_model(ADD), module)
 
 
@@ -210,7 +212,7 @@ def test_masks_let_everything_through() -> None:
 def test_shapes_are_completed() -> None:
     specs = [InputSpec("x", ir.DataType.FLOAT, ("n", 3, "t")), InputSpec("y", ir.DataType.FLOAT, ("t",))]
     assert resolve_shapes(specs, {"x": [4, 3, 7]}) == {"x": (4, 3, 7), "y": (7,)}
-    with pytest.raises(InputError, match="leaves sizes of input x"):
+    with pytest.raises(InputError, match=r"Input x.* has dynamic dimensions"):
         resolve_shapes(specs)
     with pytest.raises(InputError, match="does not say the shape"):
         resolve_shapes([InputSpec("x", ir.DataType.FLOAT, None)])

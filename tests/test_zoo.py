@@ -1,6 +1,8 @@
-"""Files from other frameworks' exporters: what `scripts/zoo` wrote into the cache, imported and compared.
+"""Files from other frameworks' exporters: what `scripts/zoo` wrote, imported and compared.
 
-`nox -s zoo_tensorflow zoo_paddle` writes one model of each family, with `-- --all` every model and operator.
+Small ones lie in `tests/data` (`python scripts/zoo/paddle_models.py --out tests/data --only paddle_residual` makes one
+again). Others are in the cache, for the slow tests: `nox -s zoo_tensorflow zoo_paddle` writes one model of each family,
+with `-- --all` every model and operator.
 """
 
 import os
@@ -10,16 +12,20 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from realmodels import check_against_onnxruntime, check_same, check_travels
+from realmodels import TRAVELS, check_against_onnxruntime, check_same, check_travels
 
 import onnx2nn
 
-CACHE = Path(os.environ.get("ONNX2NN_ZOO", Path(__file__).parents[1] / ".cache" / "zoo"))
+CACHE = Path(os.environ.get("ONNX2NN_ZOO") or Path(__file__).parents[1] / ".cache" / "zoo")
 ALWAYS = {"tensorflow": "keras_mobilenet_v2", "paddle": "paddle_resnet18"}
-FILES = sorted(path for family in ALWAYS for path in (CACHE / family).glob("[!.]*.onnx"))
+DATA = Path(__file__).parent / "data"
+SMALL = [path for family in ("tensorflow", "paddle", "oneflow") for path in sorted((DATA / family).glob("*.onnx"))]
+CACHED = sorted(path for family in ALWAYS for path in (CACHE / family).glob("[!.]*.onnx"))
+FILES = [*SMALL, *(pytest.param(path, marks=pytest.mark.slow) for path in CACHED)]
 EXTRA = 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ALWAYS)
 def test_cache_holds_the_family(family: str):
     path = CACHE / family / f"{ALWAYS[family]}.onnx"
@@ -60,4 +66,4 @@ def test_equals_framework_and_onnxruntime_and_travels(path: Path):
     check_same(outputs, stored(path, "output"), "against the framework")
     other = grown(path, inputs)
     check_against_onnxruntime(path, module, other)
-    check_travels(module, inputs, other)
+    check_travels(module, inputs, other, travels=["torch.export"] if path in SMALL else list(TRAVELS))

@@ -1,1 +1,1 @@
-"""ONNX to OneFlow: a planned model comes in, a `oneflow.nn.Module` goes out. `onnx2nn.loading` calls it."""
+"""ONNX to OneFlow: a planned model comes in, an `oneflow.nn.Module` goes out. Only `onnx2nn.loading` calls it."""

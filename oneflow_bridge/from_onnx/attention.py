@@ -1,16 +1,16 @@
-"""The layer that OneFlow 0.9 lacks: attention with packed weights, as torch.nn has it."""
+"""Multi-head attention with packed weights, a layer of torch.nn that OneFlow 0.9 lacks."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from oneflow_bridge.namespace import functional
 from oneflow_bridge.namespace.dtypes import flow
+from oneflow_bridge.namespace.functional.attention import multi_head_attention_forward
 from oneflow_bridge.namespace.tensor import Tensor, unwrap
 
 
 class MultiheadAttention(flow.nn.Module):  # type: ignore[misc]  # OneFlow comes without types
-    """Attention with masks; parameters are called and laid out as those of `torch.nn.MultiheadAttention`.
+    """Attention with masks; its parameters have the names and layout of `torch.nn.MultiheadAttention`.
 
     Args:
         embed_dim: features of queries, keys and values.
@@ -26,13 +26,13 @@ class MultiheadAttention(flow.nn.Module):  # type: ignore[misc]  # OneFlow comes
         flow.nn.init.xavier_uniform_(self.in_proj_weight)
 
     def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any = None, attn_mask: Any = None) -> Any:
-        """Returns what each query finds, `(L, N, embed_dim)`, and None in the place of the attention weights.
+        """Returns the attended values, `(L, N, embed_dim)`, and None in place of the attention weights.
 
         Args:
             query: `(L, N, embed_dim)`, float32 or float64.
             key: `(S, N, embed_dim)`.
             value: `(S, N, embed_dim)`.
-            key_padding_mask: `(N, S)`, added to the scores, or bool and True where nothing is attended.
+            key_padding_mask: `(N, S)`, a float mask that is added to the scores, or a bool mask, True at masked keys.
             attn_mask: `(L, S)` or `(N * num_heads, L, S)`, of the same two kinds.
         """
         x, y, z, weight, bias = map(Tensor, (query, key, value, self.in_proj_weight, self.in_proj_bias))
@@ -40,4 +40,4 @@ class MultiheadAttention(flow.nn.Module):  # type: ignore[misc]  # OneFlow comes
         given = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
         masks: dict[str, Any] = {name: Tensor(mask) for name, mask in given.items() if mask is not None}
         packed = (self.embed_dim, self.num_heads, weight, bias, None, None, False, 0.0, *out)
-        return unwrap(functional.multi_head_attention_forward(x, y, z, *packed, need_weights=False, **masks))
+        return unwrap(multi_head_attention_forward(x, y, z, *packed, need_weights=False, **masks))

@@ -1,4 +1,4 @@
-"""The module that an import gives: OneFlow layers, weights, and a forward whose source can be read."""
+"""The imported module: OneFlow layers, weights, and a forward with readable source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnx2nn.ground.element_types import BY_NAME
 
 
 def call(layer: Any, *inputs: Any) -> Any:
-    """Returns what a `oneflow.nn` layer gives for namespace tensors; nested results one after the other."""
+    """Calls an `oneflow.nn` layer on namespace tensors; nested results are flattened."""
     results = list(_flat(wrap(layer(*unwrap(inputs)))))
     return results[0] if len(results) == 1 else tuple(results)
 
@@ -61,7 +61,7 @@ class ImportedModule(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no ty
         self._function: Any = None
 
     def compile(self, code: str) -> None:
-        """Takes `code`, the source of one function `forward`, as what the module does."""
+        """Compiles `code`, the source of one function `forward`, as the module's computation."""
         self.code = code
         filename = f"<onnx2nn {id(self)}>"
         linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)  # for tracebacks
@@ -92,7 +92,7 @@ class ImportedModule(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no ty
         """Returns the graph's output, a tuple of several, for its inputs by position or by name.
 
         Raises:
-            InputError: an input is missing, unknown, or of another dtype or shape than the file says.
+            InputError: an input is missing, unknown, or its dtype or shape contradicts the file.
         """
         signature = self.meta["onnx2nn"]["signature"]
         values = [_entered(spec, value) for spec, value in zip(signature, _bound(signature, args, kwargs), strict=True)]
@@ -104,7 +104,7 @@ def _bound(signature: Sequence[dict[str, Any]], args: Sequence[Any], kwargs: dic
     """Returns the values of all inputs in order; an input that has a default is None where it is absent."""
     names = [spec["name"] for spec in signature]
     if len(args) > len(names):
-        raise InputError(f"{len(args)} inputs were given, the model has {len(names)}: {', '.join(names)}.")
+        raise InputError(f"{len(args)} inputs were given; the model has {len(names)}: {', '.join(names)}.")
     given = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name not in names or name in given:
@@ -117,17 +117,17 @@ def _bound(signature: Sequence[dict[str, Any]], args: Sequence[Any], kwargs: dic
 
 
 def _entered(spec: dict[str, Any], value: Any) -> Any:
-    """Returns an input as the graph takes it."""
+    """Returns an input as the namespace value that the graph takes, after checking it."""
     if not isinstance(value, flow.Tensor):
         return wrap(value)
     if spec["dtype"] is None:
         return wrap(value)
     dtype: DType = dtype_of(BY_NAME[spec["dtype"]].number)
     if value.dtype is not dtype.storage:
-        raise InputError(f"Input {spec['name']!r} has dtype {value.dtype}, the file says {dtype.storage}.")
+        raise InputError(f"Input {spec['name']!r} has dtype {value.dtype}; the model takes {dtype.storage}.")
     shape = spec["shape"]
     if shape is not None and (
         len(shape) != value.ndim or any(isinstance(d, int) and d != n for d, n in zip(shape, value.shape, strict=True))
     ):
-        raise InputError(f"Input {spec['name']!r} has shape {tuple(value.shape)}, the file says {tuple(shape)}.")
+        raise InputError(f"Input {spec['name']!r} has shape {tuple(value.shape)}; the model takes {tuple(shape)}.")
     return Tensor(value, dtype)

@@ -15,7 +15,8 @@ import numpy as np
 from oneflow_bridge import namespace as F
 from oneflow_bridge.namespace.tensor import Tensor
 from onnx2nn.errors import OperatorError
-from onnx2nn.optable.registry import load_rows, name_of
+from onnx2nn.importing.node_facts import body_arguments
+from onnx2nn.optable.registry import name_function, row_named
 from onnx2nn.optable.row import NeedsValues, Row
 from onnx2nn.optable.shape_values import Host, evaluate
 
@@ -44,28 +45,13 @@ def apply(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
         except NeedsValues:
             pass
     try:
-        return row.run(F, *arguments(row, inputs), **attributes)
+        return row.run(F, *body_arguments(row, inputs, as_tensor, lambda name, value: _plain(value)), **attributes)
     except NeedsValues as error:
         raise OperatorError(f"{row}: {error}") from None
 
 
-def arguments(row: Row, inputs: Sequence[Any]) -> list[Any]:
-    """Returns run time values as the row's body takes them."""
-    result: list[Any] = []
-    for position, value in enumerate(inputs):
-        name = row.input_name(position)
-        if name in row.numbers and isinstance(value, Host) and not value.array.shape:
-            result.append(value.array.item())
-        elif name in row.static and value is not None:
-            result.append(_plain(value))
-        else:
-            result.append(as_tensor(value))
-    return result
-
-
 def _plain(value: Any) -> Any:
-    array = value.array if isinstance(value, Host) else value
-    return array.tolist() if hasattr(array, "tolist") else array
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def as_tensor(value: Any) -> Any:
@@ -79,16 +65,13 @@ def _function(row: Row) -> Callable[..., Any]:
     def function(*inputs: Any, **attributes: Any) -> Any:
         return apply(row, inputs, attributes)
 
-    function.__name__ = function.__qualname__ = name_of(row)
-    function.__module__ = __name__
-    function.__doc__ = f"{row}: {row.body.__doc__ or 'see the ONNX specification.'}"
+    name_function(function, row, __name__)
     return function
 
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("__"):
-        for row in load_rows():
-            if name_of(row) == name:
-                function = globals()[name] = _function(row)
-                return function
-    raise AttributeError(f"module {__name__!r} has no operator {name!r}")
+    row = row_named(name)
+    if row is None:
+        raise AttributeError(f"module {__name__!r} has no operator {name!r}")
+    function = globals()[name] = _function(row)
+    return function

@@ -16,6 +16,7 @@ from oneflow_bridge.from_onnx.recording import Call, Traced
 from oneflow_bridge.namespace.dtypes import NATIVE, DType, flow, numpy_dtype
 from oneflow_bridge.namespace.tensor import Tensor
 from onnx2nn.ground.naming import Names, identifier
+from onnx2nn.importing.placement import ConstantName
 from onnx2nn.optable.registry import name_of
 from onnx2nn.optable.row import Row
 from onnx2nn.optable.shape_values import Host
@@ -74,7 +75,7 @@ class Program:
         self._keep_shared: list[Any] = parent._keep_shared if parent is not None else []
 
     def name(self, wanted: str) -> str:
-        """Returns a variable name that nothing else has, nor gets from a prefix and a number."""
+        """Returns a unique variable name, which no prefix with a number can produce either."""
         name = base = identifier(wanted)
         number = 0
         while name in self._taken or _stem(name) in self._prefixes:
@@ -85,7 +86,7 @@ class Program:
         return name
 
     def prefix(self, wanted: str) -> str:
-        """Returns a name to which a number may be appended (`name_1`) without giving a name that something else has."""
+        """Returns a prefix that gives unique names when a number is appended (`name_1`)."""
         name = self.name(wanted)
         while name in self._stems:
             name = self.name(f"{wanted}_v")
@@ -100,12 +101,12 @@ class Program:
             self._keep_shared.append(tensor.value)
         return self._shared[key]
 
-    def add_call(self, call: Call, path_of: Callable[[Tensor], tuple[list[str], bool, bool]], layer: list[str]) -> None:
+    def add_call(self, call: Call, path_of: Callable[[Tensor], ConstantName], layer: list[str]) -> None:
         """Adds a recorded call.
 
         Args:
             call: the call.
-            path_of: where a constant is held: steps, whether it is trained, whether it is saved.
+            path_of: where a constant is held, and as what.
             layer: where its layer is held, if it is one.
         """
         uses: set[str] = set()
@@ -136,7 +137,7 @@ class Program:
         holder.add_module(last, module)
         self.lines.append(Line(results, f"{_path(path)}({arguments})", uses, self.comment))
 
-    def argument(self, value: Any, uses: set[str], path_of: Callable[[Tensor], tuple[list[str], bool, bool]]) -> str:
+    def argument(self, value: Any, uses: set[str], path_of: Callable[[Tensor], ConstantName]) -> str:
         """Returns the source of an argument; notes the names it reads in `uses`."""
         if isinstance(value, Traced):
             uses.add(value.name)
@@ -167,17 +168,17 @@ class Program:
             raise TypeError(f"a {type(value).__name__} among the arguments of a recorded call")
         return repr(value)
 
-    def held(self, tensor: Tensor, path_of: Callable[[Tensor], tuple[list[str], bool, bool]]) -> str:
+    def held(self, tensor: Tensor, path_of: Callable[[Tensor], ConstantName]) -> str:
         """Returns the source that reads a constant, a parameter or buffer of the module."""
         key = id(tensor.value)
         if key not in self._held:
-            steps, trained, saved = path_of(tensor)
-            path = self._paths.claim(steps)
+            place = path_of(tensor)
+            path = self._paths.claim(place.steps)
             holder, last = self._container(path)
-            if trained and tensor.is_floating_point():
+            if place.trainable and tensor.is_floating_point():
                 holder.register_parameter(last, self.parameter(tensor))
             else:
-                holder.register_buffer(last, tensor.value, persistent=saved)
+                holder.register_buffer(last, tensor.value, persistent=place.persistent)
             self._keep.append(tensor.value)
             self._held[key] = path
         source = _path(self._held[key])
@@ -193,7 +194,7 @@ class Program:
         return f"self.{self._held[id(array)]}"
 
     def has_layer(self, path: str) -> bool:
-        """Whether a layer is held there."""
+        """Whether a layer stands at this path of the module tree."""
         return path in self._layers.values()
 
     def _layer(self, layer: Layer, name: list[str]) -> str:
@@ -233,7 +234,7 @@ class Program:
 
 
 def _stem(name: str) -> str:
-    """Returns what stands before the number at the end of a name, `""` where there is none."""
+    """Returns the part of a name before its final number, `""` where there is none."""
     stem, _, number = name.rpartition("_")
     return stem if number.isdecimal() else ""
 
@@ -277,7 +278,7 @@ def _expression(call: Call, args: Sequence[str], kwargs: Sequence[str]) -> str:
 _INLINED = {"add", "sub", "mul", "truediv", "pow", "eq", "ne", "lt", "le", "gt", "ge"}
 
 
-def _inline_scalars(call: Call, path_of: Callable[[Tensor], tuple[list[str], bool, bool]]) -> tuple[Any, ...]:
+def _inline_scalars(call: Call, path_of: Callable[[Tensor], ConstantName]) -> tuple[Any, ...]:
     """Replaces a one-element constant beside a tensor by the Python number that means the same."""
     traced = [value for value in call.args if isinstance(value, Traced)]
     if call.kind != "operator" or call.target not in _INLINED or len(traced) != 1:
@@ -286,7 +287,7 @@ def _inline_scalars(call: Call, path_of: Callable[[Tensor], tuple[list[str], boo
 
     def plain(value: Any) -> Any:
         fits = isinstance(value, Tensor) and value.numel() == 1 and value.ndim <= other.ndim
-        if not fits or value.dtype is not other.dtype or path_of(value)[1]:
+        if not fits or value.dtype is not other.dtype or path_of(value).trainable:
             return value
         if value.dtype.name not in ("float32", "float64", "int64", "int32"):
             return value
@@ -298,7 +299,7 @@ def _inline_scalars(call: Call, path_of: Callable[[Tensor], tuple[list[str], boo
 
 
 def literal(constant: Constant) -> Host | None:
-    """Returns a short constant as numbers to be written into the source, None where it is none such."""
+    """Returns a short constant as numbers for the source, None for any other value."""
     if math.prod(constant.shape) > 64 or constant.kind.name == "STRING":
         return None
     array = constant.numpy()

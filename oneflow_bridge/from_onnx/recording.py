@@ -1,9 +1,9 @@
-"""Records which calls a row's body makes, while it runs on sample values.
+"""Records the calls that a row's body makes while it runs on sample values.
 
 Inside a body a tensor is a `Traced`: it has the shape and dtype of a sample and computes with it, and every call of the
-namespace on it is noted as a `Call`. Constants are plain namespace tensors; what a body does with constants alone is
-done at once and not noted. The importer runs a body on samples of several sizes and takes the calls for the operator
-only where they come out equal, so that no size of a sample is ever taken for that of all inputs.
+namespace on it is recorded as a `Call`. Constants are plain namespace tensors; a call on constants alone is evaluated
+at once and not recorded. The importer runs a body on samples of several sizes and uses the recorded calls only where
+they are equal for all samples, so that no sample's size becomes a constant of the module.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from onnx2nn.optable.row import NeedsValues
 
 _PLAIN = frozenset({"promote_types", "result_type", "is_tensor", "broadcast_shapes", "is_floating_point", "is_complex"})
 _PLAIN |= {"finfo", "iinfo", "can_cast", "get_default_dtype", "numel", "no_grad"}
-"""Functions of the namespace that give no tensor."""
+"""Functions of the namespace that do not return a tensor."""
 
 _BY_DATA = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "repeat_interleave"})
 _BY_DATA |= {"bincount", "equal", "allclose"}
-"""Functions whose result's shape depends on the values, so that no sample tells it."""
+"""Functions with a data-dependent result shape, which no sample can show."""
 
 _MAX_FOLDED = 1 << 16
-"""A tensor made from numbers alone that has more elements than this is made at run time."""
+"""Largest number of elements of a tensor that is created at import; a larger one is created at run time."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Call:
         return _same(self._facts(), other._facts())
 
     def _facts(self) -> tuple[Any, ...]:
-        """What makes two calls the same; of a layer not the states that it starts from by itself."""
+        """The attributes that two equal calls share; a layer's own initial states are left out."""
         if self.layer is not None:
             return (self.layer.kind, self.layer.config, self.layer.state, self.layer.inputs, self.results)
         return (self.kind, self.target, self.args, self.kwargs, self.results)
@@ -91,14 +91,14 @@ class Traced(Deferred):
     """A tensor known at run time; methods, operators and attributes are those of the namespace's `Tensor`.
 
     Attributes:
-        recorder: what notes the calls on it.
+        recorder: records the calls on it.
         name: its name among the values of the program.
-        sample: a tensor of the shape and dtype it has at the sizes of the samples.
+        sample: a tensor of the shape and dtype that it has for the sample inputs.
     """
 
     __slots__ = ("name", "recorder", "sample")
     __array_priority__ = 1000
-    __array__ = __array_interface__ = __array_struct__ = None  # numpy must not take it for an array
+    __array__ = __array_interface__ = __array_struct__ = None  # numpy must not convert it to an array
     __hash__ = object.__hash__
 
     def __init__(self, recorder: Recorder, name: str, sample: Tensor):
@@ -228,10 +228,10 @@ def sampled(value: Any) -> Any:
 
 
 class Recorder:
-    """Notes the calls of one body on one set of samples.
+    """Records the calls of one body on one set of samples.
 
     Args:
-        prefix: how the names of results begin; they are numbered.
+        prefix: of the names of results; a number follows.
         layers: whether calls with constant weights become layers.
     """
 
@@ -242,7 +242,7 @@ class Recorder:
         self.F = RecordingNames(self, "", namespace)
 
     def call(self, kind: str, target: str, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-        """Notes a call and returns its result."""
+        """Records a call and returns its result."""
         layer = layer_for(target.rsplit(".", 1)[-1], args, kwargs) if self.layers and kind != "method" else None
         result = function(*sampled(args), **sampled(kwargs))
         wrapped = self._wrap(result)
@@ -250,7 +250,7 @@ class Recorder:
         return wrapped
 
     def call_opaque(self, function: Any, args: Any, kwargs: Any, specs: Any) -> Any:
-        """What `table.at_run_time` asks for: the body is then called at run time as a whole.
+        """Called by the op table for a body that makes strings: the whole row becomes an opaque call at run time.
 
         Raises:
             NeedsValues: always.

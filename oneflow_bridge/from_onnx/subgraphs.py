@@ -6,26 +6,29 @@ iteration to the next. `oneflow.nn.Graph` cannot trace what depends on values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from oneflow_bridge import namespace
-from oneflow_bridge.from_onnx.constants import Constant, dtype_of
+from oneflow_bridge.from_onnx.builder import FlowWalk
+from oneflow_bridge.from_onnx.constants import dtype_of
 from oneflow_bridge.from_onnx.module import ImportedModule
 from oneflow_bridge.from_onnx.operators import as_tensor
-from oneflow_bridge.from_onnx.program import Program
 from oneflow_bridge.namespace.dtypes import DType, flow
 from oneflow_bridge.namespace.tensor import Tensor
-from onnx2nn.errors import OperatorError
-from onnx2nn.ground.naming import split_path
-from onnx2nn.importing.node_facts import Scope
-from onnx2nn.optable.row import Row
+from onnx2nn.importing.builder import Regions
+from onnx2nn.importing.control_flow import (
+    ScanForm,
+    batched_scan_form,
+    branches_of,
+    constant_truth,
+    loop_form,
+    mapped_body,
+    scan_form,
+)
 from onnx2nn.optable.shape_values import Host
-
-if TYPE_CHECKING:
-    from oneflow_bridge.from_onnx.importer import Walk
 
 F: Any = namespace
 
@@ -182,104 +185,55 @@ def _stacked(scans: Sequence[list[Any]], empty: Sequence[tuple[Sequence[int], st
     return results
 
 
-def run(walk: Walk, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
-    """Imports a node whose attributes are graphs; returns its outputs as a tuple.
-
-    Raises:
-        OperatorError: its subgraph cannot be imported.
-    """
-    importer = _IMPORTERS.get((row.operator, row.since))
-    if importer is None:
-        raise OperatorError("its subgraph cannot be imported.")
-    return tuple(importer(walk, node, inputs))
-
-
-def _import_if(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
+def _import_if(walk: FlowWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    branches = branches_of(node)
     (condition,) = inputs
-    if isinstance(condition, Constant):
-        return walk.inside(branches[0 if bool(condition.numpy().all()) else 1], Scope(walk.scope)).run()
-    modules, captured = [], []
-    for graph in branches:
-        module, used = _subgraph(walk, graph, [])
-        modules.append(module)
-        captured.append(used)
-    return _add(walk, node, If(modules[0], modules[1], len(captured[0])), [condition, *captured[0], *captured[1]])
+    truth = constant_truth(condition)
+    if truth is not None:
+        return walk.inside(branches[0 if truth else 1], {})
+    (then, used), (otherwise, others) = (_subgraph(walk, graph, []) for graph in branches)
+    return walk.builder.writer.module(node, If(then, otherwise, len(used)), [condition, *used, *others])
 
 
-def _import_loop(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    graph = node.attributes["body"].as_graph()
-    trips, condition, *initial = [*inputs, None, None][: max(len(inputs), 2)]
-    module, captured = _subgraph(walk, graph, list(graph.inputs))
-    scans = [_element(value) for value in list(graph.outputs)[1 + len(initial) :]]
-    return _add(walk, node, Loop(module, len(initial), scans), [trips, condition, *initial, *captured])
+def _import_loop(walk: FlowWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    form = loop_form(node, inputs)
+    body, captured = _subgraph(walk, form.body, form.body.inputs)
+    scans = [_element(value) for value in list(form.body.outputs)[1 + len(form.initial) :]]
+    module = Loop(body, len(form.initial), scans)
+    return walk.builder.writer.module(node, module, [form.trips, form.condition, *form.initial, *captured])
 
 
-def _import_scan(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    graph = node.attributes["body"].as_graph()
-    count = node.attributes["num_scan_inputs"].as_int()
-    states = len(inputs) - count
-    module, captured = _subgraph(walk, graph, list(graph.inputs))
-    produced = len(graph.outputs) - states
-    ways_in = zip(_ints(node, "scan_input_axes", count), _ints(node, "scan_input_directions", count), strict=True)
-    ways_out = zip(
-        _ints(node, "scan_output_axes", produced), _ints(node, "scan_output_directions", produced), strict=True
-    )
-    scans = [_element(value) for value in list(graph.outputs)[states:]]
-    return _add(walk, node, Scan(module, states, list(ways_in), list(ways_out), scans), [*inputs, *captured])
+def _scan(walk: FlowWalk, form: ScanForm) -> tuple[Scan, list[Any]]:
+    """Returns the module of a Scan, and what its body uses of the graphs around it."""
+    body, captured = _subgraph(walk, form.body, form.body.inputs)
+    scans = [_element(value) for value in list(form.body.outputs)[len(form.states) :]]
+    ways_in = list(zip(form.axes_in, form.directions_in, strict=True))
+    ways_out = list(zip(form.axes_out, form.directions_out, strict=True))
+    return Scan(body, len(form.states), ways_in, ways_out, scans), captured
 
 
-def _import_scan_8(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    graph = node.attributes["body"].as_graph()
-    count = node.attributes["num_scan_inputs"].as_int()
-    lengths, *values = inputs
-    states = len(values) - count
-    module, captured = _subgraph(walk, graph, list(graph.inputs))
-    scans = [_element(value) for value in list(graph.outputs)[states:]]
-    ways = [(0, direction) for direction in _ints(node, "directions", count)]
-    scan = Scan(module, states, ways, [(0, 0)] * len(scans), scans)
-    return _add(walk, node, BatchedScan(scan), [lengths, *values, *captured])
+def _import_scan(walk: FlowWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    module, captured = _scan(walk, scan_form(node, inputs))
+    return walk.builder.writer.module(node, module, [*inputs, *captured])
 
 
-def _import_sequence_map(walk: Walk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    graph = node.attributes["body"].as_graph()
-    module, captured = _subgraph(walk, graph, list(graph.inputs))
-    return _add(walk, node, SequenceMap(module, len(inputs), len(graph.outputs)), [*inputs, *captured])
+def _import_scan_8(walk: FlowWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    module, captured = _scan(walk, batched_scan_form(node, inputs))
+    return walk.builder.writer.module(node, BatchedScan(module), [*inputs, *captured])
 
 
-def _subgraph(walk: Walk, graph: ir.Graph, inputs: Sequence[ir.Value]) -> tuple[ImportedModule, list[Any]]:
+def _import_sequence_map(walk: FlowWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
+    graph = mapped_body(node, inputs)
+    body, captured = _subgraph(walk, graph, graph.inputs)
+    module = SequenceMap(body, len(inputs), len(graph.outputs))
+    return walk.builder.writer.module(node, module, [*inputs, *captured])
+
+
+def _subgraph(walk: FlowWalk, graph: ir.Graph, inputs: Sequence[ir.Value]) -> tuple[ImportedModule, list[Any]]:
     """Returns the module of a subgraph and the values of the graphs around it that it takes behind its own inputs."""
-    from oneflow_bridge.from_onnx.importer import UNKNOWN, Live, Walk  # a subgraph is walked like the graph around it
-
-    program = Program(walk.program)
-    scope = Scope(walk.scope)
-    inner = Walk(walk.owner, program, scope, graph, walk.opsets, walk)
-    inner.attributes = walk.attributes
-    for value in inputs:
-        name = program.name(value.name or "input")
-        program.parameters.append(name)
-        scope[value] = Live(name, inner, None)
-    outputs = inner.run()
-    if any(value is UNKNOWN for value in outputs):
-        raise OperatorError("its subgraph holds nodes that cannot be imported, named on their own.")
-    return inner.finish(outputs), [walk.own(value) for value in inner.captured]
-
-
-def _add(walk: Walk, node: ir.Node, module: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Adds a call of `module` to the walk's program; returns the node's outputs."""
-    from oneflow_bridge.from_onnx.importer import Live
-
-    uses: set[str] = set()
-    arguments = ", ".join(walk.source(value, uses) for value in inputs)
-    names = tuple(walk.program.name(value.name or "output") for value in node.outputs)
-    steps = split_path(node.name or node.outputs[0].name or node.op_type.lower())
-    walk.program.add_module_call(names, steps, module.eval(), arguments, uses)
-    return [Live(name, walk, None) for name in names]
-
-
-def _ints(node: ir.Node, name: str, count: int) -> list[int]:
-    attribute = node.attributes.get(name)
-    return [0] * count if attribute is None else list(attribute.as_ints())
+    child = walk.builder.child()
+    outputs = walk.inside(graph, {value: child.writer.argument(value) for value in inputs}, child)
+    return child.writer.finish(outputs), [walk.builder.writer.own(value) for value in child.writer.captured]
 
 
 def _element(value: ir.Value) -> tuple[list[int], str]:
@@ -289,7 +243,7 @@ def _element(value: ir.Value) -> tuple[list[int], str]:
     return dims, dtype.name
 
 
-_IMPORTERS: dict[tuple[str, int], Callable[[Walk, ir.Node, list[Any]], Sequence[Any]]] = {
+REGIONS: Regions = {
     ("If", 1): _import_if,
     ("Loop", 1): _import_loop,
     ("Scan", 8): _import_scan_8,

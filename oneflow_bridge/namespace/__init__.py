@@ -1,24 +1,26 @@
-"""OneFlow seen through torch's names: what the op table's bodies take as `F` on OneFlow.
+"""OneFlow behind torch's names: the bodies of the op table take this namespace as `F` on OneFlow.
 
 `from oneflow_bridge import namespace as F` gives `F.relu(x)`, `F.nn.functional.conv2d(...)`, `F.float32`, and tensors
-whose methods and operators are torch's. Where OneFlow 0.9 differs from torch the difference is mended in one place, the
-function of that name. Tensors enter by `wrap` and leave by `unwrap`; it works in the same way while a
-`oneflow.nn.Graph` is traced.
+with torch's methods and operators. A difference between OneFlow 0.9 and torch is corrected in one place, the function
+of that name. Tensors enter by `wrap` and leave by `unwrap`. All of it also works while an `oneflow.nn.Graph` is traced.
 
-A name that torch has and OneFlow cannot give raises `MissingNameError`, which is an OperatorError that says what is
-missing.
+A name of torch for which OneFlow has nothing raises `MissingNameError`, an `OperatorError` that names the missing
+feature.
+
+The importer and the modules that it makes call this room. The room imports OneFlow when it is imported.
 """
 
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any
 
 from oneflow_bridge.namespace import (
+    arithmetic,
+    bitwise,
+    comparison,
     creation,
     dtypes,
-    elementwise,
     functional,
     indexing,
     linalg,
@@ -26,72 +28,16 @@ from oneflow_bridge.namespace import (
     recurrent,
     reduction,
     shaping,
-    sizes,
+    sorting,
+    symbolic_sizes,
+    transcendental,
 )
 from oneflow_bridge.namespace.dtypes import ALIASES, BY_NAME, DType, flow
 from oneflow_bridge.namespace.dtypes import FInfo as finfo
 from oneflow_bridge.namespace.dtypes import IInfo as iinfo
 from oneflow_bridge.namespace.dtypes import promote_types as promote_types
+from oneflow_bridge.namespace.names import MISSING, MissingNameError, Names, functions
 from oneflow_bridge.namespace.tensor import Size, Tensor, broadcast_shapes, result_type, unwrap, wrap
-from onnx2nn.errors import OperatorError
-
-MISSING = {
-    "fft": "Fourier transforms",
-    "stft": "a complex short-time Fourier transform",
-    "istft": "Fourier transforms",
-    "complex": "complex numbers",
-    "polar": "complex numbers",
-    "real": "complex numbers",
-    "imag": "complex numbers",
-    "view_as_complex": "complex numbers",
-    "view_as_real": "complex numbers",
-    "angle": "complex numbers",
-    "quantize_per_tensor": "quantized tensors",
-    "svd": "a singular value decomposition",
-    "qr": "a QR decomposition",
-    "solve": "a solver of linear equations",
-    "eigh": "an eigenvalue decomposition",
-    "cholesky": "a Cholesky decomposition",
-    "digamma": "the digamma function",
-    "i0": "Bessel functions",
-    "ops": "operators of PyTorch's own library",
-}
-"""Names of torch that OneFlow 0.9 has nothing for, with what it lacks."""
-
-
-class MissingNameError(OperatorError, AttributeError):
-    """A name that torch has and this namespace does not."""
-
-    def __init__(self, name: str):
-        lacks = MISSING.get(name.rsplit(".", 1)[-1]) or MISSING.get(name.split(".")[0])
-        super().__init__(
-            f"OneFlow 0.9 has no {lacks} (torch.{name})." if lacks else f"There is no torch.{name} on OneFlow 0.9."
-        )
-
-
-class Names:
-    """A part of the namespace, such as `F.linalg`."""
-
-    def __init__(self, path: str, names: dict[str, Any], layers: Any = None):
-        self.__dict__.update(names)
-        self._path, self._layers = path, layers
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if self._layers is not None and hasattr(self._layers, name):
-            return getattr(self._layers, name)
-        raise MissingNameError(f"{self._path}.{name}")
-
-    def __dir__(self) -> list[str]:
-        return sorted(name for name in self.__dict__ if not name.startswith("_"))
-
-
-def _functions(module: ModuleType) -> dict[str, Any]:
-    """The public functions a module defines."""
-    found = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
-    return {name: value for name, value in found.items() if not name.startswith("_") and callable(value)}
-
 
 _FROM_FUNCTIONAL = (
     "adaptive_avg_pool1d adaptive_max_pool1d alpha_dropout avg_pool1d batch_norm bilinear celu "
@@ -101,20 +47,18 @@ _FROM_FUNCTIONAL = (
     "threshold"
 )
 
+_FAMILIES = (
+    *(creation, arithmetic, comparison, transcendental, bitwise),
+    *(shaping, indexing, sorting, reduction, linalg),
+)
+_TORCH: dict[str, Any] = {name: value for module in _FAMILIES for name, value in functions(module).items()}
 _functional = {
-    **_functions(functional),
-    **{name: getattr(indexing, name) for name in ("embedding", "one_hot")},
-    **{name: getattr(elementwise, name) for name in ("relu", "sigmoid", "tanh")},
+    **functional.FUNCTIONS,
+    **{name: _TORCH[name] for name in ("embedding", "one_hot", "relu", "sigmoid", "tanh")},
 }
 _special = {
-    name: getattr(elementwise, name)
+    name: _TORCH[name]
     for name in ("erf", "erfc", "erfinv", "exp2", "expm1", "log1p", "logit", "sinc", "xlogy", "round")
-}
-
-_TORCH: dict[str, Any] = {
-    name: value
-    for module in (creation, elementwise, shaping, indexing, reduction, linalg)
-    for name, value in _functions(module).items()
 }
 for _name in (
     "view",
@@ -152,7 +96,7 @@ _TORCH |= {
     **ALIASES,
     "Size": Size,
     "Tensor": Tensor,
-    "bilinear": functional.bilinear,
+    "bilinear": _functional["bilinear"],
     "broadcast_shapes": broadcast_shapes,
     "device": flow.device,
     "dtype": DType,
@@ -166,7 +110,7 @@ _TORCH |= {
     "is_complex": Tensor.is_complex,
     "is_floating_point": Tensor.is_floating_point,
     "is_grad_enabled": flow.is_grad_enabled,
-    "jit": Names("jit", {"is_tracing": sizes.is_tracing}),
+    "jit": Names("jit", {"is_tracing": symbolic_sizes.is_tracing}),
     "linalg": Names(
         "linalg",
         {
@@ -185,11 +129,11 @@ _TORCH |= {
     "pi": math.pi,
     "promote_types": promote_types,
     "result_type": result_type,
-    "special": Names("special", _special | {"expit": elementwise.sigmoid, "gammaln": elementwise.lgamma}),
+    "special": Names("special", _special | {"expit": transcendental.sigmoid, "gammaln": transcendental.lgamma}),
     "unwrap": unwrap,
     "wrap": wrap,
     **{name: getattr(recurrent, name) for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")},
-    **{name: getattr(sizes, name) for name in ("sym_int", "sym_ite", "sym_max", "sym_min")},
+    **{name: getattr(symbolic_sizes, name) for name in ("sym_int", "sym_ite", "sym_max", "sym_min")},
 }
 globals().update(_TORCH)
 methods.attach()

@@ -1,4 +1,4 @@
-"""Making tensors."""
+"""Creation of tensors, as torch defines it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def ones(*size: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """Zeros: what torch leaves open is defined here."""
+    """Zeros, where torch leaves the elements undefined."""
     return zeros(*size, dtype=dtype, device=device)
 
 

@@ -1,18 +1,20 @@
-"""Reading and writing by index, searching, sorting.
+"""Reading and writing by index.
 
 OneFlow ends the process on some indices out of range and gives zeros or wrong elements for others, so indices are
-checked here first. While a graph is traced there are no values to check: there an index out of range is brought into
-the range, so that the process lives; what such an element then holds is undefined, as it is in ONNX.
+checked here first. While a graph is traced there are no values to check: an index out of range is then clamped into
+the range, so that the process lives. The value of such an element is undefined, as it is in ONNX.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from oneflow_bridge.namespace import dtypes, elementwise
+from oneflow_bridge.namespace import comparison, dtypes
+from oneflow_bridge.namespace.arithmetic import div, mul
+from oneflow_bridge.namespace.comparison import clamp, maximum, minimum
 from oneflow_bridge.namespace.creation import arange, full, tensor
 from oneflow_bridge.namespace.dtypes import DType, flow
 from oneflow_bridge.namespace.shaping import (
@@ -45,13 +47,6 @@ from oneflow_bridge.namespace.tensor import (
 from onnx2nn.errors import OperatorError
 
 
-class Sorted(NamedTuple):
-    """Values and where they were."""
-
-    values: Tensor
-    indices: Tensor
-
-
 class IndexRangeError(OperatorError):
     """An index lies outside its dim."""
 
@@ -69,7 +64,7 @@ def checked_index(index: Tensor, size: int, negative: bool = False) -> Any:
         OperatorError: it is no integer.
     """
     if not index.dtype.is_integer:
-        raise OperatorError(f"An index of type {index.dtype}; integers are needed.")
+        raise OperatorError(f"An index has type {index.dtype}; an integer type is needed.")
     value = widened(index)
     array = known(value)
     if array is None:
@@ -171,14 +166,14 @@ def _is_mask(item: Any) -> bool:
 def _bool_index(mask: Any) -> list[Any]:
     """A mask as one integer index for each of its dims."""
     if isinstance(mask, (bool, np.bool_)) or mask.ndim == 0:
-        raise OperatorError("Indexing with a single bool.")
+        raise OperatorError("An index is a single bool, which is not supported; use a mask with at least one dim.")
     return list(nonzero(mask, as_tuple=True))
 
 
 def _fill_ellipsis(items: list[Any], ndim: int) -> list[Any]:
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > ndim:
-        raise OperatorError(f"{used} indices for a tensor of rank {ndim}.")
+        raise OperatorError(f"{used} indices are too many for a tensor of rank {ndim}.")
     place = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
     return [*items[:place], *[slice(None)] * (ndim - used), *items[place + 1 :]]
 
@@ -245,7 +240,7 @@ def _scatter(x: Tensor, dim: int, index: Tensor, src: Tensor, kernel: Callable[[
     if not index.numel():
         return x
     if src.dtype is not x.dtype:
-        raise OperatorError(f"scatter of {src.dtype} into {x.dtype}.")
+        raise OperatorError(f"scatter cannot write {src.dtype} into {x.dtype}; both need one type.")
     src = _leading_part(src, index.shape)
     target = widened(x)
     values = src.value.to(target.dtype)
@@ -281,13 +276,13 @@ def scatter_reduce(
     if reduce == "mean":
         ones = full(index.shape, 1, dtype=x.dtype, device=x.device)
         start = full(x.shape, int(include_self), dtype=x.dtype, device=x.device)
-        count = elementwise.clamp(scatter_add(start, dim, index, ones), min=1)
+        count = clamp(scatter_add(start, dim, index, ones), min=1)
         total = scatter_add(x, dim, index, src)
-        return elementwise.div(total, count, rounding_mode=None if x.dtype.is_floating_point else "floor")
+        return div(total, count, rounding_mode=None if x.dtype.is_floating_point else "floor")
     if x.ndim == 0:
         return reshape(scatter_reduce(reshape(x, 1), 0, reshape(index, -1), reshape(src, -1), reduce), ())
     place = axis(dim, x.ndim)
-    combine = {"prod": elementwise.mul, "amax": elementwise.maximum, "amin": elementwise.minimum}[reduce]
+    combine = {"prod": mul, "amax": maximum, "amin": minimum}[reduce]
     for i in range(index.shape[place]):
         at = narrow(index, place, i, 1)
         part = narrow(_leading_part(src, index.shape), place, i, 1)
@@ -343,7 +338,7 @@ def _put_rows(x: Tensor, index: Any, values: Tensor, accumulate: bool) -> Tensor
 
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
     """x with slices added along a dim."""
-    return _index_write(x, dim, index, source if alpha == 1 else elementwise.mul(source, alpha), True)
+    return _index_write(x, dim, index, source if alpha == 1 else mul(source, alpha), True)
 
 
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
@@ -384,7 +379,7 @@ def slice_scatter(
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
     """x with a number (or 0-d tensor) where the mask holds; the type is x's."""
     value = convert(value, x.dtype) if isinstance(value, Tensor) else value
-    filled = elementwise.where(mask, value, x)
+    filled = comparison.where(mask, value, x)
     return filled if filled.dtype is x.dtype else convert(filled, x.dtype)
 
 
@@ -402,7 +397,7 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     needed = known(mask.value)
     if needed is not None and int(needed.sum()) > source.numel():
         raise OperatorError(f"masked_scatter needs {int(needed.sum())} elements and has {source.numel()}.")
-    return elementwise.where(mask, reshape(take_rows(ravel(source), 0, index), x.shape), x)
+    return comparison.where(mask, reshape(take_rows(ravel(source), 0, index), x.shape), x)
 
 
 def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
@@ -419,99 +414,7 @@ def argwhere(x: Tensor) -> Tensor:
 
 def where(condition: Tensor, x: Any = None, y: Any = None) -> Any:
     """x where the condition holds, else y; with a condition alone `nonzero(as_tuple=True)`."""
-    return nonzero(condition, as_tuple=True) if x is None else elementwise.where(condition, x, y)
-
-
-def argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
-    """The order that sorts a dim; equal elements keep theirs, NaN counts as the largest."""
-    if x.ndim == 0 or not x.numel():
-        return full(x.shape, 0, dtype=dtypes.int64, device=x.device)
-    elementwise._no_uint64(x.dtype, "sorting", x)
-    place = axis(dim, x.ndim)
-    value = (x if x.dtype is not dtypes.bool_ else convert(x, dtypes.int64)).value
-    value = widened(x) if x.dtype is not dtypes.bool_ else value
-    value = value.transpose(place, -1) if place != x.ndim - 1 else value
-    order = _argsort(value, descending) if x.dtype.is_floating_point else _plain_argsort(value, descending)
-    return Tensor(order.transpose(place, -1) if place != x.ndim - 1 else order)
-
-
-def _plain_argsort(value: Any, descending: bool) -> Any:
-    return flow.argsort(value, dim=-1, descending=descending).to(flow.int64)
-
-
-def _argsort(value: Any, descending: bool) -> Any:
-    """Floats: the kernel's comparison breaks down with NaN, which is sorted as infinity and then put at its end."""
-    nan = value != value
-    array = known(value)
-    if array is not None and not np.isnan(array).any():
-        return _plain_argsort(value, descending)
-    infinity = flow.where(nan, _constant_like(value, float("inf")), value)
-    order = _plain_argsort(infinity, descending)
-    behind = flow.gather(nan.to(flow.int64), value.ndim - 1, order)
-    return flow.gather(order, value.ndim - 1, _plain_argsort(behind, descending))
-
-
-def _constant_like(value: Any, number: float) -> Any:
-    return flow._C.constant((1,), number, dtype=value.dtype, device=value.device)
-
-
-def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Sorted:
-    """A dim sorted: values and int64 indices (OneFlow's are int32); stable, NaN counts as the largest."""
-    order = argsort(x, dim, descending)
-    return Sorted(gather(x, dim, order) if x.ndim else x, order)
-
-
-def msort(x: Tensor) -> Tensor:
-    """The first dim sorted."""
-    return sort(x, 0).values
-
-
-def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Sorted:
-    """The k largest (smallest) of a dim, best first, the earlier of equal ones first."""
-    if x.ndim == 0:
-        part = topk(reshape(x, 1), k, 0, largest)
-        return Sorted(reshape(part.values, ()), reshape(part.indices, ())) if k else part
-    if not 0 <= int(k) <= x.shape[dim]:
-        raise OperatorError(f"The {int(k)} largest of {x.shape[dim]}.")
-    order = narrow(argsort(x, dim, largest), dim, 0, int(k))
-    return Sorted(gather(x, dim, order), order)
-
-
-def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Sorted:
-    """The k-th smallest of a dim, k from 1."""
-    values, indices = sort(x, dim)
-    parts = (narrow(v, dim, k - 1, 1) if keepdim else select(v, dim, k - 1) for v in (values, indices))
-    return Sorted(*parts)
-
-
-def searchsorted(
-    sorted_sequence: Tensor, values: Any, *, right: bool = False, side: str | None = None, out_int32: bool = False
-) -> Tensor:
-    """How many elements of the last dim are below (or not above, with `right`) each value."""
-    values = as_tensor(values, sorted_sequence)
-    right = right or side == "right"
-    if sorted_sequence.ndim == 1:
-        left = reshape(sorted_sequence, [1] * values.ndim + [-1])
-    else:
-        left = unsqueeze(sorted_sequence, -2)
-    below = (elementwise.le if right else elementwise.lt)(left, unsqueeze(values, -1))
-    count = below.value.to(flow.int64).sum(-1)
-    return store(count, dtypes.int32 if out_int32 else dtypes.int64)
-
-
-def bucketize(x: Any, boundaries: Tensor, *, right: bool = False, out_int32: bool = False) -> Tensor:
-    """The bucket of each element."""
-    return searchsorted(boundaries, x, right=right, out_int32=out_int32)
-
-
-def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Which elements occur among the others."""
-    elements, test_elements = as_tensor(elements), as_tensor(test_elements)
-    if not test_elements.numel():
-        found = full(elements.shape, False, dtype=dtypes.bool_, device=elements.device)
-    else:
-        found = Tensor(elementwise.eq(unsqueeze(elements, -1), ravel(test_elements)).value.any(-1))
-    return elementwise.logical_not(found) if invert else found
+    return nonzero(condition, as_tuple=True) if x is None else comparison.where(condition, x, y)
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
@@ -519,49 +422,6 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     classes = int(x.numpy().max()) + 1 if num_classes < 0 else num_classes
     checked = checked_index(x, classes)
     return convert(Tensor(checked.unsqueeze(-1) == arange(classes, device=x.device).value), dtypes.int64)
-
-
-def unique(
-    x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> Any:
-    """The distinct elements in ascending order, with the index of each element among them and their counts."""
-    found = np.unique(x.numpy(), return_inverse=True, return_counts=True, axis=dim)
-    values, inverse, counts = found
-    inverse = inverse.reshape(x.shape if dim is None else (-1,))
-    return _results(x, values, inverse, counts, return_inverse, return_counts)
-
-
-def _results(x: Tensor, values: Any, inverse: Any, counts: Any, with_inverse: bool, with_counts: bool) -> Any:
-    results = [convert(from_array(np.ascontiguousarray(values), device=x.device), x.dtype)]
-    for wanted, array in ((with_inverse, inverse), (with_counts, counts)):
-        if wanted:
-            results.append(
-                from_array(np.ascontiguousarray(array).astype(np.int64).reshape(array.shape), device=x.device)
-            )
-    return results[0] if len(results) == 1 else tuple(results)
-
-
-def unique_consecutive(
-    x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> Any:
-    """The elements without repetitions of the one before."""
-    array = x.numpy().reshape(-1) if dim is None else np.moveaxis(x.numpy(), dim, 0)
-    size = array.shape[0]
-    changes = np.ones(size, bool)
-    changes[1:] = (array[1:] != array[:-1]).reshape(max(size - 1, 0), -1).any(1) if size else changes[1:]
-    starts = np.flatnonzero(changes)
-    inverse = np.cumsum(changes) - 1
-    counts = np.diff(np.append(starts, size))
-    values = array[starts] if dim is None else np.moveaxis(array[starts], 0, dim)
-    return _results(
-        x, values, inverse.reshape(x.shape) if dim is None else inverse, counts, return_inverse, return_counts
-    )
-
-
-def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each number occurs."""
-    counts = np.bincount(x.numpy(), None if weights is None else weights.numpy(), minlength)
-    return from_array(counts, device=x.device)
 
 
 def diag(x: Tensor, offset: int = 0) -> Tensor:

@@ -1,4 +1,4 @@
-"""Products of matrices, and what is built from them."""
+"""Matrix products, and decompositions built from them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from oneflow_bridge.namespace import dtypes
+from oneflow_bridge.namespace.arithmetic import abs, add, mul, sub
+from oneflow_bridge.namespace.comparison import eq, where
 from oneflow_bridge.namespace.creation import arange, full
 from oneflow_bridge.namespace.dtypes import DType, flow
-from oneflow_bridge.namespace.elementwise import abs, add, eq, mul, sqrt, sub, where
 from oneflow_bridge.namespace.indexing import diagonal, gather
 from oneflow_bridge.namespace.reduction import argmax, norm, sum
 from oneflow_bridge.namespace.shaping import (
@@ -23,13 +24,14 @@ from oneflow_bridge.namespace.shaping import (
     unsqueeze,
 )
 from oneflow_bridge.namespace.tensor import Tensor, axis, broadcast_shapes, known, operand, result_type, store
+from oneflow_bridge.namespace.transcendental import sqrt
 from onnx2nn.errors import OperatorError
 
 
 def _product_type(x: Tensor, y: Tensor) -> DType:
     dtype = result_type(x, y)
     if dtype is dtypes.bool_:
-        raise OperatorError("A matrix product of bool tensors.")
+        raise OperatorError("matmul does not take bool tensors; convert them to integers.")
     return dtype
 
 

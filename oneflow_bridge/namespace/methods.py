@@ -6,20 +6,38 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from oneflow_bridge.namespace import creation, elementwise, functional, indexing, linalg, reduction, shaping
+from oneflow_bridge.namespace import (
+    arithmetic,
+    bitwise,
+    comparison,
+    creation,
+    indexing,
+    linalg,
+    reduction,
+    shaping,
+    sorting,
+    transcendental,
+)
+from oneflow_bridge.namespace.functional import activation
 from oneflow_bridge.namespace.tensor import Deferred, Tensor
 
 METHODS = {
-    elementwise: (
-        "abs absolute acos acosh add addcdiv addcmul arccos arcsin arctan arctan2 asin asinh atan atan2 atanh "
-        "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp "
-        "clamp_max clamp_min clip clone copysign cos cosh deg2rad div divide eq erf erfc erfinv exp exp2 "
-        "expm1 fix float_power floor floor_divide fmax fmin fmod frac ge greater greater_equal gt hypot "
-        "isclose isfinite isinf isnan isneginf isposinf le lerp less less_equal lgamma log log10 log1p log2 "
-        "logaddexp logical_and logical_not logical_or logical_xor logit lt maximum minimum mul multiply "
-        "nan_to_num ne neg negative not_equal positive pow rad2deg reciprocal relu remainder round rsqrt sgn "
-        "sigmoid sign signbit sin sinc sinh sqrt square sub subtract tan tanh true_divide trunc xlogy"
+    arithmetic: (
+        "abs absolute add addcdiv addcmul ceil clone div divide fix float_power floor floor_divide fmod frac "
+        "lerp mul multiply neg negative positive pow relu remainder round sgn sign square sub subtract "
+        "true_divide trunc"
     ),
+    comparison: (
+        "clamp clamp_max clamp_min clip eq fmax fmin ge greater greater_equal gt isfinite isinf isnan "
+        "isneginf isposinf le less less_equal logical_and logical_not logical_or logical_xor lt maximum "
+        "minimum nan_to_num ne not_equal signbit"
+    ),
+    transcendental: (
+        "acos acosh arccos arcsin arctan arctan2 asin asinh atan atan2 atanh copysign cos cosh deg2rad erf "
+        "erfc erfinv exp exp2 expm1 hypot lgamma log log10 log1p log2 logaddexp logit rad2deg reciprocal "
+        "rsqrt sigmoid sin sinc sinh sqrt tan tanh xlogy"
+    ),
+    bitwise: ("bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor"),
     shaping: (
         "broadcast_to chunk contiguous cpu cuda detach diag_embed double expand expand_as flatten flip fliplr "
         "flipud half long movedim moveaxis narrow permute ravel repeat reshape reshape_as roll rot90 select "
@@ -27,18 +45,18 @@ METHODS = {
         "type type_as unbind unflatten unfold unsqueeze view view_as byte char"
     ),
     indexing: (
-        "argsort argwhere bincount diag diagonal gather index_add index_copy index_fill index_put "
-        "index_select kthvalue masked_fill masked_scatter masked_select msort nonzero repeat_interleave "
-        "scatter scatter_add scatter_reduce select_scatter slice_scatter sort take take_along_dim topk unique "
-        "unique_consecutive"
+        "argwhere diag diagonal gather index_add index_copy index_fill index_put index_select masked_fill "
+        "masked_scatter masked_select nonzero repeat_interleave scatter scatter_add scatter_reduce "
+        "select_scatter slice_scatter take take_along_dim"
     ),
+    sorting: ("argsort bincount kthvalue msort sort topk unique unique_consecutive"),
     reduction: (
         "all allclose amax amin aminmax any argmax argmin count_nonzero cummax cummin cumprod cumsum diff "
-        "equal logcumsumexp logsumexp max mean median min nansum norm prod quantile std sum var"
+        "equal isclose logcumsumexp logsumexp max mean median min nansum norm prod quantile std sum var"
     ),
     linalg: "addmm baddbmm bmm cross det dot inverse kron matmul mm mv outer trace",
     creation: "new_empty new_full new_ones new_tensor new_zeros",
-    functional: "log_softmax softmax",
+    activation: "log_softmax softmax",
 }
 
 RENAMED = {"float": shaping.float_, "int": shaping.int_, "bool": shaping.bool_, "bfloat16": shaping.bfloat16_}
@@ -49,29 +67,29 @@ def _reversed(function: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
 
 
 BINARY = {
-    "add": elementwise.add,
-    "sub": elementwise.sub,
-    "mul": elementwise.mul,
-    "truediv": elementwise.div,
-    "floordiv": elementwise.floor_divide,
-    "mod": elementwise.remainder,
-    "pow": elementwise.pow,
-    "and": elementwise.bitwise_and,
-    "or": elementwise.bitwise_or,
-    "xor": elementwise.bitwise_xor,
-    "lshift": elementwise.bitwise_left_shift,
-    "rshift": elementwise.bitwise_right_shift,
+    "add": arithmetic.add,
+    "sub": arithmetic.sub,
+    "mul": arithmetic.mul,
+    "truediv": arithmetic.div,
+    "floordiv": arithmetic.floor_divide,
+    "mod": arithmetic.remainder,
+    "pow": arithmetic.pow,
+    "and": bitwise.bitwise_and,
+    "or": bitwise.bitwise_or,
+    "xor": bitwise.bitwise_xor,
+    "lshift": bitwise.bitwise_left_shift,
+    "rshift": bitwise.bitwise_right_shift,
     "matmul": linalg.matmul,
 }
 
-COMPARISONS = {name: getattr(elementwise, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+COMPARISONS = {name: getattr(comparison, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
 PROTOCOLS = {
-    "__neg__": elementwise.neg,
-    "__pos__": elementwise.positive,
-    "__abs__": elementwise.abs,
-    "__invert__": elementwise.bitwise_not,
+    "__neg__": arithmetic.neg,
+    "__pos__": arithmetic.positive,
+    "__abs__": arithmetic.abs,
+    "__invert__": bitwise.bitwise_not,
     "__iter__": lambda x: iter(shaping.unbind(x)),
     "T": property(lambda x: shaping.permute(x, *range(x.ndim - 1, -1, -1))),
     "mT": property(lambda x: shaping.transpose(x, -2, -1)),
@@ -79,7 +97,7 @@ PROTOCOLS = {
 
 
 def _leaving(kind: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` as a method, which leaves calls with a `Deferred` among the arguments to its recorder."""
+    """Returns `function` as a method, which passes calls with a `Deferred` argument to its recorder."""
 
     @functools.wraps(function)
     def method(*args: Any, **kwargs: Any) -> Any:
@@ -93,7 +111,7 @@ def _leaving(kind: str, name: str, function: Callable[..., Any]) -> Callable[...
 
 
 def _where(x: Tensor, condition: Tensor, other: Any) -> Tensor:
-    return elementwise.where(condition, x, other)
+    return comparison.where(condition, x, other)
 
 
 def _setitem(x: Tensor, key: Any, value: Any) -> None:
@@ -104,7 +122,7 @@ def _setitem(x: Tensor, key: Any, value: Any) -> None:
 
 
 def attach() -> None:
-    """Give `Tensor` its methods; called once when the namespace is imported."""
+    """Attaches all methods to `Tensor`; called once when the namespace is imported."""
     for module, names in METHODS.items():
         for name in names.split():
             setattr(Tensor, name, _leaving("method", name, getattr(module, name)))

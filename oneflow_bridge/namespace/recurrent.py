@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from oneflow_bridge.namespace.elementwise import add, mul, relu, rsub, sigmoid, tanh
-from oneflow_bridge.namespace.functional import linear
+from oneflow_bridge.namespace.arithmetic import add, mul, relu, rsub
+from oneflow_bridge.namespace.functional.linear import linear
 from oneflow_bridge.namespace.shaping import cat, chunk, stack, transpose, unbind
 from oneflow_bridge.namespace.tensor import Tensor
+from oneflow_bridge.namespace.transcendental import sigmoid, tanh
 from onnx2nn.errors import OperatorError
 
 Cell = Callable[[Tensor, Sequence[Tensor], Tensor, "Tensor | None"], tuple[Tensor, ...]]

@@ -8,28 +8,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from oneflow_bridge.namespace import dtypes
-from oneflow_bridge.namespace.creation import arange, full
-from oneflow_bridge.namespace.dtypes import DType, as_dtype, flow
-from oneflow_bridge.namespace.elementwise import (
-    _no_uint64,
-    abs,
-    div,
-    exp,
-    isclose,
+from oneflow_bridge.namespace.arithmetic import abs, add, div, mul, pow, sub
+from oneflow_bridge.namespace.comparison import (
+    eq,
+    isfinite,
     isnan,
-    log,
+    le,
+    logical_and,
+    logical_or,
     maximum,
     minimum,
-    mul,
     ne,
-    pow,
-    sqrt,
-    sub,
     where,
 )
-from oneflow_bridge.namespace.indexing import Sorted, gather, kthvalue, sort
+from oneflow_bridge.namespace.creation import arange, full
+from oneflow_bridge.namespace.dtypes import DType, as_dtype, flow
+from oneflow_bridge.namespace.indexing import gather
+from oneflow_bridge.namespace.operands import refuse_uint64
 from oneflow_bridge.namespace.shaping import narrow, permute, reshape, squeeze
+from oneflow_bridge.namespace.sorting import Sorted, kthvalue, sort
 from oneflow_bridge.namespace.tensor import Size, Tensor, axes, axis, convert, store, widened
+from oneflow_bridge.namespace.transcendental import exp, log, sqrt
 from onnx2nn.errors import OperatorError
 
 
@@ -50,7 +49,7 @@ def _reduce(
     x = convert(x, dtype)
     if not x.numel():
         if empty is None:
-            raise OperatorError(f"A reduction without identity of a tensor of shape {tuple(x.shape)}.")
+            raise OperatorError(f"This reduction has no result for an empty tensor of shape {tuple(x.shape)}.")
         return full(_reduced_shape(x, dims, keepdim), empty, dtype=dtype, device=x.device)
     if not dims:
         return x
@@ -107,7 +106,7 @@ def _extremum(kernel: Callable[[Any, list[int], bool], Any], worst: float) -> Ca
     """amax and amin: OneFlow loses NaN, and gives the largest finite number where all are the `worst`, infinite one."""
 
     def function(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-        _no_uint64(x.dtype, "comparison", x)
+        refuse_uint64(x.dtype, "comparison", x)
         if x.dtype is dtypes.bool_:
             return convert(function(convert(x, dtypes.int64), dim, keepdim), dtypes.bool_)
 
@@ -173,7 +172,7 @@ def _arg_extremum(kernel: Callable[..., Any]) -> Callable[..., Tensor]:
         if dim is None:
             found = function(reshape(x, -1), 0)
             return reshape(found, [1] * x.ndim) if keepdim else found
-        _no_uint64(x.dtype, "comparison", x)
+        refuse_uint64(x.dtype, "comparison", x)
         place = axis(dim, x.ndim)
         value = widened(convert(x, dtypes.int64) if x.dtype is dtypes.bool_ else x)
         found = kernel(value, place, keepdim)
@@ -371,6 +370,13 @@ def diff(x: Tensor, n: int = 1, dim: int = -1) -> Tensor:
 def equal(x: Tensor, y: Tensor) -> bool:
     """Whether shapes and elements are equal."""
     return x.shape == y.shape and not any(ne(x, y)).item()
+
+
+def isclose(x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """Which elements are equal within atol + rtol * |y|."""
+    near = logical_and(le(abs(sub(x, y)), add(mul(abs(y), rtol), atol)), isfinite(y))
+    result = logical_or(eq(x, y), near)
+    return logical_or(result, logical_and(isnan(x), isnan(y))) if equal_nan else result
 
 
 def allclose(x: Tensor, y: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:

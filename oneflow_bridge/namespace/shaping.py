@@ -1,4 +1,4 @@
-"""Moving, joining and cutting tensors; every type keeps its own elements."""
+"""Layout, concatenation and slicing of tensors; no element changes its value."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from oneflow_bridge.namespace import dtypes
+from oneflow_bridge.namespace.comparison import where
 from oneflow_bridge.namespace.creation import arange, new_zeros
 from oneflow_bridge.namespace.dtypes import as_dtype, flow
-from oneflow_bridge.namespace.elementwise import where
 from oneflow_bridge.namespace.tensor import (
     Size,
     Tensor,
@@ -315,7 +315,7 @@ def roll(x: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 
 
 def rot90(x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-    """The plane of two dims turned by k quarters."""
+    """The plane of two dims rotated by k times 90 degrees."""
     for _ in range(k % 4):
         x = transpose(flip(x, dims[1]), dims[0], dims[1])
     return x

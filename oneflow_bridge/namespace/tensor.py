@@ -1,4 +1,4 @@
-"""`Tensor`: a OneFlow tensor behind torch's methods, and the conversions every operation goes through.
+"""`Tensor`: a OneFlow tensor with torch's methods, and the conversions of every operation.
 
 An operation takes its operands in the type in which OneFlow's kernels are complete and exact (`operand`), computes, and
 puts the result back into the type torch gives it (`store`). Half precision is computed in float32 because most of its
@@ -30,7 +30,7 @@ class Size(tuple[int, ...]):
 
 
 class Deferred:
-    """What stands for a tensor while calls are recorded; a method of a `Tensor` that gets one leaves the call to it.
+    """A placeholder for a tensor while calls are recorded; a method of `Tensor` passes a call with one to its recorder.
 
     Attributes:
         recorder: has `call(kind, name, function, args, kwargs)`, which makes the call and returns its result.
@@ -43,15 +43,15 @@ class Deferred:
 class Tensor:
     """A OneFlow tensor that behaves as torch's does.
 
-    Methods and operators are torch's, attached by `methods.attach`; the ones here are those that only look.
+    Methods and operators are torch's, attached by `methods.attach`. The methods here only read attributes and values.
 
     Attributes:
         value: the oneflow.Tensor.
-        dtype: its type, which `value` alone does not tell where int64 stands for a type OneFlow lacks.
+        dtype: its type; `value` has int64 in place of an integer type that OneFlow lacks.
     """
 
     __slots__ = ("dtype", "value")
-    __array_priority__ = 1000  # numpy leaves `array * tensor` to us
+    __array_priority__ = 1000  # `array * tensor` calls our `__rmul__` instead of numpy's
     __hash__ = object.__hash__
 
     def __init__(self, value: Any, dtype: DType | None = None):
@@ -75,7 +75,7 @@ class Tensor:
 
     @property
     def is_lazy(self) -> bool:
-        """Whether a graph is being traced, so that there are no values to look at."""
+        """Whether the tensor belongs to a traced graph and has no values."""
         return bool(self.value.is_lazy)
 
     @property
@@ -128,7 +128,7 @@ class Tensor:
         """
         array = known(self.value)
         if array is None:
-            raise OperatorError("The values of a tensor are not known while a oneflow.nn.Graph is traced.")
+            raise OperatorError("A tensor has no values while an oneflow.nn.Graph is traced, and the model reads them.")
         if self.dtype is dtypes.uint64:
             return array.view(np.uint64)
         return array.astype(self.dtype.name, copy=False) if self.dtype.emulated else array
@@ -177,7 +177,7 @@ def wrap(value: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """The inverse of `wrap`; a type OneFlow lacks comes out as int64."""
+    """The inverse of `wrap`; a type that OneFlow lacks becomes int64."""
     if isinstance(value, Tensor):
         return value.value
     if isinstance(value, (list, tuple)):
@@ -212,10 +212,11 @@ def constant(shape: Sequence[int], value: Any, dtype: DType, device: Any = None)
     """A tensor filled with a number; in a graph an operator of its own, not a captured value."""
     if dtype is dtypes.uint64:
         value = wrapped_int(int(value), dtypes.int64)
-    return Tensor(_constant(shape, value, dtype.storage, device), dtype)
+    return Tensor(native_constant(shape, value, dtype.storage, device), dtype)
 
 
-def _constant(shape: Sequence[int], value: Any, dtype: Any, device: Any) -> Any:
+def native_constant(shape: Sequence[int], value: Any, dtype: Any, device: Any) -> Any:
+    """A OneFlow tensor filled with a number, on the CPU where no device is named."""
     device = flow.device(device) if isinstance(device, str) else device
     return flow._C.constant(tuple(shape), value, dtype=dtype, device=device or flow.device("cpu"))
 
@@ -344,7 +345,7 @@ def axis(dim: int, ndim: int) -> int:
         OperatorError: there is no such dim.
     """
     if not -max(ndim, 1) <= dim < max(ndim, 1):
-        raise OperatorError(f"Dim {dim} of a tensor of rank {ndim}.")
+        raise OperatorError(f"Dim {dim} is out of range for a tensor of rank {ndim}.")
     return int(dim) % max(ndim, 1)
 
 

@@ -12,18 +12,18 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from oneflow_bridge.runtime import import_oneflow
-from oneflow_bridge.to_onnx.guards import refusing_aborts
-from oneflow_bridge.to_onnx.trace import NO_CPU_KERNEL, Arguments, last_line, leaves
+from oneflow_bridge.runtime import error_text, import_oneflow
+from oneflow_bridge.to_onnx.abort_guards import refusing_aborts
+from oneflow_bridge.to_onnx.arguments import Arguments, leaves
+from oneflow_bridge.to_onnx.tensor_values import NO_CPU_KERNEL
 from onnx2nn.errors import InputError, MissingDependencyError, Onnx2nnError, VerificationError
+from onnx2nn.optable.registry import load_rows
 
 TOLERANCE = 1e-4
-"""Largest difference of an output over its largest magnitude, in float32 and float64."""
+"""Largest accepted difference of an output, relative to its largest magnitude, in float32 and float64."""
 
 HALF_TOLERANCE = 1e-2
 """The same in half precision."""
-
-_RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomUniformLike", "RandomNormalLike", "Bernoulli", "Dropout"})
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class OutputDifference:
         shape: its shape.
         difference: the largest absolute difference; infinite where shape, or NaN and infinity, differ.
         scale: the largest finite magnitude in OneFlow's output.
-        tolerance: what `difference / scale` may be.
+        tolerance: the largest accepted `difference / scale`.
     """
 
     name: str
@@ -54,13 +54,14 @@ class OutputDifference:
 
 
 def why_not(model: Any, lowered: ir.Model) -> str | None:
-    """Why a model's export cannot be compared with the model, or None."""
+    """Returns the reason why an export cannot be compared with its model, None where it can."""
     flow = import_oneflow()
     if not isinstance(model, (flow.nn.Module, flow.nn.Graph)):
         return "a saved job has no model to run."
     if lowered.meta.get("unmapped"):
         return "the file holds ops without an ONNX form."
-    drawn = sorted({node.op_type for node in lowered.graph if node.op_type in _RANDOM})
+    rows = {node.op_type: load_rows().newest(node.domain, node.op_type) for node in lowered.graph}
+    drawn = sorted(name for name, row in rows.items() if row is not None and row.random)
     if drawn:
         return f"the model draws random numbers ({', '.join(drawn)})."
     fused = sorted(set(lowered.meta.get("oneflow_ops", ())) & NO_CPU_KERNEL)
@@ -103,7 +104,7 @@ def compare(
 
 
 def _sizes(arguments: Arguments, axes: Mapping[tuple[int, int], str]) -> list[Arguments]:
-    """The example itself, and three larger in each dynamic dimension (traced are the example's size and one more)."""
+    """Returns the example, and one larger by 3 in each dynamic dimension: a size that was not traced."""
     if not axes:
         return [arguments]
     tensors = arguments.leaves()
@@ -126,13 +127,13 @@ def run_model(model: Any, arguments: Arguments) -> Any:
         raise
     except Exception as error:
         raise InputError(
-            f"OneFlow traces the model but cannot run it, so the export cannot be checked: {last_line(error)}. "
+            f"OneFlow traces the model but cannot run it, so the export cannot be checked: {error_text(error)}. "
             "Export with check=False to write it unchecked."
         ) from error
 
 
 class _EagerGraph:
-    """A graph's attributes with the modules themselves in place of the graph's views of them."""
+    """Stands for a graph when its `build` is called eagerly: its modules in place of their graph proxies."""
 
     def __init__(self, graph: Any):
         self._graph = graph
@@ -148,7 +149,7 @@ class _EagerGraph:
 
 
 def difference(name: str, expected: np.ndarray, actual: np.ndarray) -> OutputDifference:
-    """How far two arrays are apart; integers and booleans must be equal."""
+    """Returns the difference of two arrays; integers and booleans must be equal."""
     exact = expected.dtype.kind not in "fV"
     half = expected.dtype.itemsize == 2 and not exact
     tolerance = 0.0 if exact else HALF_TOLERANCE if half else TOLERANCE

@@ -14,10 +14,12 @@ import onnx_ir as ir
 
 from oneflow_bridge.runtime import import_oneflow
 from oneflow_bridge.to_onnx import check as checks
-from oneflow_bridge.to_onnx.emit import lower
+from oneflow_bridge.to_onnx.arguments import Arguments, Dynamic, dynamic_axes
+from oneflow_bridge.to_onnx.compiled_job import CompiledJob
+from oneflow_bridge.to_onnx.lowering import lower
 from oneflow_bridge.to_onnx.optimize import optimize as optimized
 from oneflow_bridge.to_onnx.raising import raise_ops
-from oneflow_bridge.to_onnx.trace import Arguments, CompiledJob, Dynamic, compile_job, dynamic_axes
+from oneflow_bridge.to_onnx.trace import compile_job
 from oneflow_bridge.to_onnx.write import write_model
 from onnx2nn.errors import InputError, ModelFileError
 
@@ -46,13 +48,13 @@ def export(
 
     Args:
         model: an `oneflow.nn.Module` in eval mode, an `oneflow.nn.Graph` without optimizer, or a
-            `oneflow_bridge.to_onnx.trace.CompiledJob`.
+            `oneflow_bridge.to_onnx.compiled_job.CompiledJob`.
         example_inputs: a tensor or array, a sequence of positional arguments, or a dict of keyword arguments.
-        path: the file to write; None writes none.
+        path: the file to write; None writes no file.
         opset: opset version, 9 to the newest of the installed onnx; None takes 17, or a later one where the model
             needs it.
         dynamic: `True` makes axis 0 of every input the dimension `batch`; a mapping of input name or position to
-            {axis: dimension name} names others. The model is traced once more for each.
+            {axis: dimension name} names other dimensions. The model is traced once more for each dimension.
         external_data: put weights into `<path>.data`; None does so where the model exceeds protobuf's 2 GB.
         optimize: raise decomposed layers to ONNX operators and simplify the graph.
         continue_on_error: write ops without an ONNX form under the domain `oneflow` instead of raising.
@@ -109,15 +111,15 @@ def to_onnx(
 def _check_options(opset: int | None, path: str | os.PathLike[str] | None, external_data: bool | None) -> None:
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and not OLDEST_OPSET <= opset <= newest:
-        raise InputError(f"opset {opset} was asked for; {OLDEST_OPSET} to {newest} can be written.")
+        raise InputError(f"opset {opset} cannot be written; choose {OLDEST_OPSET} to {newest}.")
     if path is None:
         if external_data:
-            raise InputError("external_data needs a path to write to.")
+            raise InputError("external_data=True needs a path; pass path=.")
         return
     folder = Path(path).resolve().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK) or Path(path).is_dir():
         raise ModelFileError(
-            f"{path} cannot be written: {folder} is not a folder one can write to, or the path is one."
+            f"{path} cannot be written: {folder} is not a writable folder, or the path itself is a folder."
         )
 
 
@@ -134,7 +136,7 @@ def _renamed(
 def _verification(
     model: Any, example_inputs: Any, dynamic: Dynamic, input_names: Sequence[str] | None, lowered: ir.Model
 ) -> Callable[[Path], None] | None:
-    """What compares the written file with OneFlow; None, with a warning, where one of the two cannot run the model."""
+    """Returns the comparison of the written file with OneFlow; None, with a warning, where one side cannot run."""
     reason = checks.why_not(model, lowered)
     if reason:
         logger.warning("not checked against ONNX Runtime: %s", reason)

@@ -7,30 +7,23 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.job import DOMAIN, OPERANDS, RESULTS, attribute, sizes_of
-from onnx2nn.rewrite.patterns import Match, Op, Var, matches, readers
+from oneflow_bridge.to_onnx.job import op_node, sizes_of
+from oneflow_bridge.to_onnx.replacement import JOB
+from onnx2nn.rewrite.patterns import Match, matches, parse, readers
 
-_BIASED = (
-    Op("fused_matmul_bias", (Var("h"), Var("weight_hh"), Var("bias_hh"))),
-    Op("fused_matmul_bias", (Var("x"), Var("weight_ih"), Var("bias_ih"))),
+_CELL = parse(
+    "add_n(sigmoid((forget := narrow(gates, dim=1))) * c,"
+    " sigmoid((input := narrow(gates, dim=1))) * tanh((cell := narrow(gates, dim=1))))",
+    JOB,
 )
-_UNBIASED = (
-    Op("matmul", (Var("h"), Var("weight_hh")), "hidden_product"),
-    Op("matmul", (Var("x"), Var("weight_ih")), "input_product"),
+_HIDDEN = parse("sigmoid((output := narrow(gates, dim=1))) * tanh((state := CELL))", JOB, CELL=_CELL)
+_GATES = parse(
+    "add_n(fused_matmul_bias(h, weight_hh, bias_hh), fused_matmul_bias(x, weight_ih, bias_ih))"
+    " | add_n(matmul(h, weight_hh, transpose_a=0, transpose_b=1, alpha=1.0),"
+    " matmul(x, weight_ih, transpose_a=0, transpose_b=1, alpha=1.0))",
+    JOB,
 )
-_GATES = Var("gates")
-_CELL = Op(
-    "add_n",
-    (
-        Op("broadcast_mul", (Op("sigmoid", (Op("narrow", (_GATES,), "forget"),)), Var("c"))),
-        Op(
-            "broadcast_mul",
-            (Op("sigmoid", (Op("narrow", (_GATES,), "input"),)), Op("tanh", (Op("narrow", (_GATES,), "cell"),))),
-        ),
-    ),
-    "state",
-)
-_HIDDEN = Op("broadcast_mul", (Op("sigmoid", (Op("narrow", (_GATES,), "output"),)), Op("tanh", (_CELL,))))
+_TAKEN = parse("squeeze((at := narrow(sequence, dim=0, length=1)), axes=[0])", JOB)
 
 _Named = Sequence[tuple[str, ir.Value]]
 
@@ -39,9 +32,9 @@ _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 @dataclass
 class _Step:
-    """One step: its output, its state, what it starts from, and the time whose input it takes.
+    """One step: its output, its cell state, the match that found it, and the time of its input.
 
-    The input comes from one sequence, or from several that are joined: the two directions of the layer before.
+    The input comes from one sequence, or from the two directions of the previous layer, which are concatenated.
     """
 
     hidden: ir.Value
@@ -55,58 +48,48 @@ def raise_lstms(model: ir.Model) -> None:
     """Replaces each unrolled LSTM by one op `lstm`, in place; the steps are left for the removal of dead nodes."""
     raised: set[ir.Value] = set()
     while _raise_layers(model.graph, raised):
-        pass  # a layer is found once the one before it is an op, whose sequence it reads
+        pass  # a layer is found after the previous layer is one op, whose sequence it reads
     for node in list(model.graph) if raised else ():
         sources = _stacked(node)
         if sources:
-            whole = _joined(model.graph, sources, node.outputs[0])
-            node.outputs[0].replace_all_uses_with(whole, replace_graph_outputs=True)
+            joined = _joined(model.graph, sources, node.outputs[0])
+            node.outputs[0].replace_all_uses_with(joined, replace_graph_outputs=True)
     model.graph.sort()
 
 
 def _raise_layers(graph: ir.Graph, raised: set[ir.Value]) -> bool:
-    """Raises what reads sequences, tells whether there was any; `raised` holds the outputs of the steps that were."""
+    """Raises the layers that read a sequence; returns whether there was one. `raised` collects the steps' outputs."""
     found = [step for node in graph if (step := _step(node)) is not None and step.hidden not in raised]
     steps = {step.hidden: step for step in found}
     followed = {step.match["h"] for step in found}
     chains = [_chain(step, steps) for step in found if step.hidden not in followed]
-    whole = [chain for chain in chains if _is_whole(chain)]
-    for chain in whole:
+    complete = [chain for chain in chains if _is_complete(chain)]
+    for chain in complete:
         _replace(graph, chain)
         raised.update(step.hidden for step in chain)
-    return bool(whole)
+    return bool(complete)
 
 
 def _step(node: ir.Node) -> _Step | None:
     for cell in matches(node.outputs[0], _HIDDEN, {}) if node.op_type == "broadcast_mul" else ():
-        for sums in (_BIASED, _UNBIASED):
-            for match in matches(cell["gates"], Op("add_n", sums), cell):
-                taken = _time(match["x"])
-                if taken is not None and _gates_in_order(match) and _plain_products(match):
-                    return _Step(node.outputs[0], match["state"].outputs[0], match, *taken)
+        for match in matches(cell["gates"], _GATES, cell):
+            taken = _time(match["x"])
+            if taken is not None and _gates_in_order(match):
+                return _Step(node.outputs[0], match["state"].outputs[0], match, *taken)
     return None
 
 
 def _gates_in_order(match: Match) -> bool:
-    """Input, forget, cell, output, each as wide as the state."""
+    """Whether the gates are input, forget, cell and output in this order, each as wide as the state."""
     size = match["c"].shape[-1]
     narrows = [match[name] for name in ("input", "forget", "cell", "output")]
     return match["gates"].shape[-1] == 4 * size and all(
-        n.attributes["dim"].value == 1
-        and n.attributes["start"].value == i * size
-        and n.attributes["length"].value == size
-        for i, n in enumerate(narrows)
+        n.attributes["start"].value == i * size and n.attributes["length"].value == size for i, n in enumerate(narrows)
     )
 
 
-def _plain_products(match: Match) -> bool:
-    products = [match[name] for name in ("hidden_product", "input_product") if name in match]
-    wanted = {"transpose_a": 0, "transpose_b": 1, "alpha": 1.0}
-    return all(p.attributes[name].value == value for p in products for name, value in wanted.items())
-
-
 def _time(value: ir.Value) -> tuple[tuple[ir.Value, ...], int] | None:
-    """The sequences and the time that a step's input is taken from: squeeze(narrow(sequence, 0, time, 1))."""
+    """Returns the sequences and the time of a step's input: squeeze(narrow(sequence, 0, time, 1))."""
     node = value.producer()
     if node is not None and node.op_type == "lstm" and value is node.outputs[1]:  # its last output
         sequence = node.outputs[0]
@@ -114,15 +97,10 @@ def _time(value: ir.Value) -> tuple[tuple[ir.Value, ...], int] | None:
     if node is not None and node.op_type == "concat" and node.attributes["axis"].value == 1:
         parts = [part for value in node.inputs if value is not None and (part := _time(value)) is not None]
         sources = tuple(source for part in parts for source in part[0])
-        alike = len({time for _, time in parts}) == 1 and len({sizes_of(source)[0] for source in sources}) == 1
-        return (sources, parts[0][1]) if alike and len(parts) == len(node.inputs) else None
-    taken = next(matches(value, Op("squeeze", (Op("narrow", (Var("sequence"),), "at"),), "squeeze"), {}), None)
-    if taken is None or list(taken["squeeze"].attributes["axes"].value) != [0]:
-        return None
-    at = taken["at"].attributes
-    if at["dim"].value != 0 or at["length"].value != 1:
-        return None
-    return (taken["sequence"],), at["start"].value
+        same_time = len({time for _, time in parts}) == 1 and len({sizes_of(source)[0] for source in sources}) == 1
+        return (sources, parts[0][1]) if same_time and len(parts) == len(node.inputs) else None
+    taken = next(matches(value, _TAKEN, {}), None)
+    return None if taken is None else ((taken["sequence"],), taken["at"].attributes["start"].value)
 
 
 def _chain(last: _Step, steps: dict[ir.Value, _Step]) -> list[_Step]:
@@ -137,8 +115,8 @@ def _chain(last: _Step, steps: dict[ir.Value, _Step]) -> list[_Step]:
     return chain
 
 
-def _is_whole(chain: list[_Step]) -> bool:
-    """Whether the steps take every time once, upwards or downwards, and no state between is read elsewhere."""
+def _is_complete(chain: list[_Step]) -> bool:
+    """Whether the steps take every time once, forward or backward, and no inner state has another reader."""
     times = [step.time for step in chain]
     length = sizes_of(chain[0].sources[0])[0]
     if times not in (list(range(len(times))), list(range(len(times)))[::-1]) or length != len(times):
@@ -147,7 +125,7 @@ def _is_whole(chain: list[_Step]) -> bool:
 
 
 def _replace(graph: ir.Graph, chain: list[_Step]) -> None:
-    """The op reads what the first step reads; stacks of all steps become its sequence, the last its final values."""
+    """Replaces the steps by one op, which reads the first step's inputs and gives the sequence and last states."""
     first, last = chain[0], chain[-1]
     match = first.match
     operands = {"x": _joined(graph, first.sources, first.hidden), "h": match["h"], "c": match["c"]}
@@ -182,13 +160,13 @@ def _joined(graph: ir.Graph, sequences: tuple[ir.Value, ...], near: ir.Value) ->
 
 
 def _stacked(node: ir.Node) -> tuple[ir.Value, ...]:
-    """The sequences of which a stack holds every time in order; empty where it is something else."""
+    """Returns the sequences that a `stack` reassembles, every time in order; empty for any other node."""
     if node.op_type != "stack" or node.attributes["axis"].value != 0:
         return ()
     taken = [_time(value) for value in node.inputs if value is not None]
     sources, times = [part[0] for part in taken if part], [part[1] for part in taken if part]
-    whole = times == list(range(len(node.inputs))) and len(set(sources)) == 1
-    return sources[0] if whole and sizes_of(sources[0][0])[0] == len(times) else ()
+    complete = times == list(range(len(node.inputs))) and len(set(sources)) == 1
+    return sources[0] if complete and sizes_of(sources[0][0])[0] == len(times) else ()
 
 
 def _is_stack(node: ir.Node, values: list[ir.Value]) -> bool:
@@ -196,7 +174,7 @@ def _is_stack(node: ir.Node, values: list[ir.Value]) -> bool:
 
 
 def _give_slice(graph: ir.Graph, step: _Step, sequence: ir.Value, known: set[ir.Node | None], weight: ir.Value) -> None:
-    """Readers of one step's output outside the LSTM get that slice of the sequence."""
+    """Gives the readers of one step's output outside the LSTM a slice of the sequence."""
     product = step.hidden
     outside = [u for u in product.uses() if u.node not in known and not _feeds_next(u.node, product, weight)]
     if not outside and not product.is_graph_output():
@@ -223,8 +201,7 @@ def _value(like: ir.Value, name: str, shape: list) -> ir.Value:
 
 
 def _node(op_type: str, operands: _Named, results: _Named, near: ir.Value, **attributes: int | list[int]) -> ir.Node:
-    written = [attribute(name, value) for name, value in attributes.items()]
-    written += [ir.AttrStrings(OPERANDS, [n for n, _ in operands]), ir.AttrStrings(RESULTS, [n for n, _ in results])]
     before = near.producer()
-    name = f"{before.name if before is not None else near.name}/{op_type}"
-    return ir.Node(DOMAIN, op_type, [v for _, v in operands], written, outputs=[v for _, v in results], name=name)
+    return op_node(
+        op_type, operands, results, attributes, f"{before.name if before is not None else near.name}/{op_type}"
+    )

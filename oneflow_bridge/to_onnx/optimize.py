@@ -1,6 +1,6 @@
 """Simplifies an exported graph: onnx-ir's passes, and constant folding by onnxscript where it is installed.
 
-Weights keep their names, layout and number: nothing that would replace a weight by a computed one is folded.
+Weights keep their names, layout and number: no weight is replaced by a folded constant.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import logging
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from onnx2nn.optable.registry import load_rows
+
 logging.getLogger("onnx_ir.passes").setLevel(logging.WARNING)
 
 
 def optimize(model: ir.Model) -> ir.Model:
-    """Folds small constants, merges transposes and reshapes, removes duplicates and what nobody reads, in place."""
+    """Folds small constants, merges transposes and reshapes, removes duplicates and unused nodes, in place."""
     graph = model.graph
     _merge_transposes(graph)
     _merge_reshapes(graph)
@@ -25,7 +27,7 @@ def optimize(model: ir.Model) -> ir.Model:
 
 
 def _merge_transposes(graph: ir.Graph) -> None:
-    """Two transposes in a row are one, or none where they undo each other."""
+    """Merges two transposes in a row into one, or removes both where they cancel out."""
     for node in graph:
         if node.op_type != "Transpose" or node.domain:
             continue
@@ -46,9 +48,10 @@ def _merge_transposes(graph: ir.Graph) -> None:
 
 def _merge_reshapes(graph: ir.Graph) -> None:
     """A reshape of a reshape is the later one; a 0 in its target would copy from the shape between."""
+    layouts = load_rows().operators("layout_only")
     for node in graph:
         inner = node.inputs[0].producer() if node.op_type == "Reshape" and node.inputs[0] is not None else None
-        if inner is None or inner.op_type not in ("Reshape", "Squeeze", "Unsqueeze", "Flatten") or inner.domain:
+        if inner is None or inner.domain or inner.op_type not in layouts:
             continue
         target = None if node.inputs[1] is None else ir.convenience.get_const_tensor(node.inputs[1])
         if target is not None and 0 not in target.numpy():
@@ -56,7 +59,7 @@ def _merge_reshapes(graph: ir.Graph) -> None:
 
 
 _LARGEST = 1024
-"""Elements of the largest tensor that is folded: sizes, masks and scalars."""
+"""Largest number of elements of a folded tensor: enough for sizes, masks and scalars."""
 
 
 _FOLDED = frozenset(
@@ -66,12 +69,14 @@ _FOLDED = frozenset(
         *("Reshape", "Slice", "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze", "Where"),
     }
 )
-"""Operators that onnx.reference, which does the folding, evaluates as ONNX Runtime does. CumSum, for one, widens int32
-there, and Div rounds negative integers down."""
+"""Operators that onnx.reference, which evaluates the folded nodes, computes as ONNX Runtime does.
+
+Its CumSum widens int32, for example, and its Div rounds negative integers down.
+"""
 
 
 def _fold_constants(model: ir.Model) -> None:
-    """Evaluates what depends only on constants that the exporter made, by onnxscript where it is installed."""
+    """Evaluates nodes that depend only on constants of the exporter, by onnxscript where it is installed."""
     try:
         from onnxscript.optimizer import fold_constants
     except ImportError:

@@ -18,7 +18,7 @@ from onnx2nn.errors import InputError, ModelFileError
 
 PROTOBUF_LIMIT = 2**31 - 1
 _MARGIN = 2**24
-"""Left for the graph itself where the limit is compared with the size of the weights."""
+"""Bytes reserved for the graph when the size of the weights is compared with the limit."""
 
 # Field tags of onnx.proto: (field number << 3) | 2, the wire type of length-delimited fields.
 _MODEL_GRAPH = b"\x3a"
@@ -37,9 +37,9 @@ def write_model(
 
     Args:
         model: the model; its weights are read one after the other.
-        path: the file; None writes to a temporary folder, and only if there is something to verify.
+        path: the file; None writes to a temporary folder if `verify` is given, else not at all.
         external_data: weights into `<path>.data`; None does so above protobuf's limit of 2 GB.
-        verify: called with the written file; what it raises leaves nothing behind.
+        verify: called with the written file; if it raises, no file is left behind.
 
     Returns:
         The model as a proto; with external data its weights refer to the file.
@@ -82,7 +82,7 @@ def _beside(target: Path | None) -> Iterator[Path]:
 
 
 def _move(written: Path, target: Path) -> None:
-    """The data first: a reader never sees a model without its weights."""
+    """Moves the data first, so that a reader never finds a model without its weights."""
     for file in sorted(written.parent.iterdir(), key=lambda file: file == written):
         os.replace(file, target.parent / file.name)
 

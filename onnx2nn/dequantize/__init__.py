@@ -13,7 +13,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnx2nn.dequantize.dequantizer import Dequantization, Dequantizer
-from onnx2nn.dequantize.operators import OUTPUT_SCALE_INPUTS, REWRITES
+from onnx2nn.dequantize.operators import rewrite_of
 
 __all__ = ["Dequantization", "dequantize"]
 
@@ -30,5 +30,4 @@ def dequantize(model: ir.Model) -> Dequantization:
     Returns:
         The report. It names the nodes that stay quantised.
     """
-
-    return Dequantizer(model, REWRITES, OUTPUT_SCALE_INPUTS).run()
+    return Dequantizer(model, rewrite_of).run()

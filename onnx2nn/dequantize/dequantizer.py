@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +14,11 @@ import torch
 from onnx2nn.fx.constants import Constant
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops import quantize
+from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.row import Row
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
 
 _SUFFIX = re.compile(r"(_quantized|_quant|_int8|_uint8|_q|\.quantized)$")
-VALUE_PRESERVING = {
-    "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Gather", "MaxPool", "Expand",
-    "Tile", "Split", "DepthToSpace", "SpaceToDepth", "ReduceMax", "ReduceMin", "GatherElements", "GatherND",
-}  # fmt: skip
-"""Operators whose output has elements of the first input only. Its scale and zero point are those of the input."""
 
 
 @dataclass
@@ -66,19 +63,11 @@ class Dequantizer:
 
     Args:
         model: the model, changed in place.
-        rewrites: by domain and operator type, a function that sets the counterpart of a node's output or replaces the
-            output. It returns whether it did.
-        output_scale_inputs: by operator type, the position of the input that is the scale of the output. The next input
-            is the zero point.
+        rewrite_of: returns the rewrite of a quantised node, None for other nodes.
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        rewrites: Mapping[tuple[str, str], Callable[[Dequantizer, ir.Node], bool]],
-        output_scale_inputs: Mapping[str, int],
-    ):
-        self.graph, self.rewrites, self.output_scale_inputs = model.graph, rewrites, output_scale_inputs
+    def __init__(self, model: ir.Model, rewrite_of: Callable[[ir.Node], Rewrite | None]):
+        self.graph, self.rewrite_of = model.graph, rewrite_of
         self.result = Dequantization()
         self.counterparts: dict[ir.Value, FloatCounterpart] = {}
         self.dynamic: dict[ir.Value, tuple[ir.Value, ir.Node]] = {}  # → float value and DynamicQuantizeLinear
@@ -92,16 +81,16 @@ class Dequantizer:
         """Walks the graph, then removes nodes and initializers without readers."""
         before = [node for node in self.graph if self._is_quantised(node)]
         for node in list(self.graph):
-            rewrite = self.rewrites.get((node.domain, node.op_type))
+            rewrite = self.rewrite_of(node)
             if rewrite is not None and rewrite(self, node):
                 self.replaced.append(node)
             elif not node.domain and node.op_type == "Concat":
                 self.dequantize_concat(node)
-            elif not node.domain and node.op_type in VALUE_PRESERVING:
+            elif is_value_preserving(node):
                 self.dequantize_value_preserving(node)
-        self._remove_unread()
+        _remove_unread(self.graph)
         self._requantise_read_values()
-        self._remove_unread()
+        _remove_unread(self.graph)
         left = set(self.graph)
         for node in before:
             if node in left:
@@ -231,7 +220,7 @@ class Dequantizer:
         """Returns whether a value lies between two numbers, because an added Clip with such limits comes before it."""
         producer: ir.Node | None = value.producer()
         while value not in self.limits:
-            if producer is None or producer.domain or producer.op_type not in VALUE_PRESERVING | {"GlobalAveragePool"}:
+            if producer is None or not (is_value_preserving(producer) or producer.op_type == "GlobalAveragePool"):
                 return False
             first = producer.inputs[0]
             if first is None:
@@ -299,7 +288,8 @@ class Dequantizer:
                 or producer.op_type == "QuantizeLinear"
             ):
                 continue
-            scale, zero_point = self._output_parameters(producer)
+            row = load_rows().newest(producer.domain, producer.op_type)
+            scale, zero_point = (None, None) if row is None else output_parameters(row, producer)
             if scale is None:
                 continue
             quantised = ir.Node("", "QuantizeLinear", [counterpart.value, scale, zero_point], version=REPLACEMENT_OPSET)
@@ -313,24 +303,28 @@ class Dequantizer:
                     quantised.outputs[0].name, value.name = value.name, f"{value.name}_gone"
                     self.graph.outputs[index] = quantised.outputs[0]
 
-    def _output_parameters(self, node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
-        """Returns scale and zero point of a quantised node's output, None where the operator has none."""
-        place = self.output_scale_inputs.get(node.op_type)
-        if place is None:
-            return None, None
-        scale, zero_point = inputs(node, place + 2)[place:]
-        return scale, zero_point
-
     def _is_quantised(self, node: ir.Node) -> bool:
-        return (node.domain, node.op_type) in self.rewrites or "Quant" in node.op_type or "NBits" in node.op_type
+        return self.rewrite_of(node) is not None or "Quant" in node.op_type or "NBits" in node.op_type
 
-    def _remove_unread(self) -> None:
-        for node in reversed(list(self.graph)):
-            if not any(output.uses() or output.is_graph_output() for output in node.outputs):
-                self.graph.remove(node, safe=True)
-        for name, value in list(self.graph.initializers.items()):
-            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-                del self.graph.initializers[name]
+
+Rewrite = Callable[[Dequantizer, ir.Node], bool]
+"""Sets the float counterpart of a quantised node's output, or replaces the output; returns whether it did."""
+
+
+def is_value_preserving(node: ir.Node) -> bool:
+    """Returns whether a node's output has elements of its first input only, with the same scale and zero point."""
+    return not node.domain and node.op_type in load_rows().operators("value_preserving")
+
+
+def output_parameters(row: Row, node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
+    """Returns scale and zero point of a quantised node's output: those that belong to none of its inputs."""
+
+    names = [name.lower() for name in row.inputs]
+    for position, name in enumerate(names):
+        if name.endswith("_scale") and name.removesuffix("_scale") not in names:
+            scale, zero_point = inputs(node, position + 2)[position:]
+            return scale, zero_point
+    return None, None
 
 
 def tensor_of(value: ir.Value | None) -> torch.Tensor | None:
@@ -353,3 +347,13 @@ def inputs(node: ir.Node, count: int) -> list[ir.Value | None]:
     """Returns the first `count` inputs of a node, None for absent ones."""
 
     return [*node.inputs, *[None] * count][:count]
+
+
+def _remove_unread(graph: ir.Graph) -> None:
+    """Removes nodes and initializers without readers."""
+    for node in reversed(list(graph)):
+        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+            graph.remove(node, safe=True)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]

@@ -9,18 +9,75 @@ import onnx_ir as ir
 import torch
 
 from onnx2nn.dequantize.dequantizer import (
-    VALUE_PRESERVING,
     Dequantizer,
     FloatCounterpart,
+    Rewrite,
     attributes_of,
     inputs,
+    is_value_preserving,
+    output_parameters,
 )
+from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.row import FloatForm, Row
 from onnx2nn.rewrite.patterns import attribute_of
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
 
 MICROSOFT = "com.microsoft"
 
+_REWRITES: dict[tuple[str, str], Rewrite] = {}
 
+
+def rewrite_of(node: ir.Node) -> Rewrite | None:
+    """Returns the rewrite of a quantised node in float form, None for other nodes."""
+    special = _REWRITES.get((node.domain, node.op_type))
+    if special is not None:
+        return special
+    row = load_rows().newest(node.domain, node.op_type)
+    return None if row is None or row.float_form is None else _in_float_form
+
+
+def _rewrites(operator: str, *domains: str) -> Callable[[Rewrite], Rewrite]:
+    """Registers the rewrite of one operator in float form."""
+
+    def add(rewrite: Rewrite) -> Rewrite:
+        _REWRITES.update(dict.fromkeys([(domain, operator) for domain in domains], rewrite))
+        return rewrite
+
+    return add
+
+
+def _row_of(node: ir.Node) -> tuple[Row, FloatForm]:
+    row = load_rows().newest(node.domain, node.op_type)
+    assert row is not None and row.float_form is not None
+    return row, row.float_form
+
+
+def _in_float_form(dequantizer: Dequantizer, node: ir.Node) -> bool:
+    """Rewrites an operator with scales of operands and output; its row names the operator on floats."""
+
+    row, form = _row_of(node)
+    values = dict(zip(map(str.lower, row.inputs), inputs(node, len(row.inputs)), strict=True))
+    operands = [name for name in values if f"{name}_scale" in values]
+    if attribute_of(node, "channels_last", 0):
+        return False
+    floats = []
+    for position, name in enumerate(operands):
+        axis = form.weight_axis if position else 1
+        floats.append(
+            dequantizer.float_of(values[name], values[f"{name}_scale"], values[f"{name}_zero_point"], axis=axis)
+        )
+    biases = [name for name in values if name not in operands and not name.endswith(("_scale", "_zero_point"))]
+    fits, added = _bias(
+        dequantizer, values[biases[0]] if biases else None, *(values[f"{name}_scale"] for name in operands)
+    )
+    if None in floats or not fits:
+        return False
+    operands_of_form = [*floats, added] if biases else floats
+    y = dequantizer.emit(node, form.operator, operands_of_form, node.outputs[0], **attributes_of(node, "channels_last"))
+    return dequantizer.set_counterpart(node, y, *output_parameters(row, node))
+
+
+@_rewrites("QuantizeLinear", "", MICROSOFT)
 def _quantize_linear(dequantizer: Dequantizer, node: ir.Node) -> bool:
     x, scale, zero_point = inputs(node, 3)
     assert x is not None
@@ -37,6 +94,7 @@ def _quantize_linear(dequantizer: Dequantizer, node: ir.Node) -> bool:
     return dequantizer.set_counterpart(node, x, scale, zero_point)
 
 
+@_rewrites("DequantizeLinear", "", MICROSOFT)
 def _dequantize_linear(dequantizer: Dequantizer, node: ir.Node) -> bool:
     x, scale, zero_point = inputs(node, 3)
     axis, block = attribute_of(node, "axis", 1), attribute_of(node, "block_size", 0)
@@ -55,7 +113,7 @@ def _gathered_weight(
     """Returns the float form of a value that a value-preserving node reads from a constant, such as embedding rows."""
     taken = None if x is None else x.producer()
     steps = dequantizer.constant(scale)
-    if taken is None or taken.domain or taken.op_type not in VALUE_PRESERVING or steps is None or steps.size != 1:
+    if taken is None or not is_value_preserving(taken) or steps is None or steps.size != 1:
         return None
     table = dequantizer.float_of(taken.inputs[0], scale, zero_point)
     if table is None or len(taken.outputs) != 1:
@@ -80,53 +138,7 @@ def _bias(dequantizer: Dequantizer, bias: ir.Value | None, *scales: ir.Value | N
     return True, dequantizer.floats[key]
 
 
-def _qlinear_conv(dequantizer: Dequantizer, node: ir.Node) -> bool:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = inputs(node, 9)
-    if attribute_of(node, "channels_last", 0):
-        return False
-    data, kernel = dequantizer.float_of(x, x_scale, x_zero), dequantizer.float_of(w, w_scale, w_zero, axis=0)
-    fits, added = _bias(dequantizer, bias, x_scale, w_scale)
-    if data is None or kernel is None or not fits:
-        return False
-    y = dequantizer.emit(node, "Conv", [data, kernel, added], node.outputs[0], **attributes_of(node, "channels_last"))
-    return dequantizer.set_counterpart(node, y, y_scale, y_zero)
-
-
-def _qlinear_matmul(dequantizer: Dequantizer, node: ir.Node) -> bool:
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs(node, 8)
-    left, right = dequantizer.float_of(a, a_scale, a_zero), dequantizer.float_of(b, b_scale, b_zero, axis=-1)
-    if left is None or right is None:
-        return False
-    return dequantizer.set_counterpart(
-        node, dequantizer.emit(node, "MatMul", [left, right], node.outputs[0]), y_scale, y_zero
-    )
-
-
-def _binary(operator: str) -> Callable[[Dequantizer, ir.Node], bool]:
-    def rewrite(dequantizer: Dequantizer, node: ir.Node) -> bool:
-        a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs(node, 8)
-        left, right = dequantizer.float_of(a, a_scale, a_zero), dequantizer.float_of(b, b_scale, b_zero)
-        if left is None or right is None:
-            return False
-        return dequantizer.set_counterpart(
-            node, dequantizer.emit(node, operator, [left, right], node.outputs[0]), y_scale, y_zero
-        )
-
-    return rewrite
-
-
-def _unary(operator: str) -> Callable[[Dequantizer, ir.Node], bool]:
-    def rewrite(dequantizer: Dequantizer, node: ir.Node) -> bool:
-        x, x_scale, x_zero, y_scale, y_zero = inputs(node, 5)
-        data = dequantizer.float_of(x, x_scale, x_zero)
-        if data is None or attribute_of(node, "channels_last", 0):
-            return False
-        y = dequantizer.emit(node, operator, [data], node.outputs[0], **attributes_of(node, "channels_last"))
-        return dequantizer.set_counterpart(node, y, y_scale, y_zero)
-
-    return rewrite
-
-
+@_rewrites("QLinearConcat", MICROSOFT)
 def _qlinear_concat(dequantizer: Dequantizer, node: ir.Node) -> bool:
     (y_scale, y_zero), triples = node.inputs[:2], [node.inputs[i : i + 3] for i in range(2, len(node.inputs), 3)]
     parts = [dequantizer.float_of(x, scale, zero_point) for x, scale, zero_point in triples]
@@ -137,6 +149,7 @@ def _qlinear_concat(dequantizer: Dequantizer, node: ir.Node) -> bool:
     )
 
 
+@_rewrites("QGemm", MICROSOFT)
 def _qgemm(dequantizer: Dequantizer, node: ir.Node) -> bool:
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = inputs(node, 9)
     left = dequantizer.float_of(a, a_scale, a_zero)
@@ -151,36 +164,36 @@ def _qgemm(dequantizer: Dequantizer, node: ir.Node) -> bool:
     return dequantizer.set_counterpart(node, y, y_scale, y_zero)
 
 
+@_rewrites("DynamicQuantizeLinear", "")
 def _dynamic_quantize_linear(dequantizer: Dequantizer, node: ir.Node) -> bool:
     assert node.inputs[0] is not None
     dequantizer.dynamic[node.outputs[0]] = (node.inputs[0], node)
     return True
 
 
-def _integer_matmul_or_conv(operator: str, axis: int) -> Callable[[Dequantizer, ir.Node], bool]:
-    """Returns the rewrite of an integer product whose output is cast and multiplied by both scales."""
-
-    def rewrite(dequantizer: Dequantizer, node: ir.Node) -> bool:
-        a, b, a_zero, b_zero = inputs(node, 4)
-        if a not in dequantizer.dynamic or b is None or dequantizer.constant(b) is None:
-            return False
-        assert a is not None
-        data, quantiser = dequantizer.dynamic[a]
-        if a_zero is not quantiser.outputs[2] or (b_zero is not None and dequantizer.constant(b_zero) is None):
-            return False
-        found = list(_scaled_outputs(dequantizer, node.outputs[0], quantiser.outputs[1]))
-        if len(found) != 1:
-            return False
-        ((scaled, b_scale),) = found
-        kernel = dequantizer.float_of(b, b_scale, b_zero, axis=axis)
-        if kernel is None:
-            return False
-        dequantizer.replace(
-            node, scaled, dequantizer.emit(node, operator, [data, kernel], scaled, **attributes_of(node))
-        )
-        return True
-
-    return rewrite
+@_rewrites("MatMulInteger", "")
+@_rewrites("ConvInteger", "")
+def _integer_matmul_or_conv(dequantizer: Dequantizer, node: ir.Node) -> bool:
+    """For a product of whole numbers whose result is cast and multiplied with both scales."""
+    a, b, a_zero, b_zero = inputs(node, 4)
+    if a not in dequantizer.dynamic or b is None or dequantizer.constant(b) is None:
+        return False
+    assert a is not None
+    data, quantiser = dequantizer.dynamic[a]
+    if a_zero is not quantiser.outputs[2] or (b_zero is not None and dequantizer.constant(b_zero) is None):
+        return False
+    found = list(_scaled_outputs(dequantizer, node.outputs[0], quantiser.outputs[1]))
+    if len(found) != 1:
+        return False
+    ((scaled, b_scale),) = found
+    _, form = _row_of(node)
+    kernel = dequantizer.float_of(b, b_scale, b_zero, axis=form.weight_axis)
+    if kernel is None:
+        return False
+    dequantizer.replace(
+        node, scaled, dequantizer.emit(node, form.operator, [data, kernel], scaled, **attributes_of(node))
+    )
+    return True
 
 
 def _scaled_outputs(
@@ -198,6 +211,7 @@ def _scaled_outputs(
                 yield use.node.outputs[0], b_scale
 
 
+@_rewrites("DynamicQuantizeMatMul", MICROSOFT)
 def _dynamic_matmul(dequantizer: Dequantizer, node: ir.Node) -> bool:
     a, b, b_scale, b_zero, bias = inputs(node, 5)
     kernel = dequantizer.float_of(b, b_scale, b_zero, axis=-1)
@@ -206,6 +220,7 @@ def _dynamic_matmul(dequantizer: Dequantizer, node: ir.Node) -> bool:
     return _product_with_bias(dequantizer, node, a, kernel, bias)
 
 
+@_rewrites("MatMulIntegerToFloat", MICROSOFT)
 def _matmul_integer_to_float(dequantizer: Dequantizer, node: ir.Node) -> bool:
     a, b, a_scale, b_scale, a_zero, b_zero, bias = inputs(node, 7)
     kernel = dequantizer.float_of(b, b_scale, b_zero, axis=-1)
@@ -215,11 +230,9 @@ def _matmul_integer_to_float(dequantizer: Dequantizer, node: ir.Node) -> bool:
     return _product_with_bias(dequantizer, node, data, kernel, bias)
 
 
+@_rewrites("DynamicQuantizeLSTM", MICROSOFT)
 def _dynamic_lstm(dequantizer: Dequantizer, node: ir.Node) -> bool:
-    """Replaces the node by an LSTM.
-
-    DynamicQuantizeLSTM's weights are transposed. Their scale has one element for each direction or for each column.
-    """
+    """Its matrices are transposed, each direction has its own scale or one for every column."""
     x, *matrices = inputs(node, 3)
     *rest, w_scale, w_zero, r_scale, r_zero = inputs(node, 12)[3:]
     floats = []
@@ -262,35 +275,3 @@ def _product_with_bias(
         y = dequantizer.emit(node, "Add", [y, bias], node.outputs[0])
     dequantizer.replace(node, node.outputs[0], y)
     return True
-
-
-OUTPUT_SCALE_INPUTS = {
-    "QLinearConv": 6, "QLinearMatMul": 6, "QLinearAdd": 6, "QLinearMul": 6, "QLinearSigmoid": 3, "QLinearLeakyRelu": 3,
-    "QLinearGlobalAveragePool": 3, "QLinearAveragePool": 3, "QLinearConcat": 0, "QGemm": 7,
-}  # fmt: skip
-"""By operator type, the position of the input that is the output's scale. The next input is its zero point."""
-
-
-REWRITES: dict[tuple[str, str], Callable[[Dequantizer, ir.Node], bool]] = {
-    ("", "QuantizeLinear"): _quantize_linear,
-    (MICROSOFT, "QuantizeLinear"): _quantize_linear,
-    ("", "DequantizeLinear"): _dequantize_linear,
-    (MICROSOFT, "DequantizeLinear"): _dequantize_linear,
-    ("", "QLinearConv"): _qlinear_conv,
-    (MICROSOFT, "QLinearConv"): _qlinear_conv,
-    ("", "QLinearMatMul"): _qlinear_matmul,
-    (MICROSOFT, "QLinearAdd"): _binary("Add"),
-    (MICROSOFT, "QLinearMul"): _binary("Mul"),
-    (MICROSOFT, "QLinearSigmoid"): _unary("Sigmoid"),
-    (MICROSOFT, "QLinearLeakyRelu"): _unary("LeakyRelu"),
-    (MICROSOFT, "QLinearGlobalAveragePool"): _unary("GlobalAveragePool"),
-    (MICROSOFT, "QLinearAveragePool"): _unary("AveragePool"),
-    (MICROSOFT, "QLinearConcat"): _qlinear_concat,
-    (MICROSOFT, "QGemm"): _qgemm,
-    ("", "DynamicQuantizeLinear"): _dynamic_quantize_linear,
-    ("", "MatMulInteger"): _integer_matmul_or_conv("MatMul", -1),
-    ("", "ConvInteger"): _integer_matmul_or_conv("Conv", 0),
-    (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,
-    (MICROSOFT, "DynamicQuantizeLSTM"): _dynamic_lstm,
-    (MICROSOFT, "MatMulIntegerToFloat"): _matmul_integer_to_float,
-}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,13 @@ import onnx_ir as ir
 import torch
 
 from onnx2nn.errors import ModelFileError
+from onnx2nn.fx.missing_types import MISSING, missing_type
 from onnx2nn.ground.element_types import BY_NAME
+from onnx2nn.importing import constants
+from onnx2nn.importing.boundary import from_module, to_module
 
 _ELEMENTS = {ir.DataType[name]: element for name, element in BY_NAME.items() if name in ir.DataType.__members__}
-_TORCH = {kind: getattr(torch, element.dtype) for kind, element in _ELEMENTS.items()}
+_TORCH = {kind: getattr(torch, element.dtype) for kind, element in _ELEMENTS.items() if kind not in MISSING}
 _BORDER = {kind: np.dtype(element.dtype) for kind, element in _ELEMENTS.items() if element.travels_wider}
 """What the types that torch cannot compute with travel as; the values are those they denote."""
 
@@ -28,10 +30,13 @@ def torch_dtype(kind: ir.DataType | int) -> torch.dtype:
 
     Raises:
         ModelFileError: no torch dtype holds it (strings do not travel as tensors).
+        OperatorError: a newer PyTorch has the dtype.
     """
     try:
         return _TORCH[kind]  # type: ignore[index]  # an ir.DataType is its number
     except KeyError:
+        if kind in MISSING:
+            raise missing_type(MISSING[kind]) from None
         raise ModelFileError(f"Element type {kind} has no torch dtype.") from None
 
 
@@ -57,99 +62,40 @@ def memory_of(tensor: torch.Tensor) -> int:
     return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
 
 
-@dataclass(eq=False, slots=True)
-class Constant:
-    """A tensor that is known at import; loaded when first used.
+class Constant(constants.Constant):
+    """A tensor that is known at import, as a torch tensor."""
 
-    Attributes:
-        name: name of the initializer or output it comes from, `""` where it is computed.
-        kind: ONNX element type.
-        source: the tensor in the file, None once computed.
-        weight: whether it is an initializer, whose float values are trainable.
-        tied: the constant whose memory it shares.
-    """
+    __slots__ = ()
 
-    name: str
-    kind: ir.DataType
-    source: ir.TensorProtocol | None = None
-    weight: bool = False
-    _value: torch.Tensor | np.ndarray[Any, Any] | None = None
-    tied: Constant | None = None
+    tensor_of = staticmethod(to_torch)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The dimensions."""
-        if self._value is not None:
-            return tuple(self._value.shape)
-        assert self.source is not None
-        return tuple(self.source.shape.numpy())
+    @staticmethod
+    def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+        """Returns a tensor as a numpy array; one of bfloat16, which numpy lacks, as float32."""
+        tensor = tensor.detach()
+        return tensor.float().numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy()
 
-    @property
-    def value(self) -> torch.Tensor | np.ndarray[Any, Any]:
-        """The values: a torch tensor, or a numpy object array of str for strings."""
-        if self._value is None and self.tied is not None:
-            self._value = self.tied.value
-        if self._value is None:
-            assert self.source is not None
-            if self.kind == ir.DataType.STRING:
-                texts = [
-                    item.decode("utf-8") if isinstance(item, bytes) else str(item) for item in self.source.numpy().flat
-                ]
-                array = np.empty(len(texts), dtype=object)
-                array[:] = texts
-                self._value = array.reshape(self.shape)
-            else:
-                self._value = to_torch(self.source.numpy(), self.kind)
-            self.source = None
-        return self._value
-
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """Returns the values as a numpy array (object dtype for strings)."""
-        if self._value is None and self.source is not None and self.kind != ir.DataType.STRING:
-            return self.source.numpy()
-        value = self.value
-        if isinstance(value, np.ndarray):
-            return value
-        return value.detach().float().numpy() if value.dtype is torch.bfloat16 else value.detach().numpy()
-
-    @classmethod
-    def of(cls, value: torch.Tensor | np.ndarray[Any, Any], name: str = "", weight: bool = False) -> Constant:
-        """Returns the constant that holds `value`, a torch tensor or an object array of strings."""
-        kind = ir.DataType.STRING if isinstance(value, np.ndarray) else onnx_type(value.dtype)
-        return cls(name, kind, None, weight, value)
+    @staticmethod
+    def kind_of(tensor: torch.Tensor) -> ir.DataType:
+        """Returns the ONNX element type of a torch tensor."""
+        return onnx_type(tensor.dtype)
 
 
 def to_border(value: Any, kind: onnx.TypeProto) -> Any:
-    """Returns a numpy value of ONNX type `kind` as imported modules take it.
-
-    Tensors become torch tensors, strings stay numpy object arrays, a sequence is a list, an empty optional None.
-    """
-    if value is None or kind.HasField("map_type"):
-        return value
-    if kind.HasField("optional_type"):
-        return to_border(value, kind.optional_type.elem_type)
-    if kind.HasField("sequence_type"):
-        return [to_border(item, kind.sequence_type.elem_type) for item in value]
-    element = ir.DataType(kind.tensor_type.elem_type)
-    array = np.asarray(value)
-    if element == ir.DataType.STRING:
-        return array.astype(object)
-    if array.dtype.kind in "OUS":
-        return array
-    return to_torch(np.array(array), element)
+    """Returns a numpy value of ONNX type `kind` as imported modules take it, see `boundary.to_module`."""
+    return to_module(value, kind, lambda array, element: to_torch(np.array(array), element))
 
 
 def from_border(value: Any, kind: onnx.TypeProto) -> Any:
     """Returns what an imported module gives as numpy values of ONNX type `kind`."""
-    if kind.HasField("optional_type"):
-        return from_border(value, kind.optional_type.elem_type)
-    if isinstance(value, (list, tuple)):
-        inner = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind
-        return [from_border(item, inner) for item in value]
+    return from_module(value, kind, _to_numpy)
+
+
+def _to_numpy(value: Any, number: int) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     value = value.detach().cpu()
-    element = ir.DataType(kind.tensor_type.elem_type)
+    element = ir.DataType(number)
     wanted = element.numpy() if element != ir.DataType.UNDEFINED else onnx_type(value.dtype).numpy()
     if value.dtype is torch.bfloat16 or (value.dtype.itemsize == 1 and value.dtype.is_floating_point):
         raw = value.contiguous().view(torch.uint16 if value.dtype.itemsize == 2 else torch.uint8).numpy()

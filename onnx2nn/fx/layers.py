@@ -18,6 +18,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from onnx2nn.fx.own_state import own_buffers
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -48,11 +50,11 @@ class Layer:
                 continue
             inner, _, name = name.rpartition(".")
             holder = module.get_submodule(inner)
-            if name in holder._buffers or isinstance(tensor, nn.Parameter):
+            if name in own_buffers(holder) or isinstance(tensor, nn.Parameter):
                 setattr(holder, name, tensor)
             else:
                 setattr(holder, name, nn.Parameter(tensor))
-        if "num_batches_tracked" in module._buffers:
+        if getattr(module, "num_batches_tracked", None) is not None:  # of an InstanceNorm without statistics it is None
             module.num_batches_tracked = torch.zeros((), dtype=torch.int64)
         return module
 

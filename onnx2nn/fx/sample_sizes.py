@@ -19,6 +19,7 @@ import torch
 from onnx2nn.errors import OperatorError
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.tracing import Dim, Tensor
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.shape_values import Host
 
 
@@ -246,12 +247,9 @@ def _shrunk(stuck: StuckError, numbers: Iterable[int]) -> Iterable[tuple[str, Si
                 yield from ((name, int(size)) for n in wanted if (size := (n + cut) / slope).denominator == 1)
 
 
-_BROADCASTING = {"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Where", "PRelu"}
-
-
 def _beside_constants(stuck: StuckError) -> Iterable[tuple[tuple[str, Size], ...]]:
     """Yields several dimensions as the sizes that a constant has in their places; one alone would not help."""
-    if stuck.node.op_type not in _BROADCASTING:
+    if stuck.node.op_type not in load_rows().operators("broadcasting"):
         return
     tensors = [v.spec.shapes for v in stuck.inputs if isinstance(v, Tensor) and v.spec.shapes is not None]
     names = {stuck.sizes.values[name]: name for name in stuck.sizes.dynamic}

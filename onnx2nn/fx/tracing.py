@@ -24,6 +24,7 @@ from onnx2nn import functional
 from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.fx.deferred import DeferredModule
 from onnx2nn.fx.layers import Layer, layer_for, unchecked
+from onnx2nn.fx.placement_protocol import Anonymous, Placement
 from onnx2nn.fx.shape_rules import RULES
 from onnx2nn.ground.naming import Names
 from onnx2nn.optable.row import NeedsValues
@@ -542,6 +543,9 @@ _TAKEN_OUTSIDE = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) - _TAKE
 _set_args, _set_kwargs = fx.Node.args.fset, fx.Node.kwargs.fset  # type: ignore[attr-defined]  # mypy sees values, not properties
 
 
+_ANONYMOUS = Anonymous()
+
+
 class Retracer(fx.Tracer):
     """What unpickling a module runs its code with: buffers stay attributes, so that sizes may index and expand them."""
 
@@ -559,6 +563,7 @@ class Tracer:
         kind: the class of the module.
         least: the first sample value of sizes that data decide, if not one of some that are small.
         window: which of the enclosing graph's sample points this graph has, all if None.
+        placement: says where constants and layers are held in the module tree.
     """
 
     def __init__(
@@ -569,6 +574,7 @@ class Tracer:
         kind: type[DeferredModule] = DeferredModule,
         least: int | None = None,
         window: slice | None = None,
+        placement: Placement = _ANONYMOUS,
     ):
         self.points = points
         self.parent = parent
@@ -578,12 +584,7 @@ class Tracer:
         self.names = Names(_TAKEN, _TAKEN_OUTSIDE)
         self.F = Namespace(self)
         self.captured: list[Any] = []
-        self.constant_name: Callable[[torch.Tensor], ConstantName] = lambda tensor: _ANONYMOUS
-        self.layer_name: Callable[[Layer], tuple[list[str], bool]] = _by_kind
-        self.describe: Callable[[nn.Module], None] = lambda module: None
-        self.inline: Callable[[torch.Tensor], bool] = lambda tensor: True
-        self.fits: Callable[[Layer], bool] = lambda layer: True
-        self.whole: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
+        self.placement = placement
         self.meta: dict[str, Any] = {}
         self.assumed: list[tuple[tuple[Any, Dim, Any], bool]] = []  # comparisons, and what they were taken for
         self.recorded = 0  # nodes, without arguments and what picks one of several results
@@ -758,7 +759,7 @@ class Tracer:
             args, kwargs = self.own(args), self.own(kwargs)
         specs = self.infer(kind, target, args, kwargs).specs
         layer = layer_for(target, args, kwargs) if kind == "call_function" else None
-        if layer is not None and self.fits(layer):
+        if layer is not None and self.placement.fits(layer):
             node = self.record("call_module", self._add_layer(layer), layer.inputs)
             if layer.structure is None:
                 return self.wrap(node, specs)
@@ -819,13 +820,13 @@ class Tracer:
 
     def attribute(self, tensor: torch.Tensor) -> Tensor:
         """Returns a constant as a parameter or buffer of the module; the same constant is held once."""
-        whole = self.whole(tensor)
+        whole = self.placement.whole(tensor)
         held = Tensor(self, self._held(whole), Spec((tuple(whole.shape),) * self.points, whole.dtype))
         return held if whole is tensor else _rearranged(held, whole, tensor)
 
     def _held(self, tensor: torch.Tensor) -> fx.Node:
         """Returns the node that reads a constant, which becomes a parameter or buffer."""
-        steps, trainable, persistent, own, outer = self.constant_name(tensor)
+        steps, trainable, persistent, own, outer = self.placement.constant(tensor)
         identity = _identity(tensor)
         key = (identity, *steps) if own else identity
         node = self._attributes.get(key)
@@ -955,7 +956,7 @@ class Tracer:
 
         def plain(arg: Any) -> Any:
             fits = isinstance(arg, torch.Tensor) and arg.numel() == 1 and arg.ndim <= other.ndim
-            if not fits or arg.dtype != other.spec.dtype or not self.inline(arg) or arg.dtype not in _INLINE:
+            if not fits or arg.dtype != other.spec.dtype or not self.placement.inline(arg) or arg.dtype not in _INLINE:
                 return arg
             value = arg.item()
             # The shortest decimal that means this float32: torch rounds it to float32 again before it computes.
@@ -965,7 +966,7 @@ class Tracer:
 
     def _add_layer(self, layer: Layer) -> str:
         state = {name: tensor if tensor is None else _identity(tensor) for name, tensor in layer.state.items()}
-        steps, own = self.layer_name(layer)
+        steps, own = self.placement.layer(layer)
         key = (layer.kind, repr(layer.config), tuple(state.items()), *(steps if own else ()))
         if not layer.state or key not in self._layers:
             for name, tensor in layer.state.items():
@@ -974,7 +975,7 @@ class Tracer:
                 self._keep.append(tensor)
             path = self.names.claim(steps, own=own, module=True)
             module = layer.build()
-            self.describe(module)
+            self.placement.describe(module)
             _set_attribute(self.root, path, module)
             self._layers[key] = path
         return self._layers[key]
@@ -1026,7 +1027,7 @@ class Tracer:
         if type(value) is Tensor and value.tracer is self:  # most are
             return value.node
         if isinstance(value, torch.Tensor):
-            return self._held(value) if self.whole(value) is value else self.attribute(value).node
+            return self._held(value) if self.placement.whole(value) is value else self.attribute(value).node
         if isinstance(value, TRACED):
             return (value if value.tracer is self else self._capture(value)).node
         if isinstance(value, np.ndarray):
@@ -1048,31 +1049,6 @@ ASSERTIONS = frozenset({torch._assert, torch._assert_async})
 """What a program calls though nothing reads a result: it ends where something is not so."""
 
 _INLINE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32}
-
-
-class ConstantName(NamedTuple):
-    """Where a constant is held in the module tree, and as what.
-
-    Attributes:
-        steps: the path.
-        trainable: whether it is a parameter.
-        persistent: whether it is in state_dict.
-        own: whether the path is the author's, which nothing else may have.
-        outer: whether the module around holds it, and hands it in.
-    """
-
-    steps: list[str]
-    trainable: bool
-    persistent: bool = True
-    own: bool = False
-    outer: bool = False
-
-
-_ANONYMOUS = ConstantName(["constant"], False, False)
-
-
-def _by_kind(layer: Layer) -> tuple[list[str], bool]:
-    return [layer.kind.__name__.lower()], False
 
 
 def _rearranged(whole: Tensor, base: torch.Tensor, view: torch.Tensor) -> Tensor:

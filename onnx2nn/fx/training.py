@@ -11,7 +11,11 @@ from onnx2nn.errors import InputError
 
 ROLES = ("weight", "bias", "norm", "embedding", "other")
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_NORMS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+    *(nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
+)
 
 
 def role_of(module: nn.Module, name: str, parameter: nn.Parameter) -> str:

@@ -1,1 +1,4 @@
-"""What every room may use and that uses none: element types, files, names, extras, the terminal, the collector."""
+"""Small tools without knowledge of models: element types, files, names, extras, the terminal, the garbage collector.
+
+Plain Python values come in and go out. Every room may call this one; it imports nothing but the errors.
+"""

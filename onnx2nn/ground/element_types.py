@@ -1,6 +1,6 @@
-"""ONNX's element types: their numbers in `TensorProto.DataType` and what their values travel as at a module's border.
+"""ONNX's element types: their numbers in `TensorProto.DataType`, and the dtypes of their values in a module.
 
-int2 and int4 travel as int8, uint2 and uint4 as uint8; float4 and float6 as float32 holding the values they denote.
+At a module's boundary int2 and int4 are int8, uint2 and uint4 are uint8, float4 and float6 are float32 of equal value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ class SmallFloat(NamedTuple):
     """A float of fewer than eight bits, without infinity and NaN.
 
     Attributes:
-        exponent: exponent of the smallest normal number; the spacing below it is that above it.
+        exponent: exponent of the smallest normal number; the subnormal numbers have the same spacing.
         mantissa: mantissa bits.
         largest: the largest number.
     """
@@ -28,7 +28,7 @@ class Element(NamedTuple):
     Attributes:
         name: as in `TensorProto.DataType`, `"FLOAT"`.
         number: its value there.
-        dtype: name of the torch dtype (of the numpy dtype too, where numpy has it) in which its values travel.
+        dtype: name of the dtype that holds its values in a module, a torch dtype and, where numpy has it, a numpy one.
         bits: width of a value in the file.
         small: set for float4 and float6.
         largest: set for the float8 types: the largest finite number.
@@ -43,17 +43,17 @@ class Element(NamedTuple):
 
     @property
     def narrow(self) -> bool:
-        """Whether it is an integer of fewer than eight bits."""
+        """Whether the type is an integer of fewer than eight bits."""
         return self.bits < 8 and self.small is None
 
     @property
     def travels_wider(self) -> bool:
-        """Whether the dtype in which it travels holds other values too."""
+        """Whether the dtype that holds its values can hold other values too."""
         return self.bits < 8
 
 
 STRING = 8
-"""`TensorProto.STRING`: strings are no tensors but numpy object arrays of str."""
+"""`TensorProto.STRING`: a tensor of strings is a numpy object array of str."""
 
 _ALL = (
     Element("FLOAT", 1, "float32", 32),

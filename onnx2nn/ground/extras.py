@@ -12,9 +12,9 @@ def require(module: str, *, extra: str, purpose: str) -> Any:
     """Import an optional package.
 
     Args:
-        module: what to import, for example `"onnxruntime"`.
-        extra: the extra of this package that brings it, for example `"verify"`.
-        purpose: what it is needed for, as the start of the error's sentence: `"Comparing with ONNX Runtime"`.
+        module: the module to import, for example `"onnxruntime"`.
+        extra: the extra of this package that installs it, for example `"verify"`.
+        purpose: the step that needs it, as the subject of the error's sentence: `"Comparing with ONNX Runtime"`.
 
     Returns:
         The imported module.
@@ -26,7 +26,7 @@ def require(module: str, *, extra: str, purpose: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
-            raise  # it is installed but broken: its own message says more
+            raise  # installed but broken: its own message says more
         raise MissingDependencyError(
             f'{purpose} needs {module}, which is not installed: pip install "onnx2nn[{extra}]"'
         ) from error

@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, held back while many long-lived objects are made at once."""
+"""Pauses Python's cyclic garbage collector while many long-lived objects are made at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Runs no cyclic collection inside; a graph of thousands of nodes would be searched again and again for nothing."""
+    """Runs no cyclic collection inside: each would search the thousands of nodes of a graph and free none."""
     if not gc.isenabled():
         yield
         return
@@ -21,6 +21,6 @@ def paused() -> Iterator[None]:
 
 
 def collect_young() -> None:
-    """Frees what was made and dropped while collections were held back."""
+    """Frees the objects that were made and dropped during the pause."""
     if not gc.isenabled():
         gc.collect(1)

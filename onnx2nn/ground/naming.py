@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Sequence
 
 _SEPARATORS = re.compile(r"[./]|::")
 _NUMBER_DOT = re.compile(r"(?<=\d)\.(?=\d+[^\W\d])")
-"""The dot of a number in a name, as in `mobilenetv2_0.35_96`; one in `layer1.0` parts two steps."""
+"""The dot of a number in a name, as in `mobilenetv2_0.35_96`; a dot as in `layer1.0` separates two steps."""
 
 _ILLEGAL = re.compile(r"\W", re.ASCII)
 
 
 def identifier(name: str) -> str:
-    """Returns `name` with every character that Python does not take replaced, never empty and never a keyword."""
+    """Returns `name` as an identifier: illegal characters replaced, never empty and never a keyword."""
     if not (name.isascii() and name.isidentifier()):
         name = _ILLEGAL.sub("_", name)
         if not name or name[0].isdigit():
@@ -23,15 +23,15 @@ def identifier(name: str) -> str:
 
 
 def _segment(name: str) -> str:
-    """Returns one step of a module path; digits alone stay, as in `layer1.0.conv1`."""
+    """Returns one step of a module path; a step of digits alone stays, as in `layer1.0.conv1`."""
     return name if name.isdecimal() and name.isascii() else identifier(name)
 
 
 def split_scopes(name: str) -> list[str]:
-    """Returns the steps that the scopes of a slashed name stand for, as they are written there.
+    """Returns the steps of the module path in a slashed name, as they are written there.
 
-    A scope that repeats the one before it, as torch.onnx writes them (`/layer1/layer1.0/layer1.0.conv/Conv`), is
-    reduced to what it adds (`0`, `conv`).
+    Scopes of torch.onnx repeat the scope before them (`/layer1/layer1.0/layer1.0.conv/Conv`); only the added steps
+    (`0`, `conv`) are returned.
     """
     steps: list[str] = []
     before = ""
@@ -46,7 +46,7 @@ def split_scopes(name: str) -> list[str]:
 
 
 def split_path(name: str) -> list[str]:
-    """Returns the steps of the module path that a name from the file stands for.
+    """Returns the steps of the module path in a name of the file.
 
     `layer1.0.conv1.weight` and `layer1/0/conv1/weight` both give four steps; see `split_scopes` for the latter.
     """
@@ -60,16 +60,16 @@ _GENERATED = re.compile(r"$|\d+$|val_|Constant|const_|scalar_tensor|constant(_\d
 
 
 def is_generated(name: str) -> bool:
-    """Returns whether an exporter made up an initializer's name, so that it is no weight of the author's."""
+    """Returns whether an exporter generated an initializer's name, so that the author has no weight of that name."""
     return "::" in name or _GENERATED.match(name.rsplit("/", 1)[-1]) is not None
 
 
 class Names:
-    """Gives out dotted paths in one module tree; no path is given twice, and none runs through another's leaf.
+    """Gives out dotted paths in one module tree: each path once, and none below another's last step.
 
     Args:
-        taken: names that every module has already, such as `training` and `forward`; a step never gets one.
-        outer: names that the outermost module has besides.
+        taken: names of members of every module, such as `training` and `forward`; no step gets such a name.
+        outer: names of further members of the outermost module.
     """
 
     def __init__(self, taken: Collection[str] = (), outer: Collection[str] = ()) -> None:
@@ -80,14 +80,14 @@ class Names:
         self._containers: set[str] = set()
 
     def _possible(self, steps: Sequence[str]) -> list[str]:
-        """Returns `steps`, those changed that modules have already."""
+        """Returns `steps` with an underscore after the names of members."""
         if self._taken.isdisjoint(steps) and self._outer.isdisjoint(steps[:1]):
             return list(steps)
         first = [f"{step}_" if step in self._outer else step for step in steps[:1]]
         return [f"{step}_" if step in self._taken else step for step in (*first, *steps[1:])]
 
     def reserve(self, paths: Iterable[str]) -> None:
-        """Keeps dotted paths for who claims them with `own`."""
+        """Keeps dotted paths for a claim with `own`."""
         for path in paths:
             self._reserved.add(path)
             while "." in path:
@@ -95,12 +95,12 @@ class Names:
                 self._containers.add(path)
 
     def claim(self, steps: Sequence[str], *, own: bool = False, module: bool = False) -> str:
-        """Returns the path `steps` joined by dots, its last step numbered where it is taken, and marks it as a leaf.
+        """Returns the path `steps` joined by dots, numbered where it is taken, and takes it.
 
         Args:
             steps: the steps.
-            own: the path is a reserved one, or that of a module whose weights are.
-            module: it is the latter.
+            own: whether the path is reserved, or belongs to a module whose weights have reserved paths.
+            module: whether the path belongs to such a module.
         """
         path = ".".join(steps)
         others = self._reserved if module else self._containers  # a file may have both `a` and `a.b`

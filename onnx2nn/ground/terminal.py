@@ -1,4 +1,4 @@
-"""What the commands print: progress on a terminal, plain lines in a pipe."""
+"""The output of the commands: progress on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Show that `text` is being done, and how long it took."""
+        """Shows a step while it runs, and how long it took."""
         if self._console is None:
             self.line(f"{text} ...")
             yield
@@ -38,7 +38,7 @@ class Terminal:
         self.line(f"{text}: {time.monotonic() - start:.1f} s", style="dim")
 
     def line(self, text: str, *, style: str | None = None) -> None:
-        """Print a line."""
+        """Prints a line."""
         if self._silent:
             return
         if self._console is None:
@@ -49,13 +49,13 @@ class Terminal:
     def table(
         self, head: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Iterable[int], bad: Sequence[bool]
     ) -> None:
-        """Print rows in columns.
+        """Prints rows in columns.
 
         Args:
             head: names of the columns.
             rows: cells of each row.
-            numeric: columns whose cells stand at the right.
-            bad: for each row whether it is set off from the others.
+            numeric: columns whose cells are aligned to the right.
+            bad: for each row whether it is highlighted.
         """
         right = set(numeric)
         if self._console is None:
@@ -77,7 +77,7 @@ class Terminal:
         self._console.print(table)
 
     def verdict(self, text: str, *, good: bool) -> None:
-        """Print the closing line of a comparison."""
+        """Prints the closing line of a comparison."""
         self.line(text, style="bold green" if good else "bold red")
 
 

@@ -12,11 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import InputError
-
-# Operators that hand indices on without changing their values; the position is always input 0.
-_VALUE_PRESERVING = frozenset(
-    {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-)
+from onnx2nn.optable.registry import load_rows
 
 
 @dataclass(frozen=True)
@@ -65,17 +61,17 @@ def chosen_shapes(model: ir.Model, given: InputShapes) -> dict[str, list[int | s
         InputError: another input than the model has, another rank than the file says, or what is no shape.
     """
     if not isinstance(given, Mapping):
-        raise InputError(f"input_shapes={given!r}: it maps names of inputs to shapes.")
+        raise InputError(f"input_shapes={given!r}: give a mapping of input names to shapes.")
     inputs = {value.name: value for value in model.graph.inputs}
     chosen = {}
     for name, dims in given.items():
         if name not in inputs:
-            raise InputError(f"input_shapes names {name!r}, the model's inputs are {', '.join(map(repr, inputs))}.")
+            raise InputError(f"input_shapes names {name!r}. The model's inputs are {', '.join(map(repr, inputs))}.")
         chosen[name] = _chosen_shape(name, dims)
         declared = inputs[name].shape
         if declared is not None and len(declared) != len(chosen[name]):
             raise InputError(
-                f"input_shapes gives {name!r} {len(chosen[name])} dimensions, it has {len(declared)} dimensions."
+                f"input_shapes gives {name!r} {len(chosen[name])} dimensions. The input has {len(declared)} dimensions."
             )
     return chosen
 
@@ -87,7 +83,7 @@ def _chosen_shape(name: str, dims: Any) -> list[int | str | None]:
     except TypeError:
         pass
     raise InputError(
-        f"input_shapes has {dims!r} for {name!r}: it takes a list of sizes, names of dynamic dimensions, and None."
+        f"input_shapes has {dims!r} for {name!r}: give a list of sizes, names of dynamic dimensions, and None."
     )
 
 
@@ -149,7 +145,7 @@ def specs_of(module: Any) -> list[InputSpec]:
     """
     signature = getattr(module, "meta", {}).get("onnx2nn", {}).get("signature")
     if signature is None:
-        raise InputError("the module has no record of its ONNX file's inputs: it is not one that onnx2nn.load gave")
+        raise InputError("The module has no record of its ONNX file's inputs. Give a module of onnx2nn.load.")
     return [
         InputSpec(**{**spec, "dtype": None if spec["dtype"] is None else ir.DataType[spec["dtype"]]})
         for spec in signature
@@ -169,6 +165,7 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
     """Yields the nodes that an input's numbers reach as they are, and which of a node's inputs they are."""
     seen: set[ir.Value] = set()
     stack = [value]
+    preserving = load_rows().operators("value_preserving") | {"Cast"}
     while stack:
         current = stack.pop()
         if current in seen:
@@ -176,7 +173,7 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
         seen.add(current)
         for node, position in current.uses():
             yield node, position
-            if node.op_type in _VALUE_PRESERVING and position == 0:
+            if node.op_type in preserving and position == 0:
                 stack.extend(node.outputs)
 
 
@@ -263,20 +260,20 @@ def check_shapes(
     shapes: dict[str, tuple[int, ...]] = {}
     for name, sizes in (input_shapes or {}).items():
         if name not in by_name:
-            raise InputError(f"the model has no input {name!r}; its inputs are {_listed(specs)}")
+            raise InputError(f"The model has no input {name!r}. Its inputs are {_listed(specs)}.")
         spec = by_name[name]
         if any(isinstance(size, str) or size < 0 for size in sizes):
-            raise InputError(f"the shape of input {name!r} is a list of sizes, and {sizes!r} is none")
+            raise InputError(f"The shape {sizes!r} of input {name!r} is no list of sizes.")
         if spec.shape is not None:
             if len(spec.shape) != len(sizes):
                 raise InputError(
-                    f"input {name!r} has {len(spec.shape)} dimensions, but {len(sizes)} were given "
-                    f"({','.join(map(str, sizes))}); the file says {spec}"
+                    f"Input {name!r} has {len(spec.shape)} dimensions, but {len(sizes)} were given "
+                    f"({','.join(map(str, sizes))}). The file says {spec}."
                 )
             for axis, (wanted, size) in enumerate(zip(spec.shape, sizes, strict=True)):
                 if isinstance(wanted, int) and wanted != size:
                     raise InputError(
-                        f"dimension {axis} of input {name!r} is fixed at {wanted} in the file, but {size} was given"
+                        f"Dimension {axis} of input {name!r} is fixed at {wanted} in the file, but {size} was given."
                     )
         shapes[name] = tuple(sizes)
     return shapes
@@ -284,7 +281,9 @@ def check_shapes(
 
 def _complete(spec: InputSpec, sizes: Mapping[str, int], batch: int) -> tuple[int, ...]:
     if spec.shape is None:
-        raise InputError(f"the file does not say the shape of input {spec.name!r}; give it: {spec.name}:1,3,224,224")
+        raise InputError(
+            f"The file does not say the shape of input {spec.name!r}. Give it, such as {spec.name}:1,3,224,224."
+        )
     completed: list[int] = []
     for axis, size in enumerate(spec.shape):
         if isinstance(size, int):
@@ -295,7 +294,7 @@ def _complete(spec: InputSpec, sizes: Mapping[str, int], batch: int) -> tuple[in
             completed.append(batch)
         else:
             example = ",".join(str(known if isinstance(known, int) else "N") for known in spec.shape)
-            raise InputError(f"the file leaves sizes of input {spec} open; give all of them: {spec.name}:{example}")
+            raise InputError(f"Input {spec} has dynamic dimensions. Give all sizes: {spec.name}:{example}.")
     return tuple(completed)
 
 
@@ -322,7 +321,7 @@ def example_inputs(
 
 def _example(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     if spec.dtype is None or spec.dtype == ir.DataType.UNDEFINED:
-        raise InputError(f"input {spec.name!r} is not a tensor; no example can be made for it: give the inputs")
+        raise InputError(f"Input {spec.name!r} is not a tensor, so no example can be generated. Give the inputs.")
     if spec.dtype == ir.DataType.STRING:
         words = np.array(["a", "b", "onnx", "Tensor", ""], dtype=object)
         return words[rng.integers(0, len(words), shape)]

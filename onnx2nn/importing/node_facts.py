@@ -1,8 +1,7 @@
-"""What a node of a graph says of itself, whatever the framework: its attributes and inputs, and what it is called."""
+"""What a node of a graph says of itself, whatever the framework: its attributes and inputs, and its name."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,9 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import ModelFileError, OperatorError
-from onnx2nn.ground.naming import is_generated, split_path
+from onnx2nn.ground.naming import is_generated
+from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.plan import Plan
 from onnx2nn.optable.row import HINTS, Row
+from onnx2nn.optable.shape_values import Host
 
 
 class Scope(dict["ir.Value", Any]):
@@ -109,6 +110,35 @@ def check_inputs(row: Row, inputs: list[Any]) -> None:
             raise OperatorError(f"input {name!r} is missing.")
 
 
+def body_arguments(
+    row: Row, inputs: Sequence[Any], tensor: Callable[[Any], Any], static: Callable[[str, Any], Any]
+) -> list[Any]:
+    """Returns a node's inputs as the row's body takes them.
+
+    Args:
+        row: the row.
+        inputs: constants, numbers computed from shapes, and values of the framework.
+        tensor: makes an argument of a value that stays a tensor.
+        static: makes the Python value of an input that must be known, by its name, where it is neither.
+    """
+    if not row.static and not row.numbers:
+        return [tensor(value) for value in inputs]
+    result: list[Any] = []
+    for position, value in enumerate(inputs):
+        name, known = row.input_name(position), isinstance(value, (Constant, Host))
+        if name in row.static and value is not None:
+            result.append(known_array(value).tolist() if known else static(name, value))
+        else:
+            scalar = known and name in row.numbers and not (value.array if isinstance(value, Host) else value).shape
+            result.append(known_array(value).item() if scalar else tensor(value))
+    return result
+
+
+def known_array(value: Constant | Host) -> np.ndarray[Any, Any]:
+    """Returns the elements of a constant, or numbers computed from shapes."""
+    return value.array if isinstance(value, Host) else value.numpy()
+
+
 def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:
     """Returns what the row's body asks about its node, see `table.FACTS`."""
     found: dict[str, Any] = {}
@@ -132,9 +162,6 @@ def call_attributes(node: ir.Node, function: ir.Function, outer: Mapping[str, ir
     return {**{name: attr for name, attr in function.attributes.items() if attr.value is not None}, **own}
 
 
-_LAYOUTS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-
-
 def lays_out_weight(row: Row, inputs: Sequence[Any], *, floats: bool = False) -> bool:
     """Returns whether a node only changes the shape of an integer table that a module of the author's holds.
 
@@ -146,7 +173,7 @@ def lays_out_weight(row: Row, inputs: Sequence[Any], *, floats: bool = False) ->
         inputs: its inputs.
         floats: ask that of float weights of any rank too.
     """
-    if not inputs or row.domain or row.operator not in _LAYOUTS or not getattr(inputs[0], "weight", False):
+    if not inputs or "layout_only" not in row.traits or not getattr(inputs[0], "weight", False):
         return False
     weight, name = inputs[0], inputs[0].name
     if "." not in name or "/" in name or is_generated(name):
@@ -154,69 +181,3 @@ def lays_out_weight(row: Row, inputs: Sequence[Any], *, floats: bool = False) ->
     if weight.kind in (ir.DataType.INT32, ir.DataType.INT64):
         return len(weight.shape) > 1
     return floats and weight.kind in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
-
-
-def constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) -> tuple[list[str], bool]:
-    """Returns where a constant is held in the module tree, and whether it is a trainable weight.
-
-    Args:
-        node: the node that uses it, None where only the outputs do.
-        origin: name of the initializer or output that it comes from, `""` where it has none.
-        weight: whether that is an initializer.
-        size: number of elements.
-    """
-    if not origin:
-        steps = split_path(node.name or node.op_type.lower()) if node is not None else ["output"]
-        return [*steps[:-1], f"{steps[-1]}_constant"], False
-    # torch's exporter numbers its own values `val_0`, ...: a parameter of such a name stops it on the way back.
-    name = origin.replace("val_", "constant_") if "val_" in origin and is_generated(origin) else origin
-    number = size == 1 and (is_generated(origin) or _OPERAND.search(origin))  # a mask's -10000 is nothing to train
-    return split_path(name), weight and not number
-
-
-_OPERAND = re.compile(r"/[xy](:0)?$")
-"""How TensorFlow calls a number that stands in the author's source, as the epsilon in `batchnorm/add/y`."""
-
-
-def layer_path(node: ir.Node, step: int, weight: str) -> list[str]:
-    """Returns where a layer is held in the module tree.
-
-    Args:
-        node: the node that is the layer.
-        step: its number in the graph.
-        weight: name of the initializer that its weight comes from, `""` where it has none.
-    """
-    named = split_path(weight) if weight and not is_generated(weight) else []
-    if len(named) > 1 and _WEIGHT.fullmatch(named[-1]):
-        return named[:-1]
-    name = node.name or ""
-    if "/" in weight and _NUMBERED.fullmatch(name):
-        steps = _scope(named, node.op_type)
-    else:
-        steps = _scope(split_path(name), node.op_type) if name else []
-    if steps:
-        return steps
-    return [f"{node.op_type.lower()}_{step}"]
-
-
-_WEIGHT = re.compile(r"weight|w_\d+")
-"""What a layer's weight is called: in torch, and in Paddle (`conv2d_0.w_0`)."""
-
-_NUMBERED = re.compile(r"\w+__\d+")
-"""Nodes that tf2onnx made; only their weights say where they belong."""
-
-_OPERATIONS = frozenset(
-    {
-        *("BiasAdd", "Conv1D", "Conv2D", "Conv3D", "FusedBatchNormV3", "GatherV2", "MatMul", "ReadVariableOp"),
-        *("batchnorm", "conv_transpose", "convolution", "depthwise", "merged_input", "separable_conv2d"),
-    }
-)
-"""TensorFlow's operations, and tf2onnx's, as which nodes and weights of a layer end: `model/dense/BiasAdd`."""
-
-
-def _scope(steps: list[str], operator: str) -> list[str]:
-    """Returns the path of the layer in which an operation stands, the path itself where its end is no operation."""
-    end = len(steps)
-    while end > 1 and (steps[end - 1] in _OPERATIONS or (end == len(steps) and steps[-1].split("_")[0] == operator)):
-        end -= 1
-    return steps[:end]

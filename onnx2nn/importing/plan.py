@@ -274,15 +274,6 @@ class Plan:
         containers = {container for _, container in parsed}
         return None, containers.pop() if len(containers) == 1 else ""
 
-    def output_type(
-        self, node: ir.Node, index: int, version: int, inputs: Sequence[Any]
-    ) -> tuple[ir.DataType | None, str, int | None]:
-        """Returns an output's element type, what holds it (`""`: a tensor) and its rank, None where unknown."""
-        value = node.outputs[index]
-        kind, container = self.type_of(value)
-        rank = None if value.shape is None else len(value.shape)
-        return kind, container, rank
-
 
 def plan(model: ir.Model, author: Author | None = None) -> Plan:
     """Returns the plan of `model`; that nodes may have no row shows when they are looked up.

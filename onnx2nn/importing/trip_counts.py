@@ -16,6 +16,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnx2nn.optable.registry import load_rows
+
 Number = Callable[[ir.Value], Any]
 """Returns the number that an initializer of the body or a value around the loop is; None for all others."""
 
@@ -76,7 +78,7 @@ def _is_passed_on(node: ir.Node) -> bool:
     """Whether the node gives one number or truth as it is."""
     if node.op_type == "Cast":
         return ir.DataType(node.attributes["to"].as_int()) in _EXACT
-    return node.op_type in {"Identity", "Squeeze", "Unsqueeze", "Reshape"}
+    return node.op_type == "Identity" or node.op_type in load_rows().operators("layout_only")
 
 
 class _Counting:

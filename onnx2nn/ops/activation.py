@@ -8,26 +8,29 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import host_binary, larger, ordered, smaller
 from onnx2nn.ops.shape import fixed
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
+from onnx2nn.optable.traits import BINARY, UNARY
 
 _FLOAT32_MAX = 3.4028234663852886e38
 
 
-@op("Relu", 1)
+@op("Relu", 1, traits=UNARY)
 def relu(F: Any, X: Any) -> Any:
     return F.relu(X)
 
 
-@op("LeakyRelu", 1)
+@op("LeakyRelu", 1, traits=UNARY)
 def leaky_relu(F: Any, X: Any, *, alpha: float = 0.01) -> Any:
     return F.nn.functional.leaky_relu(X, alpha)
 
 
-@op("ThresholdedRelu", 10)
+@op("ThresholdedRelu", 10, traits=UNARY)
 def thresholded_relu(F: Any, X: Any, *, alpha: float = 1.0) -> Any:
     return F.nn.functional.threshold(X, alpha, 0.0)
 
 
-op("ThresholdedRelu", 1)(lambda F, X, *, alpha=1.0: thresholded_relu(F, X, alpha=alpha))
+# Experimental in opset 1.
+revision(thresholded_relu, 1)
 
 
 def _is_for_channels(X: Any, count: Any) -> bool:
@@ -35,7 +38,7 @@ def _is_for_channels(X: Any, count: Any) -> bool:
     return all(map(fixed, (last, X.shape[1], count))) and count not in (1, last) and count == X.shape[1]
 
 
-@op("PRelu", 7)
+@op("PRelu", 7, traits=UNARY | BINARY)
 def prelu(F: Any, X: Any, slope: Any) -> Any:
     """A slope of one value for each channel is torch's PReLU; any other broadcasts one way.
 
@@ -54,7 +57,7 @@ def prelu(F: Any, X: Any, slope: Any) -> Any:
     return F.where(X < 0, X * slope, X)
 
 
-@op("PRelu", 1)
+@op("PRelu", 1, traits=UNARY | BINARY)
 def prelu_1(F: Any, X: Any, slope: Any) -> Any:
     """A 1-D slope goes along the channels."""
     if slope.ndim == 1 and X.ndim > 1:
@@ -62,34 +65,32 @@ def prelu_1(F: Any, X: Any, slope: Any) -> Any:
     return prelu(F, X, slope)
 
 
-@op("Elu", 1)
+@op("Elu", 1, traits=UNARY)
 def elu(F: Any, X: Any, *, alpha: float = 1.0) -> Any:
     return F.nn.functional.elu(X, alpha)
 
 
-@op("Selu", 6)
+@op("Selu", 6, traits=UNARY)
 def selu(F: Any, X: Any, *, alpha: float = 1.6732632, gamma: float = 1.050701) -> Any:
     if (alpha, gamma) == (1.6732632, 1.050701):
         return F.nn.functional.selu(X)
     return F.nn.functional.elu(X, alpha) * gamma
 
 
-@op("Selu", 1)
-def selu_1(F: Any, X: Any, *, alpha: float = 1.6732, gamma: float = 1.0507) -> Any:
-    return selu(F, X, alpha=alpha, gamma=gamma)
+revision(selu, 1, defaults={"alpha": 1.6732, "gamma": 1.0507})
 
 
-@op("Celu", 12)
+@op("Celu", 12, traits=UNARY)
 def celu(F: Any, X: Any, *, alpha: float = 1.0) -> Any:
     return F.nn.functional.celu(X, alpha)
 
 
-@op("Gelu", 20)
+@op("Gelu", 20, traits=UNARY)
 def gelu(F: Any, X: Any, *, approximate: str = "none") -> Any:
     return F.nn.functional.gelu(X, approximate=approximate) if approximate != "none" else F.nn.functional.gelu(X)
 
 
-@op("Swish", 24)
+@op("Swish", 24, traits=UNARY)
 def swish(F: Any, X: Any, *, alpha: float = 1.0) -> Any:
     return F.nn.functional.silu(X) if alpha == 1.0 else X * F.sigmoid(X * alpha)
 
@@ -99,34 +100,34 @@ def swiglu(F: Any, A: Any, B: Any, *, alpha: float = 1.0) -> Any:
     return swish(F, A, alpha=alpha) * B
 
 
-@op("Mish", 18)
+@op("Mish", 18, traits=UNARY)
 def mish(F: Any, X: Any) -> Any:
     return F.nn.functional.mish(X)
 
 
-@op("HardSwish", 14)
+@op("HardSwish", 14, traits=UNARY)
 def hard_swish(F: Any, X: Any) -> Any:
     return F.nn.functional.hardswish(X)
 
 
-@op("HardSigmoid", 1)
+@op("HardSigmoid", 1, traits=UNARY)
 def hard_sigmoid(F: Any, X: Any, *, alpha: float = 0.2, beta: float = 0.5) -> Any:
     if (alpha, beta) == (0.16666667, 0.5):
         return F.nn.functional.hardsigmoid(X)
     return (X * alpha + beta).clamp(0, 1)
 
 
-@op("Sigmoid", 1)
+@op("Sigmoid", 1, traits=UNARY)
 def sigmoid(F: Any, X: Any) -> Any:
     return F.sigmoid(X)
 
 
-@op("Tanh", 1)
+@op("Tanh", 1, traits=UNARY)
 def tanh(F: Any, input: Any) -> Any:
     return F.tanh(input)
 
 
-@op("Softplus", 1)
+@op("Softplus", 1, traits=UNARY)
 def softplus(F: Any, X: Any) -> Any:
     """torch switches to the identity above 20, where float32 no longer tells the two apart; float64 does at 20."""
     if X.dtype == F.float64:
@@ -134,12 +135,12 @@ def softplus(F: Any, X: Any) -> Any:
     return F.nn.functional.softplus(X)
 
 
-@op("Softsign", 1)
+@op("Softsign", 1, traits=UNARY)
 def softsign(F: Any, input: Any) -> Any:
     return F.nn.functional.softsign(input)
 
 
-@op("Shrink", 9)
+@op("Shrink", 9, traits=UNARY)
 def shrink(F: Any, input: Any, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
     zero = F.zeros_like(input)
     below = F.where(input < -lambd, (input + bias).to(input.dtype), zero)
@@ -151,7 +152,7 @@ def _host_clip(input: Any, min: Any = None, max: Any = None) -> Any:
     return input if max is None else host_binary(smaller)(input, max)
 
 
-@op("Clip", 11, numbers=("min", "max"), host=_host_clip)
+@op("Clip", 11, numbers=("min", "max"), host=_host_clip, traits=UNARY)
 def clip(F: Any, input: Any, min: Any = None, max: Any = None) -> Any:
     """Where `min` exceeds `max` every element becomes `max`, in torch too."""
     if min is None and max is None:
@@ -163,12 +164,12 @@ def clip(F: Any, input: Any, min: Any = None, max: Any = None) -> Any:
     return F.clamp(input, min, max)
 
 
-@op("Clip", 6)
+@op("Clip", 6, traits=UNARY)
 def clip_6(F: Any, input: Any, *, min: float = -_FLOAT32_MAX, max: float = _FLOAT32_MAX) -> Any:
     return F.clamp(input, min, max)
 
 
-@op("Clip", 1)
+@op("Clip", 1, traits=UNARY)
 def clip_1(F: Any, input: Any, *, max: float | None = None, min: float | None = None) -> Any:
     return input if max is None and min is None else F.clamp(input, min, max)
 
@@ -185,27 +186,27 @@ def _axis_form(function: Any) -> Any:
     return flattened
 
 
-@op("Softmax", 13)
+@op("Softmax", 13, traits=["keeps_rank"])
 def softmax(F: Any, input: Any, *, axis: int = -1) -> Any:
     return F.softmax(input, axis)
 
 
-@op("LogSoftmax", 13)
+@op("LogSoftmax", 13, traits=["keeps_rank"])
 def log_softmax(F: Any, input: Any, *, axis: int = -1) -> Any:
     return F.log_softmax(input, axis)
 
 
-@op("Hardmax", 13)
+@op("Hardmax", 13, traits=["keeps_rank"])
 def hardmax(F: Any, input: Any, *, axis: int = -1) -> Any:
     """1 at the first of the largest values."""
     return F.zeros_like(input).scatter(axis, F.argmax(input, axis, keepdim=True), 1.0)
 
 
 for _name, _function in (("Softmax", softmax), ("LogSoftmax", log_softmax), ("Hardmax", hardmax)):
-    op(_name, 1)(_axis_form(_function))
+    op(_name, 1, traits=["keeps_rank"])(_axis_form(_function))
 
 
-@op("ParametricSoftplus", 1)
+@op("ParametricSoftplus", 1, traits=UNARY)
 def parametric_softplus(F: Any, X: Any, *, alpha: float | None = None, beta: float | None = None) -> Any:
     """Experimental in opset 1: `alpha * softplus(beta * x)`."""
     if alpha is None or beta is None:
@@ -213,7 +214,7 @@ def parametric_softplus(F: Any, X: Any, *, alpha: float | None = None, beta: flo
     return F.nn.functional.softplus(X * beta) * alpha
 
 
-@op("ScaledTanh", 1)
+@op("ScaledTanh", 1, traits=UNARY)
 def scaled_tanh(F: Any, input: Any, *, alpha: float | None = None, beta: float | None = None) -> Any:
     """Experimental in opset 1: `alpha * tanh(beta * x)`."""
     if alpha is None or beta is None:
@@ -221,13 +222,13 @@ def scaled_tanh(F: Any, input: Any, *, alpha: float | None = None, beta: float |
     return F.tanh(input * beta) * alpha
 
 
-@op("Scale", 1)
+@op("Scale", 1, traits=UNARY)
 def scaled(F: Any, input: Any, *, scale: float = 1.0) -> Any:
     """Experimental in opset 1."""
     return input * scale
 
 
-@op("Affine", 1)
+@op("Affine", 1, traits=UNARY)
 def affine(F: Any, X: Any, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
     """Experimental in opset 1."""
     return X * alpha + beta

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.optable.registry import op
+from onnx2nn.optable.registry import TABLE, op
 from onnx2nn.optable.row import NeedsValues
+from onnx2nn.optable.traits import BINARY, UNARY
 
 Body = Callable[..., Any]
 
@@ -178,25 +179,25 @@ def _host_pow(X: Any, Y: Any) -> Any:
     return host_binary(lambda x, y: _plain(x) ** _plain(y))(X, Y)
 
 
-@op("Add", 7, host=host_binary(lambda a, b: _plain(a) + _plain(b)))
+@op("Add", 7, host=host_binary(lambda a, b: _plain(a) + _plain(b)), traits=BINARY | {"commutative"})
 @widened
 def add(F: Any, A: Any, B: Any) -> Any:
     return A + B
 
 
-@op("Sub", 7, host=host_binary(lambda a, b: _plain(a) - _plain(b)))
+@op("Sub", 7, host=host_binary(lambda a, b: _plain(a) - _plain(b)), traits=BINARY)
 @widened
 def sub(F: Any, A: Any, B: Any) -> Any:
     return A - B
 
 
-@op("Mul", 7, host=host_binary(_host_product))
+@op("Mul", 7, host=host_binary(_host_product), traits=BINARY | {"commutative"})
 @widened
 def mul(F: Any, A: Any, B: Any) -> Any:
     return A * B
 
 
-@op("Div", 7, host=_host_div)
+@op("Div", 7, host=_host_div, traits=BINARY)
 def div(F: Any, A: Any, B: Any) -> Any:
     """Integers are divided towards zero."""
     if A.dtype == F.uint64:
@@ -206,7 +207,7 @@ def div(F: Any, A: Any, B: Any) -> Any:
     return widened(lambda F, A, B: F.div(A, B, rounding_mode="trunc"))(F, A, B)
 
 
-@op("Mod", 10, host=_host_mod)
+@op("Mod", 10, host=_host_mod, traits=BINARY)
 def mod(F: Any, A: Any, B: Any, *, fmod: int = 0) -> Any:
     """`fmod=0`: the result has the sign of the divisor; `fmod=1`: that of the dividend."""
     if A.dtype == F.uint64:
@@ -216,10 +217,10 @@ def mod(F: Any, A: Any, B: Any, *, fmod: int = 0) -> Any:
 
 
 for _name, _body in (("Add", add), ("Sub", sub), ("Mul", mul), ("Div", div)):
-    op(_name, 1)(legacy_broadcast(_body))
+    op(_name, 1, traits=TABLE.row_of(_body).traits)(legacy_broadcast(_body))
 
 
-@op("Pow", 7, host=_host_pow)
+@op("Pow", 7, host=_host_pow, traits=BINARY)
 def pow(F: Any, X: Any, Y: Any) -> Any:
     """The result has the base's type; an integer base with a fractional exponent is computed in float64, then cut."""
     if X.dtype == Y.dtype:
@@ -235,74 +236,74 @@ def _integer_power(F: Any, X: Any, Y: Any) -> Any:
     return F.pow(X.to(F.int64), Y.to(F.int64)).to(X.dtype)
 
 
-@op("Pow", 1)
+@op("Pow", 1, traits=BINARY)
 def pow_1(F: Any, X: Any, Y: Any, *, axis: int | None = None, broadcast: int = 0) -> Any:
     """The exponent broadcast at `axis`."""
     return legacy_broadcast(pow)(F, X, Y, axis=axis, broadcast=broadcast)
 
 
-@op("Neg", 1, host=host_unary(lambda x: -x))
+@op("Neg", 1, host=host_unary(lambda x: -x), traits=UNARY)
 @widened
 def neg(F: Any, X: Any) -> Any:
     return -X
 
 
-@op("Abs", 1, host=host_unary(abs))
+@op("Abs", 1, host=host_unary(abs), traits=UNARY)
 def abs_(F: Any, X: Any) -> Any:
     return X if X.dtype in (F.uint8, F.uint16, F.uint32, F.uint64) else F.abs(X)
 
 
-@op("Sign", 9)
+@op("Sign", 9, traits=UNARY)
 def sign(F: Any, input: Any) -> Any:
     if input.dtype in (F.uint16, F.uint32, F.uint64):
         return (input != 0).to(input.dtype)
     return F.sign(input)
 
 
-@op("Reciprocal", 1)
+@op("Reciprocal", 1, traits=UNARY)
 def reciprocal(F: Any, X: Any) -> Any:
     return F.reciprocal(X)
 
 
-@op("Floor", 1, host=host_unary(math.floor))
+@op("Floor", 1, host=host_unary(math.floor), traits=UNARY)
 def floor(F: Any, X: Any) -> Any:
     return F.floor(X)
 
 
-@op("Ceil", 1, host=host_unary(math.ceil))
+@op("Ceil", 1, host=host_unary(math.ceil), traits=UNARY)
 def ceil(F: Any, X: Any) -> Any:
     return F.ceil(X)
 
 
-@op("Round", 11)
+@op("Round", 11, traits=UNARY)
 def round_(F: Any, X: Any) -> Any:
     """Halves go to the even neighbour, in torch too."""
     return F.round(X)
 
 
-@op("Sqrt", 1)
+@op("Sqrt", 1, traits=UNARY)
 def sqrt(F: Any, X: Any) -> Any:
     return F.sqrt(X)
 
 
-@op("Exp", 1)
+@op("Exp", 1, traits=UNARY)
 def exp(F: Any, input: Any) -> Any:
     return F.exp(input)
 
 
-@op("Log", 1)
+@op("Log", 1, traits=UNARY)
 def log(F: Any, input: Any) -> Any:
     return F.log(input)
 
 
-@op("Erf", 9)
+@op("Erf", 9, traits=UNARY)
 def erf(F: Any, input: Any) -> Any:
     """An integer result is cut towards zero."""
     return F.erf(input) if input.is_floating_point() else F.erf(input.to(F.float32)).to(input.dtype)
 
 
 def _trigonometry(operator: str, since: int, function: str) -> None:
-    @op(operator, since)
+    @op(operator, since, traits=UNARY)
     def body(F: Any, input: Any) -> Any:
         return getattr(F, function)(input)
 
@@ -324,35 +325,35 @@ def _extreme(F: Any, function: Any, data_0: tuple[Any, ...]) -> Any:
     return ordered(_fold(lambda F, a, b: function(a, b)))(F, *data_0)
 
 
-@op("Max", 1, host=lambda *data_0: functools.reduce(host_binary(larger), data_0))
+@op("Max", 1, host=lambda *data_0: functools.reduce(host_binary(larger), data_0), traits=BINARY | {"commutative"})
 def max(F: Any, *data_0: Any) -> Any:
     """NaN wins."""
     return _extreme(F, F.maximum, data_0)
 
 
-@op("Min", 1, host=lambda *data_0: functools.reduce(host_binary(smaller), data_0))
+@op("Min", 1, host=lambda *data_0: functools.reduce(host_binary(smaller), data_0), traits=BINARY | {"commutative"})
 def min(F: Any, *data_0: Any) -> Any:
     """NaN wins."""
     return _extreme(F, F.minimum, data_0)
 
 
-@op("Sum", 1)
+@op("Sum", 1, traits=BINARY | {"commutative"})
 def sum(F: Any, *data_0: Any) -> Any:
     return _fold(add)(F, *data_0)
 
 
-@op("Mean", 1)
+@op("Mean", 1, traits=BINARY | {"commutative"})
 def mean(F: Any, *data_0: Any) -> Any:
     return sum(F, *data_0) / len(data_0)
 
 
-@op("CumSum", 11, static=["axis"])
+@op("CumSum", 11, static=["axis"], traits=["keeps_rank"])
 @widened
 def cumsum(F: Any, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
     return _cumulative(F, F.cumsum, x, axis, exclusive, reverse, neutral=0)
 
 
-@op("CumProd", 26, static=["axis"])
+@op("CumProd", 26, static=["axis"], traits=["keeps_rank"])
 @widened
 def cumprod(F: Any, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
     return _cumulative(F, F.cumprod, x, axis, exclusive, reverse, neutral=1)
@@ -369,31 +370,31 @@ def _cumulative(F: Any, function: Any, x: Any, axis: Any, exclusive: int, revers
     return F.flip(result, [axis]) if reverse else result
 
 
-@op("BitwiseAnd", 18)
+@op("BitwiseAnd", 18, traits=BINARY | {"commutative"})
 @widened
 def bitwise_and(F: Any, A: Any, B: Any) -> Any:
     return A & B
 
 
-@op("BitwiseOr", 18)
+@op("BitwiseOr", 18, traits=BINARY | {"commutative"})
 @widened
 def bitwise_or(F: Any, A: Any, B: Any) -> Any:
     return A | B
 
 
-@op("BitwiseXor", 18)
+@op("BitwiseXor", 18, traits=BINARY | {"commutative"})
 @widened
 def bitwise_xor(F: Any, A: Any, B: Any) -> Any:
     return A ^ B
 
 
-@op("BitwiseNot", 18)
+@op("BitwiseNot", 18, traits=UNARY)
 @widened
 def bitwise_not(F: Any, X: Any) -> Any:
     return ~X
 
 
-@op("BitShift", 11)
+@op("BitShift", 11, traits=BINARY)
 def bit_shift(F: Any, X: Any, Y: Any, *, direction: str) -> Any:
     """Shifting by less than 0, or by the width or more, gives 0; a negative number shifted right gives -1."""
     if direction not in ("LEFT", "RIGHT"):

@@ -11,7 +11,9 @@ import numpy as np
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NAME, BY_NUMBER, STRING, Element, SmallFloat
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues, Typed
+from onnx2nn.optable.traits import UNARY
 
 
 def element_of(number: int) -> Element:
@@ -167,7 +169,7 @@ def _host_integer(value: Any, dtype: np.dtype[Any]) -> Any:
     return value.to_integer()
 
 
-@op("Cast", 24, host=_host_cast)
+@op("Cast", 24, host=_host_cast, traits=UNARY)
 def cast(F: Any, input: Any, *, round_mode: str = "up", saturate: int = 1, to: int) -> Any:
     """See `convert`, `to_strings` and `from_strings`."""
     if to == STRING:
@@ -176,14 +178,8 @@ def cast(F: Any, input: Any, *, round_mode: str = "up", saturate: int = 1, to: i
     return read(F, input, element_of(to), saturate=bool(saturate), round_mode=round_mode)
 
 
-@op("Cast", 19, host=_host_cast)
-def cast_19(F: Any, input: Any, *, saturate: int = 1, to: int) -> Any:
-    return cast(F, input, saturate=saturate, to=to)
-
-
-@op("Cast", 6, host=_host_cast)
-def cast_6(F: Any, input: Any, *, to: int) -> Any:
-    return cast(F, input, to=to)
+cast_19 = revision(cast, 19, without=["round_mode"])
+revision(cast_19, 6, without=["saturate"])
 
 
 def _number_of(name: str) -> int:
@@ -194,13 +190,13 @@ def _number_of(name: str) -> int:
     return BY_NAME[name].number
 
 
-@op("Cast", 1, host=lambda input, *, to, _dtype=None: _host_cast(input, to=_number_of(to), _dtype=_dtype))
+@op("Cast", 1, host=lambda input, *, to, _dtype=None: _host_cast(input, to=_number_of(to), _dtype=_dtype), traits=UNARY)
 def cast_1(F: Any, input: Any, *, to: str) -> Any:
     """The type is given by name."""
     return cast(F, input, to=_number_of(to.upper()))
 
 
-@op("CastLike", 24)
+@op("CastLike", 24, traits=["keeps_rank"])
 def cast_like(
     F: Any, input: Any, target_type: Any, *, round_mode: str = "up", saturate: int = 1, _types: Any = None
 ) -> Any:
@@ -218,14 +214,8 @@ def type_number(F: Any, value: Any, types: Any, position: int) -> int:
     return next(e.number for e in BY_NUMBER.values() if not e.travels_wider and getattr(F, e.dtype) == value.dtype)
 
 
-@op("CastLike", 19)
-def cast_like_19(F: Any, input: Any, target_type: Any, *, saturate: int = 1, _types: Any = None) -> Any:
-    return cast_like(F, input, target_type, saturate=saturate, _types=_types)
-
-
-@op("CastLike", 15)
-def cast_like_15(F: Any, input: Any, target_type: Any, *, _types: Any = None) -> Any:
-    return cast_like(F, input, target_type, _types=_types)
+cast_like_19 = revision(cast_like, 19, without=["round_mode"])
+revision(cast_like_19, 15, without=["saturate"])
 
 
 @op("BitCast", 26)

@@ -12,6 +12,7 @@ from onnx2nn.ops.conv import conv, conv_transpose
 from onnx2nn.ops.linalg import gemm, matmul
 from onnx2nn.ops.norm import layer_normalization
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import REQUIRED
 
 MICROSOFT = "com.microsoft"
@@ -193,14 +194,11 @@ def fused_matmul(
     return matmul(F, A, B) * alpha
 
 
-@op("TransposeMatMul", 1, domain=MICROSOFT)
-def transpose_matmul(F: Any, A: Any, B: Any, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Any:
-    return fused_matmul(F, A, B, alpha=alpha, transA=transA, transB=transB)
+revision(fused_matmul, 1, operator="TransposeMatMul", without=["transBatchA", "transBatchB"])
 
 
-@op("Gelu", 1, domain=MICROSOFT)
-def gelu(F: Any, X: Any) -> Any:
-    return activation.gelu(F, X)
+revision(activation.gelu, 1, domain=MICROSOFT, without=["approximate"])
+revision(activation.swish, 1, domain=MICROSOFT, operator="QuickGelu", defaults={"alpha": 1.702})
 
 
 @op("BiasGelu", 1, domain=MICROSOFT)
@@ -213,12 +211,7 @@ def fast_gelu(F: Any, X: Any, bias: Any = None) -> Any:
     return activation.gelu(F, X if bias is None else X + bias, approximate="tanh")
 
 
-@op("QuickGelu", 1, domain=MICROSOFT)
-def quick_gelu(F: Any, X: Any, *, alpha: float = 1.702) -> Any:
-    return activation.swish(F, X, alpha=alpha)
-
-
-@op("LayerNormalization", 1)
+@op("LayerNormalization", 1, traits=["keeps_rank"])
 def layer_normalization_1(
     F: Any,
     X: Any,

@@ -15,7 +15,7 @@ from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.pool import average_pool, max_pool
 from onnx2nn.ops.rnn import LinearMap, lstm_loop, outputs_asked, recurrent_results, settings, summed
 from onnx2nn.optable.registry import op
-from onnx2nn.optable.row import REQUIRED, NeedsValues
+from onnx2nn.optable.row import REQUIRED, FloatForm, NeedsValues
 
 
 def _dequantized(F: Any, x: Any, scale: Any, zero_point: Any) -> Any:
@@ -45,7 +45,7 @@ def _whole(F: Any, x: Any, zero_point: Any) -> Any:
     return x if zero_point is None else x - zero_point.to(F.float32)
 
 
-@op("QLinearAdd", 1, domain=MICROSOFT)
+@op("QLinearAdd", 1, domain=MICROSOFT, float_form=FloatForm("Add"))
 def qlinear_add(
     F: Any,
     A: Any,
@@ -61,7 +61,7 @@ def qlinear_add(
     return _shifted_and_rounded(F, total, C_zero_point, A)
 
 
-@op("QLinearMul", 1, domain=MICROSOFT)
+@op("QLinearMul", 1, domain=MICROSOFT, float_form=FloatForm("Mul"))
 def qlinear_mul(
     F: Any,
     A: Any,
@@ -103,7 +103,7 @@ def qlinear_concat(F: Any, Y_scale: Any, Y_zero_point: Any, *inputs: Any, axis: 
     )
 
 
-@op("QLinearSigmoid", 1, domain=MICROSOFT)
+@op("QLinearSigmoid", 1, domain=MICROSOFT, float_form=FloatForm("Sigmoid"))
 def qlinear_sigmoid(
     F: Any,
     X: Any,
@@ -115,7 +115,7 @@ def qlinear_sigmoid(
     return _quantized(F, F.sigmoid(_dequantized(F, X, X_scale, X_zero_point)), Y_scale, Y_zero_point, X)
 
 
-@op("QLinearLeakyRelu", 1, domain=MICROSOFT)
+@op("QLinearLeakyRelu", 1, domain=MICROSOFT, float_form=FloatForm("LeakyRelu"))
 def qlinear_leaky_relu(
     F: Any,
     X: Any,
@@ -158,7 +158,7 @@ def qlinear_softmax(
     return y.reshape(X.shape) if opset < 13 else y.movedim(-1, axis)
 
 
-@op("QLinearAveragePool", 1, domain=MICROSOFT)
+@op("QLinearAveragePool", 1, domain=MICROSOFT, float_form=FloatForm("AveragePool"))
 def qlinear_average_pool(
     F: Any,
     X: Any,
@@ -185,7 +185,7 @@ def qlinear_average_pool(
     return _shifted_and_rounded(F, y / y_scale, y_zero_point, X)
 
 
-@op("QLinearGlobalAveragePool", 1, domain=MICROSOFT)
+@op("QLinearGlobalAveragePool", 1, domain=MICROSOFT, float_form=FloatForm("GlobalAveragePool"))
 def qlinear_global_average_pool(
     F: Any,
     X: Any,
@@ -221,7 +221,7 @@ def nhwc_max_pool(
     return max_pool(F, x.movedim(-1, 1), **options).movedim(1, -1)
 
 
-@op("QLinearConv", 1, domain=MICROSOFT)
+@op("QLinearConv", 1, domain=MICROSOFT, float_form=FloatForm("Conv", 0))
 def qlinear_conv(
     F: Any,
     x: Any,
@@ -329,7 +329,7 @@ def _results_of_lstm(F: Any, X: Any, W: Any, R: Any, *others: Any, **attributes:
     return recurrent_results(X, W.shape[0], W.shape[1], R.shape[1], layout=0)
 
 
-@op("DynamicQuantizeLSTM", 1, domain=MICROSOFT, results=_results_of_lstm, leaf=True)
+@op("DynamicQuantizeLSTM", 1, domain=MICROSOFT, results=_results_of_lstm, custom_op=True)
 def dynamic_quantize_lstm(
     F: Any,
     X: Any,
@@ -409,7 +409,7 @@ def _centred(F: Any, numbers: Any, zero_points: Any, bits: int, dtype: Any) -> A
     return numbers.to(dtype) - zero_points.reshape(numbers.shape[:-1]).to(dtype).unsqueeze(-1)
 
 
-@op("MatMulNBits", 1, domain=MICROSOFT, whole=True)
+@op("MatMulNBits", 1, domain=MICROSOFT, call="packed")
 def matmul_nbits(
     F: Any,
     A: Any,
@@ -464,7 +464,7 @@ _NF4 = (
 """Quantiles of the normal distribution."""
 
 
-@op("MatMulBnb4", 1, domain=MICROSOFT, whole=True)
+@op("MatMulBnb4", 1, domain=MICROSOFT, call="packed")
 def matmul_bnb4(
     F: Any,
     A: Any,
@@ -486,7 +486,7 @@ def matmul_bnb4(
     return F.nn.functional.linear(A.to(F.float32), weight if transB else weight.t()).to(A.dtype)
 
 
-@op("GatherBlockQuantized", 1, domain=MICROSOFT, whole=True)
+@op("GatherBlockQuantized", 1, domain=MICROSOFT, call="packed")
 def gather_block_quantized(
     F: Any,
     data: Any,

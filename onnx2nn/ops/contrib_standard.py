@@ -10,20 +10,21 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ops import image, indexing, pad, shape
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 
 
 @op("Pad", 1, domain=MICROSOFT, static=["pads"], numbers=["value"])
 def pad_ms(F: Any, data: Any, pads: Any, value: Any = None, *, mode: str = "constant") -> Any:
     """`pads` may be `(1, 2 * rank)`."""
     pads = pads[0] if isinstance(pads[0], list) else pads
-    return pad.pad_11(F, data, pads, value, mode=mode)
+    return pad.pad(F, data, pads, value, mode=mode)
 
 
 def _results_of_unique(F: Any, x: Any) -> Any:
     return [(["kept"], x.dtype), ([math.prod(x.shape)], F.int64), (["kept"], F.int64)]
 
 
-@op("Unique", 1, domain=MICROSOFT, opaque=True, results=_results_of_unique)
+@op("Unique", 1, domain=MICROSOFT, call="opaque", results=_results_of_unique)
 def unique_ms(F: Any, x: Any) -> tuple[Any, ...]:
     """In the order of first appearance."""
     values, _, inverse, counts = indexing.unique(F, x, sorted=0)
@@ -33,19 +34,11 @@ def unique_ms(F: Any, x: Any) -> tuple[Any, ...]:
 @op("Range", 1, domain=MICROSOFT, static=["start", "limit", "delta"])
 def range_ms(F: Any, start: Any, limit: Any, delta: Any = None, *, _types: Sequence[Any] = ()) -> Any:
     """Without `delta` the step is 1."""
-    return shape.range_11(F, start, limit, 1 if delta is None else delta, _types=_types)
+    return shape.range_(F, start, limit, 1 if delta is None else delta, _types=_types)
 
 
-@op("Trilu", 1, domain=MICROSOFT, static=["k"])
-def trilu_ms(F: Any, X: Any, k: Any = None, *, upper: int = 1) -> Any:
-    return shape.trilu(F, X, k, upper=upper)
-
-
-@op("GridSample", 1, domain=MICROSOFT)
-def grid_sample_ms(
-    F: Any, X: Any, Grid: Any, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
-) -> Any:
-    return image.grid_sample_16(F, X, Grid, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
+revision(shape.trilu, 1, domain=MICROSOFT, renamed={"input": "X"})
+revision(image.grid_sample, 1, domain=MICROSOFT, defaults={"mode": "bilinear"}, renamed={"grid": "Grid"})
 
 
 @op("Inverse", 1, domain=MICROSOFT)

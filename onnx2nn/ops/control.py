@@ -11,22 +11,22 @@ from onnx2nn.optable.registry import op
 _REGION = "its subgraphs are imported with the model; it is no function of tensors."
 
 
-@op("If", 1, region=True)
+@op("If", 1, call="subgraph")
 def if_(F: Any, cond: Any, *, then_branch: Any, else_branch: Any) -> Any:
     raise OperatorError(_REGION)
 
 
-@op("Loop", 1, region=True)
+@op("Loop", 1, call="subgraph")
 def loop(F: Any, M: Any = None, cond: Any = None, *v_initial: Any, body: Any) -> Any:
     raise OperatorError(_REGION)
 
 
-@op("SequenceMap", 17, region=True)
+@op("SequenceMap", 17, call="subgraph")
 def sequence_map(F: Any, input_sequence: Any, *additional_inputs: Any, body: Any) -> Any:
     raise OperatorError(_REGION)
 
 
-@op("Scan", 9, region=True)
+@op("Scan", 9, call="subgraph")
 def scan(
     F: Any,
     *initial_state_and_scan_inputs: Any,
@@ -40,7 +40,7 @@ def scan(
     raise OperatorError(_REGION)
 
 
-@op("Scan", 8, region=True)
+@op("Scan", 8, call="subgraph")
 def scan_8(
     F: Any,
     sequence_lens: Any = None,

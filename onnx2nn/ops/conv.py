@@ -63,7 +63,7 @@ def pad_spatial(F: Any, X: Any, pads: Sequence[Any], value: float = 0.0) -> Any:
     return F.nn.functional.pad(X, order, value=value) if value else F.nn.functional.pad(X, order)
 
 
-@op("Conv", 1)
+@op("Conv", 1, traits=["channels_first", "keeps_rank"])
 def conv(
     F: Any,
     X: Any,
@@ -110,7 +110,7 @@ def _conv_by_slices(
     return total if B is None else total + B.reshape([-1] + [1] * (W.ndim - 2))
 
 
-@op("ConvTranspose", 1)
+@op("ConvTranspose", 1, traits=["channels_first", "keeps_rank"])
 def conv_transpose(
     F: Any,
     X: Any,
@@ -224,7 +224,7 @@ def _col2im_of_integers(F: Any, input: Any, image_shape: Any, block_shape: Any, 
     return summed(input & 0xFFFFFFFF) + (summed(input >> 32) << 32)
 
 
-@op("DeformConv", 19)
+@op("DeformConv", 19, traits=["channels_first", "keeps_rank"])
 def deform_conv(
     F: Any,
     X: Any,

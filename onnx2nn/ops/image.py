@@ -14,6 +14,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ground.extras import require
 from onnx2nn.ops.shape import partly_known
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
 
 
@@ -330,7 +331,7 @@ def _results_of_resize(
     return [(result, X.dtype)]
 
 
-@op("Resize", 18, static=["roi", "scales", "sizes"], counts=["sizes"], results=_results_of_resize)
+@op("Resize", 18, static=["roi", "scales", "sizes"], counts=["sizes"], results=_results_of_resize, sized_by="sizes")
 def resize(
     F: Any,
     X: Any,
@@ -386,69 +387,9 @@ def resize(
     return X.to(dtype) if X.dtype != dtype else X
 
 
-@op("Resize", 13, static=["roi", "scales", "sizes"], counts=["sizes"], results=_results_of_resize)
-def resize_13(
-    F: Any,
-    X: Any,
-    roi: Sequence[float] | None = None,
-    scales: Sequence[Any] | None = None,
-    sizes: Sequence[Any] | None = None,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
-    _producer: str = "",
-) -> Any:
-    return resize(
-        F,
-        X,
-        roi,
-        scales,
-        sizes,
-        coordinate_transformation_mode=coordinate_transformation_mode,
-        cubic_coeff_a=cubic_coeff_a,
-        exclude_outside=exclude_outside,
-        extrapolation_value=extrapolation_value,
-        mode=mode,
-        nearest_mode=nearest_mode,
-        _producer=_producer,
-    )
-
-
-@op("Resize", 11, static=["roi", "scales", "sizes"], counts=["sizes"], results=_results_of_resize)
-def resize_11(
-    F: Any,
-    X: Any,
-    roi: Sequence[float],
-    scales: Sequence[Any],
-    sizes: Sequence[Any] | None = None,
-    *,
-    coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75,
-    exclude_outside: int = 0,
-    extrapolation_value: float = 0.0,
-    mode: str = "nearest",
-    nearest_mode: str = "round_prefer_floor",
-    _producer: str = "",
-) -> Any:
-    """An empty tensor stands for what is not given."""
-    return resize(
-        F,
-        X,
-        roi,
-        scales,
-        sizes,
-        coordinate_transformation_mode=coordinate_transformation_mode,
-        cubic_coeff_a=cubic_coeff_a,
-        exclude_outside=exclude_outside,
-        extrapolation_value=extrapolation_value,
-        mode=mode,
-        nearest_mode=nearest_mode,
-        _producer=_producer,
-    )
+resize_13 = revision(resize, 13, without=["antialias", "axes", "keep_aspect_ratio_policy"])
+# An empty tensor stands for what is not given.
+revision(resize_13, 11, required=["roi", "scales"])
 
 
 @op("Resize", 10, static=["scales"], results=lambda F, X, scales, **_: _results_of_resize(F, X, None, scales))
@@ -461,14 +402,8 @@ def resize_10(F: Any, X: Any, scales: Sequence[Any], *, mode: str = "nearest") -
     return resize(F, X, None, scales, coordinate_transformation_mode="asymmetric", mode=mode, nearest_mode="truncated")
 
 
-@op("Upsample", 9, static=["scales"], results=lambda F, X, scales, **_: _results_of_resize(F, X, None, scales))
-def upsample(F: Any, X: Any, scales: Sequence[Any], *, mode: str = "nearest") -> Any:
-    return resize_10(F, X, scales, mode=mode)
-
-
-@op("Upsample", 7)
-def upsample_7(F: Any, X: Any, *, mode: str = "nearest", scales: Sequence[float]) -> Any:
-    return upsample(F, X, list(scales), mode=mode)
+upsample = revision(resize_10, 9, operator="Upsample")
+revision(upsample, 7, as_attributes=["scales"])
 
 
 @op("Upsample", 1)
@@ -517,11 +452,7 @@ def _nearest_of_integers(F: Any, X: Any, grid: Any, mode: str, padding_mode: str
     return Y.to(X.dtype)
 
 
-@op("GridSample", 16)
-def grid_sample_16(
-    F: Any, X: Any, grid: Any, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
-) -> Any:
-    return grid_sample(F, X, grid, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
+revision(grid_sample, 16, defaults={"mode": "bilinear"})
 
 
 @op("AffineGrid", 20, static=["size"])
@@ -533,7 +464,7 @@ def _results_of_suppression(F: Any, boxes: Any, scores: Any, *limits: Any, cente
     return [(["selected", 3], F.int64)]
 
 
-@op("NonMaxSuppression", 10, opaque=True, results=_results_of_suppression, leaf=True)
+@op("NonMaxSuppression", 10, call="opaque", results=_results_of_suppression, custom_op=True)
 def non_max_suppression(
     F: Any,
     boxes: Any,
@@ -640,7 +571,7 @@ def _results_of_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB
     return [(["height", "width", 1 if pixel_format == "Grayscale" else 3], F.uint8)]
 
 
-@op("ImageDecoder", 20, opaque=True, results=_results_of_decoder, leaf=True)
+@op("ImageDecoder", 20, call="opaque", results=_results_of_decoder, custom_op=True)
 def image_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB") -> Any:
     """Decodes with Pillow. Returns uint8 (H, W, 3), or (H, W, 1) for Grayscale.
 

@@ -12,7 +12,9 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import ordered, sortable, widened
 from onnx2nn.ops.shape import fixed, moves_elements, partly_known, scalar
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
+from onnx2nn.optable.traits import BINARY
 
 _FAR = (1 << 31) - 1
 """Exporters write it, or int64's maximum, for "to the end"."""
@@ -34,7 +36,7 @@ def _host_gather(data: Any, indices: Any, *, axis: int = 0) -> Any:
     return np.asarray(np.take(data, _integers(indices), axis), dtype=object)
 
 
-@op("Gather", 1, numbers=["indices"], host=_host_gather)
+@op("Gather", 1, numbers=["indices"], host=_host_gather, traits=["value_preserving"])
 def gather(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
     """A constant float table becomes `nn.Embedding`, to which negative indices are errors."""
     axis = axis % data.ndim
@@ -53,7 +55,7 @@ def _host_gather_elements(data: Any, indices: Any, *, axis: int = 0) -> Any:
     return np.asarray(data[tuple(grid)], dtype=object)
 
 
-@op("GatherElements", 11, host=_host_gather_elements)
+@op("GatherElements", 11, host=_host_gather_elements, traits=["value_preserving"])
 @moves_elements
 def gather_elements(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
     return data.gather(axis, _from_front(F, indices, data.shape[axis]))
@@ -75,14 +77,12 @@ def _host_gather_nd(data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     return np.asarray(data[places], dtype=object)
 
 
-@op("GatherND", 12, host=_host_gather_nd)
+@op("GatherND", 12, host=_host_gather_nd, traits=["value_preserving"])
 def gather_nd(F: Any, data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     return data[_coordinates(F, indices, data, batch_dims)]
 
 
-@op("GatherND", 11, host=_host_gather_nd)
-def gather_nd_11(F: Any, data: Any, indices: Any) -> Any:
-    return gather_nd(F, data, indices)
+revision(gather_nd, 11, without=["batch_dims"])
 
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
@@ -137,15 +137,8 @@ def scatter_elements(F: Any, data: Any, indices: Any, updates: Any, *, axis: int
     return _reduce(F, data, updates, axis=axis, indices=indices, reduction=reduction)
 
 
-@op("ScatterElements", 11, host=_host_scatter_elements)
-def scatter_elements_11(F: Any, data: Any, indices: Any, updates: Any, *, axis: int = 0) -> Any:
-    return scatter_elements(F, data, indices, updates, axis=axis)
-
-
-@op("Scatter", 9, host=_host_scatter_elements)
-def scatter(F: Any, data: Any, indices: Any, updates: Any, *, axis: int = 0) -> Any:
-    """ScatterElements under its first name."""
-    return scatter_elements(F, data, indices, updates, axis=axis)
+scatter_elements_11 = revision(scatter_elements, 11, without=["reduction"])
+scatter = revision(scatter_elements_11, 9, operator="Scatter")
 
 
 def _host_scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
@@ -178,9 +171,7 @@ def _put(F: Any, data: Any, updates: Any, *, indices: Any) -> Any:
     return data.index_put(indices.unbind(-1), updates)
 
 
-@op("ScatterND", 11, host=_host_scatter_nd)
-def scatter_nd_11(F: Any, data: Any, indices: Any, updates: Any) -> Any:
-    return scatter_nd(F, data, indices, updates)
+revision(scatter_nd, 11, without=["reduction"])
 
 
 @op("TensorScatter", 24)
@@ -253,12 +244,6 @@ def _host_slice(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any 
     return data
 
 
-@op("DynamicSlice", 1, static=["starts", "ends", "axes"])
-def dynamic_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None) -> Any:
-    """Experimental in opset 1: Slice-10 without steps."""
-    return slice_(F, data, starts, ends, axes)
-
-
 def _results_of_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     cut = range(len(partly_known(starts))) if axes is None else partly_known(axes)
     sizes = [*data.shape]
@@ -267,7 +252,15 @@ def _results_of_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = Non
     return [(sizes, data.dtype)]
 
 
-@op("Slice", 10, static=["starts", "ends", "axes", "steps"], host=_host_slice, results=_results_of_slice)
+@op(
+    "Slice",
+    10,
+    static=["starts", "ends", "axes", "steps"],
+    host=_host_slice,
+    results=_results_of_slice,
+    sized_by="ends",
+    traits=["value_preserving", "keeps_rank"],
+)
 def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """torch has no negative steps: the axis is flipped first."""
     rank = data.ndim if axes is None or any(axis < 0 for axis in axes) else max([-1, *axes]) + 1
@@ -286,9 +279,9 @@ def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: A
     return data[tuple(parts)] if parts else data
 
 
-@op("Slice", 1, host=lambda data, *, starts, ends, axes=None: _host_slice(data, starts, ends, axes))
-def slice_1(F: Any, data: Any, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None) -> Any:
-    return slice_(F, data, starts, ends, axes)
+revision(slice_, 1, without=["steps"], as_attributes=["starts", "ends", "axes"])
+# Experimental in opset 1.
+revision(slice_, 1, operator="DynamicSlice", without=["steps"])
 
 
 def _host_where(condition: Any, X: Any, Y: Any) -> Any:
@@ -302,7 +295,7 @@ def _host_where(condition: Any, X: Any, Y: Any) -> Any:
     return np.asarray(np.frompyfunc(choose, 3, 1)(condition, X, Y), dtype=object)
 
 
-@op("Where", 9, host=_host_where)
+@op("Where", 9, host=_host_where, traits=BINARY)
 def where(F: Any, condition: Any, X: Any, Y: Any) -> Any:
     """PyTorch up to 1.1 has no bool and casts conditions to uint8."""
     return F.where(condition if condition.dtype == F.bool else condition != 0, X, Y)
@@ -336,7 +329,7 @@ def _results_of_non_zero(F: Any, X: Any) -> Any:
     return [((max(X.ndim, 1), "found"), F.int64)]
 
 
-@op("NonZero", 9, opaque=True, host=_host_non_zero, results=_results_of_non_zero)
+@op("NonZero", 9, call="opaque", host=_host_non_zero, results=_results_of_non_zero)
 def non_zero(F: Any, X: Any) -> Any:
     """A scalar counts as a vector of one element, as in ONNX Runtime."""
     X = X.reshape(1) if X.ndim == 0 else X
@@ -353,7 +346,7 @@ def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None
     return [(kept, input.dtype)]
 
 
-@op("Compress", 9, opaque=True, host=_host_compress, results=_results_of_compress)
+@op("Compress", 9, call="opaque", host=_host_compress, results=_results_of_compress, traits=["value_preserving"])
 def compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
     """A condition shorter than the axis drops what lies behind it."""
     if axis is None:
@@ -407,14 +400,8 @@ def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: i
     return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
 
 
-@op("TopK", 10, static=["K"], host=_host_top_k, results=_results_of_top_k)
-def top_k_10(F: Any, X: Any, K: Any, *, axis: int = -1) -> tuple[Any, ...]:
-    return top_k(F, X, K, axis=axis)
-
-
-@op("TopK", 1)
-def top_k_1(F: Any, X: Any, *, k: int, axis: int = -1) -> tuple[Any, ...]:
-    return top_k(F, X, k, axis=axis)
+top_k_10 = revision(top_k, 10, without=["largest", "sorted"])
+revision(top_k_10, 1, as_attributes=["K"], renamed={"K": "k"})
 
 
 def _host_unique(X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
@@ -458,7 +445,7 @@ def _results_of_unique(F: Any, X: Any, *, axis: int | None = None, sorted: int =
     return [(values, X.dtype), (["kept"], F.int64), ([length], F.int64), (["kept"], F.int64)]
 
 
-@op("Unique", 11, opaque=True, host=_host_unique, results=_results_of_unique)
+@op("Unique", 11, call="opaque", host=_host_unique, results=_results_of_unique)
 def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> tuple[Any, ...]:
     if axis is None or X.ndim == 1:
         values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True)
@@ -482,7 +469,7 @@ def _host_reverse_sequence(input: Any, sequence_lens: Any, *, batch_axis: int = 
     return np.moveaxis(result, (0, 1), (batch_axis, time_axis))
 
 
-@op("ReverseSequence", 10, host=_host_reverse_sequence)
+@op("ReverseSequence", 10, host=_host_reverse_sequence, traits=["value_preserving"])
 def reverse_sequence(F: Any, input: Any, sequence_lens: Any, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
     steps = F.arange(input.shape[time_axis])
     lengths = sequence_lens.unsqueeze(1)

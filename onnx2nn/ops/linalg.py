@@ -7,6 +7,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32, widened
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 
 
 def _is_weight(matrix: Any, other: Any) -> bool:
@@ -23,7 +24,7 @@ def _factor(value: float, like: Any) -> Any:
     return int(value)
 
 
-@op("MatMul", 1)
+@op("MatMul", 1, traits=["matrix_product"])
 @widened
 def matmul(F: Any, A: Any, B: Any) -> Any:
     if _is_weight(B, A):
@@ -31,7 +32,7 @@ def matmul(F: Any, A: Any, B: Any) -> Any:
     return A @ B
 
 
-@op("Gemm", 11)
+@op("Gemm", 11, traits=["matrix_product"])
 @widened
 def gemm(
     F: Any,
@@ -74,36 +75,9 @@ def _unless_one(**factors: Any) -> dict[str, Any]:
     return {name: value for name, value in factors.items() if value != 1}
 
 
-@op("Gemm", 7)
-def gemm_7(
-    F: Any,
-    A: Any,
-    B: Any,
-    C: Any,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-) -> Any:
-    return gemm(F, A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
-
-
-@op("Gemm", 1)
-def gemm_1(
-    F: Any,
-    A: Any,
-    B: Any,
-    C: Any,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    broadcast: int = 0,
-    transA: int = 0,
-    transB: int = 0,
-) -> Any:
-    """`broadcast` only permits what later revisions always do."""
-    return gemm(F, A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
+gemm_7 = revision(gemm, 7, required=["C"])
+# `broadcast` only permits what later revisions always do.
+revision(gemm_7, 1, unused={"broadcast": 0})
 
 
 @op("Einsum", 12)
@@ -255,82 +229,8 @@ def _attend(
     return weights @ V, (stages[0], capped, biased, weights)[mode]
 
 
-@op("Attention", 24)
-def attention_24(
-    F: Any,
-    Q: Any,
-    K: Any,
-    V: Any,
-    attn_mask: Any = None,
-    past_key: Any = None,
-    past_value: Any = None,
-    nonpad_kv_seqlen: Any = None,
-    *,
-    is_causal: int = 0,
-    kv_num_heads: int | None = None,
-    q_num_heads: int | None = None,
-    qk_matmul_output_mode: int = 0,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    softmax_precision: int | None = None,
-    _outputs: int = 1,
-) -> Any:
-    return attention(
-        F,
-        Q,
-        K,
-        V,
-        attn_mask,
-        past_key,
-        past_value,
-        nonpad_kv_seqlen,
-        is_causal=is_causal,
-        kv_num_heads=kv_num_heads,
-        q_num_heads=q_num_heads,
-        qk_matmul_output_mode=qk_matmul_output_mode,
-        scale=scale,
-        softcap=softcap,
-        softmax_precision=softmax_precision,
-        _outputs=_outputs,
-    )
-
-
-@op("Attention", 23)
-def attention_23(
-    F: Any,
-    Q: Any,
-    K: Any,
-    V: Any,
-    attn_mask: Any = None,
-    past_key: Any = None,
-    past_value: Any = None,
-    *,
-    is_causal: int = 0,
-    kv_num_heads: int | None = None,
-    q_num_heads: int | None = None,
-    qk_matmul_output_mode: int = 0,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    softmax_precision: int | None = None,
-    _outputs: int = 1,
-) -> Any:
-    return attention_24(
-        F,
-        Q,
-        K,
-        V,
-        attn_mask,
-        past_key,
-        past_value,
-        is_causal=is_causal,
-        kv_num_heads=kv_num_heads,
-        q_num_heads=q_num_heads,
-        qk_matmul_output_mode=qk_matmul_output_mode,
-        scale=scale,
-        softcap=softcap,
-        softmax_precision=softmax_precision,
-        _outputs=_outputs,
-    )
+attention_24 = revision(attention, 24, without=["left_window_size", "right_window_size"])
+revision(attention_24, 23, without=["nonpad_kv_seqlen"])
 
 
 @op("RotaryEmbedding", 23)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.ops.arithmetic import host_binary, host_unary, legacy_broadcast, ordered
-from onnx2nn.optable.registry import op
+from onnx2nn.optable.registry import TABLE, op
 from onnx2nn.optable.row import Typed
+from onnx2nn.optable.traits import BINARY, UNARY
 
 
 def _host_equal(A: Any, B: Any) -> Typed:
@@ -21,66 +22,66 @@ def _settled(truth: Any) -> Any:
     return truth.assume() if hasattr(truth, "assume") else truth
 
 
-@op("And", 7, host=host_binary(lambda a, b: _settled(a) and b))
+@op("And", 7, host=host_binary(lambda a, b: _settled(a) and b), traits=BINARY | {"commutative", "logical"})
 def and_(F: Any, A: Any, B: Any) -> Any:
     return A & B
 
 
-@op("Or", 7, host=host_binary(lambda a, b: _settled(a) or b))
+@op("Or", 7, host=host_binary(lambda a, b: _settled(a) or b), traits=BINARY | {"commutative", "logical"})
 def or_(F: Any, A: Any, B: Any) -> Any:
     return A | B
 
 
-@op("Xor", 7)
+@op("Xor", 7, traits=BINARY | {"commutative", "logical"})
 def xor(F: Any, A: Any, B: Any) -> Any:
     return A ^ B
 
 
-@op("Not", 1, host=host_unary(lambda x: (not x) if isinstance(x, bool) else x == False))  # noqa: E712
+@op("Not", 1, host=host_unary(lambda x: (not x) if isinstance(x, bool) else x == False), traits=UNARY | {"logical"})  # noqa: E712
 def not_(F: Any, X: Any) -> Any:
     return ~X
 
 
-@op("Equal", 7, host=_host_equal)
+@op("Equal", 7, host=_host_equal, traits=BINARY | {"commutative"})
 @ordered
 def equal(F: Any, A: Any, B: Any) -> Any:
     return A == B
 
 
-@op("Less", 7, host=host_binary(lambda a, b: a < b))
+@op("Less", 7, host=host_binary(lambda a, b: a < b), traits=BINARY)
 @ordered
 def less(F: Any, A: Any, B: Any) -> Any:
     return A < B
 
 
-@op("Greater", 7, host=host_binary(lambda a, b: a > b))
+@op("Greater", 7, host=host_binary(lambda a, b: a > b), traits=BINARY)
 @ordered
 def greater(F: Any, A: Any, B: Any) -> Any:
     return A > B
 
 
-@op("LessOrEqual", 12, host=host_binary(lambda a, b: a <= b))
+@op("LessOrEqual", 12, host=host_binary(lambda a, b: a <= b), traits=BINARY)
 @ordered
 def less_or_equal(F: Any, A: Any, B: Any) -> Any:
     return A <= B
 
 
-@op("GreaterOrEqual", 12, host=host_binary(lambda a, b: a >= b))
+@op("GreaterOrEqual", 12, host=host_binary(lambda a, b: a >= b), traits=BINARY)
 @ordered
 def greater_or_equal(F: Any, A: Any, B: Any) -> Any:
     return A >= B
 
 
 for _name, _body in (("And", and_), ("Or", or_), ("Xor", xor), ("Equal", equal), ("Less", less), ("Greater", greater)):
-    op(_name, 1)(legacy_broadcast(_body))
+    op(_name, 1, traits=TABLE.row_of(_body).traits)(legacy_broadcast(_body))
 
 
-@op("IsNaN", 9)
+@op("IsNaN", 9, traits=UNARY)
 def isnan(F: Any, X: Any) -> Any:
     return F.isnan(X)
 
 
-@op("IsInf", 10)
+@op("IsInf", 10, traits=UNARY)
 def isinf(F: Any, X: Any, *, detect_negative: int = 1, detect_positive: int = 1) -> Any:
     if detect_negative and detect_positive:
         return F.isinf(X)

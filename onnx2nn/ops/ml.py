@@ -12,6 +12,7 @@ import numpy as np
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.text import strings
 from onnx2nn.optable.registry import at_run_time, op
+from onnx2nn.optable.revisions import revision
 
 DOMAIN = "ai.onnx.ml"
 
@@ -322,25 +323,7 @@ def label_encoder(
     return _encode(F, X, keys, values, default)
 
 
-@op("LabelEncoder", 2, domain=DOMAIN)
-def label_encoder_2(
-    F: Any,
-    X: Any,
-    *,
-    default_float: float = -0.0,
-    default_int64: int = -1,
-    default_string: str = "_Unused",
-    keys_floats: Sequence[float] | None = None,
-    keys_int64s: Sequence[int] | None = None,
-    keys_strings: Sequence[str] | None = None,
-    values_floats: Sequence[float] | None = None,
-    values_int64s: Sequence[int] | None = None,
-    values_strings: Sequence[str] | None = None,
-) -> Any:
-    defaults = dict(default_float=default_float, default_int64=default_int64, default_string=default_string)
-    keys = dict(keys_floats=keys_floats, keys_int64s=keys_int64s, keys_strings=keys_strings)
-    values = dict(values_floats=values_floats, values_int64s=values_int64s, values_strings=values_strings)
-    return label_encoder(F, X, **defaults, **keys, **values)
+revision(label_encoder, 2, without=["default_tensor", "keys_tensor", "values_tensor"])
 
 
 def _between(F: Any, X: Any, ints: Sequence[int], names: Sequence[str], default_int64: int, default_string: str) -> Any:
@@ -384,7 +367,7 @@ def _column(F: Any, values: Sequence[Any], dtype: Any) -> Any:
     return F.tensor([values], dtype=dtype)
 
 
-@op("DictVectorizer", 1, domain=DOMAIN, opaque=True)
+@op("DictVectorizer", 1, domain=DOMAIN, call="opaque")
 def dict_vectorizer(
     F: Any,
     X: Any,
@@ -401,7 +384,7 @@ def dict_vectorizer(
     return _column(F, [X.get(key, "" if text else 0) for key in keys], None if text else dtype)
 
 
-@op("CastMap", 1, domain=DOMAIN, opaque=True)
+@op("CastMap", 1, domain=DOMAIN, call="opaque")
 def cast_map(F: Any, X: Any, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Any:
     """DENSE takes the values in the order of their keys, SPARSE puts each at its key's position of `max_map`."""
     kinds = {"TO_FLOAT": (float, F.float32), "TO_INT64": (int, F.int64), "TO_STRING": (str, None)}
@@ -416,7 +399,7 @@ def cast_map(F: Any, X: Any, *, cast_to: str = "TO_FLOAT", map_form: str = "DENS
     return _column(F, [convert(X[key]) if key in X else missing for key in range(max_map)], dtype)
 
 
-@op("ZipMap", 1, domain=DOMAIN, opaque=True)
+@op("ZipMap", 1, domain=DOMAIN, call="opaque")
 def zip_map(
     F: Any,
     X: Any,

@@ -17,7 +17,7 @@ def _channelwise(X: Any, value: Any) -> Any:
     return value.reshape([-1] + [1] * (X.ndim - 2))
 
 
-@op("BatchNormalization", 14)
+@op("BatchNormalization", 14, traits=["channels_first", "keeps_rank"])
 def batch_normalization(
     F: Any,
     X: Any,
@@ -53,7 +53,7 @@ def _batch_statistics(F: Any, X: Any, dtype: Any) -> tuple[Any, Any]:
     return X.mean(axes), X.var(axes, correction=0)
 
 
-@op("BatchNormalization", 9)
+@op("BatchNormalization", 9, traits=["channels_first", "keeps_rank"])
 def batch_normalization_9(
     F: Any,
     X: Any,
@@ -72,7 +72,7 @@ def batch_normalization_9(
     return results if _outputs <= 3 else (*results, *_batch_statistics(F, X, mean.dtype))[:_outputs]
 
 
-@op("BatchNormalization", 7)
+@op("BatchNormalization", 7, traits=["channels_first", "keeps_rank"])
 def batch_normalization_7(
     F: Any,
     X: Any,
@@ -97,7 +97,7 @@ def batch_normalization_7(
     return (results[0].reshape(X.shape), *(value.reshape(X.shape[1:]) for value in results[1:]))
 
 
-@op("BatchNormalization", 1)
+@op("BatchNormalization", 1, traits=["channels_first", "keeps_rank"])
 def batch_normalization_1(
     F: Any,
     X: Any,
@@ -117,7 +117,7 @@ def batch_normalization_1(
     return batch_normalization_7(F, X, scale, B, mean, var, **options, _outputs=1 if is_test else _outputs)
 
 
-@op("InstanceNormalization", 1)
+@op("InstanceNormalization", 1, traits=["channels_first", "keeps_rank"])
 def instance_normalization(F: Any, input: Any, scale: Any, B: Any, *, epsilon: float = 1e-05) -> Any:
     if math.prod(input.shape[2:]) == 1:  # torch refuses a single element; its variance is 0
         return (input - input) / math.sqrt(epsilon) * _channelwise(input, scale) + _channelwise(input, B)
@@ -133,7 +133,7 @@ def _stretches(parameter: Any, sizes: Any) -> bool:
     return any(own == 1 and size != 1 for own, size in zip(parameter.shape, sizes, strict=True))
 
 
-@op("LayerNormalization", 17)
+@op("LayerNormalization", 17, traits=["keeps_rank"])
 def layer_normalization(
     F: Any,
     X: Any,
@@ -162,7 +162,7 @@ def layer_normalization(
     return (Y, stash.mean(axes, keepdim=True), inverse)[:_outputs]
 
 
-@op("LRN", 1)
+@op("LRN", 1, traits=["channels_first", "keeps_rank"])
 @halves_in_float32
 def lrn(F: Any, X: Any, *, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0, size: int) -> Any:
     """A window of even size reaches one channel further up than down; torch's reaches further down."""
@@ -180,7 +180,7 @@ def _drop(F: Any, data: Any, ratio: float, _outputs: int) -> Any:
     return F.where(mask, data / (1 - ratio), 0.0), mask
 
 
-@op("Dropout", 12, static=["ratio", "training_mode"], random=True)
+@op("Dropout", 12, static=["ratio", "training_mode"], random=True, traits=["keeps_rank"])
 def dropout(
     F: Any, data: Any, ratio: Any = None, training_mode: Any = None, *, seed: int | None = None, _outputs: int = 1
 ) -> Any:
@@ -192,21 +192,21 @@ def dropout(
     return Y if _outputs == 1 else (Y, F.ones_like(data, dtype=F.bool))
 
 
-@op("Dropout", 10)
+@op("Dropout", 10, traits=["keeps_rank"])
 def dropout_10(F: Any, data: Any, *, ratio: float = 0.5, _outputs: int = 1) -> Any:
     """The mask is all False, as in ONNX Runtime: nothing was dropped."""
     Y = F.nn.functional.dropout(data, ratio, False)
     return Y if _outputs == 1 else (Y, F.zeros_like(data, dtype=F.bool))
 
 
-@op("Dropout", 7)
+@op("Dropout", 7, traits=["keeps_rank"])
 def dropout_7(F: Any, data: Any, *, ratio: float = 0.5, _outputs: int = 1) -> Any:
     """The mask has the type of the data."""
     Y = F.nn.functional.dropout(data, ratio, False)
     return Y if _outputs == 1 else (Y, F.zeros_like(data))
 
 
-@op("Dropout", 1, random=True)
+@op("Dropout", 1, random=True, traits=["keeps_rank"])
 def dropout_1(F: Any, data: Any, *, is_test: int = 0, ratio: float = 0.5, _outputs: int = 1) -> Any:
     if is_test:
         return dropout_7(F, data, ratio=ratio, _outputs=_outputs)
@@ -216,7 +216,7 @@ def dropout_1(F: Any, data: Any, *, is_test: int = 0, ratio: float = 0.5, _outpu
     return Y, mask.to(data.dtype)
 
 
-@op("GroupNormalization", 21)
+@op("GroupNormalization", 21, traits=["channels_first", "keeps_rank"])
 def group_normalization(
     F: Any, X: Any, scale: Any, bias: Any, *, epsilon: float = 1e-05, num_groups: int, stash_type: int = 1
 ) -> Any:
@@ -224,7 +224,7 @@ def group_normalization(
     return F.nn.functional.group_norm(X, num_groups, scale, bias, epsilon)
 
 
-@op("GroupNormalization", 18)
+@op("GroupNormalization", 18, traits=["channels_first", "keeps_rank"])
 def group_normalization_18(F: Any, X: Any, scale: Any, bias: Any, *, epsilon: float = 1e-05, num_groups: int) -> Any:
     """Scale and bias are one number a group."""
     each = X.shape[1] // num_groups
@@ -232,7 +232,7 @@ def group_normalization_18(F: Any, X: Any, scale: Any, bias: Any, *, epsilon: fl
     return group_normalization(F, X, scale, bias, epsilon=epsilon, num_groups=num_groups)
 
 
-@op("RMSNormalization", 23)
+@op("RMSNormalization", 23, traits=["keeps_rank"])
 def rms_normalization(
     F: Any, X: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-05, stash_type: int = 1
 ) -> Any:
@@ -243,21 +243,21 @@ def rms_normalization(
     return F.nn.functional.rms_norm(X, normalized, eps=epsilon) * scale
 
 
-@op("LpNormalization", 1)
+@op("LpNormalization", 1, traits=["keeps_rank"])
 def lp_normalization(F: Any, input: Any, *, axis: int = -1, p: int = 2) -> Any:
     """What has the norm 0 stays 0, as in ONNX Runtime."""
     norm = F.linalg.vector_norm(input, p, axis, keepdim=True)
     return input / F.where(norm == 0, 1.0, norm)
 
 
-@op("MeanVarianceNormalization", 9)
+@op("MeanVarianceNormalization", 9, traits=["keeps_rank"])
 def mean_variance_normalization(F: Any, X: Any, *, axes: Sequence[int] = (0, 2, 3)) -> Any:
     """The deviation is raised by 1e-9, as in the operator's function body."""
     axes = tuple(axes)
     return (X - X.mean(axes, keepdim=True)) / (X.std(axes, correction=0, keepdim=True) + 1e-9)
 
 
-@op("MeanVarianceNormalization", 1)
+@op("MeanVarianceNormalization", 1, traits=["keeps_rank"])
 def mean_variance_normalization_1(F: Any, input: Any, *, across_channels: int = 0, normalize_variance: int = 1) -> Any:
     """Experimental in opset 1; over all samples, as in ONNX Runtime."""
     axes = (0, *range(1 if across_channels else 2, input.ndim))

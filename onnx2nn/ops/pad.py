@@ -10,6 +10,7 @@ import numpy as np
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.shape import fixed, moves_elements, partly_known
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
 
 _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wrap": "circular"}
@@ -107,7 +108,15 @@ def _results_of_pad(F: Any, data: Any, pads: Any, constant_value: Any = None, ax
     return [(sizes, data.dtype)]
 
 
-@op("Pad", 18, static=["pads", "axes"], numbers=["constant_value"], host=_host_pad, results=_results_of_pad)
+@op(
+    "Pad",
+    18,
+    static=["pads", "axes"],
+    numbers=["constant_value"],
+    host=_host_pad,
+    results=_results_of_pad,
+    traits=["keeps_rank"],
+)
 def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
     """Negative pads crop. Modes other than constant read by computed positions where torch's pad does not reach."""
     if mode not in _MODES:
@@ -150,19 +159,15 @@ def _pad_zero(F: Any, data: Any, *, order: list[Any]) -> Any:
     return F.nn.functional.pad(data, order)
 
 
-@op("Pad", 11, static=["pads"], numbers=["constant_value"], host=_host_pad, results=_results_of_pad)
-def pad_11(F: Any, data: Any, pads: Any, constant_value: Any = None, *, mode: str = "constant") -> Any:
-    return pad(F, data, pads, constant_value, mode=mode)
-
-
-@op("Pad", 2)
-def pad_2(F: Any, data: Any, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
-    return pad(F, data, pads, value, mode=mode)
-
-
-@op("Pad", 1)
-def pad_1(F: Any, data: Any, *, paddings: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
-    return pad(F, data, paddings, value, mode=mode)
+pad_11 = revision(pad, 11, without=["axes"])
+pad_2 = revision(
+    pad_11,
+    2,
+    as_attributes=["pads", "constant_value"],
+    renamed={"constant_value": "value"},
+    defaults={"constant_value": 0.0},
+)
+revision(pad_2, 1, renamed={"pads": "paddings"})
 
 
 @op("CenterCropPad", 18, static=["shape"])

@@ -10,6 +10,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32
 from onnx2nn.ops.conv import is_zero, pad_spatial, resolve_pads
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
 
 
@@ -86,7 +87,7 @@ def _lowest(F: Any, dtype: Any) -> float | int:
     return -math.inf if dtype.is_floating_point else F.iinfo(dtype).min
 
 
-@op("MaxPool", 8)
+@op("MaxPool", 8, traits=["channels_first", "keeps_rank", "value_preserving"])
 def max_pool(
     F: Any,
     X: Any,
@@ -142,20 +143,10 @@ def _flat_indices(
     return indices + batch * plane
 
 
-@op("MaxPool", 1)
-def max_pool_1(
-    F: Any,
-    X: Any,
-    *,
-    auto_pad: str = "NOTSET",
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Any:
-    return max_pool(F, X, auto_pad=auto_pad, kernel_shape=kernel_shape, pads=pads, strides=strides)
+revision(max_pool, 1, without=["ceil_mode", "dilations", "storage_order", "_outputs"])
 
 
-@op("AveragePool", 7)
+@op("AveragePool", 7, traits=["channels_first", "keeps_rank"])
 def average_pool(
     F: Any,
     X: Any,
@@ -197,46 +188,34 @@ def _window_means(F: Any, X: Any, windows: Windows, dense: bool) -> Any:
     return function[len(windows.kernel) - 1](X, windows.kernel, windows.strides)
 
 
-@op("AveragePool", 1)
-def average_pool_1(
-    F: Any,
-    X: Any,
-    *,
-    auto_pad: str = "NOTSET",
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Any:
-    return average_pool(F, X, auto_pad=auto_pad, kernel_shape=kernel_shape, pads=pads, strides=strides)
+revision(average_pool, 1, without=["ceil_mode", "count_include_pad", "dilations"])
 
 
 def _spatial(X: Any) -> tuple[int, ...]:
     return tuple(range(2, X.ndim))
 
 
-@op("GlobalAveragePool", 1)
+@op("GlobalAveragePool", 1, traits=["channels_first", "keeps_rank"])
 def global_average_pool(F: Any, X: Any) -> Any:
     if X.ndim == 4:
         return F.nn.functional.adaptive_avg_pool2d(X, 1)
     return X.mean(_spatial(X), keepdim=True)
 
 
-@op("GlobalMaxPool", 1)
+@op("GlobalMaxPool", 1, traits=["channels_first", "keeps_rank", "value_preserving"])
 def global_max_pool(F: Any, X: Any) -> Any:
     return X.amax(_spatial(X), keepdim=True)
 
 
-@op("GlobalLpPool", 2)
+@op("GlobalLpPool", 2, traits=["channels_first", "keeps_rank"])
 def global_lp_pool(F: Any, X: Any, *, p: int = 2) -> Any:
     return F.linalg.vector_norm(X, p, _spatial(X), keepdim=True)
 
 
-@op("GlobalLpPool", 1)
-def global_lp_pool_1(F: Any, X: Any, *, p: float = 2.0) -> Any:
-    return F.linalg.vector_norm(X, p, _spatial(X), keepdim=True)
+revision(global_lp_pool, 1, defaults={"p": 2.0})
 
 
-@op("LpPool", 18)
+@op("LpPool", 18, traits=["channels_first", "keeps_rank"])
 def lp_pool(
     F: Any,
     X: Any,
@@ -255,21 +234,10 @@ def lp_pool(
     return F.linalg.vector_norm(windows.view(X), p, windows.trailing)
 
 
-@op("LpPool", 2)
-def lp_pool_2(
-    F: Any,
-    X: Any,
-    *,
-    auto_pad: str = "NOTSET",
-    kernel_shape: Sequence[int],
-    p: int = 2,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Any:
-    return lp_pool(F, X, auto_pad=auto_pad, kernel_shape=kernel_shape, p=p, pads=pads, strides=strides)
+revision(lp_pool, 2, without=["ceil_mode", "dilations"])
 
 
-@op("LpPool", 1)
+@op("LpPool", 1, traits=["channels_first", "keeps_rank"])
 def lp_pool_1(
     F: Any,
     X: Any,
@@ -285,7 +253,7 @@ def lp_pool_1(
     return lp_pool(F, X, auto_pad=auto_pad, kernel_shape=kernel_shape, p=p, pads=pads, strides=strides)  # type: ignore[arg-type]
 
 
-@op("MaxUnpool", 9, static=["output_shape"])
+@op("MaxUnpool", 9, static=["output_shape"], traits=["channels_first", "keeps_rank"])
 def max_unpool(
     F: Any,
     X: Any,
@@ -312,7 +280,7 @@ def _results_of_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[in
     return [([rois.shape[0], X.shape[1], *pooled_shape], X.dtype)]
 
 
-@op("MaxRoiPool", 1, opaque=True, results=_results_of_roi_pool, leaf=True)
+@op("MaxRoiPool", 1, call="opaque", results=_results_of_roi_pool, custom_op=True)
 def max_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Any:
     """Bins of whole elements, corners rounded and included; an empty bin is 0 (ONNX Runtime).
 
@@ -344,7 +312,7 @@ def _results_of_roi_align(
     return [([rois.shape[0], X.shape[1], output_height, output_width], X.dtype)]
 
 
-@op("RoiAlign", 16, opaque=True, results=_results_of_roi_align, leaf=True)
+@op("RoiAlign", 16, call="opaque", results=_results_of_roi_align, custom_op=True)
 @halves_in_float32
 def roi_align(
     F: Any,
@@ -419,29 +387,4 @@ def _bilinear_corners(F: Any, X: Any, batch: Any, y: Any, x: Any) -> list[Any]:
     ]
 
 
-@op("RoiAlign", 10, opaque=True, results=_results_of_roi_align, leaf=True)
-def roi_align_10(
-    F: Any,
-    X: Any,
-    rois: Any,
-    batch_indices: Any,
-    *,
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> Any:
-    """Coordinates are not shifted by half a pixel."""
-    return roi_align(
-        F,
-        X,
-        rois,
-        batch_indices,
-        coordinate_transformation_mode="output_half_pixel",
-        mode=mode,
-        output_height=output_height,
-        output_width=output_width,
-        sampling_ratio=sampling_ratio,
-        spatial_scale=spatial_scale,
-    )
+revision(roi_align, 10, fixed={"coordinate_transformation_mode": "output_half_pixel"})

@@ -11,7 +11,8 @@ from onnx2nn.ground.element_types import BY_NUMBER, Element
 from onnx2nn.ops.cast import convert, element_of, type_number
 from onnx2nn.ops.conv import conv
 from onnx2nn.optable.registry import op
-from onnx2nn.optable.row import has_values
+from onnx2nn.optable.revisions import revision
+from onnx2nn.optable.row import FloatForm, has_values
 
 _UINT8 = 2
 
@@ -63,7 +64,7 @@ def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool =
     return y.to(getattr(F, element.dtype))
 
 
-@op("QuantizeLinear", 23)
+@op("QuantizeLinear", 23, traits=["keeps_rank"])
 def quantize_linear(
     F: Any,
     x: Any,
@@ -95,48 +96,15 @@ def quantize_linear(
     return round_to(F, x.to(dtype) / scale, y_zero_point, element, bool(saturate))
 
 
-@op("QuantizeLinear", 21)
-def quantize_linear_21(
-    F: Any,
-    x: Any,
-    y_scale: Any,
-    y_zero_point: Any = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    saturate: int = 1,
-    _types: Any = None,
-) -> Any:
-    options: dict[str, Any] = {
-        "axis": axis,
-        "block_size": block_size,
-        "output_dtype": output_dtype,
-        "saturate": saturate,
-    }
-    return quantize_linear(F, x, y_scale, y_zero_point, **options, _types=_types)
+quantize_linear_21 = revision(quantize_linear, 21, without=["precision"])
+quantize_linear_19 = revision(quantize_linear_21, 19, without=["block_size", "output_dtype"])
 
 
-@op("QuantizeLinear", 19)
-def quantize_linear_19(
-    F: Any, x: Any, y_scale: Any, y_zero_point: Any = None, *, axis: int = 1, saturate: int = 1, _types: Any = None
-) -> Any:
-    return quantize_linear(F, x, y_scale, y_zero_point, axis=axis, saturate=saturate, _types=_types)
+quantize_linear_13 = revision(quantize_linear_19, 13, without=["saturate"])
+revision(quantize_linear_13, 10, without=["axis"])
 
 
-@op("QuantizeLinear", 13)
-def quantize_linear_13(
-    F: Any, x: Any, y_scale: Any, y_zero_point: Any = None, *, axis: int = 1, _types: Any = None
-) -> Any:
-    return quantize_linear(F, x, y_scale, y_zero_point, axis=axis, _types=_types)
-
-
-@op("QuantizeLinear", 10)
-def quantize_linear_10(F: Any, x: Any, y_scale: Any, y_zero_point: Any = None, *, _types: Any = None) -> Any:
-    return quantize_linear(F, x, y_scale, y_zero_point, _types=_types)
-
-
-@op("DequantizeLinear", 23)
+@op("DequantizeLinear", 23, traits=["keeps_rank"])
 def dequantize_linear(
     F: Any,
     x: Any,
@@ -157,21 +125,11 @@ def dequantize_linear(
     return (x.to(wide) * _along(F, x_scale, x, axis, block_size).to(wide)).to(dtype)
 
 
-@op("DequantizeLinear", 21)
-def dequantize_linear_21(
-    F: Any, x: Any, x_scale: Any, x_zero_point: Any = None, *, axis: int = 1, block_size: int = 0
-) -> Any:
-    return dequantize_linear(F, x, x_scale, x_zero_point, axis=axis, block_size=block_size)
+dequantize_linear_21 = revision(dequantize_linear, 21, without=["output_dtype"])
+dequantize_linear_13 = revision(dequantize_linear_21, 13, without=["block_size"])
 
 
-@op("DequantizeLinear", 13)
-def dequantize_linear_13(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None, *, axis: int = 1) -> Any:
-    return dequantize_linear(F, x, x_scale, x_zero_point, axis=axis)
-
-
-@op("DequantizeLinear", 10)
-def dequantize_linear_10(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None) -> Any:
-    return dequantize_linear(F, x, x_scale, x_zero_point)
+revision(dequantize_linear_13, 10, without=["axis"])
 
 
 @op("DynamicQuantizeLinear", 11)
@@ -228,13 +186,13 @@ def _to_int32(F: Any, x: Any) -> Any:
     return x.to(F.int32) if x.dtype == F.float32 else x.to(F.int64).to(F.int32)
 
 
-@op("MatMulInteger", 10)
+@op("MatMulInteger", 10, float_form=FloatForm("MatMul", -1))
 def matmul_integer(F: Any, A: Any, B: Any, a_zero_point: Any = None, b_zero_point: Any = None) -> Any:
     """Computed in a float type that holds every sum exactly: torch has no fast integer product on all devices."""
     return _to_int32(F, integer_matmul(F, A, B, a_zero_point, b_zero_point))
 
 
-@op("QLinearMatMul", 10)
+@op("QLinearMatMul", 10, float_form=FloatForm("MatMul", -1))
 def qlinear_matmul(
     F: Any,
     a: Any,
@@ -263,7 +221,7 @@ def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, 
     return conv(F, data, weights, None if bias is None else bias.type_as(data), **attributes)
 
 
-@op("ConvInteger", 10)
+@op("ConvInteger", 10, traits=["channels_first", "keeps_rank"], float_form=FloatForm("Conv", 0))
 def conv_integer(
     F: Any,
     x: Any,
@@ -283,7 +241,7 @@ def conv_integer(
     return _to_int32(F, _integer_conv(F, x, w, x_zero_point, w_zero_point, None, attributes))
 
 
-@op("QLinearConv", 10)
+@op("QLinearConv", 10, traits=["channels_first", "keeps_rank"], float_form=FloatForm("Conv", 0))
 def qlinear_conv(
     F: Any,
     x: Any,

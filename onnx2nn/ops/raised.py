@@ -47,7 +47,7 @@ def size_at(F: Any, sizes: Any, *, index: int) -> Any:
     return sizes[index].item() if not F.jit.is_tracing() else sizes[index]
 
 
-@op("Linear", 1, domain=OWN)
+@op("Linear", 1, domain=OWN, traits=["matrix_product"])
 def linear(F: Any, X: Any, weight: Any, bias: Any) -> Any:
     """X: `(..., in)`, weight: `(in, out)` as MatMul has it, bias: `(out,)`."""
     return F.nn.functional.linear(X, weight.T, bias)

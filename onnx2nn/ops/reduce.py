@@ -11,7 +11,9 @@ import numpy as np
 
 from onnx2nn.ops.arithmetic import larger, ordered, smaller, sortable, truncated_quotient, widened
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
+from onnx2nn.optable.traits import Trait
 
 Function = Callable[[Any, Any, list[int], bool], Any]
 
@@ -136,16 +138,16 @@ def reduce_with(F: Any, function: Function, data: Any, axes: Any, keepdims: int,
 def _add_rows(operator: str, function: Function) -> None:
     moved = 13 if operator == "ReduceSum" else 18
 
-    @op(operator, moved, static=["axes"], host=_host(operator))
+    traits: list[Trait] = ["reduction", "value_preserving"] if operator in _CHOOSING else ["reduction"]
+
+    @op(operator, moved, static=["axes"], host=_host(operator), traits=traits)
     def newest(F: Any, data: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         return reduce_with(F, function, data, axes, keepdims, noop_with_empty_axes)
 
-    host = _host(operator)
+    revision(newest, 1, without=["noop_with_empty_axes"], as_attributes=["axes"])
 
-    @op(operator, 1, host=host and (lambda data, *, axes=None, keepdims=1: host(data, axes, keepdims=keepdims)))
-    def attribute_form(F: Any, data: Any, *, axes: Sequence[int] | None = None, keepdims: int = 1) -> Any:
-        return reduce_with(F, function, data, axes, keepdims, 0)
 
+_CHOOSING = ("ReduceMax", "ReduceMin")
 
 for _operator, _function in FUNCTIONS.items():
     _add_rows(_operator, _function)
@@ -169,11 +171,5 @@ def _arg_extreme(F: Any, function: Any, data: Any, axis: int, keepdims: int, las
     return function(data, axis, keepdim=bool(keepdims))
 
 
-@op("ArgMax", 1)
-def argmax_1(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1) -> Any:
-    return argmax(F, data, axis=axis, keepdims=keepdims)
-
-
-@op("ArgMin", 1)
-def argmin_1(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1) -> Any:
-    return argmin(F, data, axis=axis, keepdims=keepdims)
+revision(argmax, 1, without=["select_last_index"])
+revision(argmin, 1, without=["select_last_index"])

@@ -12,6 +12,7 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues, has_values, is_always
 
 Activation = Callable[[Any], Any]
@@ -352,7 +353,7 @@ def _results(F: Any, X: Any, W: Any, R: Any, *others: Any, layout: int = 0, **at
     return recurrent_results(X, W.shape[0], W.shape[-1], R.shape[-1], layout)
 
 
-@op("RNN", 14, results=_results, leaf=True)
+@op("RNN", 14, results=_results, custom_op=True, traits=["recurrent"])
 def rnn(
     F: Any,
     X: Any,
@@ -386,7 +387,7 @@ def rnn(
     return outputs_asked(_loop(F, X, of_input, sequence_lens, [initial_h], R.shape[-1], step, s), _outputs)
 
 
-@op("GRU", 14, results=_results, leaf=True)
+@op("GRU", 14, results=_results, custom_op=True, traits=["recurrent"])
 def gru(
     F: Any,
     X: Any,
@@ -438,7 +439,7 @@ def gru(
     return outputs_asked(_loop(F, X, of_input, sequence_lens, [initial_h], hidden, step, s), _outputs)
 
 
-@op("LSTM", 14, results=_results, leaf=True)
+@op("LSTM", 14, results=_results, custom_op=True, traits=["recurrent"])
 def lstm(
     F: Any,
     X: Any,
@@ -512,209 +513,21 @@ def lstm_loop(
     return _loop(F, X, of_input, sequence_lens, states, hidden, step, s, stops=stops)
 
 
-@op("RNN", 7, results=_results, leaf=True)
-def rnn_7(
-    F: Any,
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] = ("Tanh", "Tanh"),
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    _outputs: int = 2,
-) -> Any:
-    options: dict[str, Any] = {
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "activations": activations,
-    }
-    options |= {"clip": clip, "direction": direction, "_outputs": _outputs}
-    return rnn(F, X, W, R, B, sequence_lens, initial_h, **options)
+rnn_7 = revision(rnn, 7, without=["layout"])
+gru_7 = revision(gru, 7, without=["layout"])
 
 
-@op("GRU", 7, results=_results, leaf=True)
-def gru_7(
-    F: Any,
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    linear_before_reset: int = 0,
-    _outputs: int = 2,
-) -> Any:
-    options: dict[str, Any] = {
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "activations": activations,
-    }
-    options |= {"clip": clip, "direction": direction, "linear_before_reset": linear_before_reset, "_outputs": _outputs}
-    return gru(F, X, W, R, B, sequence_lens, initial_h, **options)
+lstm_7 = revision(lstm, 7, without=["layout"])
+# `output_sequence=0` says that Y is not needed; whether the node has the output is what counts.
+revision(rnn_7, 1, unused={"output_sequence": 0})
 
 
-@op("LSTM", 7, results=_results, leaf=True)
-def lstm_7(
-    F: Any,
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    initial_c: Any = None,
-    P: Any = None,
-    *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    input_forget: int = 0,
-    _outputs: int = 3,
-) -> Any:
-    options: dict[str, Any] = {
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "activations": activations,
-    }
-    options |= {"clip": clip, "direction": direction, "input_forget": input_forget, "_outputs": _outputs}
-    return lstm(F, X, W, R, B, sequence_lens, initial_h, initial_c, P, **options)
+gru_3 = revision(gru_7, 3, unused={"output_sequence": 0})
+# The schema's default is misspelt.
+revision(gru_3, 1, without=["linear_before_reset"], defaults={"direction": "foward"})
 
 
-@op("RNN", 1, results=_results, leaf=True)
-def rnn_1(
-    F: Any,
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] = ("Tanh", "Tanh"),
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    output_sequence: int = 0,
-    _outputs: int = 2,
-) -> Any:
-    """`output_sequence=0` says that nobody needs Y; whether it is there is the node's business."""
-    options: dict[str, Any] = {
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "activations": activations,
-    }
-    options |= {"clip": clip, "direction": direction, "_outputs": _outputs}
-    return rnn(F, X, W, R, B, sequence_lens, initial_h, **options)
-
-
-@op("GRU", 3, results=_results, leaf=True)
-def gru_3(
-    F: Any,
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    linear_before_reset: int = 0,
-    output_sequence: int = 0,
-    _outputs: int = 2,
-) -> Any:
-    """`output_sequence`: see RNN-1."""
-    options: dict[str, Any] = {
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "activations": activations,
-    }
-    options |= {"clip": clip, "direction": direction, "linear_before_reset": linear_before_reset, "_outputs": _outputs}
-    return gru(F, X, W, R, B, sequence_lens, initial_h, **options)
-
-
-@op("GRU", 1, results=_results, leaf=True)
-def gru_1(
-    F: Any,
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "foward",
-    hidden_size: int | None = None,
-    output_sequence: int = 0,
-    _outputs: int = 2,
-) -> Any:
-    """The schema's default is misspelt. `output_sequence`: see RNN-1."""
-    options: dict[str, Any] = {
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "activations": activations,
-    }
-    options |= {"clip": clip, "direction": direction, "_outputs": _outputs}
-    return gru(F, X, W, R, B, sequence_lens, initial_h, **options)
-
-
-@op("LSTM", 1, results=_results, leaf=True)
-def lstm_1(
-    F: Any,
-    X: Any,
-    W: Any,
-    R: Any,
-    B: Any = None,
-    sequence_lens: Any = None,
-    initial_h: Any = None,
-    initial_c: Any = None,
-    P: Any = None,
-    *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    input_forget: int = 0,
-    output_sequence: int = 0,
-    _outputs: int = 3,
-) -> Any:
-    """`output_sequence`: see RNN-1."""
-    options: dict[str, Any] = {
-        "activation_alpha": activation_alpha,
-        "activation_beta": activation_beta,
-        "activations": activations,
-    }
-    options |= {"clip": clip, "direction": direction, "input_forget": input_forget, "_outputs": _outputs}
-    return lstm(F, X, W, R, B, sequence_lens, initial_h, initial_c, P, **options)
+revision(lstm_7, 1, unused={"output_sequence": 0})
 
 
 @op("GRUUnit", 1)

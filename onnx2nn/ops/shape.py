@@ -12,7 +12,9 @@ import numpy as np
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.cast import element_of
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues, Typed, has_values
+from onnx2nn.optable.traits import LAYOUT, UNARY
 
 _SAME_WIDTH = {
     "float8_e4m3fn": "int8",
@@ -80,9 +82,7 @@ def shape(F: Any, data: Any, *, start: int = 0, end: int | None = None) -> Any:
     return F.cat(dims) if dims else F.zeros(0, dtype=F.int64)
 
 
-@op("Shape", 1, host=_host_shape, reads_shape=True)
-def shape_1(F: Any, data: Any) -> Any:
-    return shape(F, data)
+revision(shape, 1, without=["start", "end"])
 
 
 @op("Size", 1, host=lambda data: np.array(math.prod(data.shape), dtype=object), reads_shape=True)
@@ -109,19 +109,17 @@ def _results_of_reshape(F: Any, data: Any, shape: Any, *, allowzero: int = 0) ->
     return [(sizes, data.dtype)]
 
 
-@op("Reshape", 14, static=["shape"], host=_host_reshape, results=_results_of_reshape)
+@op("Reshape", 14, static=["shape"], host=_host_reshape, results=_results_of_reshape, traits=LAYOUT)
 def reshape(F: Any, data: Any, shape: Any, *, allowzero: int = 0) -> Any:
     copies = not allowzero and any(fixed(d) and d == 0 for d in shape)
     target = _target(shape, data.shape, allowzero) if copies else shape
     return data.reshape(*target) if target else data.reshape(())
 
 
-@op("Reshape", 5, static=["shape"], host=_host_reshape, results=_results_of_reshape)
-def reshape_5(F: Any, data: Any, shape: Any) -> Any:
-    return reshape(F, data, shape)
+revision(reshape, 5, without=["allowzero"])
 
 
-@op("Reshape", 1)
+@op("Reshape", 1, traits=LAYOUT)
 def reshape_1(F: Any, data: Any, *, shape: Sequence[int] | None = None) -> Any:
     return reshape(F, data, list(shape or []))
 
@@ -131,7 +129,7 @@ def _host_flatten(input: Any, *, axis: int = 1) -> Any:
     return input.reshape(math.prod(input.shape[:axis]), -1)
 
 
-@op("Flatten", 1, host=_host_flatten)
+@op("Flatten", 1, host=_host_flatten, traits=LAYOUT)
 def flatten(F: Any, input: Any, *, axis: int = 1) -> Any:
     """The result always has two dimensions."""
     axis = axis + input.ndim if axis < 0 else axis
@@ -147,7 +145,7 @@ def _host_squeeze(data: Any, axes: Any = None) -> Any:
     return data.squeeze() if axes is None else data.squeeze(tuple(int(a) for a in axes))
 
 
-@op("Squeeze", 13, static=["axes"], host=_host_squeeze)
+@op("Squeeze", 13, static=["axes"], host=_host_squeeze, traits=LAYOUT)
 def squeeze(F: Any, data: Any, axes: Any = None) -> Any:
     """An axis that is not of size 1 is an error; torch would leave it."""
     if axes is None:
@@ -163,16 +161,14 @@ def squeeze(F: Any, data: Any, axes: Any = None) -> Any:
     return data.squeeze(axes[0]) if len(axes) == 1 else data.squeeze(tuple(axes))
 
 
-@op("Squeeze", 1, host=lambda data, *, axes=None: _host_squeeze(data, axes))
-def squeeze_1(F: Any, data: Any, *, axes: Sequence[int] | None = None) -> Any:
-    return squeeze(F, data, axes)
+revision(squeeze, 1, as_attributes=["axes"])
 
 
 def _host_unsqueeze(data: Any, axes: Any) -> Any:
     return np.expand_dims(data, tuple(int(axis) for axis in np.ravel(axes)))
 
 
-@op("Unsqueeze", 13, static=["axes"], host=_host_unsqueeze)
+@op("Unsqueeze", 13, static=["axes"], host=_host_unsqueeze, traits=LAYOUT)
 def unsqueeze(F: Any, data: Any, axes: Any) -> Any:
     if not isinstance(axes, (list, tuple)):
         axes = [axes]  # ONNX Runtime takes a scalar, some exporters write one
@@ -187,12 +183,10 @@ def unsqueeze(F: Any, data: Any, axes: Any) -> Any:
     return data
 
 
-@op("Unsqueeze", 1, host=lambda data, *, axes: _host_unsqueeze(data, axes))
-def unsqueeze_1(F: Any, data: Any, *, axes: Sequence[int]) -> Any:
-    return unsqueeze(F, data, axes)
+revision(unsqueeze, 1, as_attributes=["axes"])
 
 
-@op("Transpose", 1, host=lambda data, *, perm=None: data.transpose(perm))
+@op("Transpose", 1, host=lambda data, *, perm=None: data.transpose(perm), traits=["value_preserving", "keeps_rank"])
 def transpose(F: Any, data: Any, *, perm: Sequence[int] | None = None) -> Any:
     count = data.ndim if perm is None else len(perm)
     order = list(reversed(range(count))) if perm is None else [axis % count for axis in perm if -count <= axis < count]
@@ -260,7 +254,7 @@ def _results_of_split(F: Any, input: Any, split: Any = None, *, axis: int = 0, _
     return [(of, input.dtype) for of in sizes]
 
 
-@op("Split", 18, static=["split"], host=_host_split, results=_results_of_split)
+@op("Split", 18, static=["split"], host=_host_split, results=_results_of_split, traits=["value_preserving"])
 def split(
     F: Any, input: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, _outputs: int = 0
 ) -> Any:
@@ -274,24 +268,12 @@ def split(
     return _one_or_all(input.split(split, axis))
 
 
-@op("Split", 13, static=["split"], host=_host_split, results=_results_of_split)
-def split_13(F: Any, input: Any, split: Any = None, *, axis: int = 0, _outputs: int = 0) -> Any:
-    return _split(F, input, split, axis=axis, _outputs=_outputs)
-
-
+split_13 = revision(split, 13, without=["num_outputs"])
+revision(split_13, 2, as_attributes=["split"])
 _split = split
 
 
-def _host_split_2(input: Any, *, split: Any = None, axis: int = 0, _outputs: int = 0) -> Any:
-    return _host_split(input, split, axis=axis, _outputs=_outputs)
-
-
-@op("Split", 2, host=_host_split_2)
-def split_2(F: Any, input: Any, *, split: Sequence[int] | None = None, axis: int = 0, _outputs: int = 0) -> Any:
-    return _split(F, input, split, axis=axis, _outputs=_outputs)
-
-
-@op("Split", 1, static=["split"])
+@op("Split", 1, static=["split"], traits=["value_preserving"])
 def split_1(F: Any, input: Any, split: Any = None, *, axis: int | None = None, _outputs: int = 0) -> Any:
     """The lengths are an input or an attribute of the same name."""
     if axis is None:
@@ -331,7 +313,16 @@ def _may_be_one(size: Any, dimension: Any) -> bool:
     return bool(getattr(size, "of_data", False)) and not known and getattr(dimension, "values", ()) != size.values
 
 
-@op("Expand", 8, static=["shape"], counts=["shape"], host=_host_expand, results=_results_of_expand)
+@op(
+    "Expand",
+    8,
+    static=["shape"],
+    counts=["shape"],
+    host=_host_expand,
+    results=_results_of_expand,
+    sized_by="shape",
+    traits=["value_preserving"],
+)
 def expand(F: Any, input: Any, shape: Any) -> Any:
     """Broadcasts both ways: a 1 in `shape` keeps the input's dimension."""
     target = broadcast(input.shape, shape)
@@ -354,14 +345,23 @@ def _results_of_tile(F: Any, input: Any, repeats: Any) -> Any:
     return [([size if fixed(n) and n == 1 else f"size_{axis}" for axis, (size, n) in pairs], input.dtype)]
 
 
-@op("Tile", 6, static=["repeats"], counts=["repeats"], host=_host_tile, results=_results_of_tile)
+@op(
+    "Tile",
+    6,
+    static=["repeats"],
+    counts=["repeats"],
+    host=_host_tile,
+    results=_results_of_tile,
+    sized_by="repeats",
+    traits=["value_preserving"],
+)
 def tile(F: Any, input: Any, repeats: Any) -> Any:
     if all(fixed(count) and count == 1 for count in repeats):
         return input
     return input.repeat(*repeats)
 
 
-@op("Tile", 1, static=["tiles", "axis"])
+@op("Tile", 1, static=["tiles", "axis"], traits=["value_preserving"])
 def tile_1(F: Any, input: Any, tiles: Any, axis: Any) -> Any:
     """Both numbers have the input's type."""
     repeats = [1] * input.ndim
@@ -369,7 +369,7 @@ def tile_1(F: Any, input: Any, tiles: Any, axis: Any) -> Any:
     return tile(F, input, repeats)
 
 
-@op("Identity", 1, host=lambda input: input)
+@op("Identity", 1, host=lambda input: input, traits=UNARY | {"value_preserving"})
 def identity(F: Any, input: Any) -> Any:
     return input
 
@@ -403,14 +403,9 @@ def constant(
     raise OperatorError("it has none of the attributes that give it a value.")
 
 
-@op("Constant", 11)
-def constant_11(F: Any, *, sparse_value: Any = None, value: Any = None) -> Any:
-    return constant(F, sparse_value=sparse_value, value=value)
-
-
-@op("Constant", 1)
-def constant_1(F: Any, *, value: Any) -> Any:
-    return value
+_PLAIN_VALUES = ["value_float", "value_floats", "value_int", "value_ints", "value_string", "value_strings"]
+constant_11 = revision(constant, 11, without=_PLAIN_VALUES)
+revision(constant_11, 1, without=["sparse_value"], required=["value"])
 
 
 def _host_constant_of_shape(input: Any, *, value: Any = None) -> Any:
@@ -428,7 +423,13 @@ def _results_of_constant(F: Any, input: Any, *, value: Any = None) -> Any:
 
 
 @op(
-    "ConstantOfShape", 9, static=["input"], counts=["input"], host=_host_constant_of_shape, results=_results_of_constant
+    "ConstantOfShape",
+    9,
+    static=["input"],
+    counts=["input"],
+    host=_host_constant_of_shape,
+    results=_results_of_constant,
+    sized_by="input",
 )
 def constant_of_shape(F: Any, input: Any, *, value: Any = None) -> Any:
     if not has_values(F, value):
@@ -500,7 +501,7 @@ def _results_of_range(F: Any, *numbers: Any, **_: Any) -> Any:
     return [(["count"], dtypes[0])]
 
 
-@op("Range", 27, static=["start", "limit", "delta"], results=_results_of_range)
+@op("Range", 27, static=["start", "limit", "delta"], results=_results_of_range, sized_by="limit")
 def range_(F: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1, _types: Sequence[Any] = ()) -> Any:
     """float16 and bfloat16 are computed in float32, which is what `stash_type` asks for by default."""
     start, limit, delta = scalar(start), scalar(limit), scalar(delta)
@@ -535,12 +536,10 @@ def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
     )
 
 
-@op("Range", 11, static=["start", "limit", "delta"], host=_host_range, results=_results_of_range)
-def range_11(F: Any, start: Any, limit: Any, delta: Any, *, _types: Sequence[Any] = ()) -> Any:
-    return range_(F, start, limit, delta, _types=_types)
+revision(range_, 11, without=["stash_type"], options={"host": _host_range})
 
 
-@op("DepthToSpace", 11)
+@op("DepthToSpace", 11, traits=["channels_first", "keeps_rank", "value_preserving"])
 @moves_elements
 def depth_to_space(F: Any, input: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     if mode == "CRD":
@@ -551,12 +550,10 @@ def depth_to_space(F: Any, input: Any, *, blocksize: int, mode: str = "DCR") -> 
     return blocks.reshape(n, c, h * blocksize, w * blocksize)
 
 
-@op("DepthToSpace", 1)
-def depth_to_space_1(F: Any, input: Any, *, blocksize: int) -> Any:
-    return depth_to_space(F, input, blocksize=blocksize)
+revision(depth_to_space, 1, without=["mode"])
 
 
-@op("SpaceToDepth", 28)
+@op("SpaceToDepth", 28, traits=["channels_first", "keeps_rank", "value_preserving"])
 @moves_elements
 def space_to_depth(F: Any, input: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     if mode == "CRD":
@@ -567,12 +564,10 @@ def space_to_depth(F: Any, input: Any, *, blocksize: int, mode: str = "DCR") -> 
     return blocks.reshape(n, c * blocksize * blocksize, h, w)
 
 
-@op("SpaceToDepth", 1)
-def space_to_depth_1(F: Any, input: Any, *, blocksize: int) -> Any:
-    return space_to_depth(F, input, blocksize=blocksize)
+revision(space_to_depth, 1, without=["mode"])
 
 
-@op("Trilu", 14, static=["k"])
+@op("Trilu", 14, static=["k"], traits=["keeps_rank"])
 @moves_elements
 def trilu(F: Any, input: Any, k: Any = None, *, upper: int = 1) -> Any:
     diagonal = 0 if k is None else scalar(k)

@@ -8,6 +8,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.cast import element_of
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 
 
 def _scalar(value: Any) -> Any:
@@ -49,9 +50,7 @@ def dft(F: Any, input: Any, dft_length: Any = None, axis: Any = None, *, inverse
     return F.view_as_real(spectrum).to(input.dtype)
 
 
-@op("DFT", 17, static=["dft_length"])
-def dft_17(F: Any, input: Any, dft_length: Any = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0) -> Any:
-    return dft(F, input, dft_length, axis, inverse=inverse, onesided=onesided)
+revision(dft, 17, as_attributes=["axis"], defaults={"axis": 1})
 
 
 @op("STFT", 17, static=["frame_step", "frame_length"])

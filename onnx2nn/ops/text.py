@@ -27,12 +27,12 @@ def _map(function: Any, X: Any) -> np.ndarray[Any, Any]:
     return strings([function(item) for item in X.flat]).reshape(X.shape)
 
 
-@op("StringConcat", 20, opaque=True)
+@op("StringConcat", 20, call="opaque")
 def string_concat(F: Any, X: Any, Y: Any) -> Any:
     return np.asarray(np.add(X, Y, dtype=object), dtype=object)
 
 
-@op("StringSplit", 20, opaque=True)
+@op("StringSplit", 20, call="opaque")
 def string_split(F: Any, X: Any, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Any, ...]:
     """No delimiter, or an empty one, splits at runs of white space; shorter results are filled up with `""`."""
     parts = [text.split(delimiter or None, -1 if maxsplit is None else maxsplit) for text in X.flat]
@@ -42,7 +42,7 @@ def string_split(F: Any, X: Any, *, delimiter: str | None = None, maxsplit: int 
     return strings(padded).reshape((*X.shape, width)), F.tensor(counts, dtype=F.int64).reshape(X.shape)
 
 
-@op("RegexFullMatch", 20, opaque=True)
+@op("RegexFullMatch", 20, call="opaque")
 def regex_full_match(F: Any, X: Any, *, pattern: str | None = None) -> Any:
     """The syntax is RE2's, and so is the library: Python's `re` differs and takes exponential time on some patterns."""
     re2 = require("re2", extra="text", purpose="Matching regular expressions")
@@ -72,7 +72,7 @@ def _change_case(text: str, action: str, locale: str) -> str:
     return "".join(map(changed, text))
 
 
-@op("StringNormalizer", 10, opaque=True)
+@op("StringNormalizer", 10, call="opaque")
 def string_normalizer(
     F: Any,
     X: Any,
@@ -132,7 +132,7 @@ def _compared(F: Any, X: Any, tables: dict[int, dict[tuple[Any, ...], int]], max
     return counts.reshape(-1) if X.ndim == 1 else counts
 
 
-@op("TfIdfVectorizer", 9, opaque=True)
+@op("TfIdfVectorizer", 9, call="opaque")
 def tf_idf_vectorizer(
     F: Any,
     X: Any,

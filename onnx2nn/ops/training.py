@@ -84,6 +84,6 @@ def momentum(
     return _each(step, inputs, 3)
 
 
-@op("Gradient", 1, domain=DOMAIN, region=True)
+@op("Gradient", 1, domain=DOMAIN, call="subgraph")
 def gradient(F: Any, *Inputs: Any, xs: Sequence[str], y: str, zs: Sequence[str] | None = None) -> Any:
     raise OperatorError("what it differentiates is imported with the model; it is no function of tensors.")

@@ -11,6 +11,7 @@ import numpy as np
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.ml import DOMAIN, labels_of, pick, post_transform_of, rows
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.revisions import revision
 
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER, _LEAF = range(len(_MODES))
@@ -291,31 +292,11 @@ def tree_ensemble_regressor(
     return Y if targets == 1 and post_transform != "PROBIT" else post_transform_of(F, Y, post_transform)
 
 
-@op("TreeEnsembleRegressor", 1, domain=DOMAIN)
-def tree_ensemble_regressor_1(
-    F: Any,
-    X: Any,
-    *,
-    aggregate_function: str = "SUM",
-    base_values: Sequence[float] | None = None,
-    n_targets: int | None = None,
-    nodes_falsenodeids: Sequence[int] | None = None,
-    nodes_featureids: Sequence[int] | None = None,
-    nodes_hitrates: Sequence[float] | None = None,
-    nodes_missing_value_tracks_true: Sequence[int] | None = None,
-    nodes_modes: Sequence[str] | None = None,
-    nodes_nodeids: Sequence[int] | None = None,
-    nodes_treeids: Sequence[int] | None = None,
-    nodes_truenodeids: Sequence[int] | None = None,
-    nodes_values: Sequence[float] | None = None,
-    post_transform: str = "NONE",
-    target_ids: Sequence[int] | None = None,
-    target_nodeids: Sequence[int] | None = None,
-    target_treeids: Sequence[int] | None = None,
-    target_weights: Sequence[float] | None = None,
-) -> Any:
-    given = dict(locals())
-    return tree_ensemble_regressor(given.pop("F"), given.pop("X"), **given)
+revision(
+    tree_ensemble_regressor,
+    1,
+    without=[f"{name}_as_tensor" for name in ("base_values", "nodes_hitrates", "nodes_values", "target_weights")],
+)
 
 
 def _two_classes(
@@ -423,31 +404,11 @@ def tree_ensemble_classifier(
     return pick(F, labels, winner), scores.float()
 
 
-@op("TreeEnsembleClassifier", 1, domain=DOMAIN)
-def tree_ensemble_classifier_1(
-    F: Any,
-    X: Any,
-    *,
-    base_values: Sequence[float] | None = None,
-    class_ids: Sequence[int] | None = None,
-    class_nodeids: Sequence[int] | None = None,
-    class_treeids: Sequence[int] | None = None,
-    class_weights: Sequence[float] | None = None,
-    classlabels_int64s: Sequence[int] | None = None,
-    classlabels_strings: Sequence[str] | None = None,
-    nodes_falsenodeids: Sequence[int] | None = None,
-    nodes_featureids: Sequence[int] | None = None,
-    nodes_hitrates: Sequence[float] | None = None,
-    nodes_missing_value_tracks_true: Sequence[int] | None = None,
-    nodes_modes: Sequence[str] | None = None,
-    nodes_nodeids: Sequence[int] | None = None,
-    nodes_treeids: Sequence[int] | None = None,
-    nodes_truenodeids: Sequence[int] | None = None,
-    nodes_values: Sequence[float] | None = None,
-    post_transform: str = "NONE",
-) -> tuple[Any, ...]:
-    given = dict(locals())
-    return tree_ensemble_classifier(given.pop("F"), given.pop("X"), **given)
+revision(
+    tree_ensemble_classifier,
+    1,
+    without=[f"{name}_as_tensor" for name in ("base_values", "class_weights", "nodes_hitrates", "nodes_values")],
+)
 
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")

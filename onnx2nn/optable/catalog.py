@@ -102,9 +102,9 @@ def _has_function(domain: str, operator: str) -> bool:
 
 
 def _built(row: Row, layers: Sequence[str]) -> str:
-    if row.region:
+    if row.call == "subgraph":
         return "subgraph"
-    if row.opaque or row.whole:
+    if row.call != "inline":
         return "opaque"
     return "layer" if layers else "function"
 

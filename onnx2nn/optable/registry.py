@@ -7,11 +7,12 @@ import functools
 import importlib
 import pkgutil
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from onnx2nn.ground.naming import identifier
 from onnx2nn.optable.row import Row
+from onnx2nn.optable.traits import Trait
 
 
 class Table:
@@ -20,17 +21,22 @@ class Table:
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], list[Row]] = {}
         self._found: dict[tuple[str, str, int], Row | None] = {}  # what `find` gave, for networks repeat operators
+        self._of_bodies: dict[Callable[..., Any], Row] = {}
+        self._with: dict[tuple[Trait, str], frozenset[str]] = {}  # what `operators` gave
 
     def add(self, row: Row) -> None:
         """Adds `row`; a row of the same operator and revision is replaced."""
         rows = [other for other in self._rows.get((row.domain, row.operator), []) if other.since != row.since]
         self._rows[row.domain, row.operator] = sorted([*rows, row], key=lambda r: r.since)
+        self._of_bodies[row.body] = row
         self._found.clear()
+        self._with.clear()
 
     def remove(self, row: Row) -> None:
         """Removes `row`."""
         self._rows[row.domain, row.operator].remove(row)
         self._found.clear()
+        self._with.clear()
 
     def find(self, domain: str, operator: str, version: int) -> Row | None:
         """Returns the row that gives `operator` its meaning in opset `version` of `domain`, if there is one."""
@@ -41,6 +47,23 @@ class Table:
             index = bisect_right([row.since for row in rows], version)
             row = self._found[domain, operator, version] = rows[index - 1] if index else None
             return row
+
+    def newest(self, domain: str, operator: str) -> Row | None:
+        """Returns the newest row of an operator, if it has any."""
+        return next(reversed(self._rows.get((domain, operator), [])), None)
+
+    def operators(self, trait: Trait, domain: str = "") -> frozenset[str]:
+        """Returns the names of the operators of `domain` with a trait."""
+        try:
+            return self._with[trait, domain]
+        except KeyError:
+            rows = (row for row in self if row.domain == domain and trait in row.traits)
+            found = self._with[trait, domain] = frozenset(row.operator for row in rows)
+            return found
+
+    def row_of(self, body: Callable[..., Any]) -> Row:
+        """Returns the row that `body` was added with, the last one where there are several."""
+        return self._of_bodies[body]
 
     def revisions(self, domain: str, operator: str) -> list[Row]:
         """Returns all rows of an operator, oldest first."""
@@ -67,22 +90,16 @@ def op(
     domain: str = "",
     static: Sequence[str] = (),
     numbers: Sequence[str] = (),
-    host: Callable[..., Any] | None = None,
-    reads_shape: bool = False,
-    opaque: bool = False,
-    whole: bool = False,
-    region: bool = False,
-    random: bool = False,
-    results: Callable[..., Sequence[tuple[Sequence[Any], Any]]] | None = None,
-    leaf: bool = False,
     counts: Sequence[str] = (),
+    traits: Iterable[Trait] = (),
+    **fields: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes the decorated function the row of `operator` from revision `since` on; the rest is as in `Row`."""
 
     def add(body: Callable[..., Any]) -> Callable[..., Any]:
-        inputs = (frozenset(static), frozenset(numbers))
-        kinds = (reads_shape, opaque, whole, region, random)
-        TABLE.add(Row(domain, operator, since, body, *inputs, host, *kinds, results, leaf, frozenset(counts)))
+        given = {"static": static, "numbers": numbers, "counts": counts, "traits": traits}
+        sets: dict[str, Any] = {name: frozenset(items) for name, items in given.items()}
+        TABLE.add(Row(domain, operator, since, body, **sets, **fields))
         return body
 
     return add
@@ -113,7 +130,7 @@ def _undo(row: Row, hidden: list[Row]) -> Iterator[Row]:
 
 
 def register(
-    domain: str, operator: str, since: int = 1, **options: Any
+    domain: str, operator: str, since: int = 1, *, opaque: bool = False, **options: Any
 ) -> Callable[[Callable[..., Any]], contextlib.AbstractContextManager[Row]]:
     """Adds a row from outside: `onnx2nn.register("my.domain", "MyOp")(body)`.
 
@@ -121,7 +138,9 @@ def register(
         domain: operator domain as it stands in the file, `""` for ai.onnx.
         operator: operator name.
         since: the first opset version of the domain that the body serves.
-        **options: `static`, `opaque`, `random`, `host` as in `Row`.
+        opaque: the body loops over data or returns shapes that depend on data: a node is one call on real values, as
+            `call="opaque"` says of a row.
+        **options: `static`, `random`, `host` and what else a `Row` has.
 
     Returns:
         A function that takes the body and gives a context manager; leaving it (`with ...:`) undoes the registration,
@@ -131,6 +150,8 @@ def register(
     def add(body: Callable[..., Any]) -> contextlib.AbstractContextManager[Row]:
         load_rows()
         hidden = [row for row in TABLE.revisions(domain, operator) if row.since == since]
+        if opaque:
+            options["call"] = "opaque"
         op(operator, since, domain=domain, **options)(body)
         row = TABLE.find(domain, operator, since)
         assert row is not None
@@ -139,9 +160,22 @@ def register(
     return add
 
 
+@functools.cache
 def load_rows() -> Table:
     """Imports every family of `onnx2nn.ops`, so that the table is complete, and returns it."""
     package = importlib.import_module("onnx2nn.ops")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"onnx2nn.ops.{module.name}")
     return TABLE
+
+
+def row_named(name: str) -> Row | None:
+    """Returns the row whose function has this name, see `name_of`; None where no row's has."""
+    return None if name.startswith("__") else next((row for row in load_rows() if name_of(row) == name), None)
+
+
+def name_function(function: Any, row: Row, module: str) -> None:
+    """Gives `function`, which calls a row, the name under which `module` has it, and says what it computes."""
+    function.__name__ = function.__qualname__ = name_of(row)
+    function.__module__ = module
+    function.__doc__ = f"{row}: {row.body.__doc__ or 'see the ONNX specification.'}"

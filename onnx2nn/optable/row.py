@@ -16,9 +16,11 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+from onnx2nn.optable.traits import Trait
 
 
 class Typed(NamedTuple):
@@ -26,6 +28,21 @@ class Typed(NamedTuple):
 
     array: Any
     dtype: np.dtype[Any]
+
+
+class FloatForm(NamedTuple):
+    """The operator of ai.onnx that does on floats what a quantised one does on integers.
+
+    The quantised operator takes each operand `x` with `x_scale` and `x_zero_point`; the scale without an operand is the
+    result's.
+
+    Attributes:
+        operator: its name; it has the same attributes.
+        weight_axis: the axis of a constant second operand along which its scales lie.
+    """
+
+    operator: str
+    weight_axis: int = 1
 
 
 class NeedsValues(Exception):
@@ -44,6 +61,15 @@ FACTS = ("_outputs", "_types", "_output_types", "_producer")
 `_outputs`: how many outputs the node declares; `_types`: element type names of the inputs (`"INT4"`, None where
 unknown), `_output_types`: those of the outputs. They matter where torch's dtype says less than ONNX's. `_producer`: the
 file's producer_name, for what it means by an operator where the standard and its test data contradict each other.
+"""
+
+Call = Literal["inline", "opaque", "packed", "subgraph"]
+"""How a node stands in a module.
+
+`inline`: the calls that its body makes are recorded one by one. `opaque`: one call that runs on real values, for the
+body loops over data or returns shapes that depend on data. `packed`: one call too, so that its weights stay packed;
+shapes and dtypes of its results follow from those of its inputs. `subgraph`: an attribute is a graph, which the body
+takes as a callable.
 """
 
 HINTS = frozenset({"consumed_inputs"})
@@ -80,16 +106,16 @@ class Row:
         host: the operator on numpy object arrays, of Python and symbolic numbers or of strings; same signature without
             `F`. An object array it returns has the dtype of its first input (bools are bool), `Typed` says another.
         reads_shape: only the shape of its input matters: `host` gets the tensor itself and reads its `shape`.
-        opaque: the body loops over data or returns data dependent shapes: it is called as one function at run time.
-        whole: it is called as one function at run time too, so that weights stay packed in the module; shapes and
-            dtypes of its results follow from those of its inputs.
-        region: one of its attributes is a graph; the body takes it as a callable.
+        call: how a node of the operator stands in a module, see `Call`.
         random: two calls with equal inputs differ, so that it is never evaluated at import.
         results: of a row that is called at run time, always or where data decide what should be static:
             `results(F, *inputs, **attributes)` gives shape and dtype of each tensor that comes of it; a size that
             depends on data is a name, equal names are equal sizes.
-        leaf: torch.export, torch.compile and torch.jit.trace keep the node as one call, for its body reads values; it
-            has `results`.
+        traits: what is true of the operator, see `Trait`.
+        sized_by: the input that gives the size of the result, or where it ends.
+        float_form: of a quantised operator: the one that does the same on floats.
+        custom_op: torch.export, torch.compile and torch.jit.trace keep the node as one call, for its body reads values;
+            it has `results`.
     """
 
     domain: str
@@ -100,17 +126,22 @@ class Row:
     numbers: frozenset[str] = frozenset()
     host: Callable[..., Any] | None = None
     reads_shape: bool = False
-    opaque: bool = False
-    whole: bool = False
-    region: bool = False
+    call: Call = "inline"
     random: bool = False
     results: Callable[..., Sequence[tuple[Sequence[Any], Any]]] | None = None
-    leaf: bool = False
+    custom_op: bool = False
     counts: frozenset[str] = frozenset()
+    traits: frozenset[Trait] = frozenset()
+    sized_by: str = ""
+    float_form: FloatForm | None = None
+
+    @functools.cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.body)
 
     @functools.cached_property
     def _parameters(self) -> list[inspect.Parameter]:
-        return list(inspect.signature(self.body).parameters.values())[1:]
+        return list(self._signature.parameters.values())[1:]
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
@@ -131,6 +162,11 @@ class Row:
             for position, (name, default) in enumerate(self.inputs.items())
             if default is REQUIRED and not (self.variadic and position == last)
         )
+
+    @functools.cached_property
+    def size_position(self) -> int | None:
+        """The position of the input `sized_by`."""
+        return self._names.index(self.sized_by) if self.sized_by else None
 
     @functools.cached_property
     def variadic(self) -> bool:
@@ -161,7 +197,7 @@ class Row:
     @functools.cached_property
     def several(self) -> bool:
         """Whether the body gives a tuple, however few outputs a node has; it is annotated so."""
-        return str(inspect.get_annotations(self.body).get("return")).startswith("tuple")
+        return str(self._signature.return_annotation).startswith("tuple")
 
     @functools.cached_property
     def host_takes_dtype(self) -> bool:

@@ -1,4 +1,4 @@
-"""Writes an imported module as ONNX again, with the names and the open dimensions of the file that it came from."""
+"""Writes an imported module as ONNX again, with the names and the dynamic dimensions of its original file."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
+from onnx2nn.errors import InputError, MissingDependencyError, VerificationError, first_line
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
-from onnx2nn.verification.outputs import Oracle, compare, run_module, short_floats, to_tensor
+from onnx2nn.verification.module_runs import run_module, to_tensor
+from onnx2nn.verification.oracle import Oracle
+from onnx2nn.verification.outputs import short_floats
+from onnx2nn.verification.value_comparison import compare
 
 if TYPE_CHECKING:
     import torch
     from torch import fx
 
 EXTERNAL_DATA_BYTES = 1 << 30
-"""From this size on the weights are written beside the file; protobuf ends at 2 GiB."""
+"""Weights of more bytes are written beside the file; protobuf ends at 2 GiB."""
 
 _SOURCE = "onnx2nn.node"
-_OPEN_SIZES: Sequence[Any] = (lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k)
-"""Sizes to trace open dimensions with, the k-th one of a model; what is tried first is cheapest."""
+_DYNAMIC_SIZES: Sequence[Any] = (lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k)
+"""Sizes for the k-th dynamic dimension of a model, in the order of the attempts; the first is the cheapest."""
 _BATCH = 5
-"""The largest size that the first of several axes, which mostly counts examples, is tried with before larger ones."""
+"""Largest size in the first attempts for the first of several axes, which usually counts examples."""
 
 _Run = tuple[Sequence[np.ndarray], Sequence[Any]]
-"""Inputs, and what the module makes of them."""
+"""Inputs, and the module's outputs for them."""
 
 
 def export_onnx(
@@ -47,47 +50,47 @@ def export_onnx(
     dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
     opset: int | None = None,
 ) -> str:
-    """Write a module as ONNX, by `torch.onnx.export`.
+    """Writes a module as ONNX, by `torch.onnx.export`.
 
-    Inputs, outputs and open dimensions are called as in the file that the module was imported from, nodes as those
-    that they stand for, weights by their keys in `state_dict()`; importing the result gives the same keys again. The
-    graph is not optimised, as that would fold weights into one another.
+    Inputs, outputs, dynamic dimensions and nodes keep their names of the original file, weights are named by their keys
+    in `state_dict()`; importing the result gives the same keys again. The graph is not optimised, as that would fold
+    weights into one another.
 
     Args:
-        module: what `onnx2nn.load` gave, trained or changed since. One that was pickled in between has lost the names
-            of its nodes, and needs `example_inputs`.
-        path: where to; the file appears complete or not at all. Weights of more than 1 GiB are written to
+        module: a module of `onnx2nn.load`, perhaps trained or changed. Pickling loses the names of its nodes: a module
+            that was pickled needs `example_inputs`.
+        path: of the file, which appears complete or not at all. Weights of more than 1 GiB are written to
             `<path>.data` beside it.
-        example_inputs: one array or tensor an input, what the module is traced with; made up if left out.
-        dynamic_axes: input name → axis → name of the dimensions left open; those open in the module's file if left out.
+        example_inputs: one array or tensor for each input, to trace the module with; generated if left out.
+        dynamic_axes: input name → axis → name of the dynamic dimensions; as in the module's file if left out.
         opset: version of ai.onnx; the exporter's own choice if left out.
 
     Returns:
-        One line that says what was written.
+        A line that describes the file.
 
     Raises:
-        InputError: no inputs could be made up that the module runs on, or the file cannot be written.
+        InputError: the module accepts no generated inputs, or the file cannot be written.
         MissingDependencyError: torch or onnxscript is not installed.
-        VerificationError: torch.onnx.export refuses the module, or what it writes computes something else in ONNX
-            Runtime (compared where that is installed).
+        VerificationError: torch.onnx.export refuses the module, or its file gives other outputs in ONNX Runtime (if
+            that is installed).
     """
     require("onnxscript", extra="export", purpose="torch.onnx.export")
     check_writable(path)
     graph = getattr(module, "graph", None)
     if graph is None:
-        raise InputError("the module is no torch.fx.GraphModule, as onnx2nn.load gives; use torch.onnx.export for it")
+        raise InputError("The module is no torch.fx.GraphModule, as onnx2nn.load gives. Use torch.onnx.export for it.")
     known = getattr(module, "meta", {}).get("onnx2nn", {})
     names = known.get("inputs") or [node.target for node in graph.nodes if node.op == "placeholder"]
-    axes = _open_axes(module, dynamic_axes) if known or dynamic_axes else {}
+    axes = _dynamic_axes(module, dynamic_axes) if known or dynamic_axes else {}
     if example_inputs is not None and (hasattr(example_inputs, "shape") or len(example_inputs) != len(names)):
-        raise InputError(f"example_inputs is a list of one array or tensor for each input: {', '.join(names)}")
+        raise InputError(f"example_inputs needs a list of one array or tensor for each input: {', '.join(names)}.")
     runs = _runs(module, axes, example_inputs)
     first, second = next(runs), next(runs, None)
     if second is None:
         return _export(module, Path(path), names, axes, opset, [first])
     try:
         return _export(module, Path(path), names, axes, opset, [first, second])
-    except VerificationError:  # small sizes are special: a 1 that a layer makes of them broadcasts, or counts as fixed
+    except VerificationError:  # small sizes are special: a layer makes a 1 of them, which broadcasts or counts as fixed
         return _export(module, Path(path), names, axes, opset, [second, next(runs, first)])
 
 
@@ -99,7 +102,7 @@ def _export(
     opset: int | None,
     runs: Sequence[_Run],
 ) -> str:
-    """Exports as traced with the inputs of the first run, compares with all of them, writes; says what was written."""
+    """Exports a trace of the first run, compares it with all runs and writes it; returns a description."""
     import torch
 
     known = getattr(module, "meta", {}).get("onnx2nn", {})
@@ -124,14 +127,14 @@ def _export(
     _clean(program.model)
     version = program.model.graph.opset_imports.get("", 0)
     if opset is not None and version != opset:
-        raise VerificationError(f"torch.onnx.export cannot write opset {opset} of the module, only {version}")
+        raise VerificationError(f"torch.onnx.export cannot write opset {opset} of this module. Give opset={version}.")
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
     compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, runs)
     count = sum(1 for _ in program.model.graph)
     return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
 
 
-def _open_axes(module: Any, given: Mapping[str, Mapping[int, str]] | None) -> dict[str, dict[int, str]]:
+def _dynamic_axes(module: Any, given: Mapping[str, Mapping[int, str]] | None) -> dict[str, dict[int, str]]:
     if given is not None:
         return {name: dict(axes) for name, axes in given.items()}
     return {
@@ -144,14 +147,14 @@ def _open_axes(module: Any, given: Mapping[str, Mapping[int, str]] | None) -> di
 
 def _describe(axes: Mapping[str, Mapping[int, str]]) -> str:
     named = [f"{label} (axis {axis} of {name})" for name, dims in axes.items() for axis, label in dims.items()]
-    return f"open dimensions: {', '.join(named) or 'none'}"
+    return f"dynamic dimensions: {', '.join(named) or 'none'}"
 
 
 def _runs(module: Any, axes: Mapping[str, Mapping[int, str]], given: Sequence[Any] | None) -> Iterator[_Run]:
-    """Yields runs of the module: of the inputs given, then of made up ones, at other sizes of the open dimensions.
+    """Yields runs of the module: on the given inputs, then on generated ones at other sizes of dynamic dimensions.
 
     Raises:
-        InputError: there is none.
+        InputError: no run is possible.
     """
     tried: list[Any] = []
     if given is not None:
@@ -177,18 +180,18 @@ def _runs(module: Any, axes: Mapping[str, Mapping[int, str]], given: Sequence[An
         if given is None:
             raise
     if given is None:
-        raise InputError(f"no made up inputs go through the module, give example_inputs: {failure}")
+        raise InputError(f"The module accepts no generated inputs. Give example_inputs. Its error: {failure}")
 
 
 def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[list[np.ndarray]]:
-    """Yields made up inputs; open dimensions differ, and none is 1, which torch takes for fixed."""
+    """Yields generated inputs; dynamic dimensions differ, and none is 1, which torch takes for fixed."""
     specs = model_inputs.specs_of(module)
     bounds = module.meta["onnx2nn"].get("fixed", {})
     labels = list(dict.fromkeys(label for dims in axes.values() for label in dims.values()))
     for spec in specs:
         if spec.shape is None:
-            raise InputError(f"the file does not say the shape of input {spec.name!r}; give example_inputs")
-    for choose, most in (*((choose, _BATCH) for choose in _OPEN_SIZES), (_OPEN_SIZES[2], math.inf)):
+            raise InputError(f"The file does not say the shape of input {spec.name!r}. Give example_inputs.")
+    for choose, most in (*((choose, _BATCH) for choose in _DYNAMIC_SIZES), (_DYNAMIC_SIZES[2], math.inf)):
         sizes = {label: choose(index) for index, label in enumerate(labels)}
         for spec in specs:
             shape = spec.shape or ()
@@ -203,12 +206,14 @@ def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[li
             opened = axes.get(spec.name, {})
             shapes[spec.name] = [sizes[opened[i]] if i in opened else size for i, size in enumerate(spec.shape or ())]
             if not all(isinstance(size, int) for size in shapes[spec.name]):
-                raise InputError(f"dynamic_axes do not name every open dimension of input {spec}; give example_inputs")
+                raise InputError(
+                    f"dynamic_axes does not name every dynamic dimension of input {spec}. Give example_inputs."
+                )
         yield list(model_inputs.example_inputs(specs, shapes).values())
 
 
 def _traceable(module: Any) -> fx.GraphModule:
-    """Returns the module in a form whose operations know, while they are traced, which node of the file they are."""
+    """Returns a copy of the module whose operations carry their node of the original file through the trace."""
     from torch import fx
     from torch.fx import traceback
 
@@ -216,14 +221,16 @@ def _traceable(module: Any) -> fx.GraphModule:
     from onnx2nn.fx.tracing import container
 
     copied = fx.GraphModule(module, for_exporter(module, module.graph))
-    for name, parameter in module.named_parameters(remove_duplicate=False):  # the keys of a tied weight are many
+    for name, parameter in module.named_parameters(remove_duplicate=False):  # a tied weight has several keys
         holder, last = container(copied, name)
-        if last not in holder._parameters:
+        if last not in dict(holder.named_parameters(recurse=False, remove_duplicate=False)):
             holder.register_parameter(last, parameter)
-    for name, child in module.named_modules():  # a GraphModule made of another one forgets which buffers are no state
-        if child._non_persistent_buffers_set and (not name or hasattr(copied, name.split(".")[0])):
-            with contextlib.suppress(AttributeError):
-                copied.get_submodule(name)._non_persistent_buffers_set |= child._non_persistent_buffers_set
+    # A GraphModule made of another one forgets which buffers are in no state_dict.
+    outside = dict(module.named_buffers(remove_duplicate=False)).keys() - module.state_dict(keep_vars=True).keys()
+    for name, buffer in list(copied.named_buffers(remove_duplicate=False)):
+        if name in outside:
+            holder, last = container(copied, name)
+            holder.register_buffer(last, buffer, persistent=False)
     for node in copied.graph.nodes:
         if "onnx" in node.meta:
             node.meta["custom"] = {_SOURCE: node.meta["onnx"]}
@@ -239,12 +246,12 @@ def _traceable(module: Any) -> fx.GraphModule:
 
 
 def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Gives inputs and weights that are outputs a copy (Identity), as torch calls such a value by the output's name.
+    """Gives inputs and weights that are outputs a copy (Identity), as torch names such a value after the output.
 
     Args:
         graph: changed in place.
         inputs: names of the inputs.
-        outputs: names of the outputs; the one that a value has itself is that value.
+        outputs: names of the outputs; a value that has the name itself is not copied.
     """
     import torch
     from torch import fx
@@ -267,7 +274,7 @@ def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[
 
 
 def _clean(model: ir.Model) -> None:
-    """Takes out what the exporter computes from nothing but numbers, and names the nodes."""
+    """Folds nodes that the exporter computes from numbers alone, and names the nodes."""
     from onnxscript import optimizer
     from onnxscript.ir.passes.common import RemoveUnusedNodesPass
 
@@ -285,7 +292,7 @@ def _clean(model: ir.Model) -> None:
 
 
 def _drop_invented_biases(model: ir.Model, weights: Collection[str]) -> None:
-    """Takes out the zeros that the exporter gives to a convolution without bias: they would come back as a weight."""
+    """Removes the zeros that the exporter adds to a convolution without bias: an import would hold them as a weight."""
     for node in model.graph.all_nodes():
         if node.op_type in ("Conv", "ConvTranspose") and len(node.inputs) == 3 and node.inputs[2] is not None:
             bias = node.inputs[2]
@@ -294,7 +301,7 @@ def _drop_invented_biases(model: ir.Model, weights: Collection[str]) -> None:
 
 
 def _name_values(model: ir.Model) -> None:
-    """Gives values between the nodes names of their own: the file's name of an output may be that of such a value."""
+    """Gives values between the nodes names of their own: one may have the name of an output of the file."""
     graph = model.graph
     fixed = {*graph.inputs, *graph.outputs, *graph.initializers.values()}
     taken = Counter(value.name or "" for value in fixed)
@@ -305,9 +312,9 @@ def _name_values(model: ir.Model) -> None:
 
 
 def _name_nodes(model: ir.Model) -> None:
-    """Calls a node as the file's node it stands for; of several for one, that with its operator, else the last.
+    """Names each node after its node in the original file; of several, the one with its operator, else the last.
 
-    No two nodes have one name: a file that was written so before has names such as those that are made here.
+    Names are unique: a file that was exported here before already has names of this form.
     """
     groups: dict[tuple[str, str], list[ir.Node]] = {}
     others: list[tuple[ir.Node, str]] = []
@@ -340,7 +347,7 @@ def _unused(name: str, taken: Counter[str]) -> str:
 
 
 def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[_Run]) -> str:
-    """Writes into a folder beside `path`, compares, then renames; returns what it was compared with."""
+    """Writes into a folder beside `path`, compares, then renames; returns a description of the comparison."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem[:100]}.") as folder:
         written = Path(folder) / path.name
         data = f"{path.name}.data" if external else None
@@ -351,7 +358,7 @@ def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[_Run]) ->
                 if name is not None:
                     os.replace(Path(folder) / name, path.parent / name)
         except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+            raise InputError(f"Cannot write {path}: {error.strerror or error}") from error
     return compared
 
 
@@ -370,12 +377,14 @@ def _compare(path: Path, model: ir.Model, runs: Sequence[_Run]) -> str:
         if wrong:
             shapes = ", ".join(str(list(array.shape)) for array in arrays)
             where = f" at sizes other than it was traced with ({shapes})" if number else ""
-            raise VerificationError(f"what torch.onnx.export wrote differs from the module{where}: {'; '.join(wrong)}")
+            raise VerificationError(
+                f"The file of torch.onnx.export differs from the module{where}: {'; '.join(wrong)}."
+            )
     return f"agrees with {oracle.name}"
 
 
 def _sort_stable(self: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
-    """Writes aten::sort.stable, which the exporter does not know: TopK of all, equal values by their index."""
+    """Writes aten::sort.stable, which the exporter lacks, as TopK of all elements; equal ones are ordered by index."""
     from onnxscript import opset18
 
     op: Any = opset18  # its types take no tensor of an unknown type
@@ -388,7 +397,7 @@ def _gist(error: Exception) -> str:
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    return next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+    return first_line(cause)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Saves an imported PyTorch module in the format that the file's ending asks for."""
+"""Saves an imported PyTorch module in the format of the file's ending."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.ground.atomic_files import check_writable, replacing
 from onnx2nn.ground.extras import require
-from onnx2nn.verification.outputs import compare, to_tensor
+from onnx2nn.verification.module_runs import to_tensor
+from onnx2nn.verification.value_comparison import compare
 
 if TYPE_CHECKING:
     import torch
@@ -25,42 +26,42 @@ def save(
     example_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
     dynamic_axes: Sequence[Mapping[int, str] | None] | None = None,
 ) -> str:
-    """Save a module.
+    """Saves a module.
 
     | ending | content | read back with |
     |---|---|---|
-    | `.pth`, `.pt` | the whole module, pickled | `torch.load(path, weights_only=False)` |
+    | `.pth`, `.pt` | the module, pickled | `torch.load(path, weights_only=False)` |
     | `.safetensors` | parameters and buffers | `safetensors.torch.load_model(module, path)` |
     | `.pt2` | a torch.export program | `torch.export.load(path).module()` |
     | `.torchscript` | a traced TorchScript module | `torch.jit.load(path)` |
 
-    A program or traced module is run once on `example_inputs` and compared with the module before anything is written.
-    One that calls operators of `torch.ops.onnx2nn` is read back after `import onnx2nn.operators`, as the line says.
+    A program or traced module is run once on `example_inputs` and compared with the module before it is written. If it
+    calls operators of `torch.ops.onnx2nn`, `import onnx2nn.operators` before reading it; the returned line says so.
 
     Args:
         module: the module, in eval mode.
-        path: where to; the file appears complete or not at all.
-        example_inputs: one array or tensor an input; needed for `.pt2` and `.torchscript`.
-        dynamic_axes: for each input the axes left open, axis → name, kept dynamic in `.pt2`.
+        path: of the file, which appears complete or not at all.
+        example_inputs: one array or tensor for each input; needed for `.pt2` and `.torchscript`.
+        dynamic_axes: for each input axis → name of the dynamic dimensions, kept dynamic in `.pt2`.
 
     Returns:
-        One line that says what was written.
+        A line that describes the file.
 
     Raises:
         InputError: no module, unknown ending, missing `example_inputs`, or the file cannot be written.
         MissingDependencyError: torch or safetensors is not installed.
-        VerificationError: the module cannot be exported or traced, or what came of it computes something else.
+        VerificationError: the module cannot be exported or traced, or the result gives other outputs.
     """
     target = Path(path)
     writer = check_target(target)
     torch = require("torch", extra="torch", purpose="Saving a PyTorch module")
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"what is saved is a module, not a {type(module).__name__}")
+        raise InputError(f"A {type(module).__name__} cannot be saved. Give a module.")
     tensors = None
     if example_inputs is not None:
         tensors = tuple(to_tensor(value) if isinstance(value, np.ndarray) else value for value in example_inputs)
     elif writer in (_save_program, _save_torchscript):
-        raise InputError(f"saving {target.suffix} needs example inputs: they are what the module is traced with")
+        raise InputError(f"Saving {target.suffix} needs example inputs to trace the module with. Give example_inputs.")
     with replacing(target) as temporary:
         return writer(module, temporary, tensors, dynamic_axes)
 
@@ -74,7 +75,7 @@ def check_target(path: str | os.PathLike[str]) -> Callable[..., str]:
     target = Path(path)
     writer = _WRITERS.get(target.suffix.lower())
     if writer is None:
-        raise InputError(f"cannot save {target}: its ending is none of {', '.join(_WRITERS)}")
+        raise InputError(f"Cannot save {target}: its ending is none of {', '.join(_WRITERS)}.")
     check_writable(target)
     return writer
 
@@ -118,16 +119,16 @@ def _save_program(
 
 
 def _first(module: torch.nn.Module) -> str:
-    """Returns what has to be imported before torch reads back what was made of the module, if anything."""
+    """Returns the import that torch needs before it reads the file back, `""` where it needs none."""
     from torch import fx
 
     parts = [part for part in module.modules() if isinstance(part, fx.GraphModule)]
     rows = [getattr(node.target, "row", None) for part in parts for node in part.graph.nodes]
-    return " after `import onnx2nn.operators`" if any(row is not None and row.leaf for row in rows) else ""
+    return " after `import onnx2nn.operators`" if any(row is not None and row.custom_op for row in rows) else ""
 
 
 def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[int, str]]) -> str:
-    """Say which of the dimensions that the file leaves open the program leaves open."""
+    """Lists the dynamic dimensions of the file that are dynamic in the program, and the others."""
     import torch
 
     names = program.graph_signature.user_inputs
@@ -140,7 +141,7 @@ def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[
             open_ = isinstance(value, torch.Tensor) and _is_symbolic(value.shape[axis])
             (kept if open_ else fixed).append(f"{dimension or '?'} (axis {axis} of {name})")
     text = f"dynamic: {', '.join(kept) or 'nothing'}"
-    return text + (f"; fixed although the file leaves it open: {', '.join(fixed)}" if fixed else "")
+    return text + (f"; fixed although dynamic in the file: {', '.join(fixed)}" if fixed else "")
 
 
 def _is_symbolic(size: Any) -> bool:
@@ -164,7 +165,7 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
 
 
 def check_same(module: Callable[..., Any], converted: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
-    """Run what a module was converted to beside the module.
+    """Runs a module and its converted form on the same inputs.
 
     Raises:
         VerificationError: their outputs differ.
@@ -177,7 +178,7 @@ def check_same(module: Callable[..., Any], converted: Callable[..., Any], tensor
         str(output) for output in compare([f"output {i}" for i in range(len(theirs))], ours, theirs) if not output.ok
     ]
     if wrong:
-        raise VerificationError(f"what was exported differs from the module: {'; '.join(wrong)}")
+        raise VerificationError(f"The exported program differs from the module: {'; '.join(wrong)}.")
 
 
 def _as_tuple(outputs: Any) -> tuple[Any, ...]:

@@ -15,24 +15,25 @@ from typing import BinaryIO
 
 import onnx
 
-from onnx2nn.errors import ModelFileError, Onnx2nnError
+from onnx2nn.errors import ModelFileError, Onnx2nnError, first_line
 from onnx2nn.ground.atomic_files import check_writable, replacing
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.reading import reader
-from onnx2nn.verification.outputs import Oracle, OutputComparison, Stored, compare, stored
+from onnx2nn.verification.oracle import Oracle, Stored, stored
+from onnx2nn.verification.value_comparison import OutputComparison, compare
 
-_PROTOBUF_LIMIT = 2**31 - 2**20  # protobuf refuses messages of 2 GiB; the rest is room for what is not weights
+_PROTOBUF_LIMIT = 2**31 - 2**20  # protobuf refuses messages of 2 GiB; 1 MiB for all but the weights
 
 
 @dataclass(frozen=True)
 class Simplification:
-    """What came of simplifying a model.
+    """The result of simplifying a model.
 
     Attributes:
-        model: the simplified model; the model as it was where `simplified` is false.
+        model: the simplified model, or the original one where `simplified` is false.
         simplified: whether the simplifier ended, and its result passed every check.
-        report: one line for the user: what was gained, or why the model stays as it was.
+        report: a line for the user: how much was gained, or why the model is unchanged.
     """
 
     model: onnx.ModelProto
@@ -40,7 +41,7 @@ class Simplification:
     report: str
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model; weights go to `<name>.data` beside it where protobuf's 2 GB limit asks for that.
+        """Writes the model; weights go to `<name>.data` beside it where the model exceeds protobuf's 2 GB.
 
         Raises:
             InputError: the file cannot be written.
@@ -77,10 +78,10 @@ def simplify(
     comparisons: int = 3,
     time_limit: float = 300.0,
 ) -> Simplification:
-    """Simplify a model to a fixed point of shape inference, optimisation and constant folding.
+    """Simplifies a model to a fixed point of shape inference, optimisation and constant folding.
 
     The result is checked by ONNX's checker, must keep the names of inputs and outputs, and is compared with the
-    original on random inputs. Whatever goes wrong is reported, never raised: the model then stays as it was.
+    original on random inputs. A failure is reported, not raised, and leaves the model unchanged.
 
     Args:
         source: a path, bytes, a ModelProto or an open binary file.
@@ -88,12 +89,12 @@ def simplify(
         keep_dynamic: use `input_shapes` for the comparisons only, and keep dynamic dimensions dynamic.
         shape_inference: run shape inference.
         optimisation: run the optimiser's rewrites (fusions, eliminations).
-        constant_folding: evaluate what depends on constants alone.
+        constant_folding: evaluate nodes that depend on constants alone.
         comparisons: number of random comparisons before and after; 0 leaves them out.
         time_limit: seconds after which the simplifier is ended.
 
     Returns:
-        The model to go on with, and a line that says what happened.
+        The model to go on with, and a line for the user.
 
     Raises:
         InputError: a shape is given for an unknown input, or does not fit it.
@@ -128,7 +129,7 @@ def _load(source: Stored) -> onnx.ModelProto:
     try:
         return onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source)
     except Exception as error:  # protobuf's, onnx's and the system's errors share no base class
-        raise ModelFileError(f"cannot read the model: {error}") from error
+        raise ModelFileError(f"Cannot read the model: {error}") from error
 
 
 def _as_file(source: Stored, folder: Path) -> Path:
@@ -152,7 +153,7 @@ def _onnxsim_flags(
     optimisation: bool,
     constant_folding: bool,
 ) -> list[str]:
-    # What it wrote is compared here. From 0.8 on, which Python 3.10 does not get, it compares by itself unless told.
+    # Its result is compared here. From 0.8 on (not for Python 3.10) onnxsim compares too, unless it is told not to.
     flags = ["--no-certify"] if _release("onnxsim") >= (0, 8) else []
     if shapes and not keep_dynamic:
         flags.append("--overwrite-input-shape")
@@ -199,7 +200,7 @@ def _run_onnxsim(source: Path, target: Path, flags: Sequence[str], time_limit: f
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the simplifier and whatever it started, if it still runs."""
+    """Ends the simplifier and its child processes if it still runs."""
     if process.poll() is not None:
         return
     if hasattr(os, "killpg"):
@@ -217,7 +218,7 @@ def _check(original: onnx.ModelProto, simplified: onnx.ModelProto) -> None:
         try:
             onnx.checker.check_model(simplified)
         except onnx.checker.ValidationError as error:
-            raise _Rejected(f"its result is not valid ONNX: {str(error).splitlines()[0]}") from error
+            raise _Rejected(f"its result is not valid ONNX: {first_line(error)}") from error
 
 
 def _input_names(model: onnx.ModelProto) -> list[str]:

@@ -1,9 +1,8 @@
-"""What torch's exporters note in a file about the module that it was exported from.
+"""The notes of exporters in a file: parameters and buffers, and each node's module, call and line of source.
 
-`torch.onnx.export(dynamo=True)` lists parameters and buffers with their keys in the graph's metadata, and writes on
-each node the modules that it stands in, the call that it came from and the lines of source. `dynamo=False` names nodes
-after the modules that they stand in (`/layer1/layer1.0/conv1/Conv`) and weights by their keys, where it left them as
-they were.
+`torch.onnx.export(dynamo=True)` lists parameters and buffers with their keys in the graph's metadata, and notes on each
+node the modules around it, its call and the lines of source. `dynamo=False` names nodes after their modules
+(`/layer1/layer1.0/conv1/Conv`), and weights by their keys unless it changed their values.
 """
 
 from __future__ import annotations
@@ -24,9 +23,18 @@ _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 _STACK = "pkg.torch.onnx.stack_trace"
 
 _JOB_OP = re.compile(r"(.+)-[a-z]\w*-\d+(?:/|$)")
-"""What a OneFlow job calls its ops: the module's path, the type of op and a number."""
+"""Names of the ops of a OneFlow job: the module's path, the type of op and a number."""
 
-_ENTRY = re.compile(r"^(\w+): (PARAMETER|BUFFER) target='([^']+)'(?: persistent=(True|False))?", re.MULTILINE)
+_ENTRY = re.compile(
+    r"^(?P<name>\w+): (?P<kind>PARAMETER|BUFFER) target='(?P<key>[^']+)'(?: persistent=(?P<persistent>True|False))?",
+    re.MULTILINE,
+)
+_OLDER_ENTRY = re.compile(
+    r"InputKind\.(?P<kind>PARAMETER|BUFFER): \d+>, arg=TensorArgument\(name='(?P<name>\w+)'\), "
+    r"target='(?P<key>[^']+)'(?:, persistent=(?P<persistent>True|False))?"
+)
+"""An entry of the signature as PyTorch 2.5 and 2.6 write it."""
+
 _TARGET = re.compile(r"call_function\[target=torch\.ops\.([\w.]+)\]\(args = \(")
 _MARK = re.compile(r"[()\[\]{},]")
 _DEEPER = {"(": 1, "[": 1, "{": 1, ",": 0, "}": -1, "]": -1, ")": -1}
@@ -42,14 +50,14 @@ class State(NamedTuple):
 
 
 class Call(NamedTuple):
-    """The call of torch that a node came from: its target, as `aten.linear.default`, and its arguments' text."""
+    """The call of torch that became a node: its target, as `aten.linear.default`, and its arguments' text."""
 
     target: str
     arguments: tuple[str, ...]
 
 
 class Place(NamedTuple):
-    """The module in which a node stands: its path and the full name of its class, `""` where that is not known."""
+    """The module of a node: its path and the full name of its class, `""` where the class is not known."""
 
     path: str
     kind: str
@@ -61,18 +69,19 @@ def keeps_names(model: ir.Model) -> bool:
 
 
 def signature(graph: ir.Graph) -> dict[str, State] | None:
-    """Returns the author's parameters and buffers by the names that they have in calls; None where nothing is noted."""
+    """Returns the author's parameters and buffers by their names in calls; None without such a note."""
     text = graph.metadata_props.get(_SIGNATURE)
     if text is None:
         return None
+    entry = _OLDER_ENTRY if text.startswith("ExportGraphSignature(") else _ENTRY
     return {
-        name: State(key, kind == "PARAMETER", persistent != "False")
-        for name, kind, key, persistent in _ENTRY.findall(text)
+        found["name"]: State(found["key"], found["kind"] == "PARAMETER", found["persistent"] != "False")
+        for found in entry.finditer(text)
     }
 
 
 def call_of(node: ir.Node) -> Call | None:
-    """Returns the call that `node` came from, None where it is not noted."""
+    """Returns the call that became `node`, None without such a note."""
     text = node.metadata_props.get(_CALL, "")
     found = _TARGET.search(text)
     if found is None:
@@ -89,7 +98,7 @@ def call_of(node: ir.Node) -> Call | None:
 
 
 def place_of(node: ir.Node) -> Place | None:
-    """Returns the module in which `node` stands, None where the file does not say."""
+    """Returns the module of `node`, None where the file does not say."""
     paths = _words(node.metadata_props.get(_SCOPES, ""))
     if len(paths) > 1:  # the last one is the call itself
         kinds = _words(node.metadata_props.get(_CLASSES, ""))
@@ -100,7 +109,7 @@ def place_of(node: ir.Node) -> Place | None:
 
 
 def modules(graph: ir.Graph, wanted: Callable[[str], bool]) -> dict[str, str]:
-    """Returns path → full name of the class of the modules around nodes, `""` is the outermost, with a wanted class."""
+    """Returns path → full class name of the modules around nodes whose class is wanted; `""` is the outermost path."""
     found: dict[str, str] = {}
     picked: dict[str, list[tuple[int, str]]] = {}
     for node in graph:
@@ -114,23 +123,23 @@ def modules(graph: ir.Graph, wanted: Callable[[str], bool]) -> dict[str, str]:
 
 
 def exported_place(model: ir.Model, node: ir.Node) -> str:
-    """Returns the path of the module that a node of a file of `oneflow_bridge.export` came from, `""` for others."""
+    """Returns the path of a node's module in a file of `oneflow_bridge.export`, `""` in any other file."""
     found = _JOB_OP.match(node.name or "") if model.producer_name == "onnx2nn" else None
     return found[1] if found is not None else ""
 
 
 def folded_from(value: ir.Value) -> set[str]:
-    """Returns the names of the values that the exporter folded into an initializer; empty where nothing is noted."""
+    """Returns the names of the values that the exporter folded into an initializer; empty without such a note."""
     return set(_words(value.metadata_props.get(_FOLDED, "")))
 
 
 def source_of(node: ir.Node) -> str:
-    """Returns the line of the author's source that `node` came from, as `net.py:12`; `""` where it is not noted."""
+    """Returns the author's line of source for `node`, as `net.py:12`; `""` without such a note."""
     frames = _FRAME.findall(node.metadata_props.get(_STACK, ""))
     own = [frame for frame in frames if "/torch/nn/" not in frame[0].replace("\\", "/")] or frames
     return f"{own[-1][0]}:{own[-1][1]}" if own else ""
 
 
 def _words(text: str) -> list[str]:
-    """Returns the strings of a list of them as Python prints it."""
+    """Returns the strings of a list that Python printed."""
     return text[2:-2].split("', '") if len(text) > 4 else []

@@ -1,4 +1,4 @@
-"""What a module's names are worth: which keys of the author's state_dict it has, and why others are missing."""
+"""Reports which keys of the author's state_dict a module has, and why others are missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMPUTED = "the exporter computed it from weights that the file does not hold a
 
 
 def naming_of(author: Author | None, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `NamingReport` says of a module with these state_dict keys, in plain Python values."""
+    """Returns the fields of `NamingReport` for a module with these state_dict keys, as plain Python values."""
     if author is None:
         return {"listed": False, "missing": {}, "unnamed": {}, "restored": {}, "extra": {}}
     missing = {
@@ -57,11 +57,11 @@ class NamingReport:
     """Which keys of the author's state_dict a module has, and where they were found.
 
     Attributes:
-        listed: whether the file lists the author's parameters and buffers; where it does not, `missing` and `extra`
-            cannot be known and are empty.
+        listed: whether the file lists the author's parameters and buffers; if not, `missing` and `extra` are unknown
+            and empty.
         missing: keys that the module lacks → why.
-        extra: keys of the module that the author's does not have → why.
-        unnamed: what else the file holds without the author's name → why.
+        extra: keys that only the module has → why.
+        unnamed: other weights of the file without the author's name → why.
         restored: keys whose weights the file holds under another name, in another layout or folded → how they were
             found.
     """
@@ -94,13 +94,13 @@ def naming_report(module: Any) -> NamingReport:
     """Returns which keys of the author's state_dict a module that `load` gave has, and why others are missing.
 
     Args:
-        module: an imported PyTorch module, or one that was copied or pickled since.
+        module: an imported PyTorch module, also after copying or pickling.
 
     Raises:
-        InputError: the module is none that `load` gave.
+        InputError: `load` did not make the module.
     """
     found = getattr(module, "meta", {}).get("onnx2nn", {}).get("naming")
     if found is None:
-        raise InputError("the module is none that onnx2nn.load gave for PyTorch; it has no report on its names")
+        raise InputError("The module is none that onnx2nn.load gave for PyTorch. It has no report on its names.")
     parts = {name: dict(found[name]) for name in ("missing", "extra", "unnamed", "restored")}
     return NamingReport(listed=bool(found["listed"]), **parts)

@@ -1,7 +1,7 @@
-"""The table behind a window's relative position bias (Swin Transformer), which exporters fold into the bias.
+"""Restores the table behind a window's relative position bias (Swin Transformer), which exporters fold into the bias.
 
-Attention inside a window of W by W places adds a number for every head and pair of places, which depends only on how
-far the two are apart: a table has (2 W - 1)^2 rows of them, read by an index made of W (Liu et al. 2021, 3.2).
+Attention inside a window of W by W places adds a number for every head and pair of places. The number depends only on
+the distance of the two places: a table has (2 W - 1)^2 rows, read by an index computed from W (Liu et al. 2021, 3.2).
 """
 
 from __future__ import annotations
@@ -10,8 +10,45 @@ import math
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.provenance import exporter_metadata
+from onnx2nn.provenance.weight_keys import WeightKeys, array_of, weight_input
 
 Array = np.ndarray[Any, Any]
+
+
+def restore_table(keys: WeightKeys, node: ir.Node) -> None:
+    """Makes a node read a relative position bias from its table again.
+
+    The exporter folded either the full bias, an input of an Add, or the rows that it reshapes and transposes.
+    """
+    place = exporter_metadata.place_of(node) if keys.absent and keys.unfold else None
+    full = node.op_type == "Add"
+    folded = weight_input(node, 1 if full else 0)
+    if place is None or folded is None or folded.const_value is None or keys.is_key(folded.name or ""):
+        return
+    names = [f"{place.path}.relative_position_{part}" for part in ("bias_table", "index")]
+    bias = folded if full else _transposed_heads(node)
+    if bias is None or not keys.absent.issuperset(names) or not all(map(keys.is_free, names)):
+        return
+    found = unfold(array_of(folded))
+    if found is None:
+        return
+    table, index = found
+    flat = ".swin_transformer." in place.kind and place.kind.startswith("torchvision.")  # others: (places, places)
+    for key, array in zip(names, (table, index.ravel() if flat else index), strict=True):
+        keys.add(key, array, f"rows and places of what the exporter folded into {folded.name!r}")
+    shape = [*[1] * full, table.shape[1], *index.shape]
+    made = _read_table(*(keys.graph.initializers[key] for key in names), shape=shape)
+    for step, new in enumerate(made):
+        new.name = new.outputs[0].name = f"{node.name}/relative_position_bias_{step}"
+        new.metadata_props.update(node.metadata_props)
+    keys.graph.insert_before(node, made)
+    if full:
+        node.replace_input_with(1, made[-1].outputs[0])
+    else:
+        bias.replace_all_uses_with(made[-1].outputs[0])
 
 
 def window_index(size: int) -> Array:
@@ -23,11 +60,11 @@ def window_index(size: int) -> Array:
 
 
 def unfold(values: Array) -> tuple[Array, Array] | None:
-    """Returns the table (rows, heads) and the index of what was read from it; None for anything else.
+    """Returns the table (rows, heads) and the index that give a folded bias; None for any other array.
 
     Args:
-        values: (places^2, heads), or the bias that is made of it, (1, heads, places, places). Every number of it is
-            found in the table again.
+        values: the rows that were read, (places^2, heads), or the full bias, (1, heads, places, places). The table
+            gives back every number exactly.
     """
     if values.ndim == 4 and values.shape[0] == 1 and values.shape[2] == values.shape[3]:
         values = values[0].reshape(values.shape[1], -1).T
@@ -39,3 +76,20 @@ def unfold(values: Array) -> tuple[Array, Array] | None:
     table = np.empty(((2 * size - 1) ** 2, values.shape[1]), values.dtype)
     table[index.ravel()] = values
     return (table, index) if np.array_equal(table[index.ravel()], values) else None
+
+
+def _read_table(table: ir.Value, index: ir.Value, *, shape: list[int]) -> list[ir.Node]:
+    """Returns nodes that read the columns of the transposed table, so that the result is contiguous."""
+    heads = ir.Node("", "Transpose", [table], {"perm": ir.AttrInt64s("perm", [1, 0])})
+    pairs = ir.Node("", "Gather", [heads.outputs[0], index], {"axis": ir.AttrInt64("axis", 1)})
+    wanted = ir.Node("", "Constant", [], {"value": ir.AttrTensor("value", ir.tensor(np.array(shape, np.int64)))})
+    return [heads, pairs, wanted, ir.Node("", "Reshape", [pairs.outputs[0], wanted.outputs[0]])]
+
+
+def _transposed_heads(reshape: ir.Node) -> ir.Value | None:
+    """Returns the bias (heads, places, places) that is computed from the rows, None where another value is."""
+    uses = list(reshape.outputs[0].uses())
+    node = uses[0].node if len(uses) == 1 else None
+    perm = node.attributes.get("perm") if node is not None and node.op_type == "Transpose" else None
+    bias = node.outputs[0] if node is not None and perm is not None and list(perm.as_ints()) == [2, 0, 1] else None
+    return None if bias is None or bias.is_graph_output() else bias

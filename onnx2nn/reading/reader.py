@@ -1,4 +1,4 @@
-"""An ONNX file, in any form it comes in, becomes an `onnx_ir.Model` whose weights are read when asked for."""
+"""Reads an ONNX file, in any of its forms, as an `onnx_ir.Model` whose weights are read on demand."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from onnx2nn.errors import ModelFileError
 from onnx2nn.ground import gc_pause
 from onnx2nn.reading.deserialize import Deserializer
 from onnx2nn.reading.limits import Limits
+from onnx2nn.reading.protobuf_wire import skeleton
 from onnx2nn.reading.tensors import ByteSource, FileSource, MemorySource, TensorReader
-from onnx2nn.reading.wire import skeleton
 
 __all__ = ["Limits", "read"]
 
-# Formats that onnx.load knows besides protobuf's binary one, by file name.
+# Text formats of onnx.load, by ending.
 _TEXT_SUFFIXES = (".onnxtxt", ".onnxtext", ".textproto", ".prototxt", ".pbtxt", ".json", ".onnxjson")
 
-# What people pass by mistake: offset and first bytes, and what it is with the way out.
+# Other files that are given by mistake: offset and first bytes, the name of the format and advice.
 _LOOKALIKES = (
     (0, b"version https://git-lfs", "a Git LFS pointer, not the model itself. Run `git lfs pull`."),
     (
@@ -47,12 +47,12 @@ def read(
     base_dir: str | os.PathLike[str] | None = None,
     limits: Limits = Limits(),  # noqa: B008, it is frozen
 ) -> ir.Model:
-    """Read a model without its weights.
+    """Reads a model without its weights.
 
     Tensors above about 1 KiB stay in the file (or in the bytes given) and are read anew by each call of their
-    `numpy()`, which returns a writable array of the caller's own. So the peak is about one copy of what is asked for,
-    files above protobuf's 2 GiB are read, and the file must stay in place while the model is in use. Graph inputs
-    that have an initializer are listed among the initializers only. Nodes are sorted where the file's are not. Sparse
+    `numpy()`, which returns a new, writable array. So the peak of memory is about one copy of the tensors in use,
+    files above protobuf's 2 GiB can be read, and the file must stay in place while the model is in use. Graph inputs
+    that have an initializer are listed only among the initializers. Nodes are sorted. Sparse
     initializers and attributes become dense tensors. Training information, quantization annotations, denotations,
     documentation and checksums of external data are ignored.
 
@@ -61,7 +61,7 @@ def read(
             (`.onnxtxt`, `.textproto`, `.json`).
         base_dir: folder of the external data; by default the folder of the path. External data must lie in it, or in
             the folder that the path links to.
-        limits: bounds on what a file may ask for.
+        limits: bounds on sizes and depths in the file.
 
     Returns:
         The model, checked to be consistent: every value is defined once, the graph has no cycle, every tensor has its
@@ -76,7 +76,7 @@ def read(
     except (DecodeError, UnicodeDecodeError) as error:
         raise ModelFileError(f"The model is damaged: {error}. Copy, download or export the file again.") from error
     except RecursionError as error:
-        raise ModelFileError("The model is nested too deeply.") from error
+        raise ModelFileError("The model is nested too deeply for Python's stack.") from error
 
 
 def _read(source: object, base_dir: str | os.PathLike[str] | None, limits: Limits) -> ir.Model:
@@ -95,8 +95,10 @@ def _read(source: object, base_dir: str | os.PathLike[str] | None, limits: Limit
         if not isinstance(data, bytes):
             raise ModelFileError('The stream gives text. Open the file in binary mode: open(path, "rb").')
         return _read_bytes(MemorySource(data), roots, limits)
-    advice = "; onnx_ir.to_proto gives one" if isinstance(source, ir.Model) else ""
-    raise TypeError(f"a model is a path, bytes, a binary stream or a ModelProto, not {type(source).__name__}{advice}")
+    advice = " onnx_ir.to_proto makes a ModelProto of it." if isinstance(source, ir.Model) else ""
+    raise TypeError(
+        f"A model is a path, bytes, a binary stream or a ModelProto, not a {type(source).__name__}.{advice}"
+    )
 
 
 def _read_path(path: str, roots: list[str], limits: Limits) -> ir.Model:
@@ -107,19 +109,19 @@ def _read_path(path: str, roots: list[str], limits: Limits) -> ir.Model:
             return _read_bytes(source, roots, limits)
         if source.size > limits.text_bytes:
             raise ModelFileError(
-                f"is a text file of {source.size} bytes, above the limit of {limits.text_bytes} (Limits.text_bytes)."
+                f"The text file has {source.size} bytes, above the limit of {limits.text_bytes} (Limits.text_bytes)."
             )
         try:
             proto = onnx.load_model(path, load_external_data=False)
         except Exception as error:  # every text format has parse errors of its own
-            raise ModelFileError(f"is no ONNX model in the text format that its name says: {error}") from error
+            raise ModelFileError(f"The file is no ONNX model in the text format of its ending: {error}") from error
         return _build(proto, TensorReader(limits, None, {}, roots), limits)
     except ModelFileError as error:
         raise ModelFileError(f"{path}: {error}") from error.__cause__
 
 
 def _folders(path: str) -> list[str]:
-    """Returns where external data may lie: beside the file, or beside what the path links to."""
+    """Returns the folders of external data: the file's, and the folder of the file that the path links to."""
     return [os.path.dirname(path) or ".", os.path.dirname(os.path.realpath(path))]
 
 
@@ -140,7 +142,7 @@ def _read_bytes(source: ByteSource, roots: list[str], limits: Limits) -> ir.Mode
     try:
         message, spans = skeleton(source)
         if len(message) >= 1 << 31:
-            raise ModelFileError("The model has 2 GiB or more besides its weights, above protobuf's limit.")
+            raise ModelFileError("The model has 2 GiB or more without its weights, above protobuf's limit.")
         proto = onnx.ModelProto.FromString(message)
         if not proto.HasField("graph"):
             raise ModelFileError("There is no graph in it.")

@@ -1,4 +1,4 @@
-"""Tensors whose bytes stay where they are (a file, the caller's bytes, a message) until `numpy()` is called."""
+"""Lazy tensors: their bytes stay in the file, the caller's bytes or the message until `numpy()` is called."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TYPED_FIELDS: dict[str, str] = {
     "INT64": "int64_data",
     "STRING": "string_data",
 }
-# Several of these share one entry of int32_data, as in raw_data; a 6-bit float has an entry of its own.
+# Several elements of these types share one entry of int32_data, as in raw_data; a 6-bit float has its own entry.
 _PACKED_IN_INT32 = ("UINT4", "INT4", "UINT2", "INT2", "FLOAT4E2M1")
 _WHOLE_BYTES = {
     int(kind): kind.numpy()
@@ -43,10 +43,10 @@ class ByteSource(Protocol):
     size: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes from `offset`."""
+        """Returns exactly `length` bytes from `offset`."""
 
     def read_array(self, offset: int, length: int) -> np.ndarray:
-        """Return the bytes as a new, writable uint8 array (length,)."""
+        """Returns the bytes as a new, writable uint8 array (length,)."""
 
 
 class MemorySource:
@@ -57,38 +57,38 @@ class MemorySource:
         self.size = self._data.nbytes
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes from `offset`."""
+        """Returns exactly `length` bytes from `offset`."""
         return bytes(self._data[offset : offset + length])
 
     def read_array(self, offset: int, length: int) -> np.ndarray:
-        """Return a copy as a writable uint8 array (length,)."""
+        """Returns a copy as a writable uint8 array (length,)."""
         return np.frombuffer(self._data, np.uint8, length, offset).copy() if length else np.empty(0, np.uint8)
 
 
 class FileSource:
-    """A regular file, held open for as long as a tensor of it lives.
+    """A regular file, held open as long as one of its tensors lives.
 
-    Read calls instead of a memory map: mapped pages count as resident memory beside the copy made of them, and a file
-    that shrinks under a map kills the process. The open file stays the one that was checked if its name is reused.
+    It is read, not mapped: mapped pages count as resident memory in addition to their copy, and a mapped file that
+    shrinks kills the process. The open file stays the file that was checked, even if its name is reused.
     """
 
     def __init__(self, path: str):
-        """Open the file.
+        """Opens the file.
 
         Raises:
-            ModelFileError: it does not exist, cannot be opened, or is no regular file.
+            ModelFileError: the file does not exist, cannot be opened, or is no regular file.
         """
         try:
             # Without O_NONBLOCK, opening a FIFO waits for a writer.
             descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise ModelFileError(f"{path}: cannot be opened: {reason}. Check the path and its permissions.") from error
+            raise ModelFileError(f"Cannot open {path}: {reason}. Check the path and its permissions.") from error
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-            raise ModelFileError(f"{path}: is {kind}. Give the path of an .onnx file.")
+            raise ModelFileError(f"{path} is {kind}. Give the path of an .onnx file.")
         self._file = open(descriptor, "rb", buffering=0)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()
@@ -96,11 +96,11 @@ class FileSource:
         self.size = status.st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return exactly `length` bytes from `offset`."""
+        """Returns exactly `length` bytes from `offset`."""
         return self.read_array(offset, length).tobytes()
 
     def read_array(self, offset: int, length: int) -> np.ndarray:
-        """Return the bytes as a new, writable uint8 array (length,)."""
+        """Returns the bytes as a new, writable uint8 array (length,)."""
         array = np.empty(length, np.uint8)
         view = memoryview(array)  # type: ignore[arg-type]
         with self._lock:
@@ -110,7 +110,7 @@ class FileSource:
                 count = self._file.readinto(view[done:])
                 if not count:
                     raise ModelFileError(
-                        f"{self.path}: became shorter while it was read. Read it again when it is complete."
+                        f"{self.path} became shorter while it was read. Read it again when it is complete."
                     )
                 done += count
         return array
@@ -119,7 +119,7 @@ class FileSource:
 def stored_tensor(
     source: ByteSource, offset: int, dtype: ir.DataType, shape: Sequence[int], name: str
 ) -> ir.LazyTensor:
-    """Return a tensor of fixed-size elements at an offset (bytes) of `source`, read anew by every `numpy()` call."""
+    """Returns a tensor of fixed-size elements at an offset (bytes) of `source`, read anew by every `numpy()` call."""
 
     def load() -> ir.TensorProtocol:
         data = source.read_array(offset, _nbytes(dtype, math.prod(shape)))
@@ -158,11 +158,11 @@ class MessageTensor(ir.serde.TensorProtoTensor):
         return self._shape
 
     def numpy(self) -> np.ndarray:
-        """Return the elements as a new, writable array."""
+        """Returns the elements as a new, writable array."""
         proto = self.raw
         dtype = _WHOLE_BYTES.get(self._dtype)
         if dtype is not None and proto.HasField("raw_data") and sys.byteorder == "little":
-            # A copy at once: a view of the message's bytes would be one that cannot be written.
+            # A copy, as a view of the message's bytes would be read-only.
             return np.ndarray(self._dims, dtype, bytearray(proto.raw_data))
         array = super().numpy()
         return array if array.flags.writeable else array.copy()
@@ -172,12 +172,12 @@ class TensorReader:
     """Turns `TensorProto`s into lazy tensors, after checking that each has exactly the bytes its shape asks for."""
 
     def __init__(self, limits: Limits, source: ByteSource | None, spans: dict[int, int], roots: Sequence[str]):
-        """Prepare.
+        """Prepares a reader of one model's tensors.
 
         Args:
             limits: limits on rank and dense size.
-            source: the model's own bytes, where payloads left out of the parsed message are.
-            spans: offset and length in bytes of the payloads left out (`onnx2nn.reading.wire.skeleton`).
+            source: the model's own bytes, where the payloads are that the parsed message leaves out.
+            spans: offset and length in bytes of the payloads left out (`onnx2nn.reading.protobuf_wire.skeleton`).
             roots: the model's folder first, then further folders its external data may resolve to; empty when the
                 model has no folder.
         """
@@ -189,7 +189,7 @@ class TensorReader:
         self._shapes: dict[tuple[int, ...], ir.Shape] = {}
 
     def read(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
-        """Return the tensor without reading its elements.
+        """Returns the tensor without reading its elements.
 
         Raises:
             ModelFileError: unknown data type, bad dimensions, or data that does not fit them.
@@ -205,10 +205,12 @@ class TensorReader:
         if "segment" in fields and not external:
             offset, length = proto.segment.begin, proto.segment.end - proto.segment.begin
             if self._source is None or self._spans.get(offset) != length:
-                raise ModelFileError(f"Tensor {name!r} is stored in segments, which no ONNX release defines.")
+                raise ModelFileError(
+                    f"Tensor {name!r} is stored in segments, which no ONNX release defines. Export the model again."
+                )
             self._check(name, "bytes", length, _nbytes(dtype, size), dims, dtype)
             if "raw_data" in fields or not _DATA_FIELDS.isdisjoint(fields):
-                raise ModelFileError(f"Tensor {name!r} has data in more than one field; the file is inconsistent.")
+                raise ModelFileError(f"Tensor {name!r} has data in more than one field. Export the model again.")
             return stored_tensor(self._source, offset, dtype, dims, name)
         if external:
             return self._external(proto, dtype, dims, _nbytes(dtype, size))
@@ -221,7 +223,7 @@ class TensorReader:
         return MessageTensor(proto, dtype, self._shapes[key], key)
 
     def read_sparse(self, proto: onnx.SparseTensorProto) -> ir.TensorProtocol:
-        """Return the dense tensor that a sparse one stands for, named as its values.
+        """Returns a sparse tensor as a dense one, with the name of its values.
 
         Raises:
             ModelFileError: indices that do not fit the shape, or more elements than `Limits.sparse_elements`.
@@ -238,7 +240,7 @@ class TensorReader:
         indices = self.read(proto.indices)
         count = values.size
         if indices.dtype != ir.DataType.INT64 or values.dtype == ir.DataType.STRING or len(values.shape) != 1:
-            raise ModelFileError(f"Sparse tensor {name!r}: values must be a vector of numbers and indices int64.")
+            raise ModelFileError(f"Sparse tensor {name!r}: its values must be a vector of numbers, its indices int64.")
         index = indices.numpy()
         if index.shape == (count, len(dims)):
             in_range = bool(((index >= 0) & (index < np.array(dims, np.int64))).all())
@@ -285,7 +287,9 @@ class TensorReader:
         used = [] if _DATA_FIELDS.isdisjoint(fields) else sorted(_DATA_FIELDS.intersection(fields))
         if "raw_data" in fields:
             if dtype == ir.DataType.STRING or used:
-                raise ModelFileError(f"Tensor {name!r} has raw_data besides or instead of a typed field.")
+                raise ModelFileError(
+                    f"Tensor {name!r} has raw_data besides or instead of a typed field. Export the model again."
+                )
             self._check(name, "bytes", len(fields["raw_data"]), _nbytes(dtype, size), dims, dtype)
             return
         field = _TYPED_FIELDS.get(dtype.name, "int32_data")
@@ -328,15 +332,15 @@ class TensorReader:
         parts = location.replace("\\", "/").split("/")
         if not location or "\0" in location or ".." in parts or parts[0] == "" or ":" in parts[0]:
             raise ModelFileError(
-                f"Tensor {name!r} names {location!r} as its data file. ONNX allows relative paths inside the model's "
-                "folder only; the file is refused as unsafe."
+                f"Tensor {name!r} names {location!r} as its data file. ONNX allows only relative paths inside the "
+                "model's folder: the file is refused as unsafe."
             )
         path = os.path.join(self._roots[0], location)
         target = os.path.realpath(path)
         # A download cache may hold model and data as links into one folder: that folder is a root as well.
         if not any(target.startswith(os.path.join(os.path.realpath(root), "")) for root in self._roots):
             raise ModelFileError(
-                f"Tensor {name!r}: the data file {path} is a link to {target}, outside the model's folder; "
+                f"Tensor {name!r}: the data file {path} is a link to {target}, outside the model's folder: "
                 "it is refused as unsafe. Copy the file into the folder."
             )
         if not os.path.exists(target):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.patterns import Match, parse
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
@@ -104,8 +105,8 @@ def _is_gathered_from_weight(mask: ir.Value) -> bool:
     Such a mask has a gradient, and then torch's kernels choose another memory layout for their result.
     torch.onnx.export traces without gradients and decomposes with them, so that it fails at the next reshape.
     """
-    node = mask.producer()
-    while node is not None and node.op_type in ("Reshape", "Unsqueeze", "Squeeze", "Transpose") and node.inputs[0]:
+    node, movers = mask.producer(), load_rows().operators("layout_only") | {"Transpose"}
+    while node is not None and node.op_type in movers and node.inputs[0]:
         node = node.inputs[0].producer()
     return (
         node is not None and node.op_type == "Gather" and node.inputs[1] is not None and node.inputs[1].is_initializer()

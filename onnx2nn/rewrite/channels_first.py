@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.rewrite.channels_first_forms import (
-    ELEMENTWISE,
-    FORMS,
     SAMPLE_SIZES,
     ChannelsFirstForm,
+    form_of,
+    is_elementwise,
     to_channels_first,
     to_channels_last,
 )
@@ -30,13 +31,6 @@ from onnx2nn.rewrite.patterns import tensor_of
 from onnx2nn.rewrite.value_facts import ValueFacts
 
 RULE = "channels first"
-
-_CHANNELS_FIRST = frozenset(
-    {
-        *("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization", "MaxPool", "AveragePool", "LpPool"),
-        *("GlobalAveragePool", "GlobalMaxPool", "QLinearConv", "ConvInteger", "DepthToSpace", "SpaceToDepth"),
-    }
-)
 
 _INNER_COST, _BOUNDARY_COST = 4, 3
 """Costs of a transpose inside a graph and at its inputs and outputs. Of two equal choices, the boundary wins."""
@@ -109,16 +103,16 @@ class ChannelsFirst:
                     len(perm) == 3 and source in first
                 )
                 first |= {node.outputs[0]} if self._towards_first[node] else set()
-            elif node.op_type in _CHANNELS_FIRST and not node.domain:
+            elif not node.domain and node.op_type in load_rows().operators("channels_first"):
                 first.add(node.outputs[0])
                 rank = rank or self.facts.rank(node.outputs[0], 1)
-            elif node.op_type in FORMS and not node.domain:
+            elif form_of(node) is not None:
                 first |= set(node.outputs) if source in first else set()
                 form = self._form(node)
                 if form is not None:
                     self._forms[node] = form
                     rank = form.output_rank
-                elif node.op_type in ELEMENTWISE:
+                elif is_elementwise(node):
                     known = [ranks.get(value) for value in node.inputs if value is not None]
                     rank = None if None in known else max(size or 0 for size in known)
                 else:
@@ -138,14 +132,15 @@ class ChannelsFirst:
 
     def _form(self, node: ir.Node) -> ChannelsFirstForm | None:
         known = [self._ranks.get(v, 0) for v in node.inputs if v is not None and tensor_of(v) is None]
-        several = node.op_type in ELEMENTWISE or node.op_type == "Concat"
+        several = is_elementwise(node) or node.op_type == "Concat"
         rank = max(known, default=0) if several else known[0] if known else 0
         if (rank < 3 and node.op_type != "Reshape") or any(
             attribute.is_ref() for attribute in node.attributes.values()
         ):
             return None
         try:
-            form = FORMS[node.op_type](node, rank, self.facts, self._ranks)
+            make = form_of(node)
+            form = None if make is None else make(node, rank, self.facts, self._ranks)
         except (IndexError, KeyError, TypeError, ValueError):
             return None  # missing attributes, or attributes of a wrong type: the import reports them
         data = [] if form is None else [node.inputs[position] for position in form.data or (0,)]
@@ -225,7 +220,7 @@ class ChannelsFirst:
             if tensor is not None:
                 given[value] = tensor.numpy()
                 inputs[position] = stored = ir.Value(name="stored", type=value.type)
-                given[stored] = channels_first_constant(tensor.numpy(), form.output_rank, node.op_type in ELEMENTWISE)
+                given[stored] = channels_first_constant(tensor.numpy(), form.output_rank, is_elementwise(node))
                 continue
             rank = self._ranks[value]
             if value not in given:

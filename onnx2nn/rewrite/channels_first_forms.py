@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.rewrite.patterns import attribute_of, tensor_of
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -76,7 +77,8 @@ def _elementwise(
             return None
         if (shape is None and ranks[value]) or (shape is not None and any(size != 1 for size in shape)):
             data.append(position)
-    bools = {"Where": (0,), "Not": (0,), "And": (0, 1), "Or": (0, 1)}.get(node.op_type, ())
+    logical = node.op_type in load_rows().operators("logical")
+    bools = (0,) if node.op_type == "Where" else range(len(node.inputs)) if logical else ()
     return ChannelsFirstForm(data, output_rank=rank, sample_sizes=sizes, bools=bools)
 
 
@@ -239,18 +241,7 @@ def _quantized(node: ir.Node, rank: int, facts: ValueFacts, ranks: Mapping[ir.Va
     )
 
 
-ELEMENTWISE = (
-    *("Abs", "Ceil", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu"),
-    *("Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt"),
-    *("Swish", "Tanh", "ThresholdedRelu", "Cast", "Not", "Cos", "Sin"),
-    *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "PRelu", "Where", "And", "Or"),
-    *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
-)
-_REDUCTIONS = ("Max", "Mean", "Min", "Prod", "Sum", "SumSquare", "L1", "L2", "LogSum", "LogSumExp")
-
-FORMS: Mapping[str, FormOf] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
-    **dict.fromkeys([f"Reduce{kind}" for kind in _REDUCTIONS], _axes),
+FORMS: dict[str, FormOf] = {
     **dict.fromkeys(("ArgMax", "ArgMin", "Squeeze"), _axes),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _axis(-1, since=13)),
     "Unsqueeze": _unsqueeze,
@@ -266,4 +257,18 @@ FORMS: Mapping[str, FormOf] = {
     "QuantizeLinear": _quantized,
     "DequantizeLinear": _quantized,
 }
-"""Operators that can compute on either order of dimensions → the function that returns their channels-first form."""
+"""Operators with an axis, or an element for each dimension, in an input or an attribute → their form function."""
+
+
+def is_elementwise(node: ir.Node) -> bool:
+    """Returns whether a node computes each element of its output from the elements at the same position."""
+    return not node.domain and node.op_type in load_rows().operators("elementwise")
+
+
+def form_of(node: ir.Node) -> FormOf | None:
+    """Returns the form function of a node, None for an operator that has one order of dimensions only."""
+    if is_elementwise(node):
+        return _elementwise
+    if node.domain:
+        return None
+    return _axes if node.op_type in load_rows().operators("reduction") else FORMS.get(node.op_type)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.rewrite.channels_first_forms import ELEMENTWISE, ChannelsFirstForm, to_channels_first, to_channels_last
+from onnx2nn.rewrite.channels_first_forms import ChannelsFirstForm, is_elementwise, to_channels_first, to_channels_last
 from onnx2nn.rewrite.patterns import tensor_of
 
 
@@ -133,7 +133,7 @@ class Rewriter:
 
     def _constant(self, value: ir.Value, form: ChannelsFirstForm, reader: ir.Node) -> ir.Value:
         """Returns a constant on channels first; an initializer remains an initializer."""
-        key = (value, form.output_rank, reader.op_type in ELEMENTWISE)
+        key = (value, form.output_rank, is_elementwise(reader))
         if key in self._constants:
             return self._constants[key]
         tensor = tensor_of(value)

@@ -78,8 +78,9 @@ class Evaluator:
     def _run(self, node: ir.Node | None) -> None:
         row = None if node is None else self._table.find(node.domain, node.op_type, version_of(node, self._opsets))
         self._nodes += 1
-        if node is None or row is None or row.region or row.random or self._nodes > MAX_NODES:
+        if node is None or row is None or row.call == "subgraph" or row.random or self._nodes > MAX_NODES:
             raise OperatorError("it depends on values that are known at run time only")
+
         attributes = attribute_values(node, row, {}, lambda tensor: self._tensor(tensor.numpy()))
         inputs = [None if value is None else self._value(value) for value in node.inputs]
         check_inputs(row, inputs)

@@ -8,14 +8,21 @@ notation
 - `0.5` matches a constant of one element with this value;
 - `Softmax(x, axis=-1)` requires an attribute, `ReduceMean(x, ...)` allows further inputs;
 - `(norm := ReduceMean(x))` binds the node to `norm`, which matches the node's output from there on;
-- `PART` stands for the pattern in `parse(text, PART=...)`. A shared part is then written and parsed once.
+- `~Conv(x, weight)` matches an operator whose output has a single reader;
+- `PART` stands for the pattern in `parse(text, PART=...)`. A shared part is then written and parsed once. With a string
+  as the part, `CONV="conv1d conv2d"`, `CONV(x)` matches each of its operators.
 
 The two inputs of a commutative operator match in either order. Identity nodes between two matched nodes are skipped.
+
+A `Notation` maps the signs to operators; the default are ONNX's. OneFlow's jobs have one operator for two tensors, and
+another for a tensor and a number, which is an attribute there. This number, `node.meta[NUMBER]`, matches as the last
+input.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,15 +31,15 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnx2nn.optable.registry import load_rows
+
 Match = dict[str, Any]
 """Names of a pattern → the values and nodes bound to them; `NODES` → all matched nodes."""
 
 NODES = ""
 
-_COMMUTATIVE = frozenset(
-    {*("Add", "Mul", "And", "Or", "Equal", "Max", "Min", "Sum"), *("add_n", "broadcast_add", "broadcast_mul")}
-)
-"""Operators of ONNX and ops of OneFlow."""
+_COMMUTATIVE_OPS = frozenset({"add_n", "broadcast_add", "broadcast_mul"})
+"""Ops of OneFlow."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,29 @@ class Either:
     """Matches wherever one of `patterns` matches."""
 
     patterns: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Notation:
+    """The operators of the signs in the notation.
+
+    Attributes:
+        tensors: sign → the operator of two tensors.
+        numbers: sign → the operator of a tensor and a number, where it differs.
+        negation: the operator of `-x`.
+    """
+
+    tensors: Mapping[str, str]
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    negation: str = "Neg"
+
+
+_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
+
+ONNX = Notation({"+": "Add", "-": "Sub", "*": "Mul", "/": "Div", "**": "Pow"})
+
+NUMBER = "number"
+"""Key of `node.meta`: the number of an op that takes a tensor and a number, where the number is no input."""
 
 
 @dataclass(frozen=True)
@@ -94,28 +124,26 @@ class Op:
         return tuple(pattern.names for pattern in self.inputs if isinstance(pattern, Op))
 
 
-def parse(text: str, **parts: Any) -> Any:
+def parse(text: str, notation: Notation = ONNX, /, **parts: Any) -> Any:
     """Parses a pattern.
 
     Args:
         text: the pattern, in the notation of this module.
-        **parts: patterns that `text` refers to, by name.
+        notation: the operators of its signs.
+        **parts: patterns, or strings of operator types, that `text` refers to by name.
 
     Raises:
         ValueError: a part of `text` has no meaning in the notation.
     """
-    return _pattern(ast.parse(text.strip(), mode="eval").body, parts)
+    return _pattern(ast.parse(text.strip(), mode="eval").body, notation, parts)
 
 
-_OPERATORS = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul", ast.Div: "Div", ast.Pow: "Pow"}
-
-
-def _pattern(tree: ast.expr, parts: Mapping[str, Any], name: str = "") -> Any:
+def _pattern(tree: ast.expr, notation: Notation, parts: Mapping[str, Any], name: str = "") -> Any:
     match tree:
         case ast.Name(id="_"):
             return Var("")
         case ast.Name(id=part) if part in parts:
-            return parts[part]
+            return _named(parts[part], name) if name else parts[part]
         case ast.Name(id=variable):
             return Var(variable)
         case ast.Constant(value=int() | float() as number):
@@ -125,19 +153,30 @@ def _pattern(tree: ast.expr, parts: Mapping[str, Any], name: str = "") -> Any:
         case ast.UnaryOp(op=ast.UAdd(), operand=ast.Name(id=variable)):
             return Var(variable, constant=True)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return Op("Neg", (_pattern(operand, parts),), name)
+            return Op(notation.negation, (_pattern(operand, notation, parts),), name)
+        case ast.UnaryOp(op=ast.Invert(), operand=ast.Call() as operand):
+            return dataclasses.replace(_pattern(operand, notation, parts, name), alone=True)
         case ast.NamedExpr(target=target, value=value):
-            return _pattern(value, parts, target.id)
+            return _pattern(value, notation, parts, target.id)
         case ast.BinOp(op=ast.BitOr()):
-            return Either((_pattern(tree.left, parts, name), _pattern(tree.right, parts, name)))
-        case ast.BinOp():
-            return Op(_OPERATORS[type(tree.op)], (_pattern(tree.left, parts), _pattern(tree.right, parts)), name)
+            return Either(tuple(_pattern(side, notation, parts, name) for side in (tree.left, tree.right)))
+        case ast.BinOp(op=sign):
+            left, right = (_pattern(side, notation, parts) for side in (tree.left, tree.right))
+            known = notation.numbers if notation.numbers and isinstance(right, Number) else notation.tensors
+            return Op(known[_SIGNS[type(sign)]], (left, right), name)
         case ast.Call(func=ast.Name(id=operator)):
             more = any(isinstance(arg, ast.Constant) and arg.value is Ellipsis for arg in tree.args)
-            inputs = tuple(_pattern(arg, parts) for arg in (tree.args[:-1] if more else tree.args))
+            inputs = tuple(_pattern(arg, notation, parts) for arg in (tree.args[:-1] if more else tree.args))
             attributes = {k.arg or "": ast.literal_eval(k.value) for k in tree.keywords}
-            return Op(operator, inputs, name, attributes=attributes, more=more)
+            return Op(parts.get(operator, operator), inputs, name, attributes=attributes, more=more)
     raise ValueError(f"{ast.unparse(tree)!r} is not a pattern: see the notation in this module's docstring")
+
+
+def _named(pattern: Any, name: str) -> Any:
+    """Returns an operator's pattern that binds its node to `name`."""
+    if isinstance(pattern, Either):
+        return Either(tuple(_named(one, name) for one in pattern.patterns))
+    return dataclasses.replace(pattern, name=name)
 
 
 def roots(pattern: Any) -> frozenset[str]:
@@ -187,6 +226,8 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
     if node is None or node.op_type not in pattern.names or value is not node.outputs[0]:
         return
     count, wanted = len(node.inputs), len(pattern.inputs)
+    holds_number = count == wanted - 1 and NUMBER in node.meta
+    count += holds_number
     if (count != wanted and not (pattern.more and count > wanted)) or (pattern.alone and readers(value) > 1):
         return
     if not _may_match(node, pattern):
@@ -198,11 +239,25 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
     match = {**match, NODES: (*match.get(NODES, ()), node)}
     if pattern.name:
         match[pattern.name] = node
+    if holds_number:
+        with_number = _match_of_number(node.meta[NUMBER], pattern.inputs[-1], match)
+        if with_number is not None:
+            yield from _all_match(node.inputs, pattern.inputs[:-1], with_number)
+        return
     orders = [node.inputs]
-    if count == 2 and node.op_type in _COMMUTATIVE:
+    if count == 2 and (node.op_type in _COMMUTATIVE_OPS or node.op_type in load_rows().operators("commutative")):
         orders.append(tuple(reversed(node.inputs)))
     for inputs in orders:
         yield from _all_match(inputs, pattern.inputs, match)
+
+
+def _match_of_number(number: Any, pattern: Any, match: Match) -> Match | None:
+    """Returns the match of `pattern` with a number; a number from a dynamic dimension matches variables only."""
+
+    if isinstance(pattern, Number):
+        known = isinstance(number, (int, float)) and math.isclose(number, pattern.value, rel_tol=1e-6)
+        return match if known else None
+    return {**match, pattern.name: number} if isinstance(pattern, Var) and not pattern.constant else None
 
 
 def _may_match(node: ir.Node, pattern: Op) -> bool:

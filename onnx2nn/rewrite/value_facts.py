@@ -14,12 +14,8 @@ from onnx2nn.optable.registry import Table
 from onnx2nn.rewrite.evaluation import Evaluator
 from onnx2nn.rewrite.patterns import origin, tensor_of
 
-_KEEP_SHAPE = frozenset({"Cast", "DequantizeLinear", "Identity"})
-_KEEP_RANK = _KEEP_SHAPE | {
-    *("BatchNormalization", "Clip", "Relu", "LeakyRelu", "Sigmoid", "Swish", "HardSwish", "HardSigmoid", "Gelu", "Pad"),
-    *("Neg", "PRelu", "Tanh", "Elu", "Softplus", "Slice"),
-    *("MaxPool", "AveragePool", "GlobalAveragePool", "Softmax", "LayerNormalization", "InstanceNormalization"),
-}
+_FOLDABLE = ("Cast", "DequantizeLinear", "Identity")
+"""Operators, besides Transpose, that exporters leave between a weight and its reader."""
 _SIZES = (2, 3, 5, 7, 11, 13)
 
 
@@ -119,11 +115,11 @@ class ValueFacts:
         node = value.producer()
         if node is None or node.domain or not node.inputs:
             return None
-        if node.op_type not in _KEEP_SHAPE and node.op_type != "Transpose":
+        if node.op_type not in _FOLDABLE and node.op_type != "Transpose":
             return None
         shapes = [self.constant_shape(v) for v in node.inputs]
         shape = shapes[0]
-        if any(s is None for s in shapes) or shape is None or node.op_type in _KEEP_SHAPE:
+        if any(s is None for s in shapes) or shape is None or node.op_type in _FOLDABLE:
             return None if any(s is None for s in shapes) else shape
         perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else range(len(shape))[::-1]
         return tuple(shape[axis] for axis in perm)
@@ -181,9 +177,9 @@ class ValueFacts:
             before, axes = self.rank(node.inputs[0], depth - 1), self.axes(node)
             sign = 1 if node.op_type == "Unsqueeze" else -1
             return None if before is None or not axes else before + sign * len(axes)
-        if node.op_type in _KEEP_RANK:
+        if node.op_type in self.table.operators("keeps_rank"):
             return self.rank(node.inputs[0], depth - 1)
-        if node.op_type in ("Add", "Sub", "Mul", "Div"):
+        if node.op_type in self.table.operators("broadcasting"):
             ranks = [None if v is None else self.rank(v, depth - 1) for v in node.inputs]
             return None if None in ranks else max(rank or 0 for rank in ranks)
         return None

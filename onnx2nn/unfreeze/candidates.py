@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.unfreeze.rules import Frozen, Repair, reshaped, same_along
 from onnx2nn.unfreeze.size_points import Points, Walk, is_dynamic
 
-_SIZES = {"Expand": 1, "ConstantOfShape": 0, "Slice": 2, "Range": 1, "Resize": 3, "Tile": 1}
-"""Operators that take sizes, and the position of the input that holds them."""
 _ANCESTORS = 400
 """So many nodes before a failing one are searched for a constant that holds the frozen size."""
 _SMALL = 64
@@ -30,7 +29,8 @@ def candidates(node: ir.Node, inputs: Sequence[Points], frozen: Sequence[Frozen]
     """
     yield from _broadcast(node, inputs, frozen)
     for ancestor in _ancestors(node):
-        position = _SIZES.get(ancestor.op_type, -1) if ancestor.domain == "" else -1
+        row = None if ancestor.domain else load_rows().newest("", ancestor.op_type)
+        position = None if row is None else row.size_position
         if ancestor.op_type == "Reshape":
             yield from _places(ancestor, frozen, walk)
         for index, value in enumerate(ancestor.inputs):

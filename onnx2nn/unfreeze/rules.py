@@ -17,12 +17,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import OWN
 from onnx2nn.unfreeze.size_points import Points, Substituted, Walk, is_dynamic, is_known, sizes_of
 from onnx2nn.unfreeze.substitutions import Count, Dimension, Element, Numbers, Repeat, Size
-
-STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
-"""The inputs of recurrent operators that hold initial states."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Rules:
             substitution = None if repair.kind == "place" else self._repaired(repair, inputs[repair.position])
             if substitution is not None:
                 found[repair.position] = substitution
-        rule = _RULES.get(node.op_type) if node.domain in ("", OWN) else None
+        rule = _rule_of(node)
         if rule is not None and inputs and is_dynamic(inputs[0]):
             return {**rule(self, node, inputs, walk), **found}
         return found
@@ -235,10 +233,10 @@ def _resize(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -
 def _recurrent(rules: Rules, node: ir.Node, inputs: Sequence[Points], walk: Walk) -> Substituted:
     """Initial states that are the same for the whole batch follow its size."""
     if node.domain == OWN:  # raised, and then as nn.LSTM has it: the states follow the input, layers first
-        positions: Sequence[int] = range(1, 1 + len(STATES[node.op_type]))
+        positions: Sequence[int] = range(1, 1 + len(_states(node.op_type)))
         batch, axis = 0 if node.attributes.get_int("batch_first", 0) else 1, 1
     else:
-        positions = STATES[node.op_type]
+        positions = _states(node.op_type)
         batch = axis = 0 if node.attributes.get_int("layout", 0) else 1
     found: Substituted = {}
     if len(set(sizes_of(inputs[0], batch))) == 1:
@@ -257,8 +255,19 @@ _RULES: dict[str, Callable[[Rules, ir.Node, Sequence[Points], Walk], Substituted
     "Expand": _expand,
     "Slice": _slice,
     "Resize": _resize,
-    **dict.fromkeys(STATES, _recurrent),
 }
+
+
+def _rule_of(node: ir.Node) -> Callable[[Rules, ir.Node, Sequence[Points], Walk], Substituted] | None:
+    if node.domain not in ("", OWN):
+        return None
+    return _recurrent if node.op_type in load_rows().operators("recurrent") else _RULES.get(node.op_type)
+
+
+def _states(operator: str) -> list[int]:
+    """Returns the positions of the initial states of a recurrent operator."""
+    row = load_rows().newest("", operator)
+    return [] if row is None else [i for i, name in enumerate(row.inputs) if name.startswith("initial_")]
 
 
 def same_along(node: ir.Node, position: int, value: Points, axis: int) -> bool:

@@ -9,7 +9,8 @@ import onnx_ir as ir
 from torch import fx
 
 from onnx2nn.errors import FrozenDimensionError, InputError, OperatorError, UnsupportedModelError
-from onnx2nn.fx.importer import Attempts, import_graph
+from onnx2nn.fx.attempts import Attempts
+from onnx2nn.fx.importer import import_graph
 from onnx2nn.fx.sample_sizes import StuckError
 from onnx2nn.importing.inputs import InputShapes, input_dimensions, input_specs
 from onnx2nn.importing.node_facts import node_name

@@ -156,7 +156,7 @@ class SizePoints:
                 walk.values[value] = known
             own = {**opsets, **entry.opset_imports}
             return self._graph(entry, walk, substitute, call_attributes(node, entry, referred), own)
-        if entry.region:
+        if entry.call == "subgraph":
             return self._control_flow(node, inputs, walk, substitute, referred, opsets)
         found = substitute(node, inputs, walk)
         if found:
@@ -210,9 +210,9 @@ class SizePoints:
             return [torch.from_numpy(np.asarray(row.host(inputs[0], **attributes), dtype=np.int64))]
         known = all(value is None or value.device.type == "cpu" for value in inputs)
         arguments = [_argument(row, position, value) for position, value in enumerate(inputs)]
-        if row.random or (row.opaque and not known):
+        if row.random or (row.call == "opaque" and not known):
             raise NeedsValues("only a run tells its results")
-        if not row.opaque:
+        if row.call != "opaque":
             try:
                 results = _on_meta(row, arguments, attributes)
             except (NeedsValues, NotImplementedError, RuntimeError):

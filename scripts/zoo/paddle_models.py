@@ -237,10 +237,75 @@ OPERATORS: dict[str, tuple[Any, ...]] = {  # name: function or layer, shape of e
         (CLASSES,),
     ),
 }
-RECIPES = MODELS | {
-    f"paddle_op_{name}": partial(operator, function=function, shapes=shapes)
-    for name, (function, *shapes) in OPERATORS.items()
+
+
+class Residual(nn.Layer):
+    """A small residual network: most layers that paddle2onnx writes for images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2D(3, 8, 3, stride=2, padding=1), nn.BatchNorm2D(8), nn.Hardswish())
+        self.depthwise = nn.Sequential(nn.Conv2D(8, 8, 3, padding=1, groups=8), nn.BatchNorm2D(8), nn.PReLU(8))
+        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2D(1), nn.Conv2D(8, 8, 1), nn.Hardsigmoid())
+        self.up = nn.Conv2DTranspose(8, 8, 2, stride=2)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, image: paddle.Tensor) -> paddle.Tensor:
+        """Returns the logarithms of the classes' probabilities."""
+        x = self.stem(image)
+        x = x + self.depthwise(x) * self.squeeze(x)
+        x = functional.max_pool2d(x, 3, 2, 1) + functional.avg_pool2d(x, 2, 2)
+        x = functional.pad(self.up(x), [1, 0, 2, 3], mode="reflect")
+        return functional.log_softmax(self.head(x.mean([2, 3])), axis=-1)
+
+
+class Attention(nn.Layer):
+    """Words, a transformer's encoder layer and a gated recurrent one over them, a class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Linear(6, 16)
+        self.encoder = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, activation="gelu")
+        self.recurrent = nn.GRU(16, 12, direction="bidirect")
+        self.head = nn.Linear(24, CLASSES)
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        """Returns the classes' probabilities."""
+        states = self.recurrent(self.encoder(self.words(x)))[0]
+        return functional.softmax(self.head(states.max(1)), axis=-1)
+
+
+def small(path: Path, build: Callable[[], nn.Layer], shape: Sequence[int]) -> runner.Sample:
+    """Recipe of a model of few weights."""
+    paddle.seed(0)
+    generator = np.random.default_rng(0)
+    model = build()
+    for weight in model.parameters():
+        values = weight.numpy()
+        if values.std() == 0:
+            weight.set_value(values + 0.1 * generator.standard_normal(values.shape).astype(np.float32))
+    for name, buffer in model.named_buffers():
+        if name.endswith(("_mean", "_variance")):
+            low = 0.5 if name.endswith("_variance") else -0.5
+            buffer.set_value(generator.uniform(low, 1.5, buffer.shape).astype(np.float32))
+    return export(path, model, {"x": generator.standard_normal((BATCH, *shape)).astype(np.float32)}, (0,))
+
+
+SMALL: dict[str, runner.Recipe] = {
+    "paddle_residual": partial(small, build=Residual, shape=(3, 32, 32)),
+    "paddle_unet_narrow": partial(small, build=partial(UNet, CLASSES, width=4), shape=(3, 32, 32)),
+    "paddle_attention": partial(small, build=Attention, shape=(9, 6)),
 }
+"""Those in `tests/data`."""
+
+RECIPES = (
+    MODELS
+    | SMALL
+    | {
+        f"paddle_op_{name}": partial(operator, function=function, shapes=shapes)
+        for name, (function, *shapes) in OPERATORS.items()
+    }
+)
 
 if __name__ == "__main__":
     sys.exit(runner.main("paddle", RECIPES, __doc__))

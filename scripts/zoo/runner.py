@@ -1,5 +1,5 @@
-"""Builds a family of ONNX files for the tests: what `tensorflow_models.py`, `paddle_models.py` and
-`torch_models.py` share.
+"""Builds a family of ONNX files for the tests: what `tensorflow_models.py`, `paddle_models.py`,
+`torch_models.py` and `oneflow_models.py` share.
 
 A family is a table of recipes. A recipe builds one model, writes it as ONNX and returns a seeded input with the
 framework's own answer to it. For each recipe the cache folder gets, under the family's name:
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import os
 import sys
 import time
@@ -26,11 +25,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+from fingerprint import CACHE, digest, is_current
 from rich.console import Console
 from rich.table import Table
 
-FOLDER = Path(__file__).resolve().parent
-CACHE = FOLDER.parents[1] / ".cache" / "zoo"
 MAX_EXPORT_DIFFERENCE = 1e-3
 
 
@@ -76,7 +74,7 @@ def main(family: str, recipes: Mapping[str, Recipe], description: str) -> int:
         SystemExit: with status 2, when the command line names an unknown model.
     """
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--out", type=Path, default=CACHE, help="cache folder (default: .cache/zoo in the repository)")
+    parser.add_argument("--out", type=Path, default=CACHE, help="cache folder (default: .cache/zoo, or ONNX2NN_ZOO)")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--all", action="store_true", help="build every model (as without --only)")
     choice.add_argument("--only", action="append", metavar="NAME", help="build this model only; may be repeated")
@@ -93,27 +91,27 @@ def main(family: str, recipes: Mapping[str, Recipe], description: str) -> int:
     console = Console(file=os.fdopen(os.dup(sys.stdout.fileno()), "w"), soft_wrap=True, highlight=False)
     folder = arguments.out / family
     folder.mkdir(parents=True, exist_ok=True)
-    digest = _digest(family)
+    today = digest(family)
     results = []
     for index, name in enumerate(names, 1):
         with console.status(f"{name} ({index} of {len(names)})"):
-            results.append(_make(name, recipes[name], folder, digest, arguments.again))
+            results.append(_make(name, recipes[name], folder, today, arguments.again))
         console.print(f"[{index}/{len(names)}] {results[-1].line()}", markup=False)
     console.print(_table(family, results))
     return int(any(result.problem for result in results))
 
 
-def _make(name: str, recipe: Recipe, folder: Path, digest: str, again: bool) -> Result:
+def _make(name: str, recipe: Recipe, folder: Path, today: str, again: bool) -> Result:
     """Runs one recipe into temporary names and renames them at the end; a failure becomes a result."""
     started = time.monotonic()
     final = {ending: folder / f"{name}{ending}" for ending in (".onnx", ".npz")}
     unfinished = {ending: folder / f".unfinished-{os.getpid()}{ending}" for ending in final}
     log = folder / f"{name}.log"
     try:
-        if again or not _is_current(final[".npz"], digest):
+        if again or not is_current(final[".onnx"], today):
             with _chatter_to(log):
                 arrays = _check(unfinished[".onnx"], recipe(unfinished[".onnx"]))
-            np.savez_compressed(unfinished[".npz"], recipe=digest, **arrays)
+            np.savez_compressed(unfinished[".npz"], recipe=today, **arrays)
             for ending in final:
                 unfinished[ending].replace(final[ending])
             log.unlink()
@@ -132,23 +130,6 @@ def _make(name: str, recipe: Recipe, folder: Path, digest: str, again: bool) -> 
         for path in unfinished.values():
             path.unlink(missing_ok=True)
     return Result(name, state, final[".onnx"].stat().st_size / 1e6, difference, time.monotonic() - started)
-
-
-def _digest(family: str) -> str:
-    """Changes with the scripts of a family, this file, and the versions they are pinned to."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for path in sorted([*FOLDER.rglob("*.py"), *FOLDER.glob("*.txt")]):
-        if family in str(path.relative_to(FOLDER)):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def _is_current(path: Path, digest: str) -> bool:
-    """Whether the cache holds a file made by these scripts."""
-    if not path.exists() or not path.with_suffix(".onnx").exists():
-        return False
-    with np.load(path) as arrays:
-        return str(arrays["recipe"]) == digest
 
 
 def _check(path: Path, sample: Sample) -> dict[str, np.ndarray]:

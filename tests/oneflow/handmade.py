@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from oneflow_bridge.runtime import import_oneflow
-from oneflow_bridge.to_onnx.trace import CompiledJob
+from oneflow_bridge.to_onnx.compiled_job import CompiledJob
 
 import_oneflow()
 from oneflow.core.common import data_type_pb2  # noqa: E402

@@ -9,9 +9,11 @@ import onnx
 import pytest
 
 from oneflow_bridge.to_onnx import check
-from oneflow_bridge.to_onnx.emit import HANDLERS, ROWS
+from oneflow_bridge.to_onnx.arguments import leaves
+from oneflow_bridge.to_onnx.compiled_job import CompiledJob
 from oneflow_bridge.to_onnx.exporter import OLDEST_OPSET, to_onnx
-from oneflow_bridge.to_onnx.trace import CompiledJob, compile_job, leaves
+from oneflow_bridge.to_onnx.lowering.registry import HANDLERS, ROWS, load_families
+from oneflow_bridge.to_onnx.trace import compile_job
 from oneflow_bridge.to_onnx.write import write_model
 from onnx2nn.errors import UnsupportedModelError
 from tests.oneflow.export_cases import CASES, Case
@@ -60,5 +62,6 @@ def _compare(path: Path, inputs: dict, expected: list, opset: int) -> None:
 
 def test_breadth() -> None:
     """At least 200 op types are written, and the cases reach them."""
+    load_families()
     reached = {case.op for case in CASES}
     assert len(reached & (ROWS.keys() | HANDLERS.keys())) >= 200

@@ -1,19 +1,36 @@
-"""ONNX's conformance suite on OneFlow; docs/oneflow.md holds the score."""
+"""ONNX's conformance suite on OneFlow, case by case; docs/oneflow.md holds the score."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
-from scripts import conformance, measured
+import onnx
+import pytest
+
+from scripts import conformance
+
+VERSION, RESULTS = conformance.stored("oneflow")
 
 
-def test_no_case_is_wrong_and_no_process_ends():
-    results = conformance.run(export=False, framework="oneflow")
-    bad = [(r.name, r.verdict, r.reason) for r in results if r.verdict not in ("passed", "refused", "disputed")]
-    assert not bad
-    assert all(result.reason for result in results if result.verdict == "refused")
-    score = Counter(result.verdict for result in results)
-    known = json.loads(measured.PATH.read_text(encoding="utf-8"))["oneflow_import"]
-    assert measured.conformance(results) == known, "python scripts/conformance.py --framework oneflow --write"
-    assert score["passed"] >= 1350 and score["disputed"] <= 14, score
+@pytest.mark.slow
+@pytest.mark.skipif(onnx.__version__ != VERSION, reason=f"the stored results are of onnx {VERSION}")
+@pytest.mark.parametrize("stored", RESULTS, ids=lambda result: result.name)
+def test_case(stored: conformance.Result) -> None:
+    """No case is wrong and none ends the process; `python scripts/conformance.py --framework oneflow --write`."""
+    result = conformance.run_case("oneflow", stored.name, export=False)
+    assert result.verdict in ("passed", "refused", "disputed"), result.reason
+    assert result.reason or result.verdict != "refused"
+    assert result.verdict == stored.verdict
+
+
+def test_the_stored_score() -> None:
+    score = Counter(result.verdict for result in RESULTS)
+    assert set(score) <= {"passed", "refused", "disputed"} and score["passed"] >= 1350 and score["disputed"] <= 14, (
+        score
+    )
+
+
+@pytest.mark.slow
+def test_the_suite_has_the_stored_cases() -> None:
+    if onnx.__version__ == VERSION:
+        assert sorted(conformance.suite("oneflow").cases) == [result.name for result in RESULTS]

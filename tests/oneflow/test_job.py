@@ -15,9 +15,11 @@ import pytest
 
 from oneflow_bridge.runtime import import_oneflow
 from oneflow_bridge.to_onnx import check
+from oneflow_bridge.to_onnx.compiled_job import CompiledJob
 from oneflow_bridge.to_onnx.exporter import export, to_onnx
-from oneflow_bridge.to_onnx.job import DIMENSIONS, OPERANDS, RESULTS, read_job
-from oneflow_bridge.to_onnx.trace import CompiledJob, compile_job
+from oneflow_bridge.to_onnx.job import DIMENSIONS, OPERANDS, RESULTS
+from oneflow_bridge.to_onnx.job_reader import read_job
+from oneflow_bridge.to_onnx.trace import compile_job
 from oneflow_bridge.to_onnx.write import write_model
 from onnx2nn.errors import InputError, ModelFileError
 

@@ -6,8 +6,8 @@ import math
 
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
-from oneflow_bridge.to_onnx.emit.registry import emit, row
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit, row
 
 row("relu", "Relu")
 row("sigmoid", "Sigmoid")
@@ -30,7 +30,7 @@ def celu(g: Builder, in_: ir.Value, *, alpha: float) -> ir.Value:
 
 @emit("softshrink")
 def softshrink(g: Builder, in_: ir.Value, *, alpha: float) -> ir.Value:
-    """x drawn towards 0 by alpha."""
+    """x shrunk towards 0 by alpha."""
     return g.Shrink(in_, lambd=alpha, bias=alpha)
 
 

@@ -1,11 +1,11 @@
-"""Ops that only say where a tensor lives or how it is split: on one device they pass it on."""
+"""Ops that place or split a tensor among devices: on one device they are identities."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
-from oneflow_bridge.to_onnx.emit.registry import emit
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit
 
 
 @emit(
@@ -53,7 +53,7 @@ def distribute_add(g: Builder, in_: list) -> ir.Value:
 
 @emit("distribute_concat")
 def distribute_concat(g: Builder, in_: list, *, axis: int) -> ir.Value:
-    """The devices' parts put together."""
+    """The devices' parts concatenated."""
     return in_[0] if len(in_) == 1 else g.Concat(*in_, axis=axis)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder, NeedsOpsetError
-from oneflow_bridge.to_onnx.emit.registry import emit
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit
+from oneflow_bridge.to_onnx.lowering.schemas import NeedsOpsetError
 
 
 def channels_first(g: Builder, x: ir.Value, data_format: str) -> ir.Value:
@@ -32,7 +33,7 @@ def added(g: Builder, y: ir.Value, other: ir.Value | None) -> ir.Value:
     return y if other is None else g.Add(y, other)
 
 
-@emit("conv1d", "conv2d", "conv3d", ignore="filters")
+@emit("conv1d", "conv2d", "conv3d", "deconv1d", "deconv2d", "deconv3d", ignore="filters")
 def conv(
     g: Builder,
     in_: ir.Value,
@@ -46,45 +47,17 @@ def conv(
     strides: Sequence[int],
     dilation_rate: Sequence[int],
     groups: int,
+    output_padding: Sequence[int] | None = None,
 ) -> ir.Value:
-    """Convolution with equal padding on both sides."""
-    y = g.Conv(
+    """Convolution with equal padding on both sides; a transposed one (deconv) has `output_padding`."""
+    y = g.append(
+        "Conv" if output_padding is None else "ConvTranspose",
         channels_first(g, in_, data_format),
         channels_first(g, weight, data_format),
         bias,
         kernel_shape=list(kernel_size),
         pads=[*padding_before, *padding_before],
-        strides=list(strides),
-        dilations=list(dilation_rate),
-        group=groups,
-    )
-    return added(g, channels_back(g, y, data_format, g.rank(in_)), _add_to_output)
-
-
-@emit("deconv1d", "deconv2d", "deconv3d", ignore="filters")
-def deconv(
-    g: Builder,
-    in_: ir.Value,
-    weight: ir.Value,
-    bias: ir.Value | None = None,
-    _add_to_output: ir.Value | None = None,
-    *,
-    padding_before: Sequence[int],
-    data_format: str,
-    kernel_size: Sequence[int],
-    output_padding: Sequence[int],
-    strides: Sequence[int],
-    dilation_rate: Sequence[int],
-    groups: int,
-) -> ir.Value:
-    """Transposed convolution."""
-    y = g.ConvTranspose(
-        channels_first(g, in_, data_format),
-        channels_first(g, weight, data_format),
-        bias,
-        kernel_shape=list(kernel_size),
-        pads=[*padding_before, *padding_before],
-        output_padding=list(output_padding),
+        output_padding=None if output_padding is None else list(output_padding),
         strides=list(strides),
         dilations=list(dilation_rate),
         group=groups,
@@ -215,40 +188,38 @@ def unfold_tensor(g: Builder, x: ir.Value, *, dimension: int, size: int, step: i
     return g.Transpose(gathered, [*(a for a in range(rank) if a != axis + 1), axis + 1])
 
 
-@emit("upsample_nearest_1d")
-def upsample_nearest_1d(
-    g: Builder, x: ir.Value, *, scale_factor: float, output_size: Any, data_format: str
-) -> ir.Value:
-    """Nearest neighbour over one axis."""
-    return _nearest(g, x, [scale_factor], output_size, data_format)
+def _upsample(mode: str) -> Callable[..., ir.Value]:
+    """Interpolation over all spatial axes; each op has the scales of its own axes."""
+
+    def upsample(
+        g: Builder,
+        x: ir.Value,
+        *,
+        output_size: Any,
+        data_format: str,
+        scale_factor: float | None = None,
+        depth_scale: float | None = None,
+        height_scale: float | None = None,
+        width_scale: float | None = None,
+        align_corners: bool = False,
+    ) -> ir.Value:
+        _refuse_channels_last(g, data_format)
+        given = (scale_factor, depth_scale, height_scale, width_scale)
+        scales = [scale for scale in given if scale is not None]
+        if mode == "nearest":
+            return _nearest(g, x, scales, output_size)
+        return _resize(g, x, mode, "align_corners" if align_corners else "half_pixel", scales, output_size)
+
+    return upsample
 
 
-@emit("upsample_nearest_2d")
-def upsample_nearest_2d(
-    g: Builder, x: ir.Value, *, height_scale: float, width_scale: float, output_size: Any, data_format: str
-) -> ir.Value:
-    """Nearest neighbour over two axes."""
-    return _nearest(g, x, [height_scale, width_scale], output_size, data_format)
+emit("upsample_nearest_1d", "upsample_nearest_2d", "upsample_nearest_3d")(_upsample("nearest"))
+emit("upsample_linear_1d", "upsample_bilinear_2d", "upsample_trilinear_3d")(_upsample("linear"))
+emit("upsample_bicubic_2d")(_upsample("cubic"))
 
 
-@emit("upsample_nearest_3d")
-def upsample_nearest_3d(
-    g: Builder,
-    x: ir.Value,
-    *,
-    depth_scale: float,
-    height_scale: float,
-    width_scale: float,
-    output_size: Any,
-    data_format: str,
-) -> ir.Value:
-    """Nearest neighbour over three axes."""
-    return _nearest(g, x, [depth_scale, height_scale, width_scale], output_size, data_format)
-
-
-def _nearest(g: Builder, x: ir.Value, scales: Sequence[float], output_size: Any, data_format: str) -> ir.Value:
+def _nearest(g: Builder, x: ir.Value, scales: Sequence[float], output_size: Any) -> ir.Value:
     """OneFlow takes floor(i * (1 / scale)) in float32; where ONNX's floor(i / scale) differs, the rows are gathered."""
-    _refuse_channels_last(g, data_format)
     ins, outs = g.sizes(x)[2:], g.sizes(g.result())[2:]
     picks = []
     for size, out, scale in zip(ins, outs, scales, strict=True):
@@ -263,68 +234,6 @@ def _nearest(g: Builder, x: ir.Value, scales: Sequence[float], output_size: Any,
     for axis, (indices, _) in enumerate(picks):
         x = g.Gather(x, indices, axis=2 + axis)
     return x
-
-
-@emit("upsample_linear_1d")
-def upsample_linear_1d(
-    g: Builder, x: ir.Value, *, scale_factor: float, align_corners: bool, output_size: Any, data_format: str
-) -> ir.Value:
-    """Linear interpolation over one axis."""
-    _refuse_channels_last(g, data_format)
-    return _resize(g, x, "linear", _corners(align_corners), [scale_factor], output_size)
-
-
-@emit("upsample_bilinear_2d")
-def upsample_bilinear_2d(
-    g: Builder,
-    x: ir.Value,
-    *,
-    height_scale: float,
-    width_scale: float,
-    align_corners: bool,
-    output_size: Any,
-    data_format: str,
-) -> ir.Value:
-    """Linear interpolation over two axes."""
-    _refuse_channels_last(g, data_format)
-    return _resize(g, x, "linear", _corners(align_corners), [height_scale, width_scale], output_size)
-
-
-@emit("upsample_bicubic_2d")
-def upsample_bicubic_2d(
-    g: Builder,
-    x: ir.Value,
-    *,
-    height_scale: float,
-    width_scale: float,
-    align_corners: bool,
-    output_size: Any,
-    data_format: str,
-) -> ir.Value:
-    """Cubic interpolation (a = -0.75) over two axes."""
-    _refuse_channels_last(g, data_format)
-    return _resize(g, x, "cubic", _corners(align_corners), [height_scale, width_scale], output_size)
-
-
-@emit("upsample_trilinear_3d")
-def upsample_trilinear_3d(
-    g: Builder,
-    x: ir.Value,
-    *,
-    depth_scale: float,
-    height_scale: float,
-    width_scale: float,
-    align_corners: bool,
-    output_size: Any,
-    data_format: str,
-) -> ir.Value:
-    """Linear interpolation over three axes."""
-    _refuse_channels_last(g, data_format)
-    return _resize(g, x, "linear", _corners(align_corners), [depth_scale, height_scale, width_scale], output_size)
-
-
-def _corners(align_corners: bool) -> str:
-    return "align_corners" if align_corners else "half_pixel"
 
 
 def _resize(

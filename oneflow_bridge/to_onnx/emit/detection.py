@@ -7,8 +7,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
-from oneflow_bridge.to_onnx.emit.registry import emit
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit
 
 
 @emit("roi_align")

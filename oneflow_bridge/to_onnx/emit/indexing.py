@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
 from oneflow_bridge.to_onnx.emit.pool import scatter_operator
-from oneflow_bridge.to_onnx.emit.registry import emit, row
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit, row
 
 row("gather", "Gather", "in indices", "out", attributes={"axis": "axis"})
 row("tensor_scatter_nd_update", "ScatterND", "params indices updates", "out")
@@ -191,7 +191,7 @@ def unsorted_batch_segment_sum(g: Builder, data: ir.Value, segment_ids: ir.Value
 
 @emit("argmax")
 def argmax(g: Builder, in_: ir.Value) -> ir.Value:
-    """Where the largest is, along the last axis."""
+    """The index of the largest element along the last axis."""
     return g.Cast(g.ArgMax(in_, g.rank(in_) - 1, keepdims=False), to=g.result().dtype)
 
 
@@ -215,7 +215,7 @@ def _sorted(g: Builder, x: ir.Value, direction: str) -> tuple[ir.Value, ir.Value
 
 @emit("top_k", ignore="sorted")
 def top_k(g: Builder, in_: ir.Value, *, k: int) -> ir.Value:
-    """Where the k largest of the last axis are, the largest first."""
+    """The indices of the k largest elements of the last axis, the largest first."""
     k = min(k, g.static(g.sizes(in_)[-1], "the axis under top_k"))
     return g.Cast(g.TopK(in_, k, g.rank(in_) - 1)[1], to=g.result().dtype)
 

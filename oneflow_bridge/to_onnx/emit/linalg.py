@@ -9,12 +9,17 @@ import onnx_ir as ir
 
 from oneflow_bridge.to_onnx.emit.activation import gelu
 from oneflow_bridge.to_onnx.emit.arithmetic import bias_add
-from oneflow_bridge.to_onnx.emit.builder import FLOATS, Builder
 from oneflow_bridge.to_onnx.emit.conv import added
-from oneflow_bridge.to_onnx.emit.registry import emit
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit, row
+from oneflow_bridge.to_onnx.lowering.schemas import FLOATS
+
+row("matrix_vector_product", "MatMul", "a b", "out")
+row("vector_matrix_product", "MatMul", "a b", "out")
+row("dot", "MatMul", "x y", "out")
 
 
-def _turned(g: Builder, x: ir.Value, rank: int) -> ir.Value:
+def _transposed(g: Builder, x: ir.Value, rank: int) -> ir.Value:
     """The last two axes swapped."""
     return g.Transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
@@ -35,8 +40,8 @@ def matmul(
     if ranks == (2, 2) and a.dtype in FLOATS and g.opset >= 11 and (transpose_a or transpose_b):
         y = g.Gemm(a, b, transA=int(transpose_a), transB=int(transpose_b), alpha=alpha)
         return added(g, y, _add_to_output)
-    a = _turned(g, a, ranks[0]) if transpose_a else a
-    b = _turned(g, b, ranks[1]) if transpose_b else b
+    a = _transposed(g, a, ranks[0]) if transpose_a else a
+    b = _transposed(g, b, ranks[1]) if transpose_b else b
     y = g.MatMul(a, b)
     return added(g, y if alpha == 1 else g.Mul(y, alpha), _add_to_output)
 
@@ -52,7 +57,7 @@ def fused_matmul_bias(
     """x weight' + bias: a Gemm for matrices."""
     if g.rank(x) == 2 and x.dtype in FLOATS:
         return added(g, g.Gemm(x, weight, bias, transB=1), _add_to_output)
-    return added(g, g.Add(g.MatMul(x, _turned(g, weight, 2)), bias), _add_to_output)
+    return added(g, g.Add(g.MatMul(x, _transposed(g, weight, 2)), bias), _add_to_output)
 
 
 @emit("cublas_fused_mlp")
@@ -84,33 +89,15 @@ def grouped_matmul_bias(g: Builder, xs: list, weights: list, biases: list) -> di
     return {"ys": [g.Gemm(x, weight, bias, transB=1) for x, weight, bias in layers]}
 
 
-@emit("matrix_vector_product")
-def matrix_vector_product(g: Builder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """A matrix times a vector."""
-    return g.MatMul(a, b)
-
-
-@emit("vector_matrix_product")
-def vector_matrix_product(g: Builder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """A vector times a matrix."""
-    return g.MatMul(a, b)
-
-
-@emit("dot")
-def dot(g: Builder, x: ir.Value, y: ir.Value) -> ir.Value:
-    """The inner product of two vectors."""
-    return g.MatMul(x, y)
-
-
 @emit("linalg_cross")
 def linalg_cross(g: Builder, input: ir.Value, other: ir.Value, *, dim: int) -> ir.Value:
     """The cross product along an axis of 3."""
     axis = dim % g.rank(input)
 
-    def turned(x: ir.Value, by: int) -> ir.Value:
+    def rotated(x: ir.Value, by: int) -> ir.Value:
         return g.Gather(x, np.array([(i + by) % 3 for i in range(3)], dtype=np.int64), axis=axis)
 
-    return g.Sub(g.Mul(turned(input, 1), turned(other, 2)), g.Mul(turned(input, 2), turned(other, 1)))
+    return g.Sub(g.Mul(rotated(input, 1), rotated(other, 2)), g.Mul(rotated(input, 2), rotated(other, 1)))
 
 
 @emit("inv")
@@ -180,37 +167,21 @@ def fused_scale_mask_softmax(
     return _masked_softmax(g, x, mask, scale_value, mask_fill_value, g.rank(x))
 
 
-@emit("fused_scale_mask_softmax_dropout")
+@emit("fused_scale_mask_softmax_dropout", "fused_bias_add_scale_mask_softmax_dropout")
 def fused_scale_mask_softmax_dropout(
     g: Builder,
     x: ir.Value,
     mask: ir.Value,
     dropout_mask: ir.Value,
+    bias: ir.Value | None = None,
     *,
     scale_value: float,
     mask_fill_value: float,
     dropout_scale_value: float,
 ) -> dict[str, ir.Value]:
-    """As `fused_scale_mask_softmax`, times a dropout mask and its scale."""
-    soft = _masked_softmax(g, x, mask, scale_value, mask_fill_value, g.rank(x))
-    kept = g.Mul(g.Mul(soft, g.Cast(dropout_mask, to=x.dtype)), dropout_scale_value)
-    return {"y": kept, "softmax_y": soft}
-
-
-@emit("fused_bias_add_scale_mask_softmax_dropout")
-def fused_bias_add_scale_mask_softmax_dropout(
-    g: Builder,
-    x: ir.Value,
-    bias: ir.Value,
-    mask: ir.Value,
-    dropout_mask: ir.Value,
-    *,
-    scale_value: float,
-    mask_fill_value: float,
-    dropout_scale_value: float,
-) -> dict[str, ir.Value]:
-    """softmax((x + bias) * scale under a mask), times a dropout mask and its scale."""
-    soft = _masked_softmax(g, g.Add(x, bias), mask, scale_value, mask_fill_value, g.rank(x))
+    """As `fused_scale_mask_softmax` of x, plus a bias where there is one, times a dropout mask and its scale."""
+    biased = x if bias is None else g.Add(x, bias)
+    soft = _masked_softmax(g, biased, mask, scale_value, mask_fill_value, g.rank(x))
     kept = g.Mul(g.Mul(soft, g.Cast(dropout_mask, to=x.dtype)), dropout_scale_value)
     return {"y": kept, "softmax_y": soft}
 

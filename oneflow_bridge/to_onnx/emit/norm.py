@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
 from oneflow_bridge.to_onnx.emit.conv import added
-from oneflow_bridge.to_onnx.emit.registry import emit
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit
 
 
 @emit("normalization", ignore="momentum")
@@ -177,7 +177,7 @@ def _by_groups(g: Builder, x: ir.Value, num_groups: int, epsilon: float) -> ir.V
 
 @emit("standardise")
 def standardise(g: Builder, x: ir.Value, *, axis: int, epsilon: float) -> ir.Value:
-    """(x - mean) / sqrt(variance + epsilon) over the axes from `axis` on, which raising found in a job."""
+    """(x - mean) / sqrt(variance + epsilon) over the axes from `axis` on; raising makes this op."""
     return _standardised(g, x, list(range(axis, g.rank(x))), epsilon)[2]
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
 from oneflow_bridge.to_onnx.emit.conv import channels_back, channels_first
-from oneflow_bridge.to_onnx.emit.registry import emit
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit
 
 
 @emit("max_pool_1d", "max_pool_2d", "max_pool_3d", ignore="return_indices")
@@ -96,7 +96,7 @@ def avg_pool(
 def _summed(
     g: Builder, x: ir.Value, padding: Sequence[int], kernel: Sequence[int], stride: Sequence[int], ceil_mode: bool
 ) -> ir.Value:
-    """The sum of each window, over zeros put around the image."""
+    """The sum of each window of the zero-padded image."""
     ends = _ends(g, x, padding, kernel, stride) if ceil_mode else list(padding)
     padded = g.Pad(x, [0, 0, *padding, 0, 0, *ends])
     return g.Mul(g.AveragePool(padded, kernel_shape=list(kernel), strides=list(stride)), math.prod(kernel))
@@ -105,7 +105,7 @@ def _summed(
 def _divisors(
     g: Builder, x: ir.Value, padding: Sequence[int], kernel: Sequence[int], stride: Sequence[int], include: bool
 ) -> ir.Value:
-    """What the sum of each window is divided by: its elements inside the image, or inside the padded image."""
+    """The divisor of each window's sum: its elements inside the image, or inside the padded image."""
     ins, outs = g.sizes(x)[2:], g.sizes(g.result())[2:]
     total = np.ones([1] * (2 + len(ins)))
     for axis, (i, o, p, k, s) in enumerate(zip(ins, outs, padding, kernel, stride, strict=True)):
@@ -117,47 +117,35 @@ def _divisors(
     return g.const(total, x.dtype)
 
 
-@emit("tf_max_pool_1d", "tf_max_pool_2d", "tf_max_pool_3d", ignore="padding ceil_mode")
-def tf_max_pool(
-    g: Builder,
-    x: ir.Value,
-    *,
-    padding_before: Sequence[int],
-    padding_after: Sequence[int],
-    data_format: str,
-    pool_size: Sequence[int],
-    strides: Sequence[int],
-) -> ir.Value:
-    """Largest of each window; the padding is resolved to both sides."""
-    y = g.MaxPool(
-        channels_first(g, x, data_format),
-        kernel_shape=list(pool_size),
-        strides=list(strides),
-        pads=[*padding_before, *padding_after],
-    )
-    return channels_back(g, y, data_format, g.rank(x))
+def _tf_pool(operator: str, **constants: int) -> Callable[..., ir.Value]:
+    """Pooling whose padding is resolved to both sides; a mean leaves the padding out."""
+
+    def pool(
+        g: Builder,
+        x: ir.Value,
+        *,
+        padding_before: Sequence[int],
+        padding_after: Sequence[int],
+        data_format: str,
+        pool_size: Sequence[int],
+        strides: Sequence[int],
+    ) -> ir.Value:
+        y = g.append(
+            operator,
+            channels_first(g, x, data_format),
+            kernel_shape=list(pool_size),
+            strides=list(strides),
+            pads=[*padding_before, *padding_after],
+            **constants,
+        )
+        return channels_back(g, y, data_format, g.rank(x))
+
+    return pool
 
 
-@emit("tf_avg_pool_1d", "tf_avg_pool_2d", "tf_avg_pool_3d", ignore="padding ceil_mode")
-def tf_avg_pool(
-    g: Builder,
-    x: ir.Value,
-    *,
-    padding_before: Sequence[int],
-    padding_after: Sequence[int],
-    data_format: str,
-    pool_size: Sequence[int],
-    strides: Sequence[int],
-) -> ir.Value:
-    """Mean of each window without the padding."""
-    y = g.AveragePool(
-        channels_first(g, x, data_format),
-        kernel_shape=list(pool_size),
-        strides=list(strides),
-        pads=[*padding_before, *padding_after],
-        count_include_pad=0,
-    )
-    return channels_back(g, y, data_format, g.rank(x))
+for _rank in (1, 2, 3):
+    emit(f"tf_max_pool_{_rank}d", ignore="padding ceil_mode")(_tf_pool("MaxPool"))
+    emit(f"tf_avg_pool_{_rank}d", ignore="padding ceil_mode")(_tf_pool("AveragePool", count_include_pad=0))
 
 
 @emit("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", ignore="data_format")

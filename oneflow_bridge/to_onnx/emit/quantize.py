@@ -9,12 +9,8 @@ import math
 
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
-from oneflow_bridge.to_onnx.emit.registry import emit
-
-
-def _fixed_sizes(g: Builder, scale: ir.Value) -> list[int]:
-    return [g.static(size, "the number of scales") for size in g.sizes(scale)]
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit
 
 
 @emit("min_max_observer")
@@ -56,7 +52,7 @@ def moving_average_min_max_observer(
     if training:
         g.refuse("updates its moving extremes: call model.eval() before the export.")
     if quantization_scheme == "symmetric" or quantization_formula == "cambricon":
-        moving_min = moving_max  # which recorded magnitudes: OneFlow does not read the minimum then
+        moving_min = moving_max  # the maximum holds magnitudes then, and OneFlow does not read the minimum
     return _parameters(g, moving_max, moving_min, quantization_formula, quantization_bit, quantization_scheme)
 
 
@@ -88,14 +84,12 @@ def fake_quantization(
     quantization_scheme: str,
 ) -> ir.Value:
     """Quantised and back: QuantizeLinear and DequantizeLinear for 8 bits, arithmetic for others."""
-    if quantization_formula == "cambricon":
-        factor = g.Pow(g.full(2, in_), scale)
-        return g.Mul(_limited(g, in_, factor, None, quantization_bit, "symmetric"), factor)
-    per_layer = math.prod(_fixed_sizes(g, scale)) == 1
-    if quantization_bit != 8 or (not per_layer and g.opset < 13) or g.opset < 10:
-        scale, zero_point = (_along_first(g, v, in_, per_layer) for v in (scale, zero_point))
-        whole = _limited(g, in_, scale, zero_point, quantization_bit, quantization_scheme)
-        return g.Mul(g.Sub(whole, zero_point) if quantization_scheme == "affine" else whole, scale)
+    per_layer = _is_per_layer(g, scale)
+    by_arithmetic = quantization_bit != 8 or (not per_layer and g.opset < 13) or g.opset < 10
+    if quantization_formula == "cambricon" or by_arithmetic:
+        known = (scale, zero_point, quantization_formula, quantization_bit, quantization_scheme)
+        whole, factor, offset = _quantised(g, in_, *known)
+        return g.Mul(whole if offset is None else g.Sub(whole, offset), factor)
     kind = ir.DataType.INT8 if quantization_scheme == "symmetric" else ir.DataType.UINT8
     point = g.Cast(zero_point, to=kind)
     if per_layer:
@@ -117,13 +111,25 @@ def quantization(
     quantization_scheme: str,
 ) -> ir.Value:
     """Quantised numbers, kept in the input's type."""
-    if quantization_formula == "cambricon":
-        whole = _limited(g, in_, g.Pow(g.full(2, in_), scale), None, quantization_bit, "symmetric")
-        return g.Cast(whole, to=g.result().dtype)
-    per_layer = math.prod(_fixed_sizes(g, scale)) == 1
-    scale, zero_point = (_along_first(g, v, in_, per_layer) for v in (scale, zero_point))
-    whole = _limited(g, in_, scale, zero_point, quantization_bit, quantization_scheme)
-    return g.Cast(whole, to=g.result().dtype)
+    known = (scale, zero_point, quantization_formula, quantization_bit, quantization_scheme)
+    return g.Cast(_quantised(g, in_, *known)[0], to=g.result().dtype)
+
+
+def _is_per_layer(g: Builder, scale: ir.Value) -> bool:
+    return math.prod(g.static(size, "the number of scales") for size in g.sizes(scale)) == 1
+
+
+def _quantised(
+    g: Builder, x: ir.Value, scale: ir.Value, zero_point: ir.Value, formula: str, bits: int, scheme: str
+) -> tuple[ir.Value, ir.Value, ir.Value | None]:
+    """Quantised numbers, their factor, and their zero point where the scheme is affine."""
+    if formula == "cambricon":
+        factor = g.Pow(g.full(2, x), scale)
+        return _limited(g, x, factor, None, bits, "symmetric"), factor, None
+    per_layer = _is_per_layer(g, scale)
+    scale, zero_point = (_along_first(g, v, x, per_layer) for v in (scale, zero_point))
+    whole = _limited(g, x, scale, zero_point, bits, scheme)
+    return whole, scale, zero_point if scheme == "affine" else None
 
 
 def _along_first(g: Builder, value: ir.Value, x: ir.Value, per_layer: bool) -> ir.Value:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
-from oneflow_bridge.to_onnx.emit.registry import emit
 from oneflow_bridge.to_onnx.job import DTYPES
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit
 
 
 def _sizes(g: Builder, shape: Sequence[int | str]) -> list[int]:
@@ -30,7 +30,7 @@ def uniform(g: Builder, *, from_: float = 0.0, to: float = 1.0, dtype: str, shap
 
 @emit("uniform_int", ignore="seed")
 def uniform_int(g: Builder, *, from_: int = 0, to: int = 1, dtype: str, shape: Sequence) -> ir.Value:
-    """Whole numbers of [from, to)."""
+    """Integers of [from, to)."""
     numbers = g.RandomUniform(low=float(from_), high=float(to), shape=_sizes(g, shape), dtype=ir.DataType.DOUBLE)
     return g.Cast(g.Floor(numbers), to=DTYPES[dtype])
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
-from oneflow_bridge.to_onnx.emit.registry import emit
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit
 
 
 def _axes(g: Builder, x: ir.Value, axis: Sequence[int]) -> list[int]:
@@ -32,7 +32,7 @@ def reduce_sum(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepd
 
 @emit("reduce_mean")
 def reduce_mean(g: Builder, x: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
-    """The mean; in a job it is a sum and a product, raising puts them together."""
+    """The mean; a job has a sum and a product, which raising recombines."""
     axes = list(axis)
     if axes == list(range(2, g.rank(x))) and keepdims and len(axes) > 1:
         return g.GlobalAveragePool(x)
@@ -77,7 +77,7 @@ def _counted(g: Builder, operator: str, x: ir.Value, axis: Sequence[int], keepdi
 
 @emit("reduce_nansum")
 def reduce_nansum(g: Builder, input_tensor: ir.Value, *, axis: Sequence[int], keepdims: bool) -> ir.Value:
-    """The sum of what is a number."""
+    """The sum of all elements that are not NaN."""
     numbers = g.Where(g.IsNaN(input_tensor), g.full(0, input_tensor), input_tensor)
     return _reduced(g, "ReduceSum", numbers, _axes(g, input_tensor, axis), keepdims)
 

@@ -1,11 +1,11 @@
-"""Recurrent cells, as OneFlow fuses them on GPU, and the whole LSTM that raising finds in an unrolled job."""
+"""Recurrent cells, as OneFlow fuses them on GPU, and the LSTM that raising finds in an unrolled job."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import Builder
-from oneflow_bridge.to_onnx.emit.registry import emit
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit
 
 
 def _gates(g: Builder, *parts: ir.Value | None) -> ir.Value:
@@ -66,7 +66,7 @@ def lstm(
     *,
     reverse: bool,
 ) -> dict[str, ir.Value]:
-    """The whole LSTM that raising found: x (T, N, I) → y (T, N, H) and the last step's values (N, H)."""
+    """An LSTM over all steps, which raising found: x (T, N, I) → y (T, N, H) and the last step's values (N, H)."""
     size = g.static(g.sizes(weight_hh)[1], "the hidden size")
     biases = [_onnx_order(g, bias, size) for bias in (bias_ih, bias_hh) if bias is not None]
     y, hy, cy = g.LSTM(

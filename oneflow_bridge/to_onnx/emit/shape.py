@@ -1,4 +1,4 @@
-"""Shapes, layout, and tensors made from nothing."""
+"""Shapes, layout, and tensors without tensor inputs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from oneflow_bridge.to_onnx.emit.builder import FLOATS, INT64_MAX, Builder
-from oneflow_bridge.to_onnx.emit.registry import emit, row
 from oneflow_bridge.to_onnx.job import DTYPES
+from oneflow_bridge.to_onnx.lowering.builder import Builder
+from oneflow_bridge.to_onnx.lowering.registry import emit, row
+from oneflow_bridge.to_onnx.lowering.schemas import FLOATS
+
+INT64_MAX = 2**63 - 1
 
 row("transpose", "Transpose", "input", "output", attributes={"perm": "perm"})
 
@@ -58,13 +61,13 @@ def broadcast_like(g: Builder, x: ir.Value, like: ir.Value, *, broadcast_axes: S
 
 @emit("concat", ignore="max_dim_size")
 def concat(g: Builder, in_: list, *, axis: int) -> ir.Value:
-    """Put together along an axis."""
+    """Concatenated along an axis."""
     return in_[0] if len(in_) == 1 else g.Concat(*in_, axis=axis % g.rank(in_[0]))
 
 
 @emit("stack", ignore="max_dim_size")
 def stack(g: Builder, in_: list, *, axis: int) -> ir.Value:
-    """Put together along a new axis."""
+    """Stacked along a new axis."""
     axis %= g.rank(in_[0]) + 1
     parts = [g.Unsqueeze(value, [axis]) for value in in_]
     return parts[0] if len(parts) == 1 else g.Concat(*parts, axis=axis)
@@ -104,7 +107,7 @@ def slice_(g: Builder, x: ir.Value, *, start: Sequence, stop: Sequence, step: Se
 def _bounds(
     g: Builder, x: ir.Value, start: Sequence, stop: Sequence, step: Sequence[int]
 ) -> list[tuple[int, int | str, int | str, int]]:
-    """(axis, start, stop, step) of the axes that are cut at all; an open end is written as INT64_MAX."""
+    """(axis, start, stop, step) of the axes that are sliced; an open end is INT64_MAX."""
     bounds = []
     for axis, (size, first, last, by) in enumerate(zip(g.sizes(x), start, stop, step, strict=True)):
         whole = last == size or (isinstance(last, int) and isinstance(size, int) and last >= size)
@@ -171,7 +174,7 @@ def flip(g: Builder, x: ir.Value, *, dims: Sequence[int]) -> ir.Value:
 
 @emit("roll")
 def roll(g: Builder, in_: ir.Value, *, shifts: Sequence[int], dims: Sequence[int]) -> ir.Value:
-    """Shifted along axes, what leaves at the end comes back at the start; without axes the flat tensor is."""
+    """Rolled along axes: elements shifted out at the end return at the start; without axes, the flat tensor."""
     x = in_
     if list(dims) == [-1]:  # OneFlow counts axes from 0; this means the flat tensor
         flat = g.append("Reshape", x, g.ints([-1]))
@@ -202,7 +205,7 @@ def pad(
     floating_constant_value: float,
     integral_constant_value: int,
 ) -> ir.Value:
-    """With a border of one number."""
+    """Padded with one number."""
     value = floating_constant_value if x.dtype in FLOATS else integral_constant_value
     return g.Pad(x, [*padding_before, *padding_after], value=value)
 
@@ -216,13 +219,13 @@ def _border(g: Builder, x: ir.Value, padding: Sequence[int]) -> list[int]:
 
 @emit("reflection_pad1d", "reflection_pad2d")
 def reflection_pad(g: Builder, x: ir.Value, *, padding: Sequence[int]) -> ir.Value:
-    """With a border that mirrors the inside, without the edge itself."""
+    """Padded by reflection, without the edge itself."""
     return g.Pad(x, _border(g, x, padding), mode="reflect")
 
 
 @emit("replication_pad1d", "replication_pad2d")
 def replication_pad(g: Builder, x: ir.Value, *, padding: Sequence[int]) -> ir.Value:
-    """With a border that repeats the edge."""
+    """Padded with the edge."""
     return g.Pad(x, _border(g, x, padding), mode="edge")
 
 

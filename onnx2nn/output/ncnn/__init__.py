@@ -1,4 +1,4 @@
-"""Takes an imported module on to NCNN: traced, converted by pnnx, run by ncnn, compared."""
+"""Converts an imported module to NCNN: traced, converted by pnnx, run by ncnn, compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ import numpy as np
 from onnx2nn.errors import InputError, NcnnError, VerificationError
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
-from onnx2nn.verification.outputs import OutputComparison, compare, run_module, to_tensor
+from onnx2nn.verification.module_runs import run_module, to_tensor
+from onnx2nn.verification.value_comparison import OutputComparison, compare
 
 if TYPE_CHECKING:
     import torch
@@ -36,19 +37,19 @@ _Axes = tuple[dict[str, int | None], dict[str, int | None]]  # of the inputs, of
 
 @dataclass(frozen=True)
 class NcnnModel:
-    """What was written, and how far it is from the module.
+    """The files of an NCNN model, and its differences from the module.
 
     Attributes:
-        param: the layers; its inputs are called `in0`, `in1` ..., its outputs `out0`, `out1` ..., in the graph's order.
+        param: the layers; inputs are named `in0`, `in1` ..., outputs `out0`, `out1` ..., in the graph's order.
         weights: the `.bin` file, in float32.
         half_param: the layers for the weights in half precision.
         half_weights: the `.bin` file in float16, half the size.
-        layers: layer type → how many.
+        layers: layer type → number of layers.
         fp32: each output of the float32 file, computed in float32, against the module's.
-        fp16: each output of the float16 file, computed as ncnn does unless told otherwise, against the module's.
-        input_axes: for each input the axis that NCNN takes as its batch (`batch_index`), None where there is none.
-        output_axes: likewise for each output.
-        output_shapes: the module's, as NCNN drops axes of size 1.
+        fp16: each output of the float16 file, computed with ncnn's default options, against the module's.
+        input_axes: for each input the axis that NCNN takes as its batch (`batch_index`), None for no axis.
+        output_axes: the same for each output.
+        output_shapes: of the module, as NCNN drops axes of size 1.
     """
 
     param: Path
@@ -70,14 +71,14 @@ class NcnnModel:
         return "\n".join(lines)
 
     def run(self, samples: Sequence[Sequence[np.ndarray]], *, half: bool = False) -> list[list[np.ndarray]]:
-        """Run the model with ncnn.
+        """Runs the model with ncnn.
 
         Args:
-            samples: for each run one array an input, of the shape that the model was converted with.
+            samples: for each run one array for each input, of the shape at the conversion.
             half: use the files in half precision, with ncnn's own options.
 
         Returns:
-            For each run one array an output.
+            For each run one array for each output.
 
         Raises:
             VerificationError: ncnn refuses the model or the inputs, or crashes.
@@ -94,35 +95,35 @@ def to_ncnn(
     example_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> NcnnModel:
-    """Convert an imported module to NCNN and compare the two.
+    """Converts an imported module to NCNN and compares the two.
 
     Multiplications and additions by channel constants (a batch normalisation that the file holds in pieces) are folded
     into the layers before them. Sizes are fixed: NCNN has no batch, so the batch should be 1.
 
     Args:
-        module: what `onnx2nn.load` gave, in eval mode.
-        folder: where to; made if it is missing. Gets `<name>.param` and `<name>.bin`, and `<name>.fp16.param` and
-            `<name>.fp16.bin` with half the weight. They appear together or not at all.
+        module: a module of `onnx2nn.load`, in eval mode.
+        folder: of the files, made if it is missing. Gets `<name>.param` and `<name>.bin`, and `<name>.fp16.param` and
+            `<name>.fp16.bin` of half the size. They appear together or not at all.
         name: of the files.
-        example_inputs: one array or tensor an input, which the module is traced with and compared on; made up if left
-            out.
-        input_shapes: input name → sizes, for made up inputs whose shape the file leaves open.
+        example_inputs: one array or tensor for each input, to trace the module with and to compare on; generated if
+            left out.
+        input_shapes: input name → sizes, for generated inputs with dynamic dimensions in the file.
 
     Returns:
         The files, and the differences in float32 and in half precision.
 
     Raises:
-        InputError: inputs cannot be made up, or the folder cannot be written.
+        InputError: inputs cannot be generated, or the folder cannot be written.
         MissingDependencyError: pnnx, ncnn or torch is not installed.
         NcnnError: operations that NCNN has no layer for, all of them, found before or after the conversion.
-        VerificationError: pnnx or ncnn fails, or NCNN in float32 computes something else than the module.
+        VerificationError: pnnx or ncnn fails, or NCNN in float32 gives other outputs than the module.
     """
     import torch
 
     require("ncnn", extra="ncnn", purpose="Running NCNN models")
     pnnx = require("pnnx", extra="ncnn", purpose="Converting to NCNN")
     if not isinstance(module, torch.fx.GraphModule):
-        raise InputError("the module is no torch.fx.GraphModule, as onnx2nn.load gives; use pnnx for it")
+        raise InputError("The module is no torch.fx.GraphModule, as onnx2nn.load gives. Use pnnx for it.")
     arrays = _arrays(module, example_inputs, input_shapes)
     expected = run_module(module, arrays)
     tensors = [to_tensor(array) for array in arrays]
@@ -136,20 +137,20 @@ def to_ncnn(
                 pnnx.EXEC_PATH, Path(work), target / name, arrays, expected, _output_names(module, expected)
             )
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+        raise InputError(f"Cannot write {target}: {error.strerror or error}") from error
 
 
 def refuse_obstacles(module: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> None:
-    """Find out before the conversion what NCNN has no layer for.
+    """Refuses, before the conversion, a module with operations that NCNN has no layer for.
 
     Raises:
-        NcnnError: everything that was found.
+        NcnnError: all these operations.
     """
     from onnx2nn.output.ncnn.obstacles import find_obstacles
 
     obstacles = find_obstacles(module, tensors)
     if obstacles:
-        raise NcnnError("these nodes cannot go to NCNN", obstacles)
+        raise NcnnError("These nodes cannot go to NCNN", obstacles)
 
 
 def _arrays(module: Any, given: Sequence[Any] | None, shapes: Mapping[str, Sequence[int]] | None) -> list[np.ndarray]:
@@ -160,7 +161,7 @@ def _arrays(module: Any, given: Sequence[Any] | None, shapes: Mapping[str, Seque
         arrays = list(model_inputs.example_inputs(specs, model_inputs.resolve_shapes(specs, shapes)).values())
     for index, array in enumerate(arrays):
         if array.dtype.name not in _DTYPES:
-            raise NcnnError("these inputs cannot go to NCNN", [f"input {index} is {array.dtype}"])
+            raise NcnnError("These inputs cannot go to NCNN", [f"input {index} is {array.dtype}"])
     return arrays
 
 
@@ -172,9 +173,9 @@ def _output_names(module: Any, expected: Sequence[Any]) -> list[str]:
 def _trace(module: Any, tensors: Sequence[torch.Tensor], path: Path) -> None:
     import torch
 
-    from onnx2nn.output.ncnn.finite import finite_pads
-    from onnx2nn.output.ncnn.folding import fold_channels
-    from onnx2nn.output.ncnn.packed import unpack_parts
+    from onnx2nn.output.ncnn.channel_folding import fold_channels
+    from onnx2nn.output.ncnn.finite_padding import finite_pads
+    from onnx2nn.output.ncnn.packed_attention import unpack_parts
 
     try:
         with torch.no_grad(), warnings.catch_warnings():
@@ -204,7 +205,7 @@ def _convert(
         comparisons.append(compare(names, _run(param, weights, [arrays], axes, shapes, bool(half))[0], expected))
         wrong = [str(output) for output in comparisons[0] if not output.ok]
         if wrong:
-            raise VerificationError(f"NCNN computes something else than the module: {'; '.join(wrong)}")
+            raise VerificationError(f"NCNN's outputs differ from the module's: {'; '.join(wrong)}.")
     written = [Path(f"{stem}{ending}") for ending in (".param", ".bin", ".fp16.param", ".fp16.bin")]
     for path in written:
         os.replace(work / f"model{path.name.removeprefix(stem.name)}", path)
@@ -213,7 +214,7 @@ def _convert(
 
 
 def _pnnx(command: Sequence[str], work: Path) -> None:
-    """Runs the program itself: its Python wrapper ignores how it ended."""
+    """Runs the program itself, as its Python wrapper ignores the exit status."""
     done = _process(command, work, "pnnx")
     lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
     if done.returncode:
@@ -226,15 +227,15 @@ def _process(command: Sequence[str], work: Path, what: str) -> subprocess.Comple
             command, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=TIME_LIMIT
         )
     except subprocess.TimeoutExpired:
-        raise VerificationError(f"{what} did not end within {TIME_LIMIT:g} seconds") from None
+        raise VerificationError(f"{what} did not end within {TIME_LIMIT:g} seconds.") from None
 
 
 def _layers(param: Path) -> dict[str, int]:
-    """Counts the layers by type; those that ncnn does not know are an error."""
+    """Counts the layers by type; a layer that ncnn does not know is an error."""
     import ncnn
 
     if not param.exists():
-        raise VerificationError("pnnx wrote no NCNN model")
+        raise VerificationError("pnnx wrote no NCNN model.")
     lines = [line.split() for line in param.read_text().splitlines()[2:] if line.strip()]
     unknown = [f"{name}: {kind} is no layer of NCNN" for kind, name, *_ in lines if ncnn.layer_to_index(kind) < 0]
     if unknown:
@@ -243,7 +244,7 @@ def _layers(param: Path) -> dict[str, int]:
 
 
 def _axes(script: str, arrays: Sequence[np.ndarray], outputs: int) -> _Axes:
-    """Reads from pnnx's example which axis of each input and output is NCNN's batch: another gives other numbers.
+    """Reads from pnnx's example which axis of each input and output is NCNN's batch; a wrong axis gives wrong numbers.
 
     pnnx takes the first axis of indices for the batch even where it is the sequence; NCNN looks up one sequence.
     """
@@ -278,7 +279,7 @@ def _run(
         done = _process([sys.executable, str(Path(__file__).with_name("runner.py")), str(job)], Path(folder), "ncnn")
         if done.returncode:
             lines = done.stderr.strip().splitlines()[-3:] or [f"exit status {done.returncode}"]
-            raise VerificationError(f"running the NCNN model failed: {'; '.join(reversed(lines))}")
+            raise VerificationError(f"Running the NCNN model failed: {'; '.join(reversed(lines))}")
         named = list(zip(axes[1], shapes, strict=True))
         with np.load(outputs, allow_pickle=False) as results:
             return [[_shaped(results[f"{i}/{name}"], shape) for name, shape in named] for i in range(len(samples))]

@@ -1,6 +1,6 @@
-"""What a module does that NCNN has no layer for, found before the conversion starts.
+"""Finds operations that NCNN has no layer for, before the conversion starts.
 
-The table was measured: each of these, traced alone, leaves a layer in pnnx's result that ncnn does not know.
+The table was measured: each of its operations, traced alone, becomes a layer of pnnx that ncnn does not know.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _CONTROL_FLOW = ("If", "Loop", "Scan", "BatchedScan", "SequenceMap")
 
 
 def find_obstacles(module: fx.GraphModule, tensors: Sequence[torch.Tensor]) -> list[str]:
-    """List the operations on data that NCNN cannot do, each with its node's name in the file and why.
+    """Lists the operations on data that NCNN cannot do, each with its node's name in the file and the reason.
 
     Args:
-        module: as `onnx2nn.load` gives it.
-        tensors: its inputs; it is run on them once.
+        module: a module of `onnx2nn.load`.
+        tensors: inputs, on which the module is run once.
     """
     import torch
     from torch import fx
@@ -80,7 +80,7 @@ def _reason(module: fx.GraphModule, node: fx.Node, result: Any) -> str | None:
         return "control flow: NCNN runs every layer once, in a fixed order"
     if node.target is operator.getitem and isinstance(node.args[0], type(node)):
         return _index_reason(node.args[1])
-    if isinstance(node.target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(node.target, (type(torch.ops.aten.add), type(torch.ops.aten.add.default))):
         return "an operator of onnx2nn's own, which pnnx does not know"
     reason = _REASONS.get(_operation(module, node))
     if reason is None and isinstance(result, torch.Tensor) and result.dtype != torch.float32:

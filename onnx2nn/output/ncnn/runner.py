@@ -1,8 +1,8 @@
-"""Runs an NCNN model in a process of its own, as a wrong model ends the process: `python runner.py job.json`.
+"""Runs an NCNN model in a process of its own, as a wrong model crashes it: `python runner.py job.json`.
 
 The job names the `.param` and `.bin` files, an `.npz` with the inputs `0/in0`, `0/in1` ... of sample 0 and so on, one
-for the outputs, and for each of them the axis that is NCNN's batch (None where there is none). Nothing of onnx2nn is
-imported here, nor torch.
+for the outputs, and for each value the axis that is NCNN's batch (None for no axis). It imports neither onnx2nn nor
+torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 
 def main(job: dict[str, Any]) -> None:
-    """Run on every sample and write the outputs."""
+    """Runs the model on every sample and writes the outputs."""
     net = ncnn.Net()
     net.opt.use_vulkan_compute = False
     net.opt.num_threads = 1

@@ -14,7 +14,7 @@ from onnx2nn.ground.atomic_files import replacing
 from onnx2nn.ground.extras import require
 from onnx2nn.loading import load
 from onnx2nn.output.save import check_same
-from onnx2nn.verification.outputs import to_tensor
+from onnx2nn.verification.module_runs import to_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -31,25 +31,24 @@ def to_python(
 ) -> str:
     """Writes a model as `model.py` and `weights.safetensors`.
 
-    The file holds a class for every part of the model that the names in the ONNX file tell apart, one class for parts
-    that are equal but for numbers, and `load_model()`. It imports torch and safetensors, numpy where
-    an operator computes with it, nothing of onnx2nn. Its
-    outputs and its state_dict's keys are those of the imported module. If, Loop and Scan are written as modules that
-    run their graphs, operators that run as one function as the functions that they are.
+    The file holds a class for every part of the model that the names in the ONNX file distinguish, one class for parts
+    that differ only in numbers, and `load_model()`. It imports torch and safetensors, numpy where an operator needs it,
+    and never onnx2nn. Its outputs and the keys of its state_dict are the imported module's. If, Loop and Scan are
+    written as modules that run their graphs; operators that run as one function are written as functions.
 
     Args:
-        model: an imported `torch.fx.GraphModule`, or what `load` takes: a path, bytes, an open file, a `ModelProto`.
-        folder: where to; made where it is missing. Each of the two files appears complete or not at all.
-        example_inputs: one array or tensor an input; the file is run on them and compared with the module first.
+        model: an imported `torch.fx.GraphModule`, or a source of `load`: a path, bytes, an open file, a `ModelProto`.
+        folder: of the files; made where it is missing. Each of the two files appears complete or not at all.
+        example_inputs: one array or tensor for each input; the file is run on them and compared with the module first.
 
     Returns:
-        One line that says what was written.
+        A line that describes the files.
 
     Raises:
         InputError: the folder cannot be written; or parts of the model cannot be written with torch, such as operators
             on strings; the error says which nodes and why.
         MissingDependencyError: torch or safetensors is not installed.
-        VerificationError: on `example_inputs` the file computes something else.
+        VerificationError: the file gives other outputs on `example_inputs`.
         UnsupportedModelError, ModelFileError: as for `load`.
     """
     require("torch", extra="torch", purpose="Writing a model as source")
@@ -66,7 +65,7 @@ def to_python(
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+        raise InputError(f"Cannot write {target}: {error.strerror or error}") from error
     with replacing(target / "weights.safetensors") as weights, replacing(target / "model.py") as temporary:
         safetensors.save_file(tensors, str(weights))
         temporary.write_text(source, encoding="utf-8")
@@ -88,23 +87,25 @@ def source_of(model: fx.GraphModule) -> str:
 
 
 def _source(model: fx.GraphModule) -> tuple[str, dict[str, str]]:
-    """Returns the text of `model.py`, and the keys there and in `model` of the buffers that others hold there."""
+    """Returns the text of `model.py`, and the new → old keys of buffers that another class holds than in `model`."""
     from torch import fx
 
     from onnx2nn.output.python_source.classes import make_classes
-    from onnx2nn.output.python_source.document import document
+    from onnx2nn.output.python_source.model_file import document
     from onnx2nn.output.python_source.partition import divide
     from onnx2nn.output.python_source.program import read_program
 
     if not isinstance(model, fx.GraphModule):
-        raise InputError(f"source is written of imported modules, not of a {type(model).__name__}")
+        raise InputError(
+            f"Source is written of imported modules, not of a {type(model).__name__}. Give a module of onnx2nn.load."
+        )
     program = read_program(model)
     kinds, moved = make_classes(divide(program))
     return document(program, kinds), moved
 
 
 def _tensors(model: fx.GraphModule, namespace: Mapping[str, Any], moved: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """Returns the tensors that the module of the source reads, each once; proves that it has those of `model`."""
+    """Returns the tensors of the source's module, each once, after checking that they are the tensors of `model`."""
     import torch
 
     with torch.device("meta"):
@@ -120,7 +121,9 @@ def _tensors(model: fx.GraphModule, namespace: Mapping[str, Any], moved: Mapping
         if name not in ours or (tensor.shape, tensor.dtype) != (ours[name].shape, ours[name].dtype)
     }
     if wrong:
-        raise InputError(f"the source's weights are not the model's, please report it: {', '.join(sorted(wrong)[:5])}")
+        raise InputError(
+            f"The source's weights differ from the model's: {', '.join(sorted(wrong)[:5])}. Please report it."
+        )
     found: dict[str, torch.Tensor] = {}
     memory: set[int] = set()
     for name in theirs:

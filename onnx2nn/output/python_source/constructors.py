@@ -1,4 +1,4 @@
-"""How torch's functions and layers are called: public names, and constructors' arguments read back from a layer."""
+"""Calls of torch's functions and layers: public names, and constructors' arguments read back from a layer."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx.graph import _get_qualified_name
 from torch.nn import functional as F
 
 from onnx2nn.errors import InputError
+from onnx2nn.output.python_source.expressions import Call, Expression, Hole, Text, Unless, literal
+from onnx2nn.output.python_source.program import Path
+from onnx2nn.output.python_source.values import Values
 
 UNKNOWN = object()
-"""Stands for an argument that a layer does not keep, or that does not matter."""
+"""Marks an argument that a layer does not keep, or that has no effect."""
 
 _SAME_IN_ALL_DIMENSIONS = {"kernel_size", "stride", "padding", "dilation", "output_padding", "output_size"}
 
 
 POOLS = {nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d}
-"""Layers whose stride is written without its name, behind the size of the window."""
+"""Layers whose stride is written as a positional argument after the size of the window."""
 
 
 def same(one: Any, other: Any) -> bool:
-    """Returns whether two arguments are equal and of one type: 1, 1.0 and True are three."""
+    """Returns whether two arguments are equal and of one type: 1, 1.0 and True differ."""
     return type(one) is type(other) and bool(one == other)
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Returns what a function is called in the file.
+    """Returns the name of a function in the file.
 
     Raises:
         InputError: torch gives it no public name.
@@ -42,13 +44,14 @@ def function_name(function: Callable[..., Any]) -> str:
     for home, prefix in homes:
         if getattr(home, name, None) is function:
             return prefix + name
-    long = str(_get_qualified_name(function))
+    registered = isinstance(function, (type(torch.ops.aten.add), type(torch.ops.aten.add.default)))
+    long = f"torch.ops.{function}" if registered else f"{getattr(function, '__module__', None) or 'torch'}.{name}"
     found: Any = torch
     for step in long.split(".")[1:]:
         found = getattr(found, step, None)
     if long.startswith("torch.") and found is function:
         return long
-    raise InputError(f"the function {long} cannot be written: it has no public name in torch")
+    raise InputError(f"The function {long} cannot be written: it has no public name in torch.")
 
 
 def signature(kind: type[nn.Module]) -> Mapping[str, inspect.Parameter]:
@@ -64,7 +67,7 @@ def signature(kind: type[nn.Module]) -> Mapping[str, inspect.Parameter]:
 
 
 def configured(layer: nn.Module, name: str) -> Any:
-    """Returns what a layer's constructor was given for `name`, `UNKNOWN` where it is not kept or does not matter."""
+    """Returns the argument `name` of a layer's constructor, `UNKNOWN` where the layer does not keep it."""
     if name in ("device", "dtype", "inplace") or name.startswith("_"):
         return UNKNOWN
     if isinstance(layer, nn.MultiheadAttention):
@@ -87,3 +90,50 @@ def shortest(value: Any, name: str) -> Any:
     items = tuple(value)
     alike = len(items) == 1 or (len(set(items)) == 1 and name in _SAME_IN_ALL_DIMENSIONS)
     return items[0] if alike else items
+
+
+def arguments_of(path: Path, layer: nn.Module) -> dict[str, Any]:
+    """Returns the arguments of a layer's constructor.
+
+    Raises:
+        InputError: an argument cannot be read back from the layer.
+    """
+    given: dict[str, Any] = {}
+    for name, parameter in signature(type(layer)).items():
+        value = configured(layer, name)
+        if value is not UNKNOWN:
+            given[name] = value
+        elif parameter.default is parameter.empty:
+            where = ".".join(path)
+            raise InputError(f"The layer {where} cannot be written: {type(layer).__name__} does not keep {name!r}.")
+    return given
+
+
+def constructor(values: Values, kind: type[nn.Module], given: Mapping[str, Any]) -> Call:
+    """Returns the call of `kind`'s constructor with the arguments `given`."""
+    args: list[Expression] = []
+    kwargs: list[tuple[str, Expression]] = []
+    for name, parameter in signature(kind).items():
+        if name not in given:
+            continue
+        expression = _number(values, given[name], name)
+        if parameter.default is parameter.empty:
+            args.append(expression)
+        elif isinstance(expression, Hole):
+            kwargs.append((name, Unless(expression, parameter.default)))
+        elif not same(given[name], parameter.default):
+            kwargs.append((name, expression))
+    if kind in POOLS and kwargs and kwargs[0][0] == "stride":
+        args.append(kwargs.pop(0)[1])
+    return Call(Text(f"nn.{kind.__name__}"), tuple(args), tuple(kwargs))
+
+
+def _number(values: Values, value: Any, name: str) -> Expression:
+    """Returns a constructor's argument: numbers are holes, other constants are part of the structure."""
+    plain = shortest(value, name)
+    numbers = plain if isinstance(plain, tuple) else (plain,)
+    if all(isinstance(item, (int, float)) and not isinstance(item, bool) for item in numbers):
+        return values.hole(plain, name)
+    if isinstance(plain, (bool, str, tuple, type(None))):
+        return Text(literal(plain))
+    raise InputError(f"The argument {name}={value!r} of a layer cannot be written.")

@@ -14,21 +14,21 @@ WIDTH = 88
 
 @dataclass(frozen=True)
 class Text:
-    """An expression that is written as it stands: a name, an attribute of torch, a literal."""
+    """An expression given as its text: a name, an attribute of torch, a literal."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Hole:
-    """A number, or tuple of numbers, that differs from instance to instance of a class; its value is not held here."""
+    """A number, or tuple of numbers, that may differ between instances of a class; the instances hold its values."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a forward, by number: first its arguments, then what its calls return."""
+    """A value of a forward, by number: first its arguments, then the results of its calls."""
 
     index: int
 
@@ -102,7 +102,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Repeated:
-    """The items of a generator that makes the same `count` times; unpacked, it stands among other items."""
+    """The items of a generator that gives an expression `count` times; unpacked among other items, or alone."""
 
     item: Expression
     count: int
@@ -117,13 +117,13 @@ class Unless:
     default: Any
 
     def is_default(self) -> bool:
-        """Returns whether it says what is so without it."""
+        """Returns whether the value is the default."""
         return self.value == Text(literal(self.default))
 
 
 @dataclass(frozen=True)
 class New:
-    """A new module of a class that is written too: its number, and which holes of this class are its own."""
+    """A new module of a class of the file: the class's number, and the range of this class's holes that are its own."""
 
     kind: int
     first: int
@@ -186,7 +186,7 @@ def literal(value: Any) -> str:
 
 
 def inline(expression: Expression) -> str:
-    """Returns an expression in one line; `Hole`s, `Value`s and `New`s are none any more."""
+    """Returns an expression in one line; it holds no `Hole`, `Value` or `New` any more."""
     match expression:
         case Text(text):
             return text
@@ -294,7 +294,7 @@ def lines(prefix: str, expression: Expression, suffix: str, indent: int) -> list
 
 
 def _chain(expression: Expression) -> list[str]:
-    """Returns what a chain of calls begins with, up to its first call, and each call of a method behind it."""
+    """Returns the rows of a chain of calls: its beginning up to the first call, then each call of a method."""
     rows: list[str] = []
     while isinstance(expression, Call) and isinstance(expression.function, Attribute):
         called = expression.function.value
@@ -307,7 +307,7 @@ def _chain(expression: Expression) -> list[str]:
 
 
 def _operands(expression: Expression) -> list[str]:
-    """Returns the operands of a chain of operators that bind alike, each but the first with its operator in front."""
+    """Returns the operands of a chain of operators of one precedence, each but the first with its operator in front."""
     rows: list[str] = []
     level = precedence(expression)
     while isinstance(expression, Infix) and precedence(expression) == level:
@@ -321,7 +321,7 @@ def _each(items: Sequence[tuple[str, Expression]], indent: int, comma: str) -> l
 
 
 def substitute(expression: Expression, known: Callable[[Expression], Expression | None]) -> Expression:
-    """Returns an expression with every part for which `known` gives another replaced by that."""
+    """Returns an expression in which each part for which `known` returns an expression is replaced by it."""
     found = known(expression)
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""The text of operators that run as one function: their bodies, and what these need of onnx2nn."""
+"""The source of operators that run as one function: their bodies, with the functions of onnx2nn that these call."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from onnx2nn.optable.revisions import Revision
 from onnx2nn.optable.row import Row
 from onnx2nn.output.python_source.expressions import literal
 
 PACKAGE = __name__.split(".")[0]
 
 _MODULES = frozenset({*sys.stdlib_module_names, "torch", "numpy"})
-"""What a file may import: where torch is, numpy is too."""
+"""Packages that a file may import; every installation of torch has numpy."""
 
 
 class ForeignError(Exception):
-    """A function needs something that torch is not; the message says what."""
+    """A function needs more than torch; the message names it, as the end of a sentence."""
 
 
 @dataclass
 class Inlined:
-    """Functions and constants to be written, each behind those that it needs at its definition.
+    """Functions and constants to be written, each after the names that its definition needs.
 
     Attributes:
         imports: modules and the names that are imported of them; "" is the module itself.
@@ -57,15 +58,17 @@ class Inlined:
         return self.functions[row.body]
 
     def text(self) -> str:
-        """Returns the functions and constants; formatters leave them as they are."""
+        """Returns the functions and constants, marked so that formatters do not change them."""
         if not self.texts:
             return ""
         head = "# fmt: off\n# ruff: noqa: B009, C408, RUF100"  # the rules that it follows are this package's
         return "\n\n\n".join([head, *self.texts.values(), "# fmt: on"])
 
     def _function(self, function: Callable[..., Any], name: str) -> str:
-        """Adds a function; one that another function made is called `name`. Returns its name in the file."""
+        """Adds a function and returns its name in the file; a function made by another one is named `name`."""
         if function not in self.functions:
+            if isinstance(function, Revision):
+                return self._define_revision(function)
             module, own = function.__module__, getattr(function, "__name__", "")
             if getattr(importlib.import_module(module), own, None) is function:
                 self._define(module, own)
@@ -75,9 +78,18 @@ class Inlined:
                 self._define_inner(function)
         return self.functions[function]
 
+    def _define_revision(self, revision: Revision) -> str:
+        name = self.functions[revision] = self._free(revision.__name__)
+        self.texts[revision.__module__, name] = revision.source(name, self._function(revision.newer, name))
+        return name
+
     def _define(self, module: str, name: str) -> None:
-        """Adds what `name` is in `module`, and all that it needs."""
+        """Adds the definition of `name` in `module`, with all definitions that it needs."""
         if (module, name) in self.names:
+            return
+        value = getattr(importlib.import_module(module), name, None)
+        if isinstance(value, Revision):
+            self.names[module, name] = self._function(value, name)
             return
         known = _statements(module)
         if name not in known:
@@ -91,7 +103,7 @@ class Inlined:
         self.texts[module, name] = _renamed(_text(_source(module), statement), words)
 
     def _needs(self, module: str, used: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """Adds what names of a module are; returns their names in the file."""
+        """Adds the definitions of names of a module; returns their names in the file."""
         known, words = _statements(module), {}
         for name, attribute in sorted(used):
             home = _module_named(name, known.get(name))
@@ -104,7 +116,7 @@ class Inlined:
         return words
 
     def _define_inner(self, function: Any) -> None:
-        """Adds a function that another one made, with the values that this one had."""
+        """Adds a function that another one made, with the values of its closure."""
         source = textwrap.dedent(inspect.getsource(function.__code__))
         statement = _parsed(source)
         held = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -139,7 +151,7 @@ class Inlined:
 
 
 def _renamed(text: str, words: Mapping[str, str]) -> str:
-    """Returns a text with other names, but for names of arguments."""
+    """Returns a text with names replaced, except names of keyword arguments."""
     changed = sorted((word for word in words if words[word] != word), key=len, reverse=True)
     if not changed:
         return text
@@ -189,7 +201,7 @@ def _defined(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def _module_named(name: str, statement: Any) -> str:
-    """Returns the module of this package that `statement` imports as `name`, `""` where that is no module."""
+    """Returns the module of this package that `statement` imports as `name`, `""` for any other import."""
     if not isinstance(statement, ast.ImportFrom) or (statement.module or "").split(".")[0] != PACKAGE:
         return ""
     full = f"{statement.module}.{name}"

@@ -1,4 +1,4 @@
-"""Which containers of a program become classes of their own, what each computes, and what goes in and out."""
+"""Decides which containers of a program become classes, which calls each makes, and its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from onnx2nn.output.python_source.program import Path, Program, is_attribute
 
 Item = Any
-"""What a body consists of: an `fx.Node`, or a `Region` that is called."""
+"""A part of a body: an `fx.Node`, or a `Region` that is called."""
 
 
 @dataclass(eq=False)
@@ -38,7 +38,7 @@ class Region:
 
     @property
     def arguments(self) -> list[fx.Node | tuple[fx.Node, ...]]:
-        """What its forward takes: its inputs, but those that are joined first of all, however many, as one list."""
+        """The arguments of its forward: its inputs; inputs that it joins before anything else are one list."""
         inside = set(contents(self))
         tensors = {node for node in self.inputs if node.op != "get_attr" and node.target != "size"}
         for item in self.items if self.path and self.slots is None and len(tensors) > 1 else ():
@@ -54,7 +54,7 @@ class Partition:
     """The regions of a program.
 
     Attributes:
-        program: what is divided.
+        program: the divided program.
         regions: by path; the root's is at `()`.
         children: the containers directly inside each container.
     """
@@ -87,7 +87,7 @@ class _Divider:
                 self.direct.setdefault(self.program.scope[node], []).append(node)
 
     def visit(self, path: Path) -> tuple[list[fx.Node], list[Region]]:
-        """Makes the regions in and at `path`; returns the nodes and regions that are left to the container around."""
+        """Makes the regions in and at `path`; returns the nodes and regions that remain for the outer container."""
         nodes, regions = list(self.direct.get(path, [])), []
         for child in self.partition.children[path]:
             inner_nodes, inner_regions = self.visit(child)
@@ -96,7 +96,7 @@ class _Divider:
         while True:
             order = self._order(nodes, regions)
             if not isinstance(order, list):
-                regions.remove(order)  # it calls back and forth with its neighbours: a part of the body around it
+                regions.remove(order)  # it and its neighbours need each other: dissolve it into the body around
                 del self.partition.regions[order.path]
                 nodes += [item for item in order.items if isinstance(item, fx.Node)]
                 regions += [item for item in order.items if isinstance(item, Region)]
@@ -122,17 +122,17 @@ class _Divider:
         return [], [region]
 
     def _slots(self, region: Region) -> dict[str, Item | None] | None:
-        """Returns what an `nn.Sequential` for `region` holds, None where that would not be all it has to hold."""
-        module = self.program.module(region.path)
+        """Returns the content of an `nn.Sequential` for `region`, None where the container holds more."""
+        program, path = self.program, region.path
         slots = _slots(region)
-        if slots is None or any(parameter is not None for parameter in module._parameters.values()):
+        if slots is None or program.parameters(path):
             return None
-        others = [inner for name, inner in module._modules.items() if name not in slots and inner is not None]
-        own = [name for name in module._buffers if name not in module._non_persistent_buffers_set]
+        own = any(".".join((*path, name)) in program.persistent for name in program.buffers(path))
+        others = [program.module((*path, name)) for name in program.children(path) if name not in slots]
         return None if own or any(inner.state_dict() for inner in others) else slots
 
     def _is_list(self, path: Path) -> bool:
-        """Returns whether a container holds modules under names that no attribute has: numbers."""
+        """Returns whether a container holds modules under numbers, which are no names of attributes."""
         return any(not is_attribute(child[-1]) for child in self._children(path))
 
     def _children(self, path: Path) -> Iterable[Path]:
@@ -140,7 +140,7 @@ class _Divider:
         yield from self.partition.children[path]
 
     def _order(self, nodes: list[fx.Node], regions: list[Region]) -> list[Item] | Region:
-        """Returns a body's items so that each follows what it uses; where there is none, a region to take apart."""
+        """Returns a body's items such that each follows its inputs; if no order does, a region to dissolve."""
         item_of: dict[fx.Node, Item] = {node: node for node in nodes}
         for region in regions:
             item_of |= dict.fromkeys(contents(region), region)
@@ -206,7 +206,7 @@ class _Divider:
                 used = node.all_input_nodes if isinstance(item, fx.Node) else [node]
                 inputs |= dict.fromkeys(arg for arg in used if arg not in inside)
         placeholders = [node for node in inputs if node.op == "placeholder"]
-        if len(placeholders) > 1:  # what the model is called with comes first, in its own order
+        if len(placeholders) > 1:  # the model's own inputs come first, in their order
             inputs = {**dict.fromkeys(sorted(placeholders, key=self.position.__getitem__)), **inputs}
         region.inputs = sorted(inputs, key=lambda node: node.op == "get_attr")
         region.outputs = [node for node in sorted(inside, key=self.position.__getitem__) if set(node.users) - inside]
@@ -236,7 +236,7 @@ ACTIVATIONS: dict[Any, type[nn.Module]] = {
 
 
 def module_of(node: fx.Node) -> tuple[type[nn.Module], dict[str, Any]] | None:
-    """Returns the module that a call of one tensor is, and its constructor's arguments; None where it is none."""
+    """Returns the module that does the same as a function call, with its constructor's arguments; None for others."""
     if node.target is torch.clamp and len(node.args) == 3 and all(isinstance(bound, float) for bound in node.args[1:]):
         low, high = node.args[1:]
         return (nn.ReLU6, {}) if (low, high) == (0.0, 6.0) else (nn.Hardtanh, {"min_val": low, "max_val": high})
@@ -249,7 +249,7 @@ def module_of(node: fx.Node) -> tuple[type[nn.Module], dict[str, Any]] | None:
 
 
 _GAP = 16
-"""So many numbers in a row may be without a module; more are no places that identities left."""
+"""Longest gap in the numbers of a Sequential that is filled with identities; a longer gap has another reason."""
 
 
 def _is_series(region: Region) -> bool:
@@ -262,7 +262,7 @@ def _is_series(region: Region) -> bool:
 
 
 def _slots(region: Region) -> dict[str, Item | None] | None:
-    """Returns what an `nn.Sequential` for `region` holds, None where its calls are no chain."""
+    """Returns the content of an `nn.Sequential` for `region`, None where its calls form no chain."""
     if len(region.inputs) != 1 or (region.path and len(region.outputs) != 1):
         return None
     value = region.inputs[0]
@@ -288,7 +288,10 @@ def _slots(region: Region) -> dict[str, Item | None] | None:
 
 
 def _link(value: fx.Node, item: Item, first: bool) -> fx.Node | None:
-    """Returns what `item` makes of `value` where it uses nothing else, and, but for the first, nothing else uses it."""
+    """Returns the result of `item` where it is the next link of a chain after `value`, None otherwise.
+
+    A link uses nothing but `value`; except for the first value, nothing but the link uses `value`.
+    """
     if not first and set(value.users) - set(contents(item)):
         return None
     if isinstance(item, Region):
@@ -301,7 +304,7 @@ def _link(value: fx.Node, item: Item, first: bool) -> fx.Node | None:
 
 
 def _is_root_output(value: fx.Node) -> bool:
-    """Returns whether `value` is all that the model returns."""
+    """Returns whether `value` is the only output of the model."""
     return [user.args[0] for user in value.users if user.op == "output"] == [value]
 
 

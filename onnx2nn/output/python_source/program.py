@@ -1,8 +1,9 @@
-"""The fx graph of an imported module as one flat list of calls, each with the module path that it belongs to."""
+"""The fx graph of an imported module as one flat list of calls, each with the path of its module."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import keyword
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -23,18 +24,18 @@ Path = tuple[str, ...]
 
 @dataclass(eq=False)
 class Program:
-    """A module's calls in order, and the tree of modules that they use.
+    """A module's calls in order, and the tree of their modules.
 
     Attributes:
         root: the imported module.
-        graph: its calls, those of called graph modules among them.
+        graph: its calls, with the calls of inner graph modules inlined.
         layers: paths of the modules that are called: `torch.nn` layers.
-        containers: paths of the modules that hold others or weights of their own; the empty path is the root.
-        scope: the path of the container to which each node belongs.
+        containers: paths of the modules that hold modules or weights; the empty path is the root.
+        scope: the path of each node's container.
         class_names: the author's class names of containers, where the exporter noted them.
         bodies: the graphs that a layer runs, a branch of an If or the body of a loop, by their paths.
-        inlined: the operators that run as one function, to be written too.
-        foreign: calls that torch alone cannot make: what they are, and the names of the nodes.
+        inlined: the operators that run as one function, whose source the file holds.
+        foreign: calls that torch alone cannot make, by description, with the names of the nodes.
     """
 
     root: nn.Module
@@ -48,15 +49,39 @@ class Program:
     foreign: dict[str, list[str]] = field(default_factory=dict)
 
     def all_class_names(self, prefix: Path = ()) -> Iterator[tuple[Path, str]]:
-        """Yields the author's class names by path, those in bodies too."""
+        """Yields the author's class names by path, also in bodies of control flow."""
         yield from (((*prefix, *path), name) for path, name in self.class_names.items())
         for path, body in self.bodies.items():
             yield from body.all_class_names((*prefix, *path))
 
+    @functools.cached_property
+    def persistent(self) -> frozenset[str]:
+        """The keys of the state_dict."""
+        return frozenset(self.root.state_dict(keep_vars=True))
+
+    @functools.cached_property
+    def tensors(self) -> frozenset[str]:
+        """The keys of all parameters and buffers, also of buffers in no state_dict."""
+        found = (self.root.named_parameters, self.root.named_buffers)
+        return frozenset(name for named in found for name, _ in named(remove_duplicate=False))
+
     def is_movable(self, node: fx.Node) -> bool:
-        """Returns whether a node reads a buffer that is in no state_dict, so that any class may hold it."""
-        *holder, name = _path(node.target)
-        return node.op == "get_attr" and name in self.module(tuple(holder))._non_persistent_buffers_set
+        """Returns whether a node reads a buffer in no state_dict, which any class may hold."""
+        key = str(node.target)
+        return node.op == "get_attr" and key in self.tensors and key not in self.persistent
+
+    def parameters(self, path: Path) -> dict[str, nn.Parameter]:
+        """Returns the parameters that the module at `path` holds itself, by name."""
+        return dict(self.module(path).named_parameters(recurse=False, remove_duplicate=False))
+
+    def buffers(self, path: Path) -> dict[str, torch.Tensor]:
+        """Returns the buffers that the module at `path` holds itself, by name."""
+        return dict(self.module(path).named_buffers(recurse=False, remove_duplicate=False))
+
+    def children(self, path: Path) -> list[str]:
+        """Returns the names of the modules that the module at `path` holds itself, all names of a shared module."""
+        modules = self.module(path).named_modules(remove_duplicate=False)
+        return [name for name, _ in modules if name and "." not in name]
 
     def module(self, path: Path) -> nn.Module:
         """Returns the module at `path`."""
@@ -72,7 +97,7 @@ def read_program(module: fx.GraphModule) -> Program:
     program = _read(module, Inlined())
     if program.foreign:
         lines = [f"{what} (nodes: {', '.join(nodes)})" for what, nodes in program.foreign.items()]
-        raise InputError("the model cannot be written with torch alone: " + "; ".join(lines))
+        raise InputError(f"The model cannot be written with torch alone: {'; '.join(lines)}.")
     return program
 
 
@@ -109,7 +134,7 @@ def _inside(path: Path, layers: set[Path]) -> bool:
 
 
 def is_attribute(name: str) -> bool:
-    """Returns whether a module's name can be written behind a dot."""
+    """Returns whether a module's name can be written after a dot."""
     return name.isidentifier() and not keyword.iskeyword(name)
 
 
@@ -131,7 +156,7 @@ def _inline(
     known: dict[fx.Node, Any],
     placed: dict[fx.Node, Path | None],
 ) -> Any:
-    """Copies the calls of `module` to `graph`, those of the graph modules that it calls too; returns its output."""
+    """Copies the calls of `module` to `graph`, and inlines the graph modules that it calls; returns its output."""
     for node in module.graph.nodes:
         if node.op == "output":
             return fx.map_arg(node.args[0], known.__getitem__)
@@ -197,7 +222,7 @@ def is_control_flow(module: nn.Module) -> bool:
 
 
 def _note_foreign(program: Program) -> None:
-    """Notes everything that is not torch's and cannot be written with torch."""
+    """Notes all calls that cannot be written with torch."""
     for node in program.graph.nodes:
         what = _foreign(program, node)
         if what:
@@ -238,14 +263,11 @@ def is_torch(function: Callable[..., Any]) -> bool:
     return home in ("torch", "builtins", "_operator", "operator", "math")
 
 
-# Which container a node belongs to.
-
-
 def _place(program: Program, placed: dict[fx.Node, Path | None]) -> None:
-    """Gives every node a scope: where its module is, else what the file says, else what its neighbours are in."""
+    """Gives every node a scope: its module's, else the one in the file, else the common scope of its neighbours."""
 
     def clip(path: Path) -> Path:
-        """Returns the innermost container on the way to `path`; the tree may hold a step as an identifier."""
+        """Returns the innermost container at or above `path`; the tree may hold a step as an identifier."""
         found: Path = ()
         for step in path:
             inner = next(
@@ -283,7 +305,7 @@ def _place(program: Program, placed: dict[fx.Node, Path | None]) -> None:
 
 
 def _next_scopes(node: fx.Node, scope: dict[fx.Node, Path]) -> list[Path]:
-    """Returns the scopes of the nearest nodes behind `node` that have one."""
+    """Returns the scopes of the nearest users of `node` that have one."""
     found, seen, queue = [], {node}, list(node.users)
     while queue:
         user = queue.pop()
@@ -298,7 +320,7 @@ def _next_scopes(node: fx.Node, scope: dict[fx.Node, Path]) -> list[Path]:
 
 
 def _copy_for_users(program: Program, node: fx.Node, scope_for: Callable[[fx.Node], Path]) -> None:
-    """Replaces `node` by a copy in each of the scopes that `scope_for` says of its users."""
+    """Replaces `node` by a copy in each of the scopes that `scope_for` gives for its users."""
     copies: dict[Path, fx.Node] = {}
     for user in list(node.users):
         scope = scope_for(user)
@@ -320,7 +342,7 @@ def is_size(node: fx.Node) -> bool:
 
 
 def _read_sizes_near_their_use(program: Program) -> None:
-    """Lets every region read sizes itself of tensors that it has anyway."""
+    """Copies reads of sizes into every region that has the tensor."""
     scope = program.scope
     for node in [node for node in program.graph.nodes if is_size(node)]:
         tensor = node.args[0]
@@ -335,9 +357,9 @@ def _read_sizes_near_their_use(program: Program) -> None:
 
 
 def _move_out(program: Program) -> None:
-    """Moves what several regions share, and no weight of its region goes into, to the region around all of them.
+    """Moves values that several regions share, and that no weight affects, to the innermost region around all of them.
 
-    An attention mask is computed in the first layer of a file and used in all: so it becomes an argument of each.
+    An attention mask is computed in the first layer of a file and used in all layers; here it becomes their argument.
     """
     scope = program.scope
     weighted: dict[fx.Node, list[Path]] = {}  # scopes of the layers and weights that a node depends on

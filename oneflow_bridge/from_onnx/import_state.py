@@ -1,0 +1,88 @@
+"""What all graphs of one import to OneFlow share: the sizes of its samples, and the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from oneflow_bridge.from_onnx.constants import dtype_of
+from oneflow_bridge.namespace.dtypes import numpy_dtype
+from oneflow_bridge.namespace.tensor import Tensor, from_array
+from onnx2nn.errors import OperatorError
+from onnx2nn.importing.import_state import ImportState
+from onnx2nn.importing.plan import Plan
+
+MAX_ELEMENTS = 1 << 31
+"""A node with known sizes may not make a tensor of more elements (a file of a few bytes can ask for more)."""
+
+
+class StuckError(Exception):
+    """A node refuses the sample sizes."""
+
+    def __init__(self, node: ir.Node, reason: str):
+        super().__init__(reason)
+        self.node, self.reason = node, reason
+
+
+class FlowImport(ImportState):
+    """One import at one choice of sample sizes.
+
+    Args:
+        model: the model.
+        plan: its plan.
+        inputs: dimensions of the inputs.
+        sizes: the samples of each dynamic dimension.
+        strict: whether a node that refuses the samples ends the import (`StuckError`), else it runs unrecorded.
+        refused: nodes that refused all samples, with the reason.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        plan: Plan,
+        inputs: Mapping[str, list[int | str] | None],
+        sizes: Mapping[str, tuple[int, ...]],
+        strict: bool,
+        refused: Mapping[str, str] | None = None,
+    ):
+        super().__init__(model, plan)
+        self.inputs, self.sizes, self.strict = inputs, sizes, strict
+        self.refused = refused or {}
+        self.points = max((len(set(values)) for values in sizes.values()), default=1)
+        self._weights: dict[tuple[str, tuple[int, ...], str], Tensor] = {}
+
+    def one(self, name: str, tensor: Tensor) -> Tensor:
+        """Returns the one tensor that stands for a weight in every layer that holds it, also where it is transposed."""
+        known = self._weights.setdefault((name, tuple(tensor.shape), tensor.dtype.name), tensor)
+        return known if known is tensor or np.array_equal(known.numpy(), tensor.numpy()) else tensor
+
+    def samples(self, value: ir.Value, limit: int | None) -> list[Any] | None:
+        """Returns an input of the model at each of the sample sizes, None where the file does not tell its shape.
+
+        Args:
+            value: the input.
+            limit: one more than the largest index that may be looked up with it, where it is one.
+
+        Raises:
+            OperatorError: it would be too large, or OneFlow cannot hold it.
+        """
+        if not isinstance(value.type, (ir.TensorType, type(None))) or value.dtype == ir.DataType.STRING:
+            return None
+        dtype = dtype_of(value.dtype) if value.dtype is not None else None
+        dims = self.inputs[value.name or ""]
+        if dims is None or dtype is None:
+            return None
+        samples = []
+        for point in range(self.points):
+            shape = [self.sizes[d][min(point, len(self.sizes[d]) - 1)] if isinstance(d, str) else d for d in dims]
+            if np.prod(shape, dtype=float) > MAX_ELEMENTS:
+                raise OperatorError(f"it has {shape} elements, the limit is {MAX_ELEMENTS}.")
+            if dtype.is_floating_point:
+                array = np.random.default_rng(point).random(shape, dtype=np.float32).astype(numpy_dtype(dtype))
+            else:
+                array = np.full(shape, 0 if limit is not None and limit < 2 else 1, dtype=numpy_dtype(dtype))
+            samples.append(from_array(array, dtype))
+        return samples

@@ -1,0 +1,78 @@
+"""Values that an imported module computes at run time, as the import knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from oneflow_bridge.from_onnx.constants import Constant
+from oneflow_bridge.from_onnx.program import Program
+from oneflow_bridge.from_onnx.recording import Traced
+from oneflow_bridge.namespace.tensor import Tensor, from_array
+from onnx2nn.optable.shape_values import Host
+
+
+@dataclass(eq=False)
+class Live:
+    """A value known at run time.
+
+    Attributes:
+        name: its variable in the forward's source.
+        program: the program whose variable it is.
+        samples: its value at each of the sample sizes, a tensor or a `Host`; None where samples do not tell its shape.
+        numbers: whether it is a `Host`.
+        fixed: whether it is computed from what the module holds alone.
+    """
+
+    name: str
+    program: Program
+    samples: list[Any] | None
+    numbers: bool = False
+    fixed: bool = False
+
+
+def has_samples(value: Any) -> bool:
+    """Returns whether samples tell what a value is."""
+    if isinstance(value, list):
+        return all(map(has_samples, value))
+    return not isinstance(value, Live) or value.samples is not None
+
+
+def is_numbers(value: Any) -> bool:
+    """Returns whether a value is numbers computed from shapes."""
+    return isinstance(value, Live) and value.numbers
+
+
+def flat(values: Any) -> list[Any]:
+    """Returns the values in nested lists."""
+    return [x for value in values for x in (flat(value) if isinstance(value, (list, tuple)) else [value])]
+
+
+def samples_of(result: Any) -> Any:
+    """Returns the samples of what a recorded body gives."""
+    if isinstance(result, (list, tuple)):
+        return type(result)(map(samples_of, result))
+    return result.sample if isinstance(result, Traced) else result
+
+
+def are_alike(a: Any, b: Any) -> bool:
+    """Returns whether two runs of a body end in the same values."""
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(are_alike, a, b))
+    if isinstance(a, Traced):
+        return isinstance(b, Traced) and a.name == b.name
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.dtype is b.dtype and a.shape == b.shape and bool(np.array_equal(a.numpy(), b.numpy(), equal_nan=True))
+    return type(a) is type(b) and bool(np.all(a == b))
+
+
+def constant_numbers(samples: list[Any] | None) -> Constant | None:
+    """Returns numbers computed from shapes that come out equal at every sample size as a constant."""
+    if not samples or not all(isinstance(sample, Host) for sample in samples):
+        return None
+    first = samples[0].array
+    if any(sample.array.shape != first.shape or (sample.array != first).any() for sample in samples[1:]):
+        return None
+    return Constant.of(from_array(np.asarray(first.astype(samples[0].dtype))))

@@ -1,0 +1,147 @@
+"""Writes the nodes of a graph as lines of the source of a module's forward."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from oneflow_bridge.from_onnx.constants import Constant
+from oneflow_bridge.from_onnx.live import Live, constant_numbers, is_numbers
+from oneflow_bridge.from_onnx.module import ImportedModule
+from oneflow_bridge.from_onnx.placement import Placement
+from oneflow_bridge.from_onnx.program import Program, literal
+from oneflow_bridge.from_onnx.recording import Call
+from oneflow_bridge.namespace.tensor import Tensor
+from onnx2nn.ground.naming import identifier
+from onnx2nn.importing.control_flow import module_path
+from onnx2nn.optable.row import Row
+from onnx2nn.optable.shape_values import Host
+
+
+class Writer:
+    """Writes into one program.
+
+    Args:
+        program: where lines go.
+        placement: where constants and layers are held.
+
+    Attributes:
+        captured: what the program uses of the graphs around it, which become arguments.
+    """
+
+    def __init__(self, program: Program, placement: Placement):
+        self.program, self.placement = program, placement
+        self.captured: list[Live] = []
+        self._captures: dict[Live, Live] = {}
+
+    def argument(self, value: ir.Value, samples: list[Any] | None = None) -> Live:
+        """Returns an input of the graph as an argument of the program."""
+        name = self.program.name(value.name or "input")
+        self.program.parameters.append(name)
+        return Live(name, self.program, samples)
+
+    def finish(self, outputs: Sequence[Any]) -> ImportedModule:
+        """Returns the program's module, which gives `outputs`."""
+        uses: set[str] = set()
+        self.program.comment = ""
+        texts = [self.source(value, uses) for value in outputs]
+        return self.program.finish(texts, uses)
+
+    def own(self, value: Any) -> Any:
+        """Returns a value as this program knows it: one of the graph around becomes an argument."""
+        if isinstance(value, list):
+            return [self.own(item) for item in value]
+        if not isinstance(value, Live) or value.program is self.program:
+            return value
+        if value not in self._captures:
+            name = self.program.name(f"outer_{value.name}")
+            self.program.parameters.append(name)
+            self.captured.append(value)
+            self._captures[value] = Live(name, self.program, None, value.numbers)
+        return self._captures[value]
+
+    def call(self, call: Call, inputs: Sequence[Any]) -> None:
+        """Adds a recorded call of the body of a node that has `inputs`."""
+        layer: list[str] = []
+        if call.layer is not None:
+            layer = self.placement.layer(call.layer, inputs)
+            state = {slot: self.placement.one(tensor, inputs) for slot, tensor in call.layer.state.items()}
+            call = dataclasses.replace(call, layer=dataclasses.replace(call.layer, state=state))
+        self.program.add_call(call, self.placement.constant, layer)
+
+    def operator(
+        self, node: ir.Node, row: Row, inputs: Sequence[Any], attributes: dict[str, Any], samples: list[Any] | None
+    ) -> Any:
+        """Adds the line that evaluates a row at run time; `samples` are its results at the sample sizes."""
+        if row.operator in ("SequenceConstruct", "SequenceEmpty") or (samples and isinstance(samples[0], list)):
+            samples = None
+        known = constant_numbers(samples)
+        if known is not None:
+            return known
+        uses: set[str] = set()
+        arguments = [self._literal(row, i, value, inputs, uses) for i, value in enumerate(inputs)]
+        for name, value in attributes.items():
+            arguments.append(f"{name}={self.program.argument(value, uses, self.placement.constant)}")
+        names = [self.program.name(variable_name(node, i)) for i in range(max(len(node.outputs), 1))]
+        several = len(names) > 1
+        self.program.add_operator(tuple(names) if several else names[0], row, arguments, uses)
+        numbers = (
+            samples is None
+            and row.host is not None
+            and bool(inputs)
+            and (row.reads_shape or all(isinstance(v, (Constant, type(None))) or is_numbers(v) for v in inputs))
+        )
+        if not several:
+            values = None if samples is None else [s[0] if isinstance(s, tuple) else s for s in samples]
+            return self._live(names[0], values, numbers)
+        return tuple(
+            self._live(name, None if samples is None else [s[i] for s in samples], numbers)
+            for i, name in enumerate(names)
+            if samples is None or i < len(samples[0])
+        )
+
+    def module(self, node: ir.Node, module: Any, inputs: Sequence[Any]) -> list[Live]:
+        """Adds a call of `module`, which runs the graphs of a node; returns the node's outputs."""
+        uses: set[str] = set()
+        arguments = ", ".join(self.source(value, uses) for value in inputs)
+        names = tuple(self.program.name(value.name or "output") for value in node.outputs)
+        self.program.add_module_call(names, module_path(node), module.eval(), arguments, uses)
+        return [Live(name, self.program, None) for name in names]
+
+    def _live(self, name: str, samples: list[Any] | None, numbers: bool) -> Live:
+        if samples is None or not all(isinstance(sample, (Tensor, Host)) for sample in samples):
+            return Live(name, self.program, None, numbers)
+        return Live(name, self.program, samples, isinstance(samples[0], Host))
+
+    def _literal(self, row: Row, position: int, value: Any, inputs: Sequence[Any], uses: set[str]) -> str:
+        """Returns the source of an operator's input; short numbers are written out where they may meet sizes."""
+        if isinstance(value, Constant):
+            name = row.input_name(position)
+            floating = value.kind.is_floating_point()
+            sizes = not floating or (not value.weight and any(map(is_numbers, inputs)))
+            short = literal(value) if sizes or name in row.static or name in row.numbers else None
+            if short is not None:
+                return self.program.argument(short, uses, self.placement.constant)
+        return self.source(value, uses)
+
+    def source(self, value: Any, uses: set[str]) -> str:
+        """Returns the source of a value; notes the names it reads in `uses`."""
+        if isinstance(value, Live):
+            value = self.own(value)
+            uses.add(value.name)
+            return str(value.name)
+        if isinstance(value, list):
+            return f"[{', '.join(self.source(item, uses) for item in value)}]"
+        if isinstance(value, Constant):
+            value = self.placement.remember(value)
+        return self.program.argument(value, uses, self.placement.constant)
+
+
+def variable_name(node: ir.Node, index: int) -> str:
+    """Returns what the variable that holds an output of a node is called, if nothing else is."""
+    name = node.outputs[index].name or node.op_type.lower()
+    steps = [step for step in name.split("/") if step]
+    return identifier(steps[-1] if steps else node.op_type.lower())

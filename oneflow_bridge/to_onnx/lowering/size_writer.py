@@ -1,0 +1,82 @@
+"""Sizes in the graph that is written: static ones as constants, dynamic ones computed from shapes that it knows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import onnx_ir as ir
+
+from oneflow_bridge.to_onnx.job import DIMENSIONS, Dimensions, sizes_of
+from oneflow_bridge.to_onnx.lowering.node_writer import NodeWriter
+
+
+class SizeWriter(NodeWriter):
+    """Writes sizes as int64 tensors.
+
+    Attributes:
+        graph_inputs: the inputs of the graph that is written, whose shapes give dynamic sizes.
+    """
+
+    def __init__(self, model: ir.Model, opset: int):
+        super().__init__(model, opset)
+        self._dimensions: Dimensions = model.meta.get(DIMENSIONS) or Dimensions()
+        self.graph_inputs: list[ir.Value] = []
+
+    def sizes(self, value: ir.Value) -> list[int | str]:
+        """The shape of a value: sizes, and names where they are dynamic."""
+        return sizes_of(value)
+
+    def rank(self, value: ir.Value) -> int:
+        """The number of axes of a value."""
+        return len(sizes_of(value))
+
+    def static(self, size: int | str, what: str) -> int:
+        """The size itself; a dynamic one is refused."""
+        if isinstance(size, int):
+            return size
+        self.refuse(f"{what} depends on the dynamic dimension {size!r}; export with that dimension fixed.")
+
+    def sizes_or_none(self, value: ir.Value) -> list[int | str] | None:
+        """`sizes`, or None for a value that is no job value and has no shape."""
+        return None if value.shape is None else self.sizes(value)
+
+    def shape(self, sizes: Sequence[int | str], *sources: ir.Value) -> ir.Value:
+        """A 1-D int64 tensor of sizes; dynamic ones are computed from the shape of a source or of a graph input."""
+        if all(isinstance(size, int) for size in sizes):
+            return self.ints([int(size) for size in sizes])
+        for source in sources:
+            if self.sizes_or_none(source) == list(sizes):
+                return self.append("Shape", source)
+        parts = [self.ints([s]) if isinstance(s, int) else self.size(s, *sources) for s in sizes]
+        return parts[0] if len(parts) == 1 else self.Concat(*parts, axis=0)
+
+    def size(self, name: str, *sources: ir.Value) -> ir.Value:
+        """A dynamic dimension as a 1-D int64 tensor of one element."""
+        wanted = self._dimensions.sizes[name]
+        for source in (*sources, *self.graph_inputs):
+            for axes, factor in self._factors(source, wanted):
+                return self._product(source, axes, factor)
+        self.refuse(f"the size {name} (sizes {wanted} in the traces) cannot be computed from the inputs of the op.")
+
+    def _factors(self, source: ir.Value, wanted: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Fraction]]:
+        """Dynamic axes of a value, and the constant with which their product is `wanted`; few axes first."""
+        sizes = {axis: size for axis, size in enumerate(self.sizes(source)) if isinstance(size, str)}
+        for count in range(1, len(sizes) + 1):
+            for axes in itertools.combinations(sizes, count):
+                columns = zip(*(self._dimensions.sizes[sizes[axis]] for axis in axes), strict=True)
+                ratios = {Fraction(w, math.prod(column)) for w, column in zip(wanted, columns, strict=True)}
+                if len(ratios) == 1:
+                    yield axes, ratios.pop()
+
+    def _product(self, source: ir.Value, axes: tuple[int, ...], factor: Fraction) -> ir.Value:
+        total = self._axis_size(source, axes[0])
+        for axis in axes[1:]:
+            total = self.Mul(total, self._axis_size(source, axis))
+        total = total if factor.numerator == 1 else self.Mul(total, self.ints([factor.numerator]))
+        return total if factor.denominator == 1 else self.Div(total, self.ints([factor.denominator]))
+
+    def _axis_size(self, source: ir.Value, axis: int) -> ir.Value:
+        return self.Slice(self.Shape(source), [axis], [axis + 1], [0])

@@ -1,0 +1,35 @@
+"""The command `onnx2nn` with its subcommands."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+
+from onnx2nn.commands import check, convert, ncnn, ops, simplify, verify
+from onnx2nn.commands.running import EXIT_STATUS, Parser, run
+
+_SUBCOMMANDS = (convert, check, verify, simplify, ncnn, ops)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command `onnx2nn`.
+
+    Args:
+        arguments: the command line without the program's name; `sys.argv` if left out.
+
+    Returns:
+        The exit status.
+    """
+    parser = Parser(prog="onnx2nn", description="ONNX files as live nn.Modules.", epilog=EXIT_STATUS)
+    parser.add_argument("--version", action="version", version=f"onnx2nn {_version()}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for subcommand in _SUBCOMMANDS:
+        subcommand.add(commands)
+    return run(parser, arguments)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("onnx2nn")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,46 @@
+"""The command `onnx2nn ncnn`: converts a model to NCNN and compares it there."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import onnx2nn
+from onnx2nn.commands.options import add_debug, add_input_shape, add_onnx_path, add_seed, named_shapes
+from onnx2nn.commands.running import FAILED, OK
+from onnx2nn.errors import NcnnError
+from onnx2nn.ground.terminal import Terminal
+from onnx2nn.importing import inputs
+from onnx2nn.reading import reader
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the subcommands of a parser."""
+    parser = commands.add_parser("ncnn", help="take a model on to NCNN and compare it there, in fp32 and fp16")
+    parser.set_defaults(command=run)
+    add_onnx_path(parser)
+    parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="gets M.param, M.bin and M.fp16.*")
+    add_input_shape(parser, help="shape of an input that the file leaves open, as for convert; an open batch is 1")
+    add_seed(parser)
+    add_debug(parser)
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Imports a model with fixed sizes, converts it to NCNN and compares; prints all obstacles."""
+    specs = inputs.input_specs(reader.read(arguments.onnx_path))
+    sizes = inputs.resolve_shapes(specs, named_shapes(arguments.input_shape, specs))
+    with terminal.step(f"importing {arguments.onnx_path}"):
+        module = onnx2nn.load(arguments.onnx_path, input_shapes=sizes)
+    example = list(inputs.example_inputs(specs, sizes, seed=arguments.seed).values())
+    name = Path(arguments.onnx_path).stem
+    try:
+        with terminal.step("converting to NCNN and comparing"):
+            model = onnx2nn.to_ncnn(module, arguments.output, name=name, example_inputs=example)
+    except NcnnError as error:
+        terminal.line(str(error))
+        terminal.verdict(f"NOT CONVERTED: {len(error.obstacles)} obstacles", good=False)
+        return FAILED
+    terminal.line(str(model))
+    terminal.verdict(f"OK saved {arguments.output}/{name}.param, .bin, .fp16.param and .fp16.bin", good=True)
+    return OK

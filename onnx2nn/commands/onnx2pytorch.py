@@ -1,0 +1,31 @@
+"""The command `onnx2pytorch`: converts one ONNX file, with the options of `onnx2nn convert`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx2nn.commands import convert
+from onnx2nn.commands.running import EXIT_STATUS, Parser, run
+
+
+def onnx2pytorch(arguments: Sequence[str] | None = None) -> int:
+    """The command `onnx2pytorch`: convert one ONNX file, compare with ONNX Runtime, save.
+
+    Args:
+        arguments: the command line without the program's name; `sys.argv` if left out.
+
+    Returns:
+        The exit status.
+    """
+    parser = Parser(
+        prog="onnx2pytorch",
+        description="Turn an ONNX file into a PyTorch module with its weights, compare its outputs with ONNX Runtime's "
+        "on the same seeded input, and save it.",
+        epilog=EXIT_STATUS,
+    )
+    files = parser.add_argument_group("files")
+    files.add_argument("--onnx_path", required=True, metavar="M.onnx", help="the ONNX file")
+    files.add_argument("--pytorch_path", metavar="M.pth", help=convert.PYTORCH_PATH_HELP)
+    convert.add_options(parser, simplify_by_default=True)
+    parser.set_defaults(python=None, command=convert.run)
+    return run(parser, arguments)

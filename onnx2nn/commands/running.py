@@ -1,0 +1,108 @@
+"""Runs a command: parses its command line, turns errors and signals into one line on stderr and an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from onnx2nn.errors import Onnx2nnError, UnsupportedModelError
+from onnx2nn.ground.terminal import Terminal
+
+OK, FAILED, UNUSABLE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
+"""Exit status: success; a comparison or check failed; the input or an option cannot be used; SIGINT; SIGPIPE."""
+
+EXIT_STATUS = "exit status: 0 outputs agree, 1 they differ or the check failed, 2 the input or an option cannot be used"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that reports a wrong command line in one line."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the error and exits."""
+        self.exit(UNUSABLE, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived; raised so that temporary files are deleted and subprocesses ended."""
+
+
+def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+    """Runs the command that the parser's `command` default names.
+
+    Args:
+        parser: the parser; the parsed arguments hold `command` and `debug`.
+        argv: the command line without the program's name; `sys.argv` if None.
+
+    Returns:
+        The exit status.
+    """
+    arguments = parser.parse_args(argv)
+    try:
+        with _quiet(arguments.debug):
+            status: int = arguments.command(arguments, Terminal())
+            sys.stdout.flush()
+            return status
+    except KeyboardInterrupt:
+        return _fail(parser, "interrupted", INTERRUPTED)
+    except BrokenPipeError:  # `onnx2nn ops | head`: the reader has closed the pipe, and the rest goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
+    except (Exception, _Terminated) as error:
+        if arguments.debug:
+            traceback.print_exc()
+        if isinstance(error, UnsupportedModelError):
+            print(error)  # all problems; stderr gets a summary
+        return _fail(parser, _message(error), UNUSABLE)
+
+
+def _fail(parser: argparse.ArgumentParser, message: str, status: int) -> int:
+    sys.stdout.flush()
+    print(f"{parser.prog}: error: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, UnsupportedModelError):
+        counts: Counter[str] = Counter()
+        for problem in error.problems:
+            name = f"{problem.domain}::{problem.operator}" if problem.domain else problem.operator
+            counts[name] += len(problem.nodes)
+        listed = ", ".join(f"{name} ({count})" for name, count in counts.most_common())
+        return f"nodes that cannot be imported: {listed}; reasons and advice stand above"
+    if isinstance(error, Onnx2nnError | _Terminated | OSError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    return f"internal error, please report it: {type(error).__name__}: {error} (--debug shows where)"
+
+
+@contextlib.contextmanager
+def _quiet(debug: bool) -> Iterator[None]:
+    """Keeps libraries' warnings off stderr, and turns SIGTERM into an exception."""
+
+    def terminate(*_: Any) -> NoReturn:
+        raise _Terminated("terminated")
+
+    with warnings.catch_warnings():
+        if not debug:
+            warnings.simplefilter("ignore")
+        if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+            yield
+            return
+        previous = signal.signal(signal.SIGTERM, terminate)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, previous)

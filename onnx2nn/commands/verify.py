@@ -1,0 +1,95 @@
+"""The command `onnx2nn verify`: compares the imported model with ONNX Runtime, outputs first, then node by node."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import onnx2nn
+from onnx2nn.commands.options import add_debug, add_input_options, add_onnx_path, count, named_shapes, positive
+from onnx2nn.commands.running import FAILED
+from onnx2nn.commands.verdict import report
+from onnx2nn.ground.terminal import Terminal
+from onnx2nn.importing import inputs
+from onnx2nn.reading import reader
+from onnx2nn.verification.gaps import Gap
+from onnx2nn.verification.input_files import load_arrays
+from onnx2nn.verification.node_reports import NodeVerification
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the subcommands of a parser."""
+    parser = commands.add_parser("verify", help="compare the imported model with ONNX Runtime, node by node")
+    parser.set_defaults(command=run)
+    add_onnx_path(parser)
+    add_input_options(parser)
+    parser.add_argument(
+        "--inputs", metavar="X.npz", help="arrays by input name, used instead of random inputs (then one comparison)"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=positive,
+        metavar="T",
+        help="largest difference that a node may introduce, relative to the largest magnitude of its output",
+    )
+    parser.add_argument(
+        "--memory_limit",
+        type=positive,
+        default=2.0,
+        metavar="GIB",
+        help="intermediate values held at a time; more come from several sessions of ONNX Runtime (default 2)",
+    )
+    parser.add_argument("--repro", metavar="FOLDER", help="write the first node over the threshold there, as a model")
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON, and nothing else")
+    parser.add_argument("--comparisons", type=count, default=3, metavar="N", help="number of random inputs (default 3)")
+    add_debug(parser)
+
+
+def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    """Imports a model, compares the outputs, then every node."""
+    terminal = Terminal(silent=True) if arguments.json else terminal
+    specs = inputs.input_specs(reader.read(arguments.onnx_path))
+    given = named_shapes(arguments.input_shape, specs)
+    arrays = load_arrays(arguments.inputs, specs) if arguments.inputs else None
+    if arrays is not None:
+        given = {name: list(array.shape) for name, array in arrays.items()}
+    with terminal.step(f"importing {arguments.onnx_path}"):
+        module = onnx2nn.load(arguments.onnx_path, input_shapes=None if arguments.dynamic_input_shape else given)
+    chosen: dict[str, Any] = {"input_shapes": given, "inputs": arrays, "seed": arguments.seed}
+    with terminal.step("comparing with ONNX Runtime"):
+        result = onnx2nn.verify(arguments.onnx_path, module, runs=arguments.comparisons, **chosen)
+    status = report(result, terminal)
+    with terminal.step("comparing node by node"):
+        nodes = onnx2nn.verify_nodes(
+            arguments.onnx_path,
+            module,
+            tolerance=arguments.tolerance,
+            memory_limit=int(arguments.memory_limit * 2**30),
+            **chosen,
+        )
+    if arguments.json:
+        outputs = {"outputs_verdict": result.verdict, "ok": nodes.ok and result.ok}
+        print(json.dumps({**nodes.to_dict(), **outputs}, indent=1, allow_nan=False))
+    _report_nodes(nodes, terminal)
+    if arguments.repro and nodes.first is not None:
+        terminal.line(f"wrote {nodes.write_repro(arguments.repro)}, its inputs and what ONNX Runtime makes of them")
+    return status if nodes.ok else FAILED
+
+
+def _report_nodes(nodes: NodeVerification, terminal: Terminal) -> None:
+    """Prints the table of the nodes and names the first node over the threshold."""
+    head = ["operator", "node", "introduced abs", "rel", "ULP", "inherited abs", "rel", "ULP", ""]
+    rows = []
+    for node in nodes.nodes:
+        cells = [cell for gap in (node.introduced, node.inherited) for cell in _cells(gap)]
+        verdict = "" if node.introduced.ok else node.introduced.reason or "over the threshold"
+        rows.append([node.operator, node.node, *cells, verdict])
+    terminal.table(head, rows, numeric=range(2, 8), bad=[not node.introduced.ok for node in nodes.nodes])
+    for note in nodes.notes:
+        terminal.line(note)
+    terminal.verdict(nodes.verdict, good=nodes.ok)
+
+
+def _cells(gap: Gap) -> list[str]:
+    return [f"{gap.max_abs:.2g}", f"{gap.max_rel:.2g}", "" if gap.ulp is None else str(gap.ulp)]

@@ -1,0 +1,75 @@
+"""Values of an import as what row bodies, and calls of operators, take them as."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from onnx2nn.fx.constants import Constant
+from onnx2nn.fx.origins import Origins
+from onnx2nn.fx.tracing import Tensor, TraceError, Tracer, is_traced
+from onnx2nn.importing.node_facts import body_arguments, known_array
+from onnx2nn.optable.row import Row
+from onnx2nn.optable.shape_values import Host
+
+
+class Arguments:
+    """Makes the arguments of what one tracer records.
+
+    Args:
+        tracer: the tracer.
+        origins: remembers the constants that become arguments.
+    """
+
+    def __init__(self, tracer: Tracer, origins: Origins):
+        self._tracer, self._origins = tracer, origins
+
+    def tensor(self, value: Any) -> Any:
+        """Returns a value as a tensor argument: constants as real tensors, host numbers as a tensor made of them."""
+        if type(value) is Tensor:
+            return value
+        if isinstance(value, Constant):
+            return self._origins.remember(value)
+        if isinstance(value, Host):
+            return self._made_of(value.array, torch.from_numpy(np.empty(0, value.dtype)).dtype)
+        return [self.tensor(item) for item in value] if isinstance(value, list) else value
+
+    def of_body(self, row: Row, inputs: Sequence[Any]) -> list[Any]:
+        """Returns the inputs as a traced body takes them: static ones as Python values, others as tensors.
+
+        Raises:
+            TraceError: a static one is computed from data.
+        """
+        result = body_arguments(row, inputs, self.tensor, lambda name, value: self._sizes(row, name, value))
+        if (row.static or row.numbers) and is_traced([value for value in result if not isinstance(value, Tensor)]):
+            # A method of a real tensor takes no symbolic number: the constants become values of the traced program.
+            return [self._tracer.attribute(v) if isinstance(v, torch.Tensor) else v for v in result]
+        return result
+
+    def _sizes(self, row: Row, name: str, value: Any) -> list[Any]:
+        """Returns a vector computed from data as numbers, where it may only hold sizes."""
+        if name not in row.counts or not isinstance(value, Tensor):
+            raise TraceError(f"input {name} is computed from data")
+        return self._tracer.elements(value)
+
+    def of_operator(self, row: Row, inputs: Sequence[Any]) -> list[Any]:
+        """Returns the inputs as a call of the operator at run time takes them."""
+        return [
+            known_array(value).tolist()
+            if isinstance(value, (Constant, Host)) and row.input_name(position) in row.static
+            else self.tensor(value)
+            for position, value in enumerate(inputs)
+        ]
+
+    def _made_of(self, numbers: np.ndarray[Any, Any], dtype: torch.dtype) -> Any:
+        """Returns host numbers as a tensor; of a list of sizes torch.jit.trace would keep those of its example."""
+        F = self._tracer.F
+        if not numbers.ndim or not is_traced(numbers.tolist()):
+            return F.tensor(numbers.tolist(), dtype=dtype)
+        if numbers.size == 1:
+            return F.full(numbers.shape, numbers.item(), dtype=dtype)
+        stacked = F.stack([F.tensor(number, dtype=dtype) for number in numbers.flat])
+        return stacked if numbers.ndim == 1 else stacked.reshape(numbers.shape)

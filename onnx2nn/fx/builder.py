@@ -1,0 +1,280 @@
+"""What PyTorch supplies to the walk: nodes are recorded as a `torch.fx` graph by a tracer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.fx import folding, kept_weights, opaque_calls, size_vectors
+from onnx2nn.fx.arguments import Arguments
+from onnx2nn.fx.constants import Constant, onnx_type
+from onnx2nn.fx.graph_module import ImportedModule
+from onnx2nn.fx.import_state import TorchImport
+from onnx2nn.fx.origins import Origins
+from onnx2nn.fx.placement import NamedPlacement
+from onnx2nn.fx.sample_sizes import MisfitError, Sizes, StuckError
+from onnx2nn.fx.tracing import NeedsSamples, Opaque, ShapeMismatch, Tensor, TraceError, Tracer, is_traced
+from onnx2nn.ground.naming import identifier
+from onnx2nn.importing.builder import Builder, Regions
+from onnx2nn.importing.constants import is_constant
+from onnx2nn.importing.node_facts import lays_out_weight, node_name
+from onnx2nn.importing.placement import Position
+from onnx2nn.importing.plan import TypeOf
+from onnx2nn.importing.walk import Walk
+from onnx2nn.optable.row import NeedsValues, Row
+from onnx2nn.optable.shape_values import Host
+
+SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
+"""Metadata in which torch's exporter lists the modules around a node, the outermost first, and their classes."""
+
+
+class TorchBuilder(Builder):
+    """Records the nodes of one graph with one tracer.
+
+    Args:
+        state: what all graphs of the import share.
+        regions: how nodes whose attributes are graphs are imported.
+        tracer: records the nodes.
+        placement: that of the tracer.
+        sizes: the sample sizes that the tracer has.
+        branch: the outermost branch of an If, chosen at run time, that this graph is in, None for none.
+    """
+
+    state: TorchImport
+    passing = (MisfitError, StuckError, NeedsSamples)
+
+    def __init__(
+        self,
+        state: TorchImport,
+        regions: Regions,
+        tracer: Tracer,
+        placement: NamedPlacement,
+        sizes: Sizes,
+        branch: ir.Graph | None = None,
+    ):
+        super().__init__(state, regions)
+        self.at = placement.at
+        self.tracer, self.placement, self.sizes, self.branch = tracer, placement, sizes, branch
+        self.origins = placement.origins
+        self.arguments = Arguments(tracer, self.origins)
+        self._recorded = 0  # calls before those of the node
+
+    @classmethod
+    def of_model(cls, state: TorchImport, regions: Regions) -> TorchBuilder:
+        """Returns what builds the graph of the model."""
+        placement = NamedPlacement(state.author, state.constants, Origins(), Position())
+        sizes, inferred = state.sizes, state.subject.inferred
+        tracer = Tracer(sizes.points, inferred=inferred, kind=ImportedModule, least=sizes.least, placement=placement)
+        return cls(state, regions, tracer, placement, sizes)
+
+    def child(
+        self,
+        *,
+        prefix: str = "",
+        outer: bool = False,
+        origins: Origins | None = None,
+        sizes: Sizes | None = None,
+        branch: ir.Graph | None = None,
+        window: slice | None = None,
+    ) -> TorchBuilder:
+        """Returns what builds a graph inside this one, as a module of its own.
+
+        Args:
+            prefix, outer: see `NamedPlacement`.
+            origins: of constants; None for those of this graph.
+            sizes: its sample sizes, None for those of this graph.
+            branch: as for the class, None for that of this graph.
+            window: which of this graph's sample points it has, all if None.
+        """
+        state, own, sizes = self.state, origins or self.origins, sizes or self.sizes
+        called_by_torch = origins is None  # it is no function
+        placement = NamedPlacement(state.author, state.constants, own, Position(), prefix, outer, called_by_torch)
+        tracer = Tracer(sizes.points, self.tracer, window=window, placement=placement)
+        return TorchBuilder(state, self.regions, tracer, placement, sizes, branch or self.branch)
+
+    def region(
+        self,
+        prefix: str | None = None,
+        sizes: Sizes | None = None,
+        branch: ir.Graph | None = None,
+        window: slice | None = None,
+    ) -> TorchBuilder:
+        """Returns what builds a graph that a node holds; `prefix` None: the author's keys begin as they do around it.
+
+        The key of a weight says where its author holds it: then not in there.
+        """
+        author = self.state.author
+        outer = prefix is None and author is not None and author.listed
+        prefix = self.placement.prefix if prefix is None else prefix
+        return self.child(prefix=prefix, outer=outer, sizes=sizes, branch=branch, window=window)
+
+    def tensor(self, value: Any) -> Any:
+        """Returns a value as a tensor argument."""
+        return self.arguments.tensor(value)
+
+    def initializer(self, graph: ir.Graph, value: ir.Value) -> Constant:
+        """Returns the constant that an initializer is: the model's are read once for all imports of it."""
+        own = graph is self.state.model.graph
+        return self.state.constants[value.name or ""] if own else self.origins.initializer(value)
+
+    def inputs(self, node: ir.Node, values: Sequence[Any]) -> list[Any]:
+        """Returns the inputs of a node as values of this tracer."""
+        inputs: list[Any] = self.tracer.own(values)
+        if self.sizes is not self.state.sizes:
+            inputs = [self._own_numbers(value) if isinstance(value, Host) else value for value in inputs]
+        return inputs
+
+    def _own_numbers(self, value: Host) -> Host:
+        """Returns numbers computed from shapes around a branch as they are at the sample points of the branch."""
+        own = np.empty_like(value.array)
+        for index, number in np.ndenumerate(value.array):
+            own[index] = self.tracer.own(number)
+        return Host(own, value.dtype)
+
+    def output(self, value: Any) -> Any:
+        """Returns a value as a tensor; what is none is given out as it is."""
+        if isinstance(value, list):
+            return [self.output(item) for item in value]
+        return self.tensor(value) if isinstance(value, (Constant, Host)) else value
+
+    def type_of(self, value: Any) -> TypeOf:
+        """Returns the ONNX type of a recorded tensor."""
+        dtype = value.spec.dtype if isinstance(value, Tensor) else None
+        return None if dtype is None else onnx_type(dtype), ""
+
+    def begin(self, node: ir.Node) -> None:
+        """Counts a node, and lets what is recorded from now on say that it belongs to it."""
+        self.at.step += 1
+        self.state.steps += 1
+        self._recorded = self.tracer.recorded
+        self.tracer.meta = {"onnx": (node.domain, node.op_type, node_name(node))}
+        if self.state.author is not None and SCOPES in node.metadata_props:
+            self.tracer.meta |= {"scopes": node.metadata_props[SCOPES], "classes": node.metadata_props.get(CLASSES)}
+
+    def replay(self, node: ir.Node, version: int, inputs: Sequence[Any]) -> tuple[Hashable, Any]:
+        """Records the call that a node with the same signature makes, where it is known."""
+        key = self.state.repeats.key(node, version, inputs, self.tracer)
+        call = self.state.repeats.find(key)
+        if call is None:
+            return key, None
+        self.begin(node)
+        recorded = self.tracer.record(call.kind, call.target, [self.tensor(value) for value in inputs])
+        return key, self.tracer.wrap(recorded, call.spec)
+
+    def learn(self, key: Hashable, row: Row, inputs: Sequence[Any], run: Callable[[], Any]) -> Any:
+        """Returns what `run` gives, and notes the call that it records."""
+        if row.facts:  # about this node, which what decides a call does not hold
+            key = None
+        return self.state.repeats.run(key, run, self.tracer, lambda: [self.tensor(value) for value in inputs])
+
+    def attribute(self, tensor: ir.TensorProtocol) -> Any:
+        """Returns an attribute that is a tensor as a torch tensor."""
+        return self.state.tensor_attribute(tensor)
+
+    def numbers(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+        """Returns the shape that `row` reads, or what it gives for numbers that sizes decide."""
+        if row.host is None or not inputs:
+            return None
+        first = inputs[0]
+        if row.reads_shape and isinstance(first, Tensor) and first.spec.shapes is not None:
+            return Host(np.asarray(row.host(first, **attributes), dtype=object), np.dtype(np.int64))
+        if not any(isinstance(value, Host) for value in inputs):
+            return None
+        if not all(isinstance(value, Host) or is_constant(value) for value in inputs):
+            return None
+        try:
+            return folding.evaluate_numbers(row, inputs, attributes)
+        except NeedsValues:
+            return None
+
+    def fold(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        """Returns what `row` gives for constants; recorded where the module would else lack a weight of the author's.
+
+        One that reads the weight, or an integer table whose shape alone is changed, at run time keeps it in the state.
+        """
+        folded = folding.fold(row, inputs, self.arguments.of_body(row, inputs), attributes, self.origins)
+        table = lays_out_weight(row, inputs)
+        author = self.state.author
+        if row.call == "opaque" or not (table or kept_weights.loses_weight(author, inputs, folded)):
+            return folded
+        inputs = kept_weights.read_at_run_time(author, inputs, table, self._read)
+        return self.compute(node, row, inputs, attributes)
+
+    def _read(self, constant: Constant) -> Any:
+        """Returns a constant as a value of the traced program; strings as they are."""
+        held = self.origins.remember(constant)
+        return constant if isinstance(held, np.ndarray) else self.tracer.attribute(held)
+
+    def record(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        """Records the calls that the body of `row` makes."""
+        if any(type(value) is Opaque for value in inputs):
+            raise TraceError("a value that is no tensor")
+        try:
+            arguments = self.arguments.of_body(row, inputs)
+            if row.call == "packed":
+                return opaque_calls.call_of_shapes(self.tracer, row, arguments, attributes)
+            result = row.body(self.tracer.F, *arguments, **attributes)
+        except ShapeMismatch as error:
+            if self.state.strict and self.sizes.sampled:
+                raise self._stuck(error, node, inputs, error.values, error.point) from None
+            if self.state.strict and not self.sizes.of_data:
+                kind = OperatorError if self.branch is None else MisfitError
+                raise kind(f"its inputs' shapes do not fit: {error}.") from None
+            raise
+        if row.host is not None and type(result) is Tensor and size_vectors.is_vector(result):
+            result.elements = size_vectors.known_elements(row, inputs, attributes)
+        return result
+
+    def run_late(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        """Records one call of the operator."""
+        arguments = self.arguments.of_operator(row, inputs)
+        outputs = [(value, self.state.plan.type_of(value)) for value in node.outputs]
+        try:
+            return opaque_calls.call(self.tracer, row, arguments, attributes, outputs, self.state.strict)
+        except OperatorError as error:  # of inputs that do not fit, by what the row says of its results
+            if self.state.strict and self.sizes.sampled:
+                raise self._stuck(error, node, inputs, ()) from None
+            raise
+
+    def _stuck(
+        self, error: Exception, node: ir.Node, inputs: Sequence[Any], call: Sequence[Any], point: int = 0
+    ) -> StuckError:
+        """Returns what says that the sample sizes do not fit at `node`."""
+        step = (self.state.steps, self.tracer.recorded - self._recorded)
+        assumed = self.tracer.assumed
+        return StuckError(str(error), node, inputs, call, self.sizes, step, self.branch, assumed, point)
+
+    def settle(self, value: Any) -> Any:
+        """Returns a result as the scope holds it: numbers that turned out to be constant become a constant."""
+        return value if type(value) is Tensor else folding.settle(value, self.origins)
+
+    def keep(self, value: ir.Value, result: Any) -> None:
+        """Notes on the fx node that computes `result` which value of the file it is; one node may be several values."""
+        if isinstance(result, (Tensor, Opaque)) and result.tracer is self.tracer and (name := value.name):
+            meta = result.node.meta
+            meta["onnx_outputs"] = (*meta["onnx_outputs"], name) if "onnx_outputs" in meta else (name,)
+
+    def for_function(self) -> TorchBuilder:
+        """Returns what builds a submodule of the function."""
+        return self.child(origins=Origins())
+
+    def called(self, node: ir.Node, function: ir.Function, body: TorchBuilder, outputs: Sequence[Any]) -> Sequence[Any]:
+        """Records a call of the function's module; known outputs stay known."""
+        results = list(outputs)[: len(node.outputs)]
+        live = [i for i, value in enumerate(results) if is_traced(value)]
+        if live:
+            specs = tuple(getattr(results[i], "spec", None) for i in live)
+            name = identifier(function.name)
+            module = body.tracer.finish(tuple(results[i] for i in live), name)
+            values = self.tracer.call_module([name], module, tuple(body.tracer.captured), specs)
+            for i, value in zip(live, values, strict=True):
+                results[i] = value
+        return results
+
+
+TorchWalk = Walk[TorchBuilder]
+"""The walk of a graph that becomes a `torch.fx` graph."""

@@ -1,0 +1,93 @@
+"""Evaluates nodes whose inputs are all known, at import."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.fx.constants import Constant
+from onnx2nn.fx.origins import Origins
+from onnx2nn.fx.tracing import Dim, TraceError
+from onnx2nn.optable.row import Row
+from onnx2nn.optable.shape_values import Host, evaluate
+
+MAX_CONSTANT_BYTES = 8 << 30
+"""A constant computed at import may take so much memory (a file of a few bytes can ask for more)."""
+
+_MAX_NUMBERS = 4096
+"""No larger constant may stand among numbers computed from shapes."""
+
+
+def fold(
+    row: Row, inputs: Sequence[Any], arguments: Sequence[Any], attributes: dict[str, Any], origins: Origins
+) -> Any:
+    """Returns what `row` gives for constants.
+
+    Args:
+        row: the row.
+        inputs: the constants.
+        arguments: they, as the row's body takes them.
+        attributes: the node's.
+        origins: notes what is computed from a weight.
+
+    Raises:
+        OperatorError: it takes more memory than `MAX_CONSTANT_BYTES`.
+    """
+    if row.static and row.call != "opaque":
+        _check_size(row, arguments, attributes)
+    with torch.no_grad():
+        result = row.run(torch, *arguments, **attributes)
+    weight = next((value for value in inputs if isinstance(value, Constant) and value.weight), None)
+    if weight is not None:
+        origins.note_computed(result if isinstance(result, (tuple, list)) else (result,), weight)
+    return result
+
+
+def _check_size(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> None:
+    small = all(v.numel() < 1 << 16 for v in values if isinstance(v, torch.Tensor))
+    if not small:
+        return
+    try:
+        with torch.device("meta"):
+            metas = [v.to("meta") if isinstance(v, torch.Tensor) else v for v in values]
+            result = row.body(torch, *metas, **attributes)
+    except OperatorError:
+        raise
+    except Exception:
+        return  # the body needs the values; nothing of that kind makes large results
+    items = result if isinstance(result, (tuple, list)) else (result,)
+    total = sum(item.numel() * item.element_size() for item in items if isinstance(item, torch.Tensor))
+    if total > MAX_CONSTANT_BYTES:
+        raise OperatorError(f"it makes a constant of {total >> 20} MiB, the limit is {MAX_CONSTANT_BYTES >> 20} MiB.")
+
+
+def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+    """Returns what `row`, which has a `host`, gives for numbers computed from shapes.
+
+    Raises:
+        NeedsValues: it asks for what is not known.
+    """
+    arrays: list[Any] = []
+    for value in inputs:
+        if isinstance(value, Constant):
+            if math.prod(value.shape) > _MAX_NUMBERS:
+                raise TraceError("a large constant among numbers computed from shapes")
+            arrays.append(value.numpy().astype(object))
+        else:
+            arrays.append(None if value is None else value.array)
+    dtypes = [None if v is None else v.dtype if isinstance(v, Host) else v.numpy().dtype for v in inputs]
+    return evaluate(row, arrays, dtypes, attributes)
+
+
+def settle(value: Any, origins: Origins) -> Any:
+    """Returns a result as the scope holds it: numbers that turned out to be constant become a constant."""
+    if isinstance(value, Host) and not any(isinstance(item, Dim) for item in value.array.flat):
+        return Constant.of(torch.from_numpy(value.array.astype(value.dtype)))
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return Constant.of(value, origins.find(value))
+    return [settle(item, origins) for item in value] if isinstance(value, list) else value

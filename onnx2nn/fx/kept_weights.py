@@ -1,0 +1,55 @@
+"""Weights of the author's that a node evaluated at import would take out of the module's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from onnx2nn.fx.constants import Constant, memory_of
+from onnx2nn.provenance.author import Author
+
+
+def loses_weight(author: Author | None, inputs: Sequence[Any], folded: Any) -> bool:
+    """Returns whether `folded` is computed from a weight of the author's, which is then no weight any more.
+
+    A weight that is only laid out another way still is one.
+    """
+    if author is None:
+        return False
+    weights = [v.value for v in inputs if isinstance(v, Constant) and v.weight and v.name in author.names]
+    parts = folded if isinstance(folded, (tuple, list)) else (folded,)  # nn.MultiheadAttention splits its weight
+    return any(_is_made_of(part, weights) for part in parts)
+
+
+def _is_made_of(folded: Any, weights: Sequence[Any]) -> bool:
+    """Returns whether `folded` is computed from `weights`, and none of them laid out another way."""
+    if not weights or not isinstance(folded, torch.Tensor) or not folded.is_floating_point():
+        return False
+    memory = memory_of(folded)
+    floats = (weight for weight in weights if isinstance(weight, torch.Tensor) and weight.is_floating_point())
+    return all(memory_of(weight) != memory or weight.numel() != folded.numel() for weight in floats)
+
+
+def read_at_run_time(
+    author: Author | None, inputs: Sequence[Any], table: bool, read: Callable[[Constant], Any]
+) -> list[Any]:
+    """Returns `inputs` with the first of the author's weights as a value of the traced program.
+
+    The others stay constants, which the body needs to tell a matrix of weights from any other.
+
+    Args:
+        author: what is known of the author's names.
+        inputs: the constants that a node takes.
+        table: whether the first of them is one of the author's too.
+        read: returns a constant as a value of the traced program.
+    """
+    result = list(inputs)
+    for position, value in enumerate(inputs):
+        own = (table and not position) or (author is not None and getattr(value, "name", None) in author.names)
+        if isinstance(value, Constant) and own:
+            result[position] = read(value)
+            if result[position] is not value:
+                break
+    return result

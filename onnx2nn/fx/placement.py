@@ -1,0 +1,171 @@
+"""Where constants and layers of an imported graph stand in its module tree: under the author's names where known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import fx, nn
+
+from onnx2nn.fx.constants import Constant
+from onnx2nn.fx.layers import Layer
+from onnx2nn.fx.origins import Origins
+from onnx2nn.fx.tracing import Tensor
+from onnx2nn.ground.naming import is_generated, split_path
+from onnx2nn.importing.node_facts import node_name
+from onnx2nn.importing.placement import ConstantName, Position, constant_name, layer_path
+from onnx2nn.provenance.author import Author
+from onnx2nn.provenance.exporter_metadata import place_of, source_of
+
+
+class NamedPlacement:
+    """The placement of a graph's constants and layers, by the nodes that use them and the names of initializers.
+
+    Args:
+        author: what is known of the author's names, None where nothing is.
+        weights: the model's initializers, by name.
+        origins: what constants tensors come from.
+        at: the node that is imported.
+        prefix: what the author's keys begin with in this graph, for the path of its module.
+        outer: whether the author's keys of what this graph uses are those of the module around it.
+        called_by_torch: whether torch.cond or the like calls the module of this graph.
+    """
+
+    def __init__(
+        self,
+        author: Author | None,
+        weights: Mapping[str, Constant],
+        origins: Origins,
+        at: Position,
+        prefix: str = "",
+        outer: bool = False,
+        called_by_torch: bool = False,
+    ):
+        self.author, self.weights, self.origins, self.at = author, weights, origins, at
+        self.prefix, self.outer, self.called_by_torch = prefix, outer, called_by_torch
+        self._fixed: dict[fx.Node, bool] = {}
+
+    def inline(self, tensor: torch.Tensor) -> bool:
+        """Returns whether a constant is no weight with a name of its own."""
+        origin = self.origins.find(tensor)
+        return origin is None or not origin.weight or is_generated(origin.name)
+
+    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the weight of the author's that `tensor` is another view of, `tensor` itself where it is none."""
+        author = self.author
+        if author is None:
+            return tensor
+        origin = self.origins.find(tensor)
+        if origin is None or origin.name not in author.names:
+            return tensor
+        constant = self.weights.get(origin.name)
+        whole = constant.value if constant is not None else tensor
+        if isinstance(whole, torch.Tensor) and origin.name in author.moved:
+            whole = whole.T if author.moved[origin.name] == "transposed" else whole.reshape(-1)
+        if not isinstance(whole, torch.Tensor) or whole.numel() != tensor.numel() or whole.dtype != tensor.dtype:
+            return tensor
+        return tensor if whole.shape == tensor.shape and whole.stride() == tensor.stride() else whole
+
+    def constant(self, tensor: torch.Tensor) -> ConstantName:
+        """Returns where a constant is held, and as what."""
+        origin = self.origins.find(tensor)
+        name = constant_name(self.author, self.at, origin, tensor.numel(), tensor.is_floating_point())
+        if name.own and origin is not None:
+            return name._replace(steps=self._steps(origin.name), outer=self.outer)
+        # Copying a GraphModule keeps of what is not in state_dict that of its submodules alone.
+        return name if name.persistent or len(name.steps) > 1 else name._replace(steps=["constants", *name.steps])
+
+    def _steps(self, key: str) -> list[str]:
+        """Returns where one of the author's keys stands in the module of this graph."""
+        return key.removeprefix(self.prefix).split(".")
+
+    def layer(self, layer: Layer) -> tuple[list[str], bool]:
+        """Returns where a layer is held, and whether that path is the author's."""
+        node, author = self.at.node, self.author
+        assert node is not None
+        names = [origin.name for tensor in layer.state.values() if (origin := self.origins.find(tensor)) is not None]
+        place = place_of(node) if author is not None else None
+        if author is not None:
+            keys = [name for name in names if name in author.names]
+            keys += [f"{place.path}.{slot}" for slot in layer.state if place is not None]
+            own = next((key for key in keys if key in author.names or key in author.states), None)
+            if own is not None:
+                return self._steps(own)[:-1], True
+        if place is not None and place.path and not names:
+            return split_path(place.path), False
+        weight = self.origins.find(layer.state.get("weight"))
+        return layer_path(node, self.at.step, weight.name if weight is not None else ""), False
+
+    def fits(self, layer: Layer) -> bool:
+        """Returns whether a layer reads data and holds the author's weights as they are, under their keys."""
+        if any(isinstance(value, Tensor) and self._is_fixed(value.node) for value in layer.inputs):
+            return False  # a lookup by the model's own index table: no layer of the author's
+        if self.called_by_torch and issubclass(layer.kind, nn.RNNBase):
+            return False  # its forward writes to the module, which torch.cond and the like refuse in what they call
+        author = self.author
+        if author is None:
+            return True
+        if self._is_computed(layer, author):
+            return False
+        modules = set()
+        for slot, tensor in layer.state.items():
+            origin = self.origins.find(tensor)
+            if origin is None or origin.name not in author.names:
+                continue
+            if self.outer:
+                return False
+            module = origin.name.removesuffix(f".{slot}")
+            if module == origin.name or (tensor is not None and self.whole(tensor) is not tensor):
+                return False
+            modules.add(module)
+        unused = {slot for slot, tensor in layer.state.items() if tensor is None}
+        if any(f"{module}.{slot}" in author.names for module in modules for slot in unused):
+            return False
+        if len(modules) > 1 or not any("." in slot for slot in layer.state):
+            return len(modules) < 2 and modules.isdisjoint(author.outer)
+        own = {f"{module}.{slot}" for module in modules for slot in layer.state}
+        return not any(name.startswith(f"{module}.") for module in modules for name in author.names - own)
+
+    def _is_computed(self, layer: Layer, author: Author) -> bool:
+        """Returns whether a layer would give the author's key to what the exporter computed from that weight.
+
+        A layer stands where its node does, so that `1 + weight` (Gemma's normalisation) would be called `norm.weight`.
+        """
+        node = self.at.node
+        if node is None or issubclass(layer.kind, nn.RNNBase):
+            return False  # what is in another order in the file has the author's again in the layer
+        place = place_of(node)
+        origins = {slot: self.origins.find(tensor) for slot, tensor in layer.state.items() if tensor is not None}
+        keys = {slot: origin.name for slot, origin in origins.items() if origin and origin.name in author.names}
+        modules = {key.removesuffix(f".{slot}") for slot, key in keys.items()}
+        path = min(modules) if modules else place.path if place is not None else ""
+        known = author.states if author.listed else author.names
+        for slot in (origins.keys() - keys) if path else ():
+            if f"{path}.{slot}" in known:
+                return True
+            numbered = slot == "weight" and getattr(origins[slot], "weight", False) and not author.listed
+            if numbered and node.op_type not in ("MatMul", "Linear"):
+                return True
+        return False
+
+    def _is_fixed(self, node: fx.Node) -> bool:
+        """Returns whether a value is computed from what the module holds alone; networks are too deep for recursion."""
+        pending, fixed = [node], self._fixed
+        while pending:
+            last = pending[-1]
+            inputs = last.all_input_nodes
+            if unknown := [value for value in inputs if value not in fixed]:
+                pending += unknown
+            else:
+                fixed[last] = last.op == "get_attr" or (bool(inputs) and all(map(fixed.get, inputs)))
+                pending.pop()
+        return fixed[node]
+
+    def describe(self, module: nn.Module) -> None:
+        """Notes on a layer what it was in the file, in plain strings, which every way of saving keeps."""
+        node = self.at.node
+        assert node is not None
+        notes = {"onnx_op": node.op_type, "onnx_name": node_name(node), "onnx_source": source_of(node)}
+        for name, text in notes.items():
+            if text:
+                setattr(module, name, text)

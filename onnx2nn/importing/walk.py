@@ -1,0 +1,191 @@
+"""The walk over the nodes of a graph: the same for every framework, which supplies a `Builder`.
+
+A node is looked up in the plan. A function is walked in turn, a node with graphs is handed to the framework's region
+importers, any other one is folded, recorded or called late. What cannot be imported is noted as a problem and its
+outputs are `UNKNOWN`, so that one import finds all problems.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Generic
+
+import onnx_ir as ir
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.importing.builder import B
+from onnx2nn.importing.constants import Constant, is_constant
+from onnx2nn.importing.node_facts import (
+    Scope,
+    attribute_values,
+    call_attributes,
+    check_inputs,
+    facts,
+    inner_graphs,
+)
+from onnx2nn.importing.plan import UNKNOWN_TYPE, TypeOf, version_of
+from onnx2nn.optable.row import Row
+from onnx2nn.optable.shape_values import Host
+
+
+class Unknown:
+    """Stands for the outputs of a node that could not be imported."""
+
+
+UNKNOWN = Unknown()
+
+
+class Walk(Generic[B]):
+    """The import of one graph or function body.
+
+    Args:
+        builder: makes its program.
+        scope: what is known of the graph's values: its inputs, and those of the graphs around it.
+        graph: the graph or function.
+        opsets: opset versions by domain.
+        attributes: those of the surrounding function's call, to which the nodes' may refer.
+    """
+
+    def __init__(
+        self,
+        builder: B,
+        scope: Scope,
+        graph: ir.Graph | ir.Function,
+        opsets: Mapping[str, int],
+        attributes: Mapping[str, ir.Attr] = MappingProxyType({}),
+    ):
+        self.builder, self.scope, self.graph, self.opsets = builder, scope, graph, opsets
+        self.attributes = attributes
+        self.state = builder.state
+
+    def run(self) -> list[Any]:
+        """Imports every node; returns the values of the graph's outputs."""
+        builder, scope, at = self.builder, self.scope, self.builder.at
+        if isinstance(self.graph, ir.Graph):
+            for value in self.graph.initializers.values():
+                scope[value] = builder.initializer(self.graph, value)
+        nodes = list(self.graph)
+        last = {value: node for node in nodes for value in node.inputs}  # the last that takes it
+        for kept in (*self.graph.outputs, *_used_inside(nodes)):
+            last.pop(kept, None)
+        around, at.step = (at.node, at.step), 0
+        for node in nodes:
+            at.node = node
+            for value, result in zip(node.outputs, self.run_node(node), strict=False):
+                scope[value] = result
+                builder.keep(value, result)
+            for used in node.inputs:
+                if used is not None and last.get(used) is node:
+                    scope.pop(used, None)  # its memory goes
+        outputs = [builder.output(scope[value]) for value in self.graph.outputs]
+        if around[0] is not None:  # of a graph in place of a node, whose walk goes on
+            at.node, at.step = around
+        return outputs
+
+    def run_node(self, node: ir.Node) -> Sequence[Any]:
+        """Imports one node; returns its outputs, `UNKNOWN` ones where it cannot be imported (a problem is noted)."""
+        scope, builder = self.scope, self.builder
+        values = [None if value is None else scope[value] for value in node.inputs]
+        if self.state.problems and any(value is UNKNOWN for value in values):
+            return [UNKNOWN] * len(node.outputs)
+        version = version_of(node, self.opsets)
+        try:
+            inputs = builder.inputs(node, values)
+            key, result = builder.replay(node, version, inputs)
+            if result is not None:
+                return (result,)
+            types = functools.partial(self._types, node.inputs, inputs)
+            entry = self.state.plan.find(node, version, types, self.attributes)
+            if not isinstance(entry, Row):
+                return self._call_function(node, entry, inputs)
+            result = builder.learn(key, entry, inputs, functools.partial(self._run_row, node, entry, inputs))
+            results = result if isinstance(result, tuple) else (result,)  # a list is one sequence
+            return [builder.settle(item) for item in results]
+        except builder.passing:
+            raise
+        except OperatorError as error:
+            self.state.report(node, version, str(error))
+        except Exception as error:  # whatever the framework or a body says of what contradicts itself
+            self.state.report_failure(node, version, error)
+        return [UNKNOWN] * len(node.outputs)
+
+    def _run_row(self, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
+        """Returns what `row` gives for `inputs`."""
+        builder = self.builder
+        builder.begin(node)
+        if row.call == "subgraph":
+            return self._run_region(node, row, inputs)
+        attributes = attribute_values(node, row, self.attributes, builder.attribute)
+        if row.facts:
+            attributes |= facts(self.state.plan, node, row)
+        check_inputs(row, inputs)
+        numbers = builder.numbers(row, inputs, attributes)
+        if numbers is not None:
+            return numbers
+        if not row.random and all(map(is_constant, inputs)):
+            return builder.fold(node, row, inputs, attributes)
+        return builder.compute(node, row, inputs, attributes)
+
+    def _run_region(self, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
+        """Imports a node whose attributes are graphs; returns its outputs as a tuple."""
+        region = self.builder.regions.get((row.operator, row.since))
+        if region is None:
+            raise OperatorError("its subgraph cannot be imported.")
+        missing = [name for name in row.demanded if name not in node.attributes]
+        if missing:
+            raise OperatorError(f"attribute {missing[0]!r} is missing.")
+        check_inputs(row, inputs)
+        return tuple(region(self, node, inputs))
+
+    def _call_function(self, node: ir.Node, function: ir.Function, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Imports the body of a function that a node calls."""
+        scope = Scope()
+        for position, value in enumerate(function.inputs):
+            scope[value] = inputs[position] if position < len(inputs) else None
+        opsets = {**self.opsets, **function.opset_imports}
+        attributes = call_attributes(node, function, self.attributes)
+        body = self.builder.for_function()
+        outputs = Walk(body, scope, function, opsets, attributes).run()
+        return self.builder.called(node, function, body, outputs)
+
+    def inside(self, graph: ir.Graph, bindings: Mapping[ir.Value, Any], builder: B | None = None) -> list[Any]:
+        """Imports a graph that a node of this one holds; returns its outputs.
+
+        Args:
+            graph: the graph.
+            bindings: what its inputs are.
+            builder: makes a program of its own of it, None where it becomes a part of this one.
+
+        Raises:
+            OperatorError: it holds nodes that cannot be imported.
+        """
+        scope = Scope(self.scope)
+        for value, known in bindings.items():
+            scope[value] = known
+        outputs = Walk(builder or self.builder, scope, graph, self.opsets, self.attributes).run()
+        if any(value is UNKNOWN for value in outputs):
+            raise OperatorError("its subgraph holds nodes that cannot be imported, named on their own.")
+        return outputs
+
+    def _types(self, values: Sequence[ir.Value | None], known: Sequence[Any]) -> list[TypeOf]:
+        return [self.type_of(value, item) for value, item in zip(values, known, strict=True)]
+
+    def type_of(self, value: ir.Value | None, known: Any) -> TypeOf:
+        """Returns a value's ONNX type: what the file says, else what the import knows."""
+        declared = self.state.plan.type_of(value) if value is not None else UNKNOWN_TYPE
+        if declared != UNKNOWN_TYPE:
+            return declared
+        if isinstance(known, list):
+            return self.type_of(None, known[0])[0] if known else None, "seq"
+        if isinstance(known, Constant):
+            return known.kind, ""
+        if isinstance(known, Host):
+            return ir.DataType.from_numpy(known.dtype), ""
+        return self.builder.type_of(known)
+
+
+def _used_inside(nodes: Iterable[ir.Node]) -> set[ir.Value | None]:
+    """Returns the values that nodes in subgraphs of `nodes` use, those of the subgraphs among them."""
+    return {value for body in inner_graphs(nodes) for node in body.all_nodes() for value in node.inputs}

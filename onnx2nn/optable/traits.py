@@ -1,0 +1,41 @@
+"""What is true of an operator whatever the framework, for the rooms that ask it of many operators.
+
+A row states its traits (`@op("Relu", 1, traits=UNARY)`); a room asks a row (`"layout_only" in row.traits`) or the table
+(`table.operators("layout_only")`). All revisions of an operator have the same.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Trait = Literal[
+    "broadcasting",
+    "channels_first",
+    "commutative",
+    "elementwise",
+    "keeps_rank",
+    "layout_only",
+    "logical",
+    "matrix_product",
+    "recurrent",
+    "reduction",
+    "value_preserving",
+]
+"""The traits.
+
+- `broadcasting`: its inputs are broadcast against each other.
+- `channels_first`: its tensors are `(N, C, *spatial)`.
+- `commutative`: its inputs may be swapped.
+- `elementwise`: an element of the output depends on the elements at the same place of the inputs.
+- `keeps_rank`: the output has as many dimensions as the first input.
+- `layout_only`: the output has the elements of the first input in their order, in another shape.
+- `logical`: its inputs are truth values.
+- `matrix_product`: it multiplies by a matrix of weights.
+- `recurrent`: it runs over a sequence from initial states (`initial_h`, `initial_c`).
+- `reduction`: it makes one element of all those along some axes, by `axes` and `keepdims`.
+- `value_preserving`: each element of the output is one of the first input's.
+"""
+
+UNARY: frozenset[Trait] = frozenset({"elementwise", "keeps_rank"})
+BINARY: frozenset[Trait] = frozenset({"elementwise", "broadcasting"})
+LAYOUT: frozenset[Trait] = frozenset({"layout_only", "value_preserving"})

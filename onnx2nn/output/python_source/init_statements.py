@@ -1,0 +1,160 @@
+"""The statements of a class of the source that make its modules, parameters and buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from onnx2nn.output.python_source.class_bodies import Kind
+from onnx2nn.output.python_source.constructors import arguments_of, constructor, signature
+from onnx2nn.output.python_source.expressions import Call, Collection, Expression, Modules, New, Text
+from onnx2nn.output.python_source.layout import Layout
+from onnx2nn.output.python_source.partition import Region, module_of
+from onnx2nn.output.python_source.program import Path, common, is_attribute, is_control_flow
+from onnx2nn.output.python_source.values import Values
+
+Instance = Callable[[Layout, Path], tuple[Kind, list[Any]]]
+"""Gives the class of a container, and the numbers of its instance."""
+
+
+class InitStatements:
+    """Makes the statements of one container's `__init__`.
+
+    Args:
+        layout: the program's.
+        path: of the container.
+        values: of the class.
+        instance: gives the classes of containers inside.
+    """
+
+    def __init__(self, layout: Layout, path: Path, values: Values, instance: Instance):
+        self.layout, self.path, self.values, self.instance = layout, path, values, instance
+        self.program = layout.program
+
+    def contents(self, path: Path) -> Iterable[tuple[str, str, Expression]]:
+        """Yields the statements that make the parameters, buffers and modules of the container at `path`."""
+        for name, parameter in self.program.parameters(path).items():
+            yield "attribute" if is_attribute(name) else "parameter", name, self.parameter(parameter)
+        for name, there in self.layout.buffers(path):
+            key = ".".join(there)
+            yield "buffer", name, self.buffer(self.program.root.get_buffer(key), key in self.program.persistent)
+        for name in self.layout.children(path):
+            yield "attribute" if is_attribute(name) else "module", name, self.module((*path, name))
+
+    def parameter(self, parameter: nn.Parameter) -> Expression:
+        """Returns the expression that makes a parameter, without its values."""
+        frozen = () if parameter.requires_grad else (("requires_grad", Text("False")),)
+        return Call(Text("nn.Parameter"), (self.empty(parameter),), frozen)
+
+    def buffer(self, buffer: torch.Tensor, persistent: bool) -> Expression:
+        """Returns a call of `register_buffer` without the name."""
+        extra = () if persistent else (("persistent", Text("False")),)
+        return Call(Text("self.register_buffer"), (self.empty(buffer),), extra)
+
+    def empty(self, tensor: torch.Tensor) -> Expression:
+        """Returns an expression for an uninitialised tensor."""
+        dtype = () if tensor.dtype is torch.float32 else (("dtype", Text(str(tensor.dtype))),)
+        sizes = tuple(self.values.hole(size, "size") for size in tensor.shape)
+        return Call(Text("torch.empty"), sizes or (Text("()"),), dtype)
+
+    def module(self, path: Path) -> Expression:
+        """Returns the expression that makes the module at `path`."""
+        if path in self.program.layers:
+            return self.layer(path)
+        form = self.layout.form(path)
+        if form == "Sequential":
+            return self.sequential(self.layout.partition.regions[path])
+        if form == "class":
+            return self.new(self.layout, path)
+        if form == "ParameterDict":
+            parameters = self.program.parameters(path).items()
+            return Modules(form, tuple((name, self.parameter(parameter)) for name, parameter in parameters))
+        return Modules(form, tuple((name, self.module((*path, name))) for name in self.layout.children(path)))
+
+    def new(self, layout: Layout, path: Path) -> New:
+        """Returns the call of the class of a container."""
+        kind, holes = self.instance(layout, path)
+        first = len(self.values.holes)
+        self.values.holes += holes
+        self.values.hints += kind.hints
+        return New(kind.number, first, len(holes))
+
+    def sequential(self, region: Region) -> Expression:
+        """Returns the `nn.Sequential` of a region."""
+        assert region.slots is not None
+        items: list[tuple[str, Expression]] = []
+        for name, item in region.slots.items():
+            if item is None:
+                items.append((name, Call(Text("nn.Identity"))))
+            elif isinstance(item, fx.Node) and item.op != "call_module":
+                items.append((name, activation(self.values, item)))
+            else:
+                items.append((name, self.module((*region.path, name))))
+        return Modules("Sequential", tuple(items))
+
+    def layer(self, path: Path) -> Expression:
+        """Returns the constructor's call of a layer of torch's.
+
+        Raises:
+            InputError: an argument of its constructor cannot be read back from the layer.
+        """
+        layer = self.program.module(path)
+        if is_control_flow(layer):
+            return self.control_flow(path, layer)
+        given = arguments_of(path, layer)
+        dtypes = {tensor.dtype for tensor in layer.parameters() if tensor.is_floating_point()} - {torch.float32}
+        call = constructor(self.values, type(layer), given)
+        return Call(call.function, call.args, (*call.kwargs, *(("dtype", Text(str(dtype))) for dtype in dtypes)))
+
+    def control_flow(self, path: Path, layer: nn.Module) -> Expression:
+        """Returns the constructor's call of a module of control flow, its graphs as classes."""
+        kind = type(layer)
+        given = [(name, getattr(layer, name), parameter) for name, parameter in signature(kind).items()]
+        needed = [(name, value) for name, value, parameter in given if parameter.default is parameter.empty or value]
+        args = tuple(self.control_argument((*path, name), value) for name, value in needed)
+        return Call(Text(kind.__name__), args)
+
+    def control_argument(self, path: Path, value: Any) -> Expression:
+        """Returns an argument of a control-flow module: a graph, a number, sizes or types."""
+        if path in self.layout.bodies:
+            return self.new(self.layout.bodies[path], ())
+        if isinstance(value, nn.Module):
+            return self.control_flow(path, value)
+        if isinstance(value, (list, tuple)):
+            return Collection("[]", tuple(self.control_argument(path, item) for item in value))
+        return self.values.expression(value, path[-1])
+
+    def added(self) -> list[tuple[str, str, Expression]]:
+        """Returns the statements that add parameters to layers whose constructors do not make them."""
+        found: list[tuple[str, str, Expression]] = []
+        for path, parameter in self.layout.added:
+            if self.layout.class_around(path[:-2]) == self.path:
+                found.append(("tie", "", Collection("=", (self._access(path), self.parameter(parameter)))))
+        return found
+
+    def tied(self) -> list[tuple[str, str, Expression]]:
+        """Returns the statements that tie parameters, for pairs whose innermost common class is this one."""
+        found: list[tuple[str, str, Expression]] = []
+        for later, earlier in self.layout.ties:
+            if self.layout.class_around(common((later, earlier))) == self.path:
+                found.append(
+                    (
+                        "tie",
+                        "",
+                        Collection("=", (self._access(later), self._access(earlier))),
+                    )
+                )
+        return found
+
+    def _access(self, path: Path) -> Expression:
+        return self.layout.access(self.path, path)
+
+
+def activation(values: Values, node: fx.Node) -> Call:
+    """Returns the constructor's call of the module that does the same as a function call."""
+    found = module_of(node)
+    assert found is not None
+    return constructor(values, *found)

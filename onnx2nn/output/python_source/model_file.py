@@ -1,0 +1,97 @@
+"""The file `model.py`: imports, classes and `load_model`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterable
+
+from onnx2nn.control_flow import CONTROL_FLOW
+from onnx2nn.output.python_source.class_bodies import Kind
+from onnx2nn.output.python_source.expressions import WIDTH, Collection, Text, lines, literal
+from onnx2nn.output.python_source.inlining import Inlined
+from onnx2nn.output.python_source.program import Program
+from onnx2nn.output.python_source.render import class_names, render
+
+_LOAD = '''\
+def load_model(path: str | Path = WEIGHTS) -> {name}:
+    """Return the model with its weights, in eval mode."""
+    model = {name}()
+    weights = load_file(path)
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            tensor.copy_(weights[name]){freeze}
+    return model.eval()
+'''
+
+
+def document(program: Program, kinds: list[Kind]) -> str:
+    """Returns the text of the file for the classes of a program, the model's own the last."""
+    taken = [*program.inlined.names.values(), *program.inlined.functions.values()]
+    names = class_names(kinds, dict(program.all_class_names()), taken)
+    classes = [render(kind, names, kinds) for kind in kinds]
+    used = [kind for kind in CONTROL_FLOW if any(re.search(rf"\b{kind.__name__}\(", text) for text in classes)]
+    inlined = [program.inlined.text()] if program.inlined.texts else []
+    classes = [*inlined, *(inspect.getsource(kind).rstrip() for kind in used), *classes]
+    frozen = {id(p) for p in program.root.parameters() if not p.requires_grad}
+    layers = [program.module(path) for path in program.layers]
+    inside = {id(p) for layer in layers for p in layer.parameters()} & frozen
+    if not inside:
+        freeze = ""
+    elif len(frozen) == len({id(p) for p in program.root.parameters()}):
+        freeze = "\n    model.requires_grad_(False)"
+    else:
+        listed = [name for name, parameter in program.root.named_parameters() if id(parameter) in inside]
+        freeze = "\n    for name in FROZEN:\n        model.get_parameter(name).requires_grad_(False)"
+        names_of_frozen = Collection("()", tuple(Text(literal(name)) for name in listed))
+        classes.insert(0, "\n".join(lines("FROZEN = ", names_of_frozen, "", 0)))
+    text = "\n\n\n".join([*classes, _LOAD.format(name=names[-1], freeze=freeze)])
+    return f"{_head(names[-1], text, program.inlined)}\n\n\n{text}"
+
+
+def _head(name: str, text: str, inlined: Inlined) -> str:
+    imports = {
+        *inlined.imports,
+        ("torch", ""),
+        ("safetensors.torch", "load_file"),
+        ("pathlib", "Path"),
+        ("torch", "nn"),
+    }
+    imports |= {(module, "") for module in ("math", "operator") if re.search(rf"\b{module}\.", text)}
+    imports |= {("collections", "OrderedDict")} if "OrderedDict(" in text else set()
+    imports |= {("collections.abc", name) for name in ("Callable", "Sequence") if f"{name}[" in text}
+    imports |= {("typing", "Any")} if re.search(r"\bAny\b", text) else set()
+    imports |= {("torch", "Tensor")} if re.search(r"(?<!torch\.)\bTensor\b", text) else set()
+    imports |= {("torch.nn", "functional as F")} if re.search(r"\bF\.", text.replace(inlined.text(), "")) else set()
+    standard = {module for module, _ in imports if module.split(".")[0] in sys.stdlib_module_names}
+    blocks = [[entry for entry in imports if (entry[0] in standard) is first] for first in (True, False)]
+    return "\n".join(
+        [
+            f'"""{name}, from an ONNX model; its weights are in weights.safetensors."""',
+            *(["", "from __future__ import annotations"] if inlined.texts else []),
+            *(line for block in blocks for line in ["", *_imports(block)]),
+            "",
+            'WEIGHTS = Path(__file__).with_name("weights.safetensors")',
+        ]
+    )
+
+
+def _imports(entries: Iterable[tuple[str, str]]) -> list[str]:
+    """Returns import statements in the order that ruff wants; an entry is a module and a name of it or `""`."""
+    names: dict[str, list[str]] = {}
+    for module, name in sorted(entries, key=lambda entry: (entry[0], entry[1].lower())):
+        names.setdefault(module, []).extend([name] if name else [])
+    whole = [f"import {module}" for module, name in sorted(entries) if not name]
+    parts = [(module, sorted(found, key=_place)) for module, found in names.items() if found]
+    return [*whole, *(line for module, found in parts for line in _import_from(module, found))]
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Constants first, then classes, then functions."""
+    return (0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2, name)
+
+
+def _import_from(module: str, names: list[str]) -> list[str]:
+    whole = f"from {module} import {', '.join(names)}"
+    return [whole] if len(whole) <= WIDTH else [f"from {module} import (", *(f"    {name}," for name in names), ")"]

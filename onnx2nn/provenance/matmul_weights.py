@@ -1,0 +1,142 @@
+"""Gives the matrices of linear layers their keys: exporters transpose them and give them a name of their own."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.provenance import exporter_metadata
+from onnx2nn.provenance.node_places import NodePlaces
+from onnx2nn.provenance.weight_keys import WeightKeys, weight_input
+
+BY_PLACE = "the module that its node stands in"
+
+_MOST_NODES_BEHIND = 32
+"""Number of nodes that may compute a bias from the author's: Swin Transformer V2 puts zeros in its middle."""
+
+
+class MatMulWeights:
+    """Restores the keys of the second factors of MatMul nodes."""
+
+    def __init__(self, keys: WeightKeys, places: NodePlaces):
+        self._keys, self._places = keys, places
+
+    def restore(self, node: ir.Node) -> None:
+        """Names the second factor of a MatMul by the call of linear, the bias added to it, or the node's place."""
+        keys, weight = self._keys, weight_input(node, 1)
+        if weight is None or keys.is_key(weight.name or "") or weight.shape is None or len(weight.shape) != 2:
+            return
+        for key, how in self._candidates(node):
+            if key in keys.author.moved and _is_equal(weight.const_value, keys.graph.initializers[key].const_value):
+                return self._share(node, weight, key)
+            source = self._transposed_source(weight, key)
+            if source is not None:
+                return self._read_transposed(node, source, key)
+            if keys.is_free(key):
+                return keys.rename(weight, key, how, "transposed")
+        if not keys.author.listed:
+            keys.author.unnamed[weight.name or ""] = "neither its node nor a bias says what it was called"
+        return None
+
+    def _share(self, node: ir.Node, copy: ir.Value, key: str) -> None:
+        """Makes `node` read the weight `key` instead of a copy: the exporter transposes it once for each call."""
+        keys = self._keys
+        node.replace_input_with(1, keys.graph.initializers[key])
+        if not copy.uses() and copy.name is not None:
+            keys.graph.initializers.pop(copy.name)
+            keys.author.ties.pop(copy.name, None)
+
+    def _candidates(self, node: ir.Node) -> list[tuple[str, str]]:
+        """Returns the keys that the matrix of `node` may have, best first, each with its evidence."""
+        keys = self._keys
+        call = exporter_metadata.call_of(node)
+        if call is not None:
+            state = keys.argument(call, 1) if call.target.startswith("aten.linear.") else None
+            return [] if state is None else [(state.key, "an argument of the call of linear")]
+        if keys.author.listed:
+            return []
+        place = self._places(node)
+        alone = place is not None and place.path and (node.name or "").endswith("/MatMul")
+        for add, bias in self._biases(node):
+            if place is None or not place.path or f"{bias.name}.".startswith(f"{place.path}."):
+                return [(f"{(bias.name or '')[:-4]}weight", f"its product is added to {bias.name!r}")]
+            module = (bias.name or "")[: -len(".bias")]
+            if alone and re.fullmatch(rf"{re.escape(module)}_\d+", place.path):  # a numbered call of one module
+                return [(f"{path}.weight", BY_PLACE) for path in (module, place.path)]
+            if alone and bias in add.inputs and place == self._places(add):  # a bias of its own, tied to that bias
+                add.replace_input_with(add.inputs.index(bias), keys.tie(f"{place.path}.bias", bias))
+        return [(f"{place.path}.weight", BY_PLACE)] if alone and place is not None else []
+
+    def _biases(self, node: ir.Node) -> list[tuple[ir.Node, ir.Value]]:
+        """Returns the author's biases that are added to the result of `node`, each with the node that adds it."""
+        adds = [use.node for use in node.outputs[0].uses() if use.node.op_type == "Add"]
+        added = [(add, value) for add in adds for value in add.inputs if value is not None]
+        found = [(add, value) for add, value in added if self._is_bias(value)]
+        behind = ((add, self._bias_behind(value)) for add, value in added if value is not node.outputs[0])
+        return found or [(add, bias) for add, bias in behind if bias is not None]
+
+    def _is_bias(self, value: ir.Value) -> bool:
+        return value.name in self._keys.author.names and value.name.endswith("bias")
+
+    def _bias_behind(self, value: ir.Value) -> ir.Value | None:
+        """Returns the bias from which alone `value` is computed, None for any other value; looks at few nodes."""
+        waiting, weights = [value], set[ir.Value]()
+        for _ in range(_MOST_NODES_BEHIND):
+            if not waiting:
+                break
+            node = waiting.pop().producer()
+            if node is None or node.graph is not self._keys.graph:
+                return None
+            given = [v for v in node.inputs if v is not None]
+            weights.update(v for v in given if v.is_initializer() and v.name in self._keys.author.names)
+            waiting += [v for v in given if not v.is_initializer()]
+        bias = next(iter(weights)) if len(weights) == 1 and not waiting else None
+        return bias if bias is not None and self._is_bias(bias) else None
+
+    def _transposed_source(self, weight: ir.Value, key: str) -> ir.Value | None:
+        """Returns the initializer that `weight` is a transposed copy of: `key`, or a table that it was tied to."""
+        own = self._keys.graph.initializers.get(key)
+        if own is not None:
+            return own if _is_transposed(weight.const_value, own.const_value) else None
+        if self._keys.author.listed:
+            return None
+        return next((table for table in self._tables if _is_transposed(weight.const_value, table.const_value)), None)
+
+    @functools.cached_property
+    def _tables(self) -> list[ir.Value]:
+        """The tables of embeddings, to which a matrix may be tied."""
+        keys = self._keys
+        found = (weight_input(node, 0) for node in keys.graph if node.op_type == "Gather" and node.inputs)
+        return [table for table in dict.fromkeys(found) if table is not None and table.name in keys.author.names]
+
+    def _read_transposed(self, node: ir.Node, source: ir.Value, key: str) -> None:
+        """Makes `node` read the transposed `source`, under `key`, instead of its copy."""
+        keys = self._keys
+        if source.name != key:
+            source = keys.tie(key, source)
+        transpose = ir.Node("", "Transpose", [source], {"perm": ir.AttrInt64s("perm", [1, 0])})
+        transpose.outputs[0].name = f"{key}.transposed_for.{node.name}"
+        keys.graph.insert_before(node, transpose)
+        node.replace_input_with(1, transpose.outputs[0])
+
+
+def _is_equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
+    """Returns whether two tensors hold the same values; reads little where they differ."""
+    if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    a, b = one.numpy(), other.numpy()
+    return np.array_equal(a[:1], b[:1]) and np.array_equal(a, b)
+
+
+def _is_transposed(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
+    """Returns whether one matrix is the other transposed; reads little where they differ."""
+    if one is None or other is None or one.dtype != other.dtype:
+        return False
+    if len(one.shape) != 2 or tuple(one.shape.numpy()) != tuple(other.shape.numpy())[::-1]:
+        return False
+    a, b = one.numpy(), other.numpy().T
+    return math.prod(a.shape) > 0 and np.array_equal(a[0, :2], b[0, :2]) and np.array_equal(a, b)

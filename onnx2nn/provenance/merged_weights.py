@@ -1,0 +1,66 @@
+"""Splits weights again that the exporter merged into one initializer because their values are equal."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnx2nn.provenance.weight_keys import WeightKeys, array_of, slot_of, weight_input
+
+
+def split_identity(keys: WeightKeys, node: ir.Node) -> None:
+    """Replaces an Identity by an initializer of its own: the exporter merged two weights with equal values.
+
+    It merges weights that the author tied as well, and only those are tied here. A weight of one repeated value (ones,
+    zeros, a fresh layer scale) is equal to another without being tied; other tensors are not equal by chance.
+    """
+    source, key = weight_input(node, 0), node.outputs[0].name or ""
+    if source is None or node.outputs[0].is_graph_output() or source.const_value is None:
+        return
+    if keys.author.listed and not keys.is_key(key):
+        return  # an identity of the author's own, such as Tensor.clone
+    node.outputs[0].name = None
+    array = array_of(source)
+    varies = not array.size or (array != array.flat[0]).any()
+    own = keys.tie(key, source) if varies else keys.copy(key, source)
+    if not keys.is_key(key):
+        keys.author.names.discard(key)
+    node.outputs[0].replace_all_uses_with(own)
+    keys.graph.remove(node)
+
+
+def split_equal(keys: WeightKeys) -> None:
+    """Gives each call its own weights again where its node reads equal weights of other calls.
+
+    The noted call names the author's weights; its node reads other weights, which the calls of other nodes name. A
+    weight that no call of its own node names is another call's, into which this one's was merged.
+    """
+    calls = [(node, named, keys.weights_of(node)) for node in keys.graph if (named := keys.call_keys(node))]
+    held = {value.name for _, named, given in calls for value in given.values() if value.name in named}
+    copies: dict[tuple[str, str], ir.Value] = {}  # of a layer that is called several times
+    for node, named, given in calls:
+        for position, key in _pairs(keys, named, given):
+            source = given[position].name or ""
+            if source == key or source not in held or key not in keys.absent:
+                continue
+            if (key, source) not in copies and keys.is_free(key):
+                copies[key, source] = keys.copy(key, given[position])
+            if (key, source) in copies:
+                node.replace_input_with(position, copies[key, source])
+
+
+def _pairs(keys: WeightKeys, named: list[str], given: dict[int, ir.Value]) -> list[tuple[int, str]]:
+    """Returns pairs of a node's input and the key, named by the node's call, of the weight there.
+
+    An operator whose first input is data takes its weights in the same order in torch and ONNX. Where a call became
+    several nodes, each reads a part of the weights: their keys have the same last step as the equal weights', or one
+    key alone is left.
+    """
+    if len(named) == len(given) and 0 not in given and len(set(named)) == len(named):
+        return list(zip(given, named, strict=True))
+    others = {i: value for i, value in given.items() if value.name not in named}
+    wanted = [key for key in named if key in keys.absent]
+    slots = {i: [key for key in wanted if slot_of(key) == slot_of(value.name or "")] for i, value in others.items()}
+    pairs = [(i, found[0]) for i, found in slots.items() if len(found) == 1]
+    if len(others) == 1 and not pairs and len(left := [key for key in wanted if keys.is_free(key)]) == 1:
+        pairs = [(next(iter(others)), left[0])]
+    return pairs if len({key for _, key in pairs}) == len(pairs) else []

@@ -1,0 +1,79 @@
+"""Gives weights in torch's exports their keys back, and splits weights that the exporter folded or merged.
+
+Exporters keep the key of a weight as its initializer's name unless they change the values: a transposed matrix becomes
+`val_14` or `onnx::MatMul_406`, a batch normalisation vanishes into the convolution before it. Notes elsewhere in the
+file (see `exporter_metadata`) say which weight that was. No restorer changes the function that a model computes.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnx2nn.provenance import exporter_metadata
+from onnx2nn.provenance.author import Author
+from onnx2nn.provenance.expanded_weights import restore_expanded
+from onnx2nn.provenance.folded_batch_norms import unfold_batch_norm
+from onnx2nn.provenance.layer_weights import LAYERS, LayerWeights
+from onnx2nn.provenance.matmul_weights import MatMulWeights
+from onnx2nn.provenance.merged_weights import split_equal, split_identity
+from onnx2nn.provenance.node_places import NodePlaces
+from onnx2nn.provenance.relative_positions import restore_table
+from onnx2nn.provenance.tied_weights import tie_by_place, tie_embedding, tie_unused
+from onnx2nn.provenance.weight_keys import WeightKeys
+
+
+def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
+    """Renames the weights of `model` in place.
+
+    Args:
+        model: as `reader.read` gives it.
+        unfold: whether a batch normalisation that was folded into a convolution becomes a node again.
+
+    Returns:
+        The record of the author's names; None where the file's exporter does not keep names.
+    """
+    if not exporter_metadata.keeps_names(model):
+        return None
+    keys = WeightKeys(model.graph, unfold)
+    _restore_nodes(keys)
+    if keys.absent:
+        split_equal(keys)
+        for node in keys.graph:
+            tie_by_place(keys, node)
+    tie_unused(keys)
+    for value in list(keys.graph.initializers.values()) if keys.absent else ():
+        restore_expanded(keys, value)
+    if keys.absent - keys.author.names:
+        keys.author.computed = _computed(keys)
+    return keys.author
+
+
+def _restore_nodes(keys: WeightKeys) -> None:
+    """Restores the weights of each node by the node's operator."""
+    places = NodePlaces(keys)
+    matrices, layers = MatMulWeights(keys, places), LayerWeights(keys, places)
+    for node in list(keys.graph):
+        if node.domain:
+            continue
+        if node.op_type == "Identity":
+            split_identity(keys, node)
+        elif node.op_type == "MatMul":
+            matrices.restore(node)
+        elif node.op_type in LAYERS:
+            layers.name_by_place(node)
+            layers.drop_zeros(node)
+            layers.add_zeros(node)
+            unfold_batch_norm(keys, node)
+        elif node.op_type in ("PRelu", "Mul", "Add"):
+            layers.name_channels(node)
+        elif node.op_type == "Gather":
+            tie_embedding(keys, places, node)
+        if node.op_type in ("Add", "Reshape"):
+            restore_table(keys, node)
+
+
+def _computed(keys: WeightKeys) -> dict[str, set[str]] | None:
+    """Returns initializer → the lost keys that it was computed from; None where the file notes no computations."""
+    noted = {name: exporter_metadata.folded_from(value) for name, value in keys.graph.initializers.items()}
+    lost = keys.absent - keys.author.names
+    return {name: found & lost for name, found in noted.items() if found & lost} if any(noted.values()) else None

@@ -1,0 +1,50 @@
+"""Gives weights that the author tied every key that they have in the author's state_dict."""
+
+from __future__ import annotations
+
+import itertools
+
+import onnx_ir as ir
+
+from onnx2nn.provenance import exporter_metadata
+from onnx2nn.provenance.node_places import NodePlaces
+from onnx2nn.provenance.weight_keys import WeightKeys, slot_of, weight_input
+
+_TIED = (
+    (".bias", ".decoder.bias"),
+    ("shared.weight", "encoder.embed_tokens.weight"),
+    ("encoder.embed_tokens.weight", "shared.weight"),
+    ("decoder.embed_tokens.weight", "shared.weight"),
+)
+"""Pairs of endings of keys in transformers: a key that no node reads, and the key of the weight that it is tied to."""
+
+
+def tie_by_place(keys: WeightKeys, node: ir.Node) -> None:
+    """Gives a tied weight the key that it has in the module of `node`; the call of `node` names another key."""
+    named, place = keys.call_keys(node), exporter_metadata.place_of(node)
+    if not named or place is None or len(node.inputs) < 2:
+        return
+    for position, value in keys.weights_of(node).items():
+        key = f"{place.path}.{slot_of(value.name or '')}"
+        if value.name in named and key in keys.absent and keys.is_free(key):
+            node.replace_input_with(position, keys.tie(key, value))
+
+
+def tie_embedding(keys: WeightKeys, places: NodePlaces, node: ir.Node) -> None:
+    """Ties the table of an embedding to the key of the node's module, in a file without notes."""
+    table = weight_input(node, 0) if not keys.author.listed and (node.name or "").endswith("/Gather") else None
+    place = places(node) if table is not None and table.name in keys.author.names else None
+    if table is None or place is None or not place.path:
+        return
+    module, _, slot = (table.name or "").rpartition(".")
+    key = f"{place.path}.weight"
+    if slot == "weight" and not f"{module}.".startswith(f"{place.path}.") and keys.is_free(key):
+        node.replace_input_with(0, keys.tie(key, table))
+
+
+def tie_unused(keys: WeightKeys) -> None:
+    """Ties keys that no node reads to the weights that transformers ties them to."""
+    for key, (unused, used) in itertools.product(sorted(keys.absent), _TIED):
+        other = keys.graph.initializers.get(f"{key.removesuffix(unused)}{used}")
+        if other is not None and key.endswith(unused) and keys.is_free(key):
+            keys.tie(key, other)

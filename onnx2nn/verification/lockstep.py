@@ -1,0 +1,167 @@
+"""Runs the graph of an imported module twice side by side: on its own values, and on the oracle's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from onnx2nn.errors import InputError, first_line
+from onnx2nn.optable.registry import load_rows
+from onnx2nn.verification.gaps import Gap, gap
+from onnx2nn.verification.module_runs import to_tensor
+from onnx2nn.verification.node_reports import NodeComparison
+from onnx2nn.verification.probe import Probe, node_name
+
+if TYPE_CHECKING:
+    from torch import fx
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """Replaces the value of an fx node that raised, and of all nodes that use it."""
+
+    reason: str
+
+
+class Lockstep:
+    """Runs an fx graph on its own values and on the oracle's, node by node."""
+
+    def __init__(self, module: fx.GraphModule, probe: Probe, tolerance: float | None):
+        from torch import fx
+
+        self.module, self.probe, self.tolerance = module, probe, tolerance
+        self.notes: list[str] = []
+        self.outputs: tuple[Any, ...] | None = None
+        graph = getattr(module, "graph", None)
+        self.named = {
+            node: [name for name in node.meta.get("onnx_outputs", ()) if name in probe.producers]
+            for node in (graph.nodes if graph is not None else ())
+        }
+        if not any(self.named.values()) and probe.model.graph.node and graph is not None and len(graph.nodes) > 2:
+            raise InputError(
+                "The module's graph has no names of the file's values, which pickling loses. Load the file again."
+            )
+        self.runs = fx.Interpreter(module), fx.Interpreter(module)
+        self.random = {name for name, node in probe.producers.items() if self._is_random(node)}
+        if self.random:
+            self.notes.append(f"random nodes were not compared: {', '.join(sorted(self.random))}")
+
+    def _is_random(self, node: onnx.NodeProto) -> bool:
+        versions = {opset.domain: opset.version for opset in self.probe.model.opset_import}
+        row = load_rows().find(node.domain, node.op_type, versions.get(node.domain, 1))
+        return row is not None and row.random
+
+    def run(self, memory_limit: int) -> Iterator[NodeComparison]:
+        """Yields the comparisons in the graph's order; `outputs` are the graph's afterwards."""
+        import torch
+
+        with torch.no_grad():
+            given = self._values(memory_limit)
+            own, fed = self.runs
+            inputs = iter([to_tensor(array) for array in self.probe.feeds.values()])
+            for node in self.module.graph.nodes:
+                if node.op == "output":
+                    self.outputs = self._result(own, node)
+                    return
+                if node.op == "placeholder":
+                    own.env[node] = fed.env[node] = next(inputs)
+                else:
+                    own.env[node], fed.env[node] = _run(own, node), _run(fed, node)
+                    yield from self._compare(node, given)
+                for interpreter in self.runs:
+                    for unused in interpreter.user_to_last_uses.get(node, ()):
+                        interpreter.env.pop(unused, None)
+
+    def _result(self, own: fx.Interpreter, node: fx.Node) -> tuple[Any, ...] | None:
+        value = _run(own, node)
+        if isinstance(value, _Failed):
+            self.notes.append(f"the module gives no outputs: {value.reason}")
+            return None
+        return tuple(value) if isinstance(value, tuple) else (value,)
+
+    def _compare(self, node: fx.Node, given: Iterator[dict[str, Any]]) -> Iterator[NodeComparison]:
+        names = self.named[node]
+        if not names:
+            return
+        own, fed = self.runs
+        values = next(given)
+        for name in names:
+            if name in values and name not in self.random:
+                producer = self.probe.producers[name]
+                expected = values[name]
+                yield NodeComparison(
+                    node_name(producer),
+                    f"{producer.domain}::{producer.op_type}" if producer.domain else producer.op_type,
+                    name,
+                    node.name,
+                    self._gap(name, fed.env[node], expected),
+                    self._gap(name, own.env[node], fed.env[node]),
+                    self._gap(name, own.env[node], expected),
+                )
+        if names[0] in values:
+            fed.env[node] = _as_torch(values[names[0]])
+            if names[0] in self.random:
+                own.env[node] = fed.env[node]
+
+    def _gap(self, name: str, actual: Any, expected: Any) -> Gap:
+        for value in (actual, expected):
+            if isinstance(value, _Failed):
+                return Gap(math.inf, math.inf, None, False, value.reason)
+        return gap(name, actual, expected, self.tolerance)
+
+    def _values(self, memory_limit: int) -> Iterator[dict[str, Any]]:
+        """Yields the oracle's values for every named fx node; a session gives as many as fit into memory."""
+        waiting: list[tuple[list[str], int]] = self._sizes()
+        while waiting:
+            count, total = 0, 0
+            while count < len(waiting) and (not count or self.random or total + waiting[count][1] <= memory_limit):
+                total += waiting[count][1]
+                count += 1
+            chunk, waiting = waiting[:count], waiting[count:]
+            values = self.probe.values(name for names, _ in chunk for name in names)
+            for names, _ in chunk:
+                yield {name: values[name] for name in names if name in values}
+
+    def _sizes(self) -> list[tuple[list[str], int]]:
+        """Returns the names of every named fx node and the bytes of its value, found by running the module."""
+        from torch import fx
+
+        measuring = fx.Interpreter(self.module)
+        inputs = iter([to_tensor(array) for array in self.probe.feeds.values()])
+        result = []
+        for node in self.module.graph.nodes:
+            if node.op == "output":
+                break
+            measuring.env[node] = next(inputs) if node.op == "placeholder" else _run(measuring, node)
+            if self.named[node] and node.op != "placeholder":
+                result.append((self.named[node], _bytes(measuring.env[node])))
+            for unused in measuring.user_to_last_uses.get(node, ()):
+                measuring.env.pop(unused, None)
+        return result
+
+
+def _run(interpreter: fx.Interpreter, node: fx.Node) -> Any:
+    for used in node.all_input_nodes:
+        if isinstance(interpreter.env[used], _Failed):
+            return interpreter.env[used]
+    try:
+        return interpreter.run_node(node)
+    except Exception as error:
+        return _Failed(f"{node.name} failed: {type(error).__name__}: {first_line(error)}")
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, (list, tuple)):
+        return sum(_bytes(item) for item in value)
+    return int(getattr(value, "nbytes", 0))
+
+
+def _as_torch(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_torch(item) for item in value]
+    return to_tensor(np.asarray(value)) if isinstance(value, (np.ndarray, np.generic)) else value

@@ -1,0 +1,44 @@
+"""Runs an imported PyTorch module on NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from onnx2nn.errors import Onnx2nnError, VerificationError, first_line
+from onnx2nn.ground.extras import require
+
+
+def run_module(module: Callable[..., Any], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
+    """Calls a PyTorch module on arrays, without gradients, and returns its outputs as a tuple.
+
+    Raises:
+        VerificationError: the module failed on these inputs.
+    """
+    torch = require("torch", extra="torch", purpose="Running the imported module")
+    tensors = [to_tensor(array) for array in arrays]
+    try:
+        with torch.no_grad():
+            outputs = module(*tensors)
+    except Onnx2nnError:
+        raise
+    except Exception as error:
+        raise VerificationError(f"The imported module failed: {type(error).__name__}: {first_line(error)}") from error
+    return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
+
+
+def to_tensor(array: np.ndarray) -> Any:
+    """Returns an array as an input of an imported module: a tensor that owns its memory; strings stay NumPy arrays."""
+    import torch
+
+    if array.dtype.kind in "OUS":
+        return array
+    array = np.array(array, order="C")  # a copy: a module may work in place
+    if array.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"):
+        carrier = np.int16 if array.dtype.itemsize == 2 else np.uint8
+        return torch.from_numpy(array.view(carrier)).view(getattr(torch, array.dtype.name))
+    if array.dtype.name in ("int4", "uint4", "int2", "uint2"):
+        array = array.astype(np.uint8 if array.dtype.name[0] == "u" else np.int8)
+    return torch.from_numpy(array)

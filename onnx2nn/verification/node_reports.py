@@ -1,0 +1,126 @@
+"""The report of a comparison node by node: its text, its form in JSON, and one node written as a model of its own."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx2nn.errors import InputError
+from onnx2nn.verification.gaps import Gap
+from onnx2nn.verification.probe import Probe
+from onnx2nn.verification.value_comparison import OutputComparison
+
+
+@dataclass(frozen=True)
+class NodeComparison:
+    """The differences of one output of one node.
+
+    Attributes:
+        node: the node's name in the file, or its output's where it has none.
+        operator: `domain::op_type`, without the domain for ai.onnx.
+        output: the value's name in the file.
+        fx_node: the node of the module's graph that computes it.
+        introduced: the module's node on the oracle's inputs against the oracle.
+        inherited: the module's own value against the module's node on the oracle's inputs.
+        total: the module's own value against the oracle.
+    """
+
+    node: str
+    operator: str
+    output: str
+    fx_node: str
+    introduced: Gap
+    inherited: Gap
+    total: Gap
+
+    def __str__(self) -> str:
+        return f"{self.operator} {self.node!r} introduces {self.introduced}; it inherits {self.inherited}"
+
+
+@dataclass
+class NodeVerification:
+    """The comparisons of every node of one run.
+
+    Attributes:
+        oracle: name of the oracle.
+        nodes: one comparison an output of a node, in the order of the module's graph.
+        outputs: the graph's outputs as `verify` compares them.
+        folded: nodes of the file that were computed at import, from constants or shapes, and do not run.
+        notes: values that were left out, and why.
+    """
+
+    oracle: str
+    nodes: list[NodeComparison] = field(default_factory=list)
+    outputs: list[OutputComparison] = field(default_factory=list)
+    folded: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _probe: Probe | None = field(default=None, repr=False)
+
+    @property
+    def first(self) -> NodeComparison | None:
+        """The first node that introduces more than the threshold allows."""
+        return next((node for node in self.nodes if not node.introduced.ok), None)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no node introduces more than the threshold allows, and every output of the graph agrees."""
+        return bool(self.outputs) and self.first is None and all(output.ok for output in self.outputs)
+
+    @property
+    def verdict(self) -> str:
+        """The closing line; it names the first node over the threshold."""
+        head = f"{len(self.nodes)} values compared, {len(self.folded)} nodes folded at import"
+        if self.first is not None:
+            return f"MISMATCH ({head}): the first node over the threshold: {self.first}"
+        wrong = [output.name for output in self.outputs if not output.ok]
+        if wrong:
+            return f"MISMATCH ({head}): no node is over the threshold, but output {wrong[0]!r} is: rounding adds up"
+        return f"OK ({head}): every node agrees" if self.outputs else f"MISMATCH ({head}): no output was compared"
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.nodes), *self.notes, self.verdict])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as plain values that JSON can hold; infinities and NaN are the strings `inf`, `nan`."""
+        return {
+            "oracle": self.oracle,
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "first": self.first and _plain(self.first),
+            "nodes": [_plain(node) for node in self.nodes],
+            "outputs": [{**_plain(output), "ok": output.ok} for output in self.outputs],
+            "folded": self.folded,
+            "notes": self.notes,
+        }
+
+    def write_repro(self, folder: str | os.PathLike[str], node: str | None = None) -> Path:
+        """Writes one node as a model of its own, with its inputs from the oracle.
+
+        Inputs that the importer knew (weights, numbers computed from shapes) become initializers of the model.
+
+        Args:
+            folder: gets `model.onnx`, `inputs.npz` and `expected.npz` (the oracle's outputs); made if it is missing.
+            node: name of the node or of one of its outputs; the first node over the threshold if left out.
+
+        Returns:
+            The path of `model.onnx`.
+
+        Raises:
+            InputError: the node is unknown, one of its inputs or outputs is no tensor, or the files cannot be written.
+        """
+        if node is None and self.first is None:
+            raise InputError("No node is over the threshold. Name the node to write.")
+        compared = {name.output for name in self.nodes}
+        assert self._probe is not None  # verify_nodes gives one
+        return self._probe.write_repro(Path(folder), node or self.first.output, compared)  # type: ignore[union-attr]
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

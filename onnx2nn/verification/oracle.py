@@ -1,0 +1,115 @@
+"""The oracle that an imported module is compared with: ONNX Runtime, or onnx.reference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+import onnx
+
+from onnx2nn.errors import VerificationError, first_line
+from onnx2nn.ground.extras import require
+
+Stored = str | os.PathLike[str] | bytes | onnx.ModelProto
+"""The forms of a model that can be read several times."""
+
+
+class Oracle:
+    """Runs an ONNX model on NumPy arrays: ONNX Runtime, or onnx.reference where ONNX Runtime cannot load the file.
+
+    Args:
+        source: path, bytes or ModelProto.
+        folder: of the external data that a ModelProto refers to.
+        optimised: whether ONNX Runtime may rewrite the graph.
+
+    Raises:
+        MissingDependencyError: onnxruntime is not installed.
+        VerificationError: neither of the two can load the model.
+    """
+
+    def __init__(self, source: Stored, *, folder: str | None = None, optimised: bool = True):
+        runtime = require("onnxruntime", extra="verify", purpose="Comparing with ONNX Runtime")
+        options = runtime.SessionOptions()
+        options.log_severity_level = 4  # its warnings would mix with the commands' lines
+        if not optimised:
+            options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if folder is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        self._session: Any = None
+        self._reference: Any = None
+        try:
+            model = source.SerializeToString() if isinstance(source, onnx.ModelProto) else source
+            model = os.fspath(model) if isinstance(model, os.PathLike) else model
+            self._session = runtime.InferenceSession(
+                model,
+                options,
+                providers=["CPUExecutionProvider"],
+                disabled_optimizers=["Pad_Fusion"],  # 1.31 merges a Pad with 0 into a MaxPool, which pads with -inf
+            )
+            self.name = f"ONNX Runtime {runtime.__version__}"
+        except Exception as error:  # its exceptions share no base class
+            self._load_reference(source, folder, error)
+
+    def _load_reference(self, source: Stored, folder: str | None, runtime_error: Exception) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            self._reference = ReferenceEvaluator(_proto(source, folder))
+        except Exception as error:
+            raise VerificationError(
+                f"No oracle can load the model: neither ONNX Runtime ({first_line(runtime_error)}) nor onnx.reference "
+                f"({first_line(error)})."
+            ) from error
+        self.name = f"onnx.reference {onnx.__version__} (ONNX Runtime: {first_line(runtime_error)})"
+
+    @property
+    def input_names(self) -> list[str]:
+        """The graph's inputs in the file's order."""
+        if self._session is not None:
+            return [value.name for value in self._session.get_inputs()]
+        return list(self._reference.input_names)
+
+    @property
+    def output_names(self) -> list[str]:
+        """The graph's outputs in the file's order."""
+        if self._session is not None:
+            return [output.name for output in self._session.get_outputs()]
+        return list(self._reference.output_names)
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> list[Any]:
+        """Runs the model once.
+
+        Raises:
+            VerificationError: the oracle refused these inputs.
+        """
+        runner = self._session or self._reference
+        try:
+            return list(runner.run(None, dict(feeds)))
+        except Exception as error:
+            raise VerificationError(f"{self.name.partition(' (')[0]} failed: {first_line(error)}") from error
+
+
+def stored(source: Stored | BinaryIO) -> Stored:
+    """Returns an open file as bytes, any other form of a model unchanged.
+
+    Raises:
+        TypeError: the source is no form of a model.
+    """
+    if isinstance(source, str | os.PathLike | bytes | onnx.ModelProto):
+        return source
+    if not hasattr(source, "read"):
+        raise TypeError(f"A model is a path, bytes, a binary stream or a ModelProto, not a {type(source).__name__}.")
+    return source.read()
+
+
+def _proto(source: Stored, folder: str | None) -> onnx.ModelProto:
+    if isinstance(source, onnx.ModelProto) and folder is not None:
+        model = onnx.ModelProto()
+        model.CopyFrom(source)
+        onnx.load_external_data_for_model(model, folder)
+        return model
+    if isinstance(source, onnx.ModelProto):
+        return source
+    return onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source)

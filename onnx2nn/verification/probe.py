@@ -1,0 +1,124 @@
+"""The oracle's value of anything in a model, on one set of inputs; writes one node as a model of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from onnx2nn.errors import InputError, VerificationError
+from onnx2nn.ground.atomic_files import replacing
+from onnx2nn.verification.oracle import Oracle, Stored
+
+
+class Probe:
+    """A model and one set of inputs: gives the oracle's value of anything in it.
+
+    Args:
+        source: path, bytes or ModelProto.
+        feeds: an array for every input.
+
+    Raises:
+        VerificationError: no oracle can run the model.
+    """
+
+    def __init__(self, source: Stored, feeds: Mapping[str, np.ndarray]):
+        self.feeds = feeds
+        self.folder: str | None = None
+        if isinstance(source, onnx.ModelProto):
+            self.model = source
+        elif isinstance(source, bytes):
+            self.model = onnx.load_from_string(source)
+        else:
+            self.folder = os.path.dirname(os.path.abspath(source))
+            self.model = onnx.load(source, load_external_data=False)
+        oracle = Oracle(self.model, folder=self.folder, optimised=False)
+        self.oracle = oracle.name
+        self.outputs = oracle.run(feeds)
+        self.producers = {name: node for node in self.model.graph.node for name in node.output if name}
+
+    def values(self, names: Iterable[str]) -> dict[str, Any]:
+        """Returns the oracle's values, without names for which it gives none (an empty optional)."""
+        names = list(dict.fromkeys(names))
+        known = {name: self.feeds[name] for name in names if name in self.feeds}
+        return known | self._computed([name for name in names if name not in known])
+
+    def _computed(self, names: list[str]) -> dict[str, Any]:
+        if not names:
+            return {}
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        del model.graph.output[:]
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+        try:
+            results = Oracle(model, folder=self.folder, optimised=False).run(self.feeds)
+        except VerificationError:
+            half = len(names) // 2
+            return self._computed(names[:half]) | self._computed(names[half:]) if half else {}
+        return dict(zip(names, results, strict=True))
+
+    def write_repro(self, folder: Path, name: str, compared: set[str]) -> Path:
+        """Writes the node `name` as `NodeVerification.write_repro` says; the values `compared` vary at run time."""
+        node = next((node for node in self.model.graph.node if name in (node_name(node), *node.output)), None)
+        if node is None:
+            raise InputError(f"The model has no node {name!r}.")
+        values = self.values([*_reads(node), *(output for output in node.output if output)])
+        for key in [*_reads(node), *node.output]:
+            if key and not isinstance(values.get(key), (np.ndarray, np.generic)):
+                raise InputError(f"Node {name!r} cannot be written as a model: its value {key!r} is no tensor.")
+        arrays = {key: np.asarray(value) for key, value in values.items()}
+        live = [key for key in _reads(node) if key in compared or key in self.feeds]
+        constants = [numpy_helper.from_array(_storable(arrays[key]), key) for key in _reads(node) if key not in live]
+        outputs = [output for output in node.output if output]
+        graph = helper.make_graph(
+            [node], "repro", [_info(k, arrays[k]) for k in live], [_info(k, arrays[k]) for k in outputs], constants
+        )
+        model = helper.make_model(
+            graph,
+            opset_imports=self.model.opset_import,
+            ir_version=self.model.ir_version,
+            functions=self.model.functions,
+        )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"Cannot make the folder {folder}: {error.strerror or error}") from error
+        for file, keys in (("inputs.npz", live), ("expected.npz", outputs)):
+            contents: dict[str, Any] = {key: _storable(arrays[key]) for key in keys}
+            with replacing(folder / file) as path:
+                np.savez(path, **contents)
+        with replacing(folder / "model.onnx") as path:
+            path.write_bytes(model.SerializeToString())
+        return folder / "model.onnx"
+
+
+def _reads(node: onnx.NodeProto) -> list[str]:
+    """Returns the names of the values that a node and its subgraphs read from outside."""
+    names = [name for name in node.input if name]
+    for attribute in node.attribute:
+        for graph in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:
+            own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+            own |= {output for inner in graph.node for output in inner.output}
+            used = [name for inner in graph.node for name in _reads(inner)] + [value.name for value in graph.output]
+            names += [name for name in used if name not in own]
+    return list(dict.fromkeys(names))
+
+
+def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    kind = onnx.TensorProto.STRING if array.dtype.kind in "OUS" else helper.np_dtype_to_tensor_dtype(array.dtype)
+    return helper.make_tensor_value_info(name, kind, array.shape)
+
+
+def _storable(array: np.ndarray) -> np.ndarray:
+    """Returns strings as NumPy's own type: an array of objects can only be pickled."""
+    return array.astype(str) if array.dtype == object else array
+
+
+def node_name(node: onnx.NodeProto) -> str:
+    """Returns a node's name, or its first output's where it has none."""
+    return node.name or next((output for output in node.output if output), "?")
