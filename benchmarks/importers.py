@@ -1,7 +1,7 @@
-"""Who is measured: onnx2nn, the other importers, and ONNX Runtime, behind one signature.
+"""The measured importers, onnx2nn, onnx2torch, onnx2pytorch and ONNX Runtime, behind one signature.
 
-Each entry of `IMPORTERS` imports its packages when called and gives a function from a file's path to a loaded model, so
-that the time and memory of importing packages can be told from those of importing models.
+Each entry of `IMPORTERS` imports its packages when it is called, and returns a function from a file's path to a loaded
+model. The time and memory of importing packages are thereby separate from those of loading models.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _onnx2nn() -> Load:
 
 
 def _torch_fx() -> Load:
-    """What any importer to a `torch.fx.GraphModule` pays: the nodes of a known graph."""
+    """Loads by copying the nodes of a known graph: the least time of any importer to a `torch.fx.GraphModule`."""
     import onnx2nn
 
     known: dict[Path, Any] = {}
@@ -51,7 +51,7 @@ def _torch_fx() -> Load:
 
 
 def _with_program() -> Load:
-    """`onnx2nn.load` and what it puts off to the first call: Python generated of the graph, and compiled."""
+    """Loads by `onnx2nn.load`, and generates and compiles the forward, which otherwise happens at the first call."""
     import onnx2nn
 
     def load(path: Path) -> Loaded:
@@ -61,7 +61,7 @@ def _with_program() -> Load:
 
 
 def _reading() -> Load:
-    """What reading the file into onnx-ir takes of `onnx2nn.load`."""
+    """Reads the file into an onnx-ir model, the first part of `onnx2nn.load`."""
     from onnx2nn.reading import reader
 
     def load(path: Path) -> Loaded:
@@ -114,7 +114,7 @@ def _onnxruntime() -> Load:
 
 
 def without_gradients(torch: Any, module: Any) -> Loaded:
-    """The module as inference calls it."""
+    """Returns a call of the module without gradients, as in inference."""
 
     def call(inputs: Sequence[Any]) -> Any:
         with torch.no_grad():
@@ -135,11 +135,11 @@ PARTS: dict[str, Callable[[], Load]] = {
     "of it: reading": _reading,
     "onnx2nn with its program": _with_program,
 }
-"""What takes part of an import's time, and the import with what it puts off."""
+"""Parts of an import that are measured separately, and the import together with its deferred part."""
 
 
 def title(name: str) -> str:
-    """An importer's name with its version."""
+    """Returns an importer's name with its version."""
     try:
         return f"{name} {importlib.metadata.version(name)}"
     except importlib.metadata.PackageNotFoundError:
@@ -147,5 +147,6 @@ def title(name: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """What ended a measurement, in one line."""
+    """Returns the error that ended a measurement, in one line."""
+
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -1,4 +1,4 @@
-"""What importing costs: memory for 256 MiB of weights, and time beside ONNX Runtime's session creation."""
+"""Measures loading: memory for 256 MiB of weights, and time beside ONNX Runtime's session creation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEASURES = ("peak", "after", "after a run")
 
 
 def measure_memory(name: str, path: Path) -> dict[str, float] | str:
-    """Bytes over the process's own, or why there are none."""
+    """Returns bytes above the process's own by measure, or the reason of a failure."""
     small = models.weights_only(4, external=False)
     command = [sys.executable, str(Path(__file__).with_name("memory.py")), name, str(small), str(path), "1024"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
@@ -32,7 +32,10 @@ def measure_memory(name: str, path: Path) -> dict[str, float] | str:
 
 
 def memory_table(mebibytes: int, repeats: int, notes: list[str]) -> Table:
-    """One row an importer and file; the median of `repeats` fresh processes. Appends to `notes` what failed."""
+    """Returns a table with one row for each importer and file, of medians over `repeats` fresh processes.
+
+    Appends the reasons of failures to `notes`.
+    """
     table = Table(
         title=f"Resident memory for {mebibytes} MiB of weights, in MiB over the process's own (x the weights)"
     )
@@ -56,7 +59,10 @@ def memory_table(mebibytes: int, repeats: int, notes: list[str]) -> Table:
 
 
 def measure_times(path: Path, repeats: int) -> dict[str, list[float] | str]:
-    """Seconds of each importer's loads, which take turns; the first round is not counted."""
+    """Returns the seconds of each importer's loads, or the reason of a failure.
+
+    The importers take turns. The first round is not counted.
+    """
     results: dict[str, list[float] | str] = {}
     loads = {}
     for name, prepare in {**importers.PARTS, **importers.IMPORTERS}.items():
@@ -84,7 +90,10 @@ def measure_times(path: Path, repeats: int) -> dict[str, list[float] | str]:
 
 
 def time_table(repeats: int, notes: list[str]) -> Table:
-    """One row a model and importer; the ratio is that of the medians. Appends to `notes` what failed."""
+    """Returns a table with one row for each model and importer; the ratio is that of the medians.
+
+    Appends the reasons of failures to `notes`.
+    """
     table = Table(title="Import time (packages apart), ratio to ONNX Runtime's session creation")
     for column in ("model", "importer", "median s", "fastest s", "ratio"):
         table.add_column(column, justify="left" if column in ("model", "importer") else "right")
@@ -108,9 +117,10 @@ def time_table(repeats: int, notes: list[str]) -> Table:
 
 
 def main() -> None:
-    """Prints both tables, or the one asked for."""
+    """Prints both tables, or the one selected by `--only`."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("memory", "time"), help="measure one of the two")
+    parser.add_argument("--only", choices=("memory", "time"), help="measure only one of them")
+
     parser.add_argument("--weights", type=int, default=256, metavar="MIB", help="size of the weights (default 256)")
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each (default 5)")
     arguments = parser.parse_args()

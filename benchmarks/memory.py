@@ -1,7 +1,7 @@
-"""Measures one load in this process and prints it as JSON; `load.py` starts a fresh one for each measurement.
+"""Measures one load in this process and prints it as JSON. `load.py` starts a fresh process for each measurement.
 
-Resident memory counts everything, mapped pages of the model's file too. The process's own is what stands after
-importing packages and loading a one-node model, which brings in what importers import late.
+Resident memory includes mapped pages of the model's file. The process's own memory is measured after importing packages
+and loading a one-node model, because importers import some modules at their first load.
 """
 
 from __future__ import annotations
@@ -18,24 +18,28 @@ FIELDS = {"now": "VmRSS", "peak": "VmHWM"}
 
 
 def resident() -> dict[str, int]:
-    """Resident memory of this process in bytes, now and at its highest since `forget_peak`."""
+    """Returns the resident memory of this process in bytes: now, and its peak since `forget_peak`."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {name: int(lines[field].split()[0]) * 1024 for name, field in FIELDS.items()}
 
 
 def forget_peak() -> None:
-    """Sets the highest resident memory to the present one (proc(5), clear_refs)."""
+    """Resets the peak of resident memory to the present value (proc(5), clear_refs)."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def settle() -> None:
-    """Gives freed memory back to the system, so that what is left is what the model holds."""
+    """Returns freed memory to the system, so that the rest belongs to the model."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
 
 
 def main() -> None:
-    """Arguments: an importer's name, a one-node model, the model, the width of its input."""
+    """Runs one measurement.
+
+    The command line's arguments are an importer's name, a one-node model, the model, and the width of its input.
+    """
+
     name, small, path, width = sys.argv[1:]
     import torch
 

@@ -1,4 +1,4 @@
-"""What is measured: files made by torch's exporters, and two synthetic ones whose size is exact."""
+"""The measured models: files of torch's exporters, and two synthetic files of exact size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CACHE = importers.ROOT / ".cache" / "benchmarks"
 
 
 def weights_only(mebibytes: int, *, external: bool) -> Path:
-    """A chain of MatMul nodes over square float32 weights of 4 MiB each, inside the file or as external data."""
+    """Returns a chain of MatMul nodes over square float32 weights of 4 MiB each, in the file or as external data."""
     path = CACHE / f"matmul{mebibytes}{'-external' if external else ''}" / "model.onnx"
     if path.exists():
         return path
@@ -35,7 +35,7 @@ def weights_only(mebibytes: int, *, external: bool) -> Path:
 
 
 def many_nodes(count: int) -> Path:
-    """A chain of `count` cheap nodes of four kinds on a small tensor."""
+    """Returns a chain of `count` cheap nodes of four operators on a small tensor."""
     path = CACHE / f"nodes{count}" / "model.onnx"
     if path.exists():
         return path
@@ -107,7 +107,8 @@ ORIGINALS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], Tensor
 
 
 def exported(name: str, exporter: str) -> tuple[torch.nn.Module, Path, Tensors]:
-    """A model of `ORIGINALS`, its file with a dynamic batch, and inputs of batch 1."""
+    """Returns a model of `ORIGINALS`, its file with a dynamic batch, and inputs of batch 1."""
+
     build, inputs = ORIGINALS[name]
     original = seeded(build)
     return original, EXPORTERS[exporter](f"benchmark_{name}", original, inputs(2), inputs(3)), inputs(1)

@@ -1,12 +1,12 @@
-"""Time and memory of exporting OneFlow models, beside oneflow-onnx 0.6.2.
+"""Measures time and memory of the ONNX export of OneFlow models, beside oneflow-onnx 0.6.2.
 
     python benchmarks/oneflow_export.py --peer-python /path/to/peer/bin/python [models ...]
 
-The peer needs an environment of its own: oneflow 0.9.0, oneflow-onnx 0.6.2, flowvision 0.2.2, onnx 1.12.0, onnxsim
-0.4.36, numpy 1.23.5, protobuf 3.20.3. Both export the same static job, compiled on CPU beforehand; each model and each
-exporter gets a process of its own. Seconds are the export alone (no check); `module s` adds the tracing. Extra memory
-is the peak over what the process held before the export; ours is to be at most 2.2 times the weights. Both files are
-run in ONNX Runtime at batch 1.
+The peer, oneflow-onnx, needs a separate environment: oneflow 0.9.0, oneflow-onnx 0.6.2, flowvision 0.2.2, onnx 1.12.0,
+onnxsim 0.4.36, numpy 1.23.5, protobuf 3.20.3. Both export the same static job, compiled on CPU beforehand. Each export
+runs in a fresh process. The seconds are those of the export without its check; `module s` includes the tracing. Extra
+memory is the peak minus the resident memory before the export. The goal for ours is at most 2.2 times the size of the
+weights. Both files are run in ONNX Runtime at batch 1.
 """
 
 from __future__ import annotations
@@ -22,29 +22,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from memory import forget_peak, resident
+
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = (
     *("squeezenet1_1", "mobilenet_v2", "resnet18", "resnet50", "alexnet", "efficientnet_b0", "densenet121"),
     *("shufflenet_v2_x1_0", "mnasnet1_0", "mobilenet_v3_small", "vgg13_bn"),
 )
-
-
-def _held() -> float:
-    """Megabytes that the process holds now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 / 1e6
-
-
-def _peak() -> float:
-    """Megabytes that the process held at most since `_reset_peak`."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError("/proc/self/status has no VmHWM")
-
-
-def _reset_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 def _compiled(flow: Any, model: Any, image: Any) -> Any:
@@ -62,7 +46,11 @@ def _compiled(flow: Any, model: Any, image: Any) -> Any:
 
 
 def measure(name: str, exporter: str) -> dict[str, Any]:
-    """One export in this process: seconds, extra megabytes, difference to OneFlow."""
+    """Measures one export in this process.
+
+    Returns:
+        The row of the table: seconds, extra megabytes, their ratio to the weights, the relative difference to OneFlow.
+    """
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
     import numpy as np
     import oneflow as flow
@@ -79,15 +67,13 @@ def measure(name: str, exporter: str) -> dict[str, Any]:
         export = _ours if exporter == "ours" else _peer
         if exporter == "ours":
             _ours(_compiled(flow, flow.nn.Linear(2, 2).eval(), flow.randn(1, 2)), flow.randn(1, 2), path)  # imports
-        held = _held()
-        _reset_peak()
+        before = resident()["now"]
+        forget_peak()
         start = time.perf_counter()
         export(graph, image, path)
-        seconds, peak = time.perf_counter() - start, _peak()
-        row = {"model": name, "seconds": round(seconds, 3), "extra_mb": round(peak - held)}
-        row["of_weights"] = round(
-            (peak - held) * 1e6 / sum(p.numel() * p.element_size() for p in model.parameters()), 2
-        )
+        seconds, extra = time.perf_counter() - start, resident()["peak"] - before
+        row = {"model": name, "seconds": round(seconds, 3), "extra_mb": round(extra / 1e6)}
+        row["of_weights"] = round(extra / sum(p.numel() * p.element_size() for p in model.parameters()), 2)
         if exporter == "ours":
             start = time.perf_counter()
             _ours(model, image, path)
@@ -112,7 +98,7 @@ def _peer(graph: Any, image: Any, path: str) -> None:
 
 
 def in_process(python: str, name: str, exporter: str) -> dict[str, Any]:
-    """`measure` by some Python; a failure is a row with its last line."""
+    """Runs `measure` in another Python interpreter; the row of a failure holds the last line of its output."""
     command = [python, __file__, "--one", exporter, name]
     # The peer does not find OneFlow's CUDA libraries by itself.
     libraries = Path(python).parent.parent.glob("lib/python3*/site-packages/nvidia/*/lib")
@@ -125,10 +111,11 @@ def in_process(python: str, name: str, exporter: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """See the module."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*")
-    parser.add_argument("--peer-python", help="the interpreter of the environment that holds oneflow-onnx 0.6.2")
+    parser.add_argument("--peer-python", help="Python interpreter of the environment with oneflow-onnx 0.6.2")
+
     parser.add_argument("--one", choices=("ours", "peer"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:

@@ -1,10 +1,11 @@
-"""What operators cost that torch has no call for, beside ONNX's reference and ONNX Runtime.
+"""Measures operators without an equivalent in torch, beside ONNX's reference implementation and ONNX Runtime.
 
     python benchmarks/operators.py              # all of them, about three minutes
-    python benchmarks/operators.py NonMax Tree  # those whose name contains one of these
+    python benchmarks/operators.py NonMax Tree  # operators whose names contain one of these words
 
-Every contestant runs the same one-node model on the same inputs, in rounds of shuffled order. Outputs are compared
-too. The goal: nothing slower than the reference, trees and NonMaxSuppression within ten times ONNX Runtime's time.
+All implementations run the same one-node model on the same inputs, in rounds of shuffled order. Their outputs are
+compared. The goals: no operator is slower than in the reference, trees and NonMaxSuppression take at most ten times
+ONNX Runtime's time.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from onnx2nn.backend import OnnxModule
 
 ROUNDS = 7
 LONGEST = 10.0
-"""Seconds after which a contestant is called no more; at least one call is made."""
+"""Limit on the seconds of an implementation's calls. At least one call is made."""
 
 LIMITED = ("NonMaxSuppression", "TreeEnsemble")
-"""Operators that may take at most `TIMES` of ONNX Runtime's time."""
+"""Operators that may take at most `TIMES` times ONNX Runtime's time."""
 TIMES = 10.0
 
 _RNG = np.random.default_rng(0)
@@ -47,7 +48,19 @@ _RNG = np.random.default_rng(0)
 
 @dataclass(frozen=True)
 class Case:
-    """One call of an operator; inputs whose position is in `constant` are part of the model."""
+    """One call of an operator.
+
+    Attributes:
+        operator: the operator type.
+        size: a description of the size, for the table.
+        inputs: the inputs as arrays, None for an absent one.
+        attributes: the attributes.
+        outputs: the number of outputs.
+        constant: positions of the inputs that are initializers of the model.
+        domain: the operator's domain.
+        opset: the opset version of ai.onnx.
+        reference: whether ONNX's reference implementation takes less than a minute.
+    """
 
     operator: str
     size: str
@@ -57,7 +70,7 @@ class Case:
     constant: tuple[int, ...] = ()
     domain: str = ""
     opset: int = 19
-    reference: bool = True  # whether ONNX's reference is done with it in a minute
+    reference: bool = True
 
     def model(self) -> tuple[onnx.ModelProto, dict[str, Any]]:
         """Returns the model and its feeds."""
@@ -90,9 +103,9 @@ def _boxes(count: int) -> Any:
     return np.concatenate([corner, corner + size], 2).astype(np.float32)
 
 
-def _suppression(boxes: int, classes: int, kept: int, threshold: float) -> Case:
-    scores = _RNG.uniform(0, 1, (1, classes, boxes)).astype(np.float32) ** 4  # most are low, as a detector's are
-    parameters = [np.array([kept]), np.array([0.5], np.float32), np.array([threshold], np.float32)]
+def _suppression(boxes: int, classes: int, limit: int, threshold: float) -> Case:
+    scores = _RNG.uniform(0, 1, (1, classes, boxes)).astype(np.float32) ** 4  # most scores of a detector are low
+    parameters = [np.array([limit]), np.array([0.5], np.float32), np.array([threshold], np.float32)]
     size = f"{boxes} boxes, {classes} classes, score over {threshold}"
     inputs = (_boxes(boxes), scores, *parameters)
     return Case("NonMaxSuppression", size, inputs, constant=(2, 3, 4), reference=boxes * classes < 1e5)
@@ -114,7 +127,7 @@ def _deformable(channels: int, size: int) -> Case:
 
 
 def _forest(operator: str, trees: int, depth: int, rows: int, features: int = 20) -> Case:
-    """Full trees of random splits over normally distributed features; a classifier has ten classes."""
+    """Returns full trees with random splits on normally distributed features; a classifier has ten classes."""
     vote = "class" if operator.endswith("Classifier") else "target"
     inner, count = 2**depth - 1, 2 ** (depth + 1) - 1
     tree = np.repeat(np.arange(trees), count)
@@ -151,7 +164,7 @@ def _cells(operator: str, gates: int, note: str, *extra: Any, **attributes: Any)
 
 
 def cases() -> list[Case]:
-    """Returns what is measured."""
+    """Returns the cases to measure."""
     lengths = np.array([50, 50, 40, 30, 20, 10, 5, 1], np.int32)
     return [
         _suppression(1000, 1, 100, 0.05),
@@ -175,8 +188,8 @@ def cases() -> list[Case]:
     ]
 
 
-def contestants(case: Case, threads: int) -> dict[str, Callable[[], Any]]:
-    """Returns who can run the case: ours, the reference, ONNX Runtime."""
+def implementations(case: Case, threads: int) -> dict[str, Callable[[], Any]]:
+    """Returns the implementations that can run a case: ours, ONNX Runtime's and the reference's."""
     model, feeds = case.model()
     module = OnnxModule(model, onnx2nn.load(model))
     found: dict[str, Callable[[], Any]] = {"onnx2nn": lambda: module.run(feeds)}
@@ -191,7 +204,10 @@ def contestants(case: Case, threads: int) -> dict[str, Callable[[], Any]]:
 
 
 def measure(found: dict[str, Callable[[], Any]], rounds: int) -> tuple[dict[str, float], dict[str, list[Any]]]:
-    """Returns the fastest seconds and the outputs of each; first calls count only where there is time for no other."""
+    """Returns the fastest seconds and the outputs of each implementation.
+
+    The first call warms caches. It counts only if there is no time for another.
+    """
     outputs: dict[str, list[Any]] = {}
     seconds: dict[str, list[float]] = {name: [] for name in found}
     first: dict[str, float] = {}
@@ -227,7 +243,8 @@ def difference(ours: list[Any], theirs: list[Any] | None) -> float:
 
 
 def main() -> None:
-    """Prints the table; exit status 1 where a goal is missed."""
+    """Prints the table; the exit status is 1 if a goal is missed."""
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -243,15 +260,15 @@ def main() -> None:
     for case in cases():
         if arguments.names and not any(name in case.operator for name in arguments.names):
             continue
-        seconds, outputs = measure(contestants(case, arguments.threads), arguments.rounds)
+        seconds, outputs = measure(implementations(case, arguments.threads), arguments.rounds)
         ours, runtime, reference = seconds["onnx2nn"], seconds["ONNX Runtime"], seconds.get("onnx.reference", math.nan)
-        apart = difference(outputs["onnx2nn"], outputs.get("ONNX Runtime"))
+        largest = difference(outputs["onnx2nn"], outputs.get("ONNX Runtime"))
         slow = ours > reference or (case.operator.startswith(LIMITED) and ours > TIMES * runtime)
-        missed |= slow or apart > 1e-4
+        missed |= slow or largest > 1e-4
         print(case.operator, case.size, f"{ours:.4f} s", file=sys.stderr)
         table.add_row(
             *(case.operator, case.size, *(f"{1e3 * value:.2f}" for value in (ours, reference, runtime))),
-            *(f"{ours / reference:.3f}", f"{ours / runtime:.2f}", f"{apart:.0e}", "missed" if slow else ""),
+            *(f"{ours / reference:.3f}", f"{ours / runtime:.2f}", f"{largest:.0e}", "missed" if slow else ""),
         )
     Console(width=150).print(table)
     sys.exit(missed)

@@ -1,4 +1,4 @@
-"""What running costs: an imported module in eager mode beside the module that was exported."""
+"""Measures the eager run time of imported modules beside that of the exported module."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from rich.table import Table
 MODELS = ("resnet18", "mobilenet_v2", "vit_b_16")
 
 
-def measure(contestants: dict[str, importers.Loaded], inputs: models.Tensors, repeats: int) -> dict[str, list[float]]:
-    """Seconds of each contestant's calls; every round calls all of them in an order of its own."""
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    names = list(contestants)
+def measure(modules: dict[str, importers.Loaded], inputs: models.Tensors, repeats: int) -> dict[str, list[float]]:
+    """Returns the seconds of each module's calls; every round calls all of them in shuffled order."""
+    times: dict[str, list[float]] = {name: [] for name in modules}
+    names = list(modules)
     shuffle = random.Random(0).shuffle
     for round_ in range(repeats + 3):
         shuffle(names)
         for name in names:
             start = time.perf_counter()
-            contestants[name](inputs)
+            modules[name](inputs)
             if round_ >= 3:  # the first rounds warm caches
                 times[name].append(time.perf_counter() - start)
     return times
 
 
 def add_rows(table: Table, name: str, exporter: str, repeats: int, notes: list[str]) -> None:
-    """Adds rows of the original, of a copy, whose ratio is the error of all, and of each importer.
+    """Adds the rows of one file: the original, a copy of it, and each importer's module.
 
-    What ended the failed ones is appended to `notes`.
+    The ratio of the copy is the measurement error. Appends the reasons of failures to `notes`.
     """
     original, path, inputs = models.exported(name, exporter)
     label = f"{name} ({exporter})"
 
-    contestants = {
+    modules = {
         "original": importers.without_gradients(torch, original),
         "a copy of it": importers.without_gradients(torch, copy.deepcopy(original)),
     }
@@ -50,15 +50,15 @@ def add_rows(table: Table, name: str, exporter: str, repeats: int, notes: list[s
         try:
             loaded = prepare()(path)
             loaded(inputs)
-            contestants[importer] = loaded
+            modules[importer] = loaded
         except Exception as error:
             failed[importer] = importers.reason(error)
-    times = measure(contestants, inputs, repeats)
-    for contestant, seconds in times.items():
+    times = measure(modules, inputs, repeats)
+    for module, seconds in times.items():
         ratios = [ours / theirs for ours, theirs in zip(seconds, times["original"], strict=True)]
         median, fastest = statistics.median(seconds) * 1e3, min(seconds) * 1e3
         ratio = f"{statistics.median(ratios):.3f}"
-        table.add_row(label, importers.title(contestant), f"{median:.2f}", f"{fastest:.2f}", ratio)
+        table.add_row(label, importers.title(module), f"{median:.2f}", f"{fastest:.2f}", ratio)
     for importer, reason in failed.items():
         table.add_row(label, importers.title(importer), "failed")
         notes.append(f"{importers.title(importer)}, {label}: {reason}")
@@ -78,8 +78,9 @@ def main() -> None:
     table = Table(
         title=f"Eager run time, batch 1, {arguments.threads} threads; ratio: median over rounds to the original"
     )
-    for column in ("model", "who", "median ms", "fastest ms", "ratio"):
-        table.add_column(column, justify="left" if column in ("model", "who") else "right")
+    for column in ("model", "module", "median ms", "fastest ms", "ratio"):
+        table.add_column(column, justify="left" if column in ("model", "module") else "right")
+
     notes: list[str] = []
     for name in arguments.models:
         for exporter in ("torchscript", "dynamo") if arguments.exporter == "both" else (arguments.exporter,):

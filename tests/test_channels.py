@@ -17,8 +17,8 @@ from torch import fx
 
 import onnx2nn
 from onnx2nn.optable.registry import load_rows
-from onnx2nn.rewrite import channel_forms, channels
-from onnx2nn.rewrite.minimum_cut import Network
+from onnx2nn.rewrite import channels_first, channels_first_forms
+from onnx2nn.rewrite.minimum_cut import FlowNetwork
 from onnx2nn.rewrite.raising import raise_patterns
 
 DATA = Path(__file__).parent / "data" / "tensorflow"
@@ -50,7 +50,7 @@ def test_files_of_tensorflow(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     check_same(run(module, (x,)), (expected,), "against TensorFlow")
     check_travels(module, (x,), (x.repeat(2, *[1] * (x.ndim - 1)),), travels=("torch.export", "deepcopy"))
     assert not module.meta["onnx2nn"]["raising"]["dropped"]
-    monkeypatch.setattr(channels.ChannelsFirst, "run", lambda self: 0)
+    monkeypatch.setattr(channels_first.ChannelsFirst, "run", lambda self: 0)
     literal = onnx2nn.load(path)
     *permutes, wanted = FILES[name]
     assert [_permutes(literal), _permutes(module)] == permutes
@@ -98,7 +98,7 @@ ELSEWHERE = {"Mish", "Gelu", "Swish", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "
 ELSEWHERE |= {"Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
 """Operators that opset 17 does not have."""
 NOT_OF_FLOATS = {"BitShift", "Xor"}
-OPERATORS = {*channel_forms.FORMS, *load_rows().operators("elementwise"), *load_rows().operators("reduction")}
+OPERATORS = {*channels_first_forms.FORMS, *load_rows().operators("elementwise"), *load_rows().operators("reduction")}
 
 
 def _model(nodes: list[onnx.NodeProto], shape: tuple[int | str, ...] = SHAPE, **weights: np.ndarray) -> bytes:
@@ -113,7 +113,7 @@ def _model(nodes: list[onnx.NodeProto], shape: tuple[int | str, ...] = SHAPE, **
 
 
 def _transpose(source: str, target: str, rank: int, first: bool) -> onnx.NodeProto:
-    perm = channel_forms.to_first(rank) if first else channel_forms.to_last(rank)
+    perm = channels_first_forms.to_channels_first(rank) if first else channels_first_forms.to_channels_last(rank)
     return helper.make_node("Transpose", [source], [target], perm=perm)
 
 
@@ -211,8 +211,8 @@ def test_a_weight_stays_one_under_its_name() -> None:
 
 
 def test_a_form_that_is_wrong_is_dropped_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = channel_forms.Turned(attributes={"axis": 2}, ranks=4)
-    monkeypatch.setitem(channel_forms.FORMS, "Softmax", lambda *args: wrong)
+    wrong = channels_first_forms.ChannelsFirstForm(attributes={"axis": 2}, output_rank=4)
+    monkeypatch.setitem(channels_first_forms.FORMS, "Softmax", lambda *args: wrong)
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         _transpose("a", "b", 4, first=False),
@@ -221,7 +221,7 @@ def test_a_form_that_is_wrong_is_dropped_and_reported(monkeypatch: pytest.Monkey
     ]
     model = _model(nodes)
     _check(model, 2)
-    assert "gives other numbers on channels first" in onnx2nn.load(model).meta["onnx2nn"]["raising"]["dropped"][0]
+    assert "its results on channels first differ" in onnx2nn.load(model).meta["onnx2nn"]["raising"]["dropped"][0]
 
 
 def test_files_of_torch_keep_the_authors_transposes() -> None:
@@ -233,14 +233,14 @@ def test_files_of_torch_keep_the_authors_transposes() -> None:
 
 
 def test_minimum_cut() -> None:
-    network: Network[str] = Network()
+    network: FlowNetwork[str] = FlowNetwork()
     for one, other, capacity in [("s", "a", 3), ("s", "b", 2), ("a", "b", 5), ("a", "t", 1), ("b", "t", 3)]:
-        network.connect(one, other, capacity)
-    assert network.side_of("s", "t") == {"s", "a", "b"}
+        network.add_edge(one, other, capacity)
+    assert network.source_side("s", "t") == {"s", "a", "b"}
     with pytest.raises(ValueError, match="no finite cut"):
-        network = Network()
-        network.connect("s", "t")
-        network.side_of("s", "t")
+        network = FlowNetwork()
+        network.add_edge("s", "t")
+        network.source_side("s", "t")
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])

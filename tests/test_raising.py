@@ -26,7 +26,7 @@ from onnx2nn.optable.registry import load_rows
 from onnx2nn.rewrite.activation import any_shape
 from onnx2nn.rewrite.patterns import NODES, NUMBER, Notation, matches, parse
 from onnx2nn.rewrite.raising import SWEEPS, Raising, raise_patterns
-from onnx2nn.rewrite.rule import New, Rule
+from onnx2nn.rewrite.rewrite_rule import NewNode, Rule
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
 
@@ -654,7 +654,7 @@ def _read(model: bytes) -> ir.Model:
 def test_a_rule_that_disagrees_is_dropped_and_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wrong = Rule("wrong", parse("x * Sigmoid(x)"), lambda match, facts: New("Tanh", (match["x"],)), any_shape)
+    wrong = Rule("wrong", parse("x * Sigmoid(x)"), lambda match, facts: NewNode("Tanh", (match["x"],)), any_shape)
     from onnx2nn.rewrite import raising
 
     monkeypatch.setattr(raising, "SWEEPS", ((wrong,),))
@@ -663,8 +663,10 @@ def test_a_rule_that_disagrees_is_dropped_and_reported(
     module = onnx2nn.load(model)
     report = module.meta["onnx2nn"]["raising"]
     assert not report["raised"]
-    assert "wrong at 'gate' stays as the file has it: off by" in report["dropped"][0]
-    assert "wrong at 'gate'" in caplog.text
+    assert (
+        "wrong is not applied at node 'gate', which stays as in the file: the result differs by" in report["dropped"][0]
+    )
+    assert "wrong is not applied at node 'gate'" in caplog.text
     check_against_onnxruntime(model, module, (torch.randn(2, 8),))
 
 
@@ -725,7 +727,7 @@ def test_notation() -> None:
         "Add",
     ]
     assert found("~Softmax(x + _)") == [["x"], ["x"]]
-    with pytest.raises(ValueError, match="is no pattern"):
+    with pytest.raises(ValueError, match="is not a pattern"):
         parse("[x for x in y]")
 
 

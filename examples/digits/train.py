@@ -6,11 +6,11 @@ Writes three files into ``--out`` (this folder by default):
   grey values 0 to 16 (TensorFlow's channels-last layout), output ``probability`` of shape ``(batch, 10)``.
 * ``digits_test.npz``: the images and labels held out from training: ``image`` ``(450, 8, 8, 1)`` uint8, ``label``
   ``(450,)`` uint8.
-* ``digits.json``: what Keras measured on them: the accuracy, every predicted digit, and the probabilities of the first
-  images.
+* ``digits.json``: Keras's results on these images: the accuracy, every predicted digit, and the probabilities of the
+  first images.
 
-The run is seeded: it trains the same weights every time. ``nox -s train_digits`` makes the environment it needs, from
-``scripts/zoo/constraints-tensorflow.txt``, and runs it.
+The run is seeded and gives the same weights every time. ``nox -s train_digits`` creates its environment from
+``scripts/zoo/constraints-tensorflow.txt`` and runs it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ IMAGES_WITH_PROBABILITIES = 16
 def build() -> keras.Model:
     """Returns the untrained network: about 33 thousand weights, every layer channels-last.
 
-    It holds what makes Keras files hard to import: "same" padding that is asymmetric at stride 2, batch normalization,
-    depthwise convolution, and a flatten of a channels-last tensor in front of the last layers.
+    It has the layers that make Keras files hard to import: "same" padding that is asymmetric at stride 2, batch
+    normalization, depthwise convolution, and a flatten of a channels-last tensor before the last layers.
     """
     image = keras.Input((8, 8, 1), name="image")
     x = layers.Rescaling(1 / 16)(image)
@@ -59,7 +59,8 @@ def build() -> keras.Model:
 
 
 def write(path: Path, content: Callable[[Path], object]) -> None:
-    """Writes a file beside ``path`` and renames it, so that an interrupted run leaves no half file."""
+    """Writes a file beside ``path`` and renames it, so that an interrupted run leaves no incomplete file."""
+
     unfinished = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         content(unfinished)

@@ -1,28 +1,33 @@
-"""Quantised models as float ones: weights become floats that train, activations are no longer rounded.
+"""Turns quantised models into float models: weights become trainable floats, activations are no longer rounded.
 
-A quantised value stands for a float one. Every node that makes a quantised value gets a float twin; what reads it
-through DequantizeLinear reads the twin. The range that the integers could hold stays, as a Clip: tools that quantise
-leave out a Relu, or a Clip at 6, where the integers cannot go beyond. So a dequantised model differs from the quantised
-one by rounding alone.
+A quantised model comes in and is changed in place. A report of the dequantised nodes and weights goes out. `loading`
+calls `dequantize`.
+
+Every quantised value gets a float counterpart, and readers behind a DequantizeLinear read the counterpart. A Clip keeps
+it in the range of the integers: quantisation tools leave out a Relu, or a Clip at 6, where the range of the integers
+has the same effect. A dequantised model therefore differs from the quantised model by rounding alone.
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnx2nn.dequantize.engine import Dequantization, Dequantizer
+from onnx2nn.dequantize.dequantizer import Dequantization, Dequantizer
 from onnx2nn.dequantize.operators import rewrite_of
 
 __all__ = ["Dequantization", "dequantize"]
 
 
 def dequantize(model: ir.Model) -> Dequantization:
-    """Makes a quantised model a float one, in place.
+    """Turns a quantised model into a float model, in place.
+
+    Semantics: ONNX's QuantizeLinear, DequantizeLinear, QLinear and integer operators of every version, and ONNX
+    Runtime's operators in com.microsoft.
 
     Args:
-        model: as `reader.read` gives it.
+        model: the model from `reader.read`.
 
     Returns:
-        What was done; operators that stay quantised are named there.
+        The report. It names the nodes that stay quantised.
     """
     return Dequantizer(model, rewrite_of).run()

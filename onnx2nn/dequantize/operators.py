@@ -1,4 +1,4 @@
-"""The quantised operators in float form: one function each, which returns whether its node is of no use any more."""
+"""The float forms of the quantised operators: one function each, which returns whether the node is replaced."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnx2nn.dequantize.engine import (
+from onnx2nn.dequantize.dequantizer import (
     Dequantizer,
+    FloatCounterpart,
     Rewrite,
-    Twin,
-    attribute,
-    given,
+    attributes_of,
     inputs,
-    is_unchanged,
-    result_parameters,
+    is_value_preserving,
+    output_parameters,
 )
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import FloatForm, Row
-from onnx2nn.rewrite.rule import STANDARD
+from onnx2nn.rewrite.patterns import attribute_of
+from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
 
 MICROSOFT = "com.microsoft"
 
@@ -28,7 +28,7 @@ _REWRITES: dict[tuple[str, str], Rewrite] = {}
 
 
 def rewrite_of(node: ir.Node) -> Rewrite | None:
-    """Returns what writes a quantised node in float form, None for other nodes."""
+    """Returns the rewrite of a quantised node in float form, None for other nodes."""
     special = _REWRITES.get((node.domain, node.op_type))
     if special is not None:
         return special
@@ -37,7 +37,7 @@ def rewrite_of(node: ir.Node) -> Rewrite | None:
 
 
 def _rewrites(operator: str, *domains: str) -> Callable[[Rewrite], Rewrite]:
-    """Registers what writes the nodes of one operator in float form."""
+    """Registers the rewrite of one operator in float form."""
 
     def add(rewrite: Rewrite) -> Rewrite:
         _REWRITES.update(dict.fromkeys([(domain, operator) for domain in domains], rewrite))
@@ -52,139 +52,154 @@ def _row_of(node: ir.Node) -> tuple[Row, FloatForm]:
     return row, row.float_form
 
 
-def _in_float_form(work: Dequantizer, node: ir.Node) -> bool:
-    """For an operator whose operands and result have scales; its row names the one that does the same on floats."""
+def _in_float_form(dequantizer: Dequantizer, node: ir.Node) -> bool:
+    """Rewrites an operator with scales of operands and output; its row names the operator on floats."""
+
     row, form = _row_of(node)
     values = dict(zip(map(str.lower, row.inputs), inputs(node, len(row.inputs)), strict=True))
     operands = [name for name in values if f"{name}_scale" in values]
-    if attribute(node, "channels_last", 0):
+    if attribute_of(node, "channels_last", 0):
         return False
     floats = []
     for position, name in enumerate(operands):
         axis = form.weight_axis if position else 1
-        floats.append(work.float_of(values[name], values[f"{name}_scale"], values[f"{name}_zero_point"], axis=axis))
+        floats.append(
+            dequantizer.float_of(values[name], values[f"{name}_scale"], values[f"{name}_zero_point"], axis=axis)
+        )
     biases = [name for name in values if name not in operands and not name.endswith(("_scale", "_zero_point"))]
-    fits, added = _bias(work, values[biases[0]] if biases else None, *(values[f"{name}_scale"] for name in operands))
+    fits, added = _bias(
+        dequantizer, values[biases[0]] if biases else None, *(values[f"{name}_scale"] for name in operands)
+    )
     if None in floats or not fits:
         return False
     operands_of_form = [*floats, added] if biases else floats
-    y = work.emit(node, form.operator, operands_of_form, node.outputs[0], **given(node, "channels_last"))
-    return work.quantised(node, y, *result_parameters(row, node))
+    y = dequantizer.emit(node, form.operator, operands_of_form, node.outputs[0], **attributes_of(node, "channels_last"))
+    return dequantizer.set_counterpart(node, y, *output_parameters(row, node))
 
 
 @_rewrites("QuantizeLinear", "", MICROSOFT)
-def _quantize_linear(work: Dequantizer, node: ir.Node) -> bool:
+def _quantize_linear(dequantizer: Dequantizer, node: ir.Node) -> bool:
     x, scale, zero_point = inputs(node, 3)
     assert x is not None
-    if attribute(node, "output_dtype", 0) and zero_point is None:
+    if attribute_of(node, "output_dtype", 0) and zero_point is None:
         return False
-    if work.constant(x) is not None:  # a weight that was trained with the rounding: the float one is in the file
-        steps, zero = work.constant(scale), work.constant(zero_point)
+    if dequantizer.constant(x) is not None:  # a float weight of quantisation-aware training, quantised in the file
+        steps, zero = dequantizer.constant(scale), dequantizer.constant(zero_point)
         if steps is None or (zero_point is not None and zero is None):
             return False
-        work.twins[node.outputs[0]] = Twin(x, steps, np.zeros(steps.shape) if zero is None else zero)
+        dequantizer.counterparts[node.outputs[0]] = FloatCounterpart(
+            x, steps, np.zeros(steps.shape) if zero is None else zero
+        )
         return True
-    return work.quantised(node, x, scale, zero_point)
+    return dequantizer.set_counterpart(node, x, scale, zero_point)
 
 
 @_rewrites("DequantizeLinear", "", MICROSOFT)
-def _dequantize_linear(work: Dequantizer, node: ir.Node) -> bool:
+def _dequantize_linear(dequantizer: Dequantizer, node: ir.Node) -> bool:
     x, scale, zero_point = inputs(node, 3)
-    axis, block = attribute(node, "axis", 1), attribute(node, "block_size", 0)
-    found = work.float_of(x, scale, zero_point, axis, block) or _from_table(work, node, x, scale, zero_point)
-    if found is None or attribute(node, "output_dtype", 0):
+    axis, block = attribute_of(node, "axis", 1), attribute_of(node, "block_size", 0)
+    found = dequantizer.float_of(x, scale, zero_point, axis, block) or _gathered_weight(
+        dequantizer, node, x, scale, zero_point
+    )
+    if found is None or attribute_of(node, "output_dtype", 0):
         return False
-    work.replace(node, node.outputs[0], found)
+    dequantizer.replace(node, node.outputs[0], found)
     return True
 
 
-def _from_table(
-    work: Dequantizer, node: ir.Node, x: ir.Value | None, scale: ir.Value | None, zero_point: ir.Value | None
+def _gathered_weight(
+    dequantizer: Dequantizer, node: ir.Node, x: ir.Value | None, scale: ir.Value | None, zero_point: ir.Value | None
 ) -> ir.Value | None:
-    """Returns the float form of what is taken out of a constant, rows of an embedding for example."""
+    """Returns the float form of a value that a value-preserving node reads from a constant, such as embedding rows."""
     taken = None if x is None else x.producer()
-    steps = work.constant(scale)
-    if taken is None or not is_unchanged(taken) or steps is None or steps.size != 1:
+    steps = dequantizer.constant(scale)
+    if taken is None or not is_value_preserving(taken) or steps is None or steps.size != 1:
         return None
-    table = work.float_of(taken.inputs[0], scale, zero_point)
+    table = dequantizer.float_of(taken.inputs[0], scale, zero_point)
     if table is None or len(taken.outputs) != 1:
         return None
     assert x is not None
-    return work.emit(node, taken.op_type, [table, *taken.inputs[1:]], x, **given(taken))
+    return dequantizer.emit(node, taken.op_type, [table, *taken.inputs[1:]], x, **attributes_of(taken))
 
 
-def _bias(work: Dequantizer, bias: ir.Value | None, *scales: ir.Value | None) -> tuple[bool, ir.Value | None]:
-    """Returns whether a bias of whole numbers can be a float one, and that one."""
+def _bias(dequantizer: Dequantizer, bias: ir.Value | None, *scales: ir.Value | None) -> tuple[bool, ir.Value | None]:
+    """Returns whether an int32 bias has a float form, and that form, None for no bias."""
     if bias is None:
         return True, None
-    whole, steps = work.constant(bias), [work.constant(scale) for scale in scales]
-    if whole is None or any(step is None for step in steps):
+    integers, steps = dequantizer.constant(bias), [dequantizer.constant(scale) for scale in scales]
+    if integers is None or any(step is None for step in steps):
         return False, None
     key = (bias, *scales)
-    if key not in work.floats:
-        values = whole.astype(np.float64)
+    if key not in dequantizer.floats:
+        values = integers.astype(np.float64)
         for step in steps:
             values = values * np.asarray(step, np.float64).ravel()
-        work.floats[key] = work.weight(bias, torch.from_numpy(values.astype(np.float32)))
-    return True, work.floats[key]
+        dequantizer.floats[key] = dequantizer.weight(bias, torch.from_numpy(values.astype(np.float32)))
+    return True, dequantizer.floats[key]
 
 
 @_rewrites("QLinearConcat", MICROSOFT)
-def _qlinear_concat(work: Dequantizer, node: ir.Node) -> bool:
+def _qlinear_concat(dequantizer: Dequantizer, node: ir.Node) -> bool:
     (y_scale, y_zero), triples = node.inputs[:2], [node.inputs[i : i + 3] for i in range(2, len(node.inputs), 3)]
-    parts = [work.float_of(x, scale, zero_point) for x, scale, zero_point in triples]
+    parts = [dequantizer.float_of(x, scale, zero_point) for x, scale, zero_point in triples]
     if any(part is None for part in parts):
         return False
-    return work.quantised(node, work.emit(node, "Concat", parts, node.outputs[0], **given(node)), y_scale, y_zero)
+    return dequantizer.set_counterpart(
+        node, dequantizer.emit(node, "Concat", parts, node.outputs[0], **attributes_of(node)), y_scale, y_zero
+    )
 
 
 @_rewrites("QGemm", MICROSOFT)
-def _qgemm(work: Dequantizer, node: ir.Node) -> bool:
+def _qgemm(dequantizer: Dequantizer, node: ir.Node) -> bool:
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = inputs(node, 9)
-    left = work.float_of(a, a_scale, a_zero)
-    right = work.float_of(b, b_scale, b_zero, axis=0 if attribute(node, "transB", 0) else 1)
-    fits, added = _bias(work, c, a_scale, b_scale)
-    if left is None or right is None or not fits or attribute(node, "alpha", 1.0) != 1.0:
+    left = dequantizer.float_of(a, a_scale, a_zero)
+    right = dequantizer.float_of(b, b_scale, b_zero, axis=0 if attribute_of(node, "transB", 0) else 1)
+    fits, added = _bias(dequantizer, c, a_scale, b_scale)
+    if left is None or right is None or not fits or attribute_of(node, "alpha", 1.0) != 1.0:
         return False
-    y = work.emit(node, "Gemm", [left, right, added], node.outputs[0], **given(node))
+    y = dequantizer.emit(node, "Gemm", [left, right, added], node.outputs[0], **attributes_of(node))
     if y_scale is None:
-        work.replace(node, node.outputs[0], y)
+        dequantizer.replace(node, node.outputs[0], y)
         return True
-    return work.quantised(node, y, y_scale, y_zero)
+    return dequantizer.set_counterpart(node, y, y_scale, y_zero)
 
 
 @_rewrites("DynamicQuantizeLinear", "")
-def _dynamic_quantize_linear(work: Dequantizer, node: ir.Node) -> bool:
+def _dynamic_quantize_linear(dequantizer: Dequantizer, node: ir.Node) -> bool:
     assert node.inputs[0] is not None
-    work.dynamic[node.outputs[0]] = (node.inputs[0], node)
+    dequantizer.dynamic[node.outputs[0]] = (node.inputs[0], node)
     return True
 
 
 @_rewrites("MatMulInteger", "")
 @_rewrites("ConvInteger", "")
-def _integer_product(work: Dequantizer, node: ir.Node) -> bool:
+def _integer_matmul_or_conv(dequantizer: Dequantizer, node: ir.Node) -> bool:
     """For a product of whole numbers whose result is cast and multiplied with both scales."""
     a, b, a_zero, b_zero = inputs(node, 4)
-    if a not in work.dynamic or b is None or work.constant(b) is None:
+    if a not in dequantizer.dynamic or b is None or dequantizer.constant(b) is None:
         return False
     assert a is not None
-    data, quantiser = work.dynamic[a]
-    if a_zero is not quantiser.outputs[2] or (b_zero is not None and work.constant(b_zero) is None):
+    data, quantiser = dequantizer.dynamic[a]
+    if a_zero is not quantiser.outputs[2] or (b_zero is not None and dequantizer.constant(b_zero) is None):
         return False
-    found = list(_rescaled(work, node.outputs[0], quantiser.outputs[1]))
+    found = list(_scaled_outputs(dequantizer, node.outputs[0], quantiser.outputs[1]))
     if len(found) != 1:
         return False
     ((scaled, b_scale),) = found
     _, form = _row_of(node)
-    kernel = work.float_of(b, b_scale, b_zero, axis=form.weight_axis)
+    kernel = dequantizer.float_of(b, b_scale, b_zero, axis=form.weight_axis)
     if kernel is None:
         return False
-    work.replace(node, scaled, work.emit(node, form.operator, [data, kernel], scaled, **given(node)))
+    dequantizer.replace(
+        node, scaled, dequantizer.emit(node, form.operator, [data, kernel], scaled, **attributes_of(node))
+    )
     return True
 
 
-def _rescaled(work: Dequantizer, product: ir.Value, a_scale: ir.Value) -> Iterable[tuple[ir.Value, ir.Value]]:
-    """Yields for each reader of a product the value in which it is scaled, and the weights' scale."""
+def _scaled_outputs(
+    dequantizer: Dequantizer, product: ir.Value, a_scale: ir.Value
+) -> Iterable[tuple[ir.Value, ir.Value]]:
+    """Yields each value in which an integer product is cast and scaled, with the weights' scale."""
     for cast in [use.node for use in product.uses()]:
         for use in cast.outputs[0].uses():
             other = use.node.inputs[1 - use.idx] if use.node.op_type == "Mul" and cast.op_type == "Cast" else None
@@ -192,62 +207,71 @@ def _rescaled(work: Dequantizer, product: ir.Value, a_scale: ir.Value) -> Iterab
             if scales is None or scales.op_type != "Mul" or a_scale not in scales.inputs:
                 continue
             (b_scale,) = (value for value in scales.inputs if value is not a_scale)
-            if b_scale is not None and work.constant(b_scale) is not None:
+            if b_scale is not None and dequantizer.constant(b_scale) is not None:
                 yield use.node.outputs[0], b_scale
 
 
 @_rewrites("DynamicQuantizeMatMul", MICROSOFT)
-def _dynamic_matmul(work: Dequantizer, node: ir.Node) -> bool:
+def _dynamic_matmul(dequantizer: Dequantizer, node: ir.Node) -> bool:
     a, b, b_scale, b_zero, bias = inputs(node, 5)
-    kernel = work.float_of(b, b_scale, b_zero, axis=-1)
+    kernel = dequantizer.float_of(b, b_scale, b_zero, axis=-1)
     if a is None or kernel is None:
         return False
-    return _product_with_bias(work, node, a, kernel, bias)
+    return _product_with_bias(dequantizer, node, a, kernel, bias)
 
 
 @_rewrites("MatMulIntegerToFloat", MICROSOFT)
-def _matmul_integer_to_float(work: Dequantizer, node: ir.Node) -> bool:
+def _matmul_integer_to_float(dequantizer: Dequantizer, node: ir.Node) -> bool:
     a, b, a_scale, b_scale, a_zero, b_zero, bias = inputs(node, 7)
-    kernel = work.float_of(b, b_scale, b_zero, axis=-1)
-    data, quantiser = work.dynamic.get(a, (None, None)) if a is not None else (None, None)
+    kernel = dequantizer.float_of(b, b_scale, b_zero, axis=-1)
+    data, quantiser = dequantizer.dynamic.get(a, (None, None)) if a is not None else (None, None)
     if data is None or quantiser is None or kernel is None or [a_scale, a_zero] != list(quantiser.outputs[1:]):
         return False
-    return _product_with_bias(work, node, data, kernel, bias)
+    return _product_with_bias(dequantizer, node, data, kernel, bias)
 
 
 @_rewrites("DynamicQuantizeLSTM", MICROSOFT)
-def _dynamic_lstm(work: Dequantizer, node: ir.Node) -> bool:
+def _dynamic_lstm(dequantizer: Dequantizer, node: ir.Node) -> bool:
     """Its matrices are transposed, each direction has its own scale or one for every column."""
     x, *matrices = inputs(node, 3)
     *rest, w_scale, w_zero, r_scale, r_zero = inputs(node, 12)[3:]
     floats = []
     for matrix, scale, zero_point in zip(matrices, (w_scale, r_scale), (w_zero, r_zero), strict=True):
-        values, steps, zero = work.constant(matrix), work.constant(scale), work.constant(zero_point)
+        values, steps, zero = (
+            dequantizer.constant(matrix),
+            dequantizer.constant(scale),
+            dequantizer.constant(zero_point),
+        )
         if matrix is None or values is None or steps is None or (zero_point is not None and zero is None):
             return False
         directions = values.shape[0]
         zero = np.zeros(1) if zero is None else zero
         shift = zero.astype(np.float32).reshape(directions if zero.size > 1 else 1, 1, -1)
         product = (values.astype(np.float32) - shift) * steps.reshape(directions if steps.size > 1 else 1, 1, -1)
-        floats.append(work.weight(matrix, torch.from_numpy(np.ascontiguousarray(product.transpose(0, 2, 1)))))
+        floats.append(dequantizer.weight(matrix, torch.from_numpy(np.ascontiguousarray(product.transpose(0, 2, 1)))))
     lstm = ir.Node(
-        "", "LSTM", [x, *floats, *rest], node.attributes.values(), num_outputs=len(node.outputs), version=STANDARD
+        "",
+        "LSTM",
+        [x, *floats, *rest],
+        node.attributes.values(),
+        num_outputs=len(node.outputs),
+        version=REPLACEMENT_OPSET,
     )
     lstm.name = node.name
-    work.graph.insert_before(node, lstm)
+    dequantizer.graph.insert_before(node, lstm)
     for old, new in zip(node.outputs, lstm.outputs, strict=True):
         new.name, new.shape, new.type = f"{old.name}_float", old.shape, old.type
-        work.names.add(new.name)
+        dequantizer.names.add(new.name)
         if old.uses() or old.is_graph_output():
-            work.replace(node, old, new)
+            dequantizer.replace(node, old, new)
     return True
 
 
 def _product_with_bias(
-    work: Dequantizer, node: ir.Node, data: ir.Value, kernel: ir.Value, bias: ir.Value | None
+    dequantizer: Dequantizer, node: ir.Node, data: ir.Value, kernel: ir.Value, bias: ir.Value | None
 ) -> bool:
-    y = work.emit(node, "MatMul", [data, kernel], node.outputs[0])
+    y = dequantizer.emit(node, "MatMul", [data, kernel], node.outputs[0])
     if bias is not None:
-        y = work.emit(node, "Add", [y, bias], node.outputs[0])
-    work.replace(node, node.outputs[0], y)
+        y = dequantizer.emit(node, "Add", [y, bias], node.outputs[0])
+    dequantizer.replace(node, node.outputs[0], y)
     return True

@@ -1,4 +1,9 @@
-"""Raising: what an exporter decomposed becomes one operator again, before the import, for every framework alike."""
+"""Raising: replaces decomposed operators, such as the Erf, Add and Mul nodes of a GELU, by one operator.
+
+A model comes in before its import and is changed in place. A report of the applied rules goes out. The replacements are
+the same for every framework. `loading` calls `raise_patterns`. The OneFlow exporter uses `patterns`; other passes over
+models take `REPLACEMENT_OPSET` from `rewrite_rule`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules: activations that are written as arithmetic."""
+"""Rules for activations that the exporter wrote as arithmetic."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import NODES, Match, parse, tensor_of
-from onnx2nn.rewrite.rule import New, Rule, Sample
+from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
+from onnx2nn.rewrite.value_facts import ValueFacts
 
 
-def _is(operator: str, **attributes: Any) -> Callable[[Match, Facts], New | None]:
-    """Builds a function of `x` alone; the limits of a Clip in the pattern must be 0 and 6."""
+def _is(operator: str, **attributes: Any) -> Callable[[Match, ValueFacts], NewNode | None]:
+    """Returns a builder of `operator(x)`; a Clip in the pattern must have the limits 0 and 6."""
 
-    def build(match: Match, facts: Facts) -> New | None:
+    def build(match: Match, facts: ValueFacts) -> NewNode | None:
         clip = match.get("clip")
         if clip is not None and _limits(clip, facts) != (0.0, 6.0):
             return None
-        if _widest(match) > max(facts.rank(match["x"]) or 0, 1):
-            return None  # constants of so many dimensions may add some
-        return New(operator, (match["x"],), attributes)
+        if _largest_constant_rank(match) > max(facts.rank(match["x"]) or 0, 1):
+            return None  # broadcasting against such a constant may raise the rank of the result
+        return NewNode(operator, (match["x"],), attributes)
 
     return build
 
 
-def _widest(match: Match) -> int:
-    """Returns the largest number of dimensions of a constant among the matched nodes."""
+def _largest_constant_rank(match: Match) -> int:
+    """Returns the largest rank of a constant that the matched nodes read."""
     tensors = [tensor_of(value) for node in match[NODES] for value in node.inputs]
     return max((len(tensor.shape) for tensor in tensors if tensor is not None), default=0)
 
 
-def any_shape(match: Match, facts: Facts) -> Sample:
-    """The sample of a function of each element."""
-    return {"x": (2, 3, 5, 4, 3, 2)[: max(3, _widest(match))]}
+def any_shape(match: Match, facts: ValueFacts) -> Sample:
+    """Returns the sample inputs of an elementwise function."""
+    return {"x": (2, 3, 5, 4, 3, 2)[: max(3, _largest_constant_rank(match))]}
 
 
-def _limits(clip: Any, facts: Facts) -> tuple[float | None, float | None]:
-    """Returns the limits of a Clip, which are attributes before opset 11."""
+def _limits(clip: Any, facts: ValueFacts) -> tuple[float | None, float | None]:
+    """Returns the limits of a Clip, from its inputs or, before opset 11, its attributes."""
     given = [clip.attributes[name].as_float() if name in clip.attributes else None for name in ("min", "max")]
     for position, value in enumerate(clip.inputs[1:3]):
         given[position] = facts.number(value)
@@ -51,22 +51,23 @@ def _rules(name: str, texts: Iterator[str] | tuple[str, ...], operator: str, **a
 
 
 def _halved(factor: str) -> Iterator[str]:
-    """x * factor / 2, however it is bracketed."""
+    """Yields the patterns of `x * factor / 2` in every order of evaluation."""
     yield f"(x * {factor}) * 0.5 | (x * {factor}) / 2"
     yield f"x * ({factor} * 0.5 | {factor} / 2)"
     yield f"(x * 0.5 | x / 2) * {factor}"
 
 
-def _prelu(match: Match, facts: Facts) -> New | None:
-    """Keras's: max(x, 0) + slope * min(x, 0)."""
+def _prelu(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds a PReLU from Keras's form, `max(x, 0) + slope * min(x, 0)`."""
+
     channels, rank = facts.channels(match["slope"], match["x"]), facts.rank(match["x"])
     if channels is None or rank is None:
         return None
-    slope = New("Reshape", (match["slope"], np.array([channels, *[1] * (rank - 2)])))
-    return New("PRelu", (match["x"], New("Neg", (slope,))))
+    slope = NewNode("Reshape", (match["slope"], np.array([channels, *[1] * (rank - 2)])))
+    return NewNode("PRelu", (match["x"], NewNode("Neg", (slope,))))
 
 
-def _prelu_sample(match: Match, facts: Facts) -> Sample:
+def _prelu_sample(match: Match, facts: ValueFacts) -> Sample:
     shape = facts.constant_shape(match["slope"]) or ()
     return {"x": (2, math.prod(shape), *(4, 5, 3)[: (facts.rank(match["x"]) or 2) - 2]), "slope": shape}
 

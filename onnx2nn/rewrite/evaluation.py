@@ -1,4 +1,4 @@
-"""Evaluates values of a graph by the op table's rows, to compare what a rule replaces with what it puts in place."""
+"""Evaluates values of a graph by the op table's rows, to compare matched nodes with their replacement."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ TOLERANCE = 1e-5
 """Largest difference relative to the largest magnitude: exporters round the constants of a formula to float32."""
 
 MAX_NODES = 200
-"""A pattern's values hang on fewer nodes than that; more would be the network itself."""
+"""Limit on the nodes of one evaluation. A pattern has fewer; more nodes mean that the network itself is evaluated."""
 
 
 class Evaluator:
-    """Evaluates what a value is computed from, back to values that are given.
+    """Evaluates a value, and the nodes that it depends on, from given values.
 
-    All floats are taken as one type, float64 unless the values are large: then what differs is not rounding.
+    All floating-point tensors are converted to one dtype. With float64, a difference between two evaluations is not
+    caused by rounding.
 
     Args:
         table: the op table.
-        F: `torch`, or OneFlow behind its names.
-        opsets: opset versions by domain, of nodes that have none of their own.
-        given: values by name of the graph's.
-        floats: the type of floats.
-        leaf: gives a value that is neither given nor a constant, by its shape; None where it is to be computed.
+        F: `torch`, or the OneFlow namespace that has torch's function names.
+        opsets: opset versions by domain, for nodes that have no version of their own.
+        given: arrays of values at which the evaluation starts.
+        floats: the numpy dtype of all floating-point tensors.
+        placeholder: returns an array for a value that is neither given nor constant, None to compute the value.
     """
 
     def __init__(
@@ -43,17 +44,18 @@ class Evaluator:
         opsets: Mapping[str, int],
         given: Mapping[ir.Value, np.ndarray[Any, Any]],
         floats: Any = np.float64,
-        leaf: Callable[[ir.Value], np.ndarray[Any, Any] | None] = lambda value: None,
+        placeholder: Callable[[ir.Value], np.ndarray[Any, Any] | None] = lambda value: None,
     ):
-        self._table, self._F, self._opsets, self._floats, self._leaf = table, F, opsets, floats, leaf
+        self._table, self._F, self._opsets, self._floats, self._placeholder = table, F, opsets, floats, placeholder
         self._known: dict[ir.Value, Any] = {value: self._tensor(array) for value, array in given.items()}
         self._nodes = 0
 
     def array(self, value: ir.Value) -> np.ndarray[Any, Any]:
-        """Returns a value as an array.
+        """Returns the elements of a value.
 
         Raises:
-            OperatorError: it hangs on something that is not given, or on a node without a row.
+            OperatorError: the value depends on a value that is not given, on a node without a row, on a random
+                operator, on control flow, or on more than `MAX_NODES` nodes.
         """
         result: np.ndarray[Any, Any] = self._value(value).numpy()
         return result
@@ -66,7 +68,7 @@ class Evaluator:
     def _value(self, value: ir.Value) -> Any:
         if value not in self._known:
             tensor = tensor_of(value)
-            array = self._leaf(value) if tensor is None else tensor.numpy()
+            array = self._placeholder(value) if tensor is None else tensor.numpy()
             if array is not None:
                 self._known[value] = self._tensor(array)
             else:
@@ -77,7 +79,8 @@ class Evaluator:
         row = None if node is None else self._table.find(node.domain, node.op_type, version_of(node, self._opsets))
         self._nodes += 1
         if node is None or row is None or row.call == "subgraph" or row.random or self._nodes > MAX_NODES:
-            raise OperatorError("it hangs on what only a run tells")
+            raise OperatorError("it depends on values that are known at run time only")
+
         attributes = attribute_values(node, row, {}, lambda tensor: self._tensor(tensor.numpy()))
         inputs = [None if value is None else self._value(value) for value in node.inputs]
         check_inputs(row, inputs)
@@ -85,10 +88,11 @@ class Evaluator:
             attributes["_outputs"] = len(node.outputs)
         results = row.run(self._F, *_arguments(row, inputs), **attributes)
         results = results if isinstance(results, tuple) else (results,)
-        self._known |= dict(zip(node.outputs, map(self._of_one_type, results), strict=False))
+        self._known |= dict(zip(node.outputs, map(self._in_one_dtype, results), strict=False))
 
-    def _of_one_type(self, result: Any) -> Any:
-        """Returns a result whose floats are of the one type again, behind a Cast."""
+    def _in_one_dtype(self, result: Any) -> Any:
+        """Returns a result in the dtype of all floating-point tensors, which the node, a Cast, may have changed."""
+
         wanted = getattr(self._F, np.dtype(self._floats).name)
         other = getattr(result, "is_floating_point", bool)() and result.dtype != wanted
         return result.to(wanted) if other else result

@@ -7,58 +7,58 @@ import math
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-Place = TypeVar("Place", bound=Hashable)
+Vertex = TypeVar("Vertex", bound=Hashable)
 
 
-class Network(Generic[Place]):
-    """Places and the capacities between them."""
+class FlowNetwork(Generic[Vertex]):
+    """A directed graph with edge capacities."""
 
     def __init__(self) -> None:
-        self._left: dict[Place, dict[Place, float]] = {}
+        self._residual: dict[Vertex, dict[Vertex, float]] = {}
 
-    def connect(self, one: Place, other: Place, capacity: float = math.inf) -> None:
-        """Adds to the capacity from one place to another."""
-        out, back = self._left.setdefault(one, {}), self._left.setdefault(other, {})
+    def add_edge(self, one: Vertex, other: Vertex, capacity: float = math.inf) -> None:
+        """Adds `capacity` to the edge from `one` to `other`."""
+        out, back = self._residual.setdefault(one, {}), self._residual.setdefault(other, {})
         out[other] = out.get(other, 0) + capacity
         back.setdefault(one, 0)
 
-    def side_of(self, source: Place, sink: Place) -> set[Place]:
-        """Returns the places on the source's side of a minimum cut, as few as can be."""
+    def source_side(self, source: Vertex, sink: Vertex) -> set[Vertex]:
+        """Returns the vertices on the source's side of a minimum cut; of several minimum cuts, the smallest side."""
         while True:
             levels = self._levels(source)
             if sink not in levels:
                 return set(levels)
             while (path := self._path(source, sink, levels)) is not None:
                 pairs = list(itertools.pairwise(path))
-                flow = min(self._left[a][b] for a, b in pairs)
+                flow = min(self._residual[a][b] for a, b in pairs)
                 if flow == math.inf:
-                    raise ValueError("source and sink are joined by infinite capacities: there is no finite cut")
+                    raise ValueError("a path of infinite capacity joins source and sink: no finite cut exists")
                 for a, b in pairs:
-                    self._left[a][b] -= flow
-                    self._left[b][a] += flow
+                    self._residual[a][b] -= flow
+                    self._residual[b][a] += flow
 
-    def _levels(self, source: Place) -> dict[Place, int]:
-        """Returns the places that the source still reaches, and in how many steps."""
-        levels, row = {source: 0}, [source]
-        for place in row:
-            for other, left in self._left.get(place, {}).items():
-                if left > 0 and other not in levels:
-                    levels[other] = levels[place] + 1
-                    row.append(other)
+    def _levels(self, source: Vertex) -> dict[Vertex, int]:
+        """Returns the vertices reachable through residual capacity, with their distance from the source."""
+        levels, queue = {source: 0}, [source]
+        for vertex in queue:
+            for other, rest in self._residual.get(vertex, {}).items():
+                if rest > 0 and other not in levels:
+                    levels[other] = levels[vertex] + 1
+                    queue.append(other)
         return levels
 
-    def _path(self, source: Place, sink: Place, levels: dict[Place, int]) -> list[Place] | None:
-        """Returns a shortest path with capacity left; places that lead nowhere are taken out of `levels`."""
+    def _path(self, source: Vertex, sink: Vertex, levels: dict[Vertex, int]) -> list[Vertex] | None:
+        """Returns a shortest path of residual capacity; removes vertices without a path to the sink from `levels`."""
         path = [source]
         while path:
-            place = path[-1]
-            if place == sink:
+            vertex = path[-1]
+            if vertex == sink:
                 return path
-            step = levels.get(place, -1) + 1
-            following = (o for o, left in self._left[place].items() if left > 0 and levels.get(o) == step)
-            found = next(following, None)
+            step = levels.get(vertex, -1) + 1
+            candidates = (o for o, rest in self._residual[vertex].items() if rest > 0 and levels.get(o) == step)
+            found = next(candidates, None)
             if found is None:
-                levels.pop(place, None)
+                levels.pop(vertex, None)
                 path.pop()
             else:
                 path.append(found)

@@ -1,20 +1,21 @@
-"""Patterns of a graph: an operator over operators, written in the notation of Python expressions.
+"""Patterns of subgraphs, written in the notation of Python expressions.
 
-`parse("MatMul(x, weight) + bias")` is an Add of a MatMul of two values and of a third value. In the notation
+`parse("MatMul(x, weight) + bias")` matches an Add whose inputs are a MatMul of two values and a third value. In the
+notation
 
-- `x` is any value, the same one wherever the name stands; `_` is any value; `+x` is a constant;
-- `Erf(x)` is an operator; `+ - * / **` are Add, Sub, Mul, Div and Pow; `-x` is Neg; `A(x) | B(x)` is either;
-- `0.5` is a constant of one element and this value;
-- `Softmax(x, axis=-1)` demands an attribute, `ReduceMean(x, ...)` takes further inputs;
-- `(norm := ReduceMean(x))` binds the node, whose output `norm` stands for further on;
-- `~Conv(x, weight)` is an operator whose output has no other reader;
-- `PART` is the pattern that `parse(text, PART=...)` is given, which saves writing, and reading, it at every place;
-  `CONV(x)` is any operator of a part that is a string, `CONV="conv1d conv2d"`.
+- `x` matches any value, and the same value at every occurrence; `_` matches any value; `+x` matches a constant;
+- `Erf(x)` matches an operator; `+ - * / **` are Add, Sub, Mul, Div and Pow; `-x` is Neg; `A(x) | B(x)` matches either;
+- `0.5` matches a constant of one element with this value;
+- `Softmax(x, axis=-1)` requires an attribute, `ReduceMean(x, ...)` allows further inputs;
+- `(norm := ReduceMean(x))` binds the node to `norm`, which matches the node's output from there on;
+- `~Conv(x, weight)` matches an operator whose output has a single reader;
+- `PART` stands for the pattern in `parse(text, PART=...)`. A shared part is then written and parsed once. With a string
+  as the part, `CONV="conv1d conv2d"`, `CONV(x)` matches each of its operators.
 
-Two inputs of a commutative operator match in either order. Identity nodes are looked through.
+The two inputs of a commutative operator match in either order. Identity nodes between two matched nodes are skipped.
 
-A `Notation` says which operators the signs stand for: ONNX's by default. OneFlow's jobs have one operator for two
-tensors and another for a tensor and a number, which is an attribute there: `node.meta[NUMBER]` matches as the last
+A `Notation` maps the signs to operators; the default are ONNX's. OneFlow's jobs have one operator for two tensors, and
+another for a tensor and a number, which is an attribute there. This number, `node.meta[NUMBER]`, matches as the last
 input.
 """
 
@@ -33,7 +34,7 @@ import onnx_ir as ir
 from onnx2nn.optable.registry import load_rows
 
 Match = dict[str, Any]
-"""Names of a pattern → the values and nodes that they stand for; `NODES` → all nodes that matched."""
+"""Names of a pattern → the values and nodes bound to them; `NODES` → all matched nodes."""
 
 NODES = ""
 
@@ -43,7 +44,12 @@ _COMMUTATIVE_OPS = frozenset({"add_n", "broadcast_add", "broadcast_mul"})
 
 @dataclass(frozen=True)
 class Var:
-    """Matches any value, the same one wherever the name stands; only an initializer or a constant if `constant`."""
+    """Matches any value, and the same value wherever `name` occurs.
+
+    Attributes:
+        name: binds the value; `""` binds nothing.
+        constant: whether only initializers and Constant nodes match.
+    """
 
     name: str
     constant: bool = False
@@ -51,25 +57,25 @@ class Var:
 
 @dataclass(frozen=True)
 class Number:
-    """Matches a constant of one element."""
+    """Matches a constant of one element whose value is `value`."""
 
     value: float
 
 
 @dataclass(frozen=True)
 class Either:
-    """Matches what one of its patterns matches."""
+    """Matches wherever one of `patterns` matches."""
 
     patterns: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Notation:
-    """The operators that the signs of the notation stand for.
+    """The operators of the signs in the notation.
 
     Attributes:
         tensors: sign → the operator of two tensors.
-        numbers: sign → the operator of a tensor and a number, where that is another one.
+        numbers: sign → the operator of a tensor and a number, where it differs.
         negation: the operator of `-x`.
     """
 
@@ -88,15 +94,15 @@ NUMBER = "number"
 
 @dataclass(frozen=True)
 class Op:
-    """Matches an operator's first output.
+    """Matches the first output of a node.
 
     Attributes:
-        types: operators, separated by spaces.
-        inputs: patterns of the inputs, as many as the node has; two inputs of a commutative operator match in either
-            order.
+        types: operator types, separated by spaces.
+        inputs: patterns of the inputs, one for each input of the node. The two inputs of a commutative operator match
+            in either order.
         name: binds the node.
-        alone: the output has no other reader.
-        attributes: values that attributes must have.
+        alone: whether the output must have a single reader.
+        attributes: required attribute values by name.
         more: whether the node may have further inputs.
     """
 
@@ -109,17 +115,26 @@ class Op:
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
-        """The operators."""
+        """The operator types as a set."""
         return frozenset(self.types.split())
 
     @functools.cached_property
     def below(self) -> tuple[frozenset[str], ...]:
-        """The operators that one of the inputs has to come from, for each input of which the pattern says that."""
+        """For each input with an operator pattern: the operator types that may produce it."""
         return tuple(pattern.names for pattern in self.inputs if isinstance(pattern, Op))
 
 
 def parse(text: str, notation: Notation = ONNX, /, **parts: Any) -> Any:
-    """Returns the pattern that `text` writes in the notation above; `parts` are patterns that it names."""
+    """Parses a pattern.
+
+    Args:
+        text: the pattern, in the notation of this module.
+        notation: the operators of its signs.
+        **parts: patterns, or strings of operator types, that `text` refers to by name.
+
+    Raises:
+        ValueError: a part of `text` has no meaning in the notation.
+    """
     return _pattern(ast.parse(text.strip(), mode="eval").body, notation, parts)
 
 
@@ -154,7 +169,7 @@ def _pattern(tree: ast.expr, notation: Notation, parts: Mapping[str, Any], name:
             inputs = tuple(_pattern(arg, notation, parts) for arg in (tree.args[:-1] if more else tree.args))
             attributes = {k.arg or "": ast.literal_eval(k.value) for k in tree.keywords}
             return Op(parts.get(operator, operator), inputs, name, attributes=attributes, more=more)
-    raise ValueError(f"{ast.unparse(tree)} is no pattern")
+    raise ValueError(f"{ast.unparse(tree)!r} is not a pattern: see the notation in this module's docstring")
 
 
 def _named(pattern: Any, name: str) -> Any:
@@ -165,21 +180,27 @@ def _named(pattern: Any, name: str) -> Any:
 
 
 def roots(pattern: Any) -> frozenset[str]:
-    """Returns the operators of the node at which a pattern ends."""
+    """Returns the operator types of a pattern's last node, whose output the pattern matches."""
     return frozenset().union(*map(roots, pattern.patterns)) if isinstance(pattern, Either) else pattern.names
 
 
-def needed(pattern: Any) -> frozenset[str]:
-    """Returns operators without which nothing matches a pattern."""
+def required_operators(pattern: Any) -> frozenset[str]:
+    """Returns operator types that a graph must contain for a pattern to match."""
     if isinstance(pattern, Either):
-        return frozenset.intersection(*map(needed, pattern.patterns))
+        return frozenset.intersection(*map(required_operators, pattern.patterns))
     if not isinstance(pattern, Op):
         return frozenset()
-    return frozenset().union(pattern.names if len(pattern.names) == 1 else (), *map(needed, pattern.inputs))
+    return frozenset().union(pattern.names if len(pattern.names) == 1 else (), *map(required_operators, pattern.inputs))
 
 
 def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Match]:
-    """Every way in which a value fits a pattern."""
+    """Yields every match of a pattern at a value.
+
+    Args:
+        value: the output of the subgraph to match.
+        pattern: see `parse`.
+        match: names that are bound already; `{}` for none.
+    """
     if value is None:
         return
     value = origin(value)
@@ -212,7 +233,7 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
     if not _may_match(node, pattern):
         return
     if node.attributes and any(attribute.is_ref() for attribute in node.attributes.values()):
-        return  # in a function, they are known at its call
+        return  # attribute references in a function have values only at its calls
     if pattern.attributes and not _has(node, pattern.attributes):
         return
     match = {**match, NODES: (*match.get(NODES, ()), node)}
@@ -231,7 +252,8 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
 
 
 def _match_of_number(number: Any, pattern: Any, match: Match) -> Match | None:
-    """A match in which `pattern` is `number`; a number that depends on a dynamic dimension matches variables only."""
+    """Returns the match of `pattern` with a number; a number from a dynamic dimension matches variables only."""
+
     if isinstance(pattern, Number):
         known = isinstance(number, (int, float)) and math.isclose(number, pattern.value, rel_tol=1e-6)
         return match if known else None
@@ -239,7 +261,7 @@ def _match_of_number(number: Any, pattern: Any, match: Match) -> Match | None:
 
 
 def _may_match(node: ir.Node, pattern: Op) -> bool:
-    """Returns whether the operators that a pattern wants below a node are there; most nodes end no pattern."""
+    """Returns whether the node's inputs come from the operators in the pattern. A cheap test that most nodes fail."""
     if not pattern.below:
         return True
     producers = [value.producer() for value in node.inputs if value is not None]
@@ -264,7 +286,7 @@ def _has(node: ir.Node, attributes: Mapping[str, Any]) -> bool:
 
 
 def origin(value: ir.Value) -> ir.Value:
-    """Returns the value that Identity nodes give on as `value`."""
+    """Returns the value that reaches `value` through Identity nodes."""
     node = value.producer()
     while node is not None and node.op_type == "Identity" and node.inputs and node.inputs[0] is not None:
         value = node.inputs[0]
@@ -273,7 +295,7 @@ def origin(value: ir.Value) -> ir.Value:
 
 
 def uncast(value: ir.Value) -> ir.Value:
-    """Returns the constant that torch's exporter casts to the type of another value; other values as they are."""
+    """Returns the constant behind a CastLike node, which torch's exporter puts after it; other values unchanged."""
     node = value.producer()
     source = node.inputs[0] if node is not None and node.op_type == "CastLike" else None
     return value if source is None or tensor_of(source) is None else source
@@ -290,7 +312,7 @@ def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     if attribute is not None:
         return None if attribute.is_ref() else attribute.value
     if len(node.attributes) != 1:
-        return None  # the import says what is wrong with it
+        return None  # malformed: the import reports it
     return ir.convenience.get_const_tensor(value)
 
 
@@ -303,7 +325,7 @@ def number_of(value: ir.Value | None) -> float | None:
 
 
 def is_number(value: ir.Value, number: float) -> bool:
-    """Returns whether a value is a constant of one element that is `number` up to the rounding of its type."""
+    """Returns whether a value is a constant of one element that equals `number` up to the rounding of its dtype."""
     value = uncast(value)
     found = number_of(value)
     if found is None:
@@ -314,5 +336,12 @@ def is_number(value: ir.Value, number: float) -> bool:
 
 
 def readers(value: ir.Value) -> int:
-    """How often a value is read; being a graph output counts."""
+    """Returns the number of uses of a value; being a graph output counts as one."""
+
     return len(value.uses()) + value.is_graph_output()
+
+
+def attribute_of(node: ir.Node, name: str, default: Any) -> Any:
+    """Returns the value of a node's attribute, `default` where it is absent."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.value

@@ -1,4 +1,4 @@
-"""Replaces what the rules match, each replacement first compared with the nodes that it replaces."""
+"""Applies the rewrite rules to a model. Each replacement is first compared numerically with the nodes it replaces."""
 
 from __future__ import annotations
 
@@ -15,39 +15,51 @@ import onnx_ir as ir
 from onnx2nn.importing.node_facts import inner_graphs
 from onnx2nn.optable.registry import Table
 from onnx2nn.provenance.exporter_metadata import keeps_names
-from onnx2nn.rewrite import activation, attention, layout, linear, masks, multihead, norm, rotary
-from onnx2nn.rewrite.channels import RULE, ChannelsFirst
+from onnx2nn.rewrite import (
+    activation,
+    attention,
+    count_nonzero,
+    linear_conv,
+    multihead_attention,
+    normalization,
+    reshape_transpose,
+    rotary_embedding,
+)
+from onnx2nn.rewrite.channels_first import RULE, ChannelsFirst
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
-from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import NODES, Match, matches, roots, tensor_of, uncast
-from onnx2nn.rewrite.recurrent import RECURRENT, stacks
-from onnx2nn.rewrite.rule import STANDARD, New, Replacement, Rule
+from onnx2nn.rewrite.recurrent_layers import RECURRENT, stacks
+from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, NewNode, Replacement, Rule
+from onnx2nn.rewrite.value_facts import ValueFacts
 
 _LOG = logging.getLogger("onnx2nn")
 
-SMALL = 64
-"""Elements of the largest constant that a verification is for: one of other values is verified anew."""
-LARGE = 1 << 18
-"""Elements of a sample from which on it is compared in float32, which is faster."""
+SMALL_CONSTANT = 64
+"""Elements of the largest constant whose values are part of a replacement's signature.
 
-_PASSING = ("Shape", "Identity", "Transpose")
-"""What reads a value on the way to where only its shape is taken."""
+Replacements with one signature are verified once. Of larger constants only the shape is part of it.
+"""
+LARGE_SAMPLE = 1 << 18
+"""Samples of at least this many elements are compared in float32, which is faster than float64."""
+
+_SHAPE_PASSING = ("Shape", "Identity", "Transpose")
+"""Operators that may stand between a value and the computation of its shape."""
 
 SWEEPS: tuple[tuple[Rule, ...], ...] = (
-    (*layout.RULES, *norm.CHANNELS_LAST, *masks.RULES),
-    (*linear.RULES, *norm.RULES, *activation.RULES, *rotary.RULES, *attention.ATTENTION),
-    (*multihead.MULTIHEAD,),
+    (*reshape_transpose.RULES, *normalization.CHANNELS_LAST, *count_nonzero.RULES),
+    (*linear_conv.RULES, *normalization.RULES, *activation.RULES, *rotary_embedding.RULES, *attention.RULES),
+    (*multihead_attention.RULES,),
 )
-"""Rules of one sweep over the graph, from its end on; those of a later sweep build on what an earlier one made."""
+"""The rules of each sweep over the graph, from end to start. Later sweeps match nodes that earlier ones made."""
 
 
 @dataclass
 class Raising:
-    """What was raised.
+    """The report of a raising.
 
     Attributes:
-        raised: how many times each rule was applied.
-        dropped: replacements that disagreed with what they would have replaced, one line each.
+        raised: how often each rule was applied, by its name.
+        dropped: one line for each replacement that differed numerically from the nodes it would have replaced.
     """
 
     raised: Counter[str] = field(default_factory=Counter)
@@ -55,22 +67,25 @@ class Raising:
 
 
 def _by_root(rules: Sequence[Rule], present: Set[str]) -> dict[str, list[Rule]]:
-    """Returns the rules that may apply where these operators are, by the operators at which their patterns end."""
+    """Returns the rules that may apply to a graph with the operators `present`, by the last operator of the pattern."""
     index: dict[str, list[Rule]] = {}
     for rule in rules:
-        if rule.needs <= present:
+        if rule.required_operators <= present:
             for operator in roots(rule.pattern) & present:
                 index.setdefault(operator, []).append(rule)
     return index
 
 
 def raise_patterns(model: ir.Model, table: Table, F: Any) -> Raising:
-    """Replaces, in place, decomposed operators by the one that they were.
+    """Replaces decomposed operators by single operators, in place.
 
     Args:
-        model: as `reader.read` gives it.
+        model: the model from `reader.read`.
         table: the op table.
-        F: `torch`, or OneFlow behind its names, on which replacements are verified.
+        F: `torch`, or the OneFlow namespace that has torch's function names. Replacements are verified with it.
+
+    Returns:
+        The report.
     """
     return _Raiser(model, table, F).run()
 
@@ -78,17 +93,17 @@ def raise_patterns(model: ir.Model, table: Table, F: Any) -> Raising:
 class _Raiser:
     def __init__(self, model: ir.Model, table: Table, F: Any):
         self.model, self.table, self.F = model, table, F
-        self.facts = Facts(table, F, model.graph.opset_imports)
+        self.facts = ValueFacts(table, F, model.graph.opset_imports)
         self.result = Raising()
         self._agreed: dict[Any, bool] = {}
 
     def run(self) -> Raising:
         for graph, opsets in self._graphs():
-            self.facts = Facts(self.table, self.F, opsets)
+            self.facts = ValueFacts(self.table, self.F, opsets)
             operators = _operators(graph)
             for number, rules in enumerate(SWEEPS):
                 if number == 1 and isinstance(graph, ir.Graph) and "Transpose" in operators.values():
-                    self._turn(graph)
+                    self._move_channels_first(graph)
                     operators = _operators(graph)
                 if self._sweep(graph, operators, rules):
                     operators = _operators(graph)
@@ -97,7 +112,10 @@ class _Raiser:
         return self.result
 
     def _sweep(self, graph: ir.Graph | ir.Function, operators: dict[ir.Node, str], rules: Sequence[Rule]) -> bool:
-        """Applies `rules` from the end of the graph on, for the largest pattern ends last; returns whether any did."""
+        """Applies `rules` from the end of the graph to its start; returns whether any applied.
+
+        The largest of several overlapping patterns ends last, so that it is tried first.
+        """
         index = _by_root(rules, set(operators.values()))
         done = False
         for node, operator in reversed(operators.items()) if index else ():
@@ -106,8 +124,11 @@ class _Raiser:
                 done |= self._raise(graph, node, found)
         return done
 
-    def _turn(self, graph: ir.Graph) -> None:
-        """Files that keep the author's names keep the author's transposes, and the layout of the weights."""
+    def _move_channels_first(self, graph: ir.Graph) -> None:
+        """Moves channels-last nodes to channels first, except in files that keep the author's names.
+
+        Such files keep the author's transposes, and the memory layout of the weights.
+        """
         if keeps_names(self.model):
             return
         channels = ChannelsFirst(graph, self.facts)
@@ -127,23 +148,23 @@ class _Raiser:
             yield function, {**opsets, **function.opset_imports}
 
     def _raise(self, graph: ir.Graph | ir.Function, root: ir.Node, rules: Sequence[Rule]) -> bool:
-        """Applies the first of `rules` that fits at the node `root`; returns whether one does."""
+        """Applies the first of `rules` that matches at the node `root`; returns whether one does."""
         for rule in rules:
             for match in matches(root.outputs[0], rule.pattern, {}):
-                this = self._replacement(rule, match, root) if _is_closed(match[NODES], root) else None
+                this = self._replacement(rule, match, root) if _is_self_contained(match[NODES], root) else None
                 if this is not None and self._replace(graph, this):
                     return True
         return False
 
     def _replacement(self, rule: Rule, match: Match, root: ir.Node) -> Replacement | None:
-        """Returns what a rule puts in the place of a match, None where it declines."""
+        """Returns the replacement of a match, None where the rule declines."""
         try:
             new = rule.build(match, self.facts)
             if new is None:
                 return None
             sample = {match[name]: item for name, item in rule.sample(match, self.facts).items()}
         except (KeyError, IndexError, TypeError, ValueError):
-            return None  # attributes that are missing or of another type: the import says what is wrong with them
+            return None  # missing attributes, or attributes of a wrong type: the import reports them
         added = list(_nodes(new))
         return Replacement(rule.name, match[NODES], [root.outputs[0]], added, [added[-1].outputs[0]], sample)
 
@@ -151,7 +172,7 @@ class _Raiser:
         if not self._agrees(this):
             for node in this.added:
                 for index in range(len(node.inputs)):
-                    node.replace_input_with(index, None)  # it reads nothing any more
+                    node.replace_input_with(index, None)  # removes the dropped node from its inputs' uses
             return False
         last, first = this.added[-1], this.nodes[0]
         last.name = _name(this.nodes, last.op_type)
@@ -165,10 +186,8 @@ class _Raiser:
         self.result.raised[this.rule] += 1
         return True
 
-    # ---- verification
-
     def _agrees(self, this: Replacement) -> bool:
-        """Compares the nodes with the new ones, once for all replacements alike."""
+        """Compares the nodes with their replacement, once for all replacements of one signature."""
         key = (this.rule, _signature(this.nodes), _signature(this.added), _shapes(this.sample))
         if key not in self._agreed:
             self._agreed[key] = True
@@ -179,37 +198,37 @@ class _Raiser:
             if reason:
                 self._agreed[key] = False
                 name = this.nodes[0].name or this.nodes[0].outputs[0].name
-                line = f"{this.rule} at {name!r} stays as the file has it: {reason}"
+                line = f"{this.rule} is not applied at node {name!r}, which stays as in the file: {reason}"
                 self.result.dropped.append(line)
                 _LOG.warning(line)
         return self._agreed[key]
 
     def _difference(self, this: Replacement) -> str:
-        """Returns how the nodes and the new ones differ, `""` where they agree.
+        """Returns how the nodes and their replacement differ, `""` where they agree.
 
         Raises:
-            AttributeError: the framework lacks a function.
+            AttributeError: the framework has no function of a name that a row uses.
         """
         random, inside = np.random.default_rng(0), {*this.nodes, *this.added}
         read = [*this.sample, *(output for node in this.nodes for output in node.outputs)]
-        inside |= {use.node for value in read for use in value.uses() if use.node.op_type in _PASSING}
+        inside |= {use.node for value in read for use in value.uses() if use.node.op_type in _SHAPE_PASSING}
         size = sum(math.prod(item) for item in this.sample.values() if not isinstance(item, np.ndarray))
-        floats: Any = np.float64 if size < LARGE else np.float32
+        floats: Any = np.float64 if size < LARGE_SAMPLE else np.float32
         given = {
             value: item if isinstance(item, np.ndarray) else random.standard_normal(item, floats)
             for value, item in this.sample.items()
         }
 
-        def leaf(value: ir.Value) -> np.ndarray[Any, Any] | None:
-            return None if value.producer() in inside else self.facts.leaf(value)
+        def placeholder(value: ir.Value) -> np.ndarray[Any, Any] | None:
+            return None if value.producer() in inside else self.facts.placeholder(value)
 
-        evaluator = Evaluator(self.table, self.F, self.facts.opsets, given, floats, leaf)
+        evaluator = Evaluator(self.table, self.F, self.facts.opsets, given, floats, placeholder)
         try:
             pairs = [(evaluator.array(old), evaluator.array(new)) for old, new in zip(this.old, this.new, strict=True)]
         except AttributeError:
             raise
-        except Exception as error:  # whatever a framework refuses is no proof of equality
-            return f"it could not be verified, {type(error).__name__}: {str(error).strip()[:200]}"
+        except Exception as error:  # an error of any type means that equality was not shown
+            return f"the verification failed with {type(error).__name__}: {str(error).strip()[:200]}"
         tolerance = TOLERANCE if floats is np.float64 else 10 * TOLERANCE
         return next(filter(None, (_gap(expected, got, tolerance) for expected, got in pairs)), "")
 
@@ -221,54 +240,57 @@ def _operators(graph: ir.Graph | ir.Function) -> dict[ir.Node, str]:
 def _gap(expected: np.ndarray[Any, Any], got: np.ndarray[Any, Any], tolerance: float) -> str:
     """Returns how two arrays differ, `""` where they agree."""
     if got.shape != expected.shape:
-        return f"shape {list(got.shape)} instead of {list(expected.shape)}"
+        return f"the result has the shape {list(got.shape)} instead of {list(expected.shape)}"
     gap = float(np.max(np.abs(got.astype(np.float64) - expected), initial=0.0))
     scale = float(np.max(np.abs(expected), initial=1e-3))
-    return "" if gap <= tolerance * scale else f"off by {gap:.3g} at scale {scale:.3g}"
+    return "" if gap <= tolerance * scale else f"the result differs by {gap:.3g} at a scale of {scale:.3g}"
 
 
-def _is_closed(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
-    """Whether nothing but the matched nodes reads what they compute on the way.
+def _is_self_contained(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
+    """Returns whether the intermediate values of the matched nodes have no readers outside.
 
-    Shapes cost nothing twice, and a constant that is cast to a value's type does not read the value.
+    Allowed are readers of shapes and dtypes. A node that computes shapes may have readers outside: it stays for them.
     """
     inside = set(nodes)
     for node in inside:
         for output in node.outputs if node is not root else node.outputs[1:]:
             readers = {use.node for use in output.uses()} - inside
-            outside = output.is_graph_output() or not all(_reads_nothing(reader, inside) for reader in readers)
-            if outside and (node is root or not _is_of_shapes(node)):
+            outside = output.is_graph_output() or not all(_reads_no_elements(reader, inside) for reader in readers)
+            if outside and (node is root or not _is_shape_computation(node)):
                 return False
     return True
 
 
-def _reads_nothing(node: ir.Node, inside: set[ir.Node]) -> bool:
-    """Whether a node takes only the type or the shape of what it reads, or gives it on to the nodes `inside` alone."""
-    passes = node.op_type in _PASSING and _is_for(node, inside)
+def _reads_no_elements(node: ir.Node, inside: set[ir.Node]) -> bool:
+    """Returns whether a node takes no elements of its input to nodes outside.
+
+    A CastLike of a constant reads only the dtype. Shape, Identity and Transpose nodes may lead to the nodes `inside`.
+    """
+    passes = node.op_type in _SHAPE_PASSING and _ends_in(node, inside)
     return passes or uncast(node.outputs[0]) is not node.outputs[0]
 
 
-def _is_for(node: ir.Node, inside: set[ir.Node], depth: int = 12) -> bool:
-    """Whether what a node computes ends in the nodes `inside`, in so many steps."""
+def _ends_in(node: ir.Node, inside: set[ir.Node], depth: int = 12) -> bool:
+    """Returns whether all paths from a node end in the nodes `inside`, after at most `depth` nodes."""
     uses = [use.node for output in node.outputs for use in output.uses()]
     ends = not any(output.is_graph_output() for output in node.outputs) and depth > 0
-    return ends and all(user in inside or _is_for(user, inside, depth - 1) for user in uses)
+    return ends and all(user in inside or _ends_in(user, inside, depth - 1) for user in uses)
 
 
-def _is_of_shapes(node: ir.Node, depth: int = 10) -> bool:
-    """Whether a node computes with sizes and constants only, in so many steps."""
+def _is_shape_computation(node: ir.Node, depth: int = 10) -> bool:
+    """Returns whether a node depends on shapes and constants only, through at most `depth` nodes."""
     if node.op_type in ("Shape", "Constant"):
         return True
     for value in node.inputs if depth else ():
         producer = None if value is None else value.producer()
         known = value is None or value.const_value is not None
-        if not known and (producer is None or not _is_of_shapes(producer, depth - 1)):
+        if not known and (producer is None or not _is_shape_computation(producer, depth - 1)):
             return False
     return depth > 0
 
 
 def _remove_unread(graph: ir.Graph | ir.Function, nodes: Iterable[ir.Node]) -> None:
-    """Removes those of `nodes`, and of what they alone read, whose outputs nothing reads any more."""
+    """Removes those of `nodes`, and of the nodes before them, whose outputs have no readers."""
     pending = list(dict.fromkeys(nodes))
     while pending:
         node = pending.pop()
@@ -278,11 +300,11 @@ def _remove_unread(graph: ir.Graph | ir.Function, nodes: Iterable[ir.Node]) -> N
         graph.remove(node, safe=True)
 
 
-def _nodes(new: New) -> Iterator[ir.Node]:
-    """Makes the nodes of a replacement, in the order of their execution."""
+def _nodes(new: NewNode) -> Iterator[ir.Node]:
+    """Makes the nodes of a replacement, in execution order."""
     inputs: list[ir.Value | None] = []
     for item in new.inputs:
-        if isinstance(item, New):
+        if isinstance(item, NewNode):
             before = list(_nodes(item))
             yield from before
             inputs.append(before[-1].outputs[0])
@@ -294,11 +316,11 @@ def _nodes(new: New) -> Iterator[ir.Node]:
             inputs.append(item)
     *domain, operator = new.operator.split("::")
     attributes = ir.convenience.convert_attributes(dict(new.attributes))
-    yield ir.Node("".join(domain), operator, inputs, attributes, version=1 if domain else STANDARD)
+    yield ir.Node("".join(domain), operator, inputs, attributes, version=1 if domain else REPLACEMENT_OPSET)
 
 
 def _signature(nodes: Iterable[ir.Node]) -> tuple[Any, ...]:
-    """Returns what nodes do: operators, attributes, small constants, shapes of large ones."""
+    """Returns the signature of nodes: operators, attributes, small constants, shapes of large constants."""
     return tuple(
         (
             node.op_type,
@@ -314,7 +336,7 @@ def _constant(value: ir.Value | None) -> Any:
     if tensor is None:
         return None
     shape = tuple(tensor.shape.numpy())
-    return (shape, tensor.tobytes()) if tensor.size <= SMALL else shape
+    return (shape, tensor.tobytes()) if tensor.size <= SMALL_CONSTANT else shape
 
 
 def _shapes(sample: Mapping[ir.Value, Any]) -> tuple[Any, ...]:
@@ -322,7 +344,8 @@ def _shapes(sample: Mapping[ir.Value, Any]) -> tuple[Any, ...]:
 
 
 def _name(nodes: Sequence[ir.Node], operator: str) -> str:
-    """Returns a name for what replaces `nodes`: the innermost scope that all of their names share, and the operator."""
+    """Returns a name for the replacement of `nodes`: the innermost scope that their names share, and the operator."""
+
     names = [node.name or "" for node in nodes]
     if not all("/" in name for name in names):
         return names[0]

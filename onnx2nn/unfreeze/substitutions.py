@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 
 from onnx2nn.importing.node_facts import node_name
-from onnx2nn.rewrite.rule import STANDARD
+from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
 
 Dimension = tuple["ir.Value", int]
 """A value of the graph and one of its axes."""
@@ -212,7 +212,7 @@ class Inserter:
         self._count += 1
         name = f"{node_name(self._before)}_{operator.lower()}_{self._count}"
         output = ir.Value(name=name)
-        node = ir.Node("", operator, list(inputs), attributes, outputs=[output], version=STANDARD, name=name)
+        node = ir.Node("", operator, list(inputs), attributes, outputs=[output], version=REPLACEMENT_OPSET, name=name)
         node.metadata_props.update(self._before.metadata_props)  # the author's module around it
         self._graph.insert_before(self._before, node)
         return output

@@ -1,4 +1,4 @@
-"""Rules: normalisations that are written as means and roots."""
+"""Rules for normalisations that the exporter wrote as means, square roots and products."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.optable.row import OWN
-from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import Match, parse
-from onnx2nn.rewrite.rule import New, Rule, Sample
+from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
+from onnx2nn.rewrite.value_facts import ValueFacts
 
-# ---- layer normalisation and root mean square normalisation
+# Layer normalisation and root mean square normalisation.
 
 _CENTRED = "(x - (mean := ReduceMean(x, ...) | GlobalAveragePool(x)))"
 _SQUARES = f"({_CENTRED} ** 2 | {_CENTRED} * {_CENTRED})"
@@ -27,15 +27,16 @@ _ROOT = "Sqrt((mean := ReduceMean(x ** 2 | x * x, ...)) + eps)"
 _SCALED = f"(x / {_ROOT} | x * (Reciprocal({_ROOT}) | 1 / {_ROOT}))"
 
 
-def _normalized(match: Match, facts: Facts) -> tuple[int, float] | None:
-    """Returns how many last dimensions are normalised, and epsilon; None where it is something else."""
+def _dims_and_epsilon(match: Match, facts: ValueFacts) -> tuple[int, float] | None:
+    """Returns the number of last dimensions that are normalised, and epsilon; None for other axes."""
     epsilon, rank = facts.number(match["eps"]), facts.rank(match["x"])
     counts = set()
     for name in ("mean", "var"):
         node: ir.Node | None = match.get(name)
         if node is None:
             continue
-        if node.op_type == "GlobalAveragePool":  # tf2onnx's mean over the last of three dimensions, transformers' too
+        # tf2onnx writes the mean over the last of three dimensions so.
+        if node.op_type == "GlobalAveragePool":
             if rank != 3:
                 return None
             counts.add(1)
@@ -50,82 +51,88 @@ def _normalized(match: Match, facts: Facts) -> tuple[int, float] | None:
     return (counts.pop(), epsilon) if len(counts) == 1 and epsilon is not None else None
 
 
-def _input(match: Match, facts: Facts, inner: tuple[int, ...], least: int = 0) -> tuple[int, ...]:
-    """Returns a shape for `x`, of the rank that it has, whose last dimensions are `inner`."""
+def _x_shape(match: Match, facts: ValueFacts, inner: tuple[int, ...], least: int = 0) -> tuple[int, ...]:
+    """Returns a sample shape for `x` whose last dimensions are `inner`, of the rank of `x`, else at least `least`."""
     rank = facts.rank(match["x"]) or max(len(inner) + 2, least)
     return (*(2, 3, 5, 4, 3, 2)[: rank - len(inner)], *inner)
 
 
-def _affine_sample(match: Match, facts: Facts) -> Sample:
-    shape, found = facts.constant_shape(match["weight"]) or (), _normalized(match, facts)
+def _affine_sample(match: Match, facts: ValueFacts) -> Sample:
+    shape, found = facts.constant_shape(match["weight"]) or (), _dims_and_epsilon(match, facts)
     inner = shape[-found[0] :] if found else shape
-    sample = {"x": _input(match, facts, inner, len(shape)), "weight": shape, "bias": shape}
+    sample = {"x": _x_shape(match, facts, inner, len(shape)), "weight": shape, "bias": shape}
     return {name: sample[name] for name in sample if name in match}
 
 
-def _plain_sample(match: Match, facts: Facts) -> Sample:
-    found = _normalized(match, facts)
-    return {"x": _input(match, facts, (7, 6, 5)[: found[0] if found else 1])}
+def _plain_sample(match: Match, facts: ValueFacts) -> Sample:
+    found = _dims_and_epsilon(match, facts)
+    return {"x": _x_shape(match, facts, (7, 6, 5)[: found[0] if found else 1])}
 
 
-def _layer_norm(match: Match, facts: Facts) -> New | None:
-    found, shape = _normalized(match, facts), facts.constant_shape(match["weight"])
+def _layer_norm(match: Match, facts: ValueFacts) -> NewNode | None:
+    found, shape = _dims_and_epsilon(match, facts), facts.constant_shape(match["weight"])
     if found is None or shape is None or facts.constant_shape(match["bias"]) != shape:
         return None
     weight, bias = match["weight"], match["bias"]
     if len(shape) > found[0] == 1 and set(shape[:-1]) == {1} and len(shape) <= (facts.rank(match["x"]) or 0):
-        weight, bias = (New("Reshape", (value, np.array([-1]))) for value in (weight, bias))  # as TensorFlow has them
+        weight, bias = (
+            NewNode("Reshape", (value, np.array([-1]))) for value in (weight, bias)
+        )  # TensorFlow's have rank > 1
     elif len(shape) != found[0]:
         return None
     inputs = (match["x"], weight, bias)
-    return New("LayerNormalization", inputs, {"axis": -found[0], "epsilon": found[1]})
+    return NewNode("LayerNormalization", inputs, {"axis": -found[0], "epsilon": found[1]})
 
 
-def _plain_layer_norm(match: Match, facts: Facts) -> New | None:
-    found = _normalized(match, facts)
-    return found and New(f"{OWN}::LayerNorm", (match["x"],), {"dims": found[0], "epsilon": found[1]})
+def _plain_layer_norm(match: Match, facts: ValueFacts) -> NewNode | None:
+    found = _dims_and_epsilon(match, facts)
+    return found and NewNode(f"{OWN}::LayerNorm", (match["x"],), {"dims": found[0], "epsilon": found[1]})
 
 
-def _rms_norm(match: Match, facts: Facts) -> New | None:
-    found, shape = _normalized(match, facts), facts.constant_shape(match["weight"])
+def _rms_norm(match: Match, facts: ValueFacts) -> NewNode | None:
+    found, shape = _dims_and_epsilon(match, facts), facts.constant_shape(match["weight"])
     if found is None or shape is None or len(shape) != found[0]:
         return None
-    return New("RMSNormalization", (match["x"], match["weight"]), {"axis": -found[0], "epsilon": found[1]})
+    return NewNode("RMSNormalization", (match["x"], match["weight"]), {"axis": -found[0], "epsilon": found[1]})
 
 
-def _plain_rms_norm(match: Match, facts: Facts) -> New | None:
-    found = _normalized(match, facts)
-    return found and New(f"{OWN}::RMSNorm", (match["x"],), {"dims": found[0], "epsilon": found[1]})
+def _plain_rms_norm(match: Match, facts: ValueFacts) -> NewNode | None:
+    found = _dims_and_epsilon(match, facts)
+    return found and NewNode(f"{OWN}::RMSNorm", (match["x"],), {"dims": found[0], "epsilon": found[1]})
 
 
-# ---- weights that an exporter made up
+# Weights that the exporter filled in.
 
 
-def _without_weights(match: Match, facts: Facts) -> New | None:
-    """A normalisation whose weights are 1 and biases 0, both the exporter's, has none."""
+def _without_weights(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds a normalisation without weights where the exporter filled in weights of 1 and biases of 0."""
     node: ir.Node = match["norm"]
     weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
-    if weight is None or not facts.is_made_up(weight, 1) or (bias is not None and not facts.is_made_up(bias, 0)):
+    if (
+        weight is None
+        or not facts.is_exporter_default(weight, 1)
+        or (bias is not None and not facts.is_exporter_default(bias, 0))
+    ):
         return None
     epsilon = {"epsilon": node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5}
     if node.op_type == "InstanceNormalization":
-        return New(f"{OWN}::InstanceNorm", (match["x"],), epsilon)
-    return New(f"{OWN}::LayerNorm", (match["x"],), {"dims": len(facts.constant_shape(weight) or ()), **epsilon})
+        return NewNode(f"{OWN}::InstanceNorm", (match["x"],), epsilon)
+    return NewNode(f"{OWN}::LayerNorm", (match["x"],), {"dims": len(facts.constant_shape(weight) or ()), **epsilon})
 
 
-def _made_up_sample(match: Match, facts: Facts) -> Sample:
+def _exporter_default_sample(match: Match, facts: ValueFacts) -> Sample:
     shape = facts.constant_shape(match["norm"].inputs[1]) or ()
     if match["norm"].op_type == "LayerNormalization":
-        return {"x": _input(match, facts, shape)}
+        return {"x": _x_shape(match, facts, shape)}
     return {"x": (2, *shape, *(4, 5, 3)[: (facts.rank(match["x"]) or 4) - 2])}
 
 
-# ---- group normalisation, which torch's exporters write as an instance normalisation of the groups
+# Group normalisation, which torch's exporters write as an instance normalisation of the groups.
 
 _GROUPS = "Reshape((norm := InstanceNormalization(Reshape(x, split), ones, zeros)), _)"
 
 
-def _group_norm(match: Match, facts: Facts) -> New | None:
+def _group_norm(match: Match, facts: ValueFacts) -> NewNode | None:
     split, ones, zeros = facts.ints(match["split"]), facts.array(match["ones"]), facts.array(match["zeros"])
     if split is None or len(split) != 3 or not split[1] or split[1] < 1 or ones is None or zeros is None:
         return None
@@ -134,60 +141,65 @@ def _group_norm(match: Match, facts: Facts) -> New | None:
     norm: ir.Node = match["norm"]
     epsilon = norm.attributes["epsilon"].as_float() if "epsilon" in norm.attributes else 1e-5
     attributes = {"num_groups": split[1], "epsilon": epsilon}
-    if "weight" not in match or (facts.is_made_up(match["weight"], 1) and facts.is_made_up(match["bias"], 0)):
-        return New(f"{OWN}::GroupNorm", (match["x"],), attributes)
+    if "weight" not in match or (
+        facts.is_exporter_default(match["weight"], 1) and facts.is_exporter_default(match["bias"], 0)
+    ):
+        return NewNode(f"{OWN}::GroupNorm", (match["x"],), attributes)
     shapes = [facts.constant_shape(match[name]) for name in ("weight", "bias")]
     if shapes[0] is None or shapes[0] != shapes[1] or len(shapes[0]) < 2 or set(shapes[0][1:]) != {1}:
         return None
-    weight, bias = (New("Reshape", (match[name], np.array([-1]))) for name in ("weight", "bias"))
-    return New("GroupNormalization", (match["x"], weight, bias), attributes)
+    weight, bias = (NewNode("Reshape", (match[name], np.array([-1]))) for name in ("weight", "bias"))
+    return NewNode("GroupNormalization", (match["x"], weight, bias), attributes)
 
 
-def _group_sample(match: Match, facts: Facts) -> Sample:
+def _group_sample(match: Match, facts: ValueFacts) -> Sample:
     shape = facts.constant_shape(match["weight"]) if "weight" in match else None
     groups = (facts.ints(match["split"]) or [0, 1])[1] or 1
     channels = shape[0] if shape is not None and len(shape) > 1 and shape[0] > 1 else 2 * groups
     rank = facts.rank(match["x"]) or (len(shape) + 1 if shape is not None and len(shape) > 1 else 4)
     x = {"x": (2, channels, *(4, 5, 3)[: rank - 2])}
-    if shape is None or facts.is_made_up(match["weight"], 1):
+    if shape is None or facts.is_exporter_default(match["weight"], 1):
         return x
     return {**x, "weight": shape, "bias": shape}
 
 
-# ---- batch normalisation, which TensorFlow folds into a factor and a shift
+# Batch normalisation, which TensorFlow folds into a factor and a shift.
 
 
-def _batch_norm(match: Match, facts: Facts) -> New | None:
-    """Mean 0, and variance and epsilon 1 together; TensorFlow's names tell it from other layers."""
+def _batch_norm(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds a batch normalisation with mean 0 and variance 1 - epsilon.
+
+    TensorFlow's node names distinguish it from other layers.
+    """
     named = [match[node].name or "" for node in ("factor", "sum")]
     channels = facts.channels(match["scale"], match["x"])
     if not all(map(_BATCH_NORM.search, named)) or named[0].rpartition("/")[0] != named[1].rpartition("/")[0]:
         return None
     if channels is None or facts.channels(match["shift"], match["x"]) != channels:
         return None
-    scale, shift = (New("Reshape", (match[name], np.array([-1]))) for name in ("scale", "shift"))
+    scale, shift = (NewNode("Reshape", (match[name], np.array([-1]))) for name in ("scale", "shift"))
     statistics = np.zeros(channels, np.float32), np.full(channels, 1 - _KERAS["epsilon"], np.float32)
-    return New("BatchNormalization", (match["x"], scale, shift, *statistics), _KERAS)
+    return NewNode("BatchNormalization", (match["x"], scale, shift, *statistics), _KERAS)
 
 
 _BATCH_NORM = re.compile(r"/batchnorm/(mul|add)_1(__\d+)?$")
 _KERAS = {"epsilon": 1e-3, "momentum": 0.99}
-"""Keras's defaults; what the author had is folded away."""
+"""Keras's defaults. The exporter folded the author's values into factor and shift."""
 
 
-def _batch_norm_sample(match: Match, facts: Facts) -> Sample:
+def _batch_norm_sample(match: Match, facts: ValueFacts) -> Sample:
     scale, shift = (facts.constant_shape(match[name]) or () for name in ("scale", "shift"))
     x = (2, math.prod(scale), *(4, 5, 3)[: (facts.rank(match["x"]) or 2) - 2])
     return {"x": x, "scale": scale, "shift": shift}
 
 
-# ---- F.normalize
+# F.normalize.
 
 _CLAMPED = "(clip := Clip((norm := ReduceL2(x, ...) | ReduceL1(x, ...)), ...))"
 
 
-def _normalize(match: Match, facts: Facts) -> New | None:
-    """x / max(norm, epsilon): the operator LpNormalization has no epsilon."""
+def _normalize(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds F.normalize, `x / max(norm, epsilon)`. ONNX's LpNormalization has no epsilon."""
     norm, clip = match["norm"], match["clip"]
     axes = facts.axes(norm) or []
     if len(axes) != 1 or ("keepdims" in norm.attributes and not norm.attributes["keepdims"].as_int()):
@@ -198,23 +210,24 @@ def _normalize(match: Match, facts: Facts) -> New | None:
     if epsilon is None or limit is not None or "max" in clip.attributes:
         return None
     attributes = {"p": float(norm.op_type[-1]), "axis": axes[0], "epsilon": epsilon}
-    return New(f"{OWN}::Normalize", (match["x"],), attributes)
+    return NewNode(f"{OWN}::Normalize", (match["x"],), attributes)
 
 
-def _normalize_sample(match: Match, facts: Facts) -> Sample:
+def _normalize_sample(match: Match, facts: ValueFacts) -> Sample:
     return {"x": facts.shape(match["x"]) or (2, 3, 5, 4)}
 
 
 CHANNELS_LAST = (Rule("LayerNorm", parse(_TENSORFLOW), _layer_norm, _affine_sample),)
-"""Those that want the last dimension, which transposes that are pushed through them would move."""
+"""Rules for layers that normalise the last dimension. They run before `channels_first`, which may move it."""
+
 
 RULES = (
     Rule("LayerNorm", parse(f"{_STANDARDISED} * weight + bias"), _layer_norm, _affine_sample),
     Rule("RMSNorm", parse(f"{_SCALED} * weight | Cast({_SCALED}, to=1) * weight"), _rms_norm, _affine_sample),
     Rule("LayerNorm", parse(_STANDARDISED), _plain_layer_norm, _plain_sample),
     Rule("RMSNorm", parse(_SCALED), _plain_rms_norm, _plain_sample),
-    Rule("LayerNorm", parse("(norm := LayerNormalization(x, ...))"), _without_weights, _made_up_sample),
-    Rule("InstanceNorm", parse("(norm := InstanceNormalization(x, _, _))"), _without_weights, _made_up_sample),
+    Rule("LayerNorm", parse("(norm := LayerNormalization(x, ...))"), _without_weights, _exporter_default_sample),
+    Rule("InstanceNorm", parse("(norm := InstanceNormalization(x, _, _))"), _without_weights, _exporter_default_sample),
     Rule("GroupNorm", parse(f"{_GROUPS} * weight + bias"), _group_norm, _group_sample),
     Rule("GroupNorm", parse(_GROUPS), _group_norm, _group_sample),
     Rule("BatchNorm", parse("(sum := (factor := x * +scale) + +shift)"), _batch_norm, _batch_norm_sample),

@@ -1,4 +1,4 @@
-"""Rules: a product or convolution and the bias that the exporter adds apart."""
+"""Rules for a matrix product or convolution with its bias in a separate Add, or its padding in a separate Pad."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.optable.row import OWN
-from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import Match, parse
-from onnx2nn.rewrite.rule import New, Rule, Sample
+from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
+from onnx2nn.rewrite.value_facts import ValueFacts
 
 
-def _linear(match: Match, facts: Facts) -> New | None:
+def _linear(match: Match, facts: ValueFacts) -> NewNode | None:
     weight, bias = match["weight"], match["bias"]
     shape, size = facts.constant_shape(weight), facts.constant_shape(bias)
     if (
@@ -25,16 +25,18 @@ def _linear(match: Match, facts: Facts) -> New | None:
     ):
         return None
     return (
-        New(f"{OWN}::Linear", (match["x"], weight, bias)) if facts.is_float(weight) and facts.is_float(bias) else None
+        NewNode(f"{OWN}::Linear", (match["x"], weight, bias))
+        if facts.is_float(weight) and facts.is_float(bias)
+        else None
     )
 
 
-def _linear_sample(match: Match, facts: Facts) -> Sample:
+def _linear_sample(match: Match, facts: ValueFacts) -> Sample:
     return {"x": (2, 3, 4), "weight": (4, 5), "bias": (5,)}
 
 
-def _conv(match: Match, facts: Facts) -> New | None:
-    """The bias has one number a channel and nothing along the other dimensions."""
+def _conv(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds a convolution with bias. The added constant must have the shape `(1, C, 1, ...)` or `(C, 1, ...)`."""
     conv, weight, bias = match["conv"], match["weight"], match["bias"]
     shape, size = facts.constant_shape(weight), facts.constant_shape(bias)
     if shape is None or size is None or len(shape) < 3 or not facts.is_float(weight):
@@ -43,12 +45,12 @@ def _conv(match: Match, facts: Facts) -> New | None:
     wanted = (1, channels, *[1] * (len(shape) - 2))
     if size not in (wanted, wanted[1:]):
         return None
-    bias = New("Reshape", (bias, np.array([-1])))
-    return New(conv.op_type, (match["x"], weight, bias), dict(conv.attributes))
+    bias = NewNode("Reshape", (bias, np.array([-1])))
+    return NewNode(conv.op_type, (match["x"], weight, bias), dict(conv.attributes))
 
 
-def _conv_sample(match: Match, facts: Facts) -> Sample:
-    """Two channels a group: how many there are is in no attribute."""
+def _conv_sample(match: Match, facts: ValueFacts) -> Sample:
+    """Returns sample inputs with two channels in each group: the operator has no attribute for their number."""
     conv, shape = match["conv"], facts.constant_shape(match["weight"]) or ()
     channels = 2 * (conv.attributes["group"].as_int() if "group" in conv.attributes else 1)
     sizes = [(size - 1) * step + 3 for size, step in zip(shape[2:], _dilations(conv, shape), strict=True)]
@@ -72,8 +74,11 @@ def _channels(conv: ir.Node, weight: tuple[int, ...]) -> int:
     return weight[1] * (conv.attributes["group"].as_int() if "group" in conv.attributes else 1)
 
 
-def _padded(match: Match, facts: Facts) -> New | None:
-    """Zeros around the data are the convolution's own, where there are as many on both sides as nn.Conv has them."""
+def _padded(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds a convolution with the zeros of a Pad in its own `pads`.
+
+    The sums must be equal at both ends of a dimension, as in `nn.Conv2d`'s `padding`.
+    """
     conv, pad = match["conv"], match["pad"]
     mode = pad.attributes["mode"].as_string() if "mode" in pad.attributes else "constant"
     automatic = conv.attributes["auto_pad"].as_string() if "auto_pad" in conv.attributes else "NOTSET"
@@ -86,11 +91,12 @@ def _padded(match: Match, facts: Facts) -> New | None:
     if any(pads[:2] + pads[rank : rank + 2]) or min(pads) < 0 or total[: rank - 2] != total[rank - 2 :]:
         return None
     attributes = {**conv.attributes, "pads": ir.AttrInt64s("pads", total)}
-    return New("Conv", (match["x"], *conv.inputs[1:]), attributes)
+    return NewNode("Conv", (match["x"], *conv.inputs[1:]), attributes)
 
 
-def _pads(pad: ir.Node, facts: Facts) -> list[int] | None:
-    """Returns how many zeros stand at each end of each dimension, None where it is not known or no zeros."""
+def _pads(pad: ir.Node, facts: ValueFacts) -> list[int] | None:
+    """Returns the pads at each end of each dimension, None where they are unknown or not filled with zeros."""
+
     if "pads" in pad.attributes:
         value = pad.attributes["value"].as_float() if "value" in pad.attributes else 0.0
         return list(pad.attributes["pads"].as_ints()) if value == 0 else None

@@ -1,4 +1,4 @@
-"""The walk over a quantised model: what its values stand for, and how float nodes take the place of others."""
+"""The walk over a quantised model that finds float counterparts of its values and replaces its nodes by float nodes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops import quantize
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import Row
-from onnx2nn.rewrite.rule import STANDARD
+from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
 
 _SUFFIX = re.compile(r"(_quantized|_quant|_int8|_uint8|_q|\.quantized)$")
 
 
 @dataclass
 class Dequantization:
-    """What was done.
+    """The report of a dequantisation.
 
     Attributes:
-        weights: names of the float weights that were made.
-        operators: how many nodes of each quantising operator are gone.
-        kept: nodes that are quantised as before, because what they compute has no float form here.
+        weights: names of the new float weights.
+        operators: the number of removed nodes by quantised operator type.
+        kept: names of the nodes that stay quantised, because they have no float form here.
     """
 
     weights: list[str] = field(default_factory=list)
@@ -37,15 +37,21 @@ class Dequantization:
 
 
 @dataclass(frozen=True, eq=False)
-class Twin:
-    """The float value that a quantised one stands for, and how."""
+class FloatCounterpart:
+    """The float counterpart of a quantised value.
+
+    Attributes:
+        value: the float value, of the same shape.
+        scale: the scale of the quantised value.
+        zero_point: its zero point.
+    """
 
     value: ir.Value
     scale: np.ndarray[Any, Any]
     zero_point: np.ndarray[Any, Any]
 
-    def same(self, scale: np.ndarray[Any, Any] | None, zero_point: np.ndarray[Any, Any] | None) -> bool:
-        """Returns whether a reader takes the numbers for what they stand for."""
+    def has_parameters(self, scale: np.ndarray[Any, Any] | None, zero_point: np.ndarray[Any, Any] | None) -> bool:
+        """Returns whether a reader with this scale and zero point reads the counterpart's numbers."""
         if scale is None or scale.ravel().tolist() != self.scale.ravel().tolist():
             return False
         zero = np.zeros(1) if zero_point is None else zero_point
@@ -53,38 +59,38 @@ class Twin:
 
 
 class Dequantizer:
-    """The walk over a model that gives its quantised values float twins.
+    """The walk over a model.
 
     Args:
-        model: is changed in place.
-        rewrite_of: gives what makes the twin of a node's output, or replaces it; None for nodes that are not quantised.
+        model: the model, changed in place.
+        rewrite_of: returns the rewrite of a quantised node, None for other nodes.
     """
 
     def __init__(self, model: ir.Model, rewrite_of: Callable[[ir.Node], Rewrite | None]):
         self.graph, self.rewrite_of = model.graph, rewrite_of
         self.result = Dequantization()
-        self.twins: dict[ir.Value, Twin] = {}
-        self.dynamic: dict[ir.Value, tuple[ir.Value, ir.Node]] = {}  # dynamically quantised: what of, and by which node
-        self.limits: dict[ir.Value, tuple[float, float]] = {}  # what the Clips that were made leave
+        self.counterparts: dict[ir.Value, FloatCounterpart] = {}
+        self.dynamic: dict[ir.Value, tuple[ir.Value, ir.Node]] = {}  # → float value and DynamicQuantizeLinear
+        self.limits: dict[ir.Value, tuple[float, float]] = {}  # outputs of the added Clips → their limits
         self.floats: dict[Any, ir.Value] = {}
         self.replaced: list[ir.Node] = []
         self.names = {value.name for node in self.graph for value in node.outputs}
         self.names |= {value.name for value in (*self.graph.inputs, *self.graph.initializers.values())}
 
     def run(self) -> Dequantization:
-        """Walks the graph, then removes what nothing reads any more."""
-        before = [node for node in self.graph if self._is_quantising(node)]
+        """Walks the graph, then removes nodes and initializers without readers."""
+        before = [node for node in self.graph if self._is_quantised(node)]
         for node in list(self.graph):
             rewrite = self.rewrite_of(node)
             if rewrite is not None and rewrite(self, node):
                 self.replaced.append(node)
             elif not node.domain and node.op_type == "Concat":
-                self.join(node)
-            elif is_unchanged(node):
-                self.pass_on(node)
-        self._remove_dead()
-        self._quantise_what_is_read()
-        self._remove_dead()
+                self.dequantize_concat(node)
+            elif is_value_preserving(node):
+                self.dequantize_value_preserving(node)
+        _remove_unread(self.graph)
+        self._requantise_read_values()
+        _remove_unread(self.graph)
         left = set(self.graph)
         for node in before:
             if node in left:
@@ -93,22 +99,38 @@ class Dequantizer:
                 self.result.operators[node.op_type] = self.result.operators.get(node.op_type, 0) + 1
         return self.result
 
-    # What nodes read.
+    # Float inputs.
 
     def constant(self, value: ir.Value | None) -> np.ndarray[Any, Any] | None:
-        """Returns the values of a constant, None where it is none."""
+        """Returns the elements of a constant, None for any other value."""
         tensor = None if value is None else ir.convenience.get_const_tensor(value)
         return None if tensor is None else tensor.numpy()
 
     def float_of(
         self, value: ir.Value | None, scale: ir.Value | None, zero_point: ir.Value | None, axis: int = 1, block: int = 0
     ) -> ir.Value | None:
-        """Returns the float value that a quantised one stands for to a reader with this scale and zero point."""
+        """Returns the float value that a node reads.
+
+        Args:
+            value: the quantised input.
+            scale: the node's scale of this input.
+            zero_point: the node's zero point of this input.
+            axis: the axis of the scale's elements.
+            block: the block size of a blocked scale, 0 for none.
+
+        Returns:
+            The counterpart of `value`, or a new float weight where it is a constant. None where it has no counterpart,
+            or a counterpart of another scale or zero point.
+        """
         if value is None:
             return None
-        twin = self.twins.get(value)
-        if twin is not None:
-            return twin.value if twin.same(self.constant(scale), self.constant(zero_point)) else None
+        counterpart = self.counterparts.get(value)
+        if counterpart is not None:
+            return (
+                counterpart.value
+                if counterpart.has_parameters(self.constant(scale), self.constant(zero_point))
+                else None
+            )
         if self.constant(value) is None or self.constant(scale) is None:
             return None
         if zero_point is not None and self.constant(zero_point) is None:
@@ -121,7 +143,7 @@ class Dequantizer:
         return self.floats[key]
 
     def weight(self, origin: ir.Value, tensor: torch.Tensor) -> ir.Value:
-        """Returns a new float initializer, called as the quantised one without its ending."""
+        """Returns a new float initializer, under the name of `origin` without a suffix such as `_quantized`."""
         name = wanted = _SUFFIX.sub("", origin.name or "weight")
         number = 0
         while name in self.names:
@@ -135,14 +157,19 @@ class Dequantizer:
         self.graph.register_initializer(value)
         return value
 
-    # What takes the place of nodes.
+    # Float nodes.
 
     def emit(
         self, before: ir.Node, operator: str, inputs: Sequence[ir.Value | None], like: ir.Value, **attributes: Any
     ) -> ir.Value:
-        """Adds a node in front of `before`; its output has the shape of `like`."""
+        """Inserts a node before `before`; its float output has the shape of `like`, and a name after it."""
         node = ir.Node(
-            "", operator, inputs, ir.convenience.convert_attributes(attributes), version=STANDARD, name=before.name
+            "",
+            operator,
+            inputs,
+            ir.convenience.convert_attributes(attributes),
+            version=REPLACEMENT_OPSET,
+            name=before.name,
         )
         node.metadata_props.update(before.metadata_props)
         output = node.outputs[0]
@@ -155,12 +182,18 @@ class Dequantizer:
         self.graph.insert_before(before, node)
         return output
 
-    def number(self, before: ir.Node, array: np.ndarray[Any, Any], like: ir.Value) -> ir.Value:
-        """Adds a constant in front of `before`."""
+    def constant_node(self, before: ir.Node, array: np.ndarray[Any, Any], like: ir.Value) -> ir.Value:
+        """Inserts a float32 Constant node before `before`."""
         return self.emit(before, "Constant", [], like, value=ir.tensor(np.asarray(array, np.float32)))
 
-    def quantised(self, node: ir.Node, value: ir.Value, scale: ir.Value | None, zero_point: ir.Value | None) -> bool:
-        """Notes that the node's output stands for `value`, kept within what its integers can hold."""
+    def set_counterpart(
+        self, node: ir.Node, value: ir.Value, scale: ir.Value | None, zero_point: ir.Value | None
+    ) -> bool:
+        """Makes `value`, clipped to the range of the integer dtype, the counterpart of the node's output.
+
+        Returns:
+            Whether it did. Per-axis scales, scales known at run time only and small float dtypes are not covered.
+        """
         steps, zero = self.constant(scale), self.constant(zero_point)
         output = node.outputs[0]
         tensor = None if zero_point is None else ir.convenience.get_const_tensor(zero_point)
@@ -175,36 +208,40 @@ class Dequantizer:
         zero = np.zeros(()) if zero is None else zero.astype(np.float64)
         low, high = ((limit - float(zero.reshape(()))) * float(steps.reshape(())) for limit in quantize.limits(element))
         if not self.is_within(value, low, high):
-            bounds = [self.number(node, np.array(bound), output) for bound in (low, high)]
+            bounds = [self.constant_node(node, np.array(bound), output) for bound in (low, high)]
             for bound in bounds:
                 bound.shape = ir.Shape([])
             value = self.emit(node, "Clip", [value, *bounds], output)
             self.limits[value] = (low, high)
-        self.twins[output] = Twin(value, steps, zero)
+        self.counterparts[output] = FloatCounterpart(value, steps, zero)
         return True
 
     def is_within(self, value: ir.Value, low: float, high: float) -> bool:
-        """Returns whether a value is known to be between two numbers: it comes out of a Clip, moved at most."""
+        """Returns whether a value lies between two numbers, because an added Clip with such limits comes before it."""
         producer: ir.Node | None = value.producer()
         while value not in self.limits:
-            if producer is None or not (is_unchanged(producer) or producer.op_type == "GlobalAveragePool"):
+            if producer is None or not (is_value_preserving(producer) or producer.op_type == "GlobalAveragePool"):
                 return False
             first = producer.inputs[0]
             if first is None:
                 return False
             value, producer = first, first.producer()
-        found = self.limits[value]
-        return low <= found[0] and found[1] <= high
+        limits = self.limits[value]
+        return low <= limits[0] and limits[1] <= high
 
-    def pass_on(self, node: ir.Node) -> None:
-        """Gives a node that only moves numbers a float twin."""
+    def dequantize_value_preserving(self, node: ir.Node) -> None:
+        """Sets the counterpart of a value-preserving node's output: a copy of the node on the input's counterpart."""
         first = node.inputs[0] if node.inputs else None
-        if first not in self.twins or len(node.outputs) != 1:
+        if first not in self.counterparts or len(node.outputs) != 1:
             return
         assert first is not None
-        twin = self.twins[first]
+        counterpart = self.counterparts[first]
         copy = ir.Node(
-            node.domain, node.op_type, [twin.value, *node.inputs[1:]], node.attributes.values(), version=node.version
+            node.domain,
+            node.op_type,
+            [counterpart.value, *node.inputs[1:]],
+            node.attributes.values(),
+            version=node.version,
         )
         copy.name = node.name
         output = copy.outputs[0]
@@ -212,22 +249,25 @@ class Dequantizer:
         self.names.add(output.name)
         output.shape, output.type = node.outputs[0].shape, ir.TensorType(ir.DataType.FLOAT)
         self.graph.insert_before(node, copy)
-        self.twins[node.outputs[0]] = Twin(output, twin.scale, twin.zero_point)
+        self.counterparts[node.outputs[0]] = FloatCounterpart(output, counterpart.scale, counterpart.zero_point)
         self.replaced.append(node)
 
-    def join(self, node: ir.Node) -> None:
-        """Gives a Concat of numbers that all stand for the same a float twin."""
-        twins = [self.twins.get(value) for value in node.inputs if value is not None]
-        first = twins[0] if twins else None
-        if first is None or not all(twin is not None and twin.same(first.scale, first.zero_point) for twin in twins):
+    def dequantize_concat(self, node: ir.Node) -> None:
+        """Sets the counterpart of a Concat's output where all its inputs have one scale and zero point."""
+        counterparts = [self.counterparts.get(value) for value in node.inputs if value is not None]
+        first = counterparts[0] if counterparts else None
+        if first is None or not all(
+            counterpart is not None and counterpart.has_parameters(first.scale, first.zero_point)
+            for counterpart in counterparts
+        ):
             return
-        parts = [twin.value for twin in twins if twin is not None]
-        y = self.emit(node, "Concat", parts, node.outputs[0], **given(node))
-        self.twins[node.outputs[0]] = Twin(y, first.scale, first.zero_point)
+        parts = [counterpart.value for counterpart in counterparts if counterpart is not None]
+        y = self.emit(node, "Concat", parts, node.outputs[0], **attributes_of(node))
+        self.counterparts[node.outputs[0]] = FloatCounterpart(y, first.scale, first.zero_point)
         self.replaced.append(node)
 
     def replace(self, node: ir.Node, old: ir.Value, new: ir.Value) -> None:
-        """Lets all that reads `old` read `new`; an output of the model keeps its name."""
+        """Lets all readers of `old` read `new`; an output of the model keeps its name."""
         for user, index in list(old.uses()):
             user.replace_input_with(index, new)
         for index, output in enumerate(self.graph.outputs):
@@ -236,10 +276,10 @@ class Dequantizer:
                 last.name, old.name = old.name, f"{old.name}_quantised"
                 self.graph.outputs[index] = last
 
-    def _quantise_what_is_read(self) -> None:
-        """Where integers are still read, as an output or by a node that stays quantised, they come from the twin."""
+    def _requantise_read_values(self) -> None:
+        """Quantises counterparts for the remaining readers of integers: outputs, and nodes that stay quantised."""
         done = set(self.replaced)
-        for value, twin in self.twins.items():
+        for value, counterpart in self.counterparts.items():
             producer = value.producer()
             if (
                 producer is None
@@ -249,10 +289,10 @@ class Dequantizer:
             ):
                 continue
             row = load_rows().newest(producer.domain, producer.op_type)
-            scale, zero_point = (None, None) if row is None else result_parameters(row, producer)
+            scale, zero_point = (None, None) if row is None else output_parameters(row, producer)
             if scale is None:
                 continue
-            quantised = ir.Node("", "QuantizeLinear", [twin.value, scale, zero_point], version=STANDARD)
+            quantised = ir.Node("", "QuantizeLinear", [counterpart.value, scale, zero_point], version=REPLACEMENT_OPSET)
             quantised.outputs[0].name = f"{value.name}_again"
             quantised.outputs[0].type, quantised.outputs[0].shape = value.type, value.shape
             self.graph.insert_after(producer, quantised)
@@ -263,29 +303,22 @@ class Dequantizer:
                     quantised.outputs[0].name, value.name = value.name, f"{value.name}_gone"
                     self.graph.outputs[index] = quantised.outputs[0]
 
-    def _is_quantising(self, node: ir.Node) -> bool:
+    def _is_quantised(self, node: ir.Node) -> bool:
         return self.rewrite_of(node) is not None or "Quant" in node.op_type or "NBits" in node.op_type
-
-    def _remove_dead(self) -> None:
-        for node in reversed(list(self.graph)):
-            if not any(output.uses() or output.is_graph_output() for output in node.outputs):
-                self.graph.remove(node, safe=True)
-        for name, value in list(self.graph.initializers.items()):
-            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-                del self.graph.initializers[name]
 
 
 Rewrite = Callable[[Dequantizer, ir.Node], bool]
-"""Writes a quantised node in float form; returns whether the node is of no use any more."""
+"""Sets the float counterpart of a quantised node's output, or replaces the output; returns whether it did."""
 
 
-def is_unchanged(node: ir.Node) -> bool:
-    """Returns whether a node gives some of the numbers of its first input, whatever those stand for."""
+def is_value_preserving(node: ir.Node) -> bool:
+    """Returns whether a node's output has elements of its first input only, with the same scale and zero point."""
     return not node.domain and node.op_type in load_rows().operators("value_preserving")
 
 
-def result_parameters(row: Row, node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
-    """Returns scale and zero point of what a quantised operator gives: the scale that no input has."""
+def output_parameters(row: Row, node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
+    """Returns scale and zero point of a quantised node's output: those that belong to none of its inputs."""
+
     names = [name.lower() for name in row.inputs]
     for position, name in enumerate(names):
         if name.endswith("_scale") and name.removesuffix("_scale") not in names:
@@ -305,17 +338,22 @@ def tensor_of(value: ir.Value | None) -> torch.Tensor | None:
     return found
 
 
-def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """Returns an attribute's value, `default` where it is left out."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.value
-
-
-def given(node: ir.Node, *left_out: str) -> dict[str, Any]:
-    """Returns the attributes of a node but some."""
+def attributes_of(node: ir.Node, *left_out: str) -> dict[str, Any]:
+    """Returns the attribute values of a node by name, without those named in `left_out`."""
     return {name: attr.value for name, attr in node.attributes.items() if name not in left_out}
 
 
 def inputs(node: ir.Node, count: int) -> list[ir.Value | None]:
-    """Returns the first inputs of a node, None for those left out."""
+    """Returns the first `count` inputs of a node, None for absent ones."""
+
     return [*node.inputs, *[None] * count][:count]
+
+
+def _remove_unread(graph: ir.Graph) -> None:
+    """Removes nodes and initializers without readers."""
+    for node in reversed(list(graph)):
+        if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+            graph.remove(node, safe=True)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]

@@ -1,4 +1,8 @@
-"""Recurrent layers: ONNX has a node for each, its directions stacked; nn.LSTM has all layers and one wide output."""
+"""Merges stacks of LSTM, GRU and RNN nodes into one node, as nn.LSTM, nn.GRU and nn.RNN hold all layers in one module.
+
+An ONNX node is one layer. Its output, `(steps, directions, batch, hidden)`, has the directions as a dimension of their
+own; nn.LSTM's, `(steps, batch, directions * hidden)`, has them concatenated.
+"""
 
 from __future__ import annotations
 
@@ -11,37 +15,37 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.optable.row import OWN
-from onnx2nn.rewrite.facts import Facts
 from onnx2nn.rewrite.patterns import origin, readers
-from onnx2nn.rewrite.rule import Replacement
+from onnx2nn.rewrite.rewrite_rule import Replacement
+from onnx2nn.rewrite.value_facts import ValueFacts
 
 _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
 RECURRENT = _STATES.keys()
-_PLAIN = {"hidden_size", "direction", "layout", "input_forget", "linear_before_reset"}
+_SUPPORTED = {"hidden_size", "direction", "layout", "input_forget", "linear_before_reset"}
 _ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _GATES = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}
-"""Where ONNX's gates stand in torch's weights."""
+"""For each of ONNX's gates, in their order, its position among the gates in torch's weights."""
 
 _SWAPPED = [1, 0, 2]
-"""The permutation between batch first and time first."""
+"""The permutation that swaps batch and time."""
 
 
 @dataclass
 class _Layer:
-    """One node and how its directions are joined.
+    """One recurrent node and the nodes after it that concatenate its directions.
 
     Attributes:
-        node: the LSTM, GRU or RNN.
-        joining: the nodes that join its directions.
-        output: what they give, `(steps, batch, directions * hidden)`; None where nothing reads it, only the states.
-        target: the shape to which they reshape; None where they only squeeze.
-        weights: what the node reads as such; torch's own, of each direction, where the file computes that from them.
-        as_torch: whether they are torch's own.
+        node: the LSTM, GRU or RNN node.
+        merging: the nodes that concatenate its directions.
+        output: their output, `(steps, batch, directions * hidden)`; None where only the last states are read.
+        target: the target of their Reshape; None for a Squeeze.
+        weights: the node's weights; torch's weights of each direction where the file computes ONNX's from them.
+        as_torch: whether `weights` are torch's.
         relu: whether the activation of an RNN is ReLU.
     """
 
     node: ir.Node
-    joining: list[ir.Node]
+    merging: list[ir.Node]
     output: ir.Value | None
     target: ir.Value | None
     weights: list[ir.Value]
@@ -50,64 +54,67 @@ class _Layer:
 
     @property
     def directions(self) -> int:
-        """How many there are."""
+        """The number of directions, 1 or 2."""
         direction = self.node.attributes.get("direction")
         return 1 + (direction is not None and direction.as_string() == "bidirectional")
 
-    def start(self, index: int) -> ir.Value | None:
-        """Returns an initial state, None where it is absent."""
+    def initial_state(self, index: int) -> ir.Value | None:
+        """Returns an initial state, None where it is absent; `index` 1 is the cell state of an LSTM."""
         return self.node.inputs[5 + index] if len(self.node.inputs) > 5 + index else None
 
 
-def stacks(graph: ir.Graph | ir.Function, facts: Facts) -> Iterator[Replacement]:
-    """Yields what puts one node in the place of each stack of recurrent layers, the next one when this one is done."""
+def stacks(graph: ir.Graph | ir.Function, facts: ValueFacts) -> Iterator[Replacement]:
+    """Yields a replacement for each stack of recurrent layers, and for each of its layers where the stack has none.
+
+    Each replacement must be applied before the next one is requested.
+    """
     layers: dict[ir.Node, _Layer] = {}
     for node in graph:
         if node.op_type in _STATES:
-            with contextlib.suppress(KeyError, TypeError, ValueError):  # attributes that the import complains about
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # malformed attributes: the import reports them
                 layer = _layer(node, facts)
                 layers |= {} if layer is None else {node: layer}
     followers = {layer.output: layer for layer in layers.values() if layer.output is not None}
-    first = [layer for layer in layers.values() if _before(layer, followers) is None]
+    first = [layer for layer in layers.values() if _previous(layer, followers) is None]
     for layer in first:
         chain = [layer]
-        while (after := _after(chain[-1], layers)) is not None:
+        while (after := _next(chain[-1], layers)) is not None:
             chain.append(after)
-        whole = _replacement(chain, facts)
-        yield from [whole] if whole is not None else filter(None, (_replacement([one], facts) for one in chain))
+        merged = _replacement(chain, facts)
+        yield from [merged] if merged is not None else filter(None, (_replacement([one], facts) for one in chain))
 
 
-def _layer(node: ir.Node, facts: Facts) -> _Layer | None:
-    """Returns a node that means what a layer of torch's means; None for another."""
+def _layer(node: ir.Node, facts: ValueFacts) -> _Layer | None:
+    """Returns the layer of a node that torch's modules can express, None for any other node."""
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         return None
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     activations = attributes.pop("activations", None)
     inputs = [*node.inputs, *[None] * (8 - len(node.inputs))]
-    if node.domain or not set(attributes) <= _PLAIN or attributes.get("layout") or attributes.get("input_forget"):
+    if node.domain or not set(attributes) <= _SUPPORTED or attributes.get("layout") or attributes.get("input_forget"):
         return None
     if attributes.get("direction", "forward") not in ("forward", "bidirectional"):
         return None
     if node.op_type == "GRU" and not attributes.get("linear_before_reset"):
         return None
-    usual, ways = _ACTIVATIONS[node.op_type], 1 + (attributes.get("direction") == "bidirectional")
+    usual, directions = _ACTIVATIONS[node.op_type], 1 + (attributes.get("direction") == "bidirectional")
     named = usual if activations is None else [name.capitalize() for name in activations]
-    relu = node.op_type == "RNN" and named in (["Relu"], ["Relu"] * ways)
-    if not relu and named not in (usual, usual * ways):
+    relu = node.op_type == "RNN" and named in (["Relu"], ["Relu"] * directions)
+    if not relu and named not in (usual, usual * directions):
         return None
     if inputs[4] is not None or inputs[7] is not None or None in inputs[1:3]:
         return None
     weights = [value for value in inputs[1:4] if value is not None]
     constant = all(facts.constant_shape(value) is not None for value in weights)
     used = weights if constant else _torch_weights(node.op_type, weights, facts)
-    joined = _joined(node, facts)
-    return None if joined is None or used is None else _Layer(node, *joined, used, not constant, relu)
+    merge = _merge_of_directions(node, facts)
+    return None if merge is None or used is None else _Layer(node, *merge, used, not constant, relu)
 
 
-def _torch_weights(kind: str, inputs: Sequence[ir.Value], facts: Facts) -> list[ir.Value] | None:
-    """Returns the weights of each direction, as torch has them, of which the file computes those of ONNX.
+def _torch_weights(kind: str, inputs: Sequence[ir.Value], facts: ValueFacts) -> list[ir.Value] | None:
+    """Returns torch's weights of each direction, from which the file computes the weights of the ONNX node.
 
-    Exporters that fold no constants, PyTorch's before 1.5 among them, leave in what puts the gates in another order.
+    Exporters without constant folding, such as PyTorch's before 1.5, leave in the nodes that reorder the gates.
     """
     order, found = _GATES[kind], list[list[ir.Value]]()
     for number, value in enumerate(inputs):
@@ -125,11 +132,11 @@ def _torch_weights(kind: str, inputs: Sequence[ir.Value], facts: Facts) -> list[
 
 
 _Rows = list[tuple[ir.Value, int, int]]
-"""Initializers one below the other, of each the first row and the one behind the last."""
+"""Initializers whose rows are concatenated: each with its first row and the row after its last."""
 
 
-def _directions(value: ir.Value | None, facts: Facts) -> list[_Rows] | None:
-    """Returns of which rows the part of each direction consists."""
+def _directions(value: ir.Value | None, facts: ValueFacts) -> list[_Rows] | None:
+    """Returns the rows of each direction's part of a value, None where they are unknown."""
     node = None if value is None else value.producer()
     if node is None or node.domain:
         return None
@@ -142,8 +149,8 @@ def _directions(value: ir.Value | None, facts: Facts) -> list[_Rows] | None:
     return None if any(part is None for part in parts) else [rows for part in parts for rows in part or ()]
 
 
-def _rows(value: ir.Value | None, facts: Facts) -> _Rows | None:
-    """Returns the rows of initializers that a value consists of, None where it is anything else."""
+def _rows(value: ir.Value | None, facts: ValueFacts) -> _Rows | None:
+    """Returns the rows of initializers that a value is made of by Slice and Concat nodes, None for any other value."""
     node = None if value is None else value.producer()
     if node is None:
         shape = facts.constant_shape(value) if value is not None and value.is_initializer() else None
@@ -153,15 +160,15 @@ def _rows(value: ir.Value | None, facts: Facts) -> _Rows | None:
     if node.op_type == "Concat":
         parts = [_rows(part, facts) for part in node.inputs] if node.attributes["axis"].as_int() == 0 else [None]
         return None if any(part is None for part in parts) else [row for part in parts for row in part or ()]
-    whole, cut = _rows(node.inputs[0], facts), _cut(node, facts)
-    if whole is None or len(whole) != 1 or cut is None:
+    rows, bounds = _rows(node.inputs[0], facts), _slice_bounds(node, facts)
+    if rows is None or len(rows) != 1 or bounds is None:
         return None
-    (source, first, last), (start, end) = whole[0], cut
+    (source, first, last), (start, end) = rows[0], bounds
     return [(source, first + start, min(first + end, last))] if 0 <= start < end else None
 
 
-def _cut(node: ir.Node, facts: Facts) -> tuple[int, int] | None:
-    """Returns from where to where a Slice of either form cuts the first dimension, None where it does anything else."""
+def _slice_bounds(node: ir.Node, facts: ValueFacts) -> tuple[int, int] | None:
+    """Returns start and end of a Slice along the first dimension, None for any other Slice."""
     given = zip(("starts", "ends", "axes"), node.inputs[1:], strict=False)
     bounds: dict[str, Any] = {name: facts.ints(value) for name, value in given}
     bounds |= {name: list(attribute.as_ints()) for name, attribute in node.attributes.items()}
@@ -173,7 +180,7 @@ def _cut(node: ir.Node, facts: Facts) -> tuple[int, int] | None:
 
 
 def _reordered(rows: _Rows, order: Sequence[int], count: int) -> list[ir.Value] | None:
-    """Returns the initializers, `count` of them, whose gates are put in another order in `rows`."""
+    """Returns the `count` initializers whose gates have the order `order` in `rows`, None for any other rows."""
     size, gates = sum(last - first for _, first, last in rows) // (count * len(order)), list[tuple[ir.Value, int]]()
     for source, first, last in rows:
         if not size or first % size or last % size:
@@ -185,8 +192,13 @@ def _reordered(rows: _Rows, order: Sequence[int], count: int) -> list[ir.Value] 
     return sources if fits and len(sources) == count else None
 
 
-def _joined(node: ir.Node, facts: Facts) -> tuple[list[ir.Node], ir.Value | None, ir.Value | None] | None:
-    """Returns the nodes that join the directions of a layer, what they give, and the shape that they reshape to."""
+def _merge_of_directions(
+    node: ir.Node, facts: ValueFacts
+) -> tuple[list[ir.Node], ir.Value | None, ir.Value | None] | None:
+    """Returns the nodes that concatenate the directions of a layer, their output, and the target of their Reshape.
+
+    None where the output is read in another way.
+    """
     if not readers(node.outputs[0]):
         return [], None, None
     first = _reader(node.outputs[0])
@@ -207,46 +219,48 @@ def _joined(node: ir.Node, facts: Facts) -> tuple[list[ir.Node], ir.Value | None
 
 
 def _reader(value: ir.Value) -> ir.Node | None:
-    """Returns the one node that reads a value, besides those that read its shape."""
+    """Returns the only reader of a value, apart from Shape nodes; None where it has several readers or is an output."""
     nodes = [use.node for use in value.uses() if use.node.op_type != "Shape"]
     return nodes[0] if len(nodes) == 1 and not value.is_graph_output() else None
 
 
-def _before(layer: _Layer, followers: dict[ir.Value, _Layer]) -> _Layer | None:
+def _previous(layer: _Layer, followers: dict[ir.Value, _Layer]) -> _Layer | None:
     source = layer.node.inputs[0]
     before = None if source is None else followers.get(source)
-    return before if before is not None and _fits(before, layer) else None
+    return before if before is not None and _may_stack(before, layer) else None
 
 
-def _after(layer: _Layer, layers: dict[ir.Node, _Layer]) -> _Layer | None:
+def _next(layer: _Layer, layers: dict[ir.Node, _Layer]) -> _Layer | None:
     reader = None if layer.output is None else _reader(layer.output)
     if reader is None or reader not in layers or reader.inputs[0] is not layer.output:
         return None
     after = layers[reader]
-    return after if _fits(layer, after) else None
+    return after if _may_stack(layer, after) else None
 
 
-def _fits(a: _Layer, b: _Layer) -> bool:
+def _may_stack(a: _Layer, b: _Layer) -> bool:
     same = a.node.op_type == b.node.op_type and a.directions == b.directions
     sizes = [node.attributes["hidden_size"].value for node in (a.node, b.node) if "hidden_size" in node.attributes]
     same = same and a.as_torch == b.as_torch and a.relu == b.relu
     return same and len(set(sizes)) == 1 and (a.node.inputs[3] is None) == (b.node.inputs[3] is None)
 
 
-def _replacement(chain: Sequence[_Layer], facts: Facts) -> Replacement | None:
+def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | None:
     first, last = chain[0], chain[-1]
     count, kind = _STATES[first.node.op_type], first.node.op_type
-    starts = [_start([layer.start(i) for layer in chain], first.directions, facts) for i in range(count)]
-    finals = [_final([layer.node for layer in chain], 1 + i) for i in range(count)]
+    starts = [
+        _initial_state([layer.initial_state(i) for layer in chain], first.directions, facts) for i in range(count)
+    ]
+    finals = [_final_state([layer.node for layer in chain], 1 + i) for i in range(count)]
     if any(start is None for start in starts) or any(final is None for final in finals):
         return None
     source, output = first.node.inputs[0], last.output
     assert source is not None
     before, after = source.producer(), None if output is None else _reader(output)
-    turned = [node for node in (after, before) if node is not None and _turns(node)]
-    batch_first = len(turned) == 2 or (output is None and len(turned) == 1)
-    if batch_first and turned[-1].inputs[0] is not None:
-        source, output = turned[-1].inputs[0], None if output is None else turned[0].outputs[0]
+    transposes = [node for node in (after, before) if node is not None and _swaps_batch_and_time(node)]
+    batch_first = len(transposes) == 2 or (output is None and len(transposes) == 1)
+    if batch_first and transposes[-1].inputs[0] is not None:
+        source, output = transposes[-1].inputs[0], None if output is None else transposes[0].outputs[0]
     weights = [value for layer in chain for value in layer.weights]
     has_biases = len(first.node.inputs) > 3 and first.node.inputs[3] is not None
     attributes: dict[str, Any] = {"num_layers": len(chain), "bidirectional": first.directions - 1}
@@ -263,17 +277,19 @@ def _replacement(chain: Sequence[_Layer], facts: Facts) -> Replacement | None:
         version=1,
     )
     old = [output, *(final.value for final in finals if final is not None)]
-    joining = [node for layer in reversed(chain) for node in (*layer.joining[::-1], layer.node)]
+    merging = [node for layer in reversed(chain) for node in (*layer.merging[::-1], layer.node)]
     concats = [final.node for final in finals if final is not None and final.node is not None]
     nodes = (
-        [last.node, *turned[:-1], *joining, *concats, *turned[-1:]] if batch_first else [last.node, *joining, *concats]
+        [last.node, *transposes[:-1], *merging, *concats, *transposes[-1:]]
+        if batch_first
+        else [last.node, *merging, *concats]
     )
     sample = _sample(chain, source, starts, batch_first, facts)
     pairs = [(a, b) for a, b in zip(old, new.outputs, strict=True) if a is not None]
     return Replacement(kind, list(dict.fromkeys(nodes)), [a for a, _ in pairs], [new], [b for _, b in pairs], sample)
 
 
-def _turns(node: ir.Node) -> bool:
+def _swaps_batch_and_time(node: ir.Node) -> bool:
     return (
         node.op_type == "Transpose"
         and "perm" in node.attributes
@@ -282,40 +298,50 @@ def _turns(node: ir.Node) -> bool:
 
 
 @dataclass
-class _Start:
-    """An initial state of all layers: the value that holds it, None for zeros, and the values that are zeros."""
+class _InitialState:
+    """An initial state of all layers.
+
+    Attributes:
+        source: the value that holds it, `(layers * directions, batch, hidden)`; None for zeros.
+        zeros: the values of zeros that the layers read instead.
+    """
 
     source: ir.Value | None
     zeros: list[ir.Value]
 
 
 @dataclass
-class _Final:
-    """A last state of all layers: the value that holds it, None where nothing reads it, and the node that joins it."""
+class _FinalState:
+    """A last state of all layers.
+
+    Attributes:
+        value: the value that holds it, `(layers * directions, batch, hidden)`; None where it has no readers.
+        node: the Concat of the layers' states; None for a single layer.
+    """
 
     value: ir.Value | None
     node: ir.Node | None
 
 
-def _start(values: Sequence[ir.Value | None], directions: int, facts: Facts) -> _Start | None:
+def _initial_state(values: Sequence[ir.Value | None], directions: int, facts: ValueFacts) -> _InitialState | None:
     present = [value for value in values if value is not None]
     if all(_is_zeros(value, facts) for value in present):
-        return _Start(None, present)
+        return _InitialState(None, present)
     if len(values) == 1:
-        return _Start(values[0], [])
+        return _InitialState(values[0], [])
     sources = set()
     for layer, value in enumerate(values):
         node = None if value is None else value.producer()
         if node is None or node.op_type != "Slice" or node.inputs[0] is None:
             return None
-        if _cut(node, facts) != (layer * directions, (layer + 1) * directions):
+        if _slice_bounds(node, facts) != (layer * directions, (layer + 1) * directions):
             return None
         sources.add(node.inputs[0])
-    return _Start(sources.pop(), []) if len(sources) == 1 else None
+    return _InitialState(sources.pop(), []) if len(sources) == 1 else None
 
 
-def _is_zeros(value: ir.Value, facts: Facts) -> bool:
-    """Whether a value is zeros in some shape, or a part of such."""
+def _is_zeros(value: ir.Value, facts: ValueFacts) -> bool:
+    """Returns whether a value is filled with zeros, or a slice of such a value."""
     node = origin(value).producer()
     while node is not None and node.op_type == "Slice" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
@@ -327,24 +353,29 @@ def _is_zeros(value: ir.Value, facts: Facts) -> bool:
     return node is not None and node.op_type == "Expand" and facts.number(node.inputs[0]) == 0
 
 
-def _final(nodes: Sequence[ir.Node], index: int) -> _Final | None:
-    """Returns where the last states of all layers come together; None where one is read on its own."""
+def _final_state(nodes: Sequence[ir.Node], index: int) -> _FinalState | None:
+    """Returns a last state of all layers; None where the state of one layer is read separately."""
     values = [node.outputs[index] if len(node.outputs) > index else None for node in nodes]
     if not any(value is not None and (value.uses() or value.is_graph_output()) for value in values):
-        return _Final(None, None)
+        return _FinalState(None, None)
     if len(nodes) == 1:
-        return _Final(values[0], None)
+        return _FinalState(values[0], None)
     joins = {None if value is None else _reader(value) for value in values}
     join = joins.pop() if len(joins) == 1 else None
     if join is None or join.op_type != "Concat" or join.attributes["axis"].as_int() != 0:
         return None
-    return _Final(join.outputs[0], join) if list(join.inputs) == values else None
+    return _FinalState(join.outputs[0], join) if list(join.inputs) == values else None
 
 
 def _sample(
-    chain: Sequence[_Layer], source: ir.Value, starts: Sequence[_Start | None], batch_first: bool, facts: Facts
+    chain: Sequence[_Layer],
+    source: ir.Value,
+    starts: Sequence[_InitialState | None],
+    batch_first: bool,
+    facts: ValueFacts,
 ) -> dict[ir.Value, Any]:
-    """Returns the shape of the input and of the initial states at sizes that the reshapes of the file fit."""
+    """Returns sample inputs for the input and the initial states, of sizes that the file's Reshapes accept."""
+
     directions = chain[0].directions
     shape = facts.constant_shape(chain[0].weights[0]) or ()
     hidden = (facts.constant_shape(chain[0].weights[1]) or ())[-1]

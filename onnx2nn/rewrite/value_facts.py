@@ -1,4 +1,4 @@
-"""What rules ask about the values of a graph."""
+"""Static facts about the values of a graph, for rewrite rules: constants, shape values, shapes, ranks."""
 
 from __future__ import annotations
 
@@ -14,63 +14,68 @@ from onnx2nn.optable.registry import Table
 from onnx2nn.rewrite.evaluation import Evaluator
 from onnx2nn.rewrite.patterns import origin, tensor_of
 
-_LEFT_IN = ("Cast", "DequantizeLinear", "Identity")
-"""What exporters leave between a weight and its reader, besides transposes."""
+_FOLDABLE = ("Cast", "DequantizeLinear", "Identity")
+"""Operators, besides Transpose, that exporters leave between a weight and its reader."""
 _SIZES = (2, 3, 5, 7, 11, 13)
 
 
-class Facts:
-    """What a graph tells of its values before anything is imported.
+class ValueFacts:
+    """Answers questions about values from the graph alone, before the import.
 
     Args:
         table: the op table.
-        F: `torch`, or OneFlow behind its names.
+        F: `torch`, or the OneFlow namespace that has torch's function names.
         opsets: opset versions by domain.
     """
 
     def __init__(self, table: Table, F: Any, opsets: dict[str, int]):
         self.table, self.F, self.opsets = table, F, opsets
         self._sizes: dict[str, int] = {}
-        self._known: dict[ir.Value, bool] = {}
+        self._constant_expressions: dict[ir.Value, bool] = {}
         self._arrays: dict[ir.Value, np.ndarray[Any, Any] | None] = {}
 
     def array(self, value: ir.Value | None) -> np.ndarray[Any, Any] | None:
-        """Returns a value that hangs on constants alone, None for any other."""
+        """Returns the elements of a value that depends on constants alone, None for any other value."""
         if value is None:
             return None
         tensor = tensor_of(value)
         if tensor is not None:
             return tensor.numpy()
-        if not self._is_known(value):
+        if not self._is_constant_expression(value):
             return None
         if value not in self._arrays:
             try:
                 self._arrays[value] = Evaluator(self.table, self.F, self.opsets, {}).array(value)
-            except Exception:  # whatever the framework refuses on the way
+            except Exception:  # a framework raises errors of many types; the value then counts as unknown
                 self._arrays[value] = None
         return self._arrays[value]
 
-    def _is_known(self, value: ir.Value, depth: int = 12) -> bool:
-        """Returns whether a value hangs on constants alone, in so many steps."""
+    def _is_constant_expression(self, value: ir.Value, depth: int = 12) -> bool:
+        """Returns whether a value depends on constants alone; paths of more than `depth` nodes count as unknown."""
         if tensor_of(value) is not None:
             return True
-        if value not in self._known:
+        if value not in self._constant_expressions:
             node = value.producer()
-            self._known[value] = (
+            self._constant_expressions[value] = (
                 node is not None
                 and node.op_type != "Shape"
                 and depth > 0
-                and all(v is None or self._is_known(v, depth - 1) for v in node.inputs)
+                and all(v is None or self._is_constant_expression(v, depth - 1) for v in node.inputs)
             )
-        return self._known[value]
+        return self._constant_expressions[value]
 
     def number(self, value: ir.Value | None) -> float | None:
-        """Returns a constant of one element, None for any other value."""
+        """Returns the number in a constant of one element, None for any other value."""
         array = self.array(value)
         return None if array is None or array.size != 1 or array.dtype.kind not in "fiu" else float(array.reshape(()))
 
     def ints(self, value: ir.Value | None) -> list[int | None] | None:
-        """Returns the elements of a shape, None for each that only a run tells; None where their number is unknown."""
+        """Returns the elements of a shape value.
+
+        Returns:
+            One integer for each element, None in the place of an element that is known at run time only. None instead
+            of a list where the number of elements is unknown.
+        """
         array = self.array(value)
         if array is not None:
             return [int(item) for item in array.reshape(-1)]
@@ -90,15 +95,16 @@ class Facts:
         return [None] * count if isinstance(count, int) else None
 
     def axes(self, node: ir.Node) -> list[int] | None:
-        """Returns the axes of a reduction, of either form; None where they are not known."""
+        """Returns the axes of a node, from its attribute or its second input; None where they are unknown."""
         if "axes" in node.attributes:
             return list(node.attributes["axes"].as_ints())
         return None if len(node.inputs) < 2 else [axis for axis in self.ints(node.inputs[1]) or () if axis is not None]
 
     def constant_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        """Returns the shape of a value that is known at import without reading it, None for any other.
+        """Returns the shape of a constant without evaluating it, None for any other value.
 
-        Known are initializers, constants, and what casts, transposes or dequantizes them: exporters leave those in.
+        Constants are initializers, outputs of Constant nodes, and outputs of Cast, Transpose, DequantizeLinear and
+        Identity nodes on them: exporters leave these nodes in their files.
         """
         if value is None:
             return None
@@ -109,19 +115,19 @@ class Facts:
         node = value.producer()
         if node is None or node.domain or not node.inputs:
             return None
-        if node.op_type not in _LEFT_IN and node.op_type != "Transpose":
+        if node.op_type not in _FOLDABLE and node.op_type != "Transpose":
             return None
         shapes = [self.constant_shape(v) for v in node.inputs]
         shape = shapes[0]
-        if any(s is None for s in shapes) or shape is None or node.op_type in _LEFT_IN:
+        if any(s is None for s in shapes) or shape is None or node.op_type in _FOLDABLE:
             return None if any(s is None for s in shapes) else shape
         perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else range(len(shape))[::-1]
         return tuple(shape[axis] for axis in perm)
 
     def channels(self, value: ir.Value, data: ir.Value) -> int | None:
-        """Returns how many numbers a constant has, one for each channel of `data`; None where it is another constant.
+        """Returns the size of a constant that has one element for each channel of `data`, None for any other value.
 
-        Channels are the second dimension.
+        Channels are the second dimension of `data`, `(N, C, *spatial)`.
         """
         shape, rank = self.constant_shape(value), self.rank(data)
         if shape is None or rank is None or rank < 2 or len(shape) not in (rank - 1, rank):
@@ -130,7 +136,7 @@ class Facts:
         return own[0] if math.prod(shape) == own[0] else None
 
     def is_float(self, value: ir.Value) -> bool:
-        """Returns whether a constant holds floating point numbers."""
+        """Returns whether a constant has a floating-point dtype."""
         value = origin(value)
         tensor = tensor_of(value)
         kind = value.dtype if tensor is None else tensor.dtype
@@ -141,20 +147,23 @@ class Facts:
             return self.is_float(node.inputs[0])
         return node is not None and node.op_type == "DequantizeLinear"
 
-    def is_made_up(self, value: ir.Value, number: float) -> bool:
-        """Returns whether a constant is the exporter's and holds one number only, such as a missing weight's 1."""
+    def is_exporter_default(self, value: ir.Value, number: float) -> bool:
+        """Returns whether a constant was made by the exporter and is filled with `number`.
+
+        Exporters fill in weights of 1 and biases of 0 where a layer has none.
+        """
         if tensor_of(value) is None or not is_generated(value.name or ""):
             return False
         array = self.array(value)
         return array is not None and bool((array == number).all())
 
     def rank(self, value: ir.Value, depth: int = 8) -> int | None:
-        """Returns how many dimensions a value has, None where nothing near it tells."""
+        """Returns the rank of a value, None where it does not follow from at most `depth` nodes before it."""
         if value.shape is not None:
             return len(value.shape)
-        tensor, made, node = tensor_of(value), self._made_shape(value), value.producer()
-        if made is not None:
-            return len(made)
+        tensor, target, node = tensor_of(value), self._target_shape(value), value.producer()
+        if target is not None:
+            return len(target)
         if tensor is not None:
             return len(tensor.shape)
         if node is None or node.domain or not depth or not node.inputs or node.inputs[0] is None:
@@ -163,7 +172,7 @@ class Facts:
             weight = self.constant_shape(node.inputs[1])
             return self.rank(node.inputs[0], depth - 1) if weight is None else len(weight)
         if node.op_type == "Concat" and node.inputs[-1] is not None:
-            return self.rank(node.inputs[-1], depth - 1)  # in a DenseNet the last one is a convolution's
+            return self.rank(node.inputs[-1], depth - 1)  # in a DenseNet the last input comes from a convolution
         if node.op_type in ("Squeeze", "Unsqueeze"):
             before, axes = self.rank(node.inputs[0], depth - 1), self.axes(node)
             sign = 1 if node.op_type == "Unsqueeze" else -1
@@ -176,16 +185,16 @@ class Facts:
         return None
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """Returns a value's shape with a small size for each dimension that is open, None where its rank is unknown."""
+        """Returns a value's shape, with a small size for each dynamic dimension; None where its rank is unknown."""
         if value.shape is not None:
             return tuple(dim if isinstance(dim, int) else self._size(dim) for dim in value.shape)
-        made = self._made_shape(value)
-        if made is None:
+        target = self._target_shape(value)
+        if target is None:
             return None
-        return tuple(size if size is not None and size > 0 else _SIZES[i % 6] for i, size in enumerate(made))
+        return tuple(size if size is not None and size > 0 else _SIZES[i % 6] for i, size in enumerate(target))
 
-    def _made_shape(self, value: ir.Value) -> list[int | None] | None:
-        """Returns the shape that the node behind a value makes, None for each size that only a run tells."""
+    def _target_shape(self, value: ir.Value) -> list[int | None] | None:
+        """Returns the shape that a Reshape or Transpose gives a value; None for each size known at run time only."""
         node = value.producer()
         if node is None or node.domain:
             return None
@@ -200,8 +209,8 @@ class Facts:
             self._sizes[name] = next(itertools.islice(itertools.chain(_SIZES, itertools.count(16)), used, None))
         return self._sizes[name]
 
-    def leaf(self, value: ir.Value) -> np.ndarray[Any, Any] | None:
-        """Returns zeros in a value's shape where something reads only its shape and the file tells it; else None."""
+    def placeholder(self, value: ir.Value) -> np.ndarray[Any, Any] | None:
+        """Returns zeros in the shape of a value that a Shape node reads, None for other values and unknown shapes."""
         if any(use.node.op_type == "Shape" for use in value.uses()):
             shape = self.shape(value)
             return None if shape is None else np.zeros(shape)

@@ -1,0 +1,82 @@
+"""The parts of a rewrite rule: a pattern, the builder of its replacement, and sample inputs for comparing the two."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx2nn.rewrite.patterns import Match, required_operators
+
+if TYPE_CHECKING:
+    from onnx2nn.rewrite.value_facts import ValueFacts
+
+REPLACEMENT_OPSET = 28
+"""The ai.onnx opset version of replacement nodes. It does not depend on the model's opset imports."""
+
+
+@dataclass(frozen=True)
+class NewNode:
+    """A node of a replacement, before it is inserted into the graph.
+
+    Attributes:
+        operator: the operator type; `domain::name` for a domain other than ai.onnx.
+        inputs: values of the graph, further new nodes, arrays that become Constant nodes, None for an absent input.
+        attributes: the attribute values by name.
+    """
+
+    operator: str
+    inputs: tuple[ir.Value | NewNode | np.ndarray[Any, Any] | None, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+Sample = Mapping[str, "tuple[int, ...] | np.ndarray[Any, Any]"]
+"""Sample inputs by the pattern's variable names: a shape, to be filled with random numbers, or an array."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A pattern and its replacement.
+
+    Attributes:
+        name: the name in the report of the import.
+        pattern: the pattern, in the notation of `patterns`.
+        build: returns the replacement of a match, None where the rule does not apply to it.
+        sample: returns the sample inputs on which the matched nodes and the replacement are compared. Constants that
+            it does not name keep their values from the graph.
+    """
+
+    name: str
+    pattern: Any
+    build: Callable[[Match, ValueFacts], NewNode | None]
+    sample: Callable[[Match, ValueFacts], Sample]
+
+    @functools.cached_property
+    def required_operators(self) -> frozenset[str]:
+        """Operators that a graph must contain for the rule to apply."""
+        return required_operators(self.pattern)
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A replacement for some nodes of a graph.
+
+    Attributes:
+        rule: the name in the report of the import.
+        nodes: the nodes to replace; the new nodes are inserted before the first of them.
+        old: the outputs of `nodes` that have readers outside.
+        added: the new nodes, in execution order.
+        new: the values that replace `old`, in the same order.
+        sample: sample inputs of the nodes: a shape, to be filled with random numbers, or an array.
+    """
+
+    rule: str
+    nodes: Sequence[ir.Node]
+    old: Sequence[ir.Value]
+    added: Sequence[ir.Node]
+    new: Sequence[ir.Value]
+    sample: Mapping[ir.Value, Any]
