@@ -20,24 +20,18 @@ from onnx2nn import functional
 from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
 from onnx2nn.fx import size_vectors, subgraphs
 from onnx2nn.fx.constants import Constant, memory_of, onnx_type, torch_dtype
+from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.graph_module import ImportedModule
+from onnx2nn.fx.held_state import ConstantName
 from onnx2nn.fx.layers import Layer
+from onnx2nn.fx.module_tree import container
 from onnx2nn.fx.repeated_nodes import Call, Repeats
 from onnx2nn.fx.sample_sizes import Fixed, Inside, MisfitError, Sizes, StuckError, candidates, fitting
+from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.state_versions import set_versions
-from onnx2nn.fx.tracing import (
-    ConstantName,
-    Dim,
-    NeedsSamples,
-    Opaque,
-    ShapeMismatch,
-    Spec,
-    Tensor,
-    TraceError,
-    Tracer,
-    container,
-    is_traced,
-)
+from onnx2nn.fx.tensor import Opaque, Tensor, is_traced
+from onnx2nn.fx.trace_errors import NeedsSamples, ShapeMismatch, TraceError
+from onnx2nn.fx.tracer import Tracer
 from onnx2nn.ground import gc_pause
 from onnx2nn.ground.naming import identifier, is_generated, split_path
 from onnx2nn.importing.inputs import InputSpec, input_dimensions, input_specs

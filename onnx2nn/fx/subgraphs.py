@@ -15,8 +15,11 @@ from torch import nn
 from onnx2nn.control_flow import BatchedScan, Gradient, If, Loop, Scan, SequenceMap
 from onnx2nn.errors import OperatorError
 from onnx2nn.fx.constants import Constant, torch_dtype
+from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.sample_sizes import Fixed, Inside, MisfitError, Size, Sizes
-from onnx2nn.fx.tracing import Dim, Opaque, Spec, Tensor, Tracer
+from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.tensor import Opaque, Tensor
+from onnx2nn.fx.tracer import Tracer
 from onnx2nn.ground.naming import split_path
 from onnx2nn.importing.node_facts import Scope, check_inputs
 from onnx2nn.importing.trip_counts import trip_count

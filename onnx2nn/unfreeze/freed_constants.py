@@ -21,7 +21,8 @@ import onnx_ir as ir
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.fx.constants import Constant
-from onnx2nn.fx.tracing import Dim, Tensor
+from onnx2nn.fx.dim import Dim
+from onnx2nn.fx.tensor import Tensor
 from onnx2nn.optable.row import OWN
 from onnx2nn.optable.shape_values import Host
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.errors import InputError
-from onnx2nn.fx.tracing import ASSERTIONS
+from onnx2nn.fx.tracer import ASSERTIONS
 from onnx2nn.output.python_source.constructors import (
     POOLS,
     UNKNOWN,

@@ -1,0 +1,11 @@
+"""What unpickling a module runs its code with."""
+
+from __future__ import annotations
+
+from torch import fx
+
+
+class Retracer(fx.Tracer):
+    """What unpickling a module runs its code with: buffers stay attributes, so that sizes may index and expand them."""
+
+    proxy_buffer_attributes = True
