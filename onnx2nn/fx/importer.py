@@ -323,7 +323,7 @@ class _Import:
 
     def run(self, fixed: Fixed) -> fx.GraphModule:
         graph = self.model.graph
-        tracer = Tracer(self.sizes.points, inferred=self.inferred, kind=ImportedModule, least=self.sizes.least)
+        tracer = Tracer(self.sizes.points, inferred=self.inferred, least=self.sizes.least)
         if self.author is not None:
             tracer.names.reserve(self.author.names)
         scope = Scope()
@@ -348,7 +348,7 @@ class _Import:
             raise UnsupportedModelError(list(self.problems.values())) from self.cause
         self.collapsed, self.of_data = tracer.collapsed, tracer.has_sizes_of_data
         result = outputs[0] if len(outputs) == 1 else tuple(outputs)
-        module = tracer.finish(result, identifier(graph.name or "Model"))
+        module = tracer.finish(result, identifier(graph.name or "Model"), ImportedModule)
         self._keep_keys(module)
         different = {original: name for name, original in renamed.items() if original != name}
         if different:

@@ -57,7 +57,6 @@ class Tracer:
         parent: the tracer of the enclosing graph, for a subgraph or function; what this graph uses of it becomes an
             argument of this graph's module (`captured`).
         inferred: what is known of calls already, from other traces; what this one finds out is added.
-        kind: the class of the module.
         least: the first sample value of sizes that data decide, if not one of some that are small.
         window: which of the enclosing graph's sample points this graph has, all if None.
     """
@@ -67,14 +66,13 @@ class Tracer:
         points: int = 1,
         parent: Tracer | None = None,
         inferred: dict[Any, Any] | None = None,
-        kind: type[DeferredModule] = DeferredModule,
         least: int | None = None,
         window: slice | None = None,
     ):
         self.points = points
         self.parent = parent
-        self.graph = fx.Graph()
-        self.root = kind(nn.Module(), self.graph)
+        self.graph = fx.Graph(tracer_cls=Retracer)  # of copies; that of the module is chosen when it is made
+        self.root = nn.Module()
         self.F = Namespace(self)
         self.constant_name: Callable[[torch.Tensor], ConstantName] = lambda tensor: _ANONYMOUS
         self.layer_name: Callable[[Layer], tuple[list[str], bool]] = _by_kind
@@ -263,16 +261,14 @@ class Tracer:
         """Returns a constant as a parameter or buffer of the module; the same constant is held once."""
         return self.held.attribute_of(tensor)
 
-    def finish(self, outputs: Any, name: str = "GraphModule") -> DeferredModule:
-        """Returns the module whose forward computes `outputs`; its class is called `name`."""
+    def finish(
+        self, outputs: Any, name: str = "GraphModule", kind: type[DeferredModule] = DeferredModule
+    ) -> DeferredModule:
+        """Returns the module whose forward computes `outputs`, of class `kind`, which is called `name`."""
         self.graph.output(self.argument(self.own(outputs)))
         _erase_unused(self.graph, self.root)
         self.captures.drop_unused()
-        buffers = {name for name, _ in self.root.named_buffers()}
-        if any(node.op == "get_attr" and node.target in buffers for node in self.graph.nodes if buffers):
-            self.graph._tracer_cls = self.root._tracer_cls = Retracer
-        type(self.root).__name__ = name
-        return self.root
+        return kind(self.root, self.graph, name)
 
     def argument(self, value: Any) -> Any:
         """Returns `value` as fx takes it."""
