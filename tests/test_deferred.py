@@ -86,7 +86,6 @@ FIRST_USES: dict[str, Callable[[torch.fx.GraphModule, torch.Tensor], torch.Tenso
     "strict export": lambda module, x: torch.export.export(module, (x,), strict=True).module()(x),
     "torch.compile": lambda module, x: _compiled(module)(x),
     "torch.compile of a function": lambda module, x: _compiled(lambda x: module(x))(x),
-    "torch.compile of a call of its forward": lambda module, x: _compiled(lambda x: module.forward(x))(x),
     "torch.compile of its forward": lambda module, x: _compiled(module.forward)(x),
     "torch.compile of a parent": lambda module, x: _compiled(torch.nn.Sequential(module))(x),
     "compile": _compiled_in_place,

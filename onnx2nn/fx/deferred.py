@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
+import torch
 from torch import fx, nn
 
 from onnx2nn.fx.retracer import Retracer
@@ -50,17 +51,31 @@ class DeferredModule(fx.GraphModule):
     """A GraphModule whose program is that of the graph at its first use; after that, of the last `recompile`.
 
     Args:
-        holder: holds the layers, parameters and buffers that the graph refers to, which this module takes.
+        holder: holds the modules that the graph refers to, which this module takes.
+        own: what this module holds itself, by name, and whether state_dict has it.
         graph: the graph, which this module takes.
         name: the name of the module's class.
     """
 
     __jit_unused_properties__ = [*fx.GraphModule.__jit_unused_properties__, "code"]  # noqa: RUF012, it is torch's
 
-    def __init__(self, holder: nn.Module, graph: fx.Graph, name: str = "GraphModule"):
+    def __init__(
+        self, holder: nn.Module, own: Mapping[str, tuple[Any, bool]], graph: fx.Graph, name: str = "GraphModule"
+    ):
+        buffers = {name for name, _ in holder.named_buffers()}
+        buffers |= {path for path, (value, _) in own.items() if _is_buffer(value)}
+        reads = bool(buffers) and any(node.op == "get_attr" and node.target in buffers for node in graph.nodes)
         # Not of `holder`: torch's copy of a buffer that is in no state_dict would be in one.
-        super().__init__(nn.Module(), fx.Graph(tracer_cls=Retracer if _reads_buffers(graph, holder) else None), name)
-        _take(self, holder)
+        super().__init__(nn.Module(), fx.Graph(tracer_cls=Retracer if reads else None), name)
+        for path, child in holder.named_children():
+            self.add_module(path, child)
+        for path, (value, persistent) in own.items():
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(path, value)
+            elif _is_buffer(value):
+                self.register_buffer(path, value, persistent=persistent)
+            else:
+                setattr(self, path, value)  # strings, which torch has no tensors of
         self.graph = graph
 
     def recompile(self) -> Any:
@@ -100,21 +115,5 @@ class DeferredModule(fx.GraphModule):
         return super().__reduce_package__(exporter)
 
 
-def _reads_buffers(graph: fx.Graph, module: nn.Module) -> bool:
-    buffers = {name for name, _ in module.named_buffers()}
-    return bool(buffers) and any(node.op == "get_attr" and node.target in buffers for node in graph.nodes)
-
-
-def _take(module: nn.Module, holder: nn.Module) -> None:
-    """Gives `module` what `holder` holds."""
-    for name, child in holder.named_children():
-        module.add_module(name, child)
-    for name, parameter in holder.named_parameters(recurse=False, remove_duplicate=False):
-        module.register_parameter(name, parameter)
-    buffers = dict(holder.named_buffers(recurse=False, remove_duplicate=False))
-    persistent = holder.state_dict(keep_vars=True).keys() if buffers else ()
-    for name, buffer in buffers.items():
-        module.register_buffer(name, buffer, persistent=name in persistent)
-    for name, value in vars(holder).items():
-        if isinstance(value, np.ndarray):  # strings, which torch has no tensors of
-            setattr(module, name, value)
+def _is_buffer(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)

@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from onnx2nn.fx.constants import identity_of
 from onnx2nn.fx.layers import Layer
-from onnx2nn.fx.module_tree import container, put_module
+from onnx2nn.fx.module_tree import container, put_module, remove
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.tensor import Tensor
 from onnx2nn.ground.naming import Names
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _TAKEN = frozenset(dir(nn.Module()))
 _TAKEN_OUTSIDE = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) - _TAKEN
+
+_NOTHING = object()
 
 
 class ConstantName(NamedTuple):
@@ -46,18 +48,22 @@ class HeldState:
     Args:
         tracer: what records the program.
         around: that of the enclosing program, with which it shares parameters.
-        root: takes what is held.
+        root: takes the layers, and what is held inside other modules.
 
     Attributes:
         names: the paths in it.
+        parameters: those that hold tensors, by `identity_of`.
+        own: what the module is to hold itself, by name, and whether state_dict has it. The module that is made at the
+            end registers it: to do that here too would take a sixth of the time that a large import takes.
     """
 
     def __init__(self, tracer: Tracer, around: HeldState | None, root: nn.Module):
         self.names = Names(_TAKEN, _TAKEN_OUTSIDE)
+        self.own: dict[str, tuple[Any, bool]] = {}
         self._tracer, self._root = tracer, root
         self._reads: dict[Any, fx.Node] = {}
         self._layers: dict[Any, str] = {}
-        self._parameters: dict[Any, nn.Parameter] = around._parameters if around is not None else {}
+        self.parameters: dict[Any, nn.Parameter] = around.parameters if around is not None else {}
         self._keep: list[Any] = []  # a tensor's memory is another's when it is gone
 
     def attribute_of(self, tensor: torch.Tensor) -> Tensor:
@@ -76,31 +82,44 @@ class HeldState:
             assert self._tracer.parent is not None, "no graph is around this one"
             node = self._reads[key] = self._tracer.captures.capture(self._tracer.parent.attribute(tensor)).node
         elif node is None:
-            path = self.names.claim(steps, own=own and not self._is_layers(steps, tensor))
-            holder, name = container(self._root, path)
-            if trainable and tensor.is_floating_point():
-                # register_parameter would look for what `names` excludes
-                holder._parameters[name] = self.parameter(tensor, identity)
-            else:
-                holder.register_buffer(name, tensor, persistent=persistent)
+            path = self.names.claim(steps, own=own and not self._is_layers(steps, identity))
+            trained = trainable and tensor.is_floating_point()
+            self._hold(path, self.parameter(tensor, identity) if trained else tensor, persistent)
             self._keep.append(tensor)
             node = self._reads[key] = self._tracer.create("get_attr", path)
         return node
 
-    def _is_layers(self, steps: list[str], tensor: torch.Tensor) -> bool:
+    def _hold(self, path: str, value: torch.Tensor, persistent: bool) -> None:
+        if "." not in path:
+            self.own[path] = value, persistent
+            return
+        holder, name = container(self._root, path)
+        if isinstance(value, nn.Parameter):
+            holder.register_parameter(name, value)
+        else:
+            holder.register_buffer(name, value, persistent=persistent)
+
+    def _is_layers(self, steps: list[str], identity: Any) -> bool:
         """Whether a layer stands there that has a parameter of this name, another one or none: it would use this."""
         holder: Any = self._root
         for step in steps[:-1]:
-            holder = getattr(holder, "_modules", {}).get(step)
-        parameters = getattr(holder, "_parameters", {})
-        held = parameters.get(steps[-1])
-        return steps[-1] in parameters and (held is None or held is not self._parameters.get(identity_of(tensor)))
+            holder = getattr(holder, step, None)
+        if holder is self._root:
+            held, _ = self.own.get(steps[-1], (_NOTHING, True))
+        else:
+            held = getattr(holder, steps[-1], _NOTHING) if isinstance(holder, nn.Module) else _NOTHING
+        return held is None or (isinstance(held, nn.Parameter) and held is not self.parameters.get(identity))
+
+    def remove(self, path: str) -> None:
+        """Removes what is at the dotted `path`, and the modules around it that hold nothing else."""
+        if self.own.pop(path, None) is None:
+            remove(self._root, path)
 
     def read_strings(self, array: np.ndarray[Any, Any]) -> fx.Node:
         """Returns the node that reads an array of strings, a plain attribute of the module."""
         if id(array) not in self._reads:
             path = self.names.claim(["strings"])
-            setattr(self._root, path, array)
+            self.own[path] = array, False
             self._keep.append(array)
             self._reads[id(array)] = self._tracer.create("get_attr", path)
         return self._reads[id(array)]
@@ -110,9 +129,9 @@ class HeldState:
         if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
             return tensor
         key = identity or identity_of(tensor)
-        parameter = self._parameters.get(key)
+        parameter = self.parameters.get(key)
         if parameter is None:
-            parameter = self._parameters[key] = nn.Parameter(tensor)
+            parameter = self.parameters[key] = nn.Parameter(tensor)
         return parameter
 
     def add_layer(self, layer: Layer) -> str:

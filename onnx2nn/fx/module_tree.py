@@ -18,9 +18,10 @@ def container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
         return root, path
     *steps, name = path.split(".")
     for step in steps:
-        if step not in root._modules:
-            root.add_module(step, nn.Module())
-        root = root._modules[step]  # type: ignore[assignment]
+        inner = getattr(root, step, None)
+        if not isinstance(inner, nn.Module):
+            root.add_module(step, inner := nn.Module())
+        root = inner
     return root, name
 
 
@@ -37,7 +38,7 @@ def remove(root: nn.Module, path: str) -> None:
         around, _, name = path.rpartition(".")
         holder = root.get_submodule(around)
         delattr(holder, name)
-        if type(holder) is not nn.Module or holder._modules or holder._parameters or holder._buffers:
+        if type(holder) is not nn.Module or [*holder.children(), *_own_state(holder)]:
             return
         path = around
 
@@ -45,16 +46,16 @@ def remove(root: nn.Module, path: str) -> None:
 def put_module(root: nn.Module, path: str, module: nn.Module) -> None:
     """Puts `module` at the dotted `path`; what a container there holds already, constants, moves into it."""
     holder, name = container(root, path)
-    before = holder._modules.get(name)
-    if before is not None:
+    before = getattr(holder, name, None)
+    if isinstance(before, nn.Module):
         _move(before, module)  # first: what does not fit leaves the container where it is
     holder.add_module(name, module)
 
 
 def _move(source: nn.Module, target: nn.Module) -> None:
     """Gives `target` what `source` holds; under one key both must hold the same."""
-    for name, value in (*source._parameters.items(), *source._buffers.items()):
-        assert value is not None, "a container holds no empty slots"
+    persistent = source.state_dict(keep_vars=True).keys()
+    for name, value in _own_state(source):
         held = getattr(target, name, None)
         if isinstance(held, torch.Tensor) and identity_of(held) == identity_of(value):
             continue
@@ -63,9 +64,15 @@ def _move(source: nn.Module, target: nn.Module) -> None:
         if isinstance(value, nn.Parameter):
             target.register_parameter(name, value)
         else:
-            target.register_buffer(name, value, persistent=name not in source._non_persistent_buffers_set)
-    for name, inner in source._modules.items():
-        if inner is not None and isinstance(own := getattr(target, name, None), nn.Module):
+            target.register_buffer(name, value, persistent=name in persistent)
+    for name, inner in source.named_children():
+        if isinstance(own := getattr(target, name, None), nn.Module):
             _move(inner, own)
-        elif inner is not None:
+        else:
             target.add_module(name, inner)
+
+
+def _own_state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the parameters and buffers of a module without those of the modules in it."""
+    yield from module.named_parameters(recurse=False, remove_duplicate=False)
+    yield from module.named_buffers(recurse=False, remove_duplicate=False)

@@ -25,7 +25,7 @@ from onnx2nn.fx.factories import MAKING
 from onnx2nn.fx.held_state import ConstantName, HeldState
 from onnx2nn.fx.inference import Inference
 from onnx2nn.fx.layers import Layer, layer_for, unchecked
-from onnx2nn.fx.module_tree import paths_around, put_module, remove
+from onnx2nn.fx.module_tree import paths_around, put_module
 from onnx2nn.fx.namespace import Namespace
 from onnx2nn.fx.retracer import Retracer
 from onnx2nn.fx.spec import Known, Spec
@@ -266,9 +266,9 @@ class Tracer:
     ) -> DeferredModule:
         """Returns the module whose forward computes `outputs`, of class `kind`, which is called `name`."""
         self.graph.output(self.argument(self.own(outputs)))
-        _erase_unused(self.graph, self.root)
+        _erase_unused(self.graph, self.held)
         self.captures.drop_unused()
-        return kind(self.root, self.graph, name)
+        return kind(self.root, self.held.own, self.graph, name)
 
     def argument(self, value: Any) -> Any:
         """Returns `value` as fx takes it."""
@@ -293,7 +293,7 @@ class Tracer:
         return value
 
 
-def _erase_unused(graph: fx.Graph, root: nn.Module) -> None:
+def _erase_unused(graph: fx.Graph, held: HeldState) -> None:
     """Removes nodes that nothing reads, and from the module what only they referred to."""
     erased = []
     kept = ("placeholder", "output")
@@ -307,7 +307,7 @@ def _erase_unused(graph: fx.Graph, root: nn.Module) -> None:
     holders = {path for target in settled for path in paths_around(target)}
     for path in dict.fromkeys(erased):
         if path not in holders and settled.isdisjoint(paths_around(path)):
-            remove(root, path)
+            held.remove(path)
             settled.add(path)  # and with it what is inside
 
 
