@@ -19,7 +19,10 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn.fx.graph_module import lay_out_state
-from onnx2nn.fx.tracing import Spec, TraceError, Tracer, container
+from onnx2nn.fx.module_tree import container
+from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.trace_errors import TraceError
+from onnx2nn.fx.tracer import Tracer
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
 

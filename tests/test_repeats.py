@@ -21,7 +21,8 @@ import onnx2nn
 from onnx2nn import functional
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.repeated_nodes import Repeats
-from onnx2nn.fx.tracing import Spec, Tracer
+from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.tracer import Tracer
 
 DOMAIN = "test.repeats"
 NODES = 5

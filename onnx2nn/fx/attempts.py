@@ -11,11 +11,14 @@ from torch import fx, nn
 
 from onnx2nn.errors import UnsupportedModelError
 from onnx2nn.fx.builder import TorchBuilder
+from onnx2nn.fx.graph_module import ImportedModule
 from onnx2nn.fx.import_state import Subject, TorchImport
+from onnx2nn.fx.module_tree import container
 from onnx2nn.fx.sample_sizes import Fixed, Inside, Sizes, StuckError, candidates, fitting
 from onnx2nn.fx.state_versions import set_versions
 from onnx2nn.fx.subgraphs import REGIONS, RenameInputs
-from onnx2nn.fx.tracing import NeedsSamples, Tracer, container
+from onnx2nn.fx.trace_errors import NeedsSamples
+from onnx2nn.fx.tracer import Tracer
 from onnx2nn.ground import gc_pause
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.inputs import InputSpec, input_specs
@@ -66,7 +69,7 @@ class Attempt:
         state.raise_problems()
         self.collapsed, self.of_data = tracer.collapsed, tracer.has_sizes_of_data
         result = outputs[0] if len(outputs) == 1 else tuple(outputs)
-        module = tracer.finish(result, identifier(graph.name or "Model"))
+        module = tracer.finish(result, identifier(graph.name or "Model"), ImportedModule)
         if state.author is not None:
             _keep_keys(module, state.author)
         different = {original: name for name, original in renamed.items() if original != name}

@@ -11,10 +11,11 @@ import torch
 
 from onnx2nn.control_flow import If
 from onnx2nn.fx.builder import TorchBuilder, TorchWalk
+from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.import_state import Limit
 from onnx2nn.fx.region_specs import spec_of, unify
 from onnx2nn.fx.sample_sizes import Fixed, Inside, MisfitError, Size, Sizes
-from onnx2nn.fx.tracing import Dim, Spec
+from onnx2nn.fx.spec import Spec
 from onnx2nn.importing.control_flow import BRANCHES, branches_of, constant_truth, module_path
 from onnx2nn.optable.shape_values import Host
 

@@ -12,12 +12,13 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.fx import folding, kept_weights, opaque_calls, size_vectors
 from onnx2nn.fx.arguments import Arguments
 from onnx2nn.fx.constants import Constant, onnx_type
-from onnx2nn.fx.graph_module import ImportedModule
 from onnx2nn.fx.import_state import TorchImport
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.placement import NamedPlacement
 from onnx2nn.fx.sample_sizes import MisfitError, Sizes, StuckError
-from onnx2nn.fx.tracing import NeedsSamples, Opaque, ShapeMismatch, Tensor, TraceError, Tracer, is_traced
+from onnx2nn.fx.tensor import Opaque, Tensor, is_traced
+from onnx2nn.fx.trace_errors import NeedsSamples, ShapeMismatch, TraceError
+from onnx2nn.fx.tracer import Tracer
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.builder import Builder, Regions
 from onnx2nn.importing.constants import is_constant
@@ -68,7 +69,7 @@ class TorchBuilder(Builder):
         """Returns what builds the graph of the model."""
         placement = NamedPlacement(state.author, state.constants, Origins(), Position())
         sizes, inferred = state.sizes, state.subject.inferred
-        tracer = Tracer(sizes.points, inferred=inferred, kind=ImportedModule, least=sizes.least, placement=placement)
+        tracer = Tracer(sizes.points, inferred=inferred, least=sizes.least, placement=placement)
         return cls(state, regions, tracer, placement, sizes)
 
     def child(

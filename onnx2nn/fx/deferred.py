@@ -1,7 +1,6 @@
-"""A `torch.fx.GraphModule` that has its program when somebody asks for it.
+"""A `torch.fx.GraphModule` whose program is generated when it is first used.
 
-Generating Python of a graph and compiling it takes longer than building the graph. An import makes more modules than it
-returns: those of sample sizes that did not work out, of subgraphs that are traced again. And a module that is only
+To generate Python from a graph and to compile it takes up to four times as long as the import; a module that is only
 inspected, transformed or saved as a state needs no program.
 """
 
@@ -10,11 +9,23 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import fx, nn
 
-COMPILING = threading.RLock()  # while torch writes a graph's program, the graph's nodes have other names
+from onnx2nn.fx.retracer import Retracer
+
+_GENERATING = threading.RLock()  # while torch writes a graph's program, the graph's nodes have other names
+
+
+def generate_programs(root: nn.Module) -> None:
+    """Generates the programs that `root` and the modules in it lack."""
+    with _GENERATING:
+        for module in root.modules():
+            if isinstance(module, DeferredModule) and isinstance(_forward(module), _Forward):
+                fx.GraphModule.recompile(module)
 
 
 def _forward(module: nn.Module) -> Any:
@@ -22,82 +33,87 @@ def _forward(module: nn.Module) -> Any:
     return inspect.getattr_static(type(module), "forward")
 
 
-def compile_programs(root: nn.Module) -> None:
-    """Generates the programs that are put off, of `root` and of the modules in it."""
-    with COMPILING:
-        for module in root.modules():
-            if isinstance(module, DeferredModule) and isinstance(_forward(module), _Forward):
-                module.recompile()  # which replaces the descriptor
-
-
-# A module first called inside torch.compile: Dynamo is to run this, not to trace it. `torch.compiler` has a function
-# that sets this, assume_constant_result, which would import all of torch's compiler.
-compile_programs._dynamo_marked_constant = True  # type: ignore[attr-defined]  # mypy gives functions no attributes
-
-
 class _Forward:
-    """Stands for the `forward` of one module until it is looked up."""
+    """Stands for the `forward` of one module until it is looked up; the program's then takes its place."""
 
     def __init__(self, module: DeferredModule):
         self._module = weakref.ref(module)  # which holds its class, which holds this
 
     def __get__(self, instance: nn.Module | None, owner: type[nn.Module]) -> Any:
-        if instance is not None:
-            compile_programs(instance)
-            return instance.forward
-        module = self._module()
+        module = self._module() if instance is None else instance
         if module is None:
             raise AttributeError("forward")
-        compile_programs(module)
-        return owner.forward  # what stands there now
-
-
-class _Result:
-    """Stands for an attribute of a module that comes with its program."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: DeferredModule | None, owner: type) -> Any:
-        if instance is None:
-            return self
-        compile_programs(instance)
-        try:
-            return vars(instance)[self._name]
-        except KeyError:
-            raise AttributeError(self._name) from None
+        generate_programs(module)
+        return owner.forward if instance is None else instance.forward
 
 
 class DeferredModule(fx.GraphModule):
-    """A GraphModule whose `forward` is generated when it is first looked up, by a call or by whatever reads it.
+    """A GraphModule whose program is that of the graph at its first use; after that, of the last `recompile`.
 
-    The program is that of the graph as it is then; after that, as for every GraphModule, that of the last `recompile`.
+    Args:
+        holder: holds the modules that the graph refers to, which this module takes.
+        own: what this module holds itself, by name, and whether state_dict has it.
+        graph: the graph, which this module takes.
+        name: the name of the module's class.
     """
 
-    _code, _lineno_map, _prologue_start = _Result(), _Result(), _Result()  # what `recompile` sets on the module
+    __jit_unused_properties__ = [*fx.GraphModule.__jit_unused_properties__, "code"]  # noqa: RUF012, it is torch's
+
+    def __init__(
+        self, holder: nn.Module, own: Mapping[str, tuple[Any, bool]], graph: fx.Graph, name: str = "GraphModule"
+    ):
+        buffers = {name for name, _ in holder.named_buffers()}
+        buffers |= {path for path, (value, _) in own.items() if _is_buffer(value)}
+        reads = bool(buffers) and any(node.op == "get_attr" and node.target in buffers for node in graph.nodes)
+        # Not of `holder`: torch's copy of a buffer that is in no state_dict would be in one.
+        super().__init__(nn.Module(), fx.Graph(tracer_cls=Retracer if reads else None), name)
+        for path, child in holder.named_children():
+            self.add_module(path, child)
+        for path, (value, persistent) in own.items():
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(path, value)
+            elif _is_buffer(value):
+                self.register_buffer(path, value, persistent=persistent)
+            else:
+                setattr(self, path, value)  # strings, which torch has no tensors of
+        self.graph = graph
 
     def recompile(self) -> Any:
-        """Generates the program anew; when the module is made, puts that off.
+        """Generates the program anew; a program that nothing has used yet is put off.
 
         Returns:
-            What torch makes of the graph, a `torch.fx.graph.PythonCode`; None where it is put off.
+            The `torch.fx.graph.PythonCode` of the graph; None where it is put off.
         """
-        if _forward(self) is nn.Module.forward:
-            # On a class of its own, which torch gives each GraphModule.
+        if _forward(self) is nn.Module.forward:  # on a class of its own, which torch gives each GraphModule
             type(self).forward = _Forward(self)  # type: ignore[assignment]  # mypy takes no descriptor for a function
+        if isinstance(_forward(self), _Forward):
             return None
-        with COMPILING:
+        with _GENERATING:
             return super().recompile()
+
+    @property
+    def code(self) -> str:
+        """The program as Python."""
+        generate_programs(self)
+        return super().code
+
+    def __str__(self) -> str:
+        generate_programs(self)
+        return super().__str__()
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles the calls of this module with `torch.compile`, as for every module."""
-        compile_programs(self)  # torch.compile begins inside the call
+        generate_programs(self)  # torch.compile begins inside the call
         super().compile(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        compile_programs(self)  # torch copies the attributes before it makes sure of them
+        generate_programs(self)  # torch copies the attributes before it makes sure of them
         return super().__reduce__()
 
     def __reduce_package__(self, exporter: Any) -> tuple[Any, ...]:
-        compile_programs(self)
+        generate_programs(self)
         return super().__reduce_package__(exporter)
+
+
+def _is_buffer(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)

@@ -11,8 +11,9 @@ import torch
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.fx.constants import Constant
+from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.origins import Origins
-from onnx2nn.fx.tracing import Dim, TraceError
+from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.optable.row import Row
 from onnx2nn.optable.shape_values import Host, evaluate
 

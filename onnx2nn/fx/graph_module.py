@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -12,7 +12,6 @@ from torch import fx, nn
 from onnx2nn.fx.constants import memory_of
 from onnx2nn.fx.deferred import DeferredModule
 from onnx2nn.fx.exportable import for_exporter
-from onnx2nn.fx.in_place import InPlaceProgram, is_plain_call
 from onnx2nn.provenance.naming_reports import NamingReport, naming_report
 
 
@@ -24,7 +23,7 @@ class ImportedModule(DeferredModule):
     """
 
     # torch.jit.script compiles all properties but these
-    __jit_unused_properties__ = [*fx.GraphModule.__jit_unused_properties__, "_version"]  # noqa: RUF012, it is torch's
+    __jit_unused_properties__ = [*DeferredModule.__jit_unused_properties__, "_version"]  # noqa: RUF012, it is torch's
 
     @property
     def _version(self) -> int:  # type: ignore[override]  # a class attribute of nn.Module
@@ -46,26 +45,12 @@ class ImportedModule(DeferredModule):
 
     @graph.setter
     def graph(self, graph: fx.Graph) -> None:
-        fx.GraphModule.__dict__["graph"].__set__(self, graph)
-
-    # Of the class that torch gives each GraphModule, as `forward` is: so no copy and no pickle has it.
-    _in_place: ClassVar[InPlaceProgram | None] = None
-
-    def recompile(self) -> Any:
-        """Generates the program anew, as `DeferredModule.recompile`."""
-        type(self)._in_place = None
-        return super().recompile()
+        fx.GraphModule.graph.fset(self, graph)  # type: ignore[attr-defined]  # mypy sees the value, not the property
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the outputs for inputs by position or by name."""
         if torch.onnx.is_in_onnx_export():
             return self._interpreted(*args, **kwargs)
-        if is_plain_call(self, (*args, *kwargs.values())):
-            program = type(self)._in_place
-            if program is None or not program.is_current():
-                program = type(self)._in_place = InPlaceProgram(self)
-            if program.forward is not None and program.is_unheard():
-                return program.forward(self, *args, **kwargs)
         return super().__call__(*args, **kwargs)
 
     def _interpreted(self, *args: Any, **kwargs: Any) -> Any:

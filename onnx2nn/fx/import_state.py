@@ -15,7 +15,9 @@ import torch
 from onnx2nn.fx.constants import Constant, torch_dtype
 from onnx2nn.fx.repeated_nodes import Repeats
 from onnx2nn.fx.sample_sizes import Fixed, Sizes
-from onnx2nn.fx.tracing import Spec, Tensor, Tracer
+from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.tensor import Tensor
+from onnx2nn.fx.tracer import Tracer
 from onnx2nn.importing.import_state import ImportState
 from onnx2nn.importing.inputs import input_dimensions
 from onnx2nn.importing.plan import Plan

@@ -10,7 +10,7 @@ from torch import fx, nn
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.layers import Layer
 from onnx2nn.fx.origins import Origins
-from onnx2nn.fx.tracing import Tensor
+from onnx2nn.fx.tensor import Tensor
 from onnx2nn.ground.naming import is_generated, split_path
 from onnx2nn.importing.node_facts import node_name
 from onnx2nn.importing.placement import ConstantName, Position, constant_name, layer_path

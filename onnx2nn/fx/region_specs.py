@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from onnx2nn.fx.tracing import Spec, Tensor, Tracer
+from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.tensor import Tensor
+from onnx2nn.fx.tracer import Tracer
 
 
 def spec_of(value: Any, tracer: Tracer) -> Spec | None:

@@ -19,7 +19,9 @@ from torch.overrides import TorchFunctionMode
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.layers import may_be_layer
 from onnx2nn.fx.size_vectors import is_vector
-from onnx2nn.fx.tracing import TRACED, Spec, Tensor, Tracer
+from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.tensor import TRACED, Tensor
+from onnx2nn.fx.tracer import Tracer
 
 
 class Call(NamedTuple):

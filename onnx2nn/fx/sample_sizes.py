@@ -18,7 +18,8 @@ import torch
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.fx.constants import Constant
-from onnx2nn.fx.tracing import Dim, Tensor
+from onnx2nn.fx.dim import Dim
+from onnx2nn.fx.tensor import Tensor
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.shape_values import Host
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from onnx2nn.fx.constants import Constant
-from onnx2nn.fx.tracing import Tensor
+from onnx2nn.fx.tensor import Tensor
 from onnx2nn.optable.row import NeedsValues, Row
 from onnx2nn.optable.shape_values import Host, evaluate
 

@@ -16,9 +16,11 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.fx.branches import import_if
 from onnx2nn.fx.builder import TorchBuilder, TorchWalk
 from onnx2nn.fx.constants import Constant, torch_dtype
+from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.gradients import import_gradient
 from onnx2nn.fx.region_specs import empty, sizes_along, sliced, spec_of, stacked, unify
-from onnx2nn.fx.tracing import Dim, Opaque, Spec, Tensor
+from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.tensor import Opaque, Tensor
 from onnx2nn.importing.builder import Regions
 from onnx2nn.importing.control_flow import batched_scan_form, loop_form, mapped_body, module_path, scan_form
 from onnx2nn.importing.trip_counts import trip_count

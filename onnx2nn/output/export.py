@@ -218,7 +218,7 @@ def _traceable(module: Any) -> fx.GraphModule:
     from torch.fx import traceback
 
     from onnx2nn.fx.exportable import for_exporter
-    from onnx2nn.fx.tracing import container
+    from onnx2nn.fx.module_tree import container
 
     copied = fx.GraphModule(module, for_exporter(module, module.graph))
     for name, parameter in module.named_parameters(remove_duplicate=False):  # a tied weight has several keys

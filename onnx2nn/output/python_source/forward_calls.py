@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from onnx2nn.fx.tracing import ASSERTIONS
+from onnx2nn.fx.tracer import ASSERTIONS
 from onnx2nn.output.python_source.constructors import function_name
 from onnx2nn.output.python_source.expressions import (
     INFIX,

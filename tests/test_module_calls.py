@@ -1,12 +1,10 @@
-"""A plain call of an imported module overwrites what its activations are given, which nobody who looks can see."""
+"""Calls of an imported module give what its program says; no value that a caller or a hook has is overwritten."""
 
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
 import traceback
-import weakref
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,7 +15,6 @@ from realmodels import check_against_onnxruntime, export_dynamo, seeded
 from torch import fx, nn
 from torch.nn import functional as F
 from torch.profiler import profile
-from torch.utils.flop_counter import FlopCounterMode
 
 import onnx2nn
 
@@ -47,9 +44,6 @@ class Activations(nn.Module):
         return given, F.relu(given)  # the caller gets both
 
 
-OVERWRITING = {"aten::clamp_": 1, "aten::relu_": 1, "aten::hardswish_": 1, "aten::mish_": 1, "aten::silu_": 1}
-
-
 @cache
 def _file() -> Path:
     return export_dynamo("activations", seeded(Activations), (torch.randn(2, 3, 6, 6),), (torch.randn(3, 3, 6, 6),))
@@ -57,14 +51,6 @@ def _file() -> Path:
 
 def _input() -> torch.Tensor:
     return torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))
-
-
-def _overwriting(module: Callable[..., object], x: torch.Tensor) -> dict[str, int]:
-    """Calls the module; returns how often which activations wrote in place."""
-    with profile() as recorded:
-        module(x)
-    counts = {event.key: event.count for event in recorded.key_averages()}
-    return {name: counts[name] for name in OVERWRITING if name in counts}
 
 
 def _values(module: fx.GraphModule, x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -82,15 +68,19 @@ def _values(module: fx.GraphModule, x: torch.Tensor) -> dict[str, torch.Tensor]:
     return values
 
 
-def test_plain_calls_overwrite() -> None:
+IN_PLACE = {"aten::clamp_", "aten::relu_", "aten::hardswish_", "aten::mish_", "aten::silu_"}
+
+
+def test_calls_overwrite_nothing() -> None:
     module, x = onnx2nn.load(_file()), _input()
     before = x.clone()
-    assert _overwriting(module, x) == OVERWRITING
+    with profile() as recorded:
+        values = module(x)
+    assert IN_PLACE.isdisjoint(event.key for event in recorded.key_averages())
     assert torch.equal(x, before)
-    for value, expected in zip(module(x), fx.Interpreter(module).run(x), strict=True):
+    for value, expected in zip(values, fx.Interpreter(module).run(x), strict=True):
         assert torch.equal(value, expected)
     check_against_onnxruntime(_file(), module, (x,))
-    assert not any(name in module.code for name in ("relu_(", "clamp_(", "inplace"))
 
 
 def test_same_gradients() -> None:
@@ -123,56 +113,11 @@ def test_hooks_get_what_layers_give() -> None:
         assert torch.equal(value, expected[name]), name
     for handle in handles:
         handle.remove()
-    assert _overwriting(module, x) == OVERWRITING
-    with torch.nn.modules.module.register_module_forward_hook(lambda *_: None):
-        assert _overwriting(module, x) == {}
     called: list[nn.Module] = []
     for watched in (module, module.norm):  # torch refuses that what such a hook has seen is overwritten
         watched.register_full_backward_hook(lambda layer, *_: called.append(layer))
     module(x.requires_grad_())[1].sum().backward()
     assert set(called) == {module, module.norm}
-
-
-def _forward_of_its_own(module: nn.Module) -> None:
-    forward = module.norm.forward
-    module.norm.forward = lambda x: forward(x)
-
-
-def _compiled(module: nn.Module) -> None:
-    module.norm.compile(backend="eager")
-
-
-@pytest.mark.parametrize("change", [_forward_of_its_own, _compiled])
-def test_layers_that_do_something_else(change: Callable[[nn.Module], None]) -> None:
-    module, x = onnx2nn.load(_file()), _input()
-    module(x)
-    change(module)
-    assert _overwriting(module, x) == {}
-
-
-def test_layers_that_are_replaced() -> None:
-    """What stands there now may give its own input; what stood there goes."""
-    module, x = onnx2nn.load(_file()), _input().relu()
-    module(x)
-    before, norm = x.clone(), weakref.ref(module.norm)
-    module.stem, module.norm = nn.Identity(), nn.Identity()
-    module.shared = nn.Conv2d(3, 8, 1)
-    assert _overwriting(module, x) == {name: 1 for name in OVERWRITING if name != "aten::clamp_"}
-    assert torch.equal(x, before)
-    gc.collect()
-    assert norm() is None
-
-
-def test_layers_of_classes_that_nobody_knows() -> None:
-    class Keeping(nn.Linear):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            self.given = super().forward(input)
-            return self.given
-
-    module, x = onnx2nn.load(_file()), _input()
-    module.head = Keeping(8, 4)
-    module(x)
-    assert torch.equal(module.head.given, _values(module, x)["head"])
 
 
 HOOKS = ("forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook")
@@ -204,9 +149,6 @@ def test_an_edited_graph() -> None:
         if node.target is torch.clamp:
             node.target, node.args = torch.relu, node.args[:1]
     module.recompile()
-    expected = dict(OVERWRITING)
-    expected["aten::relu_"] += expected.pop("aten::clamp_")
-    assert _overwriting(module, x) == expected
     assert torch.equal(module(x)[1], fx.Interpreter(module).run(x)[1])
 
 
@@ -221,7 +163,7 @@ TOOLS: dict[str, Callable[[fx.GraphModule, torch.Tensor], fx.GraphModule]] = {
 
 @pytest.mark.parametrize("called_before", [True, False])
 @pytest.mark.parametrize("tool", TOOLS)
-def test_tools_do_not_see_it(tool: str, called_before: bool) -> None:
+def test_programs_of_tools_overwrite_nothing(tool: str, called_before: bool) -> None:
     module, x = onnx2nn.load(_file()), _input()
     if called_before:
         module(x)
@@ -253,12 +195,10 @@ def test_copies_have_programs_of_their_own() -> None:
     module, x = onnx2nn.load(_file()), _input()
     expected = module(x)
     other = copy.deepcopy(module)
-    assert _overwriting(other, x) == OVERWRITING
     with torch.no_grad():
         other.last.bias.add_(1)
     torch.testing.assert_close(other(x)[0], expected[0] + 1)
     for plain in (copy.copy(module), pickle.loads(pickle.dumps(module))):  # of torch's own class
-        assert _overwriting(plain, x) == {}
         torch.testing.assert_close(plain(x), expected)
 
 
@@ -268,10 +208,3 @@ def test_errors_show_the_line() -> None:
     with pytest.raises(RuntimeError) as caught:
         module(torch.randn(2, 4, 6, 6))
     assert "self.stem(" in "".join(traceback.format_exception(caught.value))
-
-
-def test_recording_modes() -> None:
-    """A mode that sees each operation sees those of the graph."""
-    module, x = onnx2nn.load(_file()), _input()
-    with FlopCounterMode(display=False):
-        assert _overwriting(module, x) == {}

@@ -1,0 +1,237 @@
+"""Tensors of a recorded program, as row bodies see them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from onnx2nn.fx.dim import Dim
+from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.trace_errors import TraceError
+
+if TYPE_CHECKING:
+    from onnx2nn.fx.tracer import Tracer
+
+
+class Tensor:
+    """A tensor of the traced program; methods, operators and attributes are those of `torch.Tensor`."""
+
+    __slots__ = ("_shape", "elements", "node", "spec", "tracer")
+    __array_priority__ = 1000
+    __array__ = __array_interface__ = __array_struct__ = None  # numpy must not take it for an array
+
+    def __init__(self, tracer: Tracer, node: fx.Node, spec: Spec):
+        self.tracer, self.node, self.spec = tracer, node, spec
+        self._shape: tuple[Any, ...] | None = None
+        self.elements: tuple[Any, ...] = ()  # of a vector of sizes: those that are known, None for what data decide
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The dimensions: an int where static, a `Dim` where dynamic."""
+        if self._shape is None:
+            if self.spec.shapes is None:
+                raise TraceError("the rank of a tensor is unknown")
+            self._shape = tuple(
+                self._dimension(i, values) for i, values in enumerate(zip(*self.spec.shapes, strict=True))
+            )
+        return self._shape
+
+    def _dimension(self, index: int, values: tuple[int, ...]) -> Any:
+        if len(set(values)) == 1:
+            return values[0]
+        return Dim(self.tracer, values, lambda: self.tracer.record("call_method", "size", (self, index)))
+
+    @property
+    def ndim(self) -> int:
+        """The rank."""
+        if self.spec.shapes is None:
+            raise TraceError("the rank of a tensor is unknown")
+        return len(self.spec.shapes[0])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The element type."""
+        if self.spec.dtype is None:
+            raise TraceError("the dtype of a tensor is unknown")
+        return self.spec.dtype
+
+    @property
+    def device(self) -> Any:
+        """The device at run time, for the `device=` of a factory function."""
+        return Reference(self.tracer, self.tracer.record("call_function", getattr, (self, "device")))
+
+    @property
+    def T(self) -> Tensor:
+        """The matrix transposed."""
+        return self.tracer.call("call_method", "t", (self,), {})
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two dimensions swapped."""
+        return self.tracer.call("call_method", "transpose", (self, -2, -1), {})
+
+    @property
+    def real(self) -> Any:
+        """The real part."""
+        return self.tracer.call("call_function", torch.real, (self,), {})
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part."""
+        return self.tracer.call("call_function", torch.imag, (self,), {})
+
+    def dim(self) -> int:
+        """Returns the rank."""
+        return self.ndim
+
+    def size(self, index: int | None = None) -> Any:
+        """Returns the shape, or the dimension at `index`."""
+        return self.shape if index is None else self.shape[index]
+
+    def numel(self) -> Any:
+        """Returns the number of elements."""
+        return math.prod(self.shape)
+
+    def is_floating_point(self) -> bool:
+        """Returns whether the dtype is a floating point type."""
+        return self.dtype.is_floating_point
+
+    def is_complex(self) -> bool:
+        """Returns whether the dtype is complex."""
+        return self.dtype.is_complex
+
+    def element_size(self) -> int:
+        """Returns the bytes an element takes."""
+        return self.dtype.itemsize
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not callable(getattr(torch.Tensor, name, None)):
+            raise AttributeError(name)
+        if name in ("item", "tolist", "numpy"):
+            raise TraceError(f"the body reads the values of a tensor (.{name}())")
+        return lambda *args, **kwargs: self.tracer.call("call_method", name, (self, *args), kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.tracer.call("call_function", operator.getitem, (self, index), {})
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TraceError("the body writes to a tensor")
+
+    def __len__(self) -> int:
+        return operator.index(self.shape[0])
+
+    def __iter__(self) -> Any:
+        return iter(self.unbind(0))
+
+    def __bool__(self) -> bool:
+        raise TraceError("a branch depends on the values of a tensor")
+
+    __index__ = __int__ = __float__ = __bool__
+    __hash__ = object.__hash__
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Records a call of torch that has one of these among its arguments."""
+        tracer = next(arg.tracer for arg in leaves((args, kwargs or {})) if isinstance(arg, (Tensor, Dim)))
+        function = getattr(function, "__wrapped__", function) if function is torch.Tensor.__pow__ else function
+        name = getattr(function, "__name__", "")
+        if function is torch.Tensor.__getitem__:
+            data, index = args
+            index = index[0] if isinstance(index, tuple) and len(index) == 1 else index
+            return tracer.call("call_function", operator.getitem, (data, index), {})
+        if getattr(torch.Tensor, name, None) is function:
+            if name == "__setitem__" or name[-1] == "_" != name[-2]:
+                raise TraceError(f"a constant is written to (.{name})")  # its later uses would not see it
+            return tracer.call("call_method", name, args, kwargs or {})
+        return tracer.call("call_function", function, args, kwargs or {})
+
+
+def _operators() -> None:
+    binary = [
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "matmul",
+        "and",
+        "or",
+        "xor",
+        "lshift",
+        "rshift",
+    ]
+    for name in binary:
+        function = getattr(operator, f"__{name}__")
+        function = getattr(operator, f"{name}_" if name in ("and", "or") else name, function)
+
+        def forward(self: Tensor, other: Any, function: Any = function) -> Any:
+            return self.tracer.call("call_function", function, (self, other), {})
+
+        def reflected(self: Tensor, other: Any, function: Any = function) -> Any:
+            return self.tracer.call("call_function", function, (other, self), {})
+
+        setattr(Tensor, f"__{name}__", forward)
+        setattr(Tensor, f"__r{name}__", reflected)
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+
+        def compare(self: Tensor, other: Any, function: Any = getattr(operator, name)) -> Any:  # noqa: B008
+            return self.tracer.call("call_function", function, (self, other), {})
+
+        setattr(Tensor, f"__{name}__", compare)
+    for name in ("neg", "invert", "abs"):
+
+        def unary(self: Tensor, function: Any = getattr(operator, name)) -> Any:  # noqa: B008
+            return self.tracer.call("call_function", function, (self,), {})
+
+        setattr(Tensor, f"__{name}__", unary)
+
+
+_operators()
+Dim.__torch_function__ = classmethod(Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]  # constant * Dim
+
+
+class Reference:
+    """A run time value that is neither tensor nor number, such as a device."""
+
+    __slots__ = ("node", "tracer")
+
+    def __init__(self, tracer: Tracer, node: fx.Node):
+        self.tracer, self.node = tracer, node
+
+
+class Opaque:
+    """A run time value of which nothing is known but that it exists: a sequence, an optional, strings, a map."""
+
+    __slots__ = ("node", "tracer")
+
+    def __init__(self, tracer: Tracer, node: fx.Node):
+        self.tracer, self.node = tracer, node
+
+
+TRACED = (Tensor, Dim, Opaque, Reference)
+
+
+def leaves(value: Any) -> Iterable[Any]:
+    """Yields what nested sequences, dicts and slices hold."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from leaves(item)
+    elif isinstance(value, slice):
+        yield from (value.start, value.stop, value.step)
+    else:
+        yield value
+
+
+def is_traced(value: Any) -> bool:
+    """Returns whether `value` is, or holds, something known only at run time."""
+    return any(isinstance(leaf, TRACED) for leaf in leaves(value))

@@ -1,0 +1,333 @@
+"""Records what row bodies do as a `torch.fx` graph.
+
+Inside a body a tensor is a `Tensor` of this module: its shape, rank and dtype are real, every operation on it becomes
+an fx node. Dimensions that may differ from call to call are `Dim`s. What a function does to shapes is found by running
+it on meta tensors at a few *sample points*: each dynamic dimension of the model takes one value a point, and a result's
+dimension that is the same at every point is static, any other is read from the tensor at run time (`x.size(i)`). No
+formula over shapes is guessed, so none can be wrong; a model without dynamic dimensions has one point.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from onnx2nn.fx.captures import Captures
+from onnx2nn.fx.data_sizes import DataSizes
+from onnx2nn.fx.deferred import DeferredModule
+from onnx2nn.fx.dim import Arithmetic, Dim
+from onnx2nn.fx.factories import MAKING
+from onnx2nn.fx.held_state import HeldState
+from onnx2nn.fx.inference import Inference
+from onnx2nn.fx.layers import layer_for, unchecked
+from onnx2nn.fx.module_tree import paths_around, put_module
+from onnx2nn.fx.namespace import Namespace
+from onnx2nn.fx.placement_protocol import Anonymous, Placement
+from onnx2nn.fx.retracer import Retracer
+from onnx2nn.fx.spec import Known, Spec
+from onnx2nn.fx.tensor import TRACED, Opaque, Tensor, leaves
+
+_SCALAR_OPERATORS = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.pow: "**",
+    operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=",
+}  # fmt: skip
+_INLINE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32}
+
+ASSERTIONS = frozenset({torch._assert, torch._assert_async})
+"""What a program calls though nothing reads a result: it ends where something is not so."""
+
+_set_args, _set_kwargs = fx.Node.args.fset, fx.Node.kwargs.fset  # type: ignore[attr-defined]  # mypy sees values, not properties
+
+_ANONYMOUS = Anonymous()
+
+
+class Tracer:
+    """Builds one fx graph and the module tree its nodes refer to.
+
+    Args:
+        points: how many sample points the dynamic dimensions have.
+        parent: the tracer of the enclosing graph, for a subgraph or function; what this graph uses of it becomes an
+            argument of this graph's module (`captured`).
+        inferred: what is known of calls already, from other traces; what this one finds out is added.
+        least: the first sample value of sizes that data decide, if not one of some that are small.
+        window: which of the enclosing graph's sample points this graph has, all if None.
+        placement: says where constants and layers are held in the module tree.
+    """
+
+    def __init__(
+        self,
+        points: int = 1,
+        parent: Tracer | None = None,
+        inferred: dict[Any, Any] | None = None,
+        least: int | None = None,
+        window: slice | None = None,
+        placement: Placement = _ANONYMOUS,
+    ):
+        self.points = points
+        self.parent = parent
+        self.graph = fx.Graph(tracer_cls=Retracer)  # of copies; that of the module is chosen when it is made
+        self.root = nn.Module()
+        self.F = Namespace(self)
+        self.placement = placement
+        self.meta: dict[str, Any] = {}
+        self.assumed: list[tuple[tuple[Any, Dim, Any], bool]] = []  # comparisons, and what they were taken for
+        self.recorded = 0  # nodes, without arguments and what picks one of several results
+        self.held: HeldState = HeldState(self, None if parent is None else parent.held, self.root)
+        self.names = self.held.names
+        self.captures = Captures(self, window)
+        self.captured = self.captures.values
+        self.data_sizes: DataSizes = DataSizes(self, None if parent is None else parent.data_sizes, least)
+        self.arithmetic = Arithmetic(self)
+        self._known: dict[Any, Any] = parent._known if parent else {} if inferred is None else inferred
+        self._inference = Inference(points, self._known)
+        self._attributes: dict[Any, fx.Node] = {}
+        self._calls: dict[Any, Any] = {}
+        self._reference: Tensor | None = None
+        self._last_placeholder: fx.Node | None = None
+
+    def placeholder(self, name: str, spec: Spec | None) -> Tensor | Opaque:
+        """Adds an argument of the graph; `spec` None says that it is no tensor."""
+        node = self.argument_node(name)
+        if spec is None:
+            return Opaque(self, node)
+        tensor = Tensor(self, node, spec)
+        if self._reference is None:
+            self._reference = tensor
+        return tensor
+
+    def argument_node(self, name: str) -> fx.Node:
+        """Adds a placeholder behind the last one, also where calls have been recorded already."""
+        if self._last_placeholder is None:
+            self._last_placeholder = next(iter(self.graph.nodes), None)
+            position = self.graph.inserting_before(self._last_placeholder)
+        else:
+            position = self.graph.inserting_after(self._last_placeholder)
+        with position:
+            self._last_placeholder = self.graph.placeholder(name)
+        return self._last_placeholder
+
+    @property
+    def last(self) -> fx.Node:
+        """The node recorded last."""
+        return next(iter(reversed(self.graph.nodes)))
+
+    def record(self, kind: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> fx.Node:
+        """Adds a node to the graph; equal size and attribute reads are recorded once."""
+        fx_args = tuple([self.argument(arg) for arg in args])
+        fx_kwargs = {name: self.argument(arg) for name, arg in kwargs.items()} if kwargs else {}
+        once = target == "size" or target is getattr
+        key = (target, fx_args) if once else None
+        if key is not None and key in self._attributes:
+            return self._attributes[key]
+        node = self.create(kind, target, fx_args, fx_kwargs)
+        node.meta.update(self.meta)
+        if key is not None:
+            self._attributes[key] = node
+        return node
+
+    def create(self, kind: str, target: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> fx.Node:
+        """Adds a node.
+
+        `create_node` searches the arguments it is given for torch's symbolic numbers, of which there are none here;
+        that, and making a name of a target that is one, takes three quarters of its time. The setters are called as
+        functions because each assignment to a node takes it out of its graph's index and puts it back.
+        """
+        self.recorded += 1
+        name = target if isinstance(target, str) else target.__name__
+        node = self.graph.create_node(kind, target, name=name if name.islower() and name[0] != "_" else None)
+        if args:
+            _set_args(node, args)
+        if kwargs:
+            _set_kwargs(node, kwargs)
+        return node
+
+    def call(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Records a call and returns its result as traced values.
+
+        Raises:
+            ShapeMismatch: torch refuses these shapes, at one of the sample points.
+        """
+        if target in _SCALAR_OPERATORS:
+            args = _scalars_inlined(args, self.placement.inline)
+        if self.parent is not None:
+            args, kwargs = self.own(args), self.own(kwargs)
+        specs = self.infer(kind, target, args, kwargs).specs
+        layer = layer_for(target, args, kwargs) if kind == "call_function" else None
+        if layer is not None and self.placement.fits(layer):
+            node = self.record("call_module", self.held.add_layer(layer), layer.inputs)
+            if layer.structure is None:
+                return self.wrap(node, specs)
+            return tuple(leaves(self.wrap(node, _arranged(specs, layer.structure))))
+        for size, other in unchecked(target, args):
+            if isinstance(same := size == other, Dim):
+                same.require("An initial state is for another batch than the sequence.")
+        if target in MAKING and "device" not in kwargs and self._reference is not None:
+            kwargs = {**kwargs, "device": self._reference.device}
+        return self.wrap(self.record(kind, target, args, kwargs), specs)
+
+    def call_module(
+        self, name: list[str], module: nn.Module, args: tuple[Any, ...], specs: Any, *, own: bool = False
+    ) -> Any:
+        """Adds `module` under `name`, records a call of it and returns its result, which is as `specs` say.
+
+        Args:
+            own: the author's keys say that it is called so.
+        """
+        path = self.names.claim(name, own=own, module=True)
+        node = self.record("call_module", path, self.own(args))  # first, so that its arguments stand before it
+        put_module(self.root, path, module)
+        return self.wrap(node, specs)
+
+    def call_opaque(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, specs: Any, *, once: bool = False
+    ) -> Any:
+        """Records a call of `function`, one importable by name, whose result is as `specs` say (None: no tensor).
+
+        Args:
+            once: whether equal calls are recorded once, so that sizes that data decide are known to be equal.
+        """
+        args, kwargs = self.own(args), self.own(kwargs)
+        key = (function, *map(id, args), repr(kwargs), isinstance(specs, Spec) or len(specs)) if once else None
+        if key is None or key not in self._calls:
+            node = self.record("call_function", function, args, kwargs)
+            node.meta["opaque"] = True
+            if not hasattr(function, "row"):
+                node.meta["is_wrapped"] = True  # torch.fx.wrap: functions of the table record themselves
+            result = self.wrap(node, specs)
+            if key is None:
+                return result
+            self._calls[key] = (args, result)  # an id is that of what lives
+        return self._calls[key][1]
+
+    def wrap(self, node: fx.Node, specs: Any) -> Any:
+        """Returns the traced values that stand for `node`, whose result has the structure of `specs`."""
+        if isinstance(specs, Spec):
+            return Tensor(self, node, specs)
+        if specs is None:
+            return Opaque(self, node)
+        items = []
+        for index, spec in enumerate(specs):
+            item = self.graph.call_function(operator.getitem, (node, index))
+            item.meta.update(self.meta)
+            items.append(self.wrap(item, spec))
+        return tuple(items)
+
+    def own(self, value: Any) -> Any:
+        """Returns `value` with everything that belongs to an enclosing graph replaced by an argument of this one."""
+        return value if self.parent is None else self.captures.own(value)
+
+    def number(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Returns `function(*args)` of numbers, some dynamic: a `Dim`, or a plain number where it no longer varies."""
+        return self.arithmetic.compute(function, *args)
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the sample points hide that a number computed from sizes varies."""
+        return self.arithmetic.collapsed
+
+    @property
+    def has_sizes_of_data(self) -> bool:
+        """Whether data decide any size of the model, so far."""
+        return self.data_sizes.exist
+
+    def depends_on_data(self, node: fx.Node) -> bool:
+        """Returns whether a call that gives sizes computed from data is among what `node` is computed from."""
+        return self.data_sizes.decide(node)
+
+    def fresh_dimension(self) -> tuple[int, ...]:
+        """Returns sample values for a dimension of which nothing is known, unlike those of any other."""
+        return self.data_sizes.fresh()
+
+    def elements(self, vector: Tensor) -> list[Any]:
+        """Returns the sizes in a vector: those that are known, and numbers that are read from it at run time."""
+        return self.data_sizes.elements_of(vector)
+
+    def infer(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Known:
+        """Returns the spec of the call's result, or a tuple of them."""
+        return self._inference.infer(target, args, kwargs)
+
+    def attribute(self, tensor: torch.Tensor) -> Tensor:
+        """Returns a constant as a parameter or buffer of the module; the same constant is held once."""
+        return self.held.attribute_of(tensor)
+
+    def finish(
+        self, outputs: Any, name: str = "GraphModule", kind: type[DeferredModule] = DeferredModule
+    ) -> DeferredModule:
+        """Returns the module whose forward computes `outputs`, of class `kind`, which is called `name`."""
+        self.graph.output(self.argument(self.own(outputs)))
+        _erase_unused(self.graph, self.held)
+        self.captures.drop_unused()
+        return kind(self.root, self.held.own, self.graph, name)
+
+    def argument(self, value: Any) -> Any:
+        """Returns `value` as fx takes it."""
+        if type(value) is Tensor and value.tracer is self:  # most are
+            return value.node
+        if isinstance(value, torch.Tensor):
+            return self.held.read(value) if self.placement.whole(value) is value else self.attribute(value).node
+        if isinstance(value, TRACED):
+            return (value if value.tracer is self else self.captures.capture(value)).node
+        if isinstance(value, np.ndarray):
+            return self.held.read_strings(value)
+        if type(value) in (list, tuple):
+            return type(value)(self.argument(item) for item in value)
+        if isinstance(value, (list, tuple)):
+            return tuple(self.argument(item) for item in value)
+        if isinstance(value, dict):
+            return {name: self.argument(item) for name, item in value.items()}
+        if isinstance(value, slice):
+            return slice(*(self.argument(item) for item in (value.start, value.stop, value.step)))
+        if isinstance(value, np.generic):
+            return value.item()
+        return value
+
+
+def _erase_unused(graph: fx.Graph, held: HeldState) -> None:
+    """Removes nodes that nothing reads, and from the module what only they referred to."""
+    erased = []
+    kept = ("placeholder", "output")
+    for node in reversed(graph.nodes):
+        if not node.users and node.op not in kept and node.target not in ASSERTIONS:
+            erased += [node.target] if node.op in ("get_attr", "call_module") else []
+            graph.erase_node(node)
+    if not erased:
+        return
+    settled = {node.target for node in graph.nodes if node.op in ("get_attr", "call_module")}
+    holders = {path for target in settled for path in paths_around(target)}
+    for path in dict.fromkeys(erased):
+        if path not in holders and settled.isdisjoint(paths_around(path)):
+            held.remove(path)
+            settled.add(path)  # and with it what is inside
+
+
+def _scalars_inlined(args: tuple[Any, ...], may_inline: Callable[[torch.Tensor], bool]) -> tuple[Any, ...]:
+    """Replaces a one-element constant beside a tensor by the Python number that means the same."""
+    for arg in args:
+        if type(arg) is not Tensor and isinstance(arg, torch.Tensor) and arg.numel() == 1:
+            break
+    else:
+        return args
+    traced = [arg for arg in args if isinstance(arg, Tensor)]
+    if len(traced) != 1 or traced[0].spec.shapes is None:
+        return args
+    other = traced[0]
+
+    def plain(arg: Any) -> Any:
+        fits = isinstance(arg, torch.Tensor) and arg.numel() == 1 and arg.ndim <= other.ndim
+        if not fits or arg.dtype != other.spec.dtype or not may_inline(arg) or arg.dtype not in _INLINE:
+            return arg
+        value = arg.item()
+        # The shortest decimal that means this float32: torch rounds it to float32 again before it computes.
+        return float(str(np.float32(value))) if arg.dtype is torch.float32 else value
+
+    return tuple(plain(arg) for arg in args)
+
+
+def _arranged(items: Sequence[Any], structure: Any) -> Any:
+    """Returns `items` in nested tuples: `structure` holds their positions."""
+    return items[structure] if isinstance(structure, int) else tuple(_arranged(items, part) for part in structure)
