@@ -33,9 +33,6 @@ PUBLIC = {
     "_version": "likewise",
 }
 
-OPEN = {"deferred.py", "in_place.py", "tracing.py"}
-"""Files that still use private names; a file leaves this list with its last one, and none is added."""
-
 
 def _private(name: str) -> bool:
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
@@ -153,11 +150,7 @@ def _files() -> Iterator[Path]:
 
 @pytest.mark.parametrize("path", _files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_private_name_of_torch(path: Path) -> None:
-    found = _uses(path.read_text())
-    if path.name in OPEN:
-        assert found, f"{path.name} uses none any more: take it off the list of open files"
-    else:
-        assert not found
+    assert not _uses(path.read_text())
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,8 @@ class ValueFacts:
             return tuple(dim if isinstance(dim, int) else self._size(dim) for dim in value.shape)
         target = self._target_shape(value)
         if target is None:
-            return None
+            array = self.array(value)
+            return None if array is None else array.shape
         return tuple(size if size is not None and size > 0 else _SIZES[i % 6] for i, size in enumerate(target))
 
     def _target_shape(self, value: ir.Value) -> list[int | None] | None:
