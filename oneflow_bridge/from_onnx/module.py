@@ -104,15 +104,15 @@ def _bound(signature: Sequence[dict[str, Any]], args: Sequence[Any], kwargs: dic
     """Returns the values of all inputs in order, None for an absent input that has a default."""
     names = [spec["name"] for spec in signature]
     if len(args) > len(names):
-        raise InputError(f"{len(args)} inputs were given, the model has {len(names)}: {', '.join(names)}.")
+        raise InputError(f"{len(args)} inputs were given; the model has {len(names)}: {', '.join(names)}.")
     given = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name not in names or name in given:
-            raise InputError(f"Input {name!r} is unknown or given twice. The model's inputs are {', '.join(names)}.")
+            raise InputError(f"Input {name!r} is unknown or given twice; the model's inputs are {', '.join(names)}.")
         given[name] = value
     missing = [spec["name"] for spec in signature if spec["name"] not in given and not spec.get("optional")]
     if missing:
-        raise InputError(f"Input {missing[0]!r} is missing. The model's inputs are {', '.join(names)}.")
+        raise InputError(f"Input {missing[0]!r} is missing; the model's inputs are {', '.join(names)}.")
     return [given.get(name) for name in names]
 
 
@@ -124,10 +124,10 @@ def _entered(spec: dict[str, Any], value: Any) -> Any:
         return wrap(value)
     dtype: DType = dtype_of(BY_NAME[spec["dtype"]].number)
     if value.dtype is not dtype.storage:
-        raise InputError(f"Input {spec['name']!r} has dtype {value.dtype}, the model takes {dtype.storage}.")
+        raise InputError(f"Input {spec['name']!r} has dtype {value.dtype}; the model takes {dtype.storage}.")
     shape = spec["shape"]
     if shape is not None and (
         len(shape) != value.ndim or any(isinstance(d, int) and d != n for d, n in zip(shape, value.shape, strict=True))
     ):
-        raise InputError(f"Input {spec['name']!r} has shape {tuple(value.shape)}, the model takes {tuple(shape)}.")
+        raise InputError(f"Input {spec['name']!r} has shape {tuple(value.shape)}; the model takes {tuple(shape)}.")
     return Tensor(value, dtype)

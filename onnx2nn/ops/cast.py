@@ -72,7 +72,7 @@ def _to_float8(F: Any, x: Any, dtype: Any, largest: float, saturate: bool) -> An
         x = x.to(F.float32)
     if saturate:
         x = x.clamp(-largest, largest)
-    elif dtype == F.float8_e4m3fn:  # torch saturates; 464 is the last that rounds to 448
+    elif dtype == F.float8_e4m3fn:  # torch saturates; 464 is the largest number that rounds to 448
         x = F.where(x.abs() > 464.0, F.full_like(x, math.nan), x)
     return x.to(dtype)
 
@@ -142,9 +142,9 @@ def _host_cast(
     """Casts shape values; a size that is cast to float stays an int."""
     element = element_of(to) if to != STRING else None
     if element is None or _dtype is None or _dtype.kind == "O":
-        raise NeedsValues("strings")
+        raise NeedsValues("a cast of strings")
     if element.dtype not in ("float32", "float64", "int32", "int64", "bool"):
-        raise NeedsValues(f"a size as {element.name}")
+        raise NeedsValues(f"a size cast to {element.name}")
     dtype = np.dtype(element.dtype)
     number = {"b": _host_bool, "i": _host_integer, "f": _host_float}[dtype.kind]
     return Typed(np.asarray(np.frompyfunc(lambda value: number(value, dtype), 1, 1)(input), dtype=object), dtype)
@@ -164,7 +164,7 @@ def _host_float(value: Any, dtype: np.dtype[Any]) -> Any:
 def _host_integer(value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, (bool, int, float)):
         if isinstance(value, float) and not abs(value) < 2 ** (8 * dtype.itemsize - 1):
-            return int(np.iinfo(dtype).min)  # what x86 makes of a float out of range
+            return int(np.iinfo(dtype).min)  # the result of x86 for a float out of range
         return int(np.array(int(value)).astype(dtype))
     return value.to_integer()
 

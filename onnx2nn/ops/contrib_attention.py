@@ -43,7 +43,7 @@ def _padding(F: Any, mask: Any, batch: Any, keys: Any, filter_value: float, dtyp
         elif mask.shape[0] == 3 * batch + 2:
             passes = position < mask[:batch].reshape(-1, 1)
         else:
-            raise OperatorError(f"a mask of {mask.shape[0]} numbers fits no batch of {batch}: N, 2 * N or 3 * N + 2.")
+            raise OperatorError(f"a mask of {mask.shape[0]} numbers is none of N, 2 * N, 3 * N + 2 for N={batch}.")
     elif mask.ndim in (2, 3):
         passes = mask > 0
     else:
@@ -174,7 +174,7 @@ def multi_head_attention(
     terms = _terms(F, Q, K, attention_bias, key_padding_mask, mask_filter_value)
     if unidirectional:
         past = 0 if past_key is None else past_key.shape[2] if length is None else length
-        itself = (Q.shape[2] == new_K.shape[2]) is True  # dynamic ones may differ
+        itself = (Q.shape[2] == new_K.shape[2]) is True  # False for dynamic sizes, which may differ
         terms.append(_causal(F, Q.shape[2], K.shape[2], past, itself, Q.dtype))
     if _outputs <= 3:
         Y = _attend(F, Q, K, V, terms, scale, scores=False)
@@ -217,7 +217,7 @@ def attention(
     Q, K, V = (heads_apart(part, num_heads) for part in packed.split(sizes, 2))
     length = _count(past_sequence_length) if past is not None and past_present_share_buffer else None
     if past_present_share_buffer and past is not None and length is None:
-        raise OperatorError("past_present_share_buffer=1 needs the input past_sequence_length.")
+        raise OperatorError("past_sequence_length is missing, which past_present_share_buffer=1 needs.")
     (K, present_key), (V, present_value) = (
         _extended(F, None if past is None else past[i], new, length) for i, new in enumerate((K, V))
     )
@@ -254,7 +254,9 @@ def rotary_embedding_ms(
     options = dict(interleaved=interleaved or 0, rotary_embedding_dim=rotary_embedding_dim or 0)
     if input.ndim == 4 or num_heads:
         return rotary_embedding(F, input, cos_cache, sin_cache, position_ids, num_heads=num_heads, **options)
-    X = input.unflatten(2, (-1, 2 * cos_cache.shape[1])).transpose(1, 2)  # each head is as wide as the angles say
+    X = input.unflatten(2, (-1, 2 * cos_cache.shape[1])).transpose(
+        1, 2
+    )  # the number of angles gives the size of a head
     return rotary_embedding(F, X, cos_cache, sin_cache, position_ids, **options).transpose(1, 2).flatten(2)
 
 

@@ -116,7 +116,7 @@ def group_query_attention(
         )
     total = total_sequence_length[0] if isinstance(total_sequence_length, list) else total_sequence_length
     lengths = seqlens_k + 1
-    start = (lengths - Q.shape[2]).clamp(min=0)  # of a prompt with padding behind it: 0
+    start = (lengths - Q.shape[2]).clamp(min=0)  # 0 for a prompt with padding behind it
     position = start.reshape(-1, 1) + F.arange(Q.shape[2])
     if do_rotary:
         turned = _rotary_positions(F, position, position_ids, Q.shape[2], total)
@@ -156,7 +156,7 @@ def _bits_of_cache(F: Any, past: Any, k_type: str, v_type: str, bits: int | None
     """Returns the bits of a number in a quantised cache; 0 for a cache of floats."""
     if k_type not in _QUANTISATIONS or v_type not in _QUANTISATIONS:
         kinds = f"k_quant_type={k_type!r}, v_quant_type={v_type!r}"
-        raise OperatorError(f"{kinds}: one is none of {', '.join(_QUANTISATIONS)}.")
+        raise OperatorError(f"{kinds} are not both of {', '.join(_QUANTISATIONS)}.")
     if k_type == v_type == "NONE":
         return 0
     if "NONE" in (k_type, v_type):

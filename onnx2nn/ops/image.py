@@ -354,7 +354,7 @@ def resize(
 
     Coordinates are float32, rounded as in ONNX Runtime. ONNX Runtime differs from the standard's test data in
     align_corners with scales that give no whole size: the data do not round the length of the output, input * scale.
-    Here the data decide, except in files of PyTorch, whose length is rounded, as in ONNX Runtime and torch. With
+    This follows the data, except in files of PyTorch, where the length is rounded, as in ONNX Runtime and torch. With
     pytorch_half_pixel a dynamic output size is assumed to be more than 1. Integers are interpolated in float32 and
     truncated.
     """
@@ -600,7 +600,7 @@ def image_scaler(F: Any, input: Any, *, bias: Sequence[float] | None = None, sca
 def crop(F: Any, input: Any, *, border: Sequence[int] | None = None, scale: Sequence[int] | None = None) -> Any:
     """Experimental in opset 1: cuts off `border` (left, top, right, bottom), or keeps `scale` (height, width)."""
     if border is None or len(border) != 4:
-        raise OperatorError("border has not four numbers: left, top, right, bottom.")
+        raise OperatorError("border does not have four numbers: left, top, right, bottom.")
     left, top, right, bottom = border
     if scale is None:
         return input[:, :, top : input.shape[2] - bottom, left : input.shape[3] - right]

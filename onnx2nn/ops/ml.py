@@ -35,7 +35,9 @@ def labels_of(F: Any, ints: Sequence[int] | None, names: Sequence[str] | None) -
         OperatorError: not exactly one of the two attributes is given.
     """
     if bool(ints) == bool(names):
-        raise OperatorError(f"its labels are given by {'both attributes' if names else 'no attribute'}. Give it one.")
+        raise OperatorError(
+            f"its labels are given by {'both attributes' if names else 'no attribute'}. Give it one of them."
+        )
     return list(names) if names else F.tensor(list(ints or ()), dtype=F.int64)
 
 

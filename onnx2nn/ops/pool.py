@@ -106,7 +106,7 @@ def max_pool(
     rank, dtype, lowest = len(windows.kernel), X.dtype, _lowest(F, X.dtype)
     if rank > 3:
         if _outputs > 1:
-            raise OperatorError(f"the output Indices over {rank} spatial dimensions is not possible; 1 to 3 are.")
+            raise OperatorError(f"Indices over {rank} spatial dimensions are not possible; 1 to 3 dimensions are.")
         X = pad_spatial(F, X, [*windows.begins, *windows.reach()], lowest)
         return windows.view(X).amax(windows.trailing)
     bytes_ = dtype in (F.int8, F.uint8)

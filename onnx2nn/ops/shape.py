@@ -417,7 +417,7 @@ def _host_constant_of_shape(input: Any, *, value: Any = None) -> Any:
 
 def _results_of_constant(F: Any, input: Any, *, value: Any = None) -> Any:
     if not has_values(F, value):
-        raise NeedsValues("strings")
+        raise NeedsValues("a value of strings")
     sizes = [f"size_{axis}" if size is None else size for axis, size in enumerate(partly_known(input))]
     return [(sizes, F.float32 if value is None else value.dtype)]
 
@@ -528,7 +528,7 @@ def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
         steps = F.arange(limit, dtype=F.float64)
         return (steps * delta + start).to(dtype)
     if not (fixed(delta) or isinstance(delta, float)):
-        raise NeedsValues("a range with a step computed from sizes")
+        raise NeedsValues("a range whose step depends on a size")
     return (
         F.arange(start, limit, delta, dtype=F.float32).to(dtype)
         if kind in ("FLOAT16", "BFLOAT16")

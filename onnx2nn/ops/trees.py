@@ -480,7 +480,7 @@ def tree_ensemble(
     """
     if not (0 <= aggregate_function < len(_AGGREGATES) and 0 <= post_transform < len(_TRANSFORMS)):
         given = f"aggregate_function={aggregate_function}, post_transform={post_transform}"
-        raise OperatorError(f"{given}: one is none of the standard's numbers.")
+        raise OperatorError(f"{given} are not both numbers of the standard.")
     data, dtype = _data(F, X)
     modes, count = _values(nodes_modes, "int64"), len(nodes_featureids)
     if modes.size and modes.max() > _MEMBER:
