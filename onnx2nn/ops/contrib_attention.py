@@ -10,6 +10,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.linalg import rotary_embedding
+from onnx2nn.ops.shape import scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import NeedsValues
 
@@ -118,11 +119,6 @@ def _of_beams(F: Any, past: Any, beams: Any, length: Any) -> Any:
     return rows.transpose(1, 2)
 
 
-def _count(numbers: Any) -> Any:
-    """Returns the number in a static input of shape `()` or `(1,)`."""
-    return numbers[0] if isinstance(numbers, list) else numbers
-
-
 @op("MultiHeadAttention", 1, domain=MICROSOFT, static=["past_sequence_length"])
 def multi_head_attention(
     F: Any,
@@ -161,7 +157,7 @@ def multi_head_attention(
         if key.ndim == 3:
             key, value = key + bias[first:second], value + bias[second:]
     Q, new_K, new_V = heads_apart(query, num_heads), heads_apart(key, num_heads), heads_apart(value, num_heads)
-    length = None if past_key is None else _count(past_sequence_length)
+    length = None if past_key is None else scalar(past_sequence_length)
     (K, present_key), (V, present_value) = (
         _extended(F, past, new, length) for past, new in ((past_key, new_K), (past_value, new_V))
     )
@@ -215,7 +211,7 @@ def attention(
     sizes = list(qkv_hidden_sizes or [weights.shape[1] // 3] * 3)
     packed = F.nn.functional.linear(input, weights.T, bias)
     Q, K, V = (heads_apart(part, num_heads) for part in packed.split(sizes, 2))
-    length = _count(past_sequence_length) if past is not None and past_present_share_buffer else None
+    length = scalar(past_sequence_length) if past is not None and past_present_share_buffer else None
     if past_present_share_buffer and past is not None and length is None:
         raise OperatorError("past_sequence_length is missing, which past_present_share_buffer=1 needs.")
     (K, present_key), (V, present_value) = (
@@ -254,9 +250,7 @@ def rotary_embedding_ms(
     options = dict(interleaved=interleaved or 0, rotary_embedding_dim=rotary_embedding_dim or 0)
     if input.ndim == 4 or num_heads:
         return rotary_embedding(F, input, cos_cache, sin_cache, position_ids, num_heads=num_heads, **options)
-    X = input.unflatten(2, (-1, 2 * cos_cache.shape[1])).transpose(
-        1, 2
-    )  # the number of angles gives the size of a head
+    X = input.unflatten(2, (-1, 2 * cos_cache.shape[1])).transpose(1, 2)  # a head has two features per angle
     return rotary_embedding(F, X, cos_cache, sin_cache, position_ids, **options).transpose(1, 2).flatten(2)
 
 
@@ -275,7 +269,7 @@ def relative_position_bias(
     The table has the shape `(buckets, heads)`, but its elements are laid out head by head.
     """
     buckets, heads = bias_table.shape
-    behind = F.arange(_count(query_length)).unsqueeze(1) - F.arange(_count(key_length))
+    behind = F.arange(scalar(query_length)).unsqueeze(1) - F.arange(scalar(key_length))
     sided = buckets // 2 if is_bidirectional else buckets
     distance = behind.abs() if is_bidirectional else behind.clamp(min=0)
     exact = sided // 2

@@ -11,6 +11,7 @@ from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.contrib_quantized import unpacked
 from onnx2nn.ops.linalg import rotary_embedding
 from onnx2nn.ops.quantize import round_to
+from onnx2nn.ops.shape import scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, NeedsValues
 
@@ -114,7 +115,7 @@ def group_query_attention(
             F.nn.functional.rms_norm(x, x.shape[-1:], weight, qk_norm_epsilon)
             for x, weight in ((Q, q_norm_weight), (K, k_norm_weight))
         )
-    total = total_sequence_length[0] if isinstance(total_sequence_length, list) else total_sequence_length
+    total = scalar(total_sequence_length)
     lengths = seqlens_k + 1
     start = (lengths - Q.shape[2]).clamp(min=0)  # 0 for a prompt with padding behind it
     position = start.reshape(-1, 1) + F.arange(Q.shape[2])

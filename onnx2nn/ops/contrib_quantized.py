@@ -150,9 +150,7 @@ def qlinear_softmax(
     """
     axis %= X.ndim
     x = X.flatten(axis) if opset < 13 else X.movedim(axis, -1)
-    below = x.to(F.int32) - x.amax(-1, keepdim=True).to(
-        F.int32
-    )  # before scaling, as a number times the scale may overflow
+    below = x.to(F.int32) - x.amax(-1, keepdim=True).to(F.int32)  # scaled numbers could overflow
     y = F.softmax(below.to(F.float32) * X_scale, -1) * (1.0 / y_scale).floor()
     unsigned = X.dtype == F.uint8
     nan = F.zeros_like(y) if unsigned else F.where(y_zero_point < 0, F.full_like(y, math.inf), -math.inf)
