@@ -1,6 +1,6 @@
 """Modules that run imported subgraphs: If, Loop, Scan, SequenceMap, Gradient.
 
-They need torch alone: `python_source` writes their text into the files that it makes, hence lines of 88 columns.
+`output.python_source` copies their text into generated files: they import torch only and have lines of 88 columns.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch import nn
 
 
 class If(nn.Module):
-    """ONNX If: one of two submodules; `torch.cond` while it is exported or compiled.
+    """ONNX If: runs one of two submodules; `torch.cond` under export and compilation.
 
     Args:
         then_branch: takes the first `split` captured values.
-        else_branch: takes the others.
-        split: how many values the first branch captures.
-        serves: for each branch the sizes that it takes, no others: which of the values
-            it captures, axis, least and most. Nothing where both take all.
+        else_branch: takes the other captured values.
+        split: the number of values that the then branch captures.
+        serves: the limits on sizes that each branch accepts: position among its
+            captured values, axis, smallest and largest size. Empty: both accept all.
     """
 
     def __init__(
@@ -35,18 +35,18 @@ class If(nn.Module):
         self.split, self.serves = split, list(serves)
 
     def forward(self, cond: Any, *captured: Any) -> Any:
-        """Returns what the branch gives that `cond` chooses.
+        """Returns the outputs of the branch that `cond` selects.
 
         Args:
             cond: a bool tensor of one element, or a bool.
-            *captured: what the branches use of the surrounding graph.
+            *captured: the values of the outer graph that the branches use.
         """
         if torch.compiler.is_compiling() and isinstance(cond, torch.Tensor):
             cond = cond.reshape(())
             then_takes = self._takes(0, captured)
             else_takes = self._takes(1, captured)
             if then_takes != else_takes:
-                # torch.cond would trace the branch too that means nothing at this size.
+                # torch.cond would trace both branches, one of which fails at this size.
                 message = "The branch that is chosen does not take these sizes."
                 torch._assert_async(cond if then_takes else ~cond, message)
                 return self._then(*captured) if then_takes else self._else(*captured)
@@ -61,16 +61,17 @@ class If(nn.Module):
         return self.else_branch(*captured[self.split :])
 
     def _takes(self, branch: int, captured: Sequence[Any]) -> bool:
-        """Returns whether the values have sizes that a branch takes."""
+        """Returns whether a branch accepts the sizes of its captured values."""
         own = captured[self.split :] if branch else captured[: self.split]
         limits = self.serves[branch] if self.serves else ()
         sizes = ((own[i].shape[axis], a, b) for i, axis, a, b in limits)
         return all(a <= size <= b for size, a, b in sizes)
 
     def _fresh(self, branch: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a branch whose results are contiguous, no constants and no inputs of it.
+        """Returns a branch whose results are contiguous copies.
 
-        torch.cond permits no shared memory and no strides that differ between branches.
+        torch.cond permits no aliases of inputs or constants, and no strides that differ
+        between the branches.
         """
 
         def copy(value: Any) -> Any:
@@ -88,15 +89,15 @@ class If(nn.Module):
 
 
 class Loop(nn.Module):
-    """ONNX Loop: runs its body while the condition holds, at most so many times.
+    """ONNX Loop: runs its body while the condition holds, up to the trip count.
 
     Args:
-        body: takes the iteration number, the condition, the carried values and the
-            captured ones; returns the next condition, the carried values and one
+        body: takes the iteration number, the condition, the loop-carried values and the
+            captured values; returns the next condition, the loop-carried values and one
             value for each scan output.
-        carried: how many values are carried from iteration to iteration.
-        empty: shape and dtype of one element of each scan output, for a loop that
-            never runs.
+        carried: the number of loop-carried values.
+        empty: shape and dtype of an element of each scan output, for a loop of no
+            iterations.
     """
 
     def __init__(self, body: nn.Module, carried: int, empty: Sequence[Any]):
@@ -104,14 +105,14 @@ class Loop(nn.Module):
         self.body, self.carried, self.empty = body, carried, list(empty)
 
     def forward(self, trips: Any, condition: Any, *values: Any) -> Any:
-        """Returns the carried values after the last iteration, then the scan outputs.
+        """Returns the loop-carried values after the last iteration, then scan outputs.
 
         Args:
-            trips: the largest number of iterations, an int64 tensor of one element, an
-                int or None.
-            condition: a bool tensor of one element, a bool or None.
-            *values: the carried values, then those of the surrounding graph that the
-                body uses.
+            trips: the trip count, an int64 tensor of one element, an int, or None for
+                no limit.
+            condition: a bool tensor of one element, a bool, or None for True.
+            *values: the loop-carried values, then the captured values of the outer
+                graph.
         """
         carried, captured = values[: self.carried], values[self.carried :]
         scans: list[list[torch.Tensor]] = [[] for _ in self.empty]
@@ -141,7 +142,7 @@ class Scan(nn.Module):
     Args:
         body: takes the states, one slice of each scan input and the captured values;
             returns the next states and one slice of each scan output.
-        states: how many values are carried.
+        states: the number of state variables.
         inputs: axis and direction (1: backwards) of each scan input.
         outputs: axis and direction of each scan output.
         empty: shape and dtype of a slice of each scan output, for inputs of length 0.
@@ -163,8 +164,8 @@ class Scan(nn.Module):
         """Returns the last states, then the scan outputs.
 
         Args:
-            *values: the states, the scan inputs, and what the body uses of the
-                surrounding graph.
+            *values: the states, the scan inputs, and the captured values of the outer
+                graph.
         """
         end = self.states + len(self.inputs)
         states, scanned = values[: self.states], values[self.states : end]
@@ -191,7 +192,7 @@ class Scan(nn.Module):
 class BatchedScan(nn.Module):
     """ONNX Scan of opset 8: a `Scan` for each element of a batch, over its own length.
 
-    What is shorter than the longest is filled with zeros.
+    Scan outputs of shorter sequences are padded with zeros.
     """
 
     def __init__(self, scan: Scan):
@@ -199,11 +200,11 @@ class BatchedScan(nn.Module):
         self.scan = scan
 
     def forward(self, lengths: Any, *values: Any) -> Any:
-        """Returns the last states and the scan outputs, all with the batch in front.
+        """Returns the last states and the scan outputs, `(batch, ...)` each.
 
         Args:
-            lengths: int64 tensor `(batch,)`, or None: all have the full length.
-            *values: as for `Scan`, states and scan inputs with the batch in front.
+            lengths: int64 tensor `(batch,)`, or None for the full length.
+            *values: the values of `Scan`, states and scan inputs as `(batch, ...)`.
         """
         end = self.scan.states + len(self.scan.inputs)
         own, captured = values[:end], values[end:]
@@ -226,10 +227,10 @@ class SequenceMap(nn.Module):
     """ONNX SequenceMap: runs its body once for each element of a sequence.
 
     Args:
-        body: takes an element of each sequence, other inputs as they are, and the
-            captured values; returns an element of each result.
-        inputs: how many inputs there are; the first is a sequence, others may be.
-        results: how many sequences come of it.
+        body: takes an element of each input sequence, each tensor input, and the
+            captured values; returns an element of each result sequence.
+        inputs: the number of inputs; the first is a sequence, the others may be.
+        results: the number of result sequences.
     """
 
     def __init__(self, body: nn.Module, inputs: int, results: int):
@@ -237,10 +238,10 @@ class SequenceMap(nn.Module):
         self.body, self.inputs, self.results = body, inputs, results
 
     def forward(self, *values: Any) -> Any:
-        """Returns the sequences of what the body gives.
+        """Returns the sequences of the body's results.
 
         Args:
-            *values: the inputs, then what the body uses of the surrounding graph.
+            *values: the inputs, then the captured values of the outer graph.
         """
         inputs, captured = values[: self.inputs], values[self.inputs :]
         length = len(inputs[0])
@@ -251,12 +252,11 @@ class SequenceMap(nn.Module):
 
 
 class Gradient(nn.Module):
-    """ONNX Gradient: derivatives of the sum of one value with respect to others.
+    """ONNX Gradient: the gradient of the sum of `y` with respect to the tensors `xs`.
 
     Args:
-        body: takes the values to differentiate by, then all others; returns the value
-            that is differentiated.
-        count: how many values are differentiated by.
+        body: takes `xs`, then the other values; returns `y`.
+        count: the number of tensors in `xs`.
     """
 
     def __init__(self, body: nn.Module, count: int):
@@ -264,9 +264,9 @@ class Gradient(nn.Module):
         self.body, self.count = body, count
 
     def forward(self, *values: Any) -> Any:
-        """Returns a derivative for each of the first `count` values.
+        """Returns the gradient of each of `xs`, the first `count` values.
 
-        It is zeros where the result does not depend on the value.
+        It is zero where `y` does not depend on the tensor.
         """
         first, higher = values[: self.count], torch.is_grad_enabled()
         with torch.enable_grad():
@@ -281,4 +281,4 @@ class Gradient(nn.Module):
 
 
 CONTROL_FLOW: tuple[type[nn.Module], ...] = (If, Loop, Scan, BatchedScan, SequenceMap, Gradient)
-"""All of them, each behind those that it names."""
+"""All modules, each behind the modules that its text names."""

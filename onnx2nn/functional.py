@@ -1,12 +1,12 @@
 """Every operator of the op table as a function on torch tensors, by name: `onnx2nn.functional.Gelu(x)`.
 
-The newest revision has the operator's plain name, an older one carries its revision (`Softmax_1`), an operator of
-another domain the domain in front (`com_microsoft__BiasGelu`). Imported modules call these where an operator cannot be
-written as plain torch calls: it loops over data, or handles strings, sequences or maps.
+The newest revision has the operator's name; an older revision appends its number (`Softmax_1`), another domain than
+ai.onnx is a prefix (`com_microsoft__BiasGelu`). Imported modules call these functions for operators that are no fixed
+list of torch calls: data-dependent loops, strings, sequences and maps.
 
-What reads the values of tensors cannot be traced: torch.export, torch.compile and torch.jit.trace keep it as a call of
-`torch.ops.onnx2nn.<name>`, torch.onnx.export as the ONNX operator that it is. A program that holds such a call is
-loaded after `import onnx2nn.operators`.
+An operator that reads the values of tensors cannot be traced. It is a custom op: torch.export, torch.compile and
+torch.jit.trace record a call of `torch.ops.onnx2nn.<name>`, torch.onnx.export writes the ONNX operator. Import
+`onnx2nn.operators` before loading a program with such calls.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def _plain(value: Any) -> Any:
 
 
 def _proxy_among(values: Any) -> fx.Proxy | None:
-    """Returns a value that stands for one of a graph that torch.fx records, as unpickling a module does.
+    """Returns a proxy among the values, None outside of torch.fx's tracing, which unpickling a module does too.
 
-    The call is then recorded as it is. Names that torch.fx.wrap knows of would do so too, but torch.fx replaces what
-    they stand for while it records, which torch.compile does not understand inside the branches of torch.cond.
+    The caller then records its call as one node. torch.fx.wrap would do so too, but it replaces functions during
+    tracing, which torch.compile does not support inside the branches of torch.cond.
     """
     for value in values:
         found = _proxy_among(value) if isinstance(value, (list, tuple)) else value
@@ -54,23 +54,23 @@ def _function(row: Row) -> Any:
         with torch.device(device):
             return row.run(torch, *values, **attributes)
 
-    function: Any = _kept_whole(row, run) if row.custom_op else run
+    function: Any = _as_custom_op(row, run) if row.custom_op else run
     name_function(function, row, __name__)
-    function.row = row  # what the call is, for to_python
+    function.row = row  # `to_python` inlines its body
     return function
 
 
 _KINDS = {"int": "int", "float": "float", "str": "str"}
 _KINDS |= {f"Sequence[{kind}]": f"{kind}[]" for kind in ("int", "float")} | {"Sequence[str]": "str"}
 _KINDS |= {f"{annotation} | None": f"{kind}?" for annotation, kind in _KINDS.items()}
-"""Types of attributes, as bodies are annotated with them, in torch's schemas.
+"""Annotations of attributes in row bodies → types in torch's schemas.
 
-Texts travel as one, for torch.jit.trace knows no list of them.
+Strings are joined into one, as torch.jit.trace has no list of strings.
 """
 
 
-def _kept_whole(row: Row, run: Any) -> Any:
-    """Returns `run` in a form that torch traces as one call, without a look at any value."""
+def _as_custom_op(row: Row, run: Any) -> Any:
+    """Returns `run` as a custom op of torch, which is traced as one call without its values."""
     name = f"onnx2nn::{name_of(row)}"
     several = "_outputs" in row.facts
     inputs = ", ".join(f"Tensor{'' if default is REQUIRED else '?'} {key}" for key, default in row.inputs.items())
@@ -80,18 +80,18 @@ def _kept_whole(row: Row, run: Any) -> Any:
     schema = f"({inputs}, *, {attributes}) -> Tensor{'[]' * several}"
     texts = {key for key in row.attributes if kinds[key].startswith("Sequence[str]")}
 
-    def whole(*values: Any, **given: Any) -> Any:
+    def evaluate(*values: Any, **given: Any) -> Any:
         found = run(*values, **{k: v.split() if k in texts and v is not None else v for k, v in given.items()})
         return (list(found) if isinstance(found, tuple) else [found]) if several else found
 
-    operator = torch.library.custom_op(name, whole, mutates_args=(), schema=schema)
+    operator = torch.library.custom_op(name, evaluate, mutates_args=(), schema=schema)
 
     @operator.register_fake
     def _(*values: Any, **given: Any) -> Any:
         found = [values[0].new_empty(_new_sizes(sizes), dtype=dtype) for sizes, dtype in _results(row, values, given)]
         return found if several else found[0]
 
-    _make_differentiable(operator, inputs, attributes, whole)
+    _make_differentiable(operator, inputs, attributes, evaluate)
     count, defaults = len(row.inputs), {key: parameters[key].default for key in (*row.attributes, *row.facts)}
     overload = operator._opoverload
 
@@ -109,8 +109,8 @@ def _kept_whole(row: Row, run: Any) -> Any:
 
 
 def _results(row: Row, values: Sequence[Any], given: Any) -> Sequence[tuple[Sequence[Any], torch.dtype]]:
-    """Returns shape and dtype of each output of a custom op that is asked for."""
-    assert row.results is not None, "a custom op has them"
+    """Returns shape and dtype of each output of a custom op that the node has."""
+    assert row.results is not None, "a custom op declares its results"
     return row.results(torch, *values, **given)[: given.get("_outputs")]
 
 
@@ -118,21 +118,21 @@ def _new_sizes(sizes: Sequence[Any]) -> list[Any]:
     return [torch.library.get_ctx().new_dynamic_size() if isinstance(size, str) else size for size in sizes]
 
 
-def _make_differentiable(operator: Any, inputs: str, attributes: str, whole: Any) -> None:
-    """Lets gradients pass a call that is kept whole, by another such call, which differentiates the body anew."""
+def _make_differentiable(operator: Any, inputs: str, attributes: str, evaluate: Any) -> None:
+    """Registers the gradient of a custom op: a second custom op that evaluates the body again and differentiates it."""
 
     def inside(gradients: Sequence[Any], *values: Any, **given: Any) -> list[torch.Tensor]:
-        with ThreadPoolExecutor(1) as thread:  # of its own: inside an operator torch notes nothing to differentiate
+        with ThreadPoolExecutor(1) as thread:  # a new thread, as torch records no gradients inside a custom op
             return thread.submit(differentiate, gradients, *values, **given).result()
 
     def differentiate(gradients: Sequence[Any], *values: Any, **given: Any) -> list[torch.Tensor]:
         values = tuple(value if value is None else value.detach() for value in values)
         floats = [value.requires_grad_() for value in _floats(values)]
-        found = whole(*values, **given)
+        found = evaluate(*values, **given)
         pairs = zip(found if isinstance(found, list) else [found], gradients, strict=True)
         outputs, seeds = zip(*((y, dy) for y, dy in pairs if dy is not None and y.requires_grad), strict=True)
         results = torch.autograd.grad(outputs, floats, seeds, allow_unused=True)
-        pairs = zip(floats, results, strict=True)  # laid out as the values, as the fake says, and no view of anything
+        pairs = zip(floats, results, strict=True)  # copies in the layout of the values, as the fake declares
         return [torch.zeros_like(x) if dx is None else torch.empty_like(x).copy_(dx) for x, dx in pairs]
 
     schema = f"(Tensor?[] gradients, {inputs}, *, {attributes}) -> Tensor[]"
@@ -161,7 +161,7 @@ def _floats(values: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
 
 
 def _symbolic(row: Row, values: Sequence[Any], given: dict[str, Any]) -> Any:
-    """Returns what torch.onnx.export writes as the ONNX operator of `row`."""
+    """Returns a call that torch.onnx.export writes as the ONNX operator of `row`."""
     results = _results(row, values, given)
     attributes = {name: item for name, item in given.items() if name in row.attributes and item is not None}
     name = f"{row.domain}::{row.operator}" if row.domain else row.operator
@@ -170,12 +170,12 @@ def _symbolic(row: Row, values: Sequence[Any], given: dict[str, Any]) -> Any:
         dtypes, shapes = [dtype for _, dtype in results], [sizes for sizes, _ in results]
         return torch.onnx.ops.symbolic_multi_out(name, values, attributes, dtypes=dtypes, shapes=shapes)
     ((sizes, dtype),) = results
-    # Of any size not known: an Identity may go, and what it is called with then keeps its shape.
+    # A data-dependent size of its own, as the exporter may remove the Identity below, whose input then has its shape.
     anyhow = [values[0].reshape(-1).nonzero().shape[0] if isinstance(size, str) else size for size in sizes]
     result = symbolic(name, values, attributes, dtype=dtype, shape=anyhow)
     if not any(isinstance(size, str) for size in sizes):
         return result
-    found = symbolic("Shape", (result,), dtype=torch.int64, shape=(len(sizes),))  # what reads a size reads it here
+    found = symbolic("Shape", (result,), dtype=torch.int64, shape=(len(sizes),))  # later nodes read sizes from here
     shape: Any = [found[axis].item() if isinstance(size, str) else size for axis, size in enumerate(sizes)]
     for size in shape:
         torch._check(size >= 0)

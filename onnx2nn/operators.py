@@ -1,7 +1,7 @@
-"""Makes every operator of `torch.ops.onnx2nn` known; import it before torch loads a saved program that calls some.
+"""Registers every operator of `torch.ops.onnx2nn`; import it before torch loads a saved program that calls one.
 
-torch finds an operator by its name when it reads a program. `onnx2nn.functional` makes each one known when it is first
-called, for declaring all of them to torch takes 0.2 s, which an import of a model need not wait for.
+torch looks an operator up by its name when it reads a program. `onnx2nn.functional` registers each operator at its
+first use only, as registering all of them takes 0.2 s, too long for the import of a model.
 """
 
 from __future__ import annotations

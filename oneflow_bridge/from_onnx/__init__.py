@@ -1,1 +1,4 @@
-"""ONNX to OneFlow: a planned model comes in, an `oneflow.nn.Module` goes out. Only `onnx2nn.loading` calls it."""
+"""ONNX to OneFlow: a planned model comes in, an `oneflow.nn.Module` goes out.
+
+`onnx2nn.loading` calls `importer.import_graph`; `oneflow_bridge.backend` converts values by `constants`.
+"""

@@ -1,4 +1,4 @@
-"""Multi-head attention with packed weights, a layer of torch.nn that OneFlow 0.9 lacks."""
+"""Multi-head attention with packed weights: a layer of torch.nn that OneFlow 0.9 lacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class MultiheadAttention(flow.nn.Module):  # type: ignore[misc]  # OneFlow comes
 
     Args:
         embed_dim: features of queries, keys and values.
-        num_heads: heads; each attends by `embed_dim / num_heads` of the features.
+        num_heads: number of heads; each has `embed_dim / num_heads` features.
     """
 
     def __init__(self, embed_dim: int, num_heads: int) -> None:
@@ -33,7 +33,7 @@ class MultiheadAttention(flow.nn.Module):  # type: ignore[misc]  # OneFlow comes
             key: `(S, N, embed_dim)`.
             value: `(S, N, embed_dim)`.
             key_padding_mask: `(N, S)`, a float mask that is added to the scores, or a bool mask, True at masked keys.
-            attn_mask: `(L, S)` or `(N * num_heads, L, S)`, of the same two kinds.
+            attn_mask: `(L, S)` or `(N * num_heads, L, S)`, float or bool likewise.
         """
         x, y, z, weight, bias = map(Tensor, (query, key, value, self.in_proj_weight, self.in_proj_bias))
         out = Tensor(self.out_proj.weight), Tensor(self.out_proj.bias)

@@ -1,9 +1,9 @@
-"""What OneFlow supplies to the walk: nodes become lines of the source of a module's forward.
+"""The builder of OneFlow modules: nodes become lines of the source of a module's forward.
 
-The body of every node runs at import on samples of the graph's inputs (two sizes where the model has dynamic
-dimensions). Where it makes the same calls at every size, those calls become lines of the module's forward and calls
-with constant weights become `oneflow.nn` layers; otherwise the node is one line that evaluates its row at run time.
-What OneFlow lacks shows at import for that reason too.
+The row body of every node runs at import on samples of the graph's inputs, at two sizes where the model has dynamic
+dimensions. Where the body makes the same calls at every size, the calls become lines of the forward, and calls with
+constant weights become `oneflow.nn` layers. Otherwise the node becomes one line that evaluates its row at run time.
+The samples also find operators that OneFlow lacks at import, not only at run time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import onnx_ir as ir
 from oneflow_bridge import namespace
 from oneflow_bridge.from_onnx import operators
 from oneflow_bridge.from_onnx.constants import Constant, onnx_type
-from oneflow_bridge.from_onnx.import_state import MAX_ELEMENTS, FlowImport, StuckError
-from oneflow_bridge.from_onnx.live import Live, are_alike, flat, has_samples, is_numbers, samples_of
+from oneflow_bridge.from_onnx.import_state import MAX_ELEMENTS, FlowImport, ShapeConflictError
+from oneflow_bridge.from_onnx.live import Live, flat, has_samples, is_numbers, same_results, samples_of
 from oneflow_bridge.from_onnx.placement import Placement
 from oneflow_bridge.from_onnx.program import Program, literal
 from oneflow_bridge.from_onnx.recording import Recorder, Traced
@@ -40,13 +40,13 @@ class FlowBuilder(Builder):
     """Writes the nodes of one graph, and of functions it calls, into one program.
 
     Args:
-        state: what all graphs of the import share.
-        regions: how nodes whose attributes are graphs are imported.
-        program: where lines go.
+        state: the state that all graphs of the import share.
+        regions: importers of nodes whose attributes are graphs.
+        program: receives the lines.
     """
 
     state: FlowImport
-    passing = (StuckError,)
+    passing = (ShapeConflictError,)
 
     def __init__(self, state: FlowImport, regions: Regions, program: Program):
         super().__init__(state, regions)
@@ -54,45 +54,45 @@ class FlowBuilder(Builder):
         self.writer = Writer(program, self.placement)
 
     def child(self) -> FlowBuilder:
-        """Returns what builds a graph inside this one, as a module of its own."""
+        """Returns the builder of a subgraph, which becomes a module of its own."""
         return FlowBuilder(self.state, self.regions, Program(self.program))
 
     def initializer(self, graph: ir.Graph, value: ir.Value) -> Constant:
-        """Returns the constant that an initializer is."""
+        """Returns an initializer as a constant."""
         return Constant.initializer(value)
 
     def inputs(self, node: ir.Node, values: Sequence[Any]) -> list[Any]:
-        """Returns the inputs of a node as this program knows them.
+        """Returns the inputs of a node as values of this program.
 
         Raises:
-            OperatorError: the node refused all samples.
+            OperatorError: the node fails at all sample sizes.
         """
         if self.state.refused and node_name(node) in self.state.refused:
             raise OperatorError(self.state.refused[node_name(node)])
         return [self.writer.own(value) for value in values]
 
     def output(self, value: Any) -> Any:
-        """Returns a value as this program knows it."""
+        """Returns an output of the graph as a value of this program."""
         return self.writer.own(value)
 
     def type_of(self, value: Any) -> TypeOf:
-        """Returns the ONNX type of a value of run time, by its samples."""
+        """Returns the ONNX type of a run time value, by its samples."""
         if not isinstance(value, Live) or value.samples is None:
             return UNKNOWN_TYPE
         sample = value.samples[0]
         return (ir.DataType.from_numpy(sample.dtype) if isinstance(sample, Host) else onnx_type(sample.dtype)), ""
 
     def begin(self, node: ir.Node) -> None:
-        """Counts a node, and lets the lines from now on say that they belong to it."""
+        """Counts a node; lines that are added from now on have its name as their comment."""
         self.at.step += 1
         self.program.comment = f"{node.op_type} {node_name(node)!r}"
 
     def attribute(self, tensor: ir.TensorProtocol) -> Any:
-        """Returns an attribute that is a tensor as a tensor of the namespace."""
+        """Returns a tensor attribute as a tensor of the namespace."""
         return Constant("", ir.DataType(tensor.dtype), tensor).value
 
     def for_function(self) -> FlowBuilder:
-        """Counts the call, and returns this: the nodes of the function become part of this program."""
+        """Counts the call and returns this builder: the function's nodes become lines of the same program."""
         self.at.step += 1
         return self
 
@@ -101,7 +101,7 @@ class FlowBuilder(Builder):
         return outputs[: len(node.outputs)]
 
     def fold(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Returns what `row` gives for constants; at run time where a weight of the author's would be lost."""
+        """Returns the results of `row` on constants; a call at run time where folding would lose an author's weight."""
         _check_size(row, inputs)
         values = body_arguments(row, inputs, lambda value: self._argument(value, None), _refuse_static)
         try:
@@ -109,9 +109,9 @@ class FlowBuilder(Builder):
         except OperatorError:
             raise
         except NeedsValues as error:
-            raise OperatorError(str(error)) from None
+            raise OperatorError(f"it needs values that are not known at import: {error}.") from None
         except Exception as error:
-            raise OperatorError(f"it fails on its constants: {str(error).strip().splitlines()[-1:]}") from error
+            raise OperatorError(f"it fails on its constants: {_reason(error)}") from error
         folded = self._settled_results(result, inputs)
         if not lays_out_weight(row, inputs) and not self.placement.loses_weight(inputs, folded):
             return folded
@@ -120,7 +120,7 @@ class FlowBuilder(Builder):
         return table
 
     def _settled_results(self, result: Any, inputs: Sequence[Any]) -> Any:
-        """Returns what a body gives for `inputs`, one value or a tuple of them, as the scope holds it."""
+        """Returns the result of a body on `inputs`, one value or a tuple, as the scope holds it."""
         weights = [value for value in inputs if isinstance(value, Constant) and value.weight]
         if isinstance(result, tuple):
             return tuple(self._settled(item, weights) for item in result)
@@ -134,10 +134,10 @@ class FlowBuilder(Builder):
         return Constant.of(value) if isinstance(value, np.ndarray) else value
 
     def record(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Adds the calls that the body makes on the samples, or one line where it makes others at other sizes."""
+        """Adds the calls that the body makes on the samples, or one line where the calls differ between sizes."""
         _check_size(row, inputs)
         if not all(map(has_samples, inputs)):
-            raise NeedsValues("no samples tell what its inputs are")
+            raise NeedsValues("an input without samples")
         try:
             if row.random or row.call == "packed" or row.reads_shape or any(map(is_numbers, inputs)):
                 values = [self._values(inputs, point) for point in range(self.state.points)]
@@ -148,29 +148,28 @@ class FlowBuilder(Builder):
             raise NeedsValues("the body depends on values") from None
         except MissingNameError:
             raise
-        except Exception as error:  # OneFlow raises what it likes
+        except Exception as error:  # OneFlow has no common class of errors
             self._refuse(node, error)
             raise NeedsValues("the samples do not fit") from None
 
     def _refuse(self, node: ir.Node, error: Exception) -> None:
-        """Decides what it means that a node fails on the samples.
+        """Raises for a node that fails on the samples; returns where it may run at run time all the same.
 
         Raises:
-            OperatorError: it fails on every input, for the sizes are fixed.
-            StuckError: the sample sizes may be why.
+            OperatorError: the node fails on every input, as OneFlow lacks a function or the sizes are fixed.
+            ShapeConflictError: the sample sizes may be the cause.
         """
-        lines = str(error).strip().splitlines()
-        reason = lines[-1] if lines and isinstance(error, RuntimeError) else str(error).strip()
+        reason = _reason(error)
         if "OneFlow 0.9 has no" in reason or not self.state.sizes:
-            raise OperatorError(reason or type(error).__name__) from None
+            raise OperatorError(reason) from None
         if self.state.strict:
-            raise StuckError(node, reason) from None
+            raise ShapeConflictError(node, reason) from None
 
     def run_late(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Adds the line that evaluates `row` at run time.
 
         Raises:
-            OperatorError: run once on samples, it needs something that OneFlow lacks.
+            OperatorError: on samples, the row needs a function that OneFlow lacks.
         """
         _check_size(row, inputs)
         if all(map(has_samples, inputs)):
@@ -179,12 +178,12 @@ class FlowBuilder(Builder):
             except OperatorError as error:
                 if isinstance(error, MissingNameError) or "OneFlow 0.9 has no" in str(error):
                     raise
-            except Exception:  # the values of the samples may be why
+            except Exception:  # the values of the samples may be the cause
                 pass
         return self.writer.operator(node, row, inputs, attributes, None)
 
     def _values(self, inputs: Sequence[Any], point: int) -> list[Any]:
-        """Returns run time values that stand for `inputs` at one of the sample sizes."""
+        """Returns samples of `inputs` at one of the sample sizes."""
         return [_sample(value, point) for value in inputs]
 
     def _argument(self, value: Any, traced: Any) -> Any:
@@ -195,7 +194,7 @@ class FlowBuilder(Builder):
         return traced(value) if isinstance(value, Live) else value
 
     def _record(self, node: ir.Node, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-        """Records the body; one line that evaluates the row where its calls depend on sizes."""
+        """Adds the calls of the body, or one line that evaluates the row where the calls depend on sizes."""
         prefix = self.program.prefix(variable_name(node, 0))
         layers = not any(isinstance(value, Live) and value.fixed for value in inputs)
         runs = []
@@ -210,7 +209,7 @@ class FlowBuilder(Builder):
             result = row.body(recorder.F, *arguments, **attributes)
             runs.append((recorder.calls, result))
         calls, result = runs[0]
-        if any(other != calls or not are_alike(result, end) for other, end in runs[1:]):
+        if any(other != calls or not same_results(result, end) for other, end in runs[1:]):
             samples = [samples_of(end) for _, end in runs]
             return self.writer.operator(node, row, inputs, attributes, samples)
         for call in calls:
@@ -234,7 +233,7 @@ class FlowBuilder(Builder):
 
 
 FlowWalk = Walk[FlowBuilder]
-"""The walk of a graph that becomes the source of a OneFlow module."""
+"""The walk of a graph that becomes a OneFlow module."""
 
 
 def _refuse_static(name: str, value: Any) -> Any:
@@ -242,7 +241,7 @@ def _refuse_static(name: str, value: Any) -> Any:
 
 
 def _sample(value: Any, point: int) -> Any:
-    """Returns a run time value that stands for `value` at one of the sample sizes."""
+    """Returns a sample of `value` at one of the sample sizes."""
     if isinstance(value, Constant):
         short = literal(value)
         return value.value if short is None else short
@@ -251,15 +250,21 @@ def _sample(value: Any, point: int) -> Any:
     return value.samples[point] if isinstance(value, Live) and value.samples is not None else value
 
 
+def _reason(error: Exception) -> str:
+    """Returns an error's text, the class's name where it has none; OneFlow's C++ errors end with their cause."""
+    lines = str(error).strip().splitlines()
+    return (lines[-1] if lines and isinstance(error, RuntimeError) else str(error).strip()) or type(error).__name__
+
+
 def _check_size(row: Row, inputs: Sequence[Any]) -> None:
-    """Refuses a node that asks for more memory than any real one.
+    """Refuses a node whose result exceeds the memory of any machine.
 
     Raises:
-        OperatorError: it makes more than `MAX_ELEMENTS` elements.
+        OperatorError: the result has more than `MAX_ELEMENTS` elements.
     """
     position = row.size_position if row.sized_by in row.counts else None
     if position is None or position >= len(inputs) or not isinstance(inputs[position], Constant):
         return
     sizes = inputs[position].numpy().astype(float)
     if sizes.size <= 64 and sizes.prod() > MAX_ELEMENTS:
-        raise OperatorError(f"it makes a tensor of {sizes.prod():.0f} elements, the limit is {MAX_ELEMENTS}.")
+        raise OperatorError(f"its result has {sizes.prod():.0f} elements and the limit is {MAX_ELEMENTS}.")

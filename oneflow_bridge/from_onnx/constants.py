@@ -1,4 +1,4 @@
-"""Values of an ONNX file as OneFlow holds them, and the way of values over a module's border."""
+"""Constants of an ONNX file as OneFlow tensors, and values at a module's boundary as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from onnx2nn.importing.boundary import from_module, to_module
 
 
 def dtype_of(kind: ir.DataType | int) -> DType:
-    """Returns the type in which values of an ONNX element type travel, see `onnx2nn.ground.element_types`.
+    """Returns the dtype that holds an ONNX element type, see `onnx2nn.ground.element_types`.
 
     Raises:
-        OperatorError: OneFlow has none that holds it.
+        OperatorError: OneFlow has no such dtype.
     """
     element = BY_NUMBER.get(int(kind))
     dtype = None if element is None else BY_NAME.get(element.dtype)
@@ -39,10 +39,10 @@ def to_tensor(array: np.ndarray[Any, Any], kind: ir.DataType) -> Tensor:
     """Returns a numpy array of ONNX element type `kind` as a tensor.
 
     Raises:
-        OperatorError: OneFlow cannot hold it.
+        OperatorError: OneFlow has no dtype for it.
     """
     dtype = dtype_of(kind)
-    if dtype is bfloat16 and array.dtype == np.uint16:  # as onnx before 1.19 has it
+    if dtype is bfloat16 and array.dtype == np.uint16:  # the form of onnx before 1.19
         array = array.view(ir.DataType.BFLOAT16.numpy())
     if BY_NUMBER[int(kind)].travels_wider:
         array = array.astype(dtype.name)
@@ -67,17 +67,17 @@ class Constant(constants.Constant):
         return onnx_type(tensor.dtype)
 
 
-def to_border(value: Any, kind: onnx.TypeProto) -> Any:
-    """Returns a numpy value of ONNX type `kind` as imported modules take it, see `boundary.to_module`.
+def to_boundary(value: Any, kind: onnx.TypeProto) -> Any:
+    """Returns a numpy value of ONNX type `kind` as an input of imported modules, see `boundary.to_module`.
 
     Raises:
-        OperatorError: OneFlow cannot hold it.
+        OperatorError: OneFlow has no dtype for it.
     """
     return to_module(value, kind, lambda array, element: to_tensor(array, element).value)
 
 
-def from_border(value: Any, kind: onnx.TypeProto) -> Any:
-    """Returns what an imported module gives as numpy values of ONNX type `kind`."""
+def from_boundary(value: Any, kind: onnx.TypeProto) -> Any:
+    """Returns an output of an imported module as numpy values of ONNX type `kind`."""
     return from_module(value, kind, _to_numpy)
 
 

@@ -1,4 +1,4 @@
-"""What all graphs of one import to OneFlow share: the sizes of its samples, and the weights."""
+"""The state that all graphs of one import to OneFlow share: sample sizes and weights."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from onnx2nn.importing.import_state import ImportState
 from onnx2nn.importing.plan import Plan
 
 MAX_ELEMENTS = 1 << 31
-"""A node with known sizes may not make a tensor of more elements (a file of a few bytes can ask for more)."""
+"""Largest number of elements of a node's result with known sizes; a small file can declare a larger one."""
 
 
-class StuckError(Exception):
-    """A node refuses the sample sizes."""
+class ShapeConflictError(Exception):
+    """A node fails at the sample sizes."""
 
     def __init__(self, node: ir.Node, reason: str):
         super().__init__(reason)
@@ -34,9 +34,10 @@ class FlowImport(ImportState):
         model: the model.
         plan: its plan.
         inputs: dimensions of the inputs.
-        sizes: the samples of each dynamic dimension.
-        strict: whether a node that refuses the samples ends the import (`StuckError`), else it runs unrecorded.
-        refused: nodes that refused all samples, with the reason.
+        sizes: the sample sizes of each dynamic dimension.
+        strict: whether a node that fails at the sample sizes ends the import by `ShapeConflictError`; otherwise it
+            becomes one line that evaluates its row.
+        refused: nodes that failed at all sample sizes → the reason.
     """
 
     def __init__(
@@ -54,20 +55,20 @@ class FlowImport(ImportState):
         self.points = max((len(set(values)) for values in sizes.values()), default=1)
         self._weights: dict[tuple[str, tuple[int, ...], str], Tensor] = {}
 
-    def one(self, name: str, tensor: Tensor) -> Tensor:
-        """Returns the one tensor that stands for a weight in every layer that holds it, also where it is transposed."""
+    def shared_weight(self, name: str, tensor: Tensor) -> Tensor:
+        """Returns the one tensor that all layers with this weight hold, also where it is transposed."""
         known = self._weights.setdefault((name, tuple(tensor.shape), tensor.dtype.name), tensor)
         return known if known is tensor or np.array_equal(known.numpy(), tensor.numpy()) else tensor
 
     def samples(self, value: ir.Value, limit: int | None) -> list[Any] | None:
-        """Returns an input of the model at each of the sample sizes, None where the file does not tell its shape.
+        """Returns samples of an input of the model, one per sample size; None where the file gives no shape.
 
         Args:
             value: the input.
-            limit: one more than the largest index that may be looked up with it, where it is one.
+            limit: of an input that holds indices: the size of the dimension that they index.
 
         Raises:
-            OperatorError: it would be too large, or OneFlow cannot hold it.
+            OperatorError: the samples are too large, or OneFlow has no dtype for them.
         """
         if not isinstance(value.type, (ir.TensorType, type(None))) or value.dtype == ir.DataType.STRING:
             return None
@@ -79,7 +80,7 @@ class FlowImport(ImportState):
         for point in range(self.points):
             shape = [self.sizes[d][min(point, len(self.sizes[d]) - 1)] if isinstance(d, str) else d for d in dims]
             if np.prod(shape, dtype=float) > MAX_ELEMENTS:
-                raise OperatorError(f"it has {shape} elements, the limit is {MAX_ELEMENTS}.")
+                raise OperatorError(f"its shape is {shape} and the limit is {MAX_ELEMENTS} elements.")
             if dtype.is_floating_point:
                 array = np.random.default_rng(point).random(shape, dtype=np.float32).astype(numpy_dtype(dtype))
             else:

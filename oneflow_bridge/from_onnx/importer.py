@@ -1,4 +1,4 @@
-"""From an ONNX model to a OneFlow module: the model comes in as `plan.plan` planned it, the module goes out."""
+"""The import of an ONNX model, planned by `plan.plan`, as a OneFlow module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from oneflow_bridge.from_onnx.builder import FlowBuilder
-from oneflow_bridge.from_onnx.import_state import FlowImport, StuckError
+from oneflow_bridge.from_onnx.import_state import FlowImport, ShapeConflictError
 from oneflow_bridge.from_onnx.module import ImportedModule
 from oneflow_bridge.from_onnx.program import Program
 from oneflow_bridge.from_onnx.subgraphs import REGIONS
@@ -28,7 +28,7 @@ FAMILIES = (
     lambda k, first: (1, 2),
     lambda k, first: (1, 1),
 )
-"""Samples of the k-th dynamic dimension; `first`: it is the first of an input, which seldom decides anything."""
+"""Sample sizes of the k-th dynamic dimension; `first`: it is the first of an input, on which few nodes depend."""
 
 
 def import_graph(
@@ -37,12 +37,12 @@ def import_graph(
     """Returns `model` as a module in eval mode.
 
     Args:
-        model: as `reader.read` gives it.
-        plan: the rows and functions its nodes are imported with.
-        input_shapes: dimensions by input name that replace those of the file; a str or None is dynamic.
+        model: the model, read by `reader.read`.
+        plan: the row or function that implements each node.
+        input_shapes: input names → dimensions that replace the file's; a str or None is dynamic.
 
     Raises:
-        UnsupportedModelError: nodes whose operator refuses what they ask for or that OneFlow cannot do, all of them.
+        UnsupportedModelError: nodes that cannot be imported, all of them.
     """
     inputs = input_dimensions(model, input_shapes or {})
     first = {dims[0] for dims in inputs.values() if dims and isinstance(dims[0], str)}
@@ -54,19 +54,19 @@ def import_graph(
         sizes = {name: family(k, name in first) for k, name in enumerate(names)}
         try:
             return _run(FlowImport(model, plan, inputs, sizes, strict=True))
-        except StuckError as error:
+        except ShapeConflictError as error:
             refused.setdefault(node_name(error.node), set()).add(error.reason)
-    # Where a node refuses every size alike, in the same words, the sizes are not why.
+    # A node that fails at all sizes with the same reason fails at any size.
     always = {name: reasons.pop() for name, reasons in refused.items() if len(refused) == 1 and len(reasons) == 1}
     sizes = {name: FAMILIES[0](k, name in first) for k, name in enumerate(names)}
     return _run(FlowImport(model, plan, inputs, sizes, strict=False, refused=always))
 
 
 def _run(state: FlowImport) -> ImportedModule:
-    """Imports with one choice of sample sizes.
+    """Returns the module of an import at one choice of sample sizes.
 
     Raises:
-        StuckError: a node refuses them.
+        ShapeConflictError: a node fails at the sample sizes.
         UnsupportedModelError: nodes that cannot be imported, all of them.
     """
     graph = state.model.graph

@@ -1,4 +1,4 @@
-"""The `oneflow.nn` layers that a functional call with constant weights stands for, by `importing.layers`."""
+"""The `oneflow.nn` layers that replace functional calls with constant weights, by the table of `importing.layers`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ nn = flow.nn
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer still to be built.
+    """A layer that is to be built.
 
     Attributes:
         kind: the `oneflow.nn.Module` subclass.
         config: its constructor's arguments.
-        state: its parameters and buffers by path (`out_proj.weight`); None where it has none of that name.
+        state: its parameters and buffers by path (`out_proj.weight`); None for an absent one.
         inputs: the positional arguments of its call.
-        index_limit: how many rows the layer looks up by its input, which must be checked before; None: it does not.
+        index_limit: of an embedding: its number of rows, against which indices must be checked; None for other layers.
     """
 
     kind: Any
@@ -78,9 +78,9 @@ _OWN = {"MultiheadAttention": MultiheadAttention}
 
 
 def layer_for(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer | None:
-    """Returns the layer that the call `name(*args, **kwargs)` stands for, None where it stands for none.
+    """Returns the layer that replaces the call `name(*args, **kwargs)`, None where no layer does.
 
-    Constants among the arguments are namespace tensors; any other tensor is of the caller's own type.
+    Constants among the arguments are namespace tensors; other tensors are of a type of the caller's.
     """
     found = _LAYERS.find(name, args, kwargs)
     if found is None:

@@ -1,4 +1,4 @@
-"""Values that an imported module computes at run time, as the import knows them."""
+"""Run time values of an imported module, with their samples."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from onnx2nn.optable.shape_values import Host
 
 @dataclass(eq=False)
 class Live:
-    """A value known at run time.
+    """A value that the forward computes at run time.
 
     Attributes:
         name: its variable in the forward's source.
         program: the program whose variable it is.
-        samples: its value at each of the sample sizes, a tensor or a `Host`; None where samples do not tell its shape.
+        samples: its value at each of the sample sizes, a tensor or a `Host`; None where it has no samples.
         numbers: whether it is a `Host`.
-        fixed: whether it is computed from what the module holds alone.
+        fixed: whether it is computed from weights and constants only, not from inputs.
     """
 
     name: str
@@ -34,14 +34,14 @@ class Live:
 
 
 def has_samples(value: Any) -> bool:
-    """Returns whether samples tell what a value is."""
+    """Returns whether a value is a constant or has samples."""
     if isinstance(value, list):
         return all(map(has_samples, value))
     return not isinstance(value, Live) or value.samples is not None
 
 
 def is_numbers(value: Any) -> bool:
-    """Returns whether a value is numbers computed from shapes."""
+    """Returns whether a value is a run time value of shape values."""
     return isinstance(value, Live) and value.numbers
 
 
@@ -51,16 +51,16 @@ def flat(values: Any) -> list[Any]:
 
 
 def samples_of(result: Any) -> Any:
-    """Returns the samples of what a recorded body gives."""
+    """Returns the samples of the result of a recorded body."""
     if isinstance(result, (list, tuple)):
         return type(result)(map(samples_of, result))
     return result.sample if isinstance(result, Traced) else result
 
 
-def are_alike(a: Any, b: Any) -> bool:
-    """Returns whether two runs of a body end in the same values."""
+def same_results(a: Any, b: Any) -> bool:
+    """Returns whether two runs of a body have the same results."""
     if isinstance(a, (list, tuple)):
-        return type(a) is type(b) and len(a) == len(b) and all(map(are_alike, a, b))
+        return type(a) is type(b) and len(a) == len(b) and all(map(same_results, a, b))
     if isinstance(a, Traced):
         return isinstance(b, Traced) and a.name == b.name
     if isinstance(a, Tensor) and isinstance(b, Tensor):
@@ -69,7 +69,7 @@ def are_alike(a: Any, b: Any) -> bool:
 
 
 def constant_numbers(samples: list[Any] | None) -> Constant | None:
-    """Returns numbers computed from shapes that come out equal at every sample size as a constant."""
+    """Returns shape values that are equal at every sample size as a constant, else None."""
     if not samples or not all(isinstance(sample, Host) for sample in samples):
         return None
     first = samples[0].array

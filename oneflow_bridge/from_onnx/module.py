@@ -1,4 +1,4 @@
-"""The imported module: OneFlow layers, weights, and a forward with readable source."""
+"""The imported module: OneFlow layers, weights, and a forward whose source can be read."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def _flat(value: Any) -> Any:
 
 
 def rows(layer: Any, index: Tensor, count: int) -> Tensor:
-    """Returns the rows that an embedding layer of `count` rows looks up; -1 is the last, as in ONNX.
+    """Returns the rows of an embedding layer of `count` rows at `index`; -1 is the last row, as in ONNX.
 
     Raises:
-        OperatorError: an index is out of range, on which OneFlow would end the process.
+        OperatorError: an index is out of range, which would abort the process in OneFlow.
     """
     return Tensor(layer(checked_index(index, count, negative=True)))
 
@@ -43,7 +43,7 @@ _GLOBALS = {"F": namespace, "call": call, "host": operators.host, "ops": operato
 _GLOBALS |= {"inf": float("inf"), "nan": float("nan")}
 
 RESERVED = frozenset(_GLOBALS) | {"self"}
-"""Names that the generated source uses itself."""
+"""Names that the generated source uses, so that no variable may have them."""
 
 
 class ImportedModule(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
@@ -89,7 +89,7 @@ class ImportedModule(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no ty
         return self._function(self, *values)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the graph's output, a tuple of several, for its inputs by position or by name.
+        """Returns the graph's output, or the tuple of its outputs, for inputs by position or by name.
 
         Raises:
             InputError: an input is missing, unknown, or its dtype or shape contradicts the file.
@@ -101,7 +101,7 @@ class ImportedModule(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no ty
 
 
 def _bound(signature: Sequence[dict[str, Any]], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Returns the values of all inputs in order; an input that has a default is None where it is absent."""
+    """Returns the values of all inputs in order, None for an absent input that has a default."""
     names = [spec["name"] for spec in signature]
     if len(args) > len(names):
         raise InputError(f"{len(args)} inputs were given; the model has {len(names)}: {', '.join(names)}.")
@@ -117,7 +117,7 @@ def _bound(signature: Sequence[dict[str, Any]], args: Sequence[Any], kwargs: dic
 
 
 def _entered(spec: dict[str, Any], value: Any) -> Any:
-    """Returns an input as the namespace value that the graph takes, after checking it."""
+    """Returns an input as a namespace value, after a check of its dtype and shape."""
     if not isinstance(value, flow.Tensor):
         return wrap(value)
     if spec["dtype"] is None:

@@ -1,8 +1,7 @@
 """Every operator of the op table as a function on run time values, by its Python name: `operators.NonZero(x)`.
 
-Imported modules call these where an operator is no fixed list of calls: where it reads values, or where sizes decide
-what it does. Values are namespace tensors, numbers computed from shapes (`Host`), sequences (lists), strings (numpy
-object arrays) and None.
+Imported modules call these functions for operators whose calls depend on values or sizes. Values are namespace tensors,
+shape values (`Host`), sequences (lists), strings (numpy object arrays) and None.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from onnx2nn.optable.shape_values import Host, evaluate
 
 
 def host(values: Any, dtype: str) -> Host:
-    """Returns known numbers, nested lists, as an operator takes them."""
+    """Returns constant numbers, nested lists, as shape values."""
     array = np.asarray(values, dtype=dtype)
     return Host(array.astype(object), array.dtype)
 
 
 def apply(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """Returns what `row` gives for run time values.
+    """Returns the results of `row` on run time values.
 
     Raises:
-        OperatorError: the operator cannot do it; the text says why.
+        OperatorError: the row cannot compute them.
     """
     if row.reads_shape and isinstance(inputs[0], Tensor):
         assert row.host is not None
@@ -47,7 +46,7 @@ def apply(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
     try:
         return row.run(F, *body_arguments(row, inputs, as_tensor, lambda name, value: _plain(value)), **attributes)
     except NeedsValues as error:
-        raise OperatorError(f"{row}: {error}") from None
+        raise OperatorError(f"{row} needs values that it cannot read: {error}.") from None
 
 
 def _plain(value: Any) -> Any:
@@ -55,7 +54,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_tensor(value: Any) -> Any:
-    """Returns numbers computed from shapes as a tensor, also those in a sequence; any other value as it is."""
+    """Returns shape values, also in a sequence, as tensors; any other value as it is."""
     if isinstance(value, Host):
         return F.from_numpy(value.array.astype(value.dtype))
     return [as_tensor(item) for item in value] if isinstance(value, list) else value

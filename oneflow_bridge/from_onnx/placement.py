@@ -1,4 +1,4 @@
-"""Where constants and layers of an imported graph stand in its module tree: under the author's names where known."""
+"""The paths of constants and layers in the module tree: the author's names where the file has them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from onnx2nn.provenance.exporter_metadata import exported_place
 
 
 class Placement:
-    """The placement of what one program holds.
+    """The paths of the constants and layers of one program.
 
     Args:
-        state: what all graphs of the import share.
+        state: the state that all graphs of the import share.
         program: the program.
-        at: the node that is imported.
+        at: the node that is being imported.
     """
 
     def __init__(self, state: FlowImport, program: Program, at: Position):
@@ -31,7 +31,7 @@ class Placement:
         self._constants: list[Constant] = []
 
     def remember(self, constant: Constant) -> Any:
-        """Returns the values of a constant that the program is to hold."""
+        """Returns the values of a constant, and notes the constant as the origin of their tensor."""
         value = constant.value
         if isinstance(value, Tensor) and id(value.value) not in self._origins:
             self._origins[id(value.value)] = constant
@@ -39,16 +39,16 @@ class Placement:
         return value
 
     def constant_of(self, value: Tensor, weights: Sequence[Constant]) -> Constant:
-        """Returns the constant that a tensor is, or is computed from the first of `weights` as."""
+        """Returns the constant of a tensor, the known one or a new one that is computed from the first of `weights`."""
         known = next((c for c in self._constants if c._value is value), None)
         origin = weights[0] if weights and value.is_floating_point() else None
         return known or Constant.of(value, origin)
 
     def layer(self, layer: Layer, inputs: Sequence[Any]) -> list[str]:
-        """Returns where a layer is held in the module tree: where the author's weights are, if it holds such.
+        """Returns the path of a layer in the module tree: the author's, where the layer holds an author's weight.
 
-        A tied weight is called as it is in the first of its layers; the others are found by what else they hold, or by
-        the node's name in files of `oneflow_bridge.export`.
+        A tied weight has the name of the first layer that holds it. Further layers get their path from other weights,
+        or from the node's name in files of `oneflow_bridge.export`.
         """
         node = self._at.node
         assert node is not None
@@ -61,13 +61,13 @@ class Placement:
             return split_path(free[0] if free else paths[0])
         return layer_path(node, self._at.step, self.origin_of(layer.state.get("weight"), inputs))
 
-    def one(self, tensor: Tensor | None, inputs: Sequence[Any]) -> Tensor | None:
-        """Returns the one tensor that stands for a weight in every layer that holds it."""
+    def shared_weight(self, tensor: Tensor | None, inputs: Sequence[Any]) -> Tensor | None:
+        """Returns the one tensor that all layers with this weight hold."""
         name = self.origin_of(tensor, inputs)
-        return tensor if tensor is None or not name else self._state.one(name, tensor)
+        return tensor if tensor is None or not name else self._state.shared_weight(name, tensor)
 
     def origin_of(self, weight: Tensor | None, inputs: Sequence[Any]) -> str:
-        """Returns the name of the initializer that a layer's weight is, or is a permutation of."""
+        """Returns the name of the initializer that a layer's weight is, or a permutation of it is; "" for none."""
         if weight is None:
             return ""
         if id(weight.value) in self._origins:
@@ -76,15 +76,15 @@ class Placement:
         return next((c.name for c in weights if sorted(c.shape) == sorted(weight.shape)), "")
 
     def constant(self, tensor: Tensor) -> ConstantName:
-        """Returns where a constant is held, and as what."""
+        """Returns the path of a constant, and whether it is a parameter or a buffer."""
         origin = self._origins.get(id(tensor.value))
         name = constant_name(self._author, self._at, origin, tensor.numel(), tensor.is_floating_point())
         return name._replace(persistent=False) if self._author is None and origin is None else name
 
     def loses_weight(self, inputs: Sequence[Any], folded: Any) -> bool:
-        """Returns whether `folded` is computed from a weight of the author's, which is then no weight any more.
+        """Returns whether the constant `folded` would replace an author's weight by a value computed from it.
 
-        A transposed matrix is one as long as a layer takes it, which holds it as the author's did.
+        A transposed weight does not count where matrix products use it: their layer holds it in the author's layout.
         """
         node, author = self._at.node, self._author
         if author is None or node is None or not isinstance(folded, Constant) or not folded.kind.is_floating_point():

@@ -1,4 +1,4 @@
-"""The source of an imported module's forward, line by line, and the module tree that its lines refer to."""
+"""The source of an imported module's forward, line by line, and the module tree that the lines refer to."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Line:
 
 
 class Program:
-    """Builds one module: its source and its tree.
+    """Builds one module: its source and its module tree.
 
     Args:
-        parent: the program of the graph around a subgraph; a weight that both use is one parameter.
+        parent: the program of the outer graph, for a subgraph; both share parameters of the same weight.
     """
 
     def __init__(self, parent: Program | None = None):
@@ -75,7 +75,7 @@ class Program:
         self._keep_shared: list[Any] = parent._keep_shared if parent is not None else []
 
     def name(self, wanted: str) -> str:
-        """Returns a unique variable name, which no prefix with a number can produce either."""
+        """Returns a unique variable name that is no `prefix` with a number either."""
         name = base = identifier(wanted)
         number = 0
         while name in self._taken or _stem(name) in self._prefixes:
@@ -106,8 +106,8 @@ class Program:
 
         Args:
             call: the call.
-            path_of: where a constant is held, and as what.
-            layer: where its layer is held, if it is one.
+            path_of: returns the path of a constant, and whether it is a parameter or a buffer.
+            layer: the path of its layer, if a layer replaces it.
         """
         uses: set[str] = set()
         if call.layer is not None:
@@ -125,7 +125,7 @@ class Program:
         self.lines.append(Line(call.results, _expression(call, args, kwargs), uses, self.comment))
 
     def add_operator(self, results: Any, row: Row, arguments: Sequence[str], uses: set[str]) -> None:
-        """Adds a line that evaluates a row at run time; a node may ask for the first of several results alone."""
+        """Adds a line that evaluates a row at run time and takes the first results, as many as the node has outputs."""
         taken = f"[:{len(results)}]" if isinstance(results, tuple) else "[0]"
         text = f"ops.{name_of(row)}({', '.join(arguments)}){taken if row.several else ''}"
         self.lines.append(Line(results, text, uses, self.comment))
@@ -138,7 +138,7 @@ class Program:
         self.lines.append(Line(results, f"{_path(path)}({arguments})", uses, self.comment))
 
     def argument(self, value: Any, uses: set[str], path_of: Callable[[Tensor], ConstantName]) -> str:
-        """Returns the source of an argument; notes the names it reads in `uses`."""
+        """Returns the source of an argument; adds the names that it reads to `uses`."""
         if isinstance(value, Traced):
             uses.add(value.name)
             return value.name
@@ -169,7 +169,7 @@ class Program:
         return repr(value)
 
     def held(self, tensor: Tensor, path_of: Callable[[Tensor], ConstantName]) -> str:
-        """Returns the source that reads a constant, a parameter or buffer of the module."""
+        """Returns the source that reads a constant, which becomes a parameter or buffer of the module."""
         key = id(tensor.value)
         if key not in self._held:
             place = path_of(tensor)
@@ -194,7 +194,7 @@ class Program:
         return f"self.{self._held[id(array)]}"
 
     def has_layer(self, path: str) -> bool:
-        """Whether a layer stands at this path of the module tree."""
+        """Returns whether the module tree has a layer at this path."""
         return path in self._layers.values()
 
     def _layer(self, layer: Layer, name: list[str]) -> str:
@@ -218,13 +218,13 @@ class Program:
         return holder, last
 
     def finish(self, outputs: Sequence[str], uses: set[str]) -> ImportedModule:
-        """Returns the module whose forward gives `outputs`, which read the names `uses`."""
+        """Returns the module whose forward returns `outputs`, which read the names `uses`."""
         needed = set(uses)
         kept: list[tuple[Line, set[str]]] = []
         for line in reversed(self.lines):
             if not line.names & needed:
                 continue
-            last = (line.uses - needed) | (line.names - needed)  # no later line reads these
+            last = (line.uses - needed) | (line.names - needed)  # to be freed: no later line reads these names
             kept.append((line, last))
             needed |= line.uses
         body = [_source(line, last) for line, last in reversed(kept)]
@@ -279,7 +279,7 @@ _INLINED = {"add", "sub", "mul", "truediv", "pow", "eq", "ne", "lt", "le", "gt",
 
 
 def _inline_scalars(call: Call, path_of: Callable[[Tensor], ConstantName]) -> tuple[Any, ...]:
-    """Replaces a one-element constant beside a tensor by the Python number that means the same."""
+    """Returns the arguments of a call, with a constant of one element beside a tensor as an equal Python number."""
     traced = [value for value in call.args if isinstance(value, Traced)]
     if call.kind != "operator" or call.target not in _INLINED or len(traced) != 1:
         return call.args
@@ -292,14 +292,14 @@ def _inline_scalars(call: Call, path_of: Callable[[Tensor], ConstantName]) -> tu
         if value.dtype.name not in ("float32", "float64", "int64", "int32"):
             return value
         number = value.item()
-        # The shortest decimal that means this float32: it is rounded to float32 again before it is used.
+        # The shortest decimal that rounds to this float32: it is rounded to float32 again before it is used.
         return float(str(numpy_dtype(value.dtype).type(number))) if isinstance(number, float) else number
 
     return tuple(plain(value) for value in call.args)
 
 
 def literal(constant: Constant) -> Host | None:
-    """Returns a short constant as numbers for the source, None for any other value."""
+    """Returns a short constant of numbers as a literal for the source, None for other constants."""
     if math.prod(constant.shape) > 64 or constant.kind.name == "STRING":
         return None
     array = constant.numpy()

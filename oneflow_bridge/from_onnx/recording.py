@@ -1,9 +1,9 @@
 """Records the calls that a row's body makes while it runs on sample values.
 
-Inside a body a tensor is a `Traced`: it has the shape and dtype of a sample and computes with it, and every call of the
-namespace on it is recorded as a `Call`. Constants are plain namespace tensors; a call on constants alone is evaluated
-at once and not recorded. The importer runs a body on samples of several sizes and uses the recorded calls only where
-they are equal for all samples, so that no sample's size becomes a constant of the module.
+Inside a body a tensor is a `Traced`, which has the shape, dtype and values of a sample. Every call of the namespace on
+it is recorded as a `Call`. Constants are plain namespace tensors: a call on constants only is evaluated and not
+recorded. The importer runs a body on samples of several sizes and uses the recorded calls only where they are equal for
+all samples, so that no sample's size becomes a constant of the module.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _PLAIN = frozenset({"promote_types", "result_type", "is_tensor", "broadcast_shap
 _PLAIN |= {"finfo", "iinfo", "can_cast", "get_default_dtype", "numel", "no_grad"}
 """Functions of the namespace that do not return a tensor."""
 
-_BY_DATA = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "repeat_interleave"})
-_BY_DATA |= {"bincount", "equal", "allclose"}
-"""Functions with a data-dependent result shape, which no sample can show."""
+_DATA_DEPENDENT = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"})
+_DATA_DEPENDENT |= {"repeat_interleave", "equal", "allclose"}
+"""Functions with a data-dependent result shape or value, which a sample cannot tell."""
 
 _MAX_FOLDED = 1 << 16
-"""Largest number of elements of a tensor that is created at import; a larger one is created at run time."""
+"""Largest number of elements of a tensor that is created at import; larger tensors are created at run time."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Call:
     Attributes:
         kind: `"function"` of the namespace, `"method"`, or `"operator"`.
         target: its dotted name, or the operator's name in the module `operator`.
-        args: positional arguments, `Traced` ones for what is known at run time.
+        args: positional arguments, `Traced` for run time values.
         kwargs: keyword arguments.
         results: the names of the results, one or a tuple of them.
-        layer: the layer that stands for the call, if one does.
+        layer: the layer that replaces the call, if one does.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Call:
         return _same(self._facts(), other._facts())
 
     def _facts(self) -> tuple[Any, ...]:
-        """The attributes that two equal calls share; a layer's own initial states are left out."""
+        """Returns the attributes that equal calls share; the arguments of a layer's call are left out."""
         if self.layer is not None:
             return (self.layer.kind, self.layer.config, self.layer.state, self.layer.inputs, self.results)
         return (self.kind, self.target, self.args, self.kwargs, self.results)
@@ -69,7 +69,7 @@ class Call:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two arguments are the same, the values of tensors included."""
+    """Returns whether two arguments are equal, the values of tensors included."""
     if type(a) is not type(b):
         return False
     if isinstance(a, Traced):
@@ -88,12 +88,12 @@ def _same(a: Any, b: Any) -> bool:
 
 
 class Traced(Deferred):
-    """A tensor known at run time; methods, operators and attributes are those of the namespace's `Tensor`.
+    """A run time tensor, with the methods, operators and attributes of the namespace's `Tensor`.
 
     Attributes:
         recorder: records the calls on it.
-        name: its name among the values of the program.
-        sample: a tensor of the shape and dtype that it has for the sample inputs.
+        name: its variable in the program.
+        sample: its value for the sample inputs.
     """
 
     __slots__ = ("name", "recorder", "sample")
@@ -148,7 +148,7 @@ class Traced(Deferred):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not callable(getattr(Tensor, name, None)):
             raise AttributeError(name)
-        if name in _BY_DATA or name in ("item", "tolist", "numpy"):
+        if name in _DATA_DEPENDENT or name in ("item", "tolist", "numpy"):
             raise NeedsValues(f"the body reads the values of a tensor (.{name}())")
         function = getattr(Tensor, name)
         return lambda *args, **kwargs: self.recorder.call("method", name, function, (self, *args), kwargs)
@@ -204,7 +204,7 @@ _attach_operators()
 
 
 def is_traced(value: Any) -> bool:
-    """Whether `value` is, or holds, something known only at run time."""
+    """Returns whether `value` is, or holds, a run time tensor."""
     if isinstance(value, (list, tuple)):
         return any(map(is_traced, value))
     if isinstance(value, dict):
@@ -231,7 +231,7 @@ class Recorder:
     """Records the calls of one body on one set of samples.
 
     Args:
-        prefix: of the names of results; a number follows.
+        prefix: prefix of the names of results; a number follows.
         layers: whether calls with constant weights become layers.
     """
 
@@ -250,16 +250,16 @@ class Recorder:
         return wrapped
 
     def call_opaque(self, function: Any, args: Any, kwargs: Any, specs: Any) -> Any:
-        """Called by the op table for a body that makes strings: the whole row becomes an opaque call at run time.
+        """Refuses a body that returns strings, so that the row becomes one call at run time; the op table calls it.
 
         Raises:
             NeedsValues: always.
         """
-        raise NeedsValues("a part of the body makes strings")
+        raise NeedsValues("the body returns strings")
 
     @property
     def tracer(self) -> Recorder:
-        """Itself, under the name by which `table.at_run_time` asks for it."""
+        """The recorder itself, under the name that `registry.at_run_time` uses."""
         return self
 
     def _wrap(self, result: Any) -> Any:
@@ -268,7 +268,7 @@ class Recorder:
         if result is None:
             return None
         if not isinstance(result, Tensor):
-            raise NeedsValues(f"a call gives a {type(result).__name__}, not a tensor")
+            raise NeedsValues(f"a call returns a {type(result).__name__}, not a tensor")
         self.count += 1
         return Traced(self, f"{self.prefix}_{self.count}", result)
 
@@ -303,8 +303,8 @@ class RecordingNames:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if is_traced((args, kwargs)):
-                if name in _BY_DATA or (name == "where" and len(args) + len(kwargs) == 1):
-                    raise NeedsValues(f"the shape of what {name} gives depends on values")
+                if name in _DATA_DEPENDENT or (name == "where" and len(args) + len(kwargs) == 1):
+                    raise NeedsValues(f"the result of {name} is data-dependent")
                 return recorder.call("function", path, function, args, kwargs)
             result = function(*args, **kwargs)
             if isinstance(result, Tensor) and result.numel() > _MAX_FOLDED and not _has_tensor((args, kwargs)):

@@ -1,7 +1,7 @@
-"""Modules that hold imported subgraphs, and how the importer makes them: If, Loop, Scan, SequenceMap.
+"""Modules that run imported subgraphs, and the import of their nodes: If, Loop, Scan, SequenceMap.
 
-They run as Python control flow on namespace values: their bodies are never recorded, for sizes may change from one
-iteration to the next. `oneflow.nn.Graph` cannot trace what depends on values.
+The modules run as Python control flow on namespace values. Their bodies are not recorded, as sizes may change from one
+iteration to the next. `oneflow.nn.Graph` cannot trace data-dependent control flow.
 """
 
 from __future__ import annotations
@@ -48,20 +48,23 @@ class If(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
         self.then_branch, self.else_branch, self.split = then_branch, else_branch, split
 
     def forward(self, condition: Any, *captured: Any) -> Any:
-        """Returns the outputs of the branch that `condition` chooses, for the captured values of either branch."""
+        """Returns the outputs of the branch that `condition` selects.
+
+        `captured`: the captured values of the then branch, `split` of them, and of the else branch.
+        """
         if _number(condition):
             return self.then_branch.run(*captured[: self.split])
         return self.else_branch.run(*captured[self.split :])
 
 
 class Loop(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
-    """ONNX Loop: runs its body while the condition holds, at most so many times; scan outputs are stacked.
+    """ONNX Loop: runs its body while the condition holds, up to the trip count, and stacks the scan outputs.
 
     Args:
         body: takes the iteration number, the condition, the carried values and the captured ones; returns the next
             condition, the carried values and one value for each scan output.
-        carried: how many values are carried from iteration to iteration.
-        scans: shape and dtype of an element of each scan output, for a loop that never runs.
+        carried: the number of loop-carried values.
+        scans: shape and dtype of an element of each scan output, for a loop of no iterations.
     """
 
     def __init__(self, body: ImportedModule, carried: int, scans: Sequence[tuple[Sequence[int], str]]):
@@ -91,7 +94,7 @@ class Scan(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
     Args:
         body: takes the states, one slice of each scan input and the captured values; returns the next states and one
             slice of each scan output.
-        states: how many values are carried.
+        states: the number of state variables.
         inputs: axis and direction (1: backwards) of each scan input.
         outputs: axis and direction of each scan output.
         scans: shape and dtype of a slice of each scan output, for inputs of length 0.
@@ -124,14 +127,14 @@ class Scan(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
             states = list(results[: self.states])
             for scan, item in zip(collected, results[self.states :], strict=True):
                 scan.append(as_tensor(item))
-        turned = [
+        ordered = [
             scan[::-1] if backwards else scan for scan, (_, backwards) in zip(collected, self.outputs, strict=True)
         ]
-        return (*states, *_stacked(turned, self.scans, [axis for axis, _ in self.outputs]))
+        return (*states, *_stacked(ordered, self.scans, [axis for axis, _ in self.outputs]))
 
 
 class BatchedScan(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
-    """ONNX Scan of opset 8: a Scan for each element of the batch, over its own length."""
+    """ONNX Scan of opset 8: a Scan for each element of a batch, over its own sequence length."""
 
     def __init__(self, scan: Scan):
         super().__init__()
@@ -161,8 +164,8 @@ class SequenceMap(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
     Args:
         body: takes an element of each sequence, other inputs as they are, and the captured values; returns an element
             of each result.
-        inputs: how many inputs there are; the first is a sequence, others may be.
-        results: how many sequences come of it.
+        inputs: the number of inputs; the first is a sequence, the others may be.
+        results: the number of result sequences.
     """
 
     def __init__(self, body: ImportedModule, inputs: int, results: int):
@@ -170,7 +173,10 @@ class SequenceMap(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
         self.body, self.inputs, self.results = body, inputs, results
 
     def forward(self, *values: Any) -> Any:
-        """Returns the sequences of what the body gives for the elements of the inputs and the captured values."""
+        """Returns the sequences of the body's results.
+
+        `values`: the inputs, then the captured values.
+        """
         inputs, captured = values[: self.inputs], values[self.inputs :]
         length = len(inputs[0])
         columns = [value if isinstance(value, list) else [value] * length for value in inputs]
@@ -204,7 +210,7 @@ def _import_loop(walk: FlowWalk, node: ir.Node, inputs: list[Any]) -> Sequence[A
 
 
 def _scan(walk: FlowWalk, form: ScanForm) -> tuple[Scan, list[Any]]:
-    """Returns the module of a Scan, and what its body uses of the graphs around it."""
+    """Returns the module of a Scan, and the values of outer graphs that its body captures."""
     body, captured = _subgraph(walk, form.body, form.body.inputs)
     scans = [_element(value) for value in list(form.body.outputs)[len(form.states) :]]
     ways_in = list(zip(form.axes_in, form.directions_in, strict=True))
@@ -230,14 +236,14 @@ def _import_sequence_map(walk: FlowWalk, node: ir.Node, inputs: list[Any]) -> Se
 
 
 def _subgraph(walk: FlowWalk, graph: ir.Graph, inputs: Sequence[ir.Value]) -> tuple[ImportedModule, list[Any]]:
-    """Returns the module of a subgraph and the values of the graphs around it that it takes behind its own inputs."""
+    """Returns the module of a subgraph, and the values of outer graphs that it captures: arguments behind `inputs`."""
     child = walk.builder.child()
     outputs = walk.inside(graph, {value: child.writer.argument(value) for value in inputs}, child)
     return child.writer.finish(outputs), [walk.builder.writer.own(value) for value in child.writer.captured]
 
 
 def _element(value: ir.Value) -> tuple[list[int], str]:
-    """Returns what the file says of a scan output's element: its shape, 0 for dynamic dims, and its dtype's name."""
+    """Returns shape (0: dynamic dimensions) and dtype name that the file declares for an element of a scan output."""
     dtype: DType = F.float32 if value.dtype is None else dtype_of(value.dtype)
     dims = [] if value.shape is None else [dim if isinstance(dim, int) else 0 for dim in value.shape]
     return dims, dtype.name

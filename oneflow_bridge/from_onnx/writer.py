@@ -25,11 +25,11 @@ class Writer:
     """Writes into one program.
 
     Args:
-        program: where lines go.
-        placement: where constants and layers are held.
+        program: receives the lines.
+        placement: the paths of constants and layers.
 
     Attributes:
-        captured: what the program uses of the graphs around it, which become arguments.
+        captured: values of outer graphs that the program uses, which become arguments.
     """
 
     def __init__(self, program: Program, placement: Placement):
@@ -44,14 +44,14 @@ class Writer:
         return Live(name, self.program, samples)
 
     def finish(self, outputs: Sequence[Any]) -> ImportedModule:
-        """Returns the program's module, which gives `outputs`."""
+        """Returns the program's module, whose outputs are `outputs`."""
         uses: set[str] = set()
         self.program.comment = ""
         texts = [self.source(value, uses) for value in outputs]
         return self.program.finish(texts, uses)
 
     def own(self, value: Any) -> Any:
-        """Returns a value as this program knows it: one of the graph around becomes an argument."""
+        """Returns a value as a value of this program: a value of an outer graph becomes an argument."""
         if isinstance(value, list):
             return [self.own(item) for item in value]
         if not isinstance(value, Live) or value.program is self.program:
@@ -68,7 +68,7 @@ class Writer:
         layer: list[str] = []
         if call.layer is not None:
             layer = self.placement.layer(call.layer, inputs)
-            state = {slot: self.placement.one(tensor, inputs) for slot, tensor in call.layer.state.items()}
+            state = {slot: self.placement.shared_weight(tensor, inputs) for slot, tensor in call.layer.state.items()}
             call = dataclasses.replace(call, layer=dataclasses.replace(call.layer, state=state))
         self.program.add_call(call, self.placement.constant, layer)
 
@@ -117,7 +117,7 @@ class Writer:
         return Live(name, self.program, samples, isinstance(samples[0], Host))
 
     def _literal(self, row: Row, position: int, value: Any, inputs: Sequence[Any], uses: set[str]) -> str:
-        """Returns the source of an operator's input; short numbers are written out where they may meet sizes."""
+        """Returns the source of an operator's input; short constants that may be shape values become literals."""
         if isinstance(value, Constant):
             name = row.input_name(position)
             floating = value.kind.is_floating_point()
@@ -128,7 +128,7 @@ class Writer:
         return self.source(value, uses)
 
     def source(self, value: Any, uses: set[str]) -> str:
-        """Returns the source of a value; notes the names it reads in `uses`."""
+        """Returns the source of a value; adds the names that it reads to `uses`."""
         if isinstance(value, Live):
             value = self.own(value)
             uses.add(value.name)
@@ -141,7 +141,7 @@ class Writer:
 
 
 def variable_name(node: ir.Node, index: int) -> str:
-    """Returns what the variable that holds an output of a node is called, if nothing else is."""
+    """Returns the preferred name of the variable of a node's output."""
     name = node.outputs[index].name or node.op_type.lower()
     steps = [step for step in name.split("/") if step]
     return identifier(steps[-1] if steps else node.op_type.lower())

@@ -40,10 +40,10 @@ def _is_for_channels(X: Any, count: Any) -> bool:
 
 @op("PRelu", 7, traits=UNARY | BINARY)
 def prelu(F: Any, X: Any, slope: Any) -> Any:
-    """A slope of one value for each channel is torch's PReLU; any other broadcasts one way.
+    """A slope of one value per channel is torch's PReLU; any other slope broadcasts to X.
 
-    PyTorch up to 1.1 and MXNet go on writing the slopes of channels without the dimensions behind them: so they are
-    taken where they do not broadcast.
+    PyTorch up to 1.1 and MXNet write the slopes of channels as a vector in newer opsets too. A vector that does not
+    broadcast to X is therefore taken along the channels.
     """
     if X.dtype in (F.uint16, F.uint32, F.uint64):  # never negative, and torch does not compare them
         return X
@@ -129,7 +129,7 @@ def tanh(F: Any, input: Any) -> Any:
 
 @op("Softplus", 1, traits=UNARY)
 def softplus(F: Any, X: Any) -> Any:
-    """torch switches to the identity above 20, where float32 no longer tells the two apart; float64 does at 20."""
+    """torch returns x itself above its threshold of 20: the same in float32, but not in float64, hence 40 there."""
     if X.dtype == F.float64:
         return F.nn.functional.softplus(X, threshold=40)
     return F.nn.functional.softplus(X)
@@ -210,7 +210,7 @@ for _name, _function in (("Softmax", softmax), ("LogSoftmax", log_softmax), ("Ha
 def parametric_softplus(F: Any, X: Any, *, alpha: float | None = None, beta: float | None = None) -> Any:
     """Experimental in opset 1: `alpha * softplus(beta * x)`."""
     if alpha is None or beta is None:
-        raise OperatorError("alpha and beta are needed.")
+        raise OperatorError("attribute alpha or beta is missing, and the operator has no defaults.")
     return F.nn.functional.softplus(X * beta) * alpha
 
 
@@ -218,7 +218,7 @@ def parametric_softplus(F: Any, X: Any, *, alpha: float | None = None, beta: flo
 def scaled_tanh(F: Any, input: Any, *, alpha: float | None = None, beta: float | None = None) -> Any:
     """Experimental in opset 1: `alpha * tanh(beta * x)`."""
     if alpha is None or beta is None:
-        raise OperatorError("alpha and beta are needed.")
+        raise OperatorError("attribute alpha or beta is missing, and the operator has no defaults.")
     return F.tanh(input * beta) * alpha
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic: elementwise functions of numbers, with ONNX's integer rules."""
+"""Elementwise arithmetic, with ONNX's rules for integers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Body = Callable[..., Any]
 
 
 def widened(body: Body) -> Body:
-    """Lets `body` compute uint16, uint32 and uint64 in int64, for torch has no kernels; results are cast back.
+    """Returns a body that computes uint16, uint32 and uint64 in int64 and casts its results back.
 
-    uint64 wraps around in two's complement, so addition, subtraction, multiplication and bit operations are exact;
-    what depends on the order of numbers sees them shifted (`ordered`) or says so. A conversion wraps around too, and
-    torch.jit.trace and torch.onnx.export take it, unlike a view as another type.
+    torch has few kernels for these types. uint64 wraps around in two's complement, so that addition, subtraction,
+    multiplication and bit operations are exact; operators that compare numbers use `ordered`. The inputs are converted,
+    not viewed as int64: torch.jit.trace and torch.onnx.export do not take such a view.
     """
 
     @functools.wraps(body)
@@ -51,7 +51,7 @@ def _from_int64(F: Any, x: Any, dtype: Any) -> Any:
 
 
 def ordered(body: Body) -> Body:
-    """Like `widened`, for functions of the order of numbers: uint64 is shifted to int64's range and back."""
+    """Like `widened`, for operators that compare numbers: uint64 is shifted to int64's range and back."""
 
     @functools.wraps(body)
     def shifted(F: Any, *inputs: Any, **attributes: Any) -> Any:
@@ -66,14 +66,14 @@ def ordered(body: Body) -> Body:
 
 
 def sortable(F: Any, x: Any) -> Any:
-    """Returns numbers in the order of `x` that torch can compare: itself but for uint16, uint32 and uint64."""
+    """Returns `x` in a type that torch can compare, in the same order: uint16, uint32 and uint64 become int64."""
     if x.dtype == F.uint64:
         return x.to(F.int64) ^ F.iinfo(F.int64).min
     return x.to(F.int64) if x.dtype in (F.uint16, F.uint32) else x
 
 
 def halves_in_float32(body: Body) -> Body:
-    """Lets `body` compute float16 and bfloat16 in float32, for torch has no kernels; the result is cast back."""
+    """Returns a body that computes float16 and bfloat16 in float32, as torch has no kernels, and casts the result."""
 
     @functools.wraps(body)
     def single(F: Any, *inputs: Any, **attributes: Any) -> Any:
@@ -86,7 +86,7 @@ def halves_in_float32(body: Body) -> Body:
 
 
 def _divide_uint64(F: Any, A: Any, B: Any) -> tuple[Any, Any]:
-    """Returns quotient and rest of uint64 values viewed as int64 (Warren, Hacker's Delight, 9-3)."""
+    """Returns quotient and remainder of uint64 values held as int64 (Warren, Hacker's Delight, 9-3)."""
     low = F.iinfo(F.int64).min
     half = F.bitwise_right_shift(A, 1) & ~low
     quotient = F.div(half, B, rounding_mode="trunc") * 2
@@ -97,7 +97,7 @@ def _divide_uint64(F: Any, A: Any, B: Any) -> tuple[Any, Any]:
 
 
 def legacy_broadcast(body: Body) -> Body:
-    """Returns the form of a binary operator in opsets 1 to 6: the dimensions of `B` stand at `axis` of those of `A`."""
+    """Returns a binary operator's form of opsets 1 to 6: `B` is aligned with the dimensions of `A` from `axis` on."""
 
     def legacy(F: Any, A: Any, B: Any, *, axis: int | None = None, broadcast: int = 0) -> Any:
         if broadcast and axis is not None and B.ndim:
@@ -109,31 +109,31 @@ def legacy_broadcast(body: Body) -> Body:
 
 
 def host_binary(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """Returns the host form of a binary operator from its form on two numbers."""
+    """Returns a binary operator on shape values, from the function of two numbers."""
     ufunc = np.frompyfunc(function, 2, 1)
     return lambda A, B: np.asarray(ufunc(A, B), dtype=object)
 
 
 def host_unary(function: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Returns the host form of a unary operator from its form on one number."""
+    """Returns a unary operator on shape values, from the function of one number."""
     ufunc = np.frompyfunc(function, 1, 1)
     return lambda X: np.asarray(ufunc(X), dtype=object)
 
 
 def _plain(value: Any) -> Any:
-    """Returns a float that is a whole number as int: numbers computed from sizes stay ints as long as they can."""
+    """Returns a float that is a whole number as an int, so that shape values stay ints where they can."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def smaller(a: Any, b: Any) -> Any:
-    """Returns the smaller of two numbers computed from sizes."""
+    """Returns the smaller of two shape values."""
     if hasattr(a, "least") or hasattr(b, "least"):
         return a.least(b) if hasattr(a, "least") else b.least(a)
     return a if a <= b else b
 
 
 def larger(a: Any, b: Any) -> Any:
-    """Returns the larger of two numbers computed from sizes."""
+    """Returns the larger of two shape values."""
     if hasattr(a, "most") or hasattr(b, "most"):
         return a.most(b) if hasattr(a, "most") else b.most(a)
     return b if a <= b else a
@@ -143,17 +143,17 @@ def _host_product(a: Any, b: Any) -> Any:
     a, b = _plain(a), _plain(b)
     for factor in (a, b):
         if isinstance(factor, float) and (factor * 1024) % 1:
-            raise NeedsValues(f"float32 rounds a size times {factor} differently")
+            raise NeedsValues(f"a size times {factor}, which float32 rounds")
     return a * b
 
 
 def truncated_quotient(a: Any, b: Any) -> Any:
-    """Returns the quotient of two integers, one of which may be symbolic, rounded towards zero."""
+    """Returns the quotient of two shape values, rounded towards zero."""
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     if a >= 0 and b > 0:
         return a // b
-    raise NeedsValues("a quotient of numbers of which one may be negative")
+    raise NeedsValues("a quotient of sizes, one of which may be negative")
 
 
 def _host_div(A: Any, B: Any, *, _dtype: np.dtype[Any]) -> Any:
@@ -165,7 +165,7 @@ def _host_div(A: Any, B: Any, *, _dtype: np.dtype[Any]) -> Any:
 def _float_quotient(a: Any, b: Any) -> Any:
     a, b = _plain(a), _plain(b)
     if isinstance(a, float) or isinstance(b, float):
-        raise NeedsValues("float32 rounds the quotient of a size differently")
+        raise NeedsValues("a quotient of a size, which float32 rounds")
     return a if isinstance(b, int) and b == 1 else a / b
 
 
@@ -199,7 +199,7 @@ def mul(F: Any, A: Any, B: Any) -> Any:
 
 @op("Div", 7, host=_host_div, traits=BINARY)
 def div(F: Any, A: Any, B: Any) -> Any:
-    """Integers are divided towards zero."""
+    """A quotient of integers is rounded towards zero."""
     if A.dtype == F.uint64:
         return _divide_uint64(F, A.to(F.int64), B.to(F.int64))[0].to(F.uint64)
     if A.is_floating_point() or A.is_complex():
@@ -209,7 +209,7 @@ def div(F: Any, A: Any, B: Any) -> Any:
 
 @op("Mod", 10, host=_host_mod, traits=BINARY)
 def mod(F: Any, A: Any, B: Any, *, fmod: int = 0) -> Any:
-    """`fmod=0`: the result has the sign of the divisor; `fmod=1`: that of the dividend."""
+    """The result has the sign of the divisor with `fmod=0`, the sign of the dividend with `fmod=1`."""
     if A.dtype == F.uint64:
         return _divide_uint64(F, A.to(F.int64), B.to(F.int64))[1].to(F.uint64)
     function = F.fmod if fmod else F.remainder
@@ -222,7 +222,7 @@ for _name, _body in (("Add", add), ("Sub", sub), ("Mul", mul), ("Div", div)):
 
 @op("Pow", 7, host=_host_pow, traits=BINARY)
 def pow(F: Any, X: Any, Y: Any) -> Any:
-    """The result has the base's type; an integer base with a fractional exponent is computed in float64, then cut."""
+    """The result has the base's type: an integer base to a float exponent is computed in float64 and truncated."""
     if X.dtype == Y.dtype:
         return widened(lambda F, X, Y: X**Y)(F, X, Y) if X.is_floating_point() else _integer_power(F, X, Y)
     if X.is_floating_point():
@@ -238,7 +238,7 @@ def _integer_power(F: Any, X: Any, Y: Any) -> Any:
 
 @op("Pow", 1, traits=BINARY)
 def pow_1(F: Any, X: Any, Y: Any, *, axis: int | None = None, broadcast: int = 0) -> Any:
-    """The exponent broadcast at `axis`."""
+    """The exponent is aligned with the base's dimensions from `axis` on."""
     return legacy_broadcast(pow)(F, X, Y, axis=axis, broadcast=broadcast)
 
 
@@ -277,7 +277,7 @@ def ceil(F: Any, X: Any) -> Any:
 
 @op("Round", 11, traits=UNARY)
 def round_(F: Any, X: Any) -> Any:
-    """Halves go to the even neighbour, in torch too."""
+    """Halves are rounded to even, in torch too."""
     return F.round(X)
 
 
@@ -298,7 +298,7 @@ def log(F: Any, input: Any) -> Any:
 
 @op("Erf", 9, traits=UNARY)
 def erf(F: Any, input: Any) -> Any:
-    """An integer result is cut towards zero."""
+    """An integer result is truncated."""
     return F.erf(input) if input.is_floating_point() else F.erf(input.to(F.float32)).to(input.dtype)
 
 
@@ -327,13 +327,13 @@ def _extreme(F: Any, function: Any, data_0: tuple[Any, ...]) -> Any:
 
 @op("Max", 1, host=lambda *data_0: functools.reduce(host_binary(larger), data_0), traits=BINARY | {"commutative"})
 def max(F: Any, *data_0: Any) -> Any:
-    """NaN wins."""
+    """NaN propagates."""
     return _extreme(F, F.maximum, data_0)
 
 
 @op("Min", 1, host=lambda *data_0: functools.reduce(host_binary(smaller), data_0), traits=BINARY | {"commutative"})
 def min(F: Any, *data_0: Any) -> Any:
-    """NaN wins."""
+    """NaN propagates."""
     return _extreme(F, F.minimum, data_0)
 
 
@@ -396,9 +396,9 @@ def bitwise_not(F: Any, X: Any) -> Any:
 
 @op("BitShift", 11, traits=BINARY)
 def bit_shift(F: Any, X: Any, Y: Any, *, direction: str) -> Any:
-    """Shifting by less than 0, or by the width or more, gives 0; a negative number shifted right gives -1."""
+    """A shift by less than 0 bits, or by the type's width or more, gives 0; of a negative number to the right -1."""
     if direction not in ("LEFT", "RIGHT"):
-        raise OperatorError(f"direction={direction!r} is neither LEFT nor RIGHT.")
+        raise OperatorError(f"direction={direction!r} is none of LEFT, RIGHT.")
     bits = X.dtype.itemsize * 8
     if direction == "LEFT":
         shifted = widened(lambda F, x, y: F.bitwise_left_shift(x, y))(F, X, Y)

@@ -1,4 +1,4 @@
-"""Nodes that hold an operator of PyTorch, which its exporters write where ONNX has none (`org.pytorch.aten`)."""
+"""Nodes that name an ATen operator, which PyTorch's exporters write where ONNX has no operator (`org.pytorch.aten`)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _FORMER: dict[str, dict[str, Any]] = {
     "grid_sampler": {"align_corners": True},
     "affine_grid_generator": {"align_corners": True},
 }
-"""Operators → arguments that they did not have once, here in PyTorch 1.2, with what they meant without them."""
+"""Operators → arguments that PyTorch 1.2 did not have yet, with the values that match its behaviour."""
 
 
 def _schema(operator: str, overload_name: str, inputs: int, names: set[str]) -> Any:
-    """Returns the schema of the first overload of `aten::operator` that has as many inputs and arguments of the names.
+    """Returns the schema of the first overload of `aten::operator` that takes the inputs and the named arguments.
 
-    Refused are operators that write into their arguments, PyTorch's private ones, and those that take no tensor
-    (`from_file` among them): no exporter writes them, and a file must not do more than compute.
+    Private operators, operators that write into their arguments, and operators without a tensor argument (such as
+    `from_file`) are refused: no exporter writes them, and a file must not do more than compute.
     """
     try:
         import torch
     except ImportError:
-        raise OperatorError("it holds an operator of PyTorch, which is not installed.") from None
+        raise OperatorError("ATen is an operator of PyTorch, which is not installed. Install it.") from None
     packet = None if operator.startswith("_") else getattr(torch.ops.aten, operator, None)
     if packet is None:
         raise OperatorError(f"PyTorch {torch.__version__} has no public operator aten::{operator}.")
@@ -40,31 +40,31 @@ def _schema(operator: str, overload_name: str, inputs: int, names: set[str]) -> 
             return schema
     given = f"{inputs} inputs" + "".join(f", {name}" for name in sorted(names))
     raise OperatorError(
-        f"PyTorch {torch.__version__} has no form {overload_name!r} of aten::{operator} that takes {given} and does "
-        "nothing but compute a result from tensors."
+        f"PyTorch {torch.__version__} has no overload {overload_name!r} of aten::{operator} that takes {given} and "
+        "does nothing but compute a result from tensors."
     )
 
 
 def _ends_in_list(places: Sequence[Any]) -> bool:
-    """Whether the last argument is a list of tensors, which may stand among the inputs item by item."""
+    """Whether the last argument is a list of tensors, whose items may be inputs of their own."""
     return bool(places) and "List" in str(places[-1].type) and "Tensor" in str(places[-1].type)
 
 
 def _places(schema: Any, names: Collection[str]) -> list[Any]:
-    """Returns the arguments that inputs stand for; what is behind a list of tensors has a name where it is given."""
+    """Returns the arguments that the inputs fill; an argument behind a list of tensors can only be given by name."""
     places = [argument for argument in schema.arguments if argument.name not in names]
     behind = [argument for argument in places if not argument.kwarg_only]
     return behind if _ends_in_list(behind) else places
 
 
 def _may_lack(operator: str, arguments: Sequence[Any]) -> bool:
-    """Returns whether all of the arguments, which nothing gives, can be left out."""
+    """Returns whether all of the arguments, which the node does not give, can be left out."""
     former = _FORMER.get(operator, {})
     return all(a.has_default_value() or str(a.type).startswith("Optional") or a.name in former for a in arguments)
 
 
 def _argument(F: Any, argument: Any, value: Any) -> Any:
-    """Returns what an operator takes as `argument`: a tensor as it is, or the Python value that it stands for."""
+    """Returns a value as `argument` takes it: a tensor as it is, otherwise a Python value."""
     kind = str(argument.type)
     kind = kind[len("Optional[") : -1] if kind.startswith("Optional[") else kind
     if value is None or "Tensor" in kind:
@@ -73,7 +73,7 @@ def _argument(F: Any, argument: Any, value: Any) -> Any:
         return value.item()
     if hasattr(value, "dtype"):
         if not isinstance(value, F.Tensor):
-            raise NeedsValues(f"argument {argument.name}")
+            raise NeedsValues(f"argument {argument.name} is computed from data")
         value = value.tolist()
     if isinstance(value, list) and len(value) == 1 and not kind.startswith("List"):
         value = value[0]
@@ -90,7 +90,7 @@ def _is_whole(value: Any) -> bool:
 @op("ATen", 1, domain="org.pytorch.aten")
 @op("ATen", 1)
 def aten(F: Any, *inputs: Any, operator: str, overload_name: str = "", _outputs: int = 1, **arguments: Any) -> Any:
-    """PyTorch's own operator: attributes are its arguments of those names, inputs the others in order.
+    """An ATen operator: attributes are its arguments by name, inputs the other arguments in order.
 
     Source: PyTorch's native_functions, the schema of the installed version.
     """

@@ -20,20 +20,20 @@ def element_of(number: int) -> Element:
     """Returns the element type with this number in `TensorProto.DataType`.
 
     Raises:
-        OperatorError: there is none that a tensor can have.
+        OperatorError: no tensor can have it.
     """
     if number not in BY_NUMBER:
-        raise OperatorError(f"{number} is the number of no element type that tensors can have.")
+        raise OperatorError(f"{number} is the number of no element type of tensors.")
     return BY_NUMBER[number]
 
 
 def convert(F: Any, x: Any, element: Element, *, saturate: bool = True, round_mode: str = "up") -> Any:
     """Returns the tensor `x` converted as Cast does it.
 
-    What leaves the range of an integer type follows ONNX Runtime on x86, as torch does; what leaves that of an integer
-    of less than eight bits loses its higher bits, a fraction being rounded to the nearest integer, halves away from
-    zero. Float8 types: rounded to nearest even; `saturate` puts what is too large to the largest number, else it is
-    NaN, or infinity where the type has one. Source: ONNX Cast-28; float4 and float6 always saturate, NaN becomes -0.
+    Integers of 8 bits and more: values out of range follow ONNX Runtime on x86, as torch does. Integers of fewer bits:
+    fractions are rounded to nearest, halves away from zero, and the higher bits are dropped. Float8: rounded to nearest
+    even; values out of range become the largest number with `saturate`, else infinity or, where the type has none, NaN.
+    Float4 and float6 always saturate, and NaN becomes -0. Source: ONNX Cast-28.
     """
     dtype = getattr(F, element.dtype)
     if element.narrow:
@@ -72,13 +72,13 @@ def _to_float8(F: Any, x: Any, dtype: Any, largest: float, saturate: bool) -> An
         x = x.to(F.float32)
     if saturate:
         x = x.clamp(-largest, largest)
-    elif dtype == F.float8_e4m3fn:  # torch saturates; 464 is the last that rounds to 448
+    elif dtype == F.float8_e4m3fn:  # torch saturates; 464 is the largest number that rounds to 448
         x = F.where(x.abs() > 464.0, F.full_like(x, math.nan), x)
     return x.to(dtype)
 
 
 def _to_e8m0(F: Any, x: Any, saturate: bool, round_mode: str) -> Any:
-    """What is not positive becomes the smallest number, as in ONNX Runtime; the standard leaves it open."""
+    """Values that are not positive become the smallest number, as in ONNX Runtime; the standard leaves them open."""
     mantissa, exponent = F.frexp(x)
     if round_mode == "up":
         exponent = exponent - (mantissa <= 0.5).to(F.int32)
@@ -116,7 +116,7 @@ _WHOLE = re.compile(r"\s*[+-]?\d+")
 
 
 def from_strings(F: Any, texts: np.ndarray[Any, Any], element: Element, **options: Any) -> Any:
-    """Returns numbers read from text; of a fraction an integer type takes the digits before the point, as ORT does.
+    """Returns numbers parsed from text; integer types read the digits before the decimal point, as ONNX Runtime does.
 
     The options are those of `convert`.
 
@@ -132,19 +132,19 @@ def from_strings(F: Any, texts: np.ndarray[Any, Any], element: Element, **option
             values = np.array([(value + (1 << 63)) % (1 << 64) - (1 << 63) for value in matches], dtype=np.int64)
     except (ValueError, TypeError):
         shown = ", ".join(repr(text) for text in texts.flat[:3])
-        raise OperatorError(f"a text is no number (the first are {shown}).") from None
+        raise OperatorError(f"a string of its input is no number (the first strings are {shown}).") from None
     return convert(F, F.from_numpy(values.reshape(texts.shape)), element, **options)
 
 
 def _host_cast(
     input: Any, *, to: int, saturate: int = 1, round_mode: str = "up", _dtype: np.dtype[Any] | None = None
 ) -> Any:
-    """Numbers computed from sizes: a size cast to float stays an int in the host array."""
+    """Casts shape values; a size that is cast to float stays an int."""
     element = element_of(to) if to != STRING else None
     if element is None or _dtype is None or _dtype.kind == "O":
-        raise NeedsValues("strings")
+        raise NeedsValues("a cast of strings")
     if element.dtype not in ("float32", "float64", "int32", "int64", "bool"):
-        raise NeedsValues(f"a size as {element.name}")
+        raise NeedsValues(f"a size cast to {element.name}")
     dtype = np.dtype(element.dtype)
     number = {"b": _host_bool, "i": _host_integer, "f": _host_float}[dtype.kind]
     return Typed(np.asarray(np.frompyfunc(lambda value: number(value, dtype), 1, 1)(input), dtype=object), dtype)
@@ -164,7 +164,7 @@ def _host_float(value: Any, dtype: np.dtype[Any]) -> Any:
 def _host_integer(value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, (bool, int, float)):
         if isinstance(value, float) and not abs(value) < 2 ** (8 * dtype.itemsize - 1):
-            return int(np.iinfo(dtype).min)  # what x86 makes of a float out of range
+            return int(np.iinfo(dtype).min)  # the result of x86 for a float out of range
         return int(np.array(int(value)).astype(dtype))
     return value.to_integer()
 
@@ -186,7 +186,7 @@ def _number_of(name: str) -> int:
     if name == "STRING":
         return STRING
     if name not in BY_NAME:
-        raise OperatorError(f"to={name!r} is the name of no element type.")
+        raise OperatorError(f"to={name!r} is the name of no element type of tensors.")
     return BY_NAME[name].number
 
 
@@ -200,12 +200,12 @@ def cast_1(F: Any, input: Any, *, to: str) -> Any:
 def cast_like(
     F: Any, input: Any, target_type: Any, *, round_mode: str = "up", saturate: int = 1, _types: Any = None
 ) -> Any:
-    """Cast to the type of `target_type`; where the file does not tell it (int4 travels as int8), to its dtype's."""
+    """Casts to the file's element type of `target_type` (int4 is held as int8), else to the type of its dtype."""
     return cast(F, input, round_mode=round_mode, saturate=saturate, to=type_number(F, target_type, _types, 1))
 
 
 def type_number(F: Any, value: Any, types: Any, position: int) -> int:
-    """Returns the number of the element type of an input; `types` are the node's `_types`, None where not asked for."""
+    """Returns the number of an input's element type; `types` are the node's `_types`, None where the body has none."""
     if isinstance(value, np.ndarray):
         return STRING
     name = types[position] if types is not None else None
@@ -223,7 +223,7 @@ def bit_cast(F: Any, input: Any, *, to: int, _types: Any = None) -> Any:
     """The same bits as another type of the same width."""
     target, source = element_of(to), element_of(type_number(F, input, _types, 0))
     if source.bits != target.bits:
-        raise OperatorError(f"{source.name} has {source.bits} bits, {target.name} has {target.bits}.")
+        raise OperatorError(f"{source.name} has {source.bits} bits and {target.name} has {target.bits}.")
     if not target.travels_wider:
         return input if source == target else input.view(getattr(F, target.dtype))
     codes = _codes(F, input, source)

@@ -10,50 +10,51 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.linalg import rotary_embedding
+from onnx2nn.ops.shape import scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import NeedsValues
 
 
 def heads_apart(x: Any, count: int) -> Any:
-    """Returns `(N, L, count * size)` as `(N, count, L, size)`; what has four dimensions already stays."""
+    """Returns `(N, L, count * size)` as `(N, count, L, size)`; a tensor of four dimensions is returned as it is."""
     return x if x.ndim == 4 else x.unflatten(2, (count, -1)).transpose(1, 2)
 
 
 def _padding(F: Any, mask: Any, batch: Any, keys: Any, filter_value: float, dtype: Any) -> Any:
-    """Returns what a mask adds to the scores: 0 where it lets through, else `filter_value`; of four dimensions.
+    """Returns a mask as a term of the scores, of four dimensions: 0 at keys that are attended, else `filter_value`.
 
     Args:
         F: the namespace.
-        mask: lengths `(N,)`, ends and starts `(2 * N,)`, lengths and more that ONNX Runtime's CPU does not read
-            `(3 * N + 2,)`, or 1 for let through: `(N, keys)` or `(N, queries, keys)`.
+        mask: lengths `(N,)`; ends, then starts `(2 * N,)`; lengths, then numbers that ONNX Runtime's CPU does not read
+            `(3 * N + 2,)`; or 1 at keys that are attended, `(N, keys)` or `(N, queries, keys)`.
         batch: N.
-        keys: how many there are.
+        keys: the number of keys.
         filter_value: `mask_filter_value`.
-        dtype: that of the scores.
+        dtype: the dtype of the scores.
     """
     if mask.ndim == 1:
         position = F.arange(keys)
         if mask.shape[0] == batch:
             passes = position < mask.reshape(-1, 1)
         elif not (isinstance(mask.shape[0], int) and isinstance(batch, int)):
-            raise NeedsValues("what the numbers of a mask are")
+            raise NeedsValues("the form of a mask whose length or batch is dynamic")
         elif mask.shape[0] == 2 * batch:
             ends, starts = mask.reshape(2, -1, 1).unbind(0)
             passes = (position < ends) & (position >= starts)
         elif mask.shape[0] == 3 * batch + 2:
             passes = position < mask[:batch].reshape(-1, 1)
         else:
-            raise OperatorError(f"a mask of {mask.shape[0]} numbers for a batch of {batch}: neither 1, 2 nor 3 + 2.")
+            raise OperatorError(f"a mask of {mask.shape[0]} numbers is none of N, 2 * N, 3 * N + 2 for N={batch}.")
     elif mask.ndim in (2, 3):
         passes = mask > 0
     else:
-        raise OperatorError(f"a mask of {mask.ndim} dimensions; ONNX Runtime's CPU knows masks of 1 to 3 dimensions.")
+        raise OperatorError(f"a mask of {mask.ndim} dimensions is not supported. Give it 1 to 3 dimensions.")
     added = F.where(passes, 0.0, filter_value).to(dtype)
     return added.unsqueeze(1) if added.ndim == 3 else added.unsqueeze(1).unsqueeze(1)
 
 
 def _terms(F: Any, Q: Any, K: Any, bias: Any, mask: Any, filter_value: float | None) -> list[Any]:
-    """Returns what is added to the scores of queries and keys, whichever of bias and padding mask there is."""
+    """Returns the terms of the scores that the node gives: the bias, the padding mask."""
     terms = [] if bias is None else [bias]
     if mask is not None:
         filter_value = -10000.0 if filter_value is None else filter_value
@@ -62,9 +63,10 @@ def _terms(F: Any, Q: Any, K: Any, bias: Any, mask: Any, filter_value: float | N
 
 
 def _causal(F: Any, queries: Any, keys: Any, past: Any, itself: bool, dtype: Any) -> Any:
-    """Returns what keeps a query from keys behind its own: the lowest number; of two dimensions.
+    """Returns the causal mask as a term of the scores, `(queries, keys)`: the lowest number at later keys.
 
-    The last query sees every key, as in ONNX Runtime; where queries attend to their own keys (`itself`) it does anyway.
+    The last query attends every key, as in ONNX Runtime; with `itself`, where each query has its own key, it does so by
+    the causal rule already.
     """
     row = F.arange(queries).reshape(-1, 1)
     later = F.arange(keys) > row + past
@@ -75,7 +77,7 @@ def _causal(F: Any, queries: Any, keys: Any, past: Any, itself: bool, dtype: Any
 def _attend(F: Any, Q: Any, K: Any, V: Any, terms: Sequence[Any], scale: float | None, scores: bool) -> Any:
     """Returns the attention `(N, queries, heads * size)` of Q `(N, heads, queries, size)` over K and V.
 
-    `terms` are added to the scores; with `scores` these come too, `(N, heads, queries, keys)`.
+    `terms` are added to the scores. With `scores` it also returns the scores, `(N, heads, queries, keys)`.
     """
     added = None
     for term in terms:
@@ -89,9 +91,10 @@ def _attend(F: Any, Q: Any, K: Any, V: Any, terms: Sequence[Any], scale: float |
 
 
 def _extended(F: Any, past: Any, new: Any, length: Any) -> tuple[Any, Any]:
-    """Returns what is attended and the present: `new` behind the past, `(..., L, size)`.
+    """Returns the rows that are attended, `new` behind the past, `(..., L, size)`, and the present.
 
-    With a `length` of the past its tensor has room behind it, and the present is that tensor with the new rows written.
+    With a `length`, the past is a buffer of which the first `length` rows are filled. The present is then the buffer
+    with the new rows written behind them.
     """
     if past is None:
         return new, new
@@ -106,19 +109,14 @@ def _extended(F: Any, past: Any, new: Any, length: Any) -> tuple[Any, Any]:
 
 
 def _of_beams(F: Any, past: Any, beams: Any, length: Any) -> Any:
-    """Returns the past `(N, heads, rows, size)` with each of its first `length` rows from the sequence it came from.
+    """Returns the first `length` rows of the past `(N, heads, rows, size)`, each gathered from its source beam.
 
-    `beams`: `(N / width, width, rows)`, which sequence out of `width` that is.
+    `beams`: `(N / width, width, rows)`, the source beam of each row, below `width`.
     """
     width = beams.shape[1]
     source = beams[:, :, :length] + width * F.arange(beams.shape[0]).reshape(-1, 1, 1)
     rows = past.transpose(1, 2)[source.flatten(0, 1).to(F.int64), F.arange(length)]
     return rows.transpose(1, 2)
-
-
-def _count(numbers: Any) -> Any:
-    """Returns the one number of a static input of shape `()` or `(1,)`."""
-    return numbers[0] if isinstance(numbers, list) else numbers
 
 
 @op("MultiHeadAttention", 1, domain=MICROSOFT, static=["past_sequence_length"])
@@ -144,10 +142,10 @@ def multi_head_attention(
 ) -> Any:
     """query, key, value: `(N, L, heads * size)`; key and value also `(N, heads, L, size)`.
 
-    They may come packed, `(N, L, heads, 3, size)` as the query or `(N, L, heads, 2, size)` as the key. A mask adds
-    -10000, so that a query whose keys are all masked attends all of them (ONNX Runtime). The output qk is the scores
-    with all that is added to them, before softmax. cache_indirection counts where one token is added to a cache that
-    has room (past_sequence_length), nowhere else (ONNX Runtime).
+    They may be packed, `(N, L, heads, 3, size)` as the query or `(N, L, heads, 2, size)` as the key. A mask adds
+    -10000, so that a query whose keys are all masked attends all of them, as in ONNX Runtime. The output qk is the
+    input of softmax: the scores with bias and masks. cache_indirection is read only where one token is added to a
+    buffer of past_sequence_length rows, as in ONNX Runtime.
     """
     if key is None:
         query, key, value = (part.flatten(2) for part in query.unbind(3))
@@ -159,20 +157,20 @@ def multi_head_attention(
         if key.ndim == 3:
             key, value = key + bias[first:second], value + bias[second:]
     Q, new_K, new_V = heads_apart(query, num_heads), heads_apart(key, num_heads), heads_apart(value, num_heads)
-    length = None if past_key is None else _count(past_sequence_length)
+    length = None if past_key is None else scalar(past_sequence_length)
     (K, present_key), (V, present_value) = (
         _extended(F, past, new, length) for past, new in ((past_key, new_K), (past_value, new_V))
     )
     if cache_indirection is not None and length is not None:
         if not isinstance(Q.shape[2], int):
-            raise NeedsValues("whether one token is added")
+            raise NeedsValues("cache_indirection with a dynamic number of tokens")
         if Q.shape[2] == 1:
             K = F.cat([_of_beams(F, past_key, cache_indirection, length), new_K], 2)
             V = F.cat([_of_beams(F, past_value, cache_indirection, length), new_V], 2)
     terms = _terms(F, Q, K, attention_bias, key_padding_mask, mask_filter_value)
     if unidirectional:
         past = 0 if past_key is None else past_key.shape[2] if length is None else length
-        itself = (Q.shape[2] == new_K.shape[2]) is True  # dynamic ones may differ
+        itself = (Q.shape[2] == new_K.shape[2]) is True  # False for dynamic sizes, which may differ
         terms.append(_causal(F, Q.shape[2], K.shape[2], past, itself, Q.dtype))
     if _outputs <= 3:
         Y = _attend(F, Q, K, V, terms, scale, scores=False)
@@ -203,21 +201,19 @@ def attention(
     unidirectional: int = 0,
     _outputs: int = 1,
 ) -> Any:
-    """One matrix makes queries, keys and values of the input `(N, L, features)`; past and present are stacked pairs.
+    """One matrix maps the input `(N, L, features)` to queries, keys and values; past and present stack keys and values.
 
-    past_sequence_length counts with past_present_share_buffer alone. Of do_rotary neither ONNX Runtime's CPU, which
-    refuses it, nor the schema, which names no angles, says what it means.
+    past_sequence_length is read with past_present_share_buffer only. do_rotary is refused, as by ONNX Runtime's CPU:
+    the schema has no input for the angles.
     """
     if do_rotary:
-        raise OperatorError("do_rotary; write MultiHeadAttention behind RotaryEmbedding, as ONNX Runtime asks for too.")
+        raise OperatorError("do_rotary=1 has no defined angles. Use RotaryEmbedding before MultiHeadAttention.")
     sizes = list(qkv_hidden_sizes or [weights.shape[1] // 3] * 3)
     packed = F.nn.functional.linear(input, weights.T, bias)
     Q, K, V = (heads_apart(part, num_heads) for part in packed.split(sizes, 2))
-    length = _count(past_sequence_length) if past is not None and past_present_share_buffer else None
+    length = scalar(past_sequence_length) if past is not None and past_present_share_buffer else None
     if past_present_share_buffer and past is not None and length is None:
-        raise OperatorError(
-            "past_present_share_buffer without past_sequence_length: how long the past is, is not said."
-        )
+        raise OperatorError("past_sequence_length is missing, which past_present_share_buffer=1 needs.")
     (K, present_key), (V, present_value) = (
         _extended(F, None if past is None else past[i], new, length) for i, new in enumerate((K, V))
     )
@@ -243,9 +239,10 @@ def rotary_embedding_ms(
     rotary_embedding_dim: int | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Like ONNX's; `position_ids` may be one number, the position of the first token.
+    """Like ONNX's RotaryEmbedding, but `position_ids` may be one number, the position of the first token.
 
-    ONNX Runtime's CPU does not read scale, and is_packed_batching only permits more tokens than there are angles.
+    scale and is_packed_batching are not read: ONNX Runtime's CPU ignores scale, and is_packed_batching only permits
+    more tokens than there are angles.
     """
     if position_ids.ndim == 1:
         length = input.shape[1] if input.ndim == 3 else input.shape[2]
@@ -253,7 +250,7 @@ def rotary_embedding_ms(
     options = dict(interleaved=interleaved or 0, rotary_embedding_dim=rotary_embedding_dim or 0)
     if input.ndim == 4 or num_heads:
         return rotary_embedding(F, input, cos_cache, sin_cache, position_ids, num_heads=num_heads, **options)
-    X = input.unflatten(2, (-1, 2 * cos_cache.shape[1])).transpose(1, 2)  # each head is as wide as the angles say
+    X = input.unflatten(2, (-1, 2 * cos_cache.shape[1])).transpose(1, 2)  # a head has two features per angle
     return rotary_embedding(F, X, cos_cache, sin_cache, position_ids, **options).transpose(1, 2).flatten(2)
 
 
@@ -267,12 +264,12 @@ def relative_position_bias(
     is_bidirectional: int = 0,
     max_distance: int,
 ) -> Any:
-    """T5's bias `(1, heads, queries, keys)`, by distances in buckets that widen with the distance.
+    """T5's bias `(1, heads, queries, keys)`: distances are counted in buckets that widen with the distance.
 
-    The table is declared `(buckets, heads)`, but the numbers of one head lie together.
+    The table has the shape `(buckets, heads)`, but its elements are laid out head by head.
     """
     buckets, heads = bias_table.shape
-    behind = F.arange(_count(query_length)).unsqueeze(1) - F.arange(_count(key_length))
+    behind = F.arange(scalar(query_length)).unsqueeze(1) - F.arange(scalar(key_length))
     sided = buckets // 2 if is_bidirectional else buckets
     distance = behind.abs() if is_bidirectional else behind.clamp(min=0)
     exact = sided // 2

@@ -1,4 +1,4 @@
-"""Operators that ONNX Runtime's optimiser makes of several standard ones; what they mean is its documentation."""
+"""Operators into which ONNX Runtime's optimiser fuses standard ones, as its documentation of operators defines them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "ParametricSoftplus": (activation.parametric_softplus, ("alpha", "beta")),
     "ScaledTanh": (activation.scaled_tanh, ("alpha", "beta")),
 }
-"""The activations that are fused into another operator: their functions, and the parameters in the order they come."""
+"""Activations that another operator may hold → function, and its parameters in the order of activation_params."""
 
 
 def _activated(F: Any, Y: Any, name: str | None, parameters: Sequence[float | None]) -> Any:
-    """Returns a fused activation of `Y`; a parameter that is None has the activation's own default."""
+    """Returns `Y` after a fused activation; a parameter that is None takes the activation's default."""
     if not name:
         return Y
     if name not in _ACTIVATIONS:
@@ -65,7 +65,7 @@ def fused_conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """Conv, plus Z, then the activation."""
+    """The activation of the convolution plus Z."""
     Y = conv(F, X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
     return _activated(F, Y if Z is None else Y + Z, activation, activation_params or ())
 
@@ -95,7 +95,7 @@ def nhwc_fused_conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """X, Z and the result have their channels last; W is laid out as Conv's."""
+    """X, Z and the result have their channels last; W has Conv's layout."""
     options = dict(auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
     Y = _channels_last(conv(F, _channels_first(X), W, B, **options))
     return _activated(F, Y if Z is None else Y + Z, activation, activation_params or ())
@@ -115,7 +115,7 @@ def nhwc_conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """X, W and the result have their channels last: W is (M, *kernel, C / group)."""
+    """X, W and the result have their channels last; W: (M, *kernel, C / group)."""
     options = dict(auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
     return _channels_last(conv(F, _channels_first(X), _channels_first(W), B, **options))
 
@@ -161,9 +161,9 @@ def fused_gemm(
 
 
 def _matrix(X: Any, transposed: int, batch: int) -> Any:
-    """Returns an operand of FusedMatMul as (*batch, rows, columns); `batch` puts the first dimension before the last.
+    """Returns an operand of FusedMatMul as (*batch, rows, columns); a vector is returned as it is.
 
-    A vector is as it is.
+    `batch` moves the first dimension before the last.
     """
     if X.ndim == 1:
         return X
@@ -185,7 +185,7 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Any:
-    """The factor of a constant B is multiplied into it."""
+    """A constant B is multiplied by alpha at import."""
     A, B = _matrix(A, transA, transBatchA), _matrix(B, transB, transBatchB)
     if alpha == 1.0:
         return matmul(F, A, B)
@@ -223,9 +223,9 @@ def layer_normalization_1(
     stash_type: int = 1,
     _outputs: int = 1,
 ) -> Any:
-    """ONNX Runtime's optimiser writes it in ONNX's own domain at opsets that do not have it yet (1 to 16).
+    """ONNX Runtime's optimiser writes it in the domain ai.onnx in files of opsets 1 to 16 too.
 
-    X may have another type than Scale and B, which is that of the result.
+    X may have another type than Scale and B. The result has the type of Scale.
     """
     options = dict(axis=axis, epsilon=epsilon, stash_type=stash_type, _outputs=_outputs)
     if X.dtype == Scale.dtype:
@@ -239,9 +239,9 @@ def layer_normalization_1(
 def simplified_layer_normalization(
     F: Any, X: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-05, stash_type: int = 1, _outputs: int = 1
 ) -> Any:
-    """Root mean square normalisation; ONNX Runtime's optimiser writes it in ONNX's own domain.
+    """RMS normalisation, which ONNX Runtime's optimiser writes in the domain ai.onnx.
 
-    Halves are computed in float32. X may have another type than scale, which is that of the result.
+    float16 and bfloat16 are computed in float32. X may have another type than scale. The result has the type of scale.
     """
     axis %= X.ndim
     dtype = scale.dtype
@@ -259,7 +259,7 @@ def _inverse_root(F: Any, X: Any, axes: tuple[int, ...], epsilon: float) -> Any:
 
 
 def _sum(F: Any, input: Any, skip: Any, bias: Any) -> tuple[Any, Any]:
-    """Returns input + skip + bias for the normalisation, which takes halves in float32, and in the inputs' type."""
+    """Returns input + skip + bias twice: for the normalisation (float16 in float32), and in the type of the inputs."""
     dtype = input.dtype
     if dtype in (F.float16, F.bfloat16):
         input, skip = input.to(F.float32), skip.to(F.float32)
@@ -280,9 +280,9 @@ def skip_layer_normalization(
     epsilon: float = 1e-12,
     _outputs: int = 1,
 ) -> Any:
-    """Layer normalisation of input + skip + bias over the last dimension; the fourth output is that sum.
+    """Layer normalisation of input + skip + bias over the last dimension; the fourth output is the sum.
 
-    The statistics, which ONNX Runtime on a CPU leaves undefined, are those of LayerNormalization.
+    Mean and inverse deviation are LayerNormalization's; ONNX Runtime's CPU leaves them undefined.
     """
     total, rounded = _sum(F, input, skip, bias)
     gamma, beta = gamma.to(total.dtype), None if beta is None else beta.to(total.dtype)
@@ -296,9 +296,9 @@ def skip_layer_normalization(
 def skip_simplified_layer_normalization(
     F: Any, input: Any, skip: Any, gamma: Any, bias: Any = None, *, epsilon: float = 1e-12, _outputs: int = 1
 ) -> Any:
-    """Root mean square normalisation of input + skip + bias over the last dimension; the fourth output is that sum.
+    """RMS normalisation of input + skip + bias over the last dimension; the fourth output is the sum.
 
-    There is no mean in it: the second output is zeros.
+    The second output, the mean, is zeros: the operator computes none.
     """
     total, rounded = _sum(F, input, skip, bias)
     Y = F.nn.functional.rms_norm(total, total.shape[-1:], gamma.to(total.dtype), epsilon).to(input.dtype)
@@ -325,9 +325,9 @@ def embed_layer_normalization(
     mask_index_type: int | None = None,
     _outputs: int = 1,
 ) -> Any:
-    """The embeddings of words, positions and segments added and normalised; positions count from 0 by default.
+    """The sum of word, position and segment embeddings, normalised; positions count from 0 by default.
 
-    The second output, (batch,) int32, is how many words of the mask are kept, zeros without a mask.
+    The second output, (batch,) int32, is the sum of each row of the mask; zeros without a mask.
     """
     embedding = F.nn.functional.embedding
     total = embedding(input_ids, word_embedding)
@@ -348,8 +348,8 @@ def embed_layer_normalization(
 def bias_softmax(F: Any, data: Any, bias: Any, *, axis: int = 1, is_inner_broadcast: int) -> Any:
     """Softmax of data + bias over all dimensions from `axis` on.
 
-    The bias stands for the trailing dimensions of data; with `is_inner_broadcast` for the leading ones, dimensions of
-    1 having been put where data has more (in front of `axis`).
+    The bias broadcasts as usual, from the last dimension. With `is_inner_broadcast` it has the leading and the
+    normalised dimensions of data: dimensions of 1 are inserted in front of `axis`.
     """
     axis %= data.ndim
     if is_inner_broadcast and bias.ndim < data.ndim:

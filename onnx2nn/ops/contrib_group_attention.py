@@ -1,4 +1,4 @@
-"""GroupQueryAttention of ONNX Runtime (com.microsoft): attention whose keys and values several heads share, cached."""
+"""GroupQueryAttention of ONNX Runtime (com.microsoft): grouped-query attention with a cache of keys and values."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.contrib_quantized import unpacked
 from onnx2nn.ops.linalg import rotary_embedding
 from onnx2nn.ops.quantize import round_to
+from onnx2nn.ops.shape import scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, NeedsValues
 
@@ -18,13 +19,13 @@ _QUANTISATIONS = ("NONE", "PER_TENSOR", "PER_CHANNEL")
 
 
 def _taken(F: Any, x: Any, row: Any) -> Any:
-    """Returns of `x`, `(N, heads, L, size)`, for each sequence the rows `row`, `(N, rows)`; the nearest there is."""
+    """Returns the rows `row`, `(N, rows)`, of each sequence of `x`, `(N, heads, L, size)`; indices are clamped."""
     row = row.clamp(0, x.shape[2] - 1).unsqueeze(1).unsqueeze(-1)
     return x.gather(2, row.expand(x.shape[0], x.shape[1], row.shape[2], x.shape[3]))
 
 
 def _cached(F: Any, past: Any, new: Any, start: Any, length: Any) -> Any:
-    """Returns `new`, `(N, heads, L, size)`, behind the first `start`, `(N,)`, of what is in `past`; then zeros."""
+    """Returns the first `start`, `(N,)`, rows of `past`, then `new`, `(N, heads, L, size)`, then zeros to `length`."""
     row = F.arange(length) - start.reshape(-1, 1)
     moved = _taken(F, new, row)
     row = row.unsqueeze(1).unsqueeze(-1)
@@ -33,14 +34,14 @@ def _cached(F: Any, past: Any, new: Any, start: Any, length: Any) -> Any:
 
 
 def _resident(tokens: Any, capacity: Any, window: int) -> Any:
-    """Returns how many of a sequence's `tokens` a windowed cache holds (the schema's L of T)."""
+    """Returns the number of a sequence's `tokens` that a windowed cache holds (the schema's L of T)."""
     step = capacity - window + 1
     evictions = (tokens - capacity + step - 1).clamp(min=0) // step
     return tokens - step * evictions
 
 
 def _quantised(F: Any, x: Any, scale: Any, bits: int) -> Any:
-    """Returns `x` as int8, or as bytes of two 4-bit numbers from 8 on, the first in the low bits."""
+    """Returns `x` as int8, or as bytes of two 4-bit numbers with a zero point of 8, the first in the low bits."""
     numbers = round_to(F, x.to(F.float32) / scale, None, BY_NAME["INT8" if bits == 8 else "INT4"])
     if bits == 8:
         return numbers
@@ -49,7 +50,7 @@ def _quantised(F: Any, x: Any, scale: Any, bits: int) -> Any:
 
 
 def _numbers(F: Any, cache: Any, scale: Any, bits: int, dtype: Any) -> Any:
-    """Returns what a quantised cache says."""
+    """Returns a quantised cache, dequantised."""
     whole = cache.to(F.float32) if bits == 8 else unpacked(F, cache, bits).to(F.float32) - 8.0
     return (whole * scale).to(dtype)
 
@@ -91,20 +92,20 @@ def group_query_attention(
     v_quant_type: str = "NONE",
     _outputs: int = 1,
 ) -> Any:
-    """query, key, value: `(N, L, heads * size)`, or all three packed in the query; past and present have heads apart.
+    """query, key, value: `(N, L, heads * size)`, or packed in the query; past and present: `(N, heads, rows, size)`.
 
-    A sequence has seqlens_k + 1 tokens, of which the last L are new; the present holds as many rows as the past, or
-    total_sequence_length if that is more, with zeros behind a sequence's end. A window counts the token itself.
-    Rows of queries behind a sequence's end are padding.
+    A sequence has seqlens_k + 1 tokens, of which the last L are new. The present has the rows of the past, or
+    total_sequence_length rows if that is more, with zeros behind a sequence's end. A window includes the token itself.
+    Queries behind a sequence's end are padding.
 
-    A quantised cache holds the new keys and values too, which are attended as it rounds them. The output output_qk is
-    `(N, num_heads, L, total_sequence_length)`, with zeros where nothing is attended. The norms, which ONNX Runtime's
-    CPU has not, are those of its schema. Refused, as by its CPU: output_qk of a windowed cache (no shape is said), and
-    float8 caches (what becomes of numbers over 448 is not said).
+    New keys and values are quantised before they are attended, as the cache holds them. output_qk is
+    `(N, num_heads, L, total_sequence_length)`, with zeros at keys that are not attended. The norms of queries and keys
+    follow the schema; ONNX Runtime's CPU has none. Two cases are refused, as by its CPU: output_qk of a windowed cache,
+    whose shape is not defined, and float8 caches, whose numbers over 448 are not defined.
     """
     bits = _bits_of_cache(F, past_key, k_quant_type, v_quant_type, kv_cache_bit_width)
     if _outputs > 3 and (not qk_output or sliding_window_cache):
-        raise OperatorError("output_qk without qk_output, or of a windowed cache; what it holds is not defined.")
+        raise OperatorError("output_qk is not defined for qk_output=0, nor for a windowed cache.")
     if key is None:
         size = query.shape[2] // (num_heads + 2 * kv_num_heads)
         query, key, value = query.split([num_heads * size, kv_num_heads * size, kv_num_heads * size], 2)
@@ -114,9 +115,9 @@ def group_query_attention(
             F.nn.functional.rms_norm(x, x.shape[-1:], weight, qk_norm_epsilon)
             for x, weight in ((Q, q_norm_weight), (K, k_norm_weight))
         )
-    total = total_sequence_length[0] if isinstance(total_sequence_length, list) else total_sequence_length
+    total = scalar(total_sequence_length)
     lengths = seqlens_k + 1
-    start = (lengths - Q.shape[2]).clamp(min=0)  # of a prompt with padding behind it: 0
+    start = (lengths - Q.shape[2]).clamp(min=0)  # 0 for a prompt with padding behind it
     position = start.reshape(-1, 1) + F.arange(Q.shape[2])
     if do_rotary:
         turned = _rotary_positions(F, position, position_ids, Q.shape[2], total)
@@ -135,7 +136,7 @@ def group_query_attention(
             attention_bias = _columns(F, attention_bias, at)
     elif past_key is not None:
         if not (isinstance(past_key.shape[2], int) and isinstance(total, int)):
-            raise NeedsValues("whether the cache has room for the new tokens")
+            raise NeedsValues("the rows of a cache of dynamic size")
         rows = max(past_key.shape[2], total)
         present = [_cached(F, past, new, start, rows) for past, new in ((past_key, K), (past_value, V))]
         K, V = (x[:, :, :total] for x in present)
@@ -153,31 +154,32 @@ def group_query_attention(
 
 
 def _bits_of_cache(F: Any, past: Any, k_type: str, v_type: str, bits: int | None) -> int:
-    """Returns how many bits a number of a quantised cache has; 0 of one of floats."""
+    """Returns the bits of a number in a quantised cache; 0 for a cache of floats."""
     if k_type not in _QUANTISATIONS or v_type not in _QUANTISATIONS:
-        raise OperatorError(f"k_quant_type={k_type!r}, v_quant_type={v_type!r}; known are {', '.join(_QUANTISATIONS)}.")
+        kinds = f"k_quant_type={k_type!r}, v_quant_type={v_type!r}"
+        raise OperatorError(f"{kinds} are not both of {', '.join(_QUANTISATIONS)}.")
     if k_type == v_type == "NONE":
         return 0
     if "NONE" in (k_type, v_type):
-        raise OperatorError("keys or values alone are quantised; a cache of both has one type.")
+        raise OperatorError("keys or values alone are quantised. Quantise both or neither: they have one type.")
     if bits not in (4, 8):
-        raise OperatorError(f"kv_cache_bit_width={bits}; 4 and 8 are known.")
+        raise OperatorError(f"kv_cache_bit_width={bits} is none of 4, 8.")
     if past is not None and past.dtype not in (F.int8, F.uint8):
-        raise OperatorError(f"a cache of {past.dtype}; int8, and uint8 with two 4-bit numbers a byte, are known.")
+        raise OperatorError(f"a cache of {past.dtype} is not quantised. Give it int8, or uint8 for 4-bit numbers.")
     return bits
 
 
 def _along_channels(scale: Any, kind: str, heads: int) -> Any:
-    """Returns a scale that broadcasts to `(N, heads, L, size)`: one number, or one a head and channel."""
+    """Returns a scale that broadcasts to `(N, heads, L, size)`: one number, or one per head and channel."""
     return scale.reshape(-1) if kind == "PER_TENSOR" else scale.reshape(heads, 1, -1)
 
 
 def _windowed(
     F: Any, past_key: Any, past_value: Any, K: Any, V: Any, start: Any, lengths: Any, window: int
 ) -> tuple[Any, ...]:
-    """Returns the keys and values there are, their positions `(N, rows)` in the sequence, and the presents."""
+    """Returns keys and values with the cached ones, their positions `(N, rows)` in the sequence, and the presents."""
     if past_key is None or window <= 0:
-        raise OperatorError("sliding_window_cache=1 without a past, or without local_window_size.")
+        raise OperatorError("sliding_window_cache=1 without a past or without local_window_size is not defined.")
     capacity = past_key.shape[2]
     held = _resident(start, capacity, window)
     rows = capacity + K.shape[2]
@@ -196,15 +198,15 @@ def _columns(F: Any, bias: Any, at: Any) -> Any:
 
 
 def _attended(F: Any, at: Any, position: Any, lengths: Any, causal: int, window: int) -> Any:
-    """Returns which keys each query attends, `(N, 1, queries, keys)`.
+    """Returns the mask of attention, `(N, 1, queries, keys)`, True at keys that a query attends.
 
     Args:
         F: the namespace.
         at: positions of the keys, `(keys,)` or `(N, keys)`.
-        position: those of the queries, `(N, queries)`.
-        lengths: of the sequences, `(N,)`.
-        causal: whether none behind the query's own is attended.
-        window: how many before it are, itself included; all where it is not positive.
+        position: positions of the queries, `(N, queries)`.
+        lengths: lengths of the sequences, `(N,)`.
+        causal: whether a query attends no later key.
+        window: the number of keys up to its own that a query attends; all where it is not positive.
     """
     at = at if at.ndim == 1 else at.unsqueeze(1).unsqueeze(1)
     position = position.unsqueeze(1).unsqueeze(-1)
@@ -215,17 +217,17 @@ def _attended(F: Any, at: Any, position: Any, lengths: Any, causal: int, window:
 
 
 def _rotary_size(cos_cache: Any, Q: Any) -> int:
-    """Returns `rotary_embedding_dim`: 0 where each head is turned as a whole."""
+    """Returns `rotary_embedding_dim`: 0 where the whole head is rotated."""
     size, whole = 2 * cos_cache.shape[1], Q.shape[3]
     return 0 if isinstance(size, int) and isinstance(whole, int) and size == whole else size
 
 
 def _rotary_positions(F: Any, position: Any, position_ids: Any, queries: Any, total: Any) -> Any:
-    """Returns what to turn by; of a prompt's position_ids the first alone counts, as in ONNX Runtime."""
+    """Returns the positions to rotate by; of a prompt's position_ids only the first is read, as in ONNX Runtime."""
     if position_ids is None:
         return position
     if not (isinstance(queries, int) and isinstance(total, int)):
-        raise NeedsValues("whether the tokens are a prompt")
+        raise NeedsValues("position_ids of a dynamic number of tokens, which may be a prompt")
     return position_ids.flatten()[0] + position if queries == total else position_ids
 
 
@@ -235,7 +237,7 @@ def _attention(
 ) -> tuple[Any, Any]:  # fmt: skip
     """Returns the attention of Q over the keys that are `attended`, and the scores (`asked` 1) or weights (2).
 
-    A `sink` is one more score of each head, that of nothing; `smooth` is a sink of 0. The scores are capped before
+    A `sink` is one more score for each head, whose value is zero; `smooth` is a sink of 0. The scores are capped before
     `bias` is added.
     """
     if not softcap and sink is None and not smooth and not asked:

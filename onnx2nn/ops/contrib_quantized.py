@@ -1,4 +1,4 @@
-"""Quantised operators of ONNX Runtime: 8-bit integers with their scales, and weights of 2 to 8 bits in blocks."""
+"""Quantised operators of ONNX Runtime: 8-bit integers with scales, and weights of 2 to 8 bits in blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _dequantized(F: Any, x: Any, scale: Any, zero_point: Any) -> Any:
 
 
 def _quantized(F: Any, y: Any, scale: Any, zero_point: Any, like: Any) -> Any:
-    """Returns floats quantised to the type of `like`; rounded, then shifted."""
+    """Returns floats quantised to the type of `like`: rounded, then shifted by the zero point."""
     return quantize.round_to(F, y / scale, zero_point, _element(F, like))
 
 
@@ -32,9 +32,9 @@ def _element(F: Any, like: Any) -> Any:
 
 
 def _shifted_and_rounded(F: Any, y: Any, zero_point: Any, like: Any) -> Any:
-    """Returns `y`, already divided by its scale, shifted first and rounded then, as ONNX Runtime's kernels do it.
+    """Returns `y`, already divided by its scale, shifted by the zero point, then rounded, as ONNX Runtime's kernels do.
 
-    Halves go to an even number of the result, not of what is shifted.
+    Halves are thus rounded to an even result, whatever the zero point is.
     """
     y = y if zero_point is None else y + zero_point.to(F.float32)
     return quantize.round_to(F, y, None, _element(F, like))
@@ -96,7 +96,7 @@ def qlinear_where(
 
 @op("QLinearConcat", 1, domain=MICROSOFT)
 def qlinear_concat(F: Any, Y_scale: Any, Y_zero_point: Any, *inputs: Any, axis: int) -> Any:
-    """The inputs come as tensor, scale and zero point in turn."""
+    """`inputs`: tensor, scale and zero point of each operand in turn."""
     triples = zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)
     return _quantized(
         F, F.cat([_dequantized(F, *triple) for triple in triples], axis), Y_scale, Y_zero_point, inputs[0]
@@ -142,15 +142,15 @@ def qlinear_softmax(
     axis: int = -1,
     opset: int,
 ) -> Any:
-    """`opset` below 13: over all dimensions from `axis` on.
+    """With `opset` below 13, softmax runs over all dimensions from `axis` on.
 
-    The result is counted in a whole number of steps, 1 / y_scale rounded down, as in ONNX Runtime. A scale of inf,
-    which calibration gives a mask of -inf, makes NaN; of that the conversion to integers makes 0 unsigned, and the
-    smallest signed number, from which the zero point wraps.
+    The inverse of y_scale is rounded down to a whole number, as in ONNX Runtime. A scale of inf, which masks of -inf
+    have after calibration, results in NaN. The conversion of NaN gives 0 for unsigned integers; for signed ones it
+    gives the smallest number, from which the zero point wraps around.
     """
     axis %= X.ndim
     x = X.flatten(axis) if opset < 13 else X.movedim(axis, -1)
-    below = x.to(F.int32) - x.amax(-1, keepdim=True).to(F.int32)  # differences first: numbers times scales overflow
+    below = x.to(F.int32) - x.amax(-1, keepdim=True).to(F.int32)  # scaled numbers could overflow
     y = F.softmax(below.to(F.float32) * X_scale, -1) * (1.0 / y_scale).floor()
     unsigned = X.dtype == F.uint8
     nan = F.zeros_like(y) if unsigned else F.where(y_zero_point < 0, F.full_like(y, math.inf), -math.inf)
@@ -196,7 +196,7 @@ def qlinear_global_average_pool(
     *,
     channels_last: int = 0,
 ) -> Any:
-    """The sum is exact; it is scaled once."""
+    """The sum is exact and is scaled once."""
     axes = tuple(range(1, X.ndim - 1)) if channels_last else tuple(range(2, X.ndim))
     total = _whole(F, X, x_zero_point).sum(axes, keepdim=True)
     scale = x_scale / (y_scale * math.prod(X.shape[axis] for axis in axes))
@@ -215,7 +215,7 @@ def nhwc_max_pool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """Of 8-bit integers, channels last."""
+    """MaxPool of 8-bit integers with the channels last."""
     options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "dilations": dilations}
     options |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
     return max_pool(F, x.movedim(-1, 1), **options).movedim(1, -1)
@@ -242,7 +242,7 @@ def qlinear_conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """`channels_last`: x and the result; w is laid out as Conv's."""
+    """With `channels_last`, x and the result have their channels last; w has Conv's layout."""
     options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
     x = x.movedim(-1, 1) if channels_last else x
     parameters = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B)
@@ -267,7 +267,7 @@ def qgemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Any:
-    """C is whole numbers in units of alpha * a_scale * b_scale. Without y_scale the result is float32."""
+    """C holds integers in units of alpha * a_scale * b_scale. Without y_scale the result is float32."""
     A, B = A.t() if transA else A, B.t() if transB else B
     product = quantize.integer_matmul(F, A, B, a_zero_point, b_zero_point)
     if C is not None:
@@ -300,7 +300,7 @@ def matmul_integer_to_float(
 
 @op("DynamicQuantizeMatMul", 1, domain=MICROSOFT)
 def dynamic_quantize_matmul(F: Any, A: Any, B: Any, b_scale: Any, b_zero_point: Any = None, bias: Any = None) -> Any:
-    """A is quantised to 8 bits over its range, as DynamicQuantizeLinear does it."""
+    """A is quantised to 8 bits over its range, as by DynamicQuantizeLinear."""
     a, a_scale, a_zero_point = quantize.dynamic_quantize_linear(F, A)
     return matmul_integer_to_float(F, a, B, a_scale, b_scale, a_zero_point, b_zero_point, bias)
 
@@ -308,7 +308,7 @@ def dynamic_quantize_matmul(F: Any, A: Any, B: Any, b_scale: Any, b_zero_point: 
 def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases: Any = None) -> list[LinearMap]:
     """Returns DynamicQuantizeMatMul with the weights of each direction, `(directions, features, 4 * hidden)`.
 
-    What is multiplied is quantised as one matrix: an input with all its steps, a state with its whole batch.
+    The left operand is quantised as one matrix: an input with all its steps, a state with its whole batch.
     """
 
     def of_direction(i: int) -> LinearMap:
@@ -356,10 +356,10 @@ def dynamic_quantize_lstm(
 ) -> Any:
     """LSTM with 8-bit weights, W `(directions, features, 4 * hidden)` and R `(directions, hidden, 4 * hidden)`.
 
-    Steps behind the longest sequence's end have no part in the range over which X is quantised. As ONNX Runtime does it
-    with one thread: with several, each quantises its own sequences, so that results depend on their number. On
-    processors without VNNI instructions it also saturates sums of two products of int8 weights at 16 bits; here they
-    are exact.
+    Steps behind the longest sequence's end do not count for the range over which X is quantised. The results are ONNX
+    Runtime's with one thread: with several, each thread quantises its own sequences, so that results depend on the
+    number of threads. Without VNNI instructions ONNX Runtime saturates sums of two products of int8 weights at 16 bits;
+    here they are exact.
     """
     default = ("Sigmoid", "Tanh", "Tanh")
     s = settings(direction, activations, default, activation_alpha, activation_beta, clip, layout=0)
@@ -389,18 +389,18 @@ def dequantize_linear(F: Any, x: Any, x_scale: Any, x_zero_point: Any = None, *,
 
 
 def unpacked(F: Any, packed: Any, bits: int) -> Any:
-    """Returns the unsigned numbers of `bits` bits in the bytes `packed`, lowest first, along the last dimension."""
+    """Returns the unsigned `bits`-bit numbers in the bytes `packed`, low bits first, along the last dimension."""
     if bits == 8:
         return packed
     if bits not in (2, 4):
-        raise OperatorError(f"weights of {bits} bits; 2, 4 and 8 are known.")
-    # Divided, not shifted: torch.onnx.export writes shifts as those of signed numbers.
+        raise OperatorError(f"bits={bits} is none of 2, 4, 8.")
+    # Division, as torch.onnx.export writes a right shift as one of signed numbers.
     steps = F.tensor([1 << shift for shift in range(0, 8, bits)], dtype=F.uint8, device=packed.device)
     return ((packed.unsqueeze(-1) // steps) & ((1 << bits) - 1)).flatten(-2)
 
 
 def _centred(F: Any, numbers: Any, zero_points: Any, bits: int, dtype: Any) -> Any:
-    """Returns blocks of numbers, (..., blocks, block), less their zero points, (..., blocks), which may be packed."""
+    """Returns blocks of numbers, (..., blocks, block), minus their zero points, (..., blocks), which may be packed."""
     if zero_points is None:
         return numbers.to(dtype) - float(1 << (bits - 1))
     if zero_points.dtype == F.uint8:
@@ -426,13 +426,13 @@ def matmul_nbits(
     block_size: int,
     weight_prepacked: int = 0,
 ) -> Any:
-    """A times weights held in blocks of numbers of few bits, B (N, blocks, bytes), along the inner dimension.
+    """A times weights of few bits, packed in blocks along the inner dimension, B (N, blocks, bytes).
 
-    `accuracy_level` permits ONNX Runtime to compute with less; here A is never rounded. Halves are computed in
-    float32. `g_idx` (K,) or longer names the group, that is scale and zero point, of each inner index.
+    `accuracy_level` permits ONNX Runtime to round A; here A is never rounded. float16 and bfloat16 are computed in
+    float32. `g_idx`, (K,) or longer, is the group of each inner index: the index of its scale and zero point.
     """
     if weight_prepacked:
-        raise OperatorError(f"weight_prepacked={weight_prepacked}: weights laid out for one kind of GPU; write 0.")
+        raise OperatorError(f"weight_prepacked={weight_prepacked} is a layout of one kind of GPU. Export it with 0.")
     blocks = -(-K // block_size)
     numbers = unpacked(F, B.reshape([N, blocks, -1]), bits)
     dtype = F.float32
@@ -446,22 +446,22 @@ def matmul_nbits(
 
 
 def _of_groups(F: Any, numbers: Any, scales: Any, zero_points: Any, group: Any, bits: int) -> Any:
-    """Returns weights (N, K) whose columns belong to the groups `group`, (K,), rather than to the block they are in."""
+    """Returns weights (N, K), dequantised by the groups `group`, (K,), of their columns instead of their blocks."""
     if bits != 4 or (zero_points is not None and zero_points.dtype == F.uint8):
-        raise OperatorError("g_idx with packed zero points, or of other than 4 bits; ONNX Runtime misreads these.")
+        raise OperatorError("g_idx is defined for 4 bits without packed zero points only.")
     parameters = (None if x is None else x.reshape([numbers.shape[0], -1]).to(F.float32) for x in (scales, zero_points))
     scale, zero_point = (None if x is None else x.index_select(1, group) for x in parameters)
     return (numbers.to(F.float32) - (8.0 if zero_point is None else zero_point)) * scale
 
 
 _FP4 = (0.0, 0.0052083333, 0.6666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
-"""FP4 of bitsandbytes by the low three bits; the fourth is the sign."""
+"""FP4 of bitsandbytes, by the low three bits of a code; the fourth bit is the sign."""
 _NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
-"""Quantiles of the normal distribution."""
+"""NF4 of bitsandbytes: quantiles of the normal distribution."""
 
 
 @op("MatMulBnb4", 1, domain=MICROSOFT, call="packed")
@@ -500,7 +500,7 @@ def gather_block_quantized(
     quantize_axis: int = 1,
     _types: Any = None,
 ) -> Any:
-    """Slices of `data`, dequantised; uint8 holds numbers of `bits` bits along the last dimension.
+    """Gathers slices of `data` and dequantises them; uint8 packs numbers of `bits` bits along the last dimension.
 
     An index out of range gives zeros.
     """
@@ -512,7 +512,7 @@ def gather_block_quantized(
     rows = F.where(inside, indices % size, 0).flatten().to(F.int64)
 
     def taken(x: Any) -> Any:
-        # Scales of another axis: those of the rows; a single one serves all of them.
+        # A parameter of size 1 along the gathered axis broadcasts over the rows.
         return x if x.shape[gather_axis] == 1 != size else x.index_select(gather_axis, rows)
 
     x = taken(data)

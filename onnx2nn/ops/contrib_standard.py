@@ -1,4 +1,4 @@
-"""Operators that ONNX Runtime has in its own domain (com.microsoft) and ONNX has, or nearly has, in the standard."""
+"""Operators of ONNX Runtime's domain (com.microsoft) that are the same as, or close to, operators of ai.onnx."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def inverse(F: Any, X: Any) -> Any:
 
 
 def _sampled(F: Any, first: Any, last: Any, size: Any, count: Any) -> Any:
-    """Returns where `count` samples lie between two relative places of an axis, (R, count); one lies in the middle."""
+    """Returns the coordinates of `count` samples from `first` to `last`, fractions of an axis: (R, count).
+
+    A single sample lies in the middle.
+    """
     first, last = first * (size - 1), last * (size - 1)
     if count == 1:
         return (0.5 * (first + last)).unsqueeze(1)
@@ -65,7 +68,7 @@ def crop_and_resize(
     extrapolation_value: float = 0.0,
     mode: str = "bilinear",
 ) -> Any:
-    """X: (N, C, H, W); rois: (R, 4) of y1, x1, y2, x2, where 1 is the last row or column; batch_indices: (R,)."""
+    """X: (N, C, H, W); rois: (R, 4) of y1, x1, y2, x2, 1 being the last row or column; batch_indices: (R,)."""
     if mode not in ("bilinear", "nearest"):
         raise OperatorError(f"mode={mode!r} is none of bilinear, nearest.")
     height, width = X.shape[2], X.shape[3]

@@ -1,4 +1,4 @@
-"""Control flow: the signatures; `onnx2nn.fx.subgraphs` holds the modules that run the subgraphs."""
+"""Signatures of control flow; `onnx2nn.fx.subgraphs` imports the nodes as modules of `onnx2nn.control_flow`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.optable.registry import op
 
-_REGION = "its subgraphs are imported with the model; it is no function of tensors."
+_REGION = "control flow is no function of tensors: its subgraphs are imported with the model."
 
 
 @op("If", 1, call="subgraph")

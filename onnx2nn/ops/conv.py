@@ -21,11 +21,11 @@ def resolve_pads(
 ) -> list[Any]:
     """Returns explicit pads `[begin_1, ..., end_1, ...]` of a convolution or pool.
 
-    `SAME_*`: the output is ceil(input / stride); what is missing in all goes half to each side, the odd one to the end
+    `SAME_*`: the output is ceil(input / stride); half of the padding goes to each side, an odd element to the end
     (`SAME_UPPER`) or the beginning (`SAME_LOWER`). Source: ONNX Conv-22.
 
     Raises:
-        OperatorError: `auto_pad` is none of the standard's.
+        OperatorError: the standard does not have this `auto_pad`.
     """
     rank = len(kernel)
     if auto_pad == "NOTSET":
@@ -41,7 +41,7 @@ def resolve_pads(
         total = missing if stride == 1 else 0 if k == 1 else missing + (-size) % stride
         if missing < 0 and stride > 1:
             if not isinstance(total, int):
-                raise NeedsValues("SAME pads of a kernel smaller than its stride over a dynamic size")
+                raise NeedsValues("SAME pads over a dynamic size, of a kernel smaller than its stride")
             total = max(total, 0)
         small = total // 2
         begins.append(small if auto_pad == "SAME_UPPER" else total - small)
@@ -50,12 +50,12 @@ def resolve_pads(
 
 
 def is_zero(pad: Any) -> bool:
-    """Returns whether a pad, which may depend on a dynamic size, is 0 whatever the size."""
+    """Returns whether a pad, which may depend on a dynamic size, is 0 at every size."""
     return isinstance(pad, int) and pad == 0
 
 
 def pad_spatial(F: Any, X: Any, pads: Sequence[Any], value: float = 0.0) -> Any:
-    """Returns `X` padded in front of an operator that takes no such padding itself; `pads` as ONNX orders them."""
+    """Returns `X` with its spatial dimensions padded; `pads` in ONNX's order, begins before ends."""
     rank = len(pads) // 2
     if all(map(is_zero, pads)):
         return X
@@ -77,10 +77,10 @@ def conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """Asymmetric pads go in front of an unpadded convolution."""
+    """Asymmetric pads become a pad in front of an unpadded convolution."""
     rank = W.ndim - 2
     if rank < 1:
-        raise OperatorError("a convolution needs at least one spatial dimension.")
+        raise OperatorError(f"a kernel of {W.ndim} dimensions has no spatial dimension.")
     strides, dilations = list(strides or [1] * rank), list(dilations or [1] * rank)
     pads = resolve_pads(auto_pad, pads, X.shape[2:], W.shape[2:], strides, dilations)
     if rank > 3:
@@ -97,7 +97,10 @@ def conv(
 def _conv_by_slices(
     F: Any, X: Any, W: Any, B: Any, strides: Sequence[int], dilations: Sequence[int], group: int
 ) -> Any:
-    """Convolves over more than three spatial dimensions: a sum over the first one's kernel, which joins the batch."""
+    """Returns a convolution over more than three spatial dimensions as a sum of convolutions over one fewer.
+
+    It sums over the kernel's first spatial dimension; the input's first spatial dimension joins the batch.
+    """
     stride, dilation, kernel = strides[0], dilations[0], W.shape[2]
     last = X.shape[2] - (kernel - 1) * dilation
     total = None
@@ -126,14 +129,14 @@ def conv_transpose(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """Pads crop the full result; torch's `padding` and `output_padding` can say so where the end is cropped less.
+    """Pads crop the full result, by torch's `padding` and `output_padding` where the end is not cropped more.
 
-    As in ONNX Runtime SAME_* never makes a result larger than the full one; an `output_shape` that is larger, which
-    ONNX Runtime refuses, is filled up with zeros (and the bias), as in the standard's own test of it.
+    SAME_* never makes a result larger than the full one, as in ONNX Runtime. An `output_shape` that is larger, which
+    ONNX Runtime refuses, is filled up with zeros (and the bias), as in the standard's test.
     """
     rank = W.ndim - 2
     if rank not in (1, 2, 3):
-        raise OperatorError(f"a transposed convolution over {rank} spatial dimensions; torch has 1 to 3.")
+        raise OperatorError(f"a transposed convolution over {rank} spatial dimensions is not possible; 1 to 3 are.")
     strides, dilations = list(strides or [1] * rank), list(dilations or [1] * rank)
     extra = list(output_padding or [0] * rank)
     spans = [(k - 1) * d + 1 for k, d in zip(W.shape[2:], dilations, strict=True)]
@@ -145,7 +148,7 @@ def conv_transpose(
             else:
                 total = extra[i] + spans[i] - strides[i]
             if not isinstance(total, int):
-                raise NeedsValues("the crop of a transposed convolution by a dynamic size")
+                raise NeedsValues("the crop of a transposed convolution of dynamic size")
             total = total if output_shape else max(total, 0)
             small = total // 2
             begins[i], ends[i] = (small, total - small) if auto_pad == "SAME_UPPER" else (total - small, small)
@@ -154,7 +157,7 @@ def conv_transpose(
     elif auto_pad not in ("NOTSET", "VALID"):
         raise OperatorError(f"auto_pad={auto_pad!r} is none of NOTSET, SAME_UPPER, SAME_LOWER, VALID.")
     function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[rank - 1]
-    # torch takes an output_padding below the stride or the dilation; it makes up for a beginning cropped more.
+    # torch takes an output_padding below the stride or the dilation; it restores an end that is cropped less.
     outputs = [e - end + begin for e, end, begin in zip(extra, ends, begins, strict=True)]
     limits = [max(s, d) for s, d in zip(strides, dilations, strict=True)]
     if all(0 <= o < limit for o, limit in zip(outputs, limits, strict=True)) and all(b >= 0 for b in begins):
@@ -170,9 +173,9 @@ def conv_transpose(
 def causal_conv_with_state(
     F: Any, input: Any, weight: Any, bias: Any = None, past_state: Any = None, *, activation: str = "none"
 ) -> tuple[Any, ...]:
-    """A depthwise convolution over the state and the input; silu is computed in float32. The state is its tail."""
+    """A depthwise convolution over past state and input, and their tail, the new state; silu is computed in float32."""
     if activation not in ("none", "silu", "swish"):
-        raise OperatorError(f"activation {activation!r} is none of none, silu, swish.")
+        raise OperatorError(f"activation={activation!r} is none of none, silu, swish.")
     length = weight.shape[2] - 1
     X = F.nn.functional.pad(input, (length, 0)) if past_state is None else F.cat([past_state, input], 2)
     Y = F.conv1d(X, weight, bias, groups=weight.shape[0])
@@ -191,7 +194,7 @@ def col2im(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """torch's fold; over other than two dimensions a transposed convolution with one kernel for each block element."""
+    """torch's fold over two dimensions, else a transposed convolution with one kernel for each element of a block."""
     if not (input.is_floating_point() or input.is_complex()):
         options = dict(dilations=dilations, pads=pads, strides=strides)
         return _col2im_of_integers(F, input, image_shape, block_shape, **options)
@@ -212,7 +215,7 @@ def col2im(
 
 
 def _col2im_of_integers(F: Any, input: Any, image_shape: Any, block_shape: Any, **options: Any) -> Any:
-    """Sums whole numbers as float64, which holds them; those of 64 bits in two halves. A sum wraps around."""
+    """Returns Col2Im of integers, summed exactly in float64, 64-bit integers in two halves; sums wrap around."""
     if input.dtype == F.uint64:
         return _col2im_of_integers(F, input.to(F.int64), image_shape, block_shape, **options).to(F.uint64)
 
@@ -240,13 +243,13 @@ def deform_conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """Samples X bilinearly where the offsets point (0 beyond the border), then multiplies by the kernel.
+    """Samples X bilinearly at the offsets (0 outside of X), then multiplies by the kernel.
 
     Raises:
-        OperatorError: over other than two spatial dimensions, which grid_sample does not take.
+        OperatorError: X has not two spatial dimensions.
     """
     if X.ndim != 4:
-        raise OperatorError(f"a deformable convolution over {X.ndim - 2} spatial dimensions; 2 are possible.")
+        raise OperatorError(f"a deformable convolution over {X.ndim - 2} spatial dimensions is not possible; 2 are.")
     strides, dilations = list(strides or [1, 1]), list(dilations or [1, 1])
     pads = list(pads or [0, 0, 0, 0])
     batch, channels, elements = X.shape[0], X.shape[1], W.shape[2] * W.shape[3]

@@ -25,8 +25,8 @@ class Axis:
     Attributes:
         index: the axis.
         size, output: its size before and after, an int or a dynamic size.
-        scale: output / input as the node gives it.
-        given: whether the scale is more than output / input: the node gives it, or the policy on the aspect ratio.
+        scale: the factor between them.
+        given: whether the scale is given, by the node or the policy on the aspect ratio, not computed as output / size.
         start, end: the region of interest along the axis, as fractions.
     """
 
@@ -45,14 +45,14 @@ class Axis:
 
     @property
     def kept(self) -> bool:
-        """Whether the axis stays as it is whatever the coordinate transformation (but for a region of interest)."""
+        """Whether every coordinate transformation without a region of interest leaves the axis unchanged."""
         if not self.given and not self.static:
             return self.size is self.output
         return isinstance(self.scale, (int, float)) and self.scale == 1
 
 
 class Method(NamedTuple):
-    """The attributes of Resize that say how values are found."""
+    """The attributes of Resize that define how values are interpolated."""
 
     mode: str
     transformation: str
@@ -64,7 +64,7 @@ class Method(NamedTuple):
 
 
 def _number(value: Any) -> Any:
-    """Returns a float32 scale as the shortest decimal that means it, and a whole one as it is."""
+    """Returns a float32 scale as the shortest decimal that rounds to it, an int as it is."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
@@ -75,7 +75,7 @@ def _scaled(size: Any, scale: Any) -> Any:
     if isinstance(scale, (int, float)) and scale == int(scale):
         return size * int(scale)
     if isinstance(scale, float) and not _floors_alike(scale):
-        raise NeedsValues("the product of a dynamic size and a scale that float32 rounds differently")
+        raise NeedsValues("a dynamic size times a scale that float32 rounds differently")
     return math.floor(size * scale)
 
 
@@ -96,17 +96,17 @@ def _axes_of(
     """Returns the axes that the node names, with their output sizes.
 
     Raises:
-        OperatorError: scales and sizes do not fit the axes, or are both or neither given.
+        OperatorError: scales and sizes do not fit the axes, or not exactly one of them is given.
     """
     indices = [axis % X.ndim for axis in axes] if axes else list(range(X.ndim))
     if bool(scales) == bool(sizes):
-        raise OperatorError("exactly one of scales and sizes has to be given.")
+        raise OperatorError(f"{'both' if scales else 'none'} of scales and sizes are given. Give it one of them.")
     given = list(scales or sizes or [])
     if len(given) != len(indices):
-        raise OperatorError(f"{len(given)} scales or sizes for {len(indices)} axes.")
+        raise OperatorError(f"it has {len(given)} scales or sizes for {len(indices)} axes.")
     roi = list(roi or [0.0] * len(indices) + [1.0] * len(indices))
     if len(roi) != 2 * len(indices):
-        raise OperatorError(f"{len(roi)} numbers of the region for {len(indices)} axes.")
+        raise OperatorError(f"it has {len(roi)} numbers of the region for {len(indices)} axes.")
     inputs = [X.shape[index] for index in indices]
     if scales:
         factors = [_number(scale) for scale in given]
@@ -131,9 +131,9 @@ _CORNERS_OF_OUTPUT = "align_corners, of the output's whole size"
 
 
 def _coordinates(F: Any, axis: Axis, transformation: str) -> Any:
-    """Returns where each output element lies in the input, as ONNX Runtime computes it.
+    """Returns the input coordinate of each output element, as ONNX Runtime computes it.
 
-    That is in float32, half_pixel_symmetric in float64 but for the move of its centre.
+    It does so in float32; half_pixel_symmetric is in float64, but for the shift of its centre.
     """
     if transformation == "half_pixel_symmetric":
         return (F.arange(axis.output, dtype=F.float64) + 0.5) / _single(axis.scale) + _centre(axis) - 0.5
@@ -155,16 +155,16 @@ def _coordinates(F: Any, axis: Axis, transformation: str) -> Any:
             step = (axis.end - axis.start) * (axis.size - 1) / (axis.output - 1)
             return x * step + axis.start * (axis.size - 1)
         return F.zeros_like(x) + 0.5 * (axis.start + axis.end) * (axis.size - 1)
-    raise OperatorError(f"coordinate_transformation_mode={transformation!r} is none of the standard's.")
+    raise OperatorError(f"coordinate_transformation_mode={transformation!r} is none of the standard's modes.")
 
 
 def _single(scale: Any) -> Any:
-    """Returns a scale as the float32 that it is in the file."""
+    """Returns a scale rounded to float32, as in the file."""
     return float(np.float32(scale)) if isinstance(scale, float) else scale
 
 
 def _centre(axis: Axis) -> Any:
-    """Returns by how much half_pixel_symmetric moves the coordinates, so that both images have the same centre."""
+    """Returns the shift by which half_pixel_symmetric gives both images the same centre."""
     if not axis.given or _is_whole(axis):
         return 0.0
     if not axis.static:
@@ -174,8 +174,8 @@ def _centre(axis: Axis) -> Any:
 
 
 def _nearest(F: Any, x: Any, axis: Axis, mode: str) -> Any:
-    """Returns the index of the input element that stands for each coordinate."""
-    half = 0.5 if x.dtype == F.float32 else 0.5 + 1e-6  # ONNX Runtime takes what is so near for the middle
+    """Returns the index of the input element nearest to each coordinate."""
+    half = 0.5 if x.dtype == F.float32 else 0.5 + 1e-6  # ONNX Runtime's tolerance for the middle of two elements
     if mode == "round_prefer_floor":
         x = F.ceil(x - half)
     elif mode == "round_prefer_ceil":
@@ -188,12 +188,12 @@ def _nearest(F: Any, x: Any, axis: Axis, mode: str) -> Any:
         down = isinstance(axis.scale, (int, float)) and axis.scale < 1
         x = F.ceil(x) if down else F.floor(x)
     else:
-        raise OperatorError(f"nearest_mode={mode!r} is none of the standard's.")
+        raise OperatorError(f"nearest_mode={mode!r} is none of the standard's modes.")
     return x.to(F.int64).clamp(0, axis.size - 1)
 
 
 def _taps(F: Any, x: Any, axis: Axis, method: Method) -> tuple[Any, Any]:
-    """Returns the input indices and weights that make up each output element, both (taps, outputs)."""
+    """Returns the input indices and weights of each output element's terms, both (taps, outputs)."""
     reach = 1 if method.mode == "linear" else 2
     scale = min(axis.scale, 1.0) if method.antialias else 1.0
     if not isinstance(scale, (int, float)):
@@ -215,7 +215,7 @@ def _taps(F: Any, x: Any, axis: Axis, method: Method) -> tuple[Any, Any]:
 
 
 def _cubic(F: Any, d: Any, a: float) -> Any:
-    """Returns Keys's cubic convolution kernel at distances `d`."""
+    """Returns Keys' cubic convolution kernel at distances `d`."""
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return F.where(d <= 1, near, F.where(d < 2, far, 0.0))
@@ -240,7 +240,7 @@ def _resize_axis(F: Any, X: Any, axis: Axis, method: Method) -> Any:
 
 
 def _extrapolate(F: Any, X: Any, axes: Sequence[Axis], value: float) -> Any:
-    """Replaces what tf_crop_and_resize takes from beyond the input."""
+    """Returns `X` with `value` where tf_crop_and_resize samples outside of the input."""
     for axis in axes:
         x = _coordinates(F, axis, "tf_crop_and_resize")
         X = F.where(_along(X, axis, (x >= 0) & (x <= axis.size - 1)), X, value)
@@ -248,7 +248,7 @@ def _extrapolate(F: Any, X: Any, axes: Sequence[Axis], value: float) -> Any:
 
 
 def _interpolated(F: Any, X: Any, axes: Sequence[Axis], method: Method) -> Any:
-    """Returns what torch's own interpolate gives where it means exactly the same, else None."""
+    """Returns the result by torch's interpolate where it computes exactly the same, else None."""
     spatial = [axis for axis in axes if axis.index >= 2]
     if len(spatial) != X.ndim - 2 or not all(axis.kept for axis in axes if axis.index < 2):
         return None
@@ -281,12 +281,12 @@ def _interpolated(F: Any, X: Any, axes: Sequence[Axis], method: Method) -> Any:
 
 
 def _is_whole(axis: Axis) -> bool:
-    """Whether input size times scale is a whole number for certain."""
+    """Whether size times scale is known to be a whole number."""
     return axis.scale == int(axis.scale) or (axis.static and axis.size * axis.scale == axis.output)
 
 
 def _interpolate_size(axes: Sequence[Axis]) -> dict[str, Any] | None:
-    """Returns `size` or `scale_factor` for torch's interpolate, None where it would find another output size."""
+    """Returns `size` or `scale_factor` for torch's interpolate, None where its output size would differ."""
     if not axes[0].given:
         return {"size": tuple(axis.output for axis in axes)}
     if not all(isinstance(axis.scale, (int, float)) for axis in axes):
@@ -303,9 +303,9 @@ def _interpolate_size(axes: Sequence[Axis]) -> dict[str, Any] | None:
 def _same_nearest(F: Any, axis: Axis, method: Method, mode: str) -> bool:
     """Whether torch's nearest mode takes the same elements as ONNX Runtime.
 
-    Static sizes are tried out. Under a given scale an index does not depend on the size: the first 16384 are tried.
-    Where a size is dynamic and no scale given only the rounding of output / input can differ, in which either side
-    misses the exact index for some sizes.
+    The indices of static sizes are compared. With a given scale an index does not depend on the size: the first 16384
+    are compared. With a dynamic size and no given scale, the formulas are compared; the rounding of output / input may
+    then differ at some sizes, where either side may miss the exact index.
     """
     if not axis.static and not axis.given:
         kind = (method.transformation, method.nearest, mode)
@@ -350,12 +350,12 @@ def resize(
     nearest_mode: str = "round_prefer_floor",
     _producer: str = "",
 ) -> Any:
-    """Torch's interpolate where it means exactly the same, else one gathering an axis (ONNX Resize-19).
+    """torch's interpolate where it computes exactly the same, else a gather along each axis (ONNX Resize-19).
 
-    Coordinates are float32 and rounded as ONNX Runtime rounds them; it differs from the standard's test data in
-    align_corners with scales that give no whole size, where the data's length of the output is input * scale,
-    unrounded. They hold here but for PyTorch's files, which mean the whole number, as ONNX Runtime and torch do. With
-    pytorch_half_pixel a dynamic output size is taken to be more than 1. Integers are interpolated in float32 and
+    Coordinates are float32, rounded as in ONNX Runtime. ONNX Runtime differs from the standard's test data in
+    align_corners with scales that give no whole size: the data do not round the length of the output, input * scale.
+    This follows the data, except in files of PyTorch, where the length is rounded, as in ONNX Runtime and torch. With
+    pytorch_half_pixel a dynamic output size is assumed to be more than 1. Integers are interpolated in float32 and
     truncated.
     """
     if mode not in ("nearest", "linear", "cubic"):
@@ -388,15 +388,15 @@ def resize(
 
 
 resize_13 = revision(resize, 13, without=["antialias", "axes", "keep_aspect_ratio_policy"])
-# An empty tensor stands for what is not given.
+# An empty tensor stands for an input that is not given.
 revision(resize_13, 11, required=["roi", "scales"])
 
 
 @op("Resize", 10, static=["scales"], results=lambda F, X, scales, **_: _results_of_resize(F, X, None, scales))
 def resize_10(F: Any, X: Any, scales: Sequence[Any], *, mode: str = "nearest") -> Any:
-    """Coordinates are index / scale; the nearest one is the ceiling when shrinking, the floor when growing.
+    """Coordinates are index / scale; the nearest element is the ceiling when shrinking, the floor when growing.
 
-    The text leaves that open; ONNX Runtime does it so.
+    The standard leaves the rounding open; this is ONNX Runtime's.
     """
     mode = "linear" if mode == "bilinear" else mode
     return resize(F, X, None, scales, coordinate_transformation_mode="asymmetric", mode=mode, nearest_mode="truncated")
@@ -424,30 +424,30 @@ _GRID_MODES = {
 def grid_sample(
     F: Any, X: Any, grid: Any, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Any:
-    """torch's grid_sample under ONNX's names of the modes.
+    """torch's grid_sample with ONNX's names of the modes.
 
     Raises:
-        OperatorError: a mode that is not the standard's, or cubic over three spatial dimensions, which torch lacks.
+        OperatorError: the standard does not have the mode, or it is cubic over three spatial dimensions.
     """
     if mode not in _GRID_MODES:
         raise OperatorError(f"mode={mode!r} is none of linear, nearest, cubic.")
     if X.ndim not in (4, 5) or (X.ndim == 5 and _GRID_MODES[mode] == "bicubic"):
-        raise OperatorError(f"mode={mode!r} on {X.ndim} dimensions; use linear or nearest, on 4 or 5 dimensions.")
+        raise OperatorError(f"mode={mode!r} of {X.ndim} dimensions. Use linear or nearest of 4 or 5 dimensions.")
     if not X.is_floating_point():
         return _nearest_of_integers(F, X, grid, mode, padding_mode, align_corners)
     options = dict(mode=_GRID_MODES[mode], padding_mode=padding_mode, align_corners=bool(align_corners))
     if X.dtype == grid.dtype and X.dtype in (F.float32, F.float64):
         return F.nn.functional.grid_sample(X, grid, **options)
-    wide = F.promote_types(F.promote_types(X.dtype, grid.dtype), F.float32)  # places need their digits
+    wide = F.promote_types(F.promote_types(X.dtype, grid.dtype), F.float32)  # coordinates need float32's precision
     return F.nn.functional.grid_sample(X.to(wide), grid.to(wide), **options).to(X.dtype)
 
 
 def _nearest_of_integers(F: Any, X: Any, grid: Any, mode: str, padding_mode: str, align_corners: int) -> Any:
-    """Samples what float64 holds: whole numbers of up to 32 bits, bools."""
+    """Samples integers of up to 32 bits and bools in float64, which holds them exactly."""
     if mode != "nearest":
-        raise OperatorError(f"mode={mode!r} of {X.dtype}; the standard does not say how it is rounded, cast it first.")
+        raise OperatorError(f"mode={mode!r} of {X.dtype} has no defined rounding. Cast it to floats first.")
     if X.dtype not in (F.bool, F.int8, F.int16, F.int32, F.uint8, F.uint16, F.uint32):
-        raise OperatorError(f"samples of {X.dtype}; cast it to floats first.")
+        raise OperatorError(f"samples of {X.dtype} are not exact in float64. Cast it to floats first.")
     Y = grid_sample(F, X.to(F.float64), grid, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
     return Y.to(X.dtype)
 
@@ -477,7 +477,7 @@ def non_max_suppression(
 ) -> Any:
     """Selects boxes class by class, highest score first, lower index first where scores are equal.
 
-    A box has to score more than `score_threshold`, and is dropped where it overlaps a selected one by more than
+    A box needs a score above `score_threshold`; it is dropped where its overlap with a selected box exceeds
     `iou_threshold`. boxes: (N, B, 4) of two opposite corners y1, x1, y2, x2, or of x, y, width, height; scores:
     (N, classes, B). Returns int64 (selected, 3) of batch, class and box index.
     """
@@ -505,11 +505,11 @@ class _Boxes(NamedTuple):
     areas: np.ndarray
 
     def part(self, chosen: Any) -> _Boxes:
-        """Returns some of them."""
+        """Returns the boxes at the positions `chosen`."""
         return _Boxes(self.low[:, chosen], self.high[:, chosen], self.areas[chosen])
 
     def overlapping(self, others: _Boxes, overlap: float) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the pairs, of these and of `others`, that share more than `overlap` of their union, in order."""
+        """Returns the pairs of these boxes and `others` whose intersection over union exceeds `overlap`, in order."""
         near = self.low[0][:, None] < others.high[0]
         near &= self.high[0][:, None] > others.low[0]
         near &= self.low[1][:, None] < others.high[1]
@@ -525,7 +525,7 @@ class _Boxes(NamedTuple):
 def _by_score(scores: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Returns the positions `chosen` of float32 scores, highest score first, lower position first among equals.
 
-    One sort of integers, a float's bits above the position: numpy's stable sort takes five times as long.
+    It sorts integers, a float's bits above the position: numpy's stable sort takes five times as long.
     """
     bits = (scores[chosen] + np.float32(0.0)).view(np.int32)  # -0.0 becomes 0.0
     rising = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64)
@@ -546,9 +546,9 @@ def _corners(boxes: np.ndarray, centered: bool) -> tuple[np.ndarray, np.ndarray]
 
 
 def _greedy(boxes: _Boxes, overlap: float, limit: int) -> np.ndarray:
-    """Returns the positions of the boxes that survive, given in the order of their scores.
+    """Returns the positions of the selected boxes; `boxes` are in the order of their scores.
 
-    They are compared in chunks, all pairs at once; the loop runs over pairs that overlap alone.
+    All pairs of a chunk are compared at once; the loop runs over the overlapping pairs only.
     """
     kept = np.empty(0, np.int64)
     chunk = min(max(limit + limit // 4, 32), 256)
@@ -559,7 +559,7 @@ def _greedy(boxes: _Boxes, overlap: float, limit: int) -> np.ndarray:
             dropped[boxes.part(kept).overlapping(part, overlap)[1]] = True
         gone = dropped.tolist()
         for better, worse in zip(*(ends.tolist() for ends in part.overlapping(part, overlap)), strict=True):
-            if better < worse and not gone[better]:  # whether the better one stays is settled: pairs come in order
+            if better < worse and not gone[better]:  # final for `better`: pairs come in order
                 gone[worse] = True
         kept = np.concatenate([kept, first + np.flatnonzero(~np.array(gone))])
         if len(kept) >= limit:
@@ -576,7 +576,7 @@ def image_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB") -> 
     """Decodes with Pillow. Returns uint8 (H, W, 3), or (H, W, 1) for Grayscale.
 
     Raises:
-        OperatorError: `pixel_format` is none of RGB, BGR, Grayscale.
+        OperatorError: the standard does not have this `pixel_format`.
     """
     if pixel_format not in ("RGB", "BGR", "Grayscale"):
         raise OperatorError(f"pixel_format={pixel_format!r} is none of RGB, BGR, Grayscale.")
@@ -598,9 +598,9 @@ def image_scaler(F: Any, input: Any, *, bias: Sequence[float] | None = None, sca
 
 @op("Crop", 1)
 def crop(F: Any, input: Any, *, border: Sequence[int] | None = None, scale: Sequence[int] | None = None) -> Any:
-    """Experimental in opset 1: cuts a border (left, top, right, bottom) off, or keeps `scale` (height, width) of it."""
+    """Experimental in opset 1: cuts off `border` (left, top, right, bottom), or keeps `scale` (height, width)."""
     if border is None or len(border) != 4:
-        raise OperatorError("its border needs four numbers: left, top, right, bottom.")
+        raise OperatorError("border does not have four numbers: left, top, right, bottom.")
     left, top, right, bottom = border
     if scale is None:
         return input[:, :, top : input.shape[2] - bottom, left : input.shape[3] - right]

@@ -1,4 +1,4 @@
-"""Reading and writing elements by position: gather, scatter, slice, select, order."""
+"""Elements read and written by position: gather, scatter, slice, where, top-k, unique."""
 
 from __future__ import annotations
 
@@ -17,18 +17,22 @@ from onnx2nn.optable.row import NeedsValues
 from onnx2nn.optable.traits import BINARY
 
 _FAR = (1 << 31) - 1
-"""Exporters write it, or int64's maximum, for "to the end"."""
+"""Ends from here on mean "to the end": exporters write int32's or int64's maximum."""
 
 
 def _integers(array: Any) -> Any:
-    """Returns a host array of indices as numpy integers; a dynamic dimension among them needs run time values."""
+    """Returns shape values that are indices as numpy integers.
+
+    Raises:
+        NeedsValues: a dynamic dimension is among them.
+    """
     if not all(fixed(number) for number in np.ravel(array)):
         raise NeedsValues("an index computed from a dynamic dimension")
     return np.asarray(array).astype(np.int64)
 
 
 def _from_front(F: Any, indices: Any, size: Any) -> Any:
-    """Returns `indices` with those that count from the back counted from the front; torch's gather wants that."""
+    """Returns `indices` with negative ones counted from the front, as torch's gather needs them."""
     return F.where(indices < 0, indices + size, indices).to(F.int64)
 
 
@@ -38,13 +42,13 @@ def _host_gather(data: Any, indices: Any, *, axis: int = 0) -> Any:
 
 @op("Gather", 1, numbers=["indices"], host=_host_gather, traits=["value_preserving"])
 def gather(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
-    """A constant float table becomes `nn.Embedding`, to which negative indices are errors."""
+    """A constant float table becomes `nn.Embedding`, where negative indices are errors."""
     axis = axis % data.ndim
     if not hasattr(indices, "ndim"):
         return data.select(axis, indices)
     if indices.ndim == 0:
         return gather(F, data, indices.reshape(1), axis=axis).squeeze(axis)
-    # Indices of int32 would do here, but what torch.onnx.export writes for them is no valid ONNX.
+    # int64, as torch.onnx.export writes invalid ONNX for indices of int32.
     return data[(slice(None),) * axis + (indices.to(F.int64) if indices.dtype == F.int32 else indices,)]
 
 
@@ -62,7 +66,7 @@ def gather_elements(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
 
 
 def _coordinates(F: Any, indices: Any, data: Any, batch_dims: int = 0) -> tuple[Any, ...]:
-    """Returns the index tensors that the last axis of `indices` holds, behind those of the batch dimensions."""
+    """Returns the index tensors of the batch dimensions, then the index tensors in the last axis of `indices`."""
     rank = indices.ndim - 1
     grid = [
         F.arange(data.shape[axis]).reshape([-1 if i == axis else 1 for i in range(rank)]) for axis in range(batch_dims)
@@ -130,7 +134,7 @@ def _scatter_reduce(F: Any, data: Any, updates: Any, *, axis: int, indices: Any,
 
 @op("ScatterElements", 16, host=_host_scatter_elements)
 def scatter_elements(F: Any, data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
-    """Which of several updates of one element without reduction stays is open in the standard."""
+    """Without reduction, the standard leaves open which of several updates of one element stays."""
     indices = _from_front(F, indices, data.shape[axis])
     if reduction == "none":
         return _replace(F, data, updates, axis=axis, indices=indices)
@@ -194,14 +198,14 @@ def _plan_slices(rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> li
     steps = [1] * len(starts) if steps is None else steps
     plan = [(axis, *rest) for axis, *rest in zip(axes, starts, ends, steps, strict=True)]
     if any(fixed(step) and step == 0 for *_, step in plan):
-        raise OperatorError("a step of 0.")
+        raise OperatorError("a step of a slice is 0.")
     if not all(fixed(step) for *_, step in plan):
         raise NeedsValues("a step computed from a dynamic dimension")
     return plan
 
 
 def _forward(start: Any, end: Any, step: int) -> slice:
-    """Returns the Python slice with a positive step; beyond the ends both clamp."""
+    """Returns the Python slice with a positive step; Python clamps its ends as ONNX does."""
     first = None if fixed(start) and (start == 0 or start <= -_FAR) else start
     last = None if fixed(end) and end >= _FAR else end
     return slice(first, last, None if step == 1 else step)
@@ -227,7 +231,7 @@ def _backward(start: Any, end: Any, step: int, size: Any) -> slice:
         start = min(max(start + size if start < 0 else start, 0), max(size - 1, 0))
         first = size - 1 - start
     elif start < -1:
-        raise NeedsValues("a backward slice from a place that may lie before a dynamic axis")
+        raise NeedsValues("a backward slice whose start may lie before a dynamic axis")
     first = None if first == 0 or first < -_FAR else first
     return slice(first, last, None if step == -1 else -step)
 
@@ -285,7 +289,7 @@ revision(slice_, 1, operator="DynamicSlice", without=["steps"])
 
 
 def _host_where(condition: Any, X: Any, Y: Any) -> Any:
-    """Where the choice depends on a size, sizes that choose otherwise than those seen at import fail at run time."""
+    """A choice that depends on a size records a guard: the forward raises for sizes that would choose otherwise."""
 
     def choose(c: Any, x: Any, y: Any) -> Any:
         if x is y or (fixed(x) and fixed(y) and x == y):
@@ -312,7 +316,7 @@ def _host_one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> A
 
 @op("OneHot", 9, static=["depth"], host=_host_one_hot)
 def one_hot(F: Any, indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
-    """An index out of range gives a row of `off_value`; negative ones count from the back."""
+    """An index out of range gives a row of `off_value`; a negative index counts from the back."""
     depth = scalar(depth)
     depth = int(depth) if isinstance(depth, float) else depth
     indices = _from_front(F, indices.to(F.int64), depth)
@@ -348,7 +352,7 @@ def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None
 
 @op("Compress", 9, call="opaque", host=_host_compress, results=_results_of_compress, traits=["value_preserving"])
 def compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
-    """A condition shorter than the axis drops what lies behind it."""
+    """Elements behind a condition that is shorter than the axis are dropped."""
     if axis is None:
         input, axis = input.flatten(), 0
     kept = condition.nonzero().flatten()
@@ -361,11 +365,11 @@ def _host_top_k(X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int
 
 
 _LONG = 4096
-"""From so many elements on, it is quicker to find the border of a few greatest ones than to sort all."""
+"""The length of an axis from which finding the threshold of a few largest elements is faster than sorting all."""
 
 
 def _few(F: Any, X: Any, count: int, axis: int, largest: bool) -> tuple[Any, Any]:
-    """Returns what TopK does of a long axis; among more NaN and infinities than asked for the first ones count."""
+    """Returns TopK of a long axis, NaN being equal to infinity; of equal elements the first are taken."""
     inf = float("inf")
     numbers = X.nan_to_num(inf, inf, -inf) if X.dtype.is_floating_point else X
     border = numbers.topk(count, axis, largest)[0].narrow(axis, count - 1, 1)
@@ -385,11 +389,11 @@ def _results_of_top_k(F: Any, X: Any, K: Any, *, axis: int = -1, **_: Any) -> An
 
 @op("TopK", 11, static=["K"], host=_host_top_k, results=_results_of_top_k)
 def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Any, ...]:
-    """Of equal values the one with the lower index comes first, which torch's topk does not promise."""
+    """Of equal values, the lower index comes first, which torch's topk does not guarantee."""
     count = scalar(K)
     size = X.shape[axis]
     if fixed(size) and fixed(count) and count > size:
-        raise OperatorError(f"the {count} greatest of {size} elements are asked for.")
+        raise OperatorError(f"K={count} exceeds the {size} elements of the axis.")
     keys = sortable(F, X)
     if keys is not X:
         indices = keys.sort(dim=axis, descending=bool(largest), stable=True)[1].narrow(axis, 0, count)
@@ -418,11 +422,11 @@ def _host_unique(X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
 
 
 _FEW_COLUMNS = 64
-"""Up to so many, one sort a column is quicker than torch.unique's comparison of slices."""
+"""Largest number of columns at which one sort a column is faster than torch.unique's comparison of slices."""
 
 
 def _unique_slices(F: Any, X: Any, axis: int) -> tuple[Any, Any, Any]:
-    """Returns the unique slices in order, the place of each slice among them, and how many of each there are."""
+    """Returns the unique slices in order, the place of each slice among them, and their counts."""
     rows = X.movedim(axis, 0).flatten(1)
     if not 0 < rows.shape[1] <= _FEW_COLUMNS or not rows.shape[0]:
         values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True, dim=axis)

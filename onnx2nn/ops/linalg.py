@@ -11,16 +11,16 @@ from onnx2nn.optable.revisions import revision
 
 
 def _is_weight(matrix: Any, other: Any) -> bool:
-    """Whether `matrix` is known at import while `other` is not: then the product is a linear layer."""
+    """Whether `matrix` is a constant and `other` is not, so that the product is a linear layer."""
     return matrix.ndim == 2 and matrix.is_floating_point() and type(matrix) is not type(other)
 
 
 def _factor(value: float, like: Any) -> Any:
-    """Returns an attribute that scales `like` as a number of its kind."""
+    """Returns a factor of `like` as an int where `like` holds integers."""
     if like.is_floating_point():
         return value
     if value != int(value):
-        raise OperatorError(f"a factor of {value} on integers; make it a whole number.")
+        raise OperatorError(f"the factor {value} of integers is no whole number.")
     return int(value)
 
 
@@ -45,7 +45,7 @@ def gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Any:
-    """alpha * A B + beta * C; factors of constants are multiplied into them."""
+    """alpha * A B + beta * C; constants are multiplied by their factors at import."""
     if C is not None and beta == 0:
         C = None
     A = A.T if transA else A
@@ -76,7 +76,7 @@ def _unless_one(**factors: Any) -> dict[str, Any]:
 
 
 gemm_7 = revision(gemm, 7, required=["C"])
-# `broadcast` only permits what later revisions always do.
+# Later revisions always broadcast, which `broadcast` permits here.
 revision(gemm_7, 1, unused={"broadcast": 0})
 
 
@@ -95,7 +95,7 @@ def det(F: Any, X: Any) -> Any:
 def _heads(X: Any, count: int | None) -> Any:
     """Returns (N, L, heads * size) as (N, heads, L, size)."""
     if count is None:
-        raise OperatorError("inputs of three dimensions need q_num_heads and kv_num_heads.")
+        raise OperatorError("q_num_heads or kv_num_heads is missing, which inputs of three dimensions need.")
     return X.unflatten(2, (count, -1)).transpose(1, 2)
 
 
@@ -110,7 +110,7 @@ def _attention_mask(
     left_window_size: int,
     right_window_size: int,
 ) -> Any:
-    """Returns all that restricts attention as one mask: bool (True attends), float (added), or None."""
+    """Returns mask, causal rule, windows and lengths as one mask: bool (True attends), float (added), or None."""
     queries, keys = Q.shape[2], K.shape[2]
     allowed = []
     if is_causal or left_window_size >= 0 or right_window_size >= 0:
@@ -168,9 +168,9 @@ def attention(
     softmax_precision: int | None = None,
     _outputs: int = 1,
 ) -> Any:
-    """torch's scaled_dot_product_attention, or its parts where a soft cap, a precision or the scores are asked for.
+    """torch's scaled_dot_product_attention, or its parts where the node has a soft cap, a precision or scores.
 
-    A query that may attend nothing gives 0 (ONNX Attention-25).
+    The result of a query that attends no key is 0 (ONNX Attention-25).
     """
     flat = Q.ndim == 3
     if flat:
@@ -213,7 +213,7 @@ def _attend(
     softmax_precision: int | None,
     mode: int,
 ) -> tuple[Any, Any]:
-    """Returns the attention's result and the scores at the stage that `mode` names."""
+    """Returns the attention and the scores at the stage `mode`: raw, capped, masked, after softmax."""
     root = (Q.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
     stages = [(Q * root) @ (K.mT * root)]
     capped = F.tanh(stages[0] / softcap) * softcap if softcap else stages[0]
@@ -248,7 +248,7 @@ def rotary_embedding(
     """X: (N, heads, L, size), or (N, L, heads * size) with `num_heads`."""
     flat = X.ndim == 3
     if flat and not num_heads:
-        raise OperatorError("an input of three dimensions needs num_heads.")
+        raise OperatorError("num_heads is missing, which an input of three dimensions needs.")
     x = X.unflatten(2, (num_heads, -1)) if flat else X
     if position_ids is not None:
         cos_cache = F.nn.functional.embedding(position_ids, cos_cache)

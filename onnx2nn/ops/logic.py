@@ -13,12 +13,12 @@ from onnx2nn.optable.traits import BINARY, UNARY
 
 
 def _host_equal(A: Any, B: Any) -> Typed:
-    """Compares numbers, or strings, whose comparison is no string."""
+    """Compares shape values or strings; the result is bool, not the type of the inputs."""
     return Typed(host_binary(lambda a, b: a == b)(A, B), np.dtype(bool))
 
 
 def _settled(truth: Any) -> Any:
-    """Returns a comparison of sizes as the samples have it; sizes at which it says another thing fail at run time."""
+    """Returns a comparison of sizes as a bool and records a guard: the forward raises for sizes that change it."""
     return truth.assume() if hasattr(truth, "assume") else truth
 
 

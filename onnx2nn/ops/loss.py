@@ -8,7 +8,7 @@ from onnx2nn.optable.registry import op
 
 
 def _ignored(ignore_index: int | None) -> dict[str, int]:
-    """Returns torch's keyword for a class that does not count."""
+    """Returns torch's keyword for a class that is ignored."""
     return {} if ignore_index is None else {"ignore_index": ignore_index}
 
 
@@ -16,7 +16,7 @@ def _ignored(ignore_index: int | None) -> dict[str, int]:
 def negative_log_likelihood_loss(
     F: Any, input: Any, target: Any, weight: Any = None, *, ignore_index: int | None = None, reduction: str = "mean"
 ) -> Any:
-    """The mean is weighted: it is divided by the sum of the weights of the targets, in torch too."""
+    """The mean is divided by the sum of the targets' weights, in torch too."""
     options = _ignored(ignore_index)
     return F.nn.functional.nll_loss(input, target.long(), weight, reduction=reduction, **options)
 

@@ -19,7 +19,7 @@ DOMAIN = "ai.onnx.ml"
 
 @at_run_time
 def pick_strings(names: Sequence[str], index: Any) -> Any:
-    """Returns the object array of the `names` at the positions `index`, an integer tensor."""
+    """Returns the object array of the strings `names` at the positions `index`, an integer tensor."""
     return strings(names)[index.cpu().numpy()]
 
 
@@ -32,10 +32,12 @@ def labels_of(F: Any, ints: Sequence[int] | None, names: Sequence[str] | None) -
     """Returns a classifier's labels: a list of strings or an int64 tensor.
 
     Raises:
-        OperatorError: there are none, or both.
+        OperatorError: not exactly one of the two attributes is given.
     """
     if bool(ints) == bool(names):
-        raise OperatorError("its labels must be given either as integers or as strings.")
+        raise OperatorError(
+            f"its labels are given by {'both attributes' if names else 'no attribute'}. Give it one of them."
+        )
     return list(names) if names else F.tensor(list(ints or ()), dtype=F.int64)
 
 
@@ -51,16 +53,16 @@ def rows(X: Any) -> Any:
 
 
 def matrix(F: Any, coefficients: Sequence[float], count: int, X: Any) -> Any:
-    """Returns `count` rows of coefficients, each as long as those of `X`, which are `rows`.
+    """Returns the coefficients as a matrix `(count, features)` for `X`, `(N, features)`.
 
-    ONNX Runtime takes them from the front of the list and leaves what is over, as in the logreg_iris.onnx that it comes
-    with: 12 coefficients of 3 classes for 2 features.
+    Superfluous coefficients at the end are ignored, as in ONNX Runtime: its logreg_iris.onnx has 12 coefficients for
+    3 classes and 2 features.
 
     Raises:
-        OperatorError: there are too few.
+        OperatorError: the list is too short.
     """
     features = X.shape[1]
-    if not isinstance(features, int):  # left open: the list says it
+    if not isinstance(features, int):  # dynamic: the length of the list decides
         return floats(F, coefficients).reshape(count, -1)
     if len(coefficients) < count * features:
         raise OperatorError(f"it has {len(coefficients)} coefficients, {count} rows of {features} are needed.")
@@ -77,7 +79,7 @@ def probit(F: Any, p: Any) -> Any:
 
 
 def _softmax_zero(F: Any, scores: Any) -> Any:
-    """Returns a softmax in which scores of 0 stay 0 and do not count."""
+    """Returns a softmax of the scores that are not 0; scores of 0 stay 0."""
     largest = scores.amax(-1, keepdim=True)
     counts = scores.abs() > 1e-7
     terms = F.where(counts, F.exp(scores - largest), scores * F.exp(-largest))
@@ -88,7 +90,7 @@ def post_transform_of(F: Any, scores: Any, transform: str) -> Any:
     """Returns scores of shape `(N, classes)` after an operator's `post_transform`.
 
     Raises:
-        OperatorError: there is no such transform.
+        OperatorError: the standard does not have this transform.
     """
     if transform == "NONE":
         return scores
@@ -100,7 +102,7 @@ def post_transform_of(F: Any, scores: Any, transform: str) -> Any:
         return _softmax_zero(F, scores)
     if transform == "PROBIT":
         return probit(F, scores)
-    raise OperatorError(f"post_transform {transform!r} is unknown.")
+    raise OperatorError(f"post_transform={transform!r} is none of NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO, PROBIT.")
 
 
 @op("LinearClassifier", 1, domain=DOMAIN)
@@ -127,9 +129,9 @@ def linear_classifier(
     if classes > 1:
         return pick(F, labels, F.argmax(scores, 1)), post_transform_of(F, scores, post_transform)
     if len(labels) != 2:
-        raise OperatorError(f"one row of coefficients tells two classes apart; it has {len(labels)} labels.")
+        raise OperatorError(f"it has {len(labels)} labels for one row of coefficients, 2 are needed.")
     if post_transform == "PROBIT":
-        raise OperatorError("post_transform PROBIT with one row of coefficients has no defined result.")
+        raise OperatorError("post_transform='PROBIT' with one row of coefficients has no defined result.")
     winner = pick(F, labels, (scores[:, 0] > 0).long())
     if post_transform == "LOGISTIC":
         return winner, F.sigmoid(F.cat([-scores, scores], 1))
@@ -146,7 +148,7 @@ def linear_regressor(
     post_transform: str = "NONE",
     targets: int = 1,
 ) -> Any:
-    """Of the transforms only PROBIT applies to a single target, as in ONNX Runtime."""
+    """A single target is transformed by PROBIT only, as in ONNX Runtime."""
     X = rows(X)
     Y = F.nn.functional.linear(
         X, matrix(F, coefficients or (), targets, X), floats(F, intercepts) if intercepts else None
@@ -163,7 +165,7 @@ def scaler(F: Any, X: Any, *, offset: Sequence[float] | None = None, scale: Sequ
 
 @op("Normalizer", 1, domain=DOMAIN)
 def normalizer(F: Any, X: Any, *, norm: str = "MAX") -> Any:
-    """Each row is divided by its norm, a row of zeros stays; MAX is the largest value, not the largest magnitude."""
+    """Divides each row by its norm; a row of norm 0 stays. MAX is the largest value, not the largest magnitude."""
     X = X if X.dtype == F.float64 else X.float()
     if norm == "MAX":
         size = X.amax(-1, keepdim=True)
@@ -172,7 +174,7 @@ def normalizer(F: Any, X: Any, *, norm: str = "MAX") -> Any:
     elif norm == "L2":
         size = X.square().sum(-1, keepdim=True).sqrt()
     else:
-        raise OperatorError(f"norm {norm!r} is neither MAX, L1 nor L2.")
+        raise OperatorError(f"norm={norm!r} is none of MAX, L1, L2.")
     return (X / F.where(size == 0, 1.0, size)).float()
 
 
@@ -186,13 +188,13 @@ def imputer(
     replaced_value_float: float = 0.0,
     replaced_value_int64: int = 0,
 ) -> Any:
-    """Replaces one value, which may be NaN, by one value, or by one for each column."""
+    """Replaces one value, which may be NaN, by a value, or by a value per column."""
     if X.is_floating_point():
         values, replaced = imputed_value_floats, float(np.float32(replaced_value_float))
     else:
         values, replaced = imputed_value_int64s, replaced_value_int64
     if not values:
-        raise OperatorError("it has no values of its input's type to put in.")
+        raise OperatorError("its imputed values are missing in the type of its input.")
     missing = X.isnan() if isinstance(replaced, float) and math.isnan(replaced) else F.eq(X, replaced)
     new = floats(F, values) if X.is_floating_point() else F.tensor(list(values), dtype=F.int64)
     return F.where(missing, new.to(X.dtype), X)
@@ -205,7 +207,7 @@ def binarizer(F: Any, X: Any, *, threshold: float = 0.0) -> Any:
 
 @op("FeatureVectorizer", 1, domain=DOMAIN)
 def feature_vectorizer(F: Any, *X: Any, inputdimensions: Sequence[int] | None = None) -> Any:
-    """Joins columns; an input wider than its entry of `inputdimensions` is cut, a narrower one filled with zeros."""
+    """Concatenates columns; each input is cut, or filled up with zeros, to its entry of `inputdimensions`."""
     parts = [rows(x).flatten(1) for x in X]
     for index, size in enumerate(inputdimensions or ()):
         if parts[index].shape[1] != size:
@@ -220,7 +222,7 @@ def _host_extract(X: Any, Y: Any) -> Any:
 
 @op("ArrayFeatureExtractor", 1, domain=DOMAIN, host=_host_extract)
 def array_feature_extractor(F: Any, X: Any, Y: Any) -> Any:
-    """Picks along the last dimension; a result of one dimension gets a first one of size 1."""
+    """Gathers along the last dimension; a vector gets a first dimension of size 1."""
     result = F.index_select(X, -1, Y.flatten())
     return result.unsqueeze(0) if X.ndim == 1 else result
 
@@ -234,24 +236,24 @@ def one_hot_encoder(
     cats_strings: Sequence[str] | None = None,
     zeros: int = 1,
 ) -> Any:
-    """A value that is no category gives zeros, or is an error where `zeros` is 0."""
+    """A value that is no category gives zeros; it is an error with `zeros=0`."""
     if isinstance(X, np.ndarray):
         hits = F.from_numpy(np.asarray(X[..., None] == strings(cats_strings or []), dtype=bool))
     else:
         hits = X.long().unsqueeze(-1) == F.tensor(list(cats_int64s or ()), dtype=F.int64)
     if not zeros and not hits.any(-1).all():
-        raise OperatorError("a value is none of the categories, and its attribute zeros forbids that.")
+        raise OperatorError("a value is none of the categories, which zeros=0 does not permit.")
     return hits.float()
 
 
 @lru_cache(maxsize=64)
 def _positions(keys: tuple[Any, ...]) -> dict[Any, int]:
-    """Returns where each key stands; the first of equal ones counts."""
+    """Returns the position of each key; of equal keys the first."""
     return {key: index for index, key in reversed(list(enumerate(keys)))}
 
 
 def _find(F: Any, X: Any, keys: Any) -> Any:
-    """Returns where each element of `X` stands among `keys`, a list of strings or a tensor; their number where nowhere.
+    """Returns the position of each element of `X` in `keys`, strings or a tensor; `len(keys)` where it is missing.
 
     Numbers are looked up in the sorted keys; NaN equals NaN.
     """
@@ -262,7 +264,7 @@ def _find(F: Any, X: Any, keys: Any) -> Any:
     keys = keys.to(X.dtype)
     order = F.argsort(keys, stable=True)
     nans = keys[order].isnan()
-    last = max(len(keys) - int(nans.sum()), 1)  # NaN stands behind all other keys, and no search finds its way past it
+    last = max(len(keys) - int(nans.sum()), 1)  # NaN is sorted behind all keys, where a binary search would fail
     ordered = keys[order][:last]
     slot = F.searchsorted(ordered, X).clamp(max=last - 1)
     index = F.where(ordered[(slot,)] == X, order[(slot,)], len(keys))
@@ -270,19 +272,19 @@ def _find(F: Any, X: Any, keys: Any) -> Any:
 
 
 def _encode(F: Any, X: Any, keys: Any, values: Any, default: Any) -> Any:
-    """Returns what stands in `values` where each element of `X` stands in `keys`, else `default`."""
+    """Returns the value at the key that equals each element of `X`, else `default`."""
     if len(keys) != len(values):
-        raise OperatorError(f"it has {len(keys)} keys and {len(values)} values.")
+        raise OperatorError(f"it has {len(keys)} keys for {len(values)} values.")
     if isinstance(values, (list, np.ndarray)):
         return pick(F, [*values, default], _find(F, X, keys))
     return pick(F, F.cat([values, F.tensor([default], dtype=values.dtype)]), _find(F, X, keys))
 
 
 def _given(F: Any, what: str, **options: Any) -> Any:
-    """Returns the one attribute of several that is given: strings as a list, numbers as a tensor, tensors flat."""
+    """Returns the attribute that is given, of several: strings as a list, numbers as a tensor, a tensor flattened."""
     given = {name: value for name, value in options.items() if value is not None and len(value)}
     if len(given) != 1:
-        raise OperatorError(f"its {what} must be given by exactly one attribute, not by {len(given)}.")
+        raise OperatorError(f"its {what} are given by {len(given)} attributes. Give it one of them.")
     ((kind, value),) = given.items()
     if kind == "tensor":
         return value.reshape(-1)
@@ -327,7 +329,7 @@ revision(label_encoder, 2, without=["default_tensor", "keys_tensor", "values_ten
 
 
 def _between(F: Any, X: Any, ints: Sequence[int], names: Sequence[str], default_int64: int, default_string: str) -> Any:
-    """Maps strings to integers or integers to strings, whichever `X` holds."""
+    """Returns the integers of strings `X`, or the strings of integers `X`."""
     numbers = F.tensor(list(ints), dtype=F.int64)
     if isinstance(X, np.ndarray):
         return _encode(F, X, list(names), numbers, default_int64)
@@ -376,7 +378,7 @@ def dict_vectorizer(
     string_vocabulary: Sequence[str] | None = None,
     _output_types: Any = None,
 ) -> Any:
-    """The values of the map `X` in the order of the vocabulary, 0 or `""` where a key is missing: `(1, keys)`."""
+    """The values of the map `X` in the order of the vocabulary, `(1, keys)`; 0 or `""` for a missing key."""
     keys = list(string_vocabulary or int64_vocabulary or ())
     text = any(isinstance(value, str) for value in X.values())
     dtypes = {"INT64": F.int64, "DOUBLE": F.float64}
@@ -386,10 +388,10 @@ def dict_vectorizer(
 
 @op("CastMap", 1, domain=DOMAIN, call="opaque")
 def cast_map(F: Any, X: Any, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Any:
-    """DENSE takes the values in the order of their keys, SPARSE puts each at its key's position of `max_map`."""
+    """DENSE: the values in the order of their keys; SPARSE: each value at the position of its key, below `max_map`."""
     kinds = {"TO_FLOAT": (float, F.float32), "TO_INT64": (int, F.int64), "TO_STRING": (str, None)}
     if cast_to not in kinds:
-        raise OperatorError(f"cast_to {cast_to!r} is unknown.")
+        raise OperatorError(f"cast_to={cast_to!r} is none of {', '.join(kinds)}.")
     convert, dtype = kinds[cast_to]
     if map_form == "DENSE":
         return _column(F, [convert(X[key]) for key in sorted(X)], dtype)
@@ -407,7 +409,7 @@ def zip_map(
     classlabels_int64s: Sequence[int] | None = None,
     classlabels_strings: Sequence[str] | None = None,
 ) -> Any:
-    """Returns a list with a dict from label to probability for each row."""
+    """Returns a list with a dict for each row: label → probability."""
     labels = list(classlabels_strings or classlabels_int64s or ())
     matrix = X.reshape([1, -1]) if X.ndim == 1 else X
     if len(labels) != matrix.shape[1]:

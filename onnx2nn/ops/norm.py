@@ -13,7 +13,7 @@ from onnx2nn.optable.registry import op
 
 
 def _channelwise(X: Any, value: Any) -> Any:
-    """Returns a vector over the channels in a shape that broadcasts to `X`."""
+    """Returns a vector over the channels, reshaped so that it broadcasts to `X`."""
     return value.reshape([-1] + [1] * (X.ndim - 2))
 
 
@@ -31,14 +31,14 @@ def batch_normalization(
     training_mode: int = 0,
     _outputs: int = 1,
 ) -> Any:
-    """ONNX's momentum weighs the old running statistics, torch's the new ones; ONNX keeps the population variance."""
+    """ONNX's momentum is the weight of the old running statistics, torch's of the new; ONNX's variance is biased."""
     new = round(1 - momentum, 7)
     if not training_mode:
         if X.dtype == F.float64:
             scale, B = scale.to(X.dtype), B.to(X.dtype)
         if X.dtype == scale.dtype:
             input_mean, input_var = input_mean.to(X.dtype), input_var.to(X.dtype)
-        input_mean, input_var = input_mean.detach(), input_var.detach()  # torch has no gradient of computed ones
+        input_mean, input_var = input_mean.detach(), input_var.detach()  # torch has no gradient of statistics
         return F.nn.functional.batch_norm(X, input_mean, input_var, scale, B, False, new, epsilon)
     Y = F.nn.functional.batch_norm(X, None, None, scale.to(X.dtype), B.to(X.dtype), True, 0.0, epsilon)
     if _outputs == 1:
@@ -86,7 +86,7 @@ def batch_normalization_7(
     spatial: int = 1,
     _outputs: int = 1,
 ) -> Any:
-    """Without `spatial` every feature of a sample has statistics of its own: X is taken as (N, C * D1 * ...)."""
+    """With `spatial=0` every feature of a sample has its own statistics: X is flattened to (N, C * D1 * ...)."""
     options = dict(epsilon=epsilon, momentum=momentum, _outputs=_outputs)
     if spatial or X.ndim == 2:
         return batch_normalization_9(F, X, scale, B, mean, var, **options)
@@ -112,7 +112,7 @@ def batch_normalization_1(
     spatial: int = 1,
     _outputs: int = 1,
 ) -> Any:
-    """One output is the test mode, whatever `is_test` says: the schema lists no training with one output."""
+    """One output means inference, even with `is_test=0`: the schema has no training with one output."""
     options = dict(epsilon=epsilon, momentum=momentum, spatial=spatial)
     return batch_normalization_7(F, X, scale, B, mean, var, **options, _outputs=1 if is_test else _outputs)
 
@@ -129,7 +129,7 @@ def _stash_dtype(F: Any, stash_type: int) -> Any:
 
 
 def _stretches(parameter: Any, sizes: Any) -> bool:
-    """Whether a parameter of one element along a dimension serves several; any other size must be the dimension's."""
+    """Whether a parameter of size 1 along a dimension broadcasts over it."""
     return any(own == 1 and size != 1 for own, size in zip(parameter.shape, sizes, strict=True))
 
 
@@ -165,7 +165,7 @@ def layer_normalization(
 @op("LRN", 1, traits=["channels_first", "keeps_rank"])
 @halves_in_float32
 def lrn(F: Any, X: Any, *, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0, size: int) -> Any:
-    """A window of even size reaches one channel further up than down; torch's reaches further down."""
+    """A window of even size has one more channel above than below; torch's has one more below."""
     if size % 2 and X.ndim > 2:
         return F.nn.functional.local_response_norm(X, size, alpha, beta, bias)
     squares = F.nn.functional.pad(X.square().flatten(2).unsqueeze(1), (0, 0, (size - 1) // 2, size // 2))
@@ -184,7 +184,7 @@ def _drop(F: Any, data: Any, ratio: float, _outputs: int) -> Any:
 def dropout(
     F: Any, data: Any, ratio: Any = None, training_mode: Any = None, *, seed: int | None = None, _outputs: int = 1
 ) -> Any:
-    """Which elements a training dropout keeps follows torch's generator; `seed` is ignored."""
+    """The random mask comes from torch's generator; `seed` is ignored."""
     ratio = 0.5 if ratio is None else float(str(np.float32(ratio)))
     if training_mode:
         return _drop(F, data, ratio, _outputs)
@@ -194,7 +194,7 @@ def dropout(
 
 @op("Dropout", 10, traits=["keeps_rank"])
 def dropout_10(F: Any, data: Any, *, ratio: float = 0.5, _outputs: int = 1) -> Any:
-    """The mask is all False, as in ONNX Runtime: nothing was dropped."""
+    """The mask is all False, as in ONNX Runtime: no element was dropped."""
     Y = F.nn.functional.dropout(data, ratio, False)
     return Y if _outputs == 1 else (Y, F.zeros_like(data, dtype=F.bool))
 
@@ -226,7 +226,7 @@ def group_normalization(
 
 @op("GroupNormalization", 18, traits=["channels_first", "keeps_rank"])
 def group_normalization_18(F: Any, X: Any, scale: Any, bias: Any, *, epsilon: float = 1e-05, num_groups: int) -> Any:
-    """Scale and bias are one number a group."""
+    """Scale and bias have one number per group."""
     each = X.shape[1] // num_groups
     scale, bias = scale.repeat_interleave(each), bias.repeat_interleave(each)
     return group_normalization(F, X, scale, bias, epsilon=epsilon, num_groups=num_groups)
@@ -245,21 +245,21 @@ def rms_normalization(
 
 @op("LpNormalization", 1, traits=["keeps_rank"])
 def lp_normalization(F: Any, input: Any, *, axis: int = -1, p: int = 2) -> Any:
-    """What has the norm 0 stays 0, as in ONNX Runtime."""
+    """A vector of norm 0 stays 0, as in ONNX Runtime."""
     norm = F.linalg.vector_norm(input, p, axis, keepdim=True)
     return input / F.where(norm == 0, 1.0, norm)
 
 
 @op("MeanVarianceNormalization", 9, traits=["keeps_rank"])
 def mean_variance_normalization(F: Any, X: Any, *, axes: Sequence[int] = (0, 2, 3)) -> Any:
-    """The deviation is raised by 1e-9, as in the operator's function body."""
+    """1e-9 is added to the deviation, as in the operator's function body."""
     axes = tuple(axes)
     return (X - X.mean(axes, keepdim=True)) / (X.std(axes, correction=0, keepdim=True) + 1e-9)
 
 
 @op("MeanVarianceNormalization", 1, traits=["keeps_rank"])
 def mean_variance_normalization_1(F: Any, input: Any, *, across_channels: int = 0, normalize_variance: int = 1) -> Any:
-    """Experimental in opset 1; over all samples, as in ONNX Runtime."""
+    """Experimental in opset 1. The batch is among the axes, as in ONNX Runtime."""
     axes = (0, *range(1 if across_channels else 2, input.ndim))
     if not normalize_variance:
         return input - input.mean(axes, keepdim=True)

@@ -27,7 +27,7 @@ def _by_axis(rank: int, pads: Sequence[Any], axes: Sequence[int] | None) -> list
 
 
 def _crop(data: Any, pads: list[tuple[Any, Any]]) -> tuple[Any, list[tuple[Any, Any]]]:
-    """Returns `data` with its negative pads cut off, and what is left to pad."""
+    """Returns `data` cropped by its negative pads, and the other pads."""
     negative = [fixed(p) and p < 0 for pair in pads for p in pair]
     if not any(negative):
         return data, pads
@@ -37,7 +37,7 @@ def _crop(data: Any, pads: list[tuple[Any, Any]]) -> tuple[Any, list[tuple[Any, 
 
 
 def _positions(F: Any, size: Any, begin: Any, end: Any, mode: str) -> Any:
-    """Returns for every place of a padded axis the place it is read from."""
+    """Returns the index in the axis that each position of the padded axis is read from."""
     places = F.arange(-begin, size + end)
     if mode == "edge":
         return places.clamp(0, size - 1)
@@ -49,7 +49,7 @@ def _positions(F: Any, size: Any, begin: Any, end: Any, mode: str) -> Any:
 
 
 def _like(F: Any, number: Any, places: Any) -> Any:
-    """Returns a size as a divisor: torch.onnx.export has no remainder by a number that is known only at run time."""
+    """Returns a size as a divisor; a dynamic size as a tensor: torch.onnx.export has no remainder by a symbolic int."""
     return number if fixed(number) else F.full_like(places, number)
 
 
@@ -64,7 +64,7 @@ def _host_pad(data: Any, pads: Any, constant_value: Any = None, axes: Any = None
 
 
 def _easy(data: Any, pads: list[tuple[Any, Any]], mode: str) -> bool:
-    """Returns whether torch's own pad does it: up to three last axes of four or more, no pad beyond the data."""
+    """Returns whether torch's pad takes these pads: of spatial dimensions only, no larger than its mode permits."""
     lead = data.ndim - 2 if data.ndim > 2 else 0
     if data.ndim not in (3, 4, 5) or not data.dtype.is_floating_point or mode == "wrap":
         return False
@@ -78,7 +78,7 @@ def _is_within(size: Any, pair: tuple[Any, Any], mode: str) -> bool:
 
 
 def _easy_line(data: Any, axis: int, pair: tuple[Any, Any], mode: str) -> bool:
-    """Returns whether torch's own pad does the one padded axis of up to three once it is the last one."""
+    """Returns whether torch's pad takes the pads of a single axis, of up to three, once it is the last axis."""
     if data.ndim > 3 or not data.dtype.is_floating_point or mode == "wrap":
         return False
     return not (fixed(data.shape[axis]) and data.shape[axis] == 0) and _is_within(data.shape[axis], pair, mode)
@@ -102,7 +102,7 @@ def _results_of_pad(F: Any, data: Any, pads: Any, constant_value: Any = None, ax
     sizes = [*data.shape]
     for axis, before, after in zip(padded, amounts[: len(padded)], amounts[len(padded) :], strict=True):
         if axis is None:
-            raise NeedsValues("axes that data decide")
+            raise NeedsValues("data-dependent axes")
         if not (fixed(before) and before == 0 and fixed(after) and after == 0):
             sizes[axis] = f"size_{axis % data.ndim}"
     return [(sizes, data.dtype)]
@@ -118,9 +118,9 @@ def _results_of_pad(F: Any, data: Any, pads: Any, constant_value: Any = None, ax
     traits=["keeps_rank"],
 )
 def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
-    """Negative pads crop. Modes other than constant read by computed positions where torch's pad does not reach."""
+    """Negative pads crop. Where torch's pad does not take a mode, elements are gathered by computed indices."""
     if mode not in _MODES:
-        raise OperatorError(f"mode {mode!r} is none of {', '.join(_MODES)}.")
+        raise OperatorError(f"mode={mode!r} is none of {', '.join(_MODES)}.")
     data, pairs = _crop(data, _by_axis(data.ndim, pads, axes))
     padded = [axis for axis, pair in enumerate(pairs) if any(not (fixed(p) and p == 0) for p in pair)]
     if not padded:
@@ -134,7 +134,7 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
         return _pad_line(F, data, padded[0], pairs[padded[0]], mode)
     for axis in padded:
         if mode != "wrap" and fixed(data.shape[axis]) and data.shape[axis] == 0:
-            raise OperatorError(f"axis {axis} is empty, so that mode {mode!r} has nothing to read.")
+            raise OperatorError(f"axis {axis} is empty, and mode={mode!r} needs an element to read.")
         places = _positions(F, data.shape[axis], *pairs[axis], mode)
         data = data.index_select(axis, places)
     return data
@@ -172,13 +172,13 @@ revision(pad_2, 1, renamed={"pads": "paddings"})
 
 @op("CenterCropPad", 18, static=["shape"])
 def center_crop_pad(F: Any, input_data: Any, shape: Any, *, axes: Sequence[int] | None = None) -> Any:
-    """Cropping an odd rest shifts the window to the front, padding one puts the larger part behind."""
+    """Of an odd difference, the larger part is cropped or padded behind."""
     axes = range(input_data.ndim) if axes is None else axes
     begins, ends = [], []
     for axis, target in zip(axes, shape, strict=True):
         missing = target - input_data.shape[axis]
         if not fixed(missing):
-            raise NeedsValues("whether a dynamic dimension is cropped or padded")
+            raise NeedsValues("a crop or pad of a dynamic dimension")
         begin = missing // 2 if missing >= 0 else -(-missing // 2)
         begins.append(begin)
         ends.append(missing - begin)

@@ -1,4 +1,4 @@
-"""Pooling over windows, over everything, and over regions of interest."""
+"""Pooling over windows, over whole images, and over regions of interest."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from onnx2nn.optable.row import NeedsValues
 
 
 class Windows:
-    """Where the windows of a pool lie.
+    """The windows of a pool.
 
     Attributes:
-        kernel, strides, dilations: one number a spatial dimension.
-        begins, ends: pads as the node asks for them.
-        ceil: whether a last window may reach beyond the padded input.
+        kernel, strides, dilations: one number per spatial dimension.
+        begins, ends: the node's pads, resolved by `auto_pad`.
+        ceil: whether the last window may reach beyond the padded input.
     """
 
     def __init__(
@@ -42,20 +42,20 @@ class Windows:
         self.dilations = tuple(dilations or [1] * rank)
         resolved = resolve_pads(auto_pad, pads, self.sizes, self.kernel, self.strides, self.dilations)
         self.begins, self.ends = resolved[:rank], resolved[rank:]
-        # With SAME_* and VALID no window is left over that rounding up could add.
+        # With SAME_* and VALID, rounding up adds no window.
         self.ceil = bool(ceil_mode) and auto_pad == "NOTSET"
 
     @property
     def plain(self) -> bool:
-        """Whether torch's own `padding` can say it: the same on both sides, at most half the kernel."""
+        """Whether torch's `padding` takes the pads: the same on both sides, at most half the kernel."""
         return self.begins == self.ends and all(
             isinstance(p, int) and 0 <= p <= k // 2 for p, k in zip(self.begins, self.kernel, strict=True)
         )
 
     def reach(self) -> list[Any]:
-        """Returns the pads at the ends that make the last window end exactly at the padded input's end.
+        """Returns the pads at the ends with which the last window ends exactly at the padded input's end.
 
-        A window that would start beyond the input and its beginning pad is left out, as in torch and ONNX Runtime.
+        A window that would start in the pads at the end is dropped, as in torch and ONNX Runtime.
         """
         if not self.ceil:
             return list(self.ends)
@@ -65,13 +65,13 @@ class Windows:
             last = (size + self.begins[i] + self.ends[i] - span + stride - 1) // stride
             if self.ends[i] + stride > span:
                 if not isinstance(size, int):
-                    raise NeedsValues("whether a last window is left out over a dynamic size")
+                    raise NeedsValues("a last window over a dynamic size that may be dropped")
                 last = min(last, (size + self.begins[i] - 1) // stride)
             result.append(last * stride + span - size - self.begins[i])
         return result
 
     def view(self, X: Any) -> Any:
-        """Returns a padded input as (N, C, *outputs, *kernel): every window's elements."""
+        """Returns the elements of all windows of a padded input, (N, C, *outputs, *kernel)."""
         for i, (k, stride, dilation) in enumerate(zip(self.kernel, self.strides, self.dilations, strict=True)):
             X = X.unfold(2 + i, (k - 1) * dilation + 1, stride)
         steps = (..., *(slice(None, None, dilation) for dilation in self.dilations))
@@ -106,11 +106,11 @@ def max_pool(
     rank, dtype, lowest = len(windows.kernel), X.dtype, _lowest(F, X.dtype)
     if rank > 3:
         if _outputs > 1:
-            raise OperatorError("the Indices of a pool over more than three spatial dimensions.")
+            raise OperatorError(f"Indices over {rank} spatial dimensions are not possible; 1 to 3 dimensions are.")
         X = pad_spatial(F, X, [*windows.begins, *windows.reach()], lowest)
         return windows.view(X).amax(windows.trailing)
     bytes_ = dtype in (F.int8, F.uint8)
-    X = X.to(F.float32) if bytes_ else X  # torch has few kernels for bytes, and one that counts places in a byte
+    X = X.to(F.float32) if bytes_ else X  # torch has few kernels for bytes, one of which counts indices in a byte
     function = [F.nn.functional.max_pool1d, F.nn.functional.max_pool2d, F.nn.functional.max_pool3d][rank - 1]
     sizes, offsets, padding, ceil = X.shape, [0] * rank, tuple(windows.begins), windows.ceil
     padded = X
@@ -128,7 +128,7 @@ def max_pool(
 def _flat_indices(
     F: Any, indices: Any, sizes: Sequence[Any], padded: Sequence[Any], offsets: Sequence[Any], storage_order: int
 ) -> Any:
-    """Turns torch's indices, which count within a padded plane, into ONNX's."""
+    """Returns ONNX's indices for torch's, which count within a padded plane."""
     plane = math.prod(sizes[2:])
     if storage_order or not all(map(is_zero, offsets)):
         coordinates: list[Any] = []
@@ -159,8 +159,11 @@ def average_pool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """What a window holds beyond the input is not counted; pads are, with `count_include_pad`, but never what
-    `ceil_mode` adds. `auto_pad` respects dilations as the standard says (ONNX Runtime ignores them there)."""
+    """The mean over the elements of the input in a window; with `count_include_pad` over its pads too.
+
+    Elements that `ceil_mode` adds never count. `auto_pad` respects dilations, as the standard says; ONNX Runtime does
+    not.
+    """
     windows = Windows(X, kernel_shape, strides, pads, dilations, auto_pad, ceil_mode)
     rank = len(windows.kernel)
     dense = max(windows.dilations) == 1 and rank <= 3
@@ -228,7 +231,7 @@ def lp_pool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """The p-norm of each window; pads are 0. torch's lp_pool drops the sign before an odd power, and has no pads."""
+    """The p-norm of each window; pads are 0. torch's lp_pool has no pads and no absolute value before an odd power."""
     windows = Windows(X, kernel_shape, strides, pads, dilations, auto_pad, ceil_mode)
     X = pad_spatial(F, X, [*windows.begins, *windows.reach()])
     return F.linalg.vector_norm(windows.view(X), p, windows.trailing)
@@ -249,7 +252,7 @@ def lp_pool_1(
     strides: Sequence[int] | None = None,
 ) -> Any:
     if not kernel_shape:
-        raise OperatorError("it has no kernel_shape.")
+        raise OperatorError("attribute kernel_shape is missing.")
     return lp_pool(F, X, auto_pad=auto_pad, kernel_shape=kernel_shape, p=p, pads=pads, strides=strides)  # type: ignore[arg-type]
 
 
@@ -264,7 +267,7 @@ def max_unpool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """Indices count in the size that undoes the pool; a larger `output_shape` adds zeros at the ends."""
+    """Indices refer to the size that inverts the pool; a larger `output_shape` adds zeros at the ends."""
     rank = len(kernel_shape)
     pads, strides = list(pads or [0] * (2 * rank)), list(strides or [1] * rank)
     sizes = [(X.shape[2 + i] - 1) * strides[i] + kernel_shape[i] - pads[i] - pads[i + rank] for i in range(rank)]
@@ -282,7 +285,7 @@ def _results_of_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[in
 
 @op("MaxRoiPool", 1, call="opaque", results=_results_of_roi_pool, custom_op=True)
 def max_roi_pool(F: Any, X: Any, rois: Any, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Any:
-    """Bins of whole elements, corners rounded and included; an empty bin is 0 (ONNX Runtime).
+    """The largest element of each bin; corners are rounded and included, an empty bin is 0, as in ONNX Runtime.
 
     X: (N, C, H, W); rois: (R, 5) of batch index, x1, y1, x2, y2. Returns (R, C, *pooled_shape).
     """
@@ -327,10 +330,10 @@ def roi_align(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Any:
-    """Averages, or takes the largest of, bilinear samples of each bin.
+    """The mean or maximum of bilinear samples of each bin.
 
-    `mode="max"` takes the largest of the samples' four weighted corners, as ONNX Runtime does. `sampling_ratio` 0 is as
-    many samples as a bin has elements. X: (N, C, H, W); rois: (R, 4) of x1, y1, x2, y2; batch_indices: (R,).
+    The maximum is over the samples' four weighted corners, as in ONNX Runtime. With `sampling_ratio=0` a bin has as
+    many samples as elements. X: (N, C, H, W); rois: (R, 4) of x1, y1, x2, y2; batch_indices: (R,).
     """
     if mode not in ("avg", "max"):
         raise OperatorError(f"mode={mode!r} is none of avg, max.")
@@ -370,7 +373,7 @@ def _samples(F: Any, start: Any, bin: Any, bins: int, count: int) -> Any:
 
 
 def _bilinear_corners(F: Any, X: Any, batch: Any, y: Any, x: Any) -> list[Any]:
-    """Returns the four weighted corners of each sample, each (R, Y, X, C); a sample beyond the border by 1 is 0."""
+    """Returns the four weighted corners of each sample, each (R, Y, X, C); a sample more than 1 outside of X is 0."""
     sides = []
     for coordinate, size in ((y, X.shape[2]), (x, X.shape[3])):
         inside = ((coordinate >= -1) & (coordinate <= size)).to(coordinate.dtype)

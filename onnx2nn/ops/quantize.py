@@ -1,4 +1,4 @@
-"""Quantisation: numbers held as small integers or floats, a scale and a zero point."""
+"""Quantisation: small integers or floats with a scale and a zero point."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UINT8 = 2
 
 
 def _along(F: Any, parameter: Any, x: Any, axis: int, block_size: int) -> Any:
-    """Returns a scale or zero point so that it broadcasts against `x`: one number, one a slice of `axis`, or blocks."""
+    """Returns a scale or zero point that broadcasts against `x`: a number, a number per index of `axis`, or blocks."""
     if block_size:
         return parameter.repeat_interleave(block_size, axis).narrow(axis, 0, x.shape[axis])
     if parameter.ndim == 0:
@@ -26,13 +26,13 @@ def _along(F: Any, parameter: Any, x: Any, axis: int, block_size: int) -> Any:
     if parameter.ndim == 1 and parameter.shape[0] == 1:
         return parameter.reshape([])
     if parameter.ndim != 1:
-        raise OperatorError(f"a scale or zero point of rank {parameter.ndim} needs block_size.")
+        raise OperatorError(f"block_size is missing, which a scale or zero point of rank {parameter.ndim} needs.")
     behind = x.ndim - axis % x.ndim - 1
     return parameter.reshape([-1, *[1] * behind]) if behind else parameter
 
 
 def _is_zero(F: Any, zero_point: Any) -> bool:
-    """Returns whether a zero point is known to be 0, so that nothing is added."""
+    """Returns whether a zero point is known to be 0 or absent."""
     if zero_point is None:
         return True
     return has_values(F, zero_point) and not bool(zero_point.to(F.float32).any())
@@ -48,7 +48,8 @@ def limits(element: Element) -> tuple[int, int]:
 def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool = True) -> Any:
     """Returns `y`, already divided by its scale, as `element`: rounded half to even, shifted, saturated.
 
-    NaN gives an integer type's smallest number, as in ONNX Runtime: masks of -inf, calibrated, have a scale of inf.
+    NaN gives an integer type's smallest number, as in ONNX Runtime. It occurs with scales of inf, which masks of -inf
+    have after calibration.
     """
     integer = element.small is None and element.largest is None
     if integer:
@@ -59,7 +60,7 @@ def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool =
         return convert(F, y, element, saturate=saturate)
     smallest, largest = limits(element)
     y = y.clamp(smallest, largest)
-    if smallest:  # a conversion to integers makes 0 of NaN
+    if smallest:  # the conversion to integers below gives 0 for NaN
         y = F.nan_to_num(y, nan=smallest)
     return y.to(getattr(F, element.dtype))
 
@@ -78,9 +79,9 @@ def quantize_linear(
     saturate: int = 1,
     _types: Any = None,
 ) -> Any:
-    """Integers are rounded before the zero point is added, float16 and bfloat16 divided in float32, as ORT does.
+    """Integers are rounded before the zero point is added, as in ONNX Runtime.
 
-    `precision` says otherwise.
+    `precision` is the type of the division, by default float32, or float64 for a float64 scale.
     """
     if y_zero_point is not None:
         element = BY_NUMBER[type_number(F, y_zero_point, _types, 2)]
@@ -115,7 +116,7 @@ def dequantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Any:
-    """Computed in the output's type where that holds every difference, which is so for 8 bits; else in float32."""
+    """Computed in the output's type for 8-bit integers, whose differences every float type holds, else in float32."""
     dtype = getattr(F, element_of(output_dtype).dtype) if output_dtype else x_scale.dtype
     wide = dtype if x.dtype.itemsize == 1 and not x.is_floating_point() else F.promote_types(dtype, F.float32)
     if not _is_zero(F, x_zero_point):
@@ -134,8 +135,8 @@ revision(dequantize_linear_13, 10, without=["axis"])
 
 @op("DynamicQuantizeLinear", 11)
 def dynamic_quantize_linear(F: Any, x: Any) -> tuple[Any, ...]:
-    """A scale of 0, which an input of zeros has, becomes 1, as in ONNX Runtime."""
-    low, high = x.min().clamp(max=0.0), x.max().clamp(min=0.0)  # not amin: torch.onnx.export wants its dim
+    """The scale of an input of zeros is 1, as in ONNX Runtime."""
+    low, high = x.min().clamp(max=0.0), x.max().clamp(min=0.0)  # not amin: torch.onnx.export needs its dim
     scale = (high - low) / 255.0
     scale = F.where(scale == 0.0, F.ones_like(scale), scale)
     zero_point = F.round((-low / scale).clamp(0.0, 255.0))
@@ -145,7 +146,7 @@ def dynamic_quantize_linear(F: Any, x: Any) -> tuple[Any, ...]:
 def _sum_dtype(F: Any, count: Any, w: Any, w_zero_point: Any, dims: Sequence[int], bias: Any = None) -> Any:
     """Returns a float type in which sums of `count` products of 8-bit integers are exact in any order.
 
-    float32 holds whole numbers up to 2**24; where the weights are constants their own sums say whether that is enough.
+    float32 holds integers up to 2**24. Of constant weights, their own sums decide whether it suffices.
     """
     if has_values(F, w, w_zero_point, bias) and w.numel():
         weights = w.to(F.float64) if w_zero_point is None else w.to(F.float64) - w_zero_point.to(F.float64)
@@ -157,7 +158,7 @@ def _sum_dtype(F: Any, count: Any, w: Any, w_zero_point: Any, dims: Sequence[int
 
 
 def centred(F: Any, w: Any, w_zero_point: Any) -> Any:
-    """Returns the right side of a product less its zero point, in a float type in which the product is exact."""
+    """Returns the right operand of a product minus its zero point, in a float type in which the product is exact."""
     return _shifted(F, w.to(_sum_dtype(F, w.shape[-2], w, w_zero_point, [-2])), w_zero_point)
 
 
@@ -166,13 +167,13 @@ def _shifted(F: Any, x: Any, zero_point: Any) -> Any:
 
 
 def _rows(parameter: Any, matrix: Any) -> Any:
-    """Returns a scale or zero point of the rows of `matrix` so that it broadcasts against it."""
+    """Returns a scale or zero point, per tensor or per row, that broadcasts against `matrix`."""
     one_a_row = parameter is not None and parameter.ndim == 1 and matrix.ndim > 1 and parameter.shape[0] != 1
     return parameter.reshape([-1, 1]) if one_a_row else parameter
 
 
 def integer_matmul(F: Any, a: Any, b: Any, a_zero_point: Any, b_zero_point: Any) -> Any:
-    """Returns the exact product as floats; a constant `b` is held as it is and converted when used (`type_as`)."""
+    """Returns the exact product as floats; a constant `b` is held as integers and converted at run time (`type_as`)."""
     if (a.dtype.itemsize == 1 and a.is_floating_point()) or b.is_floating_point():
         dtype = F.float64
     else:
@@ -182,13 +183,13 @@ def integer_matmul(F: Any, a: Any, b: Any, a_zero_point: Any, b_zero_point: Any)
 
 
 def _to_int32(F: Any, x: Any) -> Any:
-    """Returns whole numbers as int32, wrapping around as the sum of int32 does."""
+    """Returns floats that hold integers as int32, wrapping around as a sum in int32 does."""
     return x.to(F.int32) if x.dtype == F.float32 else x.to(F.int64).to(F.int32)
 
 
 @op("MatMulInteger", 10, float_form=FloatForm("MatMul", -1))
 def matmul_integer(F: Any, A: Any, B: Any, a_zero_point: Any = None, b_zero_point: Any = None) -> Any:
-    """Computed in a float type that holds every sum exactly: torch has no fast integer product on all devices."""
+    """Computed in a float type that holds every sum exactly, as torch lacks fast integer products on some devices."""
     return _to_int32(F, integer_matmul(F, A, B, a_zero_point, b_zero_point))
 
 
@@ -212,7 +213,7 @@ def qlinear_matmul(
 
 
 def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
-    """Returns the exact convolution as floats; constant weights are held as they are and converted when used."""
+    """Returns the exact convolution as floats; constant weights are held as integers and converted at run time."""
     if w_zero_point is not None and w_zero_point.ndim == 1:
         w_zero_point = w_zero_point.reshape([-1, *[1] * (w.ndim - 1)])
     dtype = _sum_dtype(F, math.prod(w.shape[1:]), w, w_zero_point, list(range(1, w.ndim)), bias)
@@ -236,7 +237,7 @@ def conv_integer(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """The border is padded with the zero point. See MatMulInteger for how it is computed."""
+    """Pads hold the zero point. See MatMulInteger for the computation."""
     attributes = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
     return _to_int32(F, _integer_conv(F, x, w, x_zero_point, w_zero_point, None, attributes))
 

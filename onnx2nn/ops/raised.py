@@ -1,6 +1,6 @@
-"""Operators of raised graphs alone: what several nodes of a file are together and no ONNX operator is.
+"""Operators of raised graphs only, for patterns of nodes that no single ONNX operator computes.
 
-`onnx2nn.rewrite` puts them in place before the import; no file holds them.
+`onnx2nn.rewrite` puts them in place of the nodes before the import; no file holds them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnx2nn.optable.row import OWN
 
 @op("SizeMin", 1, domain=OWN)
 def size_min(F: Any, A: Any, B: Any) -> Any:
-    """The smaller of two sizes; torch.jit.trace has them as tensors."""
+    """The smaller of two sizes, which are tensors under torch.jit.trace."""
     return F.sym_min(A, B) if not F.jit.is_tracing() else F.minimum(F.as_tensor(A), F.as_tensor(B))
 
 
@@ -37,13 +37,13 @@ def size_where(F: Any, condition: Any, A: Any, B: Any) -> Any:
 
 @op("SizeFloor", 1, domain=OWN)
 def size_floor(F: Any, A: Any) -> Any:
-    """The whole part of a number computed from sizes, not negative; math.floor cannot be saved with torch.export."""
+    """The floor of a shape value that is not negative; torch.export cannot save math.floor."""
     return F.sym_int(A) if not F.jit.is_tracing() else F.as_tensor(A).to(F.int64)
 
 
 @op("SizeAt", 1, domain=OWN)
 def size_at(F: Any, sizes: Any, *, index: int) -> Any:
-    """One of the sizes in a vector that is computed from data."""
+    """An element of a data-dependent vector of sizes."""
     return sizes[index].item() if not F.jit.is_tracing() else sizes[index]
 
 
@@ -77,15 +77,15 @@ def instance_norm(F: Any, X: Any, *, epsilon: float) -> Any:
 
 @op("Normalize", 1, domain=OWN)
 def normalize(F: Any, X: Any, *, p: float, axis: int, epsilon: float) -> Any:
-    """X over its norm, or over epsilon where that is larger."""
+    """X divided by its norm, or by epsilon where epsilon is larger."""
     return F.nn.functional.normalize(X, p, axis, epsilon)
 
 
 def _splits(X: Any, split: Sequence[Any], *groups: Sequence[int]) -> bool:
-    """Returns whether a reshape to `split` divides every dimension of X into a group of sizes of its own.
+    """Returns whether a reshape to `split` splits each dimension of X into its own group of sizes.
 
-    Nothing near a reshape tells the shape of what it reads; one of other dimensions and as many elements is rearranged
-    in another way. A size of -1 is what remains, 0 the size that X has there.
+    The pattern does not fix the shape of X: an X of other dimensions and as many elements would be rearranged
+    differently. A size of -1 is inferred, 0 is the size of X at this axis.
     """
     if X.ndim != len(groups):
         return False
@@ -131,9 +131,9 @@ def repeat_interleave(F: Any, X: Any, *, repeats: int, axis: int) -> Any:
 
 @op("RotaryEmbedding", 1, domain=OWN, static=["start", "end"])
 def rotary_embedding(F: Any, X: Any, cos: Any, sin: Any, start: Any, end: Any) -> Any:
-    """The two halves of X turned, as in Llama and GPT-NeoX.
+    """The two halves of X rotated, as in Llama and GPT-NeoX.
 
-    X: `(..., size)`, cos and sin broadcast against it; the lower half ends at `end`, the upper one begins at `start`.
+    X: `(..., size)`, cos and sin broadcast against it; the lower half ends at `end`, the upper half begins at `start`.
     """
     halves = all(map(fixed, (X.shape[-1], start[0], end[0]))) and X.shape[-1] == 2 * start[0] == 2 * end[0]
     lower, upper = X.chunk(2, -1) if halves else (X[..., : end[0]], X[..., start[0] :])
@@ -142,7 +142,7 @@ def rotary_embedding(F: Any, X: Any, cos: Any, sin: Any, start: Any, end: Any) -
 
 @op("InterleavedRotaryEmbedding", 1, domain=OWN, static=["target"])
 def interleaved_rotary_embedding(F: Any, X: Any, cos: Any, sin: Any, target: Any) -> Any:
-    """Pairs of neighbours turned, as in GPT-J; `target` is the shape of X."""
+    """Pairs of neighbours rotated, as in GPT-J; `target` is the shape of X."""
     return X * cos + reshape(F, F.stack([-X[..., 1::2], X[..., ::2]], -1), target) * sin
 
 
@@ -161,7 +161,7 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Q: `(..., queries, size)`, K and V: `(..., keys, size)`; K `(..., size, keys)` where it is transposed.
 
-    A bool mask is True where a query attends, a float mask is added. With `grouped`, several heads of Q share one of K.
+    A bool mask is True at attended keys, a float mask is added. With `grouped`, several heads of Q share a head of K.
     """
     options: dict[str, Any] = {"is_causal": True} if is_causal else {}
     if mask is not None:
@@ -186,7 +186,11 @@ def _recurrent(
     has_biases: int,
     as_torch: int,
 ) -> tuple[Any, ...]:
-    """`rest`: the initial states, None for zeros, then the weights of each layer as ONNX has them, or torch."""
+    """Returns the results of a torch function for recurrent layers.
+
+    `rest`: the initial states, None for zeros, then the weights of each layer, in torch's layout with `as_torch`, else
+    in ONNX's, whose gates `order` permutes.
+    """
     initial, weights = list(rest[:states]), rest[states:]
     each = 2 + has_biases
     parameters = list(weights) if as_torch else []
@@ -214,7 +218,7 @@ def lstm(
     has_biases: int,
     as_torch: int = 0,
 ) -> Any:
-    """All layers of an nn.LSTM; gives the outputs of the last one, and the last states of all."""
+    """All layers of an nn.LSTM: the outputs of the last layer, and the last states of all layers."""
     return _recurrent(F, F.lstm, X, rest, 2, [0, 2, 3, 1], num_layers, bidirectional, batch_first, has_biases, as_torch)
 
 
@@ -264,9 +268,9 @@ def multihead_attention(
     num_heads: int,
     is_causal: int = 0,
 ) -> Any:
-    """Attention of a sequence to itself; X: `(L, N, features)`, weight: `(features, 3 * features)`.
+    """Self-attention; X: `(L, N, features)`, weight: `(features, 3 * features)`.
 
-    Masks as nn.MultiheadAttention has them: added, or bool and True where nothing is attended.
+    Masks are nn.MultiheadAttention's: a float mask is added, a bool mask is True at masked keys.
     """
     size, packed = weight.shape[0], (weight.T, bias, None, None, False, 0.0)
     if is_causal:

@@ -1,4 +1,4 @@
-"""Random numbers: they come from torch's generator, which `torch.manual_seed` sets; ONNX's `seed` is ignored."""
+"""Random numbers of torch's generator, which `torch.manual_seed` seeds; ONNX's `seed` is ignored."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from onnx2nn.optable.registry import op
 
 
 def _dtype(F: Any, input: Any, dtype: int | None) -> Any:
-    """Returns the dtype asked for, by default the input's.
+    """Returns the dtype of the attribute, by default the input's.
 
     Raises:
-        OperatorError: the input's type is no float type and none is asked for.
+        OperatorError: the attribute is missing and the input is no float tensor.
     """
     if dtype is not None:
         return getattr(F, element_of(dtype).dtype)
     if getattr(input.dtype, "is_floating_point", False):
         return input.dtype
-    raise OperatorError("its input is no float tensor; the attribute dtype must give the type of its output.")
+    raise OperatorError("dtype is missing, which an input that is no float tensor needs.")
 
 
 @op("RandomNormal", 1, random=True)
@@ -81,5 +81,5 @@ def bernoulli(F: Any, input: Any, *, dtype: int | None = None, seed: float | Non
 
 @op("Multinomial", 7, random=True)
 def multinomial(F: Any, input: Any, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Any:
-    """The input holds logarithms of probabilities that need not add up to 1."""
+    """The input holds log-probabilities, which need not be normalised."""
     return F.multinomial(F.softmax(input, -1), sample_size, True).to(getattr(F, element_of(dtype).dtype))

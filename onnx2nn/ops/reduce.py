@@ -23,7 +23,7 @@ def _sum(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
 
 
 def _mean(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
-    """The mean of integers is cut towards zero."""
+    """The mean of integers is truncated."""
     if x.is_floating_point():
         return x.mean(axes, keepdim=keepdim)
     count = math.prod(x.shape[axis] for axis in axes)
@@ -42,7 +42,7 @@ def _extreme(name: str, empty: float) -> Function:
             shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keepdim or i not in axes]
             return F.full(shape, _limit(F, x.dtype, empty), dtype=x.dtype)
         for axis in axes:
-            if getattr(x.shape[axis], "of_data", False):  # it may be empty, which torch does not reduce
+            if getattr(x.shape[axis], "of_data", False):  # data-dependent: torch refuses an empty axis
                 shape = [1 if i == axis else d for i, d in enumerate(x.shape)]
                 x = F.cat([x, F.full(shape, _limit(F, x.dtype, empty), dtype=x.dtype)], axis)
         return ordered(lambda F, x: getattr(x, name)(axes, keepdim=keepdim))(F, x)
@@ -59,7 +59,7 @@ def _limit(F: Any, dtype: Any, empty: float) -> Any:
 
 
 def _in_float(function: Function) -> Function:
-    """Integers are computed in float64 and cut, as their result has their type."""
+    """Returns a reduction that computes integers in float64 and truncates the result to their type."""
 
     def reduce(F: Any, x: Any, axes: list[int], keepdim: bool) -> Any:
         if x.is_floating_point():
@@ -104,7 +104,7 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def _host(operator: str) -> Callable[..., Any] | None:
-    """Returns the operator on numbers computed from sizes."""
+    """Returns the operator on shape values, None where it has none."""
     functions: dict[str, Callable[[Sequence[Any]], Any]] = {
         "ReduceSum": sum,
         "ReduceProd": math.prod,
@@ -118,7 +118,7 @@ def _host(operator: str) -> Callable[..., Any] | None:
 
     def host(data: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         if data.ndim != 1 or (axes is not None and np.size(axes) != 1):
-            raise NeedsValues("a reduction of numbers computed from sizes over several axes")
+            raise NeedsValues("a reduction of shape values over several axes")
         result = function(data.tolist())
         return np.array([result] if keepdims else result, dtype=object)
 
@@ -126,7 +126,7 @@ def _host(operator: str) -> Callable[..., Any] | None:
 
 
 def reduce_with(F: Any, function: Function, data: Any, axes: Any, keepdims: int, noop: int) -> Any:
-    """Reduces `data` over `axes`, all of them where none are given and `noop` is not set."""
+    """Reduces `data` over `axes`; without axes over all, or over none with `noop`."""
     if not axes:
         axes = [] if noop else list(range(data.ndim))
     if data.ndim == 0 or not axes:
@@ -164,7 +164,7 @@ def argmin(F: Any, data: Any, *, axis: int = 0, keepdims: int = 1, select_last_i
 
 
 def _arg_extreme(F: Any, function: Any, data: Any, axis: int, keepdims: int, last: int) -> Any:
-    """torch.argmax and argmin give the first of equal values, as their CPU kernels compare index after value."""
+    """Returns the index of an extreme, of equal values the first, which torch's CPU kernels give too."""
     data = sortable(F, data)
     if last:
         return data.shape[axis] - 1 - function(data.flip([axis]), axis, keepdim=bool(keepdims))

@@ -1,7 +1,7 @@
 """Recurrent layers: RNN, GRU, LSTM.
 
-What `torch.nn`'s layers mean too becomes one of them; anything else (peepholes, clipping, other activations, lengths,
-a GRU that resets before its linear map) runs as a loop over time, vectorised over the batch.
+Nodes that a layer of `torch.nn` can compute become the layer. Other nodes (peepholes, clipping, other activations, a
+GRU that resets before its linear map) run as a loop over time, vectorised over the batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Activation = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class _Kind:
-    """An activation function by name: its parameters with their defaults (None: it must be given)."""
+    """An activation function: how it is made, and its parameters with their defaults (None: required)."""
 
     make: Callable[..., Activation]
     alpha: float | None = None
@@ -36,9 +36,9 @@ _BY_SMALL_LETTERS = {name.lower(): name for name in _ACTIVATIONS}
 
 
 def _standard_name(name: str) -> str:
-    """Returns an activation's name as the standard writes it; PyTorch 0.4 wrote `tanh` and `relu`.
+    """Returns an activation's name as the standard spells it.
 
-    ONNX Runtime takes small letters in LSTM and GRU.
+    PyTorch 0.4 writes `tanh` and `relu`; ONNX Runtime takes lower case in LSTM and GRU.
     """
     return _BY_SMALL_LETTERS.get(name.lower(), name)
 
@@ -66,10 +66,10 @@ class _Settings:
 
     Attributes:
         directions: whether each direction runs backwards in time.
-        activations: names, as many for each direction.
-        alpha: parameters of the activations that have any, in their order; may be shorter.
+        activations: names, the same number for each direction.
+        alpha: first parameters of the activations that have parameters, in order; may be shorter.
         beta: second parameters, likewise.
-        clip: bound of what goes into an activation.
+        clip: bound of the magnitude of an activation's input.
         batch_first: `layout=1`.
     """
 
@@ -81,16 +81,17 @@ class _Settings:
     batch_first: bool
 
     def functions(self, F: Any) -> list[list[Activation]]:
-        """Returns the activation functions of each direction; what goes into a gate is clipped, an LSTM's cell is not.
+        """Returns the activation functions of each direction; the gates clip their inputs.
 
-        The standard clips "the input of activations"; ONNX Runtime leaves the third one, of the cell, as it is.
+        The standard clips "the input of activations"; ONNX Runtime does not clip the input of an LSTM's third one, the
+        cell.
         """
         alpha, beta, kinds = list(self.alpha), list(self.beta), _activation_kinds(F)
         count = len(self.activations) // len(self.directions)
         functions: list[Activation] = []
         for name in self.activations:
             if name not in kinds:
-                raise OperatorError(f"activation {name!r} is none of {', '.join(_ACTIVATIONS)}.")
+                raise OperatorError(f"activation={name!r} is none of {', '.join(_ACTIVATIONS)}.")
             kind = kinds[name]
             values: list[float | None] = []
             if kind.parameters > 0:
@@ -98,7 +99,7 @@ class _Settings:
             if kind.parameters > 1:
                 values.append(beta.pop(0) if beta else kind.beta)
             if None in values:
-                raise OperatorError(f"activation {name} needs activation_alpha and activation_beta.")
+                raise OperatorError(f"activation_alpha or activation_beta is missing, which {name} needs.")
             function = kind.make(*values)
             functions.append(self._clipped(function) if len(functions) % count < 2 else function)
         return [functions[i * count : (i + 1) * count] for i in range(len(self.directions))]
@@ -123,7 +124,8 @@ def settings(
         given *= len(ways)
     names = given[: len(default) * len(ways)] or tuple(default) * len(ways)
     if len(names) != len(default) * len(ways):
-        raise OperatorError(f"{len(names)} activations for {len(ways)} directions of {len(default)}.")
+        needed = len(default) * len(ways)
+        raise OperatorError(f"it has {len(names)} activations for {len(ways)} directions, {needed} are needed.")
     return _Settings(ways, names, tuple(alpha or ()), tuple(beta or ()), clip or None, bool(layout))
 
 
@@ -135,7 +137,7 @@ def _is_full(F: Any, sequence_lens: Any, steps: Any) -> bool:
 
 
 def reordered(F: Any, parameter: Any, order: Sequence[int]) -> Any:
-    """Returns the gates, blocks of rows of a parameter, in another order."""
+    """Returns a parameter with its gates, blocks of rows, in the given order."""
     if list(order) == list(range(len(order))):
         return parameter
     blocks = parameter.chunk(len(order), 0)
@@ -143,9 +145,9 @@ def reordered(F: Any, parameter: Any, order: Sequence[int]) -> Any:
 
 
 def _layered(F: Any, X: Any, sequence_lens: Any, steps: Any) -> tuple[bool, Any]:
-    """Returns whether torch's functions can do the sequences, and the lengths with which these are to be packed.
+    """Returns whether torch's functions can compute the sequences, and the lengths for packing them, or None.
 
-    They can where all sequences have all steps, or where the values are seen and no sequence is empty.
+    They can where all sequences have all steps, or where the values are known and no sequence is empty.
     """
     if _is_full(F, sequence_lens, steps):
         return True, None
@@ -154,7 +156,7 @@ def _layered(F: Any, X: Any, sequence_lens: Any, steps: Any) -> tuple[bool, Any]
 
 
 def _packed(F: Any, function: Any, lengths: Any, backwards: bool) -> Callable[..., tuple[Any, ...]]:
-    """Returns torch's recurrent function as one that is given the steps alone that sequences have, longest first."""
+    """Returns torch's recurrent function on padded sequences, which it packs, longest first, and pads again."""
 
     def run(X: Any, hx: Any, parameters: Any, *options: Any) -> tuple[Any, ...]:
         batch_first = options[-1]
@@ -177,9 +179,12 @@ def _packed(F: Any, function: Any, lengths: Any, backwards: bool) -> Callable[..
 
 
 def _check_batch(F: Any, X: Any, states: Sequence[Any], s: _Settings) -> None:
-    """Looks at the batch of initial states that are at hand, to which a loop would stretch the sequence's.
+    """Checks the batch of known initial states; a loop would broadcast it against the sequence's.
 
-    torch's functions read beyond a state that is for a smaller one; an import records a check of its own.
+    torch's functions read beyond a state of a smaller batch. An import records a check of its own.
+
+    Raises:
+        OperatorError: a state has another batch.
     """
     given = [state for state in states if state is not None]
     axis = 0 if s.batch_first else 1
@@ -191,9 +196,9 @@ def _layer(
     F: Any, function: Any, X: Any, W: Any, R: Any, B: Any, states: Sequence[Any], order: Sequence[int], s: _Settings,
     lengths: Any = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Returns the outputs by torch's own recurrent function, whose gates are ONNX's in `order`.
+    """Returns the outputs by torch's recurrent function, whose gates are ONNX's in `order`.
 
-    `lengths`: of the sequences that are to be packed.
+    `lengths`: lengths of the sequences, where they are to be packed.
     """
     parameters = []
     for i in range(len(s.directions)):
@@ -231,14 +236,17 @@ Step = Callable[..., tuple[Any, ...]]
 """`step(direction, x_t, *states) -> states`: one time step; `x_t` are the gates' inputs."""
 
 LinearMap = Callable[[Any], Any]
-"""What makes the gates' inputs, `(..., gates * hidden)`, of the input."""
+"""`of_input(x)`: the input's part of the gates' inputs, `(..., gates * hidden)`."""
 
 StateMap = Callable[[Any, Any], Any]
-"""`of_state(x, h)`: what is made of the state, `(batch, hidden)`, added to the gates' inputs."""
+"""`of_state(x, h)`: the gates' inputs `x` plus the part of the state `h`, `(batch, hidden)`."""
 
 
 def _linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
-    """Returns the linear maps of each direction: weights `(directions, gates * hidden, features)`, biases likewise."""
+    """Returns each direction's linear map of the input.
+
+    The weights are `(directions, gates * hidden, features)`, the biases `(directions, gates * hidden)`.
+    """
 
     def of_direction(i: int) -> LinearMap:
         weight, bias = weights[i], None if biases is None else biases[i]
@@ -248,7 +256,7 @@ def _linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
 
 
 def _state_maps(F: Any, weights: Any) -> list[StateMap]:
-    """Returns the linear maps of each direction's state: weights `(directions, gates * hidden, hidden)`."""
+    """Returns each direction's linear map of the state; weights: `(directions, gates * hidden, hidden)`."""
 
     def of_direction(i: int) -> StateMap:
         weight = weights[i].t()
@@ -258,7 +266,7 @@ def _state_maps(F: Any, weights: Any) -> list[StateMap]:
 
 
 def summed(B: Any) -> Any:
-    """Returns the biases of the input's and of the state's linear map as one, `(directions, gates * hidden)`."""
+    """Returns the sum of the biases of input and state, `(directions, gates * hidden)`."""
     if B is None:
         return None
     of_input, of_state = B.chunk(2, 1)
@@ -271,8 +279,8 @@ def _loop(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Returns the outputs by a loop over time.
 
-    Behind a sequence's end the output is 0, with `stops` the hidden state that a step is given too; the last states are
-    those of its own end. A sequence of no steps has states 0, as in ORT.
+    Behind a sequence's end the output is 0; with `stops`, the hidden state of the next step is 0 too. The last states
+    are the states at the sequence's own end; of a sequence of no steps they are 0, as in ONNX Runtime.
     """
     if not isinstance(X, F.Tensor):
         raise NeedsValues("a loop over time")
@@ -311,14 +319,14 @@ def _loop(
 
 
 def _last(F: Any, sequence: Sequence[Any], lengths: Any) -> Any:
-    """Returns a state of each sequence at its own end, 0 for one of no steps."""
+    """Returns a state of each sequence at its own end; 0 for a sequence of no steps."""
     states = F.stack(sequence)
     place = (lengths - 1).clamp(min=0).reshape(1, -1, 1).expand(1, states.shape[1], states.shape[2])
     return F.where((lengths > 0).unsqueeze(-1), states.gather(0, place).squeeze(0), 0.0)
 
 
 def _order(F: Any, steps: int, lengths: Any, backwards: bool, device: Any) -> Any:
-    """Returns the time steps `[steps, batch]` in which each sequence runs over its own length; None: as they come."""
+    """Returns the order of time steps, `[steps, batch]`, each sequence reversed over its own length; None: forward."""
     if not backwards:
         return None
     forward = F.arange(steps, device=device).unsqueeze(-1)
@@ -339,10 +347,10 @@ def recurrent_results(X: Any, directions: int, features: int, hidden: int, layou
     """Returns shape and dtype of Y, Y_h and Y_c; the batch comes first with `layout=1`.
 
     Raises:
-        OperatorError: X has other features than the weights are for.
+        OperatorError: X and the weights differ in features.
     """
     if not is_always(X.shape[-1], features):
-        raise OperatorError(f"X has {X.shape[-1]} features, its weights are for {features}.")
+        raise OperatorError(f"X has {X.shape[-1]} features and its weights are for {features}.")
     steps, batch = X.shape[layout], X.shape[1 - layout]
     sequence = [batch, steps, directions, hidden] if layout else [steps, directions, batch, hidden]
     state = [batch, directions, hidden] if layout else [directions, batch, hidden]
@@ -407,14 +415,14 @@ def gru(
     linear_before_reset: int = 0,
     _outputs: int = 2,
 ) -> Any:
-    """nn.GRU is `linear_before_reset=1`, its gates r, z, n being ONNX's z, r, h. Source: ONNX GRU-22."""
+    """nn.GRU has `linear_before_reset=1`; its gates r, z, n are ONNX's z, r, h, reordered. Source: ONNX GRU-22."""
     s = settings(direction, activations, ("Sigmoid", "Tanh"), activation_alpha, activation_beta, clip, layout)
     usual = s.activations == ("Sigmoid", "Tanh") * len(s.directions) and s.clip is None
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if usual and linear_before_reset and layered:
         return outputs_asked(_layer(F, F.gru, X, W, R, B, [initial_h], [1, 0, 2], s, lengths), _outputs)
     functions, hidden = s.functions(F), R.shape[-1]
-    kept = 2 * hidden  # the rows of update and reset, whose biases may be added at once
+    kept = 2 * hidden  # the rows of update and reset, whose biases of input and state can be summed
     if not linear_before_reset:
         of_gates, of_output = _state_maps(F, R[:, :kept]), _state_maps(F, R[:, kept:])
         biases = summed(B)
@@ -461,7 +469,7 @@ def lstm(
     layout: int = 0,
     _outputs: int = 3,
 ) -> Any:
-    """nn.LSTM's gates i, f, g, o are ONNX's i, o, f, c. `input_forget`: the forget gate is 1 - i. Source: LSTM-22."""
+    """nn.LSTM's gates i, f, g, o are ONNX's i, o, f, c, reordered. `input_forget`: f is 1 - i. Source: ONNX LSTM-22."""
     default = ("Sigmoid", "Tanh", "Tanh")
     s = settings(direction, activations, default, activation_alpha, activation_beta, clip, layout)
     usual = s.activations == default * len(s.directions) and s.clip is None and P is None and not input_forget
@@ -488,9 +496,9 @@ def lstm_loop(
     *,
     stops: bool = False,
 ) -> tuple[Any, ...]:
-    """Returns Y, Y_h, Y_c by a loop over time; the linear maps are of each direction, the input's with all biases.
+    """Returns Y, Y_h, Y_c by a loop over time, with a linear map per direction, the input's with all biases.
 
-    `stops`: the state of a sequence that has ended is 0 in the batch whose state is mapped.
+    `stops`: the hidden state of a sequence that has ended is 0 in the batch that `of_state` maps.
     """
     functions = s.functions(F)
     peepholes = [None if P is None else P[i].chunk(3, 0) for i in range(len(s.directions))]
@@ -518,7 +526,7 @@ gru_7 = revision(gru, 7, without=["layout"])
 
 
 lstm_7 = revision(lstm, 7, without=["layout"])
-# `output_sequence=0` says that Y is not needed; whether the node has the output is what counts.
+# `output_sequence=0` means that Y is not needed, which the node's outputs tell already.
 revision(rnn_7, 1, unused={"output_sequence": 0})
 
 
@@ -532,10 +540,10 @@ revision(lstm_7, 1, unused={"output_sequence": 0})
 
 @op("GRUUnit", 1)
 def gru_unit(F: Any, hidden_prev: Any, gates: Any, seq_lengths: Any, t: Any, *, drop_states: int | None = None) -> Any:
-    """One step of a GRU, as Caffe2 had it; experimental in opset 1.
+    """One step of a GRU, as in Caffe2; experimental in opset 1.
 
-    hidden_prev: `(1, N, hidden)`; gates: `(1, N, 3 * hidden)`, those of reset (which went into the output's before),
-    update and output. Behind a sequence's end the state stays, or is 0 with `drop_states`.
+    hidden_prev: `(1, N, hidden)`; gates: `(1, N, 3 * hidden)` of reset (already applied to the output gate), update and
+    output. Behind a sequence's end the state stays, or is 0 with `drop_states`.
     """
     _, update, output = gates.chunk(3, -1)
     update = F.sigmoid(update)

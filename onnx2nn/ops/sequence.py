@@ -1,4 +1,4 @@
-"""Sequences and optionals: a sequence is a Python list, an empty optional None, a full one its element."""
+"""Sequences, which are Python lists, and optionals, which are None or their element."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _position(position: Any, length: int) -> int:
     """
     position = position[0] if isinstance(position, list) else position
     if not -length <= position < length:
-        raise OperatorError(f"position {position} lies outside a sequence of {length} elements.")
+        raise OperatorError(f"position={position} lies outside a sequence of {length} elements.")
     return int(position) % length
 
 
@@ -83,5 +83,5 @@ def optional_has_element(F: Any, input: Any = None) -> Any:
 @op("OptionalGetElement", 15)
 def optional_get_element(F: Any, input: Any) -> Any:
     if input is None:
-        raise OperatorError("the optional is empty.")
+        raise OperatorError("its optional input is empty.")
     return input

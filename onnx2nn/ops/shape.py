@@ -1,4 +1,4 @@
-"""Shapes: reading them, changing them, joining and cutting tensors, tensors made from shapes alone."""
+"""Shapes: reading and changing them, concatenation, splitting, and tensors that are made of a shape only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SAME_WIDTH = {
 
 
 def moves_elements(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets `body`, which only moves elements, run on types without torch kernels: as integers of the same width."""
+    """Returns a body, which only moves elements, that views types without torch kernels as integers of their width."""
 
     @functools.wraps(body)
     def viewed(F: Any, *inputs: Any, **attributes: Any) -> Any:
@@ -47,19 +47,19 @@ def _width_of(value: Any) -> str:
 
 
 def fixed(number: Any) -> bool:
-    """Returns whether a number of a shape computation is known: no dynamic dimension is in it."""
+    """Returns whether a shape value is a plain integer, not computed from a dynamic dimension."""
     return isinstance(number, (int, np.integer))
 
 
 def scalar(value: Any) -> Any:
-    """Returns the number in a static input of one element, be it 0-D or 1-D."""
+    """Returns the number in a static input of one element, 0-D or 1-D."""
     while isinstance(value, (list, tuple)):
         (value,) = value
     return value
 
 
 def partly_known(vector: Any) -> list[Any]:
-    """Returns the numbers in an input that is static if it can be, for a row's `results`: None for what data decide.
+    """Returns the numbers of an input for a row's `results`: None for a data-dependent number.
 
     Raises:
         NeedsValues: the vector has a dynamic length.
@@ -77,7 +77,7 @@ def _host_shape(data: Any, *, start: int = 0, end: int | None = None) -> Any:
 
 @op("Shape", 15, host=_host_shape, reads_shape=True)
 def shape(F: Any, data: Any, *, start: int = 0, end: int | None = None) -> Any:
-    # Of a list torch.jit.trace would keep the numbers of its example.
+    # Tensors, as torch.jit.trace would record a list of sizes as the constants of its example.
     dims = [F.tensor(size, dtype=F.int64).reshape(1) for size in data.shape[start:end]]
     return F.cat(dims) if dims else F.zeros(0, dtype=F.int64)
 
@@ -91,7 +91,7 @@ def size(F: Any, data: Any) -> Any:
 
 
 def _target(dims: Sequence[Any], current: Sequence[Any], allowzero: int) -> list[Any]:
-    """Returns the target of a Reshape with every 0 replaced by the dimension it copies."""
+    """Returns the target shape of a Reshape with every 0 replaced by the dimension that it copies."""
     return [current[i] if not allowzero and fixed(d) and d == 0 else d for i, d in enumerate(dims)]
 
 
@@ -147,13 +147,13 @@ def _host_squeeze(data: Any, axes: Any = None) -> Any:
 
 @op("Squeeze", 13, static=["axes"], host=_host_squeeze, traits=LAYOUT)
 def squeeze(F: Any, data: Any, axes: Any = None) -> Any:
-    """An axis that is not of size 1 is an error; torch would leave it."""
+    """An axis of another size than 1 is an error; torch would keep it."""
     if axes is None:
         return data.squeeze()
     axes = sorted(axis % data.ndim if data.ndim else 0 for axis in axes)
     sizes = [data.shape[axis] for axis in axes]
     if any(fixed(size) and size != 1 for size in sizes):
-        raise OperatorError(f"dimensions {axes} of {list(data.shape)} are to be squeezed and not all of size 1.")
+        raise OperatorError(f"axes={axes} of the shape {list(data.shape)} are not all of size 1.")
     if not all(fixed(size) for size in sizes):
         return data.reshape(*(size for axis, size in enumerate(data.shape) if axis not in axes))
     if not axes:
@@ -171,13 +171,13 @@ def _host_unsqueeze(data: Any, axes: Any) -> Any:
 @op("Unsqueeze", 13, static=["axes"], host=_host_unsqueeze, traits=LAYOUT)
 def unsqueeze(F: Any, data: Any, axes: Any) -> Any:
     if not isinstance(axes, (list, tuple)):
-        axes = [axes]  # ONNX Runtime takes a scalar, some exporters write one
+        axes = [axes]  # some exporters write a scalar, which ONNX Runtime takes
     if len(axes) == 1:
         return data.unsqueeze(axes[0])
     rank = data.ndim + len(axes)
     positions = sorted(axis + rank if axis < 0 else axis for axis in axes)
     if len(set(positions)) < len(positions) or (positions and not 0 <= positions[0] <= positions[-1] < rank):
-        raise OperatorError(f"axes {list(axes)} do not name different dimensions of a result of rank {rank}.")
+        raise OperatorError(f"axes={list(axes)} does not name different dimensions of a result of rank {rank}.")
     for axis in positions:
         data = data.unsqueeze(axis)
     return data
@@ -191,7 +191,7 @@ def transpose(F: Any, data: Any, *, perm: Sequence[int] | None = None) -> Any:
     count = data.ndim if perm is None else len(perm)
     order = list(reversed(range(count))) if perm is None else [axis % count for axis in perm if -count <= axis < count]
     if sorted(order) != list(range(count)):
-        raise OperatorError(f"perm {list(perm or ())} does not name every dimension once.")
+        raise OperatorError(f"perm={list(perm or ())} does not name every dimension once.")
     moved = [axis for axis, source in enumerate(order) if axis != source]
     if len(moved) > 2 or not _has_rank(data, count):
         return data.permute(*order)
@@ -199,7 +199,7 @@ def transpose(F: Any, data: Any, *, perm: Sequence[int] | None = None) -> Any:
 
 
 def _has_rank(data: Any, rank: int) -> bool:
-    """Returns whether a tensor is known to have so many dimensions."""
+    """Returns whether a tensor is known to have this rank."""
     try:
         return bool(data.ndim == rank)
     except NeedsValues:
@@ -217,23 +217,23 @@ def concat(F: Any, *inputs: Any, axis: int) -> Any:
 
 @op("Concat", 1, host=lambda *inputs, axis=None: _host_concat(*inputs, axis=1 if axis is None else axis))
 def concat_1(F: Any, *inputs: Any, axis: int | None = None) -> Any:
-    """Caffe2's default axis, 1."""
+    """The default axis is 1, as in Caffe2."""
     return concat(F, *inputs, axis=1 if axis is None else axis)
 
 
 def _split_sizes(size: Any, parts: int, even: bool) -> list[int] | None:
-    """Returns the lengths of `parts` parts of a dimension, the last one smaller; None where it is dynamic."""
+    """Returns the lengths of `parts` parts of a dimension, the last of them the rest; None where it is dynamic."""
     if not fixed(size):
         return None
     length = -(-size // parts)
     last = size - length * (parts - 1)
     if last < 0 or (even and last != length):
-        raise OperatorError(f"a dimension of {size} cannot be split into {parts} parts.")
+        raise OperatorError(f"a dimension of size {size} cannot be split into {parts} parts.")
     return [length] * (parts - 1) + [last]
 
 
 def _one_or_all(parts: Sequence[Any]) -> Any:
-    """Returns the parts, as an operator gives its outputs: a single one is no tuple."""
+    """Returns the parts as a body returns outputs: a tuple, or the only part."""
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
@@ -258,7 +258,7 @@ def _results_of_split(F: Any, input: Any, split: Any = None, *, axis: int = 0, _
 def split(
     F: Any, input: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, _outputs: int = 0
 ) -> Any:
-    """Without `split`, all parts but the last are of one length; before opset 18 the last one too."""
+    """Without `split`, the parts have one length; from opset 18 on the last part may be shorter."""
     parts = num_outputs or _outputs
     if split is None:
         sizes = _split_sizes(input.shape[axis], parts, num_outputs is None)
@@ -275,15 +275,15 @@ _split = split
 
 @op("Split", 1, static=["split"], traits=["value_preserving"])
 def split_1(F: Any, input: Any, split: Any = None, *, axis: int | None = None, _outputs: int = 0) -> Any:
-    """The lengths are an input or an attribute of the same name."""
+    """`split` is an input or an attribute."""
     if axis is None:
-        raise OperatorError("attribute 'axis' is missing, and revision 1 of the standard names no default.")
-    split = None if split is None else [int(length) for length in split]  # numbers of the input's type
+        raise OperatorError("attribute axis is missing, and revision 1 of the standard has no default.")
+    split = None if split is None else [int(length) for length in split]  # the file has them in the input's type
     return _split(F, input, split, axis=axis, _outputs=_outputs)
 
 
 def broadcast(shape: Sequence[Any], other: Sequence[Any]) -> list[Any]:
-    """Returns the shape to which two broadcast; of two dynamic dimensions, or two that do not fit, the other's."""
+    """Returns the shape to which two shapes broadcast; where both dimensions are dynamic, or do not fit, `other`'s."""
     rank = max(len(shape), len(other))
     left = [1] * (rank - len(shape)) + list(shape)
     right = [1] * (rank - len(other)) + list(other)
@@ -308,7 +308,7 @@ def _results_of_expand(F: Any, input: Any, shape: Any) -> Any:
 
 
 def _may_be_one(size: Any, dimension: Any) -> bool:
-    """Returns whether a size to expand a dimension to may be another than the dimension's, or not, as data decide."""
+    """Returns whether a target size is data-dependent, so that it may be 1 at run time, or the dimension's size."""
     known = fixed(dimension) and dimension == 1
     return bool(getattr(size, "of_data", False)) and not known and getattr(dimension, "values", ()) != size.values
 
@@ -328,7 +328,7 @@ def expand(F: Any, input: Any, shape: Any) -> Any:
     target = broadcast(input.shape, shape)
     sizes = [1] * (len(target) - input.ndim) + [*input.shape]
     if any(_may_be_one(b, a) for a, b in zip(sizes[::-1], shape[::-1], strict=False)):
-        raise NeedsValues("a size that data decide, which may be 1 and keep the input's dimension")
+        raise NeedsValues("a data-dependent size, which may be 1 and keep the input's dimension")
     if len(target) == input.ndim and all(
         a is b or (fixed(a) and fixed(b) and a == b) for a, b in zip(target, input.shape, strict=True)
     ):
@@ -363,7 +363,7 @@ def tile(F: Any, input: Any, repeats: Any) -> Any:
 
 @op("Tile", 1, static=["tiles", "axis"], traits=["value_preserving"])
 def tile_1(F: Any, input: Any, tiles: Any, axis: Any) -> Any:
-    """Both numbers have the input's type."""
+    """Both numbers have the input's type, so that they may be floats."""
     repeats = [1] * input.ndim
     repeats[int(scalar(axis))] = int(scalar(tiles))
     return tile(F, input, repeats)
@@ -387,7 +387,7 @@ def constant(
     value_string: str | None = None,
     value_strings: Sequence[str] | None = None,
 ) -> Any:
-    """A sparse value arrives dense."""
+    """The importer passes a sparse value as a dense tensor."""
     tensor = sparse_value if value is None else value
     numbers = value_float if value_floats is None else list(value_floats)
     integers = value_int if value_ints is None else list(value_ints)
@@ -400,7 +400,7 @@ def constant(
         return F.tensor(integers, dtype=F.int64)
     if texts is not None:
         return np.array(texts, dtype=object)
-    raise OperatorError("it has none of the attributes that give it a value.")
+    raise OperatorError("it has none of the attributes that hold its value.")
 
 
 _PLAIN_VALUES = ["value_float", "value_floats", "value_int", "value_ints", "value_string", "value_strings"]
@@ -417,7 +417,7 @@ def _host_constant_of_shape(input: Any, *, value: Any = None) -> Any:
 
 def _results_of_constant(F: Any, input: Any, *, value: Any = None) -> Any:
     if not has_values(F, value):
-        raise NeedsValues("strings")
+        raise NeedsValues("a value of strings")
     sizes = [f"size_{axis}" if size is None else size for axis, size in enumerate(partly_known(input))]
     return [(sizes, F.float32 if value is None else value.dtype)]
 
@@ -435,7 +435,7 @@ def constant_of_shape(F: Any, input: Any, *, value: Any = None) -> Any:
     if not has_values(F, value):
         return value.reshape([1] * len(input)).expand(*input)
     number, dtype = (0, F.float32) if value is None else (value.reshape(()).item(), value.dtype)
-    if number in (0, 1):  # not full: torch.jit.trace cannot record it with a bool
+    if number in (0, 1):  # torch.jit.trace cannot record full with a bool
         return (F.ones if number else F.zeros)(input, dtype=dtype)
     return F.full(input, number, dtype=dtype)
 
@@ -447,7 +447,7 @@ def _filled_shape(
         return list(shape or ())
     sizes = list(input) if input_as_shape else list(np.shape(input))
     if not input_as_shape and 0 in sizes:
-        raise OperatorError("its input is a tensor without elements, whose shape is not known here.")
+        raise OperatorError("its input has no elements, so that its shape is not known at import.")
     return [*sizes, *(extra_shape or ())]
 
 
@@ -477,13 +477,13 @@ def constant_fill(
     extra_shape: Sequence[int] | None = None,
     input_as_shape: int = 0,
 ) -> Any:
-    """Experimental in opset 1, and how PyTorch 0.4 writes the first state of a recurrent layer."""
+    """Experimental in opset 1. PyTorch 0.4 writes it for the initial state of a recurrent layer."""
     sizes = _filled_shape(input, shape, extra_shape, input_as_shape)
     return F.full(sizes, value, dtype=F.float32).to(getattr(F, element_of(dtype).dtype))
 
 
 def _range_length(start: Any, limit: Any, delta: Any) -> int:
-    """Returns the number of elements, computed as ONNX Runtime does: the difference in the input's precision."""
+    """Returns the number of elements, with the difference in the input's precision, as in ONNX Runtime."""
     return max(math.ceil(float(limit - start) / float(delta)), 0)
 
 
@@ -497,13 +497,13 @@ def _host_range(start: Any, limit: Any, delta: Any, *, _types: Sequence[Any] = (
 def _results_of_range(F: Any, *numbers: Any, **_: Any) -> Any:
     dtypes = [number.dtype for number in numbers if hasattr(number, "dtype")]
     if not dtypes:
-        raise NeedsValues("the type of numbers")
+        raise NeedsValues("a range whose type is not known")
     return [(["count"], dtypes[0])]
 
 
 @op("Range", 27, static=["start", "limit", "delta"], results=_results_of_range, sized_by="limit")
 def range_(F: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1, _types: Sequence[Any] = ()) -> Any:
-    """float16 and bfloat16 are computed in float32, which is what `stash_type` asks for by default."""
+    """float16 and bfloat16 are computed in float32, the default of `stash_type`."""
     start, limit, delta = scalar(start), scalar(limit), scalar(delta)
     kind = next((kind for kind in _types if kind), "FLOAT" if isinstance(delta, float) else "INT64")
     if kind in ("INT64", "INT32", "INT16"):
@@ -528,7 +528,7 @@ def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
         steps = F.arange(limit, dtype=F.float64)
         return (steps * delta + start).to(dtype)
     if not (fixed(delta) or isinstance(delta, float)):
-        raise NeedsValues("a range with a step computed from sizes")
+        raise NeedsValues("a range whose step depends on a size")
     return (
         F.arange(start, limit, delta, dtype=F.float32).to(dtype)
         if kind in ("FLOAT16", "BFLOAT16")

@@ -7,24 +7,18 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.cast import element_of
+from onnx2nn.ops.shape import scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 
 
-def _scalar(value: Any) -> Any:
-    """Returns a static input, a number or a list of one, as a number; None stays."""
-    while isinstance(value, list):
-        value = value[0]
-    return value
-
-
 def _widened(F: Any, x: Any) -> Any:
-    """Returns `x` in a type that torch transforms: float16 and bfloat16 are computed in float32."""
+    """Returns `x` in a type that torch's transforms take: float16 and bfloat16 become float32."""
     return x.float() if x.dtype in (F.float16, F.bfloat16) else x
 
 
 def _signal(F: Any, input: Any) -> Any:
-    """Returns a signal whose last dimension holds its real part, or that and its imaginary part, without that one."""
+    """Returns a real or complex signal; the last dimension of `input` holds its real, or real and imaginary, part."""
     x = _widened(F, input)
     return x[..., 0] if x.shape[-1] == 1 else F.complex(x[..., 0], x[..., 1])
 
@@ -40,10 +34,10 @@ def _forward(F: Any, x: Any, length: Any, axis: int, onesided: int) -> Any:
 @op("DFT", 20, static=["dft_length", "axis"])
 def dft(F: Any, input: Any, dft_length: Any = None, axis: Any = None, *, inverse: int = 0, onesided: int = 0) -> Any:
     """The inverse of a one-sided transform is real: its last dimension has size 1."""
-    position = (-2 if axis is None else _scalar(axis)) % input.ndim
+    position = (-2 if axis is None else scalar(axis)) % input.ndim
     if position == input.ndim - 1:
-        raise OperatorError("its axis is the last one, which holds the real and the imaginary part.")
-    x, length = _signal(F, input), _scalar(dft_length)
+        raise OperatorError(f"axis={position} is the last dimension, which holds the real and imaginary parts.")
+    x, length = _signal(F, input), scalar(dft_length)
     if inverse and onesided:
         return F.fft.irfft(x, length, position).unsqueeze(-1).to(input.dtype)
     spectrum = F.fft.ifft(x, length, position) if inverse else _forward(F, x, length, position, onesided)
@@ -57,23 +51,23 @@ revision(dft, 17, as_attributes=["axis"], defaults={"axis": 1})
 def stft(
     F: Any, signal: Any, frame_step: Any, window: Any = None, frame_length: Any = None, *, onesided: int = 1
 ) -> Any:
-    """The signal is `(N, length, 1 or 2)`, the result `(N, frames, bins, 2)`; nothing is padded.
+    """The signal is `(N, length, 1 or 2)`, the result `(N, frames, bins, 2)`; the signal is not padded.
 
-    A real signal may lack its last dimension, as in ONNX Runtime and in what torch exports.
+    A real signal may lack its last dimension, as in ONNX Runtime and in torch's exports.
     """
-    length = _scalar(frame_length)
+    length = scalar(frame_length)
     if length is None:
         length = signal.shape[1] if window is None else window.shape[0]
     if window is not None and window.shape[0] != length:
-        raise OperatorError(f"its window has {window.shape[0]} elements, a frame {length}.")
+        raise OperatorError(f"its window has {window.shape[0]} elements and a frame has {length}.")
     samples = _widened(F, signal) if signal.ndim == 2 else _signal(F, signal)
-    frames = samples.unfold(1, length, _scalar(frame_step))
+    frames = samples.unfold(1, length, scalar(frame_step))
     frames = frames if window is None else frames * _widened(F, window)
     return F.view_as_real(_forward(F, frames, None, 2, onesided)).to(signal.dtype)
 
 
 def _window(make: Any, F: Any, periodic: int, output_datatype: int) -> Any:
-    """Returns what `make` gives, computed in the type asked for where that is wide enough, else in float64."""
+    """Returns the window of `make` in the output's type, computed in float64 where that is not float32."""
     dtype = getattr(F, element_of(output_datatype).dtype)
     if dtype in (F.float32, F.float64):
         return make(periodic=bool(periodic), dtype=dtype)
@@ -82,20 +76,20 @@ def _window(make: Any, F: Any, periodic: int, output_datatype: int) -> Any:
 
 @op("HannWindow", 17, static=["size"])
 def hann_window(F: Any, size: Any, *, output_datatype: int = 1, periodic: int = 1) -> Any:
-    return _window(lambda **options: F.hann_window(_scalar(size), **options), F, periodic, output_datatype)
+    return _window(lambda **options: F.hann_window(scalar(size), **options), F, periodic, output_datatype)
 
 
 @op("HammingWindow", 17, static=["size"])
 def hamming_window(F: Any, size: Any, *, output_datatype: int = 1, periodic: int = 1) -> Any:
-    """The coefficients are 25/46 and 21/46, not torch's 0.54 and 0.46."""
+    """The coefficients are 25/46 and 21/46; torch's defaults are 0.54 and 0.46."""
     coefficients = dict(alpha=25 / 46, beta=21 / 46)
-    make = lambda **options: F.hamming_window(_scalar(size), **coefficients, **options)  # noqa: E731
+    make = lambda **options: F.hamming_window(scalar(size), **coefficients, **options)  # noqa: E731
     return _window(make, F, periodic, output_datatype)
 
 
 @op("BlackmanWindow", 17, static=["size"])
 def blackman_window(F: Any, size: Any, *, output_datatype: int = 1, periodic: int = 1) -> Any:
-    return _window(lambda **options: F.blackman_window(_scalar(size), **options), F, periodic, output_datatype)
+    return _window(lambda **options: F.blackman_window(scalar(size), **options), F, periodic, output_datatype)
 
 
 def _mel(hertz: float) -> float:
@@ -121,9 +115,9 @@ def mel_weight_matrix(
     *,
     output_datatype: int = 1,
 ) -> Any:
-    """Each column is a triangle over the bins of a spectrum: up from one mel frequency to the next, then down."""
-    mels, length, rate = (int(_scalar(v)) for v in (num_mel_bins, dft_length, sample_rate))
-    low, high = _mel(_scalar(lower_edge_hertz)), _mel(_scalar(upper_edge_hertz))
+    """Each column is a triangle over the bins of a spectrum, which spans three neighbouring mel frequencies."""
+    mels, length, rate = (int(scalar(v)) for v in (num_mel_bins, dft_length, sample_rate))
+    low, high = _mel(scalar(lower_edge_hertz)), _mel(scalar(upper_edge_hertz))
     step = (high - low) / (mels + 2)
     corners = [math.floor((length + 1) * _hertz(low + step * i) / rate) for i in range(mels + 2)]
     bins = length // 2 + 1

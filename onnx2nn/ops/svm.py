@@ -31,7 +31,7 @@ def _kernel(F: Any, X: Any, vectors: Any, kind: str, parameters: Sequence[float]
         return (products * gamma + constant) ** degree
     if kind == "SIGMOID":
         return F.tanh(products * gamma + constant)
-    raise OperatorError(f"kernel_type {kind!r} is unknown.")
+    raise OperatorError(f"kernel_type={kind!r} is none of LINEAR, POLY, RBF, SIGMOID.")
 
 
 @op("SVMRegressor", 1, domain=DOMAIN)
@@ -48,9 +48,9 @@ def svm_regressor(
     rho: Sequence[float] | None = None,
     support_vectors: Sequence[float] | None = None,
 ) -> Any:
-    """Without support vectors it is linear in `X`. A `post_transform` has no defined meaning here and is refused."""
+    """Without support vectors it is linear in `X`. A `post_transform` is refused, as its result is not defined."""
     if post_transform != "NONE":
-        raise OperatorError(f"post_transform {post_transform!r} has no defined meaning for it.")
+        raise OperatorError(f"post_transform={post_transform!r} has no defined result.")
     X, weight, offset = rows(X), floats(F, coefficients or ()), (rho or [0.0])[0]
     if n_supports:
         X = _kernel(F, X, floats(F, support_vectors or ()).reshape(n_supports, -1), kernel_type, kernel_params)
@@ -61,7 +61,7 @@ def svm_regressor(
 def _pairs(F: Any, kernel: Any, coefficients: Any, counts: Sequence[int], rho: Sequence[float]) -> Any:
     """Returns the decision of each pair of classes, positive for the first of the two: `(N, pairs)`.
 
-    Row `j - 1` of the coefficients weighs the vectors of class i against class j > i, row `i` those of j against i.
+    For i < j, row `j - 1` of the coefficients weights the vectors of class i, row `i` the vectors of class j.
     """
     starts = [sum(counts[:i]) for i in range(len(counts))]
     weights = F.zeros(len(rho), sum(counts))
@@ -76,7 +76,7 @@ def _pairs(F: Any, kernel: Any, coefficients: Any, counts: Sequence[int], rho: S
 
 
 def _winners(F: Any, decisions: Any, classes: int) -> Any:
-    """Returns for each row the class that wins most pairs, the first of equal ones."""
+    """Returns for each row the class that wins most pairs; of equal classes the first."""
     pairs = [(i, j) for i in range(classes) for j in range(i + 1, classes)]
     first = F.nn.functional.one_hot(F.tensor([i for i, _ in pairs]), classes)
     second = F.nn.functional.one_hot(F.tensor([j for _, j in pairs]), classes)
@@ -85,7 +85,7 @@ def _winners(F: Any, decisions: Any, classes: int) -> Any:
 
 
 def _coupled(F: Any, decisions: Any, prob_a: Sequence[float], prob_b: Sequence[float], classes: int) -> Any:
-    """Returns probabilities of the classes from those of the pairs, by the iteration of LIBSVM (Wu, Lin, Weng 2004).
+    """Returns the classes' probabilities from the pairs', by the iteration of LIBSVM (Wu, Lin, Weng 2004).
 
     A row stops when its error is below `0.005 / classes`, at the latest after 100 rounds.
     """
@@ -132,11 +132,11 @@ def svm_classifier(
     support_vectors: Sequence[float] | None = None,
     vectors_per_class: Sequence[int] | None = None,
 ) -> tuple[Any, ...]:
-    """The scores are probabilities with `prob_a`, else the decisions of the pairs, of two classes `(-s, s)`.
+    """The scores are probabilities with `prob_a`, else the decisions of the pairs; for two classes `(-s, s)`.
 
-    As in ONNX Runtime: of two classes LOGISTIC transforms `(-s, s)`, the other transforms give `(1 - s, s)`; without
-    support vectors the coefficients are one row a class, all with the first `rho`, and of two classes the second wins
-    as soon as either score is positive (at least 0.5 where no coefficient is negative).
+    As in ONNX Runtime: for two classes LOGISTIC transforms `(-s, s)`, and other transforms give `(1 - s, s)`. Without
+    support vectors the coefficients are one row per class, and all classes use the first `rho`. Of two classes the
+    second then wins where either score is positive (at least 0.5 where no coefficient is negative).
     """
     labels = labels_of(F, classlabels_ints, classlabels_strings)
     classes, X, rho = len(labels), rows(X), list(rho or ())
@@ -160,7 +160,7 @@ def svm_classifier(
     if classes > 2:
         return winner, post_transform_of(F, decisions, post_transform)
     if post_transform == "PROBIT":
-        raise OperatorError("post_transform PROBIT of the decision between two classes has no defined result.")
+        raise OperatorError("post_transform='PROBIT' of a decision between two classes has no defined result.")
     if post_transform in ("NONE", "LOGISTIC"):
         return winner, post_transform_of(F, F.cat([-decisions, decisions], 1), post_transform)
     return winner, F.cat([1 - decisions, decisions], 1)

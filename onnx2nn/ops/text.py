@@ -1,4 +1,4 @@
-"""Strings: they travel as numpy object arrays of `str`, on the host."""
+"""Strings: tensors of strings are numpy object arrays of `str`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def strings(values: Sequence[str]) -> np.ndarray[Any, Any]:
 
 
 def _map(function: Any, X: Any) -> np.ndarray[Any, Any]:
-    """Returns the object array of what `function` gives for each element of `X`."""
+    """Returns the object array of the results of `function` on each element of `X`."""
     return strings([function(item) for item in X.flat]).reshape(X.shape)
 
 
@@ -34,7 +34,7 @@ def string_concat(F: Any, X: Any, Y: Any) -> Any:
 
 @op("StringSplit", 20, call="opaque")
 def string_split(F: Any, X: Any, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Any, ...]:
-    """No delimiter, or an empty one, splits at runs of white space; shorter results are filled up with `""`."""
+    """Without a delimiter, or with an empty one, it splits at runs of white space; `""` pads shorter results."""
     parts = [text.split(delimiter or None, -1 if maxsplit is None else maxsplit) for text in X.flat]
     counts = [len(items) for items in parts]
     width = max(counts, default=0)
@@ -44,12 +44,12 @@ def string_split(F: Any, X: Any, *, delimiter: str | None = None, maxsplit: int 
 
 @op("RegexFullMatch", 20, call="opaque")
 def regex_full_match(F: Any, X: Any, *, pattern: str | None = None) -> Any:
-    """The syntax is RE2's, and so is the library: Python's `re` differs and takes exponential time on some patterns."""
+    """The pattern is RE2's, matched by RE2: Python's `re` differs and takes exponential time on some patterns."""
     re2 = require("re2", extra="text", purpose="Matching regular expressions")
     try:
         compiled = re2.compile(pattern or "")
     except re2.error as error:
-        raise OperatorError(f"{pattern!r} is no RE2 pattern: {error}.") from None
+        raise OperatorError(f"pattern={pattern!r} is no RE2 pattern: {error}") from None
     matches = [compiled.fullmatch(text) is not None for text in X.flat]
     return F.tensor(matches, dtype=F.bool).reshape(X.shape)
 
@@ -59,7 +59,7 @@ _DOTTED = {"i": "\u0130", "\u0131": "I"}, {"I": "\u0131", "\u0130": "i"}
 
 
 def _change_case(text: str, action: str, locale: str) -> str:
-    """Returns `text` in upper or lower case, one character for each as in ONNX Runtime (`"ß"` stays)."""
+    """Returns `text` in upper or lower case, character by character as in ONNX Runtime (`"ß"` stays)."""
     if action == "NONE":
         return text
     upper = action == "UPPER"
@@ -82,11 +82,11 @@ def string_normalizer(
     locale: str | None = None,
     stopwords: Sequence[str] | None = None,
 ) -> Any:
-    """Where every string is a stop word the result is one empty string."""
+    """Where every string is a stop word, the result is one empty string."""
     if case_change_action not in ("NONE", "LOWER", "UPPER"):
-        raise OperatorError(f"case_change_action {case_change_action!r} is neither NONE, LOWER nor UPPER.")
+        raise OperatorError(f"case_change_action={case_change_action!r} is none of NONE, LOWER, UPPER.")
     if X.ndim not in (1, 2) or (X.ndim == 2 and X.shape[0] != 1):
-        raise OperatorError(f"its input has the shape {list(X.shape)}; [C] or [1, C] is needed.")
+        raise OperatorError(f"its input has the shape {list(X.shape)}, [C] or [1, C] is needed.")
     language = locale or "en_US"
 
     def key(text: str) -> str:
@@ -101,24 +101,24 @@ def string_normalizer(
 def _grams(
     pool: tuple[Any, ...], counts: tuple[int, ...], indexes: tuple[int, ...], shortest: int, longest: int
 ) -> dict[int, dict[tuple[Any, ...], int]]:
-    """Returns for every length from `shortest` to `longest` the pool's n-grams and the output columns they count in."""
+    """Returns the pool's n-grams by length, from `shortest` to `longest`, each with its output column."""
     tables: dict[int, dict[tuple[Any, ...], int]] = {}
     column = itertools.count()
     ends = [*counts[1:], len(pool)]
     for length, (start, end) in enumerate(zip(counts, ends, strict=True), 1):
         if not 0 <= start <= end <= len(pool) or (end - start) % length:
-            raise OperatorError(f"ngram_counts {list(counts)} do not divide a pool of {len(pool)} items.")
+            raise OperatorError(f"ngram_counts={list(counts)} does not divide a pool of {len(pool)} items.")
         grams = (pool[i : i + length] for i in range(start, end, length))
         numbered = {gram: next(column) for gram in grams}
         if shortest <= length <= longest:
             tables[length] = numbered
     if next(column) > len(indexes):
-        raise OperatorError("ngram_indexes has fewer entries than the pool has n-grams.")
+        raise OperatorError(f"ngram_indexes has {len(indexes)} entries, which are fewer than the pool's n-grams.")
     return {length: {gram: indexes[i] for gram, i in table.items()} for length, table in tables.items()}
 
 
 def _compared(F: Any, X: Any, tables: dict[int, dict[tuple[Any, ...], int]], max_skip_count: int, columns: int) -> Any:
-    """Returns how often each gram occurs, where the items cannot be seen: each place is compared with each gram."""
+    """Returns the counts of the n-grams where values are not known: each position is compared with each n-gram."""
     rows = X if X.ndim == 2 else X.unsqueeze(0)
     counts = F.zeros([rows.shape[0], columns], dtype=F.float32)
     for length, table in tables.items():
@@ -147,12 +147,12 @@ def tf_idf_vectorizer(
     pool_strings: Sequence[str] | None = None,
     weights: Sequence[float] | None = None,
 ) -> Any:
-    """Counts n-grams whose items lie `1 + skip` apart, for every skip up to `max_skip_count` (0 alone for 1-grams).
+    """Counts n-grams whose items lie `1 + skip` apart, for every skip up to `max_skip_count` (for 1-grams only 0).
 
-    The mode IDF gives the weight of a gram that occurs at all, TFIDF the weight times its count.
+    IDF gives the weight of an n-gram that occurs, TFIDF its weight times its count.
     """
     if mode not in ("TF", "IDF", "TFIDF"):
-        raise OperatorError(f"mode {mode!r} is neither TF, IDF nor TFIDF.")
+        raise OperatorError(f"mode={mode!r} is none of TF, IDF, TFIDF.")
     pool = tuple(pool_strings or pool_int64s or ())
     tables = _grams(pool, tuple(ngram_counts), tuple(ngram_indexes), min_gram_length, max_gram_length)
     columns = max(ngram_indexes, default=-1) + 1

@@ -1,4 +1,4 @@
-"""Steps of optimisers (ai.onnx.preview.training). Gradient holds a graph: `onnx2nn.fx.subgraphs`."""
+"""Optimiser steps, and the signature of Gradient, which `onnx2nn.fx.gradients` imports (ai.onnx.preview.training)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ DOMAIN = "ai.onnx.preview.training"
 
 
 def _each(step: Callable[..., tuple[Any, ...]], inputs: Sequence[Any], groups: int) -> tuple[Any, ...]:
-    """Runs `step` for every optimised tensor: the inputs are all tensors, then all gradients, then each state."""
+    """Returns the results of `step` for every optimised tensor.
+
+    The inputs are all tensors, then all gradients, then each of the states of all tensors.
+    """
     if not inputs or len(inputs) % groups:
-        raise OperatorError(f"it has {len(inputs)} tensors behind R and T, not a multiple of {groups}.")
+        raise OperatorError(f"it has {len(inputs)} inputs behind R and T, which is no multiple of {groups}.")
     count = len(inputs) // groups
     results = [step(*inputs[index::count]) for index in range(count)]
     return tuple(item for group in zip(*results, strict=True) for item in group)
@@ -52,7 +55,7 @@ def adam(
     norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0,
 ) -> tuple[Any, ...]:
-    """The bias of the first iterations is corrected where T is positive, computed in float64: `1 - beta**T` cancels."""
+    """The bias correction, where T is positive, is computed in float64, as `1 - beta**T` cancels."""
     count = T.double()
     rate = R * F.where(T > 0, (1 - beta**count).sqrt() / (1 - alpha**count), 1.0)
 
@@ -70,9 +73,9 @@ def adam(
 def momentum(
     F: Any, R: Any, T: Any, *inputs: Any, alpha: float, beta: float, mode: str, norm_coefficient: float
 ) -> tuple[Any, ...]:
-    """The first iteration (T is 0) takes the whole gradient, whatever `beta` is."""
+    """The first iteration (T is 0) uses 1 in place of `beta`."""
     if mode not in ("standard", "nesterov"):
-        raise OperatorError(f"mode {mode!r} is neither standard nor nesterov.")
+        raise OperatorError(f"mode={mode!r} is none of standard, nesterov.")
     share = F.where(T > 0, beta, 1.0)
 
     def step(X: Any, G: Any, V: Any) -> tuple[Any, ...]:
@@ -86,4 +89,4 @@ def momentum(
 
 @op("Gradient", 1, domain=DOMAIN, call="subgraph")
 def gradient(F: Any, *Inputs: Any, xs: Sequence[str], y: str, zs: Sequence[str] | None = None) -> Any:
-    raise OperatorError("what it differentiates is imported with the model; it is no function of tensors.")
+    raise OperatorError("a gradient is no function of tensors: the nodes between xs and y are imported with the model.")

@@ -1,4 +1,4 @@
-"""ai.onnx.ml: ensembles of decision trees; all rows walk down all trees at once, one level at a time."""
+"""ai.onnx.ml: ensembles of decision trees; all rows descend all trees at once, one level at a time."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _COMPARISONS = {_LEQ: "le", _LT: "lt", _GTE: "ge", _GT: "gt", _EQ: "eq", _NEQ: "
 
 @dataclass
 class Forest:
-    """The trees as arrays with one entry a node; a leaf is its own child.
+    """The trees as arrays with one entry per node; a leaf is its own child.
 
     Attributes:
-        roots: where each tree starts, int64 `(trees,)`.
+        roots: the root of each tree, int64 `(trees,)`.
         features: the column that a node compares, int64 `(nodes,)`.
-        splits: what it compares with, `(nodes,)` of the data's dtype.
-        modes: how, positions in `_MODES`, `(nodes,)`.
+        splits: the number that it is compared with, `(nodes,)` of the data's dtype.
+        modes: the kind of comparison, a position in `_MODES`, `(nodes,)`.
         missing: whether NaN takes the true branch, bool `(nodes,)`.
         children: the false and the true child of each node, int64 `(nodes, 2)`.
         votes: leaf, target and weight of every vote: `(votes,)` each.
-        targets: how many targets there are.
+        targets: the number of targets.
     """
 
     roots: np.ndarray[Any, Any]
@@ -46,31 +46,31 @@ class Forest:
         lengths = {len(self.features), len(self.splits), len(self.modes), len(self.missing), len(self.children)}
         leaves, targets, weights = self.votes
         if len(lengths) != 1 or not len(leaves) == len(targets) == len(weights):
-            raise OperatorError("the attributes that describe its nodes differ in length.")
+            raise OperatorError("the attributes of its nodes or leaves differ in length.")
         if targets.size and not 0 <= targets.min() <= targets.max() < self.targets:
-            raise OperatorError(f"a leaf votes for a target outside [0, {self.targets}).")
+            raise OperatorError(f"a leaf votes for a target outside of [0, {self.targets}).")
         for index in (self.children, self.roots, leaves):
             if index.size and not 0 <= index.min() <= index.max() < len(self.features):
-                raise OperatorError("a node that it refers to does not exist.")
+                raise OperatorError("a child, root or leaf refers to a node that does not exist.")
 
     def levels(self) -> list[np.ndarray[Any, Any]]:
-        """Returns the nodes that compare something, level by level.
+        """Returns the nodes that are no leaves, level by level.
 
         Raises:
-            OperatorError: a node is above itself.
+            OperatorError: a node is its own ancestor.
         """
         levels: list[np.ndarray[Any, Any]] = []
         level = np.unique(self.roots)
         while (level := level[self.modes[level] != _LEAF]).size:
             if len(levels) > len(self.features):
-                raise OperatorError("a node of its trees is above itself.")
+                raise OperatorError("a node of its trees is its own ancestor.")
             levels.append(level)
             level = np.unique(self.children[level])
         return levels
 
 
 def _values(values: Any, dtype: str) -> np.ndarray[Any, Any]:
-    """Returns an attribute's numbers, floats of the file or a tensor, as an array of `dtype`."""
+    """Returns an attribute's numbers, a list of floats or a tensor, as an array of `dtype`."""
     if hasattr(values, "numpy"):
         return np.asarray(values.numpy()).astype(dtype)
     return np.asarray(list(values or ()), np.float32).astype(dtype)
@@ -83,12 +83,12 @@ def _integers(values: Any) -> np.ndarray[Any, Any]:
 def _codes(modes: Sequence[Any]) -> np.ndarray[Any, Any]:
     unknown = set(modes) - set(_MODES)
     if unknown:
-        raise OperatorError(f"a node of mode {unknown.pop()!r}; the modes are {', '.join(_MODES)}.")
+        raise OperatorError(f"the mode {unknown.pop()!r} of a node is none of {', '.join(_MODES)}.")
     return np.asarray([_MODES.index(mode) for mode in modes], np.int64)
 
 
 def _find_nodes(known: tuple[Any, Any], trees: Any, nodes: Any) -> np.ndarray[Any, Any]:
-    """Returns where the pairs of tree and node id stand among the `known` ones."""
+    """Returns the positions of the pairs of tree and node id in the `known` pairs; -1 where missing."""
     positions = {pair: index for index, pair in enumerate(zip(*(ids.tolist() for ids in known), strict=True))}
     found = [positions.get(pair, -1) for pair in zip(trees.tolist(), nodes.tolist(), strict=True)]
     return np.asarray(found, np.int64)
@@ -97,19 +97,19 @@ def _find_nodes(known: tuple[Any, Any], trees: Any, nodes: Any) -> np.ndarray[An
 def _forest(
     dtype: str, nodes: dict[str, Any], votes: tuple[Any, Any, Any, Any], targets: int, weights_dtype: str
 ) -> Forest:
-    """Returns the forest of the form in which nodes and leaves are named by tree and node id.
+    """Returns the forest of TreeEnsembleRegressor and TreeEnsembleClassifier, where nodes have a tree id and a node id.
 
     Args:
-        dtype: the data's.
-        nodes: the attributes `nodes_*` without that prefix.
+        dtype: the data's dtype.
+        nodes: the attributes `nodes_*`, by their names without the prefix.
         votes: tree id, node id, target and weight of each vote.
-        targets: how many targets there are.
-        weights_dtype: dtype of the result.
+        targets: the number of targets.
+        weights_dtype: the result's dtype.
     """
     trees, ids = _integers(nodes["treeids"]), _integers(nodes["nodeids"])
     modes = _codes(nodes["modes"] or ())
     if not len(trees) == len(ids) == len(modes):
-        raise OperatorError("the attributes that describe its nodes differ in length.")
+        raise OperatorError("the attributes of its nodes differ in length.")
     inner = modes != _LEAF
     children = np.repeat(np.arange(len(ids))[:, None], 2, 1)
     for side, name in enumerate(("falsenodeids", "truenodeids")):
@@ -129,7 +129,7 @@ def _forest(
 
 
 def _compare(F: Any, x: Any, split: Any, mode: Any, used: Sequence[int]) -> Any:
-    """Returns whether each node's condition holds; `used` are the modes that occur."""
+    """Returns whether each node's condition holds; `used`: the modes that occur."""
     result = getattr(F, _COMPARISONS[used[0]])(x, split)
     for code in used[1:]:
         result = F.where(mode == code, getattr(F, _COMPARISONS[code])(x, split), result)
@@ -138,7 +138,7 @@ def _compare(F: Any, x: Any, split: Any, mode: Any, used: Sequence[int]) -> Any:
 
 def _leaves(F: Any, forest: Forest, X: Any) -> Any:
     """Returns the leaf that each row of `X` reaches in each tree, `(N, trees)`."""
-    # Every node stands twice, at 2 * n and 2 * n + 1, so that the child is found where the node is plus the condition.
+    # Every node has two entries, 2 * n and 2 * n + 1, so that the entry plus the condition is the child's position.
     at = F.from_numpy(forest.roots * 2)
     features, splits = F.from_numpy(forest.features.repeat(2)), F.from_numpy(forest.splits.repeat(2))
     modes, missing = F.from_numpy(forest.modes.repeat(2)), F.from_numpy(forest.missing.repeat(2))
@@ -170,7 +170,7 @@ def _leaves_of(forest: Forest, root: int) -> np.ndarray[Any, Any]:
 
 
 def _dense_votes(forest: Forest) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Returns what each node adds to each target, `(nodes, targets)`, and whether it votes for it."""
+    """Returns the weight of each node's votes for each target, `(nodes, targets)`, and whether it has votes for it."""
     leaves, targets, weights = forest.votes
     dense = np.zeros((len(forest.features), forest.targets), weights.dtype)
     given = np.zeros(dense.shape, bool)
@@ -180,7 +180,7 @@ def _dense_votes(forest: Forest) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, 
 
 
 def _voted(F: Any, forest: Forest, at: Any) -> list[Any]:
-    """Returns for each target whether the leaves `at` vote for it: a bool, or a tensor `(N,)`."""
+    """Returns for each target whether the leaves `at` have votes for it: a bool, or a tensor `(N,)`."""
     _, given = _dense_votes(forest)
     always = np.any([given[_leaves_of(forest, root)].all(0) for root in forest.roots], 0)
     voted: list[Any] = [bool(flag) for flag in always]
@@ -190,7 +190,7 @@ def _voted(F: Any, forest: Forest, at: Any) -> list[Any]:
 
 
 def _with_base(F: Any, forest: Forest, at: Any, scores: Any, base: np.ndarray[Any, Any]) -> Any:
-    """Adds the base values to the scores `(N, targets)`; as in ONNX Runtime a target without votes stays 0."""
+    """Returns the scores `(N, targets)` plus base values; a target without votes stays 0, as in ONNX Runtime."""
     if not base.size:
         return scores
     voted = _voted(F, forest, at)
@@ -206,7 +206,7 @@ def _sums(F: Any, forest: Forest, at: Any) -> Any:
     targets_of = [np.flatnonzero(given[_leaves_of(forest, root)].any(0)) for root in forest.roots]
     if any(len(targets) != 1 for targets in targets_of):
         return F.from_numpy(weights)[(at,)].sum(-2)
-    # A tree for each target, as boosting grows them.
+    # Each tree votes for one target, as in boosting: a product instead of a gather of all targets.
     votes = F.from_numpy(np.ascontiguousarray(weights.sum(1)))[(at,)]
     if forest.targets == 1:
         return votes.sum(1, keepdim=True)
@@ -214,7 +214,7 @@ def _sums(F: Any, forest: Forest, at: Any) -> Any:
 
 
 def _extremes(F: Any, forest: Forest, at: Any, smallest: bool) -> Any:
-    """Returns the smallest or largest vote of the leaves `at` for each target, 0 where none: `(N, targets)`."""
+    """Returns the smallest or largest vote of the leaves `at` for each target, 0 without votes: `(N, targets)`."""
     leaves, targets, weights = forest.votes
     bound = np.inf if smallest else -np.inf
     dense = np.full((len(forest.features), forest.targets), bound, weights.dtype)
@@ -225,29 +225,29 @@ def _extremes(F: Any, forest: Forest, at: Any, smallest: bool) -> Any:
 
 
 def _aggregate(F: Any, forest: Forest, at: Any, function: str) -> Any:
-    """Returns the votes of the leaves `at` for each target as `aggregate_function` says: `(N, targets)`."""
+    """Returns the votes of the leaves `at` for each target, aggregated by `function`: `(N, targets)`."""
     if function in ("MIN", "MAX"):
         return _extremes(F, forest, at, function == "MIN")
     if function not in ("SUM", "AVERAGE"):
-        raise OperatorError(f"aggregate_function {function!r} is none of SUM, AVERAGE, MIN, MAX.")
+        raise OperatorError(f"aggregate_function={function!r} is none of SUM, AVERAGE, MIN, MAX.")
     sums = _sums(F, forest, at)
     return sums / len(forest.roots) if function == "AVERAGE" else sums
 
 
 def _one_of(name: str, values: Any, tensor: Any) -> Any:
-    """Returns an attribute's floats or the tensor that stands for them."""
+    """Returns an attribute's floats, or the tensor that is given in their place."""
     if values and tensor is not None:
-        raise OperatorError(f"both {name} and {name}_as_tensor are given.")
+        raise OperatorError(f"both {name} and {name}_as_tensor are given. Give it one of them.")
     return values if tensor is None else tensor
 
 
 def _data(F: Any, X: Any) -> tuple[Any, str]:
-    """Returns the rows in the type in which they are compared, and its name: float64 stays, all else is float32."""
+    """Returns the rows in the type of the comparisons, and its name: float64 stays, other types become float32."""
     return (X, "float64") if X.dtype == F.float64 else (rows(X), "float32")
 
 
 def _nodes(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row's attributes `nodes_*` without that prefix, numbers from the tensor where that is given."""
+    """Returns the attributes `nodes_*` by their names without the prefix, numbers from the tensor if it is given."""
     values = _one_of("nodes_values", attributes["nodes_values"], attributes.get("nodes_values_as_tensor"))
     nodes = {name.removeprefix("nodes_"): value for name, value in attributes.items() if name.startswith("nodes_")}
     return {**nodes, "values": values}
@@ -280,7 +280,7 @@ def tree_ensemble_regressor(
     target_weights: Sequence[float] | None = None,
     target_weights_as_tensor: Any = None,
 ) -> Any:
-    """Of the transforms only PROBIT applies to a single target, as in ONNX Runtime."""
+    """A single target is transformed by PROBIT only, as in ONNX Runtime."""
     nodes = _nodes(locals())
     X, dtype = _data(F, X)
     weights = _one_of("target_weights", target_weights, target_weights_as_tensor)
@@ -302,15 +302,15 @@ revision(
 def _two_classes(
     F: Any, sums: Any, voted: Any, base: np.ndarray[Any, Any], threshold: float, mirrored: bool, transform: str
 ) -> tuple[Any, Any]:
-    """Returns whether the second class wins `(N,)`, and the scores `(N, 2)`, where `voted` says who has votes.
+    """Returns whether the second class wins, `(N,)`, and the scores, `(N, 2)`.
 
     Args:
         F: the namespace.
-        sums: of the votes for each class `(N, 2)`.
+        sums: sums of the votes for each class, `(N, 2)`.
         voted: whether there are votes for the first class, a bool or a tensor `(N,)`, and for the second, a bool.
-        base: none, one or two base values.
-        threshold: what the deciding score must exceed.
-        mirrored: whether a single score `s` stands for `(-s, s)`, not for `(1 - s, s)`.
+        base: no, one or two base values.
+        threshold: the second class wins where the deciding score exceeds it.
+        mirrored: whether a single score `s` stands for `(-s, s)`, otherwise for `(1 - s, s)`.
         transform: the operator's `post_transform`.
     """
     first, second = sums[:, 0], sums[:, 1]
@@ -326,7 +326,7 @@ def _two_classes(
         return first > threshold, post_transform_of(F, F.stack([first, second], 1), transform)
     score = first + voted[0] * base[0] if base.size else first
     if transform == "PROBIT":
-        raise OperatorError("post_transform PROBIT of the votes for one of two classes has no defined result.")
+        raise OperatorError("post_transform='PROBIT' of votes for one of two classes has no defined result.")
     other = -score if mirrored or transform == "LOGISTIC" else 1 - score
     scores = F.stack([other, score], 1)
     return score > threshold, F.sigmoid(scores) if transform == "LOGISTIC" else scores
@@ -385,11 +385,11 @@ def tree_ensemble_classifier(
     nodes_values_as_tensor: Any = None,
     post_transform: str = "NONE",
 ) -> tuple[Any, ...]:
-    """Of two classes ONNX Runtime's rules decide, which the standard leaves open.
+    """Two classes follow ONNX Runtime's rules, as the standard has none.
 
-    Votes for one of them only: the second wins above 0.5 where no weight is negative, else above 0, and the scores are
-    `(1 - s, s)` or `(-s, s)`. Votes for both: the second wins as soon as its sum is positive. The label is always one
-    of the node's labels (ONNX Runtime gives 0 or 1 where there are votes for both, whatever the labels are).
+    With votes for one of them only, the second class wins above 0.5 where no weight is negative, else above 0; the
+    scores are `(1 - s, s)` or `(-s, s)`. With votes for both, the second wins where its sum is positive. The label is
+    always one of the node's labels (ONNX Runtime gives 0 or 1 with votes for both).
     """
     nodes = _nodes(locals())
     labels = labels_of(F, classlabels_int64s, classlabels_strings)
@@ -416,7 +416,7 @@ _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
 def _members(values: Any, count: int) -> list[list[float]]:
-    """Returns the sets of the nodes of mode BRANCH_MEMBER, which NaN separates in the file."""
+    """Returns the sets of members of the nodes of mode BRANCH_MEMBER; the file separates them by NaN."""
     sets: list[list[float]] = [[]]
     for value in [] if values is None else _values(values, "float64").tolist():
         if np.isnan(value):
@@ -424,12 +424,12 @@ def _members(values: Any, count: int) -> list[list[float]]:
         else:
             sets[-1].append(value)
     if len(sets) < count:
-        raise OperatorError(f"it has {count} nodes of mode BRANCH_MEMBER and {len(sets)} sets of members.")
+        raise OperatorError(f"it has {len(sets)} sets of members for {count} nodes of mode BRANCH_MEMBER.")
     return sets
 
 
 class _Builder:
-    """Puts the nodes of a forest behind each other; a test of membership is a chain of tests of equality."""
+    """Collects the nodes of a forest; a membership test becomes a chain of equality tests."""
 
     def __init__(self) -> None:
         self.features: list[int] = []
@@ -446,7 +446,7 @@ class _Builder:
         self.children.append(children)
 
     def add_members(self, feature: int, members: list[float], missing: int, children: tuple[int, int]) -> None:
-        """Adds a chain behind the other nodes and makes it what the last added node leads to."""
+        """Adds a chain of equality tests, with `children` as false and true child of the chain."""
         for position, member in enumerate(members):
             rest = len(self.features) + 1 if position < len(members) - 1 else children[0]
             self.add(feature, member, _EQ, missing, (rest, children[1]))
@@ -474,22 +474,23 @@ def tree_ensemble(
     post_transform: int = 0,
     tree_roots: Sequence[int],
 ) -> Any:
-    """Nodes and leaves are numbered; the forest has the nodes first, then the leaves, then chains of members.
+    """Nodes and leaves have numbers; the forest holds the nodes, then the leaves, then the chains of members.
 
     float16 is computed in float32.
     """
     if not (0 <= aggregate_function < len(_AGGREGATES) and 0 <= post_transform < len(_TRANSFORMS)):
-        raise OperatorError(f"aggregate_function={aggregate_function}, post_transform={post_transform} are unknown.")
+        given = f"aggregate_function={aggregate_function}, post_transform={post_transform}"
+        raise OperatorError(f"{given} are not both numbers of the standard.")
     data, dtype = _data(F, X)
     modes, count = _values(nodes_modes, "int64"), len(nodes_featureids)
     if modes.size and modes.max() > _MEMBER:
-        raise OperatorError(f"a node of mode {modes.max()}; the modes are 0 to {_MEMBER}.")
+        raise OperatorError(f"the mode {modes.max()} of a node is none of 0 to {_MEMBER}.")
     sides = [_integers(nodes_falseleafs), _integers(nodes_falsenodeids), _integers(nodes_trueleafs)]
     sides.append(_integers(nodes_truenodeids))
     missing = _integers(nodes_missing_value_tracks_true or [0] * count)
     splits = _values(nodes_splits, "float64")
     if {len(modes), len(splits), len(missing), *map(len, sides)} != {count}:
-        raise OperatorError("the attributes that describe its nodes differ in length.")
+        raise OperatorError("the attributes of its nodes differ in length.")
     false, true = (np.where(leaf > 0, ids + count, ids) for leaf, ids in (sides[:2], sides[2:]))
     forest = _numbered_forest(
         (_integers(nodes_featureids), splits, modes, missing, np.stack([false, true], 1)),
@@ -506,7 +507,7 @@ def tree_ensemble(
 def _numbered_forest(
     nodes: tuple[Any, ...], members: list[list[float]], leaves: tuple[Any, Any], roots: Any, targets: int, dtype: str
 ) -> Forest:
-    """Returns the forest of `nodes`: features, splits, modes, missing, children; a child behind them is a leaf."""
+    """Returns the forest of TreeEnsemble; `nodes`: features, splits, modes, missing, children, leaves behind nodes."""
     builder = _Builder()
     count, ends = len(nodes[0]), len(leaves[0])
     for feature, split, mode, missing, children in zip(*(item.tolist() for item in nodes), strict=True):

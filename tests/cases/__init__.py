@@ -1,6 +1,6 @@
-"""The case lists of the op table's rows, one file a family as in `onnx2nn/ops`: `CASES = [case("Relu", f32(2, 3)), ...]`.
+"""Cases of the op table's rows, one file a family as in `onnx2nn/ops`: `CASES = [case("Relu", f32(2, 3)), ...]`.
 
-`tests/test_cases.py` runs each case at every opset in which the operator has it.
+`tests/test_cases.py` runs each case at every opset whose revision of the operator can express it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Case:
         inputs: arrays, makers of arrays, or None for an absent optional input.
         attributes: in the newest revision's form.
         domain: operator domain.
-        outputs: how many outputs the node has.
-        absent: positions of outputs that it leaves out.
-        types: numpy dtypes, by position, of outputs whose type nothing but the model says.
-        since: the first opset in which the operator has this case; earlier revisions are not tried.
-        until: the last one.
+        outputs: the number of outputs of the node.
+        absent: positions of outputs that the node omits.
+        types: position → numpy dtype of outputs whose type only the model declares.
+        since: the first opset of the case; earlier revisions are not tried.
+        until: the last opset of the case.
         constant: positions of inputs that are initializers rather than graph inputs.
         tolerance: relative to the output's scale; exact (0) for integers whatever this says.
-        expected: outputs to compare with where no oracle is right; `why` says so and where they come from.
+        expected: outputs to compare with where no oracle is right; `why` gives the reason and their source.
     """
 
     operator: str
@@ -63,7 +63,7 @@ class Case:
 
 
 def case(operator: str, *inputs: Any, **options: Any) -> Case:
-    """Returns a `Case`; names in `options` that are no field of it are attributes."""
+    """Returns a `Case`; options that are no fields of `Case` are attributes."""
     known = {
         name: options.pop(name) for name in list(options) if name in Case.__dataclass_fields__ and name != "attributes"
     }

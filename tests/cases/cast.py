@@ -36,7 +36,7 @@ _NUMPY = {name: helper.tensor_dtype_to_np_dtype(getattr(TensorProto, name)) for 
 
 
 def _held(*names: str) -> tuple[str, ...]:
-    """Returns those element types that the installed onnx knows and gives arrays of; older ones widen them."""
+    """Returns the element types of which the installed onnx makes arrays; an older onnx returns wider arrays."""
     known = [name for name in names if hasattr(TensorProto, name)]
     return tuple(
         name

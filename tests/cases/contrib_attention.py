@@ -16,12 +16,12 @@ _ANGLES = f32(7, 2)
 _BOXES = np.array(
     [[0, 0, 1, 1], [0.1, 0.2, 0.8, 0.9], [-0.2, 0.1, 1.3, 0.7], [0.9, 0.8, 0.1, 0.2], [0.5, 0.5, 0.5, 0.5]], np.float32
 )
-"""The whole, a part, one over the border, a mirrored one, a point."""
+"""Regions: the whole image, a part, one beyond the boundary, a mirrored one, a point."""
 _TURNS = f32(12, 8)
 
 
 def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False) -> np.ndarray:
-    """Attention of `(N, L, heads, size)`, heads side by side in the result: what the packed forms have to equal."""
+    """Returns attention of `(N, L, heads, size)`, heads concatenated: the expected result of the packed forms."""
     scores = np.einsum("nqhs,nkhs->nhqk", q, k) / np.sqrt(q.shape[-1])
     if causal:
         scores = np.where(np.tri(q.shape[1], dtype=bool), scores, -np.inf)
@@ -52,7 +52,7 @@ def _group(
     quantised: int = 0,
     **options: Any,
 ) -> Case:
-    """4 heads of queries, 2 of keys and values; `lengths` are of the whole sequences, `extra` come from cos_cache on.
+    """4 heads of queries, 2 of keys and values; `lengths`: of the sequences; `extra`: the inputs from cos_cache on.
 
     A cache may be `quantised` to so many bits.
     """
@@ -74,14 +74,14 @@ def _group(
 
 
 def _scales(kind: str, bits: int, size: int = 8) -> list[Any]:
-    """Scales of a quantised cache, of which some numbers are too large for it."""
+    """Scales of a quantised cache, at which some numbers saturate."""
     count = (1,) if kind == "PER_TENSOR" else (1, 2, 1, size)
     width = 2.0 ** (2 - bits)
     return [of(np.float32, *count, low=width, high=1.5 * width)] * 2
 
 
 def _with_room() -> list[np.ndarray]:
-    """Attention over a past of 4 rows that has room for 2 more behind 2 new ones, one row each query behind the first."""
+    """Returns causal attention of 2 rows behind a past of 4 in a buffer of 8 rows, and the buffer with the new rows."""
     heads = (_TOKENS @ _WEIGHTS).reshape(2, 2, 3, 2, 4).transpose(2, 0, 3, 1, 4)  # (3, N, heads, L, size)
     present = _ROOM.copy()
     present[:, :, :, 4:6] = heads[1:]
@@ -93,7 +93,7 @@ def _with_room() -> list[np.ndarray]:
 
 
 def _normed() -> Case:
-    """Queries and keys that are normalised by head."""
+    """Queries and keys that are normalised per head."""
     rng = np.random.default_rng(1)
     query, key, value = (rng.standard_normal((1, 3, heads, 8)).astype(np.float32) for heads in (4, 2, 2))
     weights = [rng.uniform(0.5, 2, 8).astype(np.float32) for _ in range(2)]
@@ -112,7 +112,7 @@ def _normed() -> Case:
 
 
 def _distances(both: int) -> Case:
-    """T5's bias of 8 buckets up to distance 16: one head has the bucket's number, the other that and 100 more."""
+    """T5's bias of 8 buckets up to distance 16: one head has the bucket's number, the other the number plus 100."""
     edges = [0, 1, 2, 6] if both else [0, 1, 2, 3, 4, 6, 8, 12]  # where buckets begin: from half of them on, by powers
 
     def bucket(behind: int) -> int:

@@ -1,4 +1,4 @@
-"""Cases of operators from ONNX's experimental days and of PyTorch's own: onnx has no schema of them."""
+"""Cases of experimental operators and of ATen operators, of which onnx has no schema."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _shared(operator: str) -> list[Case]:
 
 
 def _batch_first() -> Case:
-    """A reverse RNN with lengths and layout=1, which neither ONNX Runtime nor the reference has."""
+    """A reverse RNN with lengths and layout=1, which ONNX Runtime and the reference lack."""
     case = _case(
         "RNN", _LENGTHS, _values(_BATCH, 1, _HIDDEN), layout=1, direction="reverse", since=14, note="layout lengths"
     )

@@ -15,7 +15,7 @@ ALL = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANC
 
 
 def rounded(rng: np.random.Generator) -> np.ndarray:
-    """Returns numbers of which many equal a split, and some NaN."""
+    """Returns numbers, many of which equal a split and some of which are NaN."""
     values = np.round(rng.standard_normal((30, 4)), 1).astype(np.float32)
     return np.where(rng.random(values.shape) < 0.1, np.float32(np.nan), values)
 
