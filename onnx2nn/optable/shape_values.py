@@ -1,4 +1,4 @@
-"""Numbers that are computed from shapes, in the model's own terms: they never become tensors on the way."""
+"""Shape values: numbers computed from shapes, which an import keeps as numbers instead of tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx2nn.optable.row import Row, Typed
 
 @dataclass(frozen=True, eq=False)
 class Host:
-    """Numbers computed from shapes: an object array of Python (or symbolic) numbers, and their dtype in ONNX."""
+    """Numbers computed from shapes: an object array of Python or symbolic numbers, and their ONNX dtype."""
 
     array: np.ndarray[Any, Any]
     dtype: np.dtype[Any]
@@ -22,16 +22,16 @@ class Host:
 def evaluate(
     row: Row, arrays: Sequence[np.ndarray[Any, Any] | None], dtypes: Sequence[Any], attributes: dict[str, Any]
 ) -> Any:
-    """Returns what `row.host` gives, a `Host` or a tuple of them.
+    """Evaluates `row.host`; returns a `Host` or a tuple of them.
 
     Args:
-        row: one that has a `host`.
+        row: a row with a `host`.
         arrays: its inputs as object arrays, None where absent.
         dtypes: their numpy dtypes.
         attributes: those of the node.
 
     Raises:
-        NeedsValues: it asks for what is not known.
+        NeedsValues: the row reads a number that is unknown at import.
     """
     assert row.host is not None
     if row.host_takes_dtype:
