@@ -11,7 +11,7 @@ import onnx
 from onnx.backend.base import Backend, BackendRep
 
 import onnx2nn
-from oneflow_bridge.from_onnx.constants import from_border, to_border
+from oneflow_bridge.from_onnx.constants import from_boundary, to_boundary
 from oneflow_bridge.namespace.dtypes import flow
 
 
@@ -28,9 +28,9 @@ class OneFlowRep(BackendRep):
         names = self.module.meta["onnx2nn"]["inputs"]
         values = [inputs[name] for name in names] if isinstance(inputs, dict) else list(inputs)
         with flow.no_grad():
-            outputs = self.module(*(to_border(v, self._inputs[n]) for n, v in zip(names, values, strict=False)))
+            outputs = self.module(*(to_boundary(v, self._inputs[n]) for n, v in zip(names, values, strict=False)))
         results = outputs if isinstance(outputs, tuple) and len(self._outputs) != 1 else (outputs,)
-        found = (from_border(value, kind) for value, kind in zip(results, self._outputs, strict=True))
+        found = (from_boundary(value, kind) for value, kind in zip(results, self._outputs, strict=True))
         return tuple(_as_onnx_has_it(value, kind) for value, kind in zip(found, self._outputs, strict=True))
 
 

@@ -44,15 +44,15 @@ def load(
 
     Args:
         source: a path, the bytes of a file, an open binary file or a `ModelProto`.
-        framework: `"torch"`, which gives a `torch.fx.GraphModule`, or `"oneflow"`, which gives a `oneflow.nn.Module`.
-        input_shapes: dimensions by input name that replace the file's, all of an input; an int is fixed, a str
-            names a dynamic dimension (equal names are equal dimensions), None is a dynamic dimension of its own.
+        framework: `"torch"` for a `torch.fx.GraphModule`, or `"oneflow"` for a `oneflow.nn.Module`.
+        input_shapes: dimensions by input name that replace the file's, for each input all of them; an int is fixed, a
+            str names a dynamic dimension (equal names are equal dimensions), None is a dynamic dimension of its own.
         base_dir: folder of the external data where `source` is neither a path nor a file opened from one.
         raise_patterns: whether operators that the exporter decomposed (layer normalisation, attention, GELU) become
-            one call again. Each replacement is compared at import with the nodes that it replaces and dropped where
-            they differ; `module.meta["onnx2nn"]["raising"]` counts them and lists the dropped ones. Attention gives 0
-            where a mask hides every key, also where the file's softmax of -inf alone is NaN. False gives one call or
-            more for every node of the file.
+            one call again. Each replacement is compared with the replaced nodes at import, and dropped if they differ;
+            `module.meta["onnx2nn"]["raising"]` counts the replacements and lists the dropped ones. Attention returns 0
+            for fully masked rows, where the file's softmax may give NaN. With False every node of the file becomes at
+            least one call.
         dynamic: input name → axis → name, fixed dimensions to make dynamic (PyTorch only). Constants that
             hold the file's size are found and follow the dimension; the module is run at the file's size and at
             another one before it is returned. `module.meta["onnx2nn"]["thawed"]` lists the replaced constants.

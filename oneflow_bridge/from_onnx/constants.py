@@ -67,7 +67,7 @@ class Constant(constants.Constant):
         return onnx_type(tensor.dtype)
 
 
-def to_border(value: Any, kind: onnx.TypeProto) -> Any:
+def to_boundary(value: Any, kind: onnx.TypeProto) -> Any:
     """Returns a numpy value of ONNX type `kind` as imported modules take it, see `boundary.to_module`.
 
     Raises:
@@ -76,7 +76,7 @@ def to_border(value: Any, kind: onnx.TypeProto) -> Any:
     return to_module(value, kind, lambda array, element: to_tensor(array, element).value)
 
 
-def from_border(value: Any, kind: onnx.TypeProto) -> Any:
+def from_boundary(value: Any, kind: onnx.TypeProto) -> Any:
     """Returns what an imported module gives as numpy values of ONNX type `kind`."""
     return from_module(value, kind, _to_numpy)
 

@@ -42,7 +42,7 @@ def _extreme(name: str, empty: float) -> Function:
             shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keepdim or i not in axes]
             return F.full(shape, _limit(F, x.dtype, empty), dtype=x.dtype)
         for axis in axes:
-            if getattr(x.shape[axis], "of_data", False):  # it may be empty, which torch does not reduce
+            if getattr(x.shape[axis], "data_dependent", False):  # it may be empty, which torch does not reduce
                 shape = [1 if i == axis else d for i, d in enumerate(x.shape)]
                 x = F.cat([x, F.full(shape, _limit(F, x.dtype, empty), dtype=x.dtype)], axis)
         return ordered(lambda F, x: getattr(x, name)(axes, keepdim=keepdim))(F, x)

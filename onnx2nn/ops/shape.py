@@ -310,7 +310,9 @@ def _results_of_expand(F: Any, input: Any, shape: Any) -> Any:
 def _may_be_one(size: Any, dimension: Any) -> bool:
     """Returns whether a size to expand a dimension to may be another than the dimension's, or not, as data decide."""
     known = fixed(dimension) and dimension == 1
-    return bool(getattr(size, "of_data", False)) and not known and getattr(dimension, "values", ()) != size.values
+    return (
+        bool(getattr(size, "data_dependent", False)) and not known and getattr(dimension, "values", ()) != size.values
+    )
 
 
 @op(
