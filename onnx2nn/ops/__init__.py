@@ -1,1 +1,5 @@
-"""The op table's rows, one file a family. A file here is found by itself: nothing else names it."""
+"""The rows of the op table, one file a family.
+
+A row's body takes a namespace of tensor functions, tensors and attributes, and returns tensors. `registry.load_rows`
+imports every file of this folder; other rooms reach a row through the table.
+"""
