@@ -15,7 +15,7 @@ from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.fx.tracer import Tracer
 from onnx2nn.importing.node_facts import body_arguments, known_array
 from onnx2nn.optable.row import Row
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 
 class Arguments:
@@ -35,7 +35,7 @@ class Arguments:
             return value
         if isinstance(value, Constant):
             return self._origins.remember(value)
-        if isinstance(value, Host):
+        if isinstance(value, ShapeValues):
             return self._made_of(value.array, torch.from_numpy(np.empty(0, value.dtype)).dtype)
         return [self.tensor(item) for item in value] if isinstance(value, list) else value
 
@@ -61,7 +61,7 @@ class Arguments:
         """Returns the arguments of an opaque call."""
         return [
             known_array(value).tolist()
-            if isinstance(value, (Constant, Host)) and row.input_name(position) in row.static
+            if isinstance(value, (Constant, ShapeValues)) and row.input_name(position) in row.static
             else self.tensor(value)
             for position, value in enumerate(inputs)
         ]

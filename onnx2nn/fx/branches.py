@@ -17,7 +17,7 @@ from onnx2nn.fx.region_specs import spec_of, unify
 from onnx2nn.fx.sample_sizes import BranchConflictError, Fixed, InBranch, Size, Sizes
 from onnx2nn.fx.spec import Spec
 from onnx2nn.importing.control_flow import BRANCHES, branches_of, constant_truth, module_path
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 
 class _Branch(NamedTuple):
@@ -40,7 +40,7 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
     """Imports an If; returns its outputs."""
     branches, builder = branches_of(node), walk.builder
     (condition,) = inputs
-    if isinstance(condition, Host):
+    if isinstance(condition, ShapeValues):
         condition = condition.array.item()
     truth = constant_truth(condition)
     if truth is not None:

@@ -27,7 +27,7 @@ from onnx2nn.importing.placement import Position
 from onnx2nn.importing.plan import TypeOf
 from onnx2nn.importing.walk import Walk
 from onnx2nn.optable.row import NeedsValues, Row
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 """Metadata of torch's exporter: the modules around a node, the outermost first, and their classes."""
@@ -126,21 +126,21 @@ class TorchBuilder(Builder):
         """Returns the inputs of a node as values of this tracer."""
         inputs: list[Any] = self.tracer.own(values)
         if self.sizes is not self.state.sizes:
-            inputs = [self._own_numbers(value) if isinstance(value, Host) else value for value in inputs]
+            inputs = [self._own_numbers(value) if isinstance(value, ShapeValues) else value for value in inputs]
         return inputs
 
-    def _own_numbers(self, value: Host) -> Host:
+    def _own_numbers(self, value: ShapeValues) -> ShapeValues:
         """Returns shape values of an enclosing graph at the sample points of this branch."""
         own = np.empty_like(value.array)
         for index, number in np.ndenumerate(value.array):
             own[index] = self.tracer.own(number)
-        return Host(own, value.dtype)
+        return ShapeValues(own, value.dtype)
 
     def output(self, value: Any) -> Any:
         """Returns a value as a tensor; a value that is no tensor is unchanged."""
         if isinstance(value, list):
             return [self.output(item) for item in value]
-        return self.tensor(value) if isinstance(value, (Constant, Host)) else value
+        return self.tensor(value) if isinstance(value, (Constant, ShapeValues)) else value
 
     def type_of(self, value: Any) -> TypeOf:
         """Returns the ONNX type of a recorded tensor."""
@@ -178,14 +178,14 @@ class TorchBuilder(Builder):
 
     def numbers(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
         """Returns the shape that `row` reads, or its result for shape values; None where it has neither."""
-        if row.host is None or not inputs:
+        if row.on_shape_values is None or not inputs:
             return None
         first = inputs[0]
         if row.reads_shape and isinstance(first, Tensor) and first.spec.shapes is not None:
-            return Host(np.asarray(row.host(first, **attributes), dtype=object), np.dtype(np.int64))
-        if not any(isinstance(value, Host) for value in inputs):
+            return ShapeValues(np.asarray(row.on_shape_values(first, **attributes), dtype=object), np.dtype(np.int64))
+        if not any(isinstance(value, ShapeValues) for value in inputs):
             return None
-        if not all(isinstance(value, Host) or is_constant(value) for value in inputs):
+        if not all(isinstance(value, ShapeValues) or is_constant(value) for value in inputs):
             return None
         try:
             return folding.evaluate_numbers(row, inputs, attributes)
@@ -227,11 +227,11 @@ class TorchBuilder(Builder):
                 kind = OperatorError if self.branch is None else BranchConflictError
                 raise kind(f"its inputs' shapes do not fit: {error}.") from None
             raise
-        if row.host is not None and type(result) is Tensor and size_vectors.is_vector(result):
+        if row.on_shape_values is not None and type(result) is Tensor and size_vectors.is_vector(result):
             result.elements = size_vectors.known_elements(row, inputs, attributes)
         return result
 
-    def run_late(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Records one opaque call of the operator."""
         arguments = self.arguments.of_operator(row, inputs)
         outputs = [(value, self.state.plan.type_of(value)) for value in node.outputs]

@@ -15,7 +15,7 @@ from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.optable.row import Row
-from onnx2nn.optable.shape_values import Host, evaluate
+from onnx2nn.optable.shape_values import ShapeValues, evaluate
 
 MAX_CONSTANT_BYTES = 8 << 30
 """The most memory of a constant that is computed at import; a file of a few bytes can require more."""
@@ -68,7 +68,7 @@ def _check_size(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> 
 
 
 def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """Returns the result of `row`, which has a `host`, for shape values.
+    """Returns the result of `row`, which has a `on_shape_values`, for shape values.
 
     Raises:
         NeedsValues: the row reads a number that is unknown at import.
@@ -81,13 +81,13 @@ def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]
             arrays.append(value.numpy().astype(object))
         else:
             arrays.append(None if value is None else value.array)
-    dtypes = [None if v is None else v.dtype if isinstance(v, Host) else v.numpy().dtype for v in inputs]
+    dtypes = [None if v is None else v.dtype if isinstance(v, ShapeValues) else v.numpy().dtype for v in inputs]
     return evaluate(row, arrays, dtypes, attributes)
 
 
 def settle(value: Any, origins: Origins) -> Any:
     """Returns a result in the form that the scope holds: constant shape values become a constant."""
-    if isinstance(value, Host) and not any(isinstance(item, Dim) for item in value.array.flat):
+    if isinstance(value, ShapeValues) and not any(isinstance(item, Dim) for item in value.array.flat):
         return Constant.of(torch.from_numpy(value.array.astype(value.dtype)))
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return Constant.of(value, origins.find(value))

@@ -21,7 +21,7 @@ from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.tensor import Tensor
 from onnx2nn.optable.registry import load_rows
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 
 class InBranch(NamedTuple):
@@ -207,8 +207,8 @@ def candidates(conflict: ShapeConflictError) -> Iterable[tuple[tuple[str, Size],
             varying += [column for column in columns if len(set(column)) > 1]
             varying.append(tuple(math.prod(shape) for shape in value.spec.shapes))
             static += [column[0] for column in columns if len(set(column)) == 1]
-        elif isinstance(value, (Constant, Host)) and math.prod(getattr(value, "shape", (1,))) < 64:
-            array = value.array if isinstance(value, Host) else value.numpy()
+        elif isinstance(value, (Constant, ShapeValues)) and math.prod(getattr(value, "shape", (1,))) < 64:
+            array = value.array if isinstance(value, ShapeValues) else value.numpy()
             varying += [n.values for n in np.ravel(array).tolist() if isinstance(n, Dim)]
             numbers = [n for n in np.ravel(array).tolist() if isinstance(n, int) and n > 0]
             static += numbers
@@ -392,7 +392,9 @@ def _passed_by(conflict: ShapeConflictError) -> Iterable[tuple[tuple[float, ...]
 
 def _counts(target: Any, shapes: Sequence[Sequence[int]]) -> list[int]:
     """Returns the number of elements in a Reshape's target at each sample point, nothing where -1 leaves it open."""
-    array = target.array if isinstance(target, Host) else target.numpy() if isinstance(target, Constant) else None
+    array = (
+        target.array if isinstance(target, ShapeValues) else target.numpy() if isinstance(target, Constant) else None
+    )
     if array is None or array.ndim != 1 or any(not isinstance(n, Dim) and n < 0 for n in array.tolist()):
         return []
     counts = []

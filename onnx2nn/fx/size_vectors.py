@@ -13,7 +13,7 @@ import torch
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.tensor import Tensor
 from onnx2nn.optable.row import NeedsValues, Row
-from onnx2nn.optable.shape_values import Host, evaluate
+from onnx2nn.optable.shape_values import ShapeValues, evaluate
 
 MAX_ELEMENTS = 16
 """The maximum length of a vector of sizes."""
@@ -47,14 +47,14 @@ def known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) 
     """Returns the known numbers in a node's result, a vector, with None for data-dependent ones.
 
     Args:
-        row: the node's row, which has a `host`.
+        row: the node's row, which has a `on_shape_values`.
         inputs: its inputs as values of the import.
         attributes: the attributes in the form that the row's body takes.
 
     Returns:
         The numbers; an empty tuple where none is known.
     """
-    if not any(isinstance(v, (Constant, Host)) or (isinstance(v, Tensor) and v.elements) for v in inputs):
+    if not any(isinstance(v, (Constant, ShapeValues)) or (isinstance(v, Tensor) and v.elements) for v in inputs):
         return ()
     arrays = [_numbers(value) for value in inputs]
     if any(array is None for array in arrays):
@@ -65,14 +65,14 @@ def known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) 
         )  # any dtype: the numbers are only moved
     except Exception:  # of numpy, on the placeholder; unknown numbers are read at run time
         return ()
-    if not isinstance(known, Host) or known.array.ndim != 1 or known.array.size > MAX_ELEMENTS:
+    if not isinstance(known, ShapeValues) or known.array.ndim != 1 or known.array.size > MAX_ELEMENTS:
         return ()
     return tuple(None if item is _OF_DATA else item for item in known.array.tolist())
 
 
 def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
     """Returns a number or vector with `_OF_DATA` for unknown elements, None for any other value."""
-    if isinstance(value, Host):
+    if isinstance(value, ShapeValues):
         return value.array if value.array.ndim < 2 else None
     if isinstance(value, Constant):
         small = len(value.shape) < 2 and math.prod(value.shape) <= MAX_ELEMENTS

@@ -24,7 +24,7 @@ from onnx2nn.fx.tensor import Opaque, Tensor
 from onnx2nn.importing.builder import Regions
 from onnx2nn.importing.control_flow import batched_scan_form, loop_form, mapped_body, module_path, scan_form
 from onnx2nn.importing.trip_counts import trip_count
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 MAX_UNROLLED = 1 << 16
 """The most nodes from unrolled bodies of SequenceMap in one import."""
@@ -211,7 +211,7 @@ def _number(value: Any) -> Any:
     """Returns a trip count or condition as a Python number where it is known, else as a tensor."""
     if isinstance(value, Constant):
         return value.numpy().reshape(-1)[0].item()
-    if isinstance(value, Host):
+    if isinstance(value, ShapeValues):
         return value.array.reshape(-1)[0]
     return value
 
@@ -220,7 +220,7 @@ def _known(value: Any) -> Any:
     """Returns the number in a value of one element that is known at import, None for any other value."""
     if isinstance(value, Constant):
         return value.numpy().item() if math.prod(value.shape) == 1 else None
-    if isinstance(value, Host):
+    if isinstance(value, ShapeValues):
         return value.array.item() if value.array.size == 1 else None
     return value if isinstance(value, Dim) else None
 

@@ -94,7 +94,7 @@ class Builder(ABC):
                 return self.record(node, row, inputs, attributes)
             except NeedsValues:
                 pass
-        return self.run_late(node, row, inputs, attributes)
+        return self.record_opaque(node, row, inputs, attributes)
 
     @abstractmethod
     def record(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
@@ -105,7 +105,7 @@ class Builder(ABC):
         """
 
     @abstractmethod
-    def run_late(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Adds one opaque call of the operator to the program; returns its result."""
 
     def settle(self, value: Any) -> Any:

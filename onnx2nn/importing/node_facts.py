@@ -13,7 +13,7 @@ from onnx2nn.ground.naming import is_generated
 from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.plan import Plan
 from onnx2nn.optable.row import HINTS, Row
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 
 class Scope(dict["ir.Value", Any]):
@@ -125,18 +125,20 @@ def body_arguments(
         return [tensor(value) for value in inputs]
     result: list[Any] = []
     for position, value in enumerate(inputs):
-        name, known = row.input_name(position), isinstance(value, (Constant, Host))
+        name, known = row.input_name(position), isinstance(value, (Constant, ShapeValues))
         if name in row.static and value is not None:
             result.append(known_array(value).tolist() if known else static(name, value))
         else:
-            scalar = known and name in row.numbers and not (value.array if isinstance(value, Host) else value).shape
+            scalar = (
+                known and name in row.numbers and not (value.array if isinstance(value, ShapeValues) else value).shape
+            )
             result.append(known_array(value).item() if scalar else tensor(value))
     return result
 
 
-def known_array(value: Constant | Host) -> np.ndarray[Any, Any]:
+def known_array(value: Constant | ShapeValues) -> np.ndarray[Any, Any]:
     """Returns the elements of a constant or of shape values."""
-    return value.array if isinstance(value, Host) else value.numpy()
+    return value.array if isinstance(value, ShapeValues) else value.numpy()
 
 
 def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from onnx2nn.importing.node_facts import (
 )
 from onnx2nn.importing.plan import UNKNOWN_TYPE, TypeOf, version_of
 from onnx2nn.optable.row import Row
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 
 class Unknown:
@@ -181,7 +181,7 @@ class Walk(Generic[B]):
             return self.type_of(None, known[0])[0] if known else None, "seq"
         if isinstance(known, Constant):
             return known.kind, ""
-        if isinstance(known, Host):
+        if isinstance(known, ShapeValues):
             return ir.DataType.from_numpy(known.dtype), ""
         return self.builder.type_of(known)
 

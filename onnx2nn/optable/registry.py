@@ -140,7 +140,7 @@ def register(
         since: the first opset version of the domain that the body serves.
         opaque: the body loops over data or returns data-dependent shapes: a node becomes one call on real values, like
             that of a row with `call="opaque"`.
-        **options: `static`, `random`, `host` and the other fields of a `Row`.
+        **options: `static`, `random`, `on_shape_values` and the other fields of a `Row`.
 
     Returns:
         A function that takes the body and returns a context manager. The end of a `with` block undoes the registration;
@@ -152,6 +152,8 @@ def register(
         hidden = [row for row in TABLE.revisions(domain, operator) if row.since == since]
         if opaque:
             options["call"] = "opaque"
+        if "host" in options:  # the name of `on_shape_values` in version 0.1
+            options["on_shape_values"] = options.pop("host")
         op(operator, since, domain=domain, **options)(body)
         row = TABLE.find(domain, operator, since)
         assert row is not None

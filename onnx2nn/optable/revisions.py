@@ -26,7 +26,7 @@ _VARIADIC = inspect.Parameter.VAR_POSITIONAL
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Revision:
-    """A function of an older revision that calls that of a newer one: a row's body, `host` or `results`.
+    """A function of an older revision that calls that of a newer one: a row's body, `on_shape_values` or `results`.
 
     Attributes:
         newer: the function that is called.
@@ -39,7 +39,7 @@ class Revision:
         unused: attributes that the newer revision lacks and that change no result, with their defaults.
         as_attributes: inputs of the newer revision that are attributes of the older one.
         renamed: the older revision's names, by the newer ones.
-        arrays: whether `as_attributes` are passed as numpy arrays, the form of a `host`'s inputs.
+        arrays: whether `as_attributes` are passed as numpy arrays, the form of a `on_shape_values`'s inputs.
     """
 
     newer: Callable[..., Any]
@@ -150,8 +150,8 @@ def _inherited(row: Row, body: Revision) -> dict[str, Any]:
     sized_by = "" if row.sized_by in gone else body.renamed.get(row.sized_by, row.sized_by)
     translates = body.fixed or body.defaults or body.unused or body.as_attributes or body.renamed
     called_late = inputs["static"] or row.call == "opaque" or row.custom_op
-    host, results = row.host, row.results if called_late else None
+    on_shape_values, results = row.on_shape_values, row.results if called_late else None
     if translates:
-        host = host and dataclasses.replace(body, newer=host, arrays=True)
+        on_shape_values = on_shape_values and dataclasses.replace(body, newer=on_shape_values, arrays=True)
         results = results and dataclasses.replace(body, newer=results)
-    return {**inputs, "host": host, "results": results, "sized_by": sized_by}
+    return {**inputs, "on_shape_values": on_shape_values, "results": results, "sized_by": sized_by}

@@ -24,7 +24,7 @@ from onnx2nn.optable.traits import Trait
 
 
 class Typed(NamedTuple):
-    """A result of a row's `host` whose dtype is not that of the first input."""
+    """A result of a row's `on_shape_values` whose dtype is not that of the first input."""
 
     array: Any
     dtype: np.dtype[Any]
@@ -102,10 +102,10 @@ class Row:
         static: inputs that must be known as Python values (numbers or nested lists) when the body runs.
         counts: inputs in `static` that hold sizes; data-dependent ones become symbolic numbers that are never negative.
         numbers: inputs that are passed as a Python number where they are one known number (0-D), else as tensors.
-        host: the operator on shape values: numpy object arrays of Python numbers, symbolic numbers or strings, with the
-            body's signature without `F`. A resulting object array has the dtype of the first input (bools are bool);
-            `Typed` states another dtype.
-        reads_shape: whether the operator reads its input's shape alone; `host` then takes the tensor itself.
+        on_shape_values: the operator on shape values: numpy object arrays of Python numbers, symbolic numbers or
+            strings, with the body's signature without `F`. A resulting object array has the dtype of
+            the first input (bools are bool); `Typed` states another dtype.
+        reads_shape: whether the operator reads its input's shape alone; `on_shape_values` then takes the tensor itself.
         call: the form of the operator's nodes in a module, see `Call`.
         random: whether two calls with equal inputs differ; such a row is never evaluated at import.
         results: for a row that is called at run time, always or where an input in `static` is data-dependent:
@@ -124,7 +124,7 @@ class Row:
     body: Callable[..., Any]
     static: frozenset[str] = frozenset()
     numbers: frozenset[str] = frozenset()
-    host: Callable[..., Any] | None = None
+    on_shape_values: Callable[..., Any] | None = None
     reads_shape: bool = False
     call: Call = "inline"
     random: bool = False
@@ -200,17 +200,21 @@ class Row:
         return str(self._signature.return_annotation).startswith("tuple")
 
     @functools.cached_property
-    def host_takes_dtype(self) -> bool:
-        """Whether `host` takes the numpy dtype of the first input (`_dtype`), which object arrays do not have."""
-        return self.host is not None and "_dtype" in inspect.signature(self.host).parameters
+    def takes_dtype(self) -> bool:
+        """Whether `on_shape_values` takes the dtype of the first input (`_dtype`), which object arrays do not have."""
+        return self.on_shape_values is not None and "_dtype" in inspect.signature(self.on_shape_values).parameters
 
     def run(self, F: Any, *inputs: Any, **attributes: Any) -> Any:
-        """Evaluates the row on real values, by `host` where an input is a numpy object array (of strings)."""
-        if self.host is None or self.reads_shape or not any(isinstance(value, np.ndarray) for value in inputs):
+        """Evaluates the row on real values, by `on_shape_values` where an input is an object array (of strings)."""
+        if (
+            self.on_shape_values is None
+            or self.reads_shape
+            or not any(isinstance(value, np.ndarray) for value in inputs)
+        ):
             return self.body(F, *inputs, **attributes)
         arrays = (None if value is None else np.asarray(value).astype(object) for value in inputs)
         try:
-            results = self.host(*arrays, **attributes)
+            results = self.on_shape_values(*arrays, **attributes)
         except NeedsValues:
             return self.body(F, *inputs, **attributes)
         if isinstance(results, tuple) and not isinstance(results, Typed):

@@ -240,7 +240,7 @@ class PointsBuilder(Builder):
         results = tuple(map(Points, zip(*columns, strict=True)))
         return results[0] if len(results) == 1 else results
 
-    record = run_late = compute
+    record = record_opaque = compute
 
     def keep(self, value: ir.Value, result: Any) -> None:
         """Notes a known value."""
@@ -265,8 +265,8 @@ def _at_point(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> li
         NeedsValues: they are data-dependent.
     """
     if row.reads_shape:
-        assert row.host is not None
-        return [torch.from_numpy(np.asarray(row.host(values[0], **attributes), dtype=np.int64))]
+        assert row.on_shape_values is not None
+        return [torch.from_numpy(np.asarray(row.on_shape_values(values[0], **attributes), dtype=np.int64))]
     known = all(value is None or value.device.type == "cpu" for value in values)
     arguments = [_argument(row, position, value) for position, value in enumerate(values)]
     if row.random or (row.call == "opaque" and not known):
