@@ -46,7 +46,7 @@ class FloatForm(NamedTuple):
 
 
 class NeedsValues(Exception):
-    """A body needs numbers that are known only at run time; its node then becomes one call on real values."""
+    """A body asks for numbers that are known only at run time; its node then runs as one call on real values."""
 
 
 OWN = "onnx2nn"
@@ -76,9 +76,9 @@ HINTS = frozenset({"consumed_inputs"})
 
 
 def has_values(F: Any, *tensors: Any) -> bool:
-    """Whether a body can read the elements of all `tensors`; None counts as readable.
+    """Whether a body can read the elements of all `tensors` (None has none to read).
 
-    Traced tensors cannot be read: during an import, and while torch.export or torch.compile traces a call.
+    It cannot while they are traced: by an import, or by torch.export and torch.compile in a call at run time.
     """
     compiler = getattr(F, "compiler", None)
     tracing = compiler is not None and compiler.is_compiling()
