@@ -117,7 +117,7 @@ class Attempt:
 
 
 def _keep_keys(module: nn.Module, author: Author) -> None:
-    """Registers a tied weight also under those of its keys that no node uses."""
+    """Registers a tied weight also under its keys that no node uses."""
     if not author.ties:
         return
     parameters = dict(module.named_parameters(remove_duplicate=False))

@@ -72,7 +72,7 @@ class DataSizes:
             TraceError: the tensor is no vector of integers, or its length is dynamic.
         """
         if vector.ndim != 1 or vector.dtype not in (torch.int64, torch.int32) or not isinstance(vector.shape[0], int):
-            raise TraceError("sizes that are computed from data, and are no vector of a fixed length")
+            raise TraceError("data-dependent sizes that are no vector of a fixed length")
         known = vector.elements or (None,) * vector.shape[0]
         return [self._element(vector, i) if item is None else item for i, item in enumerate(known)]
 

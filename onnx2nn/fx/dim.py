@@ -79,7 +79,7 @@ class Dim:
         truth = bool(self)
         if self.comparison is not None:
             self.tracer.assumed.append((self.comparison, truth))
-        message = "A size for which the model chooses otherwise than for those that the import was made with."
+        message = "For this size the model takes a branch that the import left out. Give the size in input_shapes."
         (self if truth else self.negated()).require(message)
         return truth
 

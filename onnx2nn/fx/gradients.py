@@ -69,5 +69,5 @@ def _import_slice(walk: TorchWalk, end: ir.Value, bindings: Mapping[ir.Value, An
                 if value not in bindings:
                     scope[value] = result
     if scope[end] is UNKNOWN:
-        raise OperatorError("what it differentiates holds nodes that cannot be imported, named on their own.")
+        raise OperatorError("the differentiated nodes include nodes that cannot be imported, named on their own.")
     return builder.output(scope[end])

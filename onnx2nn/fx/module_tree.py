@@ -60,7 +60,7 @@ def _move(source: nn.Module, target: nn.Module) -> None:
         if isinstance(held, torch.Tensor) and identity_of(held) == identity_of(value):
             continue
         if hasattr(target, name):
-            raise TraceError(f"a layer has another {name!r} than the constant called so")
+            raise TraceError(f"a layer has another {name!r} than the constant of this name")
         if isinstance(value, nn.Parameter):
             target.register_parameter(name, value)
         else:

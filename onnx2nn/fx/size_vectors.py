@@ -26,7 +26,7 @@ class _OfData:
     """A placeholder for a data-dependent number in an array: it can be moved, but not computed with."""
 
     def _refuse(self, *_: Any) -> Any:
-        raise NeedsValues("a number that data decide")
+        raise NeedsValues("a data-dependent number")
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __float__ = __index__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse

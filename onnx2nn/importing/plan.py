@@ -148,7 +148,7 @@ class Plan:
             node: a node of the model, or of a function body.
             version: opset version of its domain.
             types: returns the types of its inputs, on which some schemas' bodies depend; by default the file's.
-            attributes: those of the surrounding function's call, to which the node's may refer.
+            attributes: attributes of the surrounding function's call, to which the node's may refer.
 
         Raises:
             OperatorError: there is no row and no function.

@@ -45,7 +45,7 @@ class Walk(Generic[B]):
         scope: the known values: the graph's inputs, and the values of enclosing graphs.
         graph: the graph or function.
         opsets: opset versions by domain.
-        attributes: those of the surrounding function's call, to which the nodes' may refer.
+        attributes: attributes of the surrounding function's call, to which the nodes' may refer.
     """
 
     def __init__(

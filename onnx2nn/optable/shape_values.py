@@ -28,7 +28,7 @@ def evaluate(
         row: a row with a `on_shape_values`.
         arrays: its inputs as object arrays, None where absent.
         dtypes: their numpy dtypes.
-        attributes: those of the node.
+        attributes: the node's.
 
     Raises:
         NeedsValues: the row reads a number that is unknown at import.

@@ -320,7 +320,7 @@ def aligned(factors: Sequence[Factor], sizes: Sequence[int], places: Mapping[str
             k, dim = _place(factor, sizes, ends, before, dynamic, places)
             size = math.gcd(factor.size, static[k]) if dim is not factor.dim else factor.size
             if static[k] % size:
-                raise OperatorError(f"a dimension to free, {factor.size} in the file, goes into one of {sizes[k]}.")
+                raise OperatorError(f"a dimension of {factor.size} in the file does not divide one of {sizes[k]}.")
             static[k] //= size
             dynamic[k].append(dim)
         before *= factor.size
@@ -348,5 +348,5 @@ def _place(
         return covered[0], factor.dim
     parts = [sizes[k] for k in covered]
     if math.prod(parts) != factor.size:
-        raise OperatorError(f"a dimension to free, {factor.size} in the file, is divided into {parts}.")
+        raise OperatorError(f"a dimension of {factor.size} in the file is split into {parts}.")
     return covered[0], factor.dim // math.prod(parts[1:])
