@@ -1,4 +1,8 @@
-"""ONNX files as live modules: `onnx2nn.load("model.onnx")`."""
+"""ONNX files as live modules: `onnx2nn.load("model.onnx")`.
+
+The package's public names. ONNX files and modules come in; modules, reports and exported files go out. Only users,
+`backend` and the commands import from here.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 from onnx.backend.base import Backend, BackendRep
 
 import onnx2nn
-from onnx2nn.fx.constants import from_border, to_border
+from onnx2nn.fx.constants import from_boundary, to_boundary
 
 
 class OnnxModule(BackendRep):
@@ -29,13 +29,13 @@ class OnnxModule(BackendRep):
         with torch.no_grad():
             outputs = self._program(*self.arguments(inputs))
         results = outputs if isinstance(outputs, tuple) and len(self._outputs) != 1 else (outputs,)
-        return tuple(from_border(value, kind) for value, kind in zip(results, self._outputs, strict=True))
+        return tuple(from_boundary(value, kind) for value, kind in zip(results, self._outputs, strict=True))
 
     def arguments(self, inputs: Any) -> list[Any]:
         """Returns the module's arguments for `inputs`, given as for `run`."""
         names = self.module.meta["onnx2nn"]["inputs"]
         values = [inputs[name] for name in names] if isinstance(inputs, dict) else list(inputs)
-        return [to_border(value, self._inputs[name]) for name, value in zip(names, values, strict=False)]
+        return [to_boundary(value, self._inputs[name]) for name, value in zip(names, values, strict=False)]
 
 
 class OnnxBackend(Backend):

@@ -44,18 +44,18 @@ def load(
 
     Args:
         source: a path, the bytes of a file, an open binary file or a `ModelProto`.
-        framework: `"torch"`, which gives a `torch.fx.GraphModule`, or `"oneflow"`, which gives a `oneflow.nn.Module`.
-        input_shapes: dimensions by input name that replace the file's, all of an input; an int is fixed, a str
-            names a dynamic dimension (equal names are equal dimensions), None is a dynamic dimension of its own.
+        framework: `"torch"` for a `torch.fx.GraphModule`, or `"oneflow"` for a `oneflow.nn.Module`.
+        input_shapes: dimensions by input name that replace the file's, for each input all of them; an int is fixed, a
+            str names a dynamic dimension (equal names are equal dimensions), None is a dynamic dimension of its own.
         base_dir: folder of the external data where `source` is neither a path nor a file opened from one.
         raise_patterns: whether operators that the exporter decomposed (layer normalisation, attention, GELU) become
-            one call again. Each replacement is compared at import with the nodes that it replaces and dropped where
-            they differ; `module.meta["onnx2nn"]["raising"]` counts them and lists the dropped ones. Attention gives 0
-            where a mask hides every key, also where the file's softmax of -inf alone is NaN. False gives one call or
-            more for every node of the file.
-        dynamic: input name → axis → name, fixed dimensions to make dynamic (PyTorch only). Constants that
-            hold the file's size are found and follow the dimension; the module is run at the file's size and at
-            another one before it is returned. `module.meta["onnx2nn"]["thawed"]` lists the replaced constants.
+            one call again. Each replacement is compared with the replaced nodes at import, and dropped if they differ;
+            `module.meta["onnx2nn"]["raising"]` counts the replacements and lists the dropped ones. Attention returns 0
+            for fully masked rows, where the file's softmax may give NaN. With False every node of the file becomes at
+            least one call.
+        dynamic: input name → axis → name of the dimension, for fixed dimensions to make dynamic (PyTorch only).
+            Constants that hold the file's size are replaced; the module is run at the file's size and at another size
+            before it is returned. `module.meta["onnx2nn"]["thawed"]` lists the replaced constants.
         trainable: the weights that get gradients (PyTorch only): all float weights (True), none (False), or a list of
             roles (`"weight"`, `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`).
             Other weights are frozen.
@@ -64,12 +64,13 @@ def load(
             only). `module.meta["onnx2nn"]["dequantized"]` lists the changes and the nodes that stay quantised.
 
     Returns:
-        A module that takes the graph's inputs by position or by name and gives one tensor for one output, a tuple in
-        the file's order for several. Its weights are contiguous and on the CPU, regardless of torch's default device.
+        A module that takes the graph's inputs by position or by name. It returns a tensor for one output, a tuple in
+        the file's order for several outputs. Its weights are contiguous and on the CPU, regardless of torch's default
+        device.
 
     Raises:
         ModelFileError: the source is not a readable model.
-        UnsupportedModelError: nodes that cannot be imported, all of them.
+        UnsupportedModelError: lists all nodes that cannot be imported.
         MissingDependencyError: the framework is not installed.
         InputError: `framework`, `input_shapes`, `dynamic`, `trainable` or `quantized` do not fit.
         FrozenDimensionError: a dimension in `dynamic` cannot be made dynamic; the text names the node that fixes it.
@@ -85,7 +86,7 @@ def check(
     *,
     base_dir: str | os.PathLike[str] | None = None,
 ) -> Report:
-    """Returns a report of a model's operators, with every node that `load` cannot import; imports nothing.
+    """Returns a report of a model's operators and of all nodes that `load` cannot import, without an import.
 
     Args:
         source: as for `load`.
@@ -128,16 +129,16 @@ class Options:
 
 
 def _load_model(model: ir.Model, options: Options) -> Any:
-    """Returns `model`, which is used up, as a module.
+    """Returns `model` as a module; the model must not be used afterwards.
 
     Raises:
-        UnsupportedModelError: nodes that cannot be imported, all of them.
+        UnsupportedModelError: lists all nodes that cannot be imported.
         FrozenDimensionError, InputError, MissingDependencyError: as `onnx2nn.load` says.
     """
     shapes = chosen_shapes(model, options.input_shapes)
     try:
         return _import(model, options, shapes)
-    except UnsupportedModelError as error:  # the import did not reach the nodes behind these
+    except UnsupportedModelError as error:  # the import did not reach the nodes behind them
         unknown = report(model).problems
         known = {(problem.domain, problem.operator, problem.reason) for problem in unknown}
         others = [p for p in error.problems if (p.domain, p.operator, p.reason) not in known]
@@ -151,8 +152,8 @@ def _import(model: ir.Model, options: Options, shapes: InputShapes) -> Any:
 
 
 def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
-    """Makes the CPU the default device: weights are read to the CPU, and another device would split the module."""
-    if torch.empty(0).device.type == "cpu":  # get_default_device of PyTorch 2.6 fails once the default was reset
+    """Makes the CPU the default device: weights are read to the CPU, and buffers must be on the same device."""
+    if torch.empty(0).device.type == "cpu":  # get_default_device of PyTorch 2.6 fails after a reset
         return contextlib.nullcontext()
     return cast("contextlib.AbstractContextManager[Any]", torch.device("cpu"))
 

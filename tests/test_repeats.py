@@ -312,7 +312,9 @@ def test_a_vector_keeps_what_is_known_of_its_elements() -> None:
     model = _model(nodes, {"seven": np.asarray([7])}, [2])
     model.graph.input.append(helper.make_tensor_value_info("size", onnx.TensorProto.INT64, [1]))
     model.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="y"))
-    with onnx2nn.register(DOMAIN, "Op", host=lambda a, b: np.broadcast_to(a, b.shape))(lambda F, a, b: a.expand_as(b)):
+    with onnx2nn.register(DOMAIN, "Op", on_shape_values=lambda a, b: np.broadcast_to(a, b.shape))(
+        lambda F, a, b: a.expand_as(b)
+    ):
         module = onnx2nn.load(model)
     reads = [node.kwargs["index"] for node in module.graph.nodes if node.target is functional.onnx2nn__SizeAt]
     assert reads == [0]

@@ -97,17 +97,17 @@ def test_rows_name_inputs_of_theirs() -> None:
 def test_an_older_revision_is_what_differs_from_a_newer_one() -> None:
     """Its signature is derived, and its calls are made in the newer one's terms."""
     row = TABLE.find("", "Pad", 1)
-    assert row is not None and isinstance(row.body, Revision) and row.host is not None
+    assert row is not None and isinstance(row.body, Revision) and row.on_shape_values is not None
     assert list(row.inputs) == ["data"] and row.static == row.numbers == frozenset()
     assert row.attributes == {"mode": "constant", "paddings": REQUIRED, "value": 0.0}
     x = torch.ones(2, 2)
     padded = row.body(torch, x, paddings=[0, 1, 0, 0], value=3.0)
     assert padded.tolist() == [[3.0, 1.0, 1.0]] * 2
     numbers = np.array([5, 6], dtype=object)
-    assert row.host(numbers, paddings=[1, 0], value=0.0).tolist() == [0, 5, 6]
+    assert row.on_shape_values(numbers, paddings=[1, 0], value=0.0).tolist() == [0, 5, 6]
     top = TABLE.find("", "TopK", 1)
-    assert top is not None and top.host is not None
-    values, indices = top.host(np.array([1, 3, 2], dtype=object), k=2)
+    assert top is not None and top.on_shape_values is not None
+    values, indices = top.on_shape_values(np.array([1, 3, 2], dtype=object), k=2)
     assert values.tolist() == [3, 2] and indices.tolist() == [1, 2]
 
 
@@ -124,3 +124,8 @@ def test_an_opaque_row_is_registered_by_its_option() -> None:
     with onnx2nn.register("test.rows", "Op", opaque=True)(lambda F, a: a) as row:
         assert row.call == "opaque"
     assert TABLE.newest("test.rows", "Op") is None
+
+
+def test_a_row_may_be_registered_with_the_name_host_of_version_0_1() -> None:
+    with onnx2nn.register("test.rows", "Op", on_shape_values=np.negative)(lambda F, a: -a) as row:
+        assert row.on_shape_values is np.negative

@@ -87,7 +87,7 @@ class Lines(Builder):
             raise OperatorError("no tangent.")
         return self._write("record", row, inputs, attributes)
 
-    def run_late(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         return self._write("late", row, inputs, attributes)
 
     def for_function(self) -> Lines:

@@ -33,7 +33,7 @@ from onnx2nn.importing.node_facts import body_arguments, lays_out_weight, node_n
 from onnx2nn.importing.plan import UNKNOWN_TYPE, TypeOf
 from onnx2nn.importing.walk import Walk
 from onnx2nn.optable.row import NeedsValues, Row
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 
 class FlowBuilder(Builder):
@@ -80,7 +80,9 @@ class FlowBuilder(Builder):
         if not isinstance(value, Live) or value.samples is None:
             return UNKNOWN_TYPE
         sample = value.samples[0]
-        return (ir.DataType.from_numpy(sample.dtype) if isinstance(sample, Host) else onnx_type(sample.dtype)), ""
+        return (
+            ir.DataType.from_numpy(sample.dtype) if isinstance(sample, ShapeValues) else onnx_type(sample.dtype)
+        ), ""
 
     def begin(self, node: ir.Node) -> None:
         """Counts a node; lines that are added from now on have its name as their comment."""
@@ -165,7 +167,7 @@ class FlowBuilder(Builder):
         if self.state.strict:
             raise ShapeConflictError(node, reason) from None
 
-    def run_late(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Adds the line that evaluates `row` at run time.
 
         Raises:

@@ -11,7 +11,7 @@ from oneflow_bridge.from_onnx.constants import Constant
 from oneflow_bridge.from_onnx.program import Program
 from oneflow_bridge.from_onnx.recording import Traced
 from oneflow_bridge.namespace.tensor import Tensor, from_array
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 
 @dataclass(eq=False)
@@ -21,8 +21,8 @@ class Live:
     Attributes:
         name: its variable in the forward's source.
         program: the program whose variable it is.
-        samples: its value at each of the sample sizes, a tensor or a `Host`; None where it has no samples.
-        numbers: whether it is a `Host`.
+        samples: its value at each of the sample sizes, a tensor or a `ShapeValues`; None where it has no samples.
+        numbers: whether it is a `ShapeValues`.
         fixed: whether it is computed from weights and constants only, not from inputs.
     """
 
@@ -70,7 +70,7 @@ def same_results(a: Any, b: Any) -> bool:
 
 def constant_numbers(samples: list[Any] | None) -> Constant | None:
     """Returns shape values that are equal at every sample size as a constant, else None."""
-    if not samples or not all(isinstance(sample, Host) for sample in samples):
+    if not samples or not all(isinstance(sample, ShapeValues) for sample in samples):
         return None
     first = samples[0].array
     if any(sample.array.shape != first.shape or (sample.array != first).any() for sample in samples[1:]):

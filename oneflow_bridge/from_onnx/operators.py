@@ -1,7 +1,7 @@
 """Every operator of the op table as a function on run time values, by its Python name: `operators.NonZero(x)`.
 
 Imported modules call these functions for operators whose calls depend on values or sizes. Values are namespace tensors,
-shape values (`Host`), sequences (lists), strings (numpy object arrays) and None.
+shape values (`ShapeValues`), sequences (lists), strings (numpy object arrays) and None.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.importing.node_facts import body_arguments
 from onnx2nn.optable.registry import name_function, row_named
 from onnx2nn.optable.row import NeedsValues, Row
-from onnx2nn.optable.shape_values import Host, evaluate
+from onnx2nn.optable.shape_values import ShapeValues, evaluate
 
 
-def host(values: Any, dtype: str) -> Host:
+def host(values: Any, dtype: str) -> ShapeValues:
     """Returns constant numbers, nested lists, as shape values."""
     array = np.asarray(values, dtype=dtype)
-    return Host(array.astype(object), array.dtype)
+    return ShapeValues(array.astype(object), array.dtype)
 
 
 def apply(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
@@ -33,10 +33,10 @@ def apply(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
         OperatorError: the row cannot compute them.
     """
     if row.reads_shape and isinstance(inputs[0], Tensor):
-        assert row.host is not None
-        return Host(np.asarray(row.host(inputs[0], **attributes), dtype=object), np.dtype(np.int64))
+        assert row.on_shape_values is not None
+        return ShapeValues(np.asarray(row.on_shape_values(inputs[0], **attributes), dtype=object), np.dtype(np.int64))
     present = [value for value in inputs if value is not None]
-    if row.host is not None and present and all(isinstance(value, Host) for value in present):
+    if row.on_shape_values is not None and present and all(isinstance(value, ShapeValues) for value in present):
         arrays = [None if value is None else value.array for value in inputs]
         dtypes = [None if value is None else value.dtype for value in inputs]
         try:
@@ -55,7 +55,7 @@ def _plain(value: Any) -> Any:
 
 def as_tensor(value: Any) -> Any:
     """Returns shape values, also in a sequence, as tensors; any other value as it is."""
-    if isinstance(value, Host):
+    if isinstance(value, ShapeValues):
         return F.from_numpy(value.array.astype(value.dtype))
     return [as_tensor(item) for item in value] if isinstance(value, list) else value
 

@@ -19,7 +19,7 @@ from onnx2nn.ground.naming import Names, identifier
 from onnx2nn.importing.placement import ConstantName
 from onnx2nn.optable.registry import name_of
 from onnx2nn.optable.row import Row
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 _BINARY = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&",
@@ -144,7 +144,7 @@ class Program:
             return value.name
         if isinstance(value, Tensor):
             return self.held(value, path_of)
-        if isinstance(value, Host):
+        if isinstance(value, ShapeValues):
             return f"host({value.array.tolist()!r}, {value.dtype.name!r})"
         if isinstance(value, np.ndarray):
             return self._strings(value)
@@ -298,9 +298,9 @@ def _inline_scalars(call: Call, path_of: Callable[[Tensor], ConstantName]) -> tu
     return tuple(plain(value) for value in call.args)
 
 
-def literal(constant: Constant) -> Host | None:
+def literal(constant: Constant) -> ShapeValues | None:
     """Returns a short constant of numbers as a literal for the source, None for other constants."""
     if math.prod(constant.shape) > 64 or constant.kind.name == "STRING":
         return None
     array = constant.numpy()
-    return Host(array.astype(object), array.dtype) if array.dtype.kind in "biuf" else None
+    return ShapeValues(array.astype(object), array.dtype) if array.dtype.kind in "biuf" else None

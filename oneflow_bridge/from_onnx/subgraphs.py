@@ -28,14 +28,14 @@ from onnx2nn.importing.control_flow import (
     mapped_body,
     scan_form,
 )
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 F: Any = namespace
 
 
 def _number(value: Any) -> Any:
     """Returns the one element of a trip count or condition."""
-    if isinstance(value, Host):
+    if isinstance(value, ShapeValues):
         return value.array.reshape(-1)[0]
     return value.numpy().reshape(-1)[0].item() if isinstance(value, Tensor) else value
 

@@ -18,7 +18,7 @@ from oneflow_bridge.namespace.tensor import Tensor
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.control_flow import module_path
 from onnx2nn.optable.row import Row
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 
 class Writer:
@@ -90,7 +90,7 @@ class Writer:
         self.program.add_operator(tuple(names) if several else names[0], row, arguments, uses)
         numbers = (
             samples is None
-            and row.host is not None
+            and row.on_shape_values is not None
             and bool(inputs)
             and (row.reads_shape or all(isinstance(v, (Constant, type(None))) or is_numbers(v) for v in inputs))
         )
@@ -112,9 +112,9 @@ class Writer:
         return [Live(name, self.program, None) for name in names]
 
     def _live(self, name: str, samples: list[Any] | None, numbers: bool) -> Live:
-        if samples is None or not all(isinstance(sample, (Tensor, Host)) for sample in samples):
+        if samples is None or not all(isinstance(sample, (Tensor, ShapeValues)) for sample in samples):
             return Live(name, self.program, None, numbers)
-        return Live(name, self.program, samples, isinstance(samples[0], Host))
+        return Live(name, self.program, samples, isinstance(samples[0], ShapeValues))
 
     def _literal(self, row: Row, position: int, value: Any, inputs: Sequence[Any], uses: set[str]) -> str:
         """Returns the source of an operator's input; short constants that may be shape values become literals."""

@@ -1,4 +1,4 @@
-"""Values of an import as what row bodies, and calls of operators, take them as."""
+"""Converts values of an import to arguments of row bodies and of opaque calls."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.fx.tracer import Tracer
 from onnx2nn.importing.node_facts import body_arguments, known_array
 from onnx2nn.optable.row import Row
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 
 class Arguments:
-    """Makes the arguments of what one tracer records.
+    """Makes the arguments of the calls that one tracer records.
 
     Args:
         tracer: the tracer.
-        origins: remembers the constants that become arguments.
+        origins: notes the constants that become arguments.
     """
 
     def __init__(self, tracer: Tracer, origins: Origins):
         self._tracer, self._origins = tracer, origins
 
     def tensor(self, value: Any) -> Any:
-        """Returns a value as a tensor argument: constants as real tensors, host numbers as a tensor made of them."""
+        """Returns a value as a tensor argument: a constant as a real tensor, shape values as a recorded tensor."""
         if type(value) is Tensor:
             return value
         if isinstance(value, Constant):
             return self._origins.remember(value)
-        if isinstance(value, Host):
+        if isinstance(value, ShapeValues):
             return self._made_of(value.array, torch.from_numpy(np.empty(0, value.dtype)).dtype)
         return [self.tensor(item) for item in value] if isinstance(value, list) else value
 
     def of_body(self, row: Row, inputs: Sequence[Any]) -> list[Any]:
-        """Returns the inputs as a traced body takes them: static ones as Python values, others as tensors.
+        """Returns the arguments of a traced body: static inputs as Python values, others as tensors.
 
         Raises:
-            TraceError: a static one is computed from data.
+            TraceError: a static input is data-dependent.
         """
         result = body_arguments(row, inputs, self.tensor, lambda name, value: self._sizes(row, name, value))
         if (row.static or row.numbers) and is_traced([value for value in result if not isinstance(value, Tensor)]):
@@ -52,22 +52,25 @@ class Arguments:
         return result
 
     def _sizes(self, row: Row, name: str, value: Any) -> list[Any]:
-        """Returns a vector computed from data as numbers, where it may only hold sizes."""
+        """Returns a data-dependent vector as symbolic numbers, for an input that holds sizes."""
         if name not in row.counts or not isinstance(value, Tensor):
             raise TraceError(f"input {name} is computed from data")
         return self._tracer.elements(value)
 
     def of_operator(self, row: Row, inputs: Sequence[Any]) -> list[Any]:
-        """Returns the inputs as a call of the operator at run time takes them."""
+        """Returns the arguments of an opaque call."""
         return [
             known_array(value).tolist()
-            if isinstance(value, (Constant, Host)) and row.input_name(position) in row.static
+            if isinstance(value, (Constant, ShapeValues)) and row.input_name(position) in row.static
             else self.tensor(value)
             for position, value in enumerate(inputs)
         ]
 
     def _made_of(self, numbers: np.ndarray[Any, Any], dtype: torch.dtype) -> Any:
-        """Returns host numbers as a tensor; of a list of sizes torch.jit.trace would keep those of its example."""
+        """Returns shape values as a tensor.
+
+        It is stacked from scalars: to torch.jit.trace, `torch.tensor` of a list of sizes would be a constant.
+        """
         F = self._tracer.F
         if not numbers.ndim or not is_traced(numbers.tolist()):
             return F.tensor(numbers.tolist(), dtype=dtype)

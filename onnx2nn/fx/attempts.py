@@ -1,4 +1,4 @@
-"""Imports of one model to torch, with sample sizes that go through all its nodes."""
+"""Imports one model to torch at several sample sizes, until it accepts them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnx2nn.fx.builder import TorchBuilder
 from onnx2nn.fx.graph_module import ImportedModule
 from onnx2nn.fx.import_state import Subject, TorchImport
 from onnx2nn.fx.module_tree import container
-from onnx2nn.fx.sample_sizes import Fixed, Inside, Sizes, StuckError, candidates, fitting
+from onnx2nn.fx.sample_sizes import Fixed, InBranch, ShapeConflictError, Sizes, candidates, fitting
 from onnx2nn.fx.state_versions import set_versions
 from onnx2nn.fx.subgraphs import REGIONS, RenameInputs
 from onnx2nn.fx.trace_errors import NeedsSamples
@@ -29,34 +29,34 @@ from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.naming_reports import naming_of
 
 _RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn"})
-"""Names that the generated forward uses itself, so that no argument may have them."""
+"""Names in the generated forward; no argument may have one of them."""
 
 _ROUNDS = 8
-"""So many imports may show how far a dimension reaches in one direction."""
+"""The most imports in the search for one bound of a dimension."""
 
 
 class Attempt:
     """One import with one choice of sample sizes.
 
     Args:
-        state: what its graphs share.
+        state: the state that its graphs share.
 
     Attributes:
-        collapsed: whether the sample points hide that a number computed from sizes varies.
-        of_data: whether data decide any size.
+        hides_variation: whether a number computed from sizes varies, but is the same at all sample points.
+        data_dependent: whether any size is data-dependent.
     """
 
     def __init__(self, state: TorchImport):
         self.state = state
-        self.collapsed = self.of_data = False
+        self.hides_variation = self.data_dependent = False
 
     def run(self) -> fx.GraphModule:
         """Returns the module.
 
         Raises:
-            StuckError: a node does not fit the sample sizes.
-            NeedsSamples: sizes depend on data in a model of fixed shapes.
-            UnsupportedModelError: nodes whose operator refuses what they ask for, all of them.
+            ShapeConflictError: a node does not accept the sample sizes.
+            NeedsSamples: sizes are data-dependent in a model of fixed shapes.
+            UnsupportedModelError: lists all nodes that cannot be imported.
         """
         state, graph = self.state, self.state.model.graph
         builder = TorchBuilder.of_model(state, REGIONS)
@@ -67,7 +67,7 @@ class Attempt:
         state.guard(tracer, state.fixed)
         outputs = Walk(builder, scope, graph, dict(graph.opset_imports)).run()
         state.raise_problems()
-        self.collapsed, self.of_data = tracer.collapsed, tracer.has_sizes_of_data
+        self.hides_variation, self.data_dependent = tracer.hides_variation, tracer.has_data_dependent_sizes
         result = outputs[0] if len(outputs) == 1 else tuple(outputs)
         module = tracer.finish(result, identifier(graph.name or "Model"), ImportedModule)
         if state.author is not None:
@@ -81,7 +81,7 @@ class Attempt:
         return module.eval()
 
     def _inputs(self, tracer: Tracer) -> tuple[Scope, dict[str, str]]:
-        """Returns the model's inputs as arguments, and the names of these → those of the inputs."""
+        """Returns the model's inputs as arguments, and a mapping of the arguments' names to the inputs'."""
         scope = Scope()
         renamed: dict[str, str] = {}
         for value in self.state.model.graph.inputs:
@@ -94,7 +94,7 @@ class Attempt:
         return scope, renamed
 
     def _meta(self, module: fx.GraphModule) -> dict[str, Any]:
-        """Returns what the module notes of the file."""
+        """Returns the record of the file in the module's `meta`."""
         graph, author = self.state.model.graph, self.state.author
         return {
             "inputs": [value.name for value in graph.inputs],
@@ -102,14 +102,14 @@ class Attempt:
             "fixed": {
                 name: range(size[0], size[-1] + 1) if isinstance(size, tuple) else size
                 for name, size in self.state.fixed.items()
-                if not isinstance(name, Inside)
+                if not isinstance(name, InBranch)
             },
             "signature": [self._signature(spec) for spec in input_specs(self.state.model)],
             "naming": naming_of(author, module.state_dict(keep_vars=True) if author is not None else {}),
         }
 
     def _signature(self, spec: InputSpec) -> dict[str, Any]:
-        """Returns an input as the module takes it, in plain Python values, which pickle anywhere."""
+        """Returns the specification of an input of the module, in plain Python values, which pickle anywhere."""
         dims = self.state.subject.inputs[spec.name]
         known = {name: size for name, size in self.state.fixed.items() if not isinstance(size, tuple)}
         shape = None if dims is None else tuple(known.get(d, d) if isinstance(d, str) else d for d in dims)
@@ -117,7 +117,7 @@ class Attempt:
 
 
 def _keep_keys(module: nn.Module, author: Author) -> None:
-    """Holds a tied weight under those of its keys too that no node uses."""
+    """Registers a tied weight also under its keys that no node uses."""
     if not author.ties:
         return
     parameters = dict(module.named_parameters(remove_duplicate=False))
@@ -130,32 +130,37 @@ def _keep_keys(module: nn.Module, author: Author) -> None:
 
 
 class Attempts:
-    """Imports of one model, with whatever sample sizes go through.
+    """Imports of one model at different sample sizes.
 
     Args:
-        model: as `reader.read` gives it.
-        plan: as `plan.plan` gives it.
+        model: from `reader.read`.
+        plan: from `plan.plan`.
         input_shapes: as for `import_graph`.
+
+    Attributes:
+        per_branch: whether sizes that a branch of an If requires hold in that branch alone.
     """
 
     def __init__(self, model: ir.Model, plan: Plan, input_shapes: Mapping[str, Sequence[int | str | None]]):
         self.subject = Subject.of(model, plan, input_shapes)
         dims = (d for dims in self.subject.inputs.values() if dims for d in dims)
         self.names = list(dict.fromkeys(d for d in dims if isinstance(d, str)))
-        self.apart = False  # whether what is found out of the sizes of a branch of an If holds in that branch alone
+        self.per_branch = False
         self._needed = False
         self._family = 0
         self._split: set[ir.Node] = set()
 
     def run(self, fixed: Fixed, families: Iterable[int] = range(len(Sizes.FAMILIES))) -> fx.GraphModule:
-        """Imports; once more where sizes turn out to depend on data in a model of fixed shapes.
+        """Returns the module at the first sample sizes that the model accepts.
+
+        A model of fixed shapes is imported a second time, with sample sizes, if a size turns out to be data-dependent.
 
         Args:
-            fixed: dimensions that have one value only, or equal another one.
-            families: which sample sizes to try, by number.
+            fixed: restricted dimensions, see `Sizes`.
+            families: numbers of the sample sizes to try.
 
         Raises:
-            StuckError: none of the sample sizes goes through; of the furthest try.
+            ShapeConflictError: the model accepts none of the sample sizes; raised by the import that went furthest.
         """
         try:
             return self._families(fixed, families)
@@ -164,74 +169,79 @@ class Attempts:
             return self._families(fixed, families)
 
     def _families(self, fixed: Fixed, families: Iterable[int]) -> fx.GraphModule:
-        stuck: list[StuckError] = []
-        collapsed: fx.GraphModule | None = None
+        conflicts: list[ShapeConflictError] = []
+        fallback: fx.GraphModule | None = None  # its samples hide that a number varies
         pending = [Sizes(self.names, family, fixed, self._needed) for family in families]
-        if not pending[0].dynamic:  # all are alike
+        if not pending[0].dynamic:  # all families are the same
             del pending[1:]
         while pending:
             sizes = pending.pop(0)
             attempt = Attempt(TorchImport(self.subject, sizes, True, fixed))
             try:
                 module = attempt.run()
-            except StuckError as error:
-                stuck.append(error)
+            except ShapeConflictError as error:
+                conflicts.append(error)
                 gc_pause.collect_young()  # a model may take dozens of tries
             except UnsupportedModelError:
-                if collapsed is None:
+                if fallback is None:
                     raise
             else:
-                if not attempt.collapsed:
+                if not attempt.hides_variation:
                     self._family, self._split = sizes.family, set(attempt.state.split)
                     return module
-                if collapsed is None:  # a number computed from sizes does not vary here: other ones may show it
-                    collapsed, self._family, self._split = module, sizes.family, set(attempt.state.split)
-                    pending[:0] = sizes.of_less_data() if attempt.of_data else []
-        if collapsed is not None:
-            return collapsed
-        furthest = max(stuck, key=lambda error: error.step)
-        furthest.others = [error for error in stuck if error is not furthest]
+                if fallback is None:  # other samples may show the variation
+                    fallback, self._family, self._split = module, sizes.family, set(attempt.state.split)
+                    pending[:0] = sizes.with_smaller_data_sizes() if attempt.data_dependent else []
+        if fallback is not None:
+            return fallback
+        furthest = max(conflicts, key=lambda error: error.step)
+        furthest.others = [error for error in conflicts if error is not furthest]
         raise furthest
 
-    def repaired(self, fixed: Fixed, stuck: StuckError) -> tuple[Fixed, fx.GraphModule | None]:
-        """Returns `fixed` with one or two more dimensions, which gets further than `stuck`; to the end, its module.
+    def repaired(self, fixed: Fixed, conflict: ShapeConflictError) -> tuple[Fixed, fx.GraphModule | None]:
+        """Returns `fixed` with one or more further restrictions, and the module if the import then succeeds.
 
-        Sample sizes that came as far as that show most of what is wrong: all that may help is tried with them first.
-        What comes as far another way, past an If of sizes, is taken where nothing gets further.
+        A restriction is accepted if the import gets further than `conflict`. All candidates are tried first at the
+        sample sizes of `conflict`, which went furthest. If no candidate gets further, one is accepted that gets as far
+        through the other branch of an If on sizes.
 
         Raises:
-            StuckError: `stuck`, where nothing helps.
+            ShapeConflictError: `conflict`, if no candidate is accepted.
         """
-        furthest = stuck.sizes.family
+        furthest = conflict.sizes.family
         others = [family for family in range(len(Sizes.FAMILIES)) if family != furthest]
-        turned: Fixed | None = None
+        sidestep: Fixed | None = None
         for families in ([furthest], others):
-            for sizes in dict.fromkeys(candidates(stuck)):
-                place = stuck.branch if self.apart else None
-                trial = {**fixed, **{n if place is None else Inside(place, n): size for n, size in sizes}}
+            for sizes in dict.fromkeys(candidates(conflict)):
+                place = conflict.branch if self.per_branch else None
+                trial = {**fixed, **{n if place is None else InBranch(place, n): size for n, size in sizes}}
                 try:
                     return trial, self.run(trial, families=families)
-                except StuckError as error:
-                    if error.step > stuck.step:
+                except ShapeConflictError as error:
+                    if error.step > conflict.step:
                         return trial, None
-                    if turned is None and error.step == stuck.step and error.ways != stuck.ways:
-                        turned = trial
-                except UnsupportedModelError:  # what is constant at this size does not fit
+                    if sidestep is None and error.step == conflict.step and error.ways != conflict.ways:
+                        sidestep = trial
+                except UnsupportedModelError:  # a constant does not fit at this size
                     pass
-            if turned is not None:
-                return turned, None
-        raise stuck
+            if sidestep is not None:
+                return sidestep, None
+        raise conflict
 
-    def widened(self, fixed: Fixed, name: str | Inside, bounds: Sequence[int]) -> tuple[int, int, int]:
-        """Returns the bounds of a dimension, which go through, as far up and down as others go through the same way."""
+    def widened(self, fixed: Fixed, name: str | InBranch, bounds: Sequence[int]) -> tuple[int, int, int]:
+        """Widens accepted bounds of a dimension as far as the model accepts sizes without taking another branch.
+
+        Returns:
+            The least size, a size between, and the greatest size.
+        """
         most = self._reach(fixed, name, bounds[0], bounds[-1], 4 * bounds[-1])
         least = self._reach(fixed, name, most, bounds[0], 1)
         return least, (least + most) // 2, most
 
-    def _reach(self, fixed: Fixed, name: str | Inside, start: int, end: int, limit: int) -> int:
-        """Returns how far behind `end`, seen from `start`, sizes go through, `limit` at most."""
+    def _reach(self, fixed: Fixed, name: str | InBranch, start: int, end: int, limit: int) -> int:
+        """Returns the last accepted size on the way from `end`, which is accepted as `start` is, to `limit`."""
         sign = 1 if limit > end else -1
-        likely = end  # what fails first need not be all that fails
+        likely = end  # sizes before the first refused one may be refused by a later node
         for _ in range(_ROUNDS):
             if likely == end == limit:
                 break
@@ -242,9 +252,9 @@ class Attempts:
             try:
                 Attempt(state).run()
                 count = len(points)
-            except StuckError as error:
+            except ShapeConflictError as error:
                 count = fitting(error)
-            except UnsupportedModelError:  # an operator refuses such sizes, not the model
+            except UnsupportedModelError:  # an operator refuses these sizes
                 count = 0
             count = min(count, state.unanimous(len(points), self._split))
             if count == len(points):
@@ -258,5 +268,5 @@ class Attempts:
         return end
 
     def lenient(self) -> fx.GraphModule:
-        """Imports so that a node whose shapes do not fit runs as one call; what comes of it is read at run time."""
+        """Imports nodes with a shape conflict as opaque calls; the shapes of their results are read at run time."""
         return Attempt(TorchImport(self.subject, Sizes(self.names, 0, {}, True), strict=False, fixed={})).run()

@@ -1,4 +1,4 @@
-"""How If is imported: one of its branches where the import knows which, else both, as modules."""
+"""The import of If: one branch where the condition is known at import, else both branches as modules."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from onnx2nn.fx.builder import TorchBuilder, TorchWalk
 from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.import_state import Limit
 from onnx2nn.fx.region_specs import spec_of, unify
-from onnx2nn.fx.sample_sizes import Fixed, Inside, MisfitError, Size, Sizes
+from onnx2nn.fx.sample_sizes import BranchConflictError, Fixed, InBranch, Size, Sizes
 from onnx2nn.fx.spec import Spec
 from onnx2nn.importing.control_flow import BRANCHES, branches_of, constant_truth, module_path
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 
 class _Branch(NamedTuple):
-    """What a branch of an If, chosen at run time, sees of dynamic dimensions.
+    """The dynamic dimensions in a branch of an If that is chosen at run time.
 
     Attributes:
-        graph: the outermost branch that it is in, or is.
-        sizes: the sample sizes in there.
-        window: which of the sample points around it those are, None: all.
-        fixed: dimensions that are less free there than around it.
+        graph: the branch, or the outermost branch around it.
+        sizes: the sample sizes in the branch.
+        window: the branch's points among the enclosing graph's sample points, None for all.
+        fixed: dimensions that are more restricted in the branch than outside.
     """
 
     graph: ir.Graph
@@ -37,16 +37,16 @@ class _Branch(NamedTuple):
 
 
 def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    """Imports an If; its outputs are those of either branch."""
+    """Imports an If; returns its outputs."""
     branches, builder = branches_of(node), walk.builder
     (condition,) = inputs
-    if isinstance(condition, Host):
+    if isinstance(condition, ShapeValues):
         condition = condition.array.item()
     truth = constant_truth(condition)
     if truth is not None:
         return _inline(walk, branches, truth)
-    if isinstance(condition, Dim) and len(set(map(bool, condition.values))) == 1 and not condition.of_data:
-        # The sizes of the samples agree: import that branch alone, and let sizes that choose the other one fail.
+    if isinstance(condition, Dim) and len(set(map(bool, condition.values))) == 1 and not condition.data_dependent:
+        # All samples choose one branch: import it alone, with a guard against sizes that choose the other branch.
         return _inline(walk, branches, condition.assume())
     if isinstance(condition, Dim):
         builder.state.split[node] = [bool(value) for value in condition.values]
@@ -59,7 +59,7 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
     for graph, child in zip(branches, children, strict=True):
         try:
             outputs.append(walk.inside(graph, {}, child))
-        except MisfitError as error:
+        except BranchConflictError as error:
             return _without(walk, branches, graph, condition, error)
     traced = [child.tracer for child in children]
     results = zip(*([spec_of(v, t) for v in o] for o, t in zip(outputs, traced, strict=True)), strict=True)
@@ -77,14 +77,14 @@ def _branch(builder: TorchBuilder, graph: ir.Graph) -> _Branch:
     if builder.branch is not None or not builder.sizes.branches:
         return _Branch(builder.branch or graph, builder.sizes, None, {})
     window, sizes = builder.sizes.inside(graph)
-    fixed: dict[str | Inside, Size] = {
-        key.name: size for key, size in builder.state.fixed.items() if isinstance(key, Inside) and key.branch is graph
+    fixed: dict[str | InBranch, Size] = {
+        key.name: size for key, size in builder.state.fixed.items() if isinstance(key, InBranch) and key.branch is graph
     }
     return _Branch(graph, sizes, window, fixed)
 
 
 def _child(builder: TorchBuilder, branch: _Branch, slot: str, path: str | None) -> TorchBuilder:
-    """Returns what builds a branch, whose module is at `path` in the author's keys, if it has a path there."""
+    """Returns the builder of a branch, whose module is at `path` in the author's keys, if it has such a path."""
     own = None if path is None else f"{builder.placement.prefix}{path}.{slot}."
     child = builder.region(own, sizes=branch.sizes, branch=branch.graph, window=branch.window)
     if own is not None:
@@ -93,7 +93,7 @@ def _child(builder: TorchBuilder, branch: _Branch, slot: str, path: str | None) 
 
 
 def _either(builder: TorchBuilder, branches: Sequence[_Branch], a: Spec | None, b: Spec | None) -> Spec | None:
-    """Returns what holds of a result that one of two branches gives, each at sample points of its own."""
+    """Returns the common spec of a result of two branches, each with its own sample points."""
     tracer = builder.tracer
     windows = [branch.window for branch in branches if branch.window is not None]
     if not windows or a is None or b is None or a.shapes is None or b.shapes is None:
@@ -106,29 +106,31 @@ def _either(builder: TorchBuilder, branches: Sequence[_Branch], a: Spec | None, 
 
 
 def _everywhere(builder: TorchBuilder, windows: Sequence[slice], parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Returns a dimension at all sample points, of which it is `parts` at those in `windows`."""
+    """Returns the values of a dimension at all sample points; `parts` are its values at the points in `windows`."""
     sizes = set().union(*parts)
     if len(sizes) == 1:
         return (sizes.pop(),) * builder.tracer.points
-    whole = (values for values in builder.sizes.values.values() if [values[w] for w in windows] == list(parts))
-    return next(whole, None) or builder.tracer.fresh_dimension()
+    known = (values for values in builder.sizes.values.values() if [values[w] for w in windows] == list(parts))
+    return next(known, None) or builder.tracer.fresh_dimension()
 
 
 def _served(captured: Sequence[Any], limits: Sequence[Limit]) -> list[tuple[int, int, int, int]]:
-    """Returns the sizes that a branch takes: position among what it captures, axis, least and most."""
+    """Returns the sizes that a branch accepts: position among the captured values, axis, least and greatest size."""
     places = {id(value): position for position, value in enumerate(captured)}
     return [(places[id(limit.tensor)], *limit[1:]) for limit in limits]
 
 
 def _without(
-    walk: TorchWalk, branches: Sequence[ir.Graph], misfit: ir.Graph, condition: Any, error: MisfitError
+    walk: TorchWalk, branches: Sequence[ir.Graph], refused: ir.Graph, condition: Any, error: BranchConflictError
 ) -> Sequence[Any]:
-    """Imports the branch that is not `misfit`, which does not fit the sizes of the inputs and must not be chosen.
+    """Imports the other branch than `refused`, with an assertion that it is chosen.
+
+    The branch `refused` has a shape conflict for all sizes of the inputs.
 
     Raises:
-        OperatorError: the other one does not fit either.
+        OperatorError: the other branch has a shape conflict too.
     """
-    truth = misfit is branches[1]
+    truth = refused is branches[1]
     condition = condition.reshape(())
     message = f"The other branch does not take inputs of these sizes: {error}"
     walk.builder.tracer.record("call_function", torch._assert_async, (condition if truth else ~condition, message))
@@ -136,25 +138,25 @@ def _without(
 
 
 def _inline(walk: TorchWalk, branches: Sequence[ir.Graph], truth: bool) -> Sequence[Any]:
-    """Imports the first branch or the second into the graph around it."""
+    """Imports the first or the second branch into the enclosing graph."""
     taken, other = branches if truth else reversed(branches)
     outputs = walk.inside(taken, {})
-    # How far the import is does not depend on which is taken.
+    # The step count is the same for both branches, so that imports can be compared.
     walk.builder.state.steps += sum(1 for _ in other.all_nodes())
     return outputs
 
 
 def _inside(builder: TorchBuilder, prefix: str) -> list[str]:
-    """Returns the author's keys that begin with `prefix`, without it."""
+    """Returns the author's keys that begin with `prefix`, without the prefix."""
     author = builder.state.author
     return [] if author is None else [key.removeprefix(prefix) for key in author.names if key.startswith(prefix)]
 
 
 def _own_path(builder: TorchBuilder, graphs: Mapping[str, ir.Graph]) -> str | None:
-    """Returns the path of the module that holds `graphs` in the author's keys, as in a module exported again.
+    """Returns the path of the module that holds `graphs` in the author's keys, for a file exported from an import.
 
-    There the weights of a branch have its path before their names: `If_0.then_branch.conv.weight`. None where the keys
-    of the weights that `graphs` use do not all name one such module, or where others use what is in it.
+    In such a file the weights of a branch have its path as a prefix: `If_0.then_branch.conv.weight`. None unless the
+    keys of all weights in `graphs` name one such module, whose weights are used in `graphs` only.
     """
     author, prefix = builder.state.author, builder.placement.prefix
     if author is None or builder.placement.outer:

@@ -1,4 +1,4 @@
-"""What PyTorch supplies to the walk: nodes are recorded as a `torch.fx` graph by a tracer."""
+"""PyTorch's `Builder`: records nodes as a `torch.fx` graph by a tracer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.fx import folding, kept_weights, opaque_calls, size_vectors
+from onnx2nn.fx import folding, opaque_calls, size_vectors, weight_folding
 from onnx2nn.fx.arguments import Arguments
 from onnx2nn.fx.constants import Constant, onnx_type
 from onnx2nn.fx.import_state import TorchImport
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.placement import NamedPlacement
-from onnx2nn.fx.sample_sizes import MisfitError, Sizes, StuckError
+from onnx2nn.fx.sample_sizes import BranchConflictError, ShapeConflictError, Sizes
 from onnx2nn.fx.tensor import Opaque, Tensor, is_traced
 from onnx2nn.fx.trace_errors import NeedsSamples, ShapeMismatch, TraceError
 from onnx2nn.fx.tracer import Tracer
@@ -27,26 +27,26 @@ from onnx2nn.importing.placement import Position
 from onnx2nn.importing.plan import TypeOf
 from onnx2nn.importing.walk import Walk
 from onnx2nn.optable.row import NeedsValues, Row
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
-"""Metadata in which torch's exporter lists the modules around a node, the outermost first, and their classes."""
+"""Metadata of torch's exporter: the modules around a node, the outermost first, and their classes."""
 
 
 class TorchBuilder(Builder):
     """Records the nodes of one graph with one tracer.
 
     Args:
-        state: what all graphs of the import share.
-        regions: how nodes whose attributes are graphs are imported.
+        state: the state that all graphs of the import share.
+        regions: the functions that import nodes whose attributes are graphs.
         tracer: records the nodes.
-        placement: that of the tracer.
-        sizes: the sample sizes that the tracer has.
-        branch: the outermost branch of an If, chosen at run time, that this graph is in, None for none.
+        placement: the tracer's placement.
+        sizes: the tracer's sample sizes.
+        branch: the outermost branch around this graph of an If that is chosen at run time, None where there is none.
     """
 
     state: TorchImport
-    passing = (MisfitError, StuckError, NeedsSamples)
+    passing = (BranchConflictError, ShapeConflictError, NeedsSamples)
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class TorchBuilder(Builder):
         self.tracer, self.placement, self.sizes, self.branch = tracer, placement, sizes, branch
         self.origins = placement.origins
         self.arguments = Arguments(tracer, self.origins)
-        self._recorded = 0  # calls before those of the node
+        self._recorded = 0  # calls before the current node
 
     @classmethod
     def of_model(cls, state: TorchImport, regions: Regions) -> TorchBuilder:
-        """Returns what builds the graph of the model."""
+        """Returns the builder of the model's graph."""
         placement = NamedPlacement(state.author, state.constants, Origins(), Position())
         sizes, inferred = state.sizes, state.subject.inferred
         tracer = Tracer(sizes.points, inferred=inferred, least=sizes.least, placement=placement)
@@ -82,17 +82,17 @@ class TorchBuilder(Builder):
         branch: ir.Graph | None = None,
         window: slice | None = None,
     ) -> TorchBuilder:
-        """Returns what builds a graph inside this one, as a module of its own.
+        """Returns the builder of an inner graph that becomes a module of its own.
 
         Args:
             prefix, outer: see `NamedPlacement`.
-            origins: of constants; None for those of this graph.
-            sizes: its sample sizes, None for those of this graph.
-            branch: as for the class, None for that of this graph.
-            window: which of this graph's sample points it has, all if None.
+            origins: the origins of its constants; None for this graph's.
+            sizes: its sample sizes; None for this graph's.
+            branch: as for the class; None for this graph's.
+            window: its points among this graph's sample points; None for all.
         """
         state, own, sizes = self.state, origins or self.origins, sizes or self.sizes
-        called_by_torch = origins is None  # it is no function
+        called_by_torch = origins is None  # a graph of a control flow node, not a function
         placement = NamedPlacement(state.author, state.constants, own, Position(), prefix, outer, called_by_torch)
         tracer = Tracer(sizes.points, self.tracer, window=window, placement=placement)
         return TorchBuilder(state, self.regions, tracer, placement, sizes, branch or self.branch)
@@ -104,9 +104,9 @@ class TorchBuilder(Builder):
         branch: ir.Graph | None = None,
         window: slice | None = None,
     ) -> TorchBuilder:
-        """Returns what builds a graph that a node holds; `prefix` None: the author's keys begin as they do around it.
+        """Returns the builder of a node's graph; `prefix` None: the author's keys have this graph's prefix.
 
-        The key of a weight says where its author holds it: then not in there.
+        The enclosing module then holds the author's weights, because their keys say so.
         """
         author = self.state.author
         outer = prefix is None and author is not None and author.listed
@@ -118,7 +118,7 @@ class TorchBuilder(Builder):
         return self.arguments.tensor(value)
 
     def initializer(self, graph: ir.Graph, value: ir.Value) -> Constant:
-        """Returns the constant that an initializer is: the model's are read once for all imports of it."""
+        """Returns an initializer as a constant; the model's are read once for all its imports."""
         own = graph is self.state.model.graph
         return self.state.constants[value.name or ""] if own else self.origins.initializer(value)
 
@@ -126,21 +126,21 @@ class TorchBuilder(Builder):
         """Returns the inputs of a node as values of this tracer."""
         inputs: list[Any] = self.tracer.own(values)
         if self.sizes is not self.state.sizes:
-            inputs = [self._own_numbers(value) if isinstance(value, Host) else value for value in inputs]
+            inputs = [self._own_numbers(value) if isinstance(value, ShapeValues) else value for value in inputs]
         return inputs
 
-    def _own_numbers(self, value: Host) -> Host:
-        """Returns numbers computed from shapes around a branch as they are at the sample points of the branch."""
+    def _own_numbers(self, value: ShapeValues) -> ShapeValues:
+        """Returns shape values of an enclosing graph at the sample points of this branch."""
         own = np.empty_like(value.array)
         for index, number in np.ndenumerate(value.array):
             own[index] = self.tracer.own(number)
-        return Host(own, value.dtype)
+        return ShapeValues(own, value.dtype)
 
     def output(self, value: Any) -> Any:
-        """Returns a value as a tensor; what is none is given out as it is."""
+        """Returns a value as a tensor; a value that is no tensor is unchanged."""
         if isinstance(value, list):
             return [self.output(item) for item in value]
-        return self.tensor(value) if isinstance(value, (Constant, Host)) else value
+        return self.tensor(value) if isinstance(value, (Constant, ShapeValues)) else value
 
     def type_of(self, value: Any) -> TypeOf:
         """Returns the ONNX type of a recorded tensor."""
@@ -148,7 +148,7 @@ class TorchBuilder(Builder):
         return None if dtype is None else onnx_type(dtype), ""
 
     def begin(self, node: ir.Node) -> None:
-        """Counts a node, and lets what is recorded from now on say that it belongs to it."""
+        """Counts a node; the fx nodes that are recorded from now on name it in their `meta`."""
         self.at.step += 1
         self.state.steps += 1
         self._recorded = self.tracer.recorded
@@ -157,7 +157,7 @@ class TorchBuilder(Builder):
             self.tracer.meta |= {"scopes": node.metadata_props[SCOPES], "classes": node.metadata_props.get(CLASSES)}
 
     def replay(self, node: ir.Node, version: int, inputs: Sequence[Any]) -> tuple[Hashable, Any]:
-        """Records the call that a node with the same signature makes, where it is known."""
+        """Records the known call of a node with the same signature, if there is one."""
         key = self.state.repeats.key(node, version, inputs, self.tracer)
         call = self.state.repeats.find(key)
         if call is None:
@@ -167,25 +167,25 @@ class TorchBuilder(Builder):
         return key, self.tracer.wrap(recorded, call.spec)
 
     def learn(self, key: Hashable, row: Row, inputs: Sequence[Any], run: Callable[[], Any]) -> Any:
-        """Returns what `run` gives, and notes the call that it records."""
-        if row.facts:  # about this node, which what decides a call does not hold
+        """Returns the result of `run`, and notes the call that it records."""
+        if row.facts:  # facts about this node are not part of the signature
             key = None
         return self.state.repeats.run(key, run, self.tracer, lambda: [self.tensor(value) for value in inputs])
 
     def attribute(self, tensor: ir.TensorProtocol) -> Any:
-        """Returns an attribute that is a tensor as a torch tensor."""
+        """Returns a tensor attribute as a torch tensor."""
         return self.state.tensor_attribute(tensor)
 
     def numbers(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-        """Returns the shape that `row` reads, or what it gives for numbers that sizes decide."""
-        if row.host is None or not inputs:
+        """Returns the shape that `row` reads, or its result for shape values; None where it has neither."""
+        if row.on_shape_values is None or not inputs:
             return None
         first = inputs[0]
         if row.reads_shape and isinstance(first, Tensor) and first.spec.shapes is not None:
-            return Host(np.asarray(row.host(first, **attributes), dtype=object), np.dtype(np.int64))
-        if not any(isinstance(value, Host) for value in inputs):
+            return ShapeValues(np.asarray(row.on_shape_values(first, **attributes), dtype=object), np.dtype(np.int64))
+        if not any(isinstance(value, ShapeValues) for value in inputs):
             return None
-        if not all(isinstance(value, Host) or is_constant(value) for value in inputs):
+        if not all(isinstance(value, ShapeValues) or is_constant(value) for value in inputs):
             return None
         try:
             return folding.evaluate_numbers(row, inputs, attributes)
@@ -193,25 +193,26 @@ class TorchBuilder(Builder):
             return None
 
     def fold(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Returns what `row` gives for constants; recorded where the module would else lack a weight of the author's.
+        """Returns the result of `row` for constants.
 
-        One that reads the weight, or an integer table whose shape alone is changed, at run time keeps it in the state.
+        The node is recorded instead where folding would take one of the author's weights out of the state, or where it
+        only changes the shape of an integer table.
         """
         folded = folding.fold(row, inputs, self.arguments.of_body(row, inputs), attributes, self.origins)
         table = lays_out_weight(row, inputs)
         author = self.state.author
-        if row.call == "opaque" or not (table or kept_weights.loses_weight(author, inputs, folded)):
+        if row.call == "opaque" or not (table or weight_folding.loses_weight(author, inputs, folded)):
             return folded
-        inputs = kept_weights.read_at_run_time(author, inputs, table, self._read)
+        inputs = weight_folding.read_at_run_time(author, inputs, table, self._read)
         return self.compute(node, row, inputs, attributes)
 
     def _read(self, constant: Constant) -> Any:
-        """Returns a constant as a value of the traced program; strings as they are."""
+        """Returns a constant as a value of the traced program; strings are unchanged."""
         held = self.origins.remember(constant)
         return constant if isinstance(held, np.ndarray) else self.tracer.attribute(held)
 
     def record(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Records the calls that the body of `row` makes."""
+        """Records the calls in the body of `row`."""
         if any(type(value) is Opaque for value in inputs):
             raise TraceError("a value that is no tensor")
         try:
@@ -221,50 +222,50 @@ class TorchBuilder(Builder):
             result = row.body(self.tracer.F, *arguments, **attributes)
         except ShapeMismatch as error:
             if self.state.strict and self.sizes.sampled:
-                raise self._stuck(error, node, inputs, error.values, error.point) from None
-            if self.state.strict and not self.sizes.of_data:
-                kind = OperatorError if self.branch is None else MisfitError
+                raise self._conflict(error, node, inputs, error.values, error.point) from None
+            if self.state.strict and not self.sizes.data_dependent:
+                kind = OperatorError if self.branch is None else BranchConflictError
                 raise kind(f"its inputs' shapes do not fit: {error}.") from None
             raise
-        if row.host is not None and type(result) is Tensor and size_vectors.is_vector(result):
+        if row.on_shape_values is not None and type(result) is Tensor and size_vectors.is_vector(result):
             result.elements = size_vectors.known_elements(row, inputs, attributes)
         return result
 
-    def run_late(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Records one call of the operator."""
+    def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        """Records one opaque call of the operator."""
         arguments = self.arguments.of_operator(row, inputs)
         outputs = [(value, self.state.plan.type_of(value)) for value in node.outputs]
         try:
             return opaque_calls.call(self.tracer, row, arguments, attributes, outputs, self.state.strict)
-        except OperatorError as error:  # of inputs that do not fit, by what the row says of its results
+        except OperatorError as error:  # `row.results` found a shape conflict
             if self.state.strict and self.sizes.sampled:
-                raise self._stuck(error, node, inputs, ()) from None
+                raise self._conflict(error, node, inputs, ()) from None
             raise
 
-    def _stuck(
+    def _conflict(
         self, error: Exception, node: ir.Node, inputs: Sequence[Any], call: Sequence[Any], point: int = 0
-    ) -> StuckError:
-        """Returns what says that the sample sizes do not fit at `node`."""
+    ) -> ShapeConflictError:
+        """Returns the error for sample sizes that `node` does not accept."""
         step = (self.state.steps, self.tracer.recorded - self._recorded)
         assumed = self.tracer.assumed
-        return StuckError(str(error), node, inputs, call, self.sizes, step, self.branch, assumed, point)
+        return ShapeConflictError(str(error), node, inputs, call, self.sizes, step, self.branch, assumed, point)
 
     def settle(self, value: Any) -> Any:
-        """Returns a result as the scope holds it: numbers that turned out to be constant become a constant."""
+        """Returns a result in the form that the scope holds: constant shape values become a constant."""
         return value if type(value) is Tensor else folding.settle(value, self.origins)
 
     def keep(self, value: ir.Value, result: Any) -> None:
-        """Notes on the fx node that computes `result` which value of the file it is; one node may be several values."""
+        """Notes the name of the file's value on the fx node of `result`; one fx node may be several values."""
         if isinstance(result, (Tensor, Opaque)) and result.tracer is self.tracer and (name := value.name):
             meta = result.node.meta
             meta["onnx_outputs"] = (*meta["onnx_outputs"], name) if "onnx_outputs" in meta else (name,)
 
     def for_function(self) -> TorchBuilder:
-        """Returns what builds a submodule of the function."""
+        """Returns the builder of the function's module."""
         return self.child(origins=Origins())
 
     def called(self, node: ir.Node, function: ir.Function, body: TorchBuilder, outputs: Sequence[Any]) -> Sequence[Any]:
-        """Records a call of the function's module; known outputs stay known."""
+        """Records a call of the function's module; outputs that are known at import stay constants."""
         results = list(outputs)[: len(node.outputs)]
         live = [i for i, value in enumerate(results) if is_traced(value)]
         if live:

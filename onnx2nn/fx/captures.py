@@ -1,4 +1,4 @@
-"""What a graph uses of those around it, which become its arguments."""
+"""Captured values: values of enclosing graphs that become arguments of an inner graph's module."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 
 class Captures:
-    """The values of enclosing graphs that one graph uses.
+    """The captured values of one graph.
 
     Args:
-        tracer: what records the graph.
-        window: which of the enclosing graph's sample points this graph has, all if None.
+        tracer: records the graph.
+        window: this graph's points among the enclosing graph's sample points, None for all.
 
     Attributes:
-        values: those values, as the enclosing graphs have them.
+        values: the captured values, as values of the enclosing graphs.
     """
 
     def __init__(self, tracer: Tracer, window: slice | None):
         self.values: list[Any] = []
         self._tracer, self._window = tracer, window
         self._own: dict[int, Any] = {}
-        self._keep: list[Any] = []  # an id is that of what lives
+        self._keep: list[Any] = []  # keeps captured values alive, because the keys of `_own` are ids
 
     def own(self, value: Any) -> Any:
-        """Returns `value` with everything that belongs to an enclosing graph replaced by an argument of this one."""
+        """Returns `value` with each value of an enclosing graph replaced by an argument of this graph."""
         if self._tracer.parent is None:
             return value
         if isinstance(value, (list, tuple)):
@@ -48,7 +48,7 @@ class Captures:
         return value
 
     def capture(self, value: Any) -> Any:
-        """Returns the argument that a value of an enclosing graph is in this one."""
+        """Returns the argument of this graph for a value of an enclosing graph."""
         if id(value) not in self._own:
             assert self._tracer.parent is not None, "a value of another trace"
             self.values.append(value)
@@ -67,14 +67,14 @@ class Captures:
         return self._own[id(value)]
 
     def _seen(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns what is known at every sample point of the enclosing graph as it is at this one's."""
+        """Returns the values at this graph's sample points, out of those at the enclosing graph's."""
         return values if self._window is None else values[self._window]
 
     def _seen_spec(self, spec: Spec | None) -> Spec | None:
         return spec if spec is None or spec.shapes is None else Spec(self._seen(spec.shapes), spec.dtype)
 
     def drop_unused(self) -> None:
-        """Removes the arguments that nothing reads."""
+        """Removes unused arguments."""
         for value in list(self.values):
             node = self._own[id(value)].node
             if not node.users:

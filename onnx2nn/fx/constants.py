@@ -1,4 +1,4 @@
-"""Values of a graph that are known at import: initializers, constants, and numbers computed from shapes."""
+"""Constants as torch tensors, and the conversion of values between numpy and torch."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from onnx2nn.importing.boundary import from_module, to_module
 
 _ELEMENTS = {ir.DataType[name]: element for name, element in BY_NAME.items() if name in ir.DataType.__members__}
 _TORCH = {kind: getattr(torch, element.dtype) for kind, element in _ELEMENTS.items() if kind not in MISSING}
-_BORDER = {kind: np.dtype(element.dtype) for kind, element in _ELEMENTS.items() if element.travels_wider}
-"""What the types that torch cannot compute with travel as; the values are those they denote."""
+_TRAVELS_AS = {kind: np.dtype(element.dtype) for kind, element in _ELEMENTS.items() if element.travels_wider}
+"""ONNX types that torch cannot compute with, and the wider types in which their values travel."""
 
-_ONNX = {dtype: kind for kind, dtype in _TORCH.items() if kind not in _BORDER}
+_ONNX = {dtype: kind for kind, dtype in _TORCH.items() if kind not in _TRAVELS_AS}
 
 
 def torch_dtype(kind: ir.DataType | int) -> torch.dtype:
-    """Returns the torch dtype in which values of an ONNX element type travel.
+    """Returns the torch dtype for values of an ONNX element type.
 
     int2 and int4 travel as int8, uint2 and uint4 as uint8, float4 and float6 as float32.
 
     Raises:
-        ModelFileError: no torch dtype holds it (strings do not travel as tensors).
-        OperatorError: a newer PyTorch has the dtype.
+        ModelFileError: no torch dtype exists (strings are not held in tensors).
+        OperatorError: the dtype exists in newer versions of PyTorch only.
     """
     try:
         return _TORCH[kind]  # type: ignore[index]  # an ir.DataType is its number
@@ -46,9 +46,9 @@ def onnx_type(dtype: torch.dtype) -> ir.DataType:
 
 
 def to_torch(array: np.ndarray[Any, Any], kind: ir.DataType) -> torch.Tensor:
-    """Returns a numpy array of ONNX element type `kind` as a tensor, sharing its memory where that may be written."""
-    if kind in _BORDER:
-        return torch.from_numpy(np.ascontiguousarray(array.astype(_BORDER[kind])))
+    """Returns a numpy array of ONNX element type `kind` as a tensor; a writable array's memory is shared."""
+    if kind in _TRAVELS_AS:
+        return torch.from_numpy(np.ascontiguousarray(array.astype(_TRAVELS_AS[kind])))
     dtype = torch_dtype(kind)
     if not array.flags.carray:  # contiguous, and writable
         array = np.array(array, order="C")
@@ -58,7 +58,7 @@ def to_torch(array: np.ndarray[Any, Any], kind: ir.DataType) -> torch.Tensor:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Returns where the memory begins that `tensor` is a view of, without a lasting object for its storage."""
+    """Returns the address of the memory of which `tensor` is a view, without creating a storage object."""
     return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
 
 
@@ -71,7 +71,7 @@ class Constant(constants.Constant):
 
     @staticmethod
     def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-        """Returns a tensor as a numpy array; one of bfloat16, which numpy lacks, as float32."""
+        """Returns a tensor as a numpy array; bfloat16, which numpy lacks, becomes float32."""
         tensor = tensor.detach()
         return tensor.float().numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy()
 
@@ -81,13 +81,13 @@ class Constant(constants.Constant):
         return onnx_type(tensor.dtype)
 
 
-def to_border(value: Any, kind: onnx.TypeProto) -> Any:
-    """Returns a numpy value of ONNX type `kind` as imported modules take it, see `boundary.to_module`."""
+def to_boundary(value: Any, kind: onnx.TypeProto) -> Any:
+    """Returns a numpy value of ONNX type `kind` in the form that imported modules take, see `boundary.to_module`."""
     return to_module(value, kind, lambda array, element: to_torch(np.array(array), element))
 
 
-def from_border(value: Any, kind: onnx.TypeProto) -> Any:
-    """Returns what an imported module gives as numpy values of ONNX type `kind`."""
+def from_boundary(value: Any, kind: onnx.TypeProto) -> Any:
+    """Returns an output of an imported module as numpy values of ONNX type `kind`."""
     return from_module(value, kind, _to_numpy)
 
 
@@ -101,9 +101,9 @@ def _to_numpy(value: Any, number: int) -> Any:
         raw = value.contiguous().view(torch.uint16 if value.dtype.itemsize == 2 else torch.uint8).numpy()
         return raw.view(onnx_type(value.dtype).numpy())
     array = value.resolve_conj().numpy()
-    return array.astype(wanted) if element in _BORDER else array
+    return array.astype(wanted) if element in _TRAVELS_AS else array
 
 
 def identity_of(tensor: torch.Tensor) -> Any:
-    """What makes two tensors the same values in the same memory."""
+    """Returns a key that two tensors share if they are the same elements in the same memory and layout."""
     return (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) if tensor.numel() else id(tensor)

@@ -1,4 +1,4 @@
-"""Sizes that data decide, which have sample values as dynamic dimensions do."""
+"""Data-dependent sizes; like dynamic dimensions, they have sample values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class DataSizes:
-    """The sizes in one recorded program that data decide.
+    """The data-dependent sizes in one recorded program.
 
     Args:
-        tracer: what records the program.
-        around: those of the enclosing program, whose sample values these do not have.
-        least: the first sample value, if not one of some that are small.
+        tracer: records the program.
+        around: the data-dependent sizes of the enclosing program; the sample values here differ from theirs.
+        least: the first sample value of every size, None for several small values.
     """
 
     def __init__(self, tracer: Tracer, around: DataSizes | None, least: int | None):
@@ -39,9 +39,9 @@ class DataSizes:
         return bool(self._fresh)
 
     def fresh(self) -> tuple[int, ...]:
-        """Returns sample values for a dimension of which nothing is known, unlike those of any other.
+        """Returns new sample values for an unknown dimension.
 
-        The first is small, however many there are: the smaller of it and a limit must not be the limit at every point.
+        The first one is below typical limits, so that `min(n, limit)` still varies.
         """
         if self._tracer.points == 1:
             raise NeedsSamples
@@ -51,7 +51,7 @@ class DataSizes:
         return self._fresh[-1]
 
     def decide(self, node: fx.Node) -> bool:
-        """Returns whether a call that gives sizes computed from data is among what `node` is computed from."""
+        """Returns whether `node` is computed from the result of a call with data-dependent sizes."""
         pending, seen = [node], set()
         while pending:
             item = pending.pop()
@@ -66,13 +66,13 @@ class DataSizes:
         return False
 
     def elements_of(self, vector: Tensor) -> list[Any]:
-        """Returns the sizes in a vector: those that are known, and numbers that are read from it at run time.
+        """Returns the sizes in a vector: the known ones, and symbolic numbers that are read from it at run time.
 
         Raises:
-            TraceError: it is no vector of integers, or its length is dynamic.
+            TraceError: the tensor is no vector of integers, or its length is dynamic.
         """
         if vector.ndim != 1 or vector.dtype not in (torch.int64, torch.int32) or not isinstance(vector.shape[0], int):
-            raise TraceError("sizes that are computed from data, and are no vector of a fixed length")
+            raise TraceError("data-dependent sizes that are no vector of a fixed length")
         known = vector.elements or (None,) * vector.shape[0]
         return [self._element(vector, i) if item is None else item for i, item in enumerate(known)]
 

@@ -1,7 +1,7 @@
-"""A `torch.fx.GraphModule` whose program is generated when it is first used.
+"""A `torch.fx.GraphModule` whose program is generated at its first use.
 
-To generate Python from a graph and to compile it takes up to four times as long as the import; a module that is only
-inspected, transformed or saved as a state needs no program.
+Generating Python from a graph and compiling it takes up to four times as long as the import. A module that is only
+inspected, transformed or saved as a state_dict needs no program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GENERATING = threading.RLock()  # while torch writes a graph's program, the gra
 
 
 def generate_programs(root: nn.Module) -> None:
-    """Generates the programs that `root` and the modules in it lack."""
+    """Generates the missing programs of `root` and the modules in it."""
     with _GENERATING:
         for module in root.modules():
             if isinstance(module, DeferredModule) and isinstance(_forward(module), _Forward):
@@ -29,15 +29,15 @@ def generate_programs(root: nn.Module) -> None:
 
 
 def _forward(module: nn.Module) -> Any:
-    """Returns what stands as `forward` in the module's class, unasked; nn.utils.parametrize derives classes."""
+    """Returns the attribute `forward` of the module's class without evaluating it; subclasses may inherit it."""
     return inspect.getattr_static(type(module), "forward")
 
 
 class _Forward:
-    """Stands for the `forward` of one module until it is looked up; the program's then takes its place."""
+    """A descriptor in place of a module's `forward`: at its first look-up the program is generated and replaces it."""
 
     def __init__(self, module: DeferredModule):
-        self._module = weakref.ref(module)  # which holds its class, which holds this
+        self._module = weakref.ref(module)  # a strong reference would be a cycle: module, its class, this object
 
     def __get__(self, instance: nn.Module | None, owner: type[nn.Module]) -> Any:
         module = self._module() if instance is None else instance
@@ -48,12 +48,12 @@ class _Forward:
 
 
 class DeferredModule(fx.GraphModule):
-    """A GraphModule whose program is that of the graph at its first use; after that, of the last `recompile`.
+    """A GraphModule whose program is generated from the graph at its first use, and later at each `recompile`.
 
     Args:
-        holder: holds the modules that the graph refers to, which this module takes.
-        own: what this module holds itself, by name, and whether state_dict has it.
-        graph: the graph, which this module takes.
+        holder: a module with the submodules to which the graph refers; they move to this module.
+        own: the parameters, buffers and attributes of this module itself, by name, and whether state_dict holds them.
+        graph: the graph; this module takes it over.
         name: the name of the module's class.
     """
 
@@ -65,7 +65,7 @@ class DeferredModule(fx.GraphModule):
         buffers = {name for name, _ in holder.named_buffers()}
         buffers |= {path for path, (value, _) in own.items() if _is_buffer(value)}
         reads = bool(buffers) and any(node.op == "get_attr" and node.target in buffers for node in graph.nodes)
-        # Not of `holder`: torch's copy of a buffer that is in no state_dict would be in one.
+        # Not from `holder`: torch copies non-persistent buffers as persistent ones.
         super().__init__(nn.Module(), fx.Graph(tracer_cls=Retracer if reads else None), name)
         for path, child in holder.named_children():
             self.add_module(path, child)
@@ -75,14 +75,14 @@ class DeferredModule(fx.GraphModule):
             elif _is_buffer(value):
                 self.register_buffer(path, value, persistent=persistent)
             else:
-                setattr(self, path, value)  # strings, which torch has no tensors of
+                setattr(self, path, value)  # an array of strings
         self.graph = graph
 
     def recompile(self) -> Any:
-        """Generates the program anew; a program that nothing has used yet is put off.
+        """Generates the program again; before its first use this is deferred.
 
         Returns:
-            The `torch.fx.graph.PythonCode` of the graph; None where it is put off.
+            The `torch.fx.graph.PythonCode` of the graph; None where it is deferred.
         """
         if _forward(self) is nn.Module.forward:  # on a class of its own, which torch gives each GraphModule
             type(self).forward = _Forward(self)  # type: ignore[assignment]  # mypy takes no descriptor for a function
@@ -102,12 +102,12 @@ class DeferredModule(fx.GraphModule):
         return super().__str__()
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compiles the calls of this module with `torch.compile`, as for every module."""
-        generate_programs(self)  # torch.compile begins inside the call
+        """Compiles the calls of this module with `torch.compile`, see `nn.Module.compile`."""
+        generate_programs(self)  # torch.compile would trace the generation
         super().compile(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        generate_programs(self)  # torch copies the attributes before it makes sure of them
+        generate_programs(self)  # torch copies the attributes before it generates the code
         return super().__reduce__()
 
     def __reduce_package__(self, exporter: Any) -> tuple[Any, ...]:

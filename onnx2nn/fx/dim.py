@@ -1,4 +1,4 @@
-"""Numbers of a recorded program that are known only when it runs: dynamic dimensions, and what is computed of them."""
+"""Symbolic numbers of a recorded program: dynamic dimensions, and numbers computed from them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
 
 class Dim:
-    """A number that is known only at run time: a dynamic dimension, or what is computed from some.
+    """A symbolic number: a dynamic dimension, or a number computed from dynamic dimensions.
 
-    It behaves like a Python int or float. `bool()` of a comparison answers where all sample points agree.
+    It behaves like a Python int or float. `bool()` of a comparison is defined where all sample points agree.
+
+    Attributes:
+        values: the number at every sample point.
+        quotient: dividend and divisor, two ints, where the number is their quotient.
+        comparison: operator and operands, where the number is the result of a comparison.
     """
 
     __slots__ = ("_make", "_node", "comparison", "quotient", "tracer", "values")
@@ -29,54 +34,57 @@ class Dim:
     def __init__(self, tracer: Tracer, values: tuple[Any, ...], make: Callable[[], fx.Node]):
         self.tracer, self.values, self._make = tracer, values, make
         self._node: fx.Node | None = None
-        self.quotient: tuple[Any, Any] | None = None  # of two ints, where it is one
-        self.comparison: tuple[Any, Dim, Any] | None = None  # an operator and what it compares, where it is one
+        self.quotient: tuple[Any, Any] | None = None
+        self.comparison: tuple[Any, Dim, Any] | None = None
 
     @property
     def node(self) -> fx.Node:
-        """The fx node that computes it, recorded when first asked for."""
+        """The fx node that computes it; recorded at its first use."""
         if self._node is None:
             self._node = self._make()
         return self._node
 
     def __bool__(self) -> bool:
         truths = {bool(value) for value in self.values}
-        if len(truths) > 1 or self.of_data:
+        if len(truths) > 1 or self.data_dependent:
             raise TraceError(f"a branch depends on a dynamic dimension (samples {self.values})")
         return truths.pop()
 
     @property
-    def of_data(self) -> bool:
-        """Whether data may decide it: it may then be 0, or whatever else, so that samples settle nothing."""
-        return self.tracer.has_sizes_of_data and self.tracer.depends_on_data(self.node)
+    def data_dependent(self) -> bool:
+        """Whether the number is data-dependent: it may then be 0 or any other size, and samples decide nothing."""
+        return self.tracer.has_data_dependent_sizes and self.tracer.depends_on_data(self.node)
 
     def least(self, other: Any) -> Any:
-        """Returns the smaller of two numbers, whatever the sizes are."""
+        """Returns the smaller of two numbers, for all sizes."""
         if isinstance(other, int) and other >= _UNREACHED:
             return self
         return self.tracer.number(functional.onnx2nn__SizeMin, self, other)
 
     def most(self, other: Any) -> Any:
-        """Returns the larger of two numbers, whatever the sizes are."""
+        """Returns the larger of two numbers, for all sizes."""
         return self.tracer.number(functional.onnx2nn__SizeMax, self, other)
 
     def choose(self, one: Any, other: Any) -> Any:
-        """Returns `one` where this is true, else `other`; sizes that no data decide choose as the samples do."""
-        if not self.of_data:
+        """Returns `one` where this is true, else `other`; a choice by sizes of the inputs is guarded, see `assume`."""
+        if not self.data_dependent:
             return one if self.assume() else other
         return self.tracer.number(functional.onnx2nn__SizeWhere, self, one, other)
 
     def assume(self) -> bool:
-        """Returns what a comparison says at every sample point, and lets sizes at which it says another thing fail."""
+        """Returns the truth of a comparison at all sample points, and records a guard.
+
+        With the guard the forward raises for sizes that would take the other branch.
+        """
         truth = bool(self)
         if self.comparison is not None:
             self.tracer.assumed.append((self.comparison, truth))
-        message = "A size for which the model chooses otherwise than for those that the import was made with."
+        message = "For this size the model takes a branch that the import left out. Give the size in input_shapes."
         (self if truth else self.negated()).require(message)
         return truth
 
     def require(self, message: str) -> None:
-        """Lets sizes at which this is false fail at run time."""
+        """Records a guard: the forward raises for sizes at which this is false."""
         self.tracer.record("call_function", torch._assert, (self, message))
 
     def __index__(self) -> int:
@@ -107,7 +115,7 @@ class Dim:
         return self._compare(operator.ge, other)
 
     def negated(self) -> Any:
-        """Returns whether this comparison is false."""
+        """Returns the negation of this comparison."""
         if self.comparison is None:
             return self.tracer.number(torch.sym_not, self)
         function, one, other = self.comparison  # torch.sym_not of a size that is fixed while compiling is refused
@@ -117,12 +125,12 @@ class Dim:
         if self is other:
             return function(0, 0)
         if isinstance(self.values[0], bool) and not isinstance(other, Dim) and function in (operator.eq, operator.ne):
-            # Of a torch.SymBool it would compare the object.
+            # `==` of a torch.SymBool would compare the object.
             return self if function(True, other) and not function(False, other) else self._of_bool(function, other)
         if not isinstance(other, (Dim, int, float, np.number)):
             return NotImplemented
         if not isinstance(other, Dim) and other < 0 and all(value >= 0 for value in self.values):
-            return function(0, -1)  # a size is never negative, so that `shape == -1` is settled for all sizes
+            return function(0, -1)  # a size is never negative: `shape == -1` is false for all sizes
         result = self.tracer.number(function, self, other)
         if isinstance(result, Dim):
             result.comparison = (function, self, other)
@@ -154,7 +162,7 @@ class Dim:
         return (self.quotient[0] + self.quotient[1] - 1) // self.quotient[1]
 
     def to_integer(self) -> Any:
-        """Returns a whole number as it is, and 1 or 0 for a comparison; what else there is must not be negative."""
+        """Returns a whole number unchanged, 1 or 0 for a comparison, and the whole part of a nonnegative number."""
         if isinstance(self.values[0], bool):
             return self.tracer.number(functional.onnx2nn__SizeWhere, self, 1, 0)
         if not self._is_whole() and not self >= 0:
@@ -169,7 +177,7 @@ _OPPOSITE = {operator.eq: operator.ne, operator.lt: operator.ge, operator.gt: op
 _OPPOSITE |= {opposite: function for function, opposite in _OPPOSITE.items()}
 
 _UNREACHED = (1 << 31) - 1
-"""No size is larger; files have it for "all there are"."""
+"""An upper bound of all sizes; files use it for "to the end"."""
 
 
 def _arithmetic(name: str) -> None:
@@ -186,7 +194,7 @@ def _arithmetic(name: str) -> None:
 
 
 def _fraction(args: tuple[Any, ...]) -> tuple[Dim, int, int] | None:
-    """Returns a whole symbolic number and the fraction it is multiplied with, None where the product is not such."""
+    """Returns the factors of a product: a whole symbolic number, and numerator and denominator; None for others."""
     for number, factor in (args, args[::-1]):
         if isinstance(number, Dim) and isinstance(factor, float) and isinstance(number.values[0], int):
             numerator, denominator = factor.as_integer_ratio()
@@ -196,7 +204,7 @@ def _fraction(args: tuple[Any, ...]) -> tuple[Dim, int, int] | None:
 
 
 def _shifted(function: Callable[[Any, Any], Any], args: tuple[Any, ...]) -> tuple[Any, Any] | None:
-    """Returns the quotient that a quotient and a whole number make, None of anything else."""
+    """Returns the sum of a quotient and a whole number as one quotient, None for other operands."""
     for number, other in (args, args[::-1]) if function is operator.add else (args,):
         if isinstance(number, Dim) and number.quotient is not None and not isinstance(other, Dim) and other % 1 == 0:
             above, below = number.quotient
@@ -213,7 +221,7 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
 
 _NEUTRAL = {(operator.add, 0), (operator.sub, 0), (operator.mul, 1), (operator.floordiv, 1)}
 _LEVELLING = {operator.floordiv, functional.onnx2nn__SizeMin, functional.onnx2nn__SizeMax}
-"""Functions of which numbers that vary may make one that does not, until they are larger."""
+"""Functions whose result may be the same at all samples although their arguments vary."""
 _SELF_INVERSE = {operator.sub: 0, operator.floordiv: 1, operator.mod: 0}
 
 
@@ -221,16 +229,16 @@ class Arithmetic:
     """Computes with numbers of one recorded program; equal computations are one `Dim`.
 
     Attributes:
-        collapsed: whether the sample points hide that a quotient, or the larger of two numbers, varies.
+        hides_variation: whether a quotient, minimum or maximum of varying numbers is the same at all sample points.
     """
 
     def __init__(self, tracer: Tracer):
-        self.collapsed = False
+        self.hides_variation = False
         self._tracer = tracer
         self._numbers: dict[Any, Any] = {}
 
     def compute(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Returns `function(*args)` of numbers, some dynamic: a `Dim`, or a plain number where it no longer varies."""
+        """Returns `function(*args)` of numbers, some symbolic: a `Dim`, or a plain number where it is known."""
         args = tuple(arg.item() if isinstance(arg, np.generic) else arg for arg in args)
         if len(args) == 2:
             if not isinstance(args[1], Dim) and (function, args[1]) in _NEUTRAL:
@@ -246,7 +254,7 @@ class Arithmetic:
                 values = tuple(function(*column) for column in zip(*columns, strict=True))
             except ArithmeticError as error:
                 raise TraceError(str(error)) from None
-            self.collapsed |= function in _LEVELLING and len(set(values)) == 1 < max(len(set(c)) for c in columns)
+            self.hides_variation |= function in _LEVELLING and len(set(values)) == 1 < max(len(set(c)) for c in columns)
             number = Dim(self._tracer, values, lambda: self._tracer.record("call_function", function, args))
             whole = all(isinstance(item, int) for column in columns for item in column)
             if function is operator.truediv and whole and all(item > 0 for item in columns[1]):

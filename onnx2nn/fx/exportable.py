@@ -1,4 +1,4 @@
-"""An imported program in the operations that torch.onnx.export takes, and writes as they are meant."""
+"""Rewrites an imported program for torch.onnx.export, which refuses some calls and exports others wrongly."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 _GATES = {nn.LSTM: (0, 3, 1, 2), nn.GRU: (1, 0, 2), nn.RNN: (0,)}
-"""Where ONNX's gates are among torch's."""
+"""The positions of ONNX's gates in torch's order."""
 
 
 def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:
     """Returns a copy of the graph of `module` to trace while torch.onnx.export runs."""
     copied = copy.deepcopy(graph)
     for node in copied.nodes:
-        if node.target in _WRITTEN:
-            node.target = _WRITTEN[node.target]
+        if node.target in _REPLACEMENTS:
+            node.target = _REPLACEMENTS[node.target]
         elif node.op == "call_function" and hasattr(node.target, "row"):
             node.target = _operator(node.target)
         elif node.op == "call_method" and node.target == "sort" and node.kwargs.get("stable"):
@@ -28,45 +28,45 @@ def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:
         elif node.op == "call_module":
             layer = module.get_submodule(node.target)
             if type(layer) is nn.MultiheadAttention and not layer.training:
-                _write_attention(node, layer)
+                _replace_attention(node, layer)
             elif type(layer) in _GATES and not torch.jit.is_tracing():  # the older exporter writes these layers itself
-                _write_recurrent(node, layer)
+                _replace_recurrent(node, layer)
     return copied
 
 
 def _operator(function: Any) -> Any:
-    """Returns an operator that runs as one call, `onnx2nn.functional`'s, with what its body calls written otherwise."""
+    """Returns a function of `onnx2nn.functional` in which calls of the body are replaced by `_REPLACEMENTS`."""
 
     def call(*inputs: Any, **attributes: Any) -> Any:
-        with _Written():
+        with _Replaced():
             return function(*inputs, **attributes)
 
     call.__name__ = call.__qualname__ = function.__name__
     return call
 
 
-class _Written(TorchFunctionMode):
-    """Calls what stands in `_WRITTEN` in its place."""
+class _Replaced(TorchFunctionMode):
+    """Replaces calls of functions in `_REPLACEMENTS`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _WRITTEN.get(func, func)(*args, **(kwargs or {}))
+        return _REPLACEMENTS.get(func, func)(*args, **(kwargs or {}))
 
 
 def _distances(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "") -> Any:
-    """Returns the distances between rows of `x1` and `x2`, which torch.onnx.export does not know."""
+    """`torch.cdist`: the distances between rows of `x1` and `x2`."""
     difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
     return difference.square().sum(-1).sqrt() if p == 2 else torch.linalg.vector_norm(difference, p, -1)
 
 
 def _places(sorted_sequence: Any, input: Any, right: bool = False) -> Any:
-    """Returns how many of the sorted numbers stand before each of `input`; all before NaN, as torch.searchsorted."""
+    """`torch.searchsorted`: the number of sorted numbers before each element of `input`, all of them for NaN."""
     values = input.unsqueeze(-1)
     behind = sorted_sequence > values if right else sorted_sequence >= values
     return (~behind).sum(-1)
 
 
-def _write_attention(node: fx.Node, layer: nn.MultiheadAttention) -> None:
-    """Makes the call of a layer with masks one of `_heads`, so that rows that see nothing are as in torch."""
+def _replace_attention(node: fx.Node, layer: nn.MultiheadAttention) -> None:
+    """Replaces the call of a layer with masks by `_heads`, which gives torch's results for fully masked rows."""
     query, key, value, padding, need_weights, mask = (*node.args, None)[:6]
     if need_weights or (padding is None and mask is None):
         return
@@ -81,16 +81,16 @@ def _write_attention(node: fx.Node, layer: nn.MultiheadAttention) -> None:
 def _heads(
     state: Sequence[Any], query: Any, key: Any, value: Any, padding: Any = None, mask: Any = None, *, heads: int
 ) -> Any:
-    """Calls an nn.MultiheadAttention by `_attention`.
+    """The forward of an nn.MultiheadAttention, by `_attention`.
 
     Args:
-        state: the packed weights, those of the output, and the biases of both, if it has biases.
+        state: the packed input weights, the output weights, and the biases of both, if it has biases.
         query: `(L, N, E)`.
         key: `(S, N, E)`.
         value: `(S, N, E)`.
-        padding: `(N, S)`, added or bool and True where nothing is attended.
-        mask: the same, `(L, S)` or `(N * heads, L, S)`.
-        heads: their number.
+        padding: `(N, S)`, added to the scores, or bool and True for masked keys.
+        mask: as `padding`, `(L, S)` or `(N * heads, L, S)`.
+        heads: the number of heads.
     """
     weight, out_weight, bias, out_bias = (*state, None, None)[:4]
     weights = weight.chunk(3)
@@ -112,10 +112,10 @@ def _added(mask: Any, like: Any) -> Any:
 
 
 def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *others: Any, **options: Any) -> Any:
-    """Attention as torch.onnx.export knows it: in four dimensions, without a mask.
+    """Attention for torch.onnx.export, which supports it in four dimensions and without a mask.
 
-    Where a mask leaves a row nothing to see, as it does those of padding, torch gives 0. The exporter makes that NaN,
-    or an average by the smallest number that it puts in place of -inf. It is written as for the TorchScript exporter.
+    A fully masked row (of padding) is 0 in torch. The exporter's translation gives NaN, or an average, because it
+    replaces -inf by the smallest number. The form below works with the TorchScript exporter too.
     """
     if attn_mask is not None and not others and options.keys() <= {"scale"}:
         scale = query.size(-1) ** -0.5 if options.get("scale") is None else options["scale"]
@@ -132,21 +132,21 @@ def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *others:
     return result
 
 
-_WRITTEN = {
+_REPLACEMENTS = {
     nn.functional.scaled_dot_product_attention: _attention,
     torch.cdist: _distances,
     torch.searchsorted: _places,
 }
-"""Functions that are written otherwise."""
+"""Replacements for calls that torch.onnx.export cannot export."""
 
 
 def _sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = True) -> Any:
-    """Returns a stable sort as torch.onnx.export knows it: the TopK of all, which puts equal values by their index."""
+    """A stable sort for torch.onnx.export: the TopK of all elements, which orders equal values by index."""
     return input.topk(input.size(dim), dim, descending)
 
 
-def _write_recurrent(node: fx.Node, layer: Any) -> None:
-    """Makes the call of a recurrent layer one of `_recurrent`, with the layer's weights as nodes."""
+def _replace_recurrent(node: fx.Node, layer: Any) -> None:
+    """Replaces the call of a recurrent layer by `_recurrent`, with the layer's weights as nodes."""
     if layer.proj_size or (layer.training and layer.dropout):
         return
     with node.graph.inserting_before(node):
@@ -170,17 +170,17 @@ def _recurrent(
     bidirectional: bool,
     activation: str | None = None,
 ) -> Any:
-    """Calls a recurrent layer as ONNX's operator: torch's exporter reads it as a loop of as many steps as it traced.
+    """The forward of a recurrent layer as ONNX's operator; torch's exporter would unroll it for the traced length.
 
     Args:
-        weights: of each layer and direction: of the input, of the state, and both biases, in torch's order of gates.
-        input: `(T, N, I)`, or `(N, T, I)` where `batch_first`.
-        hx: the first states, `(layers * directions, N, hidden)`, two of them for LSTM; zeros if left out.
-        gates: where ONNX's gates are among torch's.
+        weights: for each layer and direction: input weights, state weights, and both biases, in torch's order of gates.
+        input: `(T, N, I)`, or `(N, T, I)` with `batch_first`.
+        hx: the initial states, `(layers * directions, N, hidden)`, two of them for LSTM; None for zeros.
+        gates: the positions of ONNX's gates in torch's order.
         hidden: size of a state.
         batch_first: whether the batch comes before the time, in the output too.
-        bidirectional: whether the weights are of two directions in turn.
-        activation: of an `nn.RNN`.
+        bidirectional: whether `weights` alternates between two directions.
+        activation: the activation of an `nn.RNN`.
     """
     kind = {4: "LSTM", 3: "GRU", 1: "RNN"}[len(gates)]
     states = [None] * (2 if kind == "LSTM" else 1) if hx is None else list(hx) if kind == "LSTM" else [hx]

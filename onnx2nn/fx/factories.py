@@ -1,4 +1,4 @@
-"""Functions of torch that make tensors of none."""
+"""Torch functions that create tensors without tensor arguments, and functions that draw random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluates nodes whose inputs are all known, at import."""
+"""Constant folding: evaluates nodes whose inputs are known at import."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.optable.row import Row
-from onnx2nn.optable.shape_values import Host, evaluate
+from onnx2nn.optable.shape_values import ShapeValues, evaluate
 
 MAX_CONSTANT_BYTES = 8 << 30
-"""A constant computed at import may take so much memory (a file of a few bytes can ask for more)."""
+"""The most memory of a constant that is computed at import; a file of a few bytes can require more."""
 
 _MAX_NUMBERS = 4096
-"""No larger constant may stand among numbers computed from shapes."""
+"""The most elements of a constant that is combined with shape values."""
 
 
 def fold(
     row: Row, inputs: Sequence[Any], arguments: Sequence[Any], attributes: dict[str, Any], origins: Origins
 ) -> Any:
-    """Returns what `row` gives for constants.
+    """Returns the result of `row` for constants.
 
     Args:
         row: the row.
         inputs: the constants.
-        arguments: they, as the row's body takes them.
+        arguments: the constants in the form that the row's body takes.
         attributes: the node's.
-        origins: notes what is computed from a weight.
+        origins: notes tensors that are computed from a weight.
 
     Raises:
-        OperatorError: it takes more memory than `MAX_CONSTANT_BYTES`.
+        OperatorError: the result takes more memory than `MAX_CONSTANT_BYTES`.
     """
     if row.static and row.call != "opaque":
         _check_size(row, arguments, attributes)
@@ -60,7 +60,7 @@ def _check_size(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> 
     except OperatorError:
         raise
     except Exception:
-        return  # the body needs the values; nothing of that kind makes large results
+        return  # the body needs the values; no such operator has large results
     items = result if isinstance(result, (tuple, list)) else (result,)
     total = sum(item.numel() * item.element_size() for item in items if isinstance(item, torch.Tensor))
     if total > MAX_CONSTANT_BYTES:
@@ -68,10 +68,10 @@ def _check_size(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> 
 
 
 def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """Returns what `row`, which has a `host`, gives for numbers computed from shapes.
+    """Returns the result of `row`, which has a `on_shape_values`, for shape values.
 
     Raises:
-        NeedsValues: it asks for what is not known.
+        NeedsValues: the row reads a number that is unknown at import.
     """
     arrays: list[Any] = []
     for value in inputs:
@@ -81,13 +81,13 @@ def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]
             arrays.append(value.numpy().astype(object))
         else:
             arrays.append(None if value is None else value.array)
-    dtypes = [None if v is None else v.dtype if isinstance(v, Host) else v.numpy().dtype for v in inputs]
+    dtypes = [None if v is None else v.dtype if isinstance(v, ShapeValues) else v.numpy().dtype for v in inputs]
     return evaluate(row, arrays, dtypes, attributes)
 
 
 def settle(value: Any, origins: Origins) -> Any:
-    """Returns a result as the scope holds it: numbers that turned out to be constant become a constant."""
-    if isinstance(value, Host) and not any(isinstance(item, Dim) for item in value.array.flat):
+    """Returns a result in the form that the scope holds: constant shape values become a constant."""
+    if isinstance(value, ShapeValues) and not any(isinstance(item, Dim) for item in value.array.flat):
         return Constant.of(torch.from_numpy(value.array.astype(value.dtype)))
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return Constant.of(value, origins.find(value))

@@ -1,4 +1,4 @@
-"""How Gradient is imported: what it differentiates is imported again, as the body of its module."""
+"""The import of Gradient: the differentiated nodes are imported a second time, as the body of its module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnx2nn.importing.walk import UNKNOWN, Walk
 
 
 def import_gradient(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    """Imports what lies between the values that the node names and the one that it differentiates."""
+    """Imports the nodes between the values in `xs` and `zs` and the differentiated value `y`."""
     named = {value.name: value for value in [*walk.graph.inputs, *_initializers(walk.graph)]}
     named |= {value.name: value for other in walk.graph for value in other.outputs}
     xs = list(node.attributes["xs"].as_strings())
@@ -57,7 +57,7 @@ def _import_slice(walk: TorchWalk, end: ir.Value, bindings: Mapping[ir.Value, An
     scope = Scope(walk.scope)
     for value in _initializers(walk.graph):
         name = value.name or ""
-        if name in walk.builder.state.constants:  # the walk forgets one after its last use
+        if name in walk.builder.state.constants:  # the walk drops a value after its last use
             scope[value] = walk.builder.state.constants[name]
     for value, known in bindings.items():
         scope[value] = known
@@ -69,5 +69,5 @@ def _import_slice(walk: TorchWalk, end: ir.Value, bindings: Mapping[ir.Value, An
                 if value not in bindings:
                     scope[value] = result
     if scope[end] is UNKNOWN:
-        raise OperatorError("what it differentiates holds nodes that cannot be imported, named on their own.")
+        raise OperatorError("the differentiated nodes include nodes that cannot be imported, named on their own.")
     return builder.output(scope[end])

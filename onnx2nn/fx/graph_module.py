@@ -1,4 +1,4 @@
-"""The module that an import gives: a `torch.fx.GraphModule` that knows where its names come from."""
+"""The result of an import: a `torch.fx.GraphModule` with a record of its file."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from onnx2nn.provenance.naming_reports import NamingReport, naming_report
 
 
 class ImportedModule(DeferredModule):
-    """A model as a `torch.fx.GraphModule` that knows where its names come from.
+    """A model as a `torch.fx.GraphModule` with a record of its file in `meta`.
 
-    A pickle of it holds a plain GraphModule with its `meta`, so that `torch.load` needs no onnx2nn where no operator
-    does; `onnx2nn.naming_report` reads what this class's method reads.
+    Its pickle is a plain GraphModule with `meta`: `torch.load` needs onnx2nn only if an operator does. For such a
+    module `onnx2nn.naming_report` returns the result of this class's method.
     """
 
-    # torch.jit.script compiles all properties but these
+    # torch.jit.script does not compile these properties
     __jit_unused_properties__ = [*DeferredModule.__jit_unused_properties__, "_version"]  # noqa: RUF012, it is torch's
 
     @property
     def _version(self) -> int:  # type: ignore[override]  # a class attribute of nn.Module
-        """The version that state_dict notes of this module, see `state_versions`; in `meta`, which copies keep."""
+        """The version of this module in state_dict, see `state_versions`; held in `meta`, which copies keep."""
         return int(self.meta.get("onnx2nn", {}).get("version", fx.GraphModule._version))
 
     @_version.setter
@@ -36,9 +36,9 @@ class ImportedModule(DeferredModule):
 
     @property
     def graph(self) -> fx.Graph:
-        """The program; while torch.onnx.export runs, in the operations that it writes as they are meant.
+        """The program; while torch.onnx.export runs, a copy that it exports correctly, see `exportable`.
 
-        It interprets the graph of a GraphModule, and calls one that is part of another module.
+        torch.onnx.export interprets the graph of a GraphModule, and calls a GraphModule inside another module.
         """
         graph = super().graph
         return for_exporter(self, graph) if torch.onnx.is_in_onnx_export() else graph
@@ -54,14 +54,14 @@ class ImportedModule(DeferredModule):
         return super().__call__(*args, **kwargs)
 
     def _interpreted(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the outputs, node by node of `graph`."""
+        """Returns the outputs by interpreting `graph`."""
         program = fx.Interpreter(self)
         names = [str(node.target) for node in program.graph.nodes if node.op == "placeholder"]
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             return program.run(*args, *(kwargs[name] for name in names[len(args) :]))
 
-        self.forward = forward  # for this call, whose hooks run as always
+        self.forward = forward  # for this call, so that hooks run
         try:
             return super().__call__(*args, **kwargs)
         finally:
@@ -73,30 +73,34 @@ class ImportedModule(DeferredModule):
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild, arguments = super().__reduce__()
-        return rebuild, arguments, {"meta": self.meta, "_version": self._version}  # torch's own way forgets it
+        return (
+            rebuild,
+            arguments,
+            {"meta": self.meta, "_version": self._version},
+        )  # torch's `__reduce__` leaves `meta` out
 
 
 def lay_out_state(module: nn.Module) -> None:
-    """Makes each tensor of the state contiguous that a file holds in another layout, as the matrix of an `nn.Linear`.
+    """Makes the state contiguous; files hold some tensors in another layout, such as the weights of `nn.Linear`.
 
-    Tools count on that: safetensors and `parameters_to_vector` refuse a view. What shares its memory keeps its layout.
+    safetensors and `parameters_to_vector` refuse views. Tensors with shared memory keep their layout.
     """
     state = [*module.parameters(), *module.buffers()]
     if all(tensor.is_contiguous() for tensor in state):
         return
-    views = [view for view in _alone(state) if not view.is_contiguous()]
-    count = torch.get_num_threads()  # torch turns a matrix in one
+    views = [view for view in _unshared(state) if not view.is_contiguous()]
+    count = torch.get_num_threads()  # torch transposes a matrix in one thread
     room = max((view.nbytes for view in views), default=0)
     spare = [torch.empty(room, dtype=torch.uint8) for _ in views[:count]]
     with ThreadPoolExecutor(count) as threads:
         for first in range(0, len(views), count):
             some = views[first : first + count]
-            for view, tensor in zip(some, threads.map(_straight, some, spare), strict=False):
+            for view, tensor in zip(some, threads.map(_contiguous, some, spare), strict=False):
                 view.data = tensor
 
 
-def _alone(state: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns those that have their memory for themselves, each element once."""
+def _unshared(state: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns the tensors that share no memory with others and whose elements do not overlap."""
     alone: list[torch.Tensor] = []
     end, shared = 0, True
     for tensor in sorted(state, key=memory_of):
@@ -110,12 +114,12 @@ def _alone(state: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return alone
 
 
-def _straight(view: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
-    """Returns a view contiguous, in the memory that it has; new memory would be made page by page, at half the speed.
+def _contiguous(view: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
+    """Returns a view as a contiguous tensor in the same memory; allocating new memory would take twice as long.
 
     Args:
-        view: all of its memory in another order, or a part of it, which gets memory of its own.
-        spare: bytes to copy by way of.
+        view: a view of all elements of its memory; a view of a part of them is copied to new memory.
+        spare: a buffer for the copy.
     """
     storage = view.untyped_storage()
     if storage.nbytes() > view.nbytes:

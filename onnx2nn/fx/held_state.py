@@ -1,4 +1,4 @@
-"""What the module of a recorded program holds: constants, as parameters and buffers, and layers."""
+"""The state of a recorded program's module: constants, as parameters and buffers, and layers."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class HeldState:
     """The module tree that one recorded program refers to.
 
     Args:
-        tracer: what records the program.
-        around: that of the enclosing program, with which it shares parameters.
-        root: takes the layers, and what is held inside other modules.
+        tracer: records the program.
+        around: the state of the enclosing program, with which this one shares parameters.
+        root: takes the layers, and all constants that are held inside submodules.
 
     Attributes:
-        names: the paths in it.
-        parameters: those that hold tensors, by `identity_of`.
-        own: what the module is to hold itself, by name, and whether state_dict has it. The module that is made at the
-            end registers it: to do that here too would take a sixth of the time that a large import takes.
+        names: the used paths.
+        parameters: the parameters, by the `identity_of` their tensors.
+        own: constants of the module itself, by name, and whether state_dict holds them. The final module
+            registers them; registering them here too would take a sixth of the time of a large import.
     """
 
     def __init__(self, tracer: Tracer, around: HeldState | None, root: nn.Module):
@@ -46,13 +46,13 @@ class HeldState:
         self._reads: dict[Any, fx.Node] = {}
         self._layers: dict[Any, str] = {}
         self.parameters: dict[Any, nn.Parameter] = around.parameters if around is not None else {}
-        self._keep: list[Any] = []  # a tensor's memory is another's when it is gone
+        self._keep: list[Any] = []  # keeps tensors alive: the memory of a freed tensor may be reused
 
     def attribute_of(self, tensor: torch.Tensor) -> Tensor:
-        """Returns a constant as a parameter or buffer of the module; the same constant is held once."""
-        whole = self._tracer.placement.whole(tensor)
-        held = Tensor(self._tracer, self.read(whole), Spec((tuple(whole.shape),) * self._tracer.points, whole.dtype))
-        return held if whole is tensor else _rearranged(held, whole, tensor)
+        """Returns a constant as a parameter or buffer of the module; equal constants are held once."""
+        base = self._tracer.placement.base(tensor)
+        held = Tensor(self._tracer, self.read(base), Spec((tuple(base.shape),) * self._tracer.points, base.dtype))
+        return held if base is tensor else _view_of(held, base, tensor)
 
     def read(self, tensor: torch.Tensor) -> fx.Node:
         """Returns the node that reads a constant, which becomes a parameter or buffer."""
@@ -82,7 +82,7 @@ class HeldState:
             holder.register_buffer(name, value, persistent=persistent)
 
     def _is_layers(self, steps: list[str], identity: Any) -> bool:
-        """Whether a layer stands there that has a parameter of this name, another one or none: it would use this."""
+        """Returns whether a layer at this path has a slot of this name for another parameter, or an empty slot."""
         holder: Any = self._root
         for step in steps[:-1]:
             holder = getattr(holder, step, None)
@@ -93,12 +93,12 @@ class HeldState:
         return held is None or (isinstance(held, nn.Parameter) and held is not self.parameters.get(identity))
 
     def remove(self, path: str) -> None:
-        """Removes what is at the dotted `path`, and the modules around it that hold nothing else."""
+        """Removes the object at the dotted `path`, and enclosing modules that become empty."""
         if self.own.pop(path, None) is None:
             remove(self._root, path)
 
     def read_strings(self, array: np.ndarray[Any, Any]) -> fx.Node:
-        """Returns the node that reads an array of strings, a plain attribute of the module."""
+        """Returns the node that reads an array of strings, which becomes a plain attribute of the module."""
         if id(array) not in self._reads:
             path = self.names.claim(["strings"])
             self.own[path] = array, False
@@ -107,7 +107,7 @@ class HeldState:
         return self._reads[id(array)]
 
     def parameter(self, tensor: torch.Tensor, identity: Any = None) -> nn.Parameter:
-        """Returns the one `nn.Parameter` that holds `tensor`, whose `identity_of` may be known already."""
+        """Returns the only `nn.Parameter` that holds `tensor`; `identity` is its `identity_of`, if known."""
         if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
             return tensor
         key = identity or identity_of(tensor)
@@ -117,7 +117,7 @@ class HeldState:
         return parameter
 
     def add_layer(self, layer: Layer) -> str:
-        """Returns the path of a layer, which is built where no equal one is there; one without state always is."""
+        """Returns the path of a layer; it is built unless there is an equal layer with state."""
         state = {name: tensor if tensor is None else identity_of(tensor) for name, tensor in layer.state.items()}
         steps, own = self._tracer.placement.layer(layer)
         key = (layer.kind, repr(layer.config), tuple(state.items()), *(steps if own else ()))
@@ -134,8 +134,8 @@ class HeldState:
         return self._layers[key]
 
 
-def _rearranged(whole: Tensor, base: torch.Tensor, view: torch.Tensor) -> Tensor:
-    """Returns what makes `view` of the recorded tensor that stands for `base`, whose elements it all has."""
-    turned = base.ndim == 2 and view.shape == base.T.shape and view.stride() == base.T.stride()
-    rearranged: Tensor = whole.t() if turned else whole.reshape(tuple(view.shape))
-    return rearranged
+def _view_of(recorded: Tensor, base: torch.Tensor, view: torch.Tensor) -> Tensor:
+    """Records `view`, which has all elements of `base`, as a view of the recorded tensor of `base`."""
+    is_transposed = base.ndim == 2 and view.shape == base.T.shape and view.stride() == base.T.stride()
+    result: Tensor = recorded.t() if is_transposed else recorded.reshape(tuple(view.shape))
+    return result

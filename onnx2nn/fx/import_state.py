@@ -1,4 +1,4 @@
-"""What all graphs of one import to torch share, and what all imports of one model do."""
+"""The state that all graphs of one import to torch share, and the state that all imports of one model share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onnx2nn.importing.plan import Plan
 
 
 class Limit(NamedTuple):
-    """The sizes, in elements, from `least` to `most`, that one axis of an input may have."""
+    """The accepted sizes of one axis of an input, from `least` to `most`."""
 
     tensor: Tensor
     axis: int
@@ -34,15 +34,15 @@ class Limit(NamedTuple):
 
 @dataclass(eq=False)
 class Subject:
-    """What is imported, maybe with one choice of sample sizes after the other.
+    """The model of one or several imports at different sample sizes.
 
     Attributes:
-        model: as `reader.read` gives it.
-        plan: as `plan.plan` gives it.
-        inputs: dimensions by input name, None where there are none.
+        model: from `reader.read`.
+        plan: from `plan.plan`.
+        inputs: dimensions by input name, None where they are unknown.
         constants: the model's initializers, by name.
-        inferred: what is known of calls already, see `Tracer`.
-        read: attributes that are tensors, by what reads them.
+        inferred: known specs of calls, see `Tracer`.
+        read: tensor attributes that are read already, by tensor and number of its use.
     """
 
     model: ir.Model
@@ -54,7 +54,7 @@ class Subject:
 
     @classmethod
     def of(cls, model: ir.Model, plan: Plan, input_shapes: Mapping[str, Sequence[int | str | None]]) -> Subject:
-        """Returns a model; the arguments are as for `import_graph`."""
+        """Returns the subject of `import_graph`, which explains the arguments."""
         constants = {v.name or "": Constant.initializer(v) for v in model.graph.initializers.values()}
         for name, other in plan.author.ties.items() if plan.author is not None else ():
             constants[name].tied = constants[other]
@@ -62,19 +62,19 @@ class Subject:
 
 
 class TorchImport(ImportState):
-    """One import with one choice of sample sizes.
+    """One import at one choice of sample sizes.
 
     Args:
         subject: the model.
         sizes: the sample sizes.
-        strict: whether a node whose shapes do not fit at them ends the import, else it runs as one call.
-        fixed: dimensions that have one value only, or equal another one.
+        strict: whether a shape conflict ends the import; otherwise the node becomes an opaque call.
+        fixed: restricted dimensions, see `Sizes`.
 
     Attributes:
         given: the model's inputs, by name.
-        split: Ifs of sizes that choose another branch at other sample points → what they choose at each.
-        steps: how many nodes have been imported.
-        unrolled: how many nodes the bodies of SequenceMap have become.
+        split: Ifs whose branch differs between sample points → the condition at each point.
+        steps: the number of imported nodes.
+        unrolled: the number of nodes from unrolled bodies of SequenceMap.
     """
 
     def __init__(self, subject: Subject, sizes: Sizes, strict: bool, fixed: Fixed):
@@ -88,7 +88,7 @@ class TorchImport(ImportState):
         self._uses: Counter[int] = Counter()
 
     def tensor_attribute(self, tensor: ir.TensorProtocol) -> torch.Tensor | np.ndarray[Any, Any]:
-        """Returns the values of an attribute; a function's constant is another one in each call of it."""
+        """Returns the values of a tensor attribute; each call of a function has its own copy of a constant."""
         self._uses[id(tensor)] += 1
         key, read = (id(tensor), self._uses[id(tensor)]), self.subject.read
         if key not in read:
@@ -96,7 +96,7 @@ class TorchImport(ImportState):
         return read[key]
 
     def input_spec(self, value: ir.Value) -> Spec | None:
-        """Returns what is known of an input of the model, None where it is no tensor."""
+        """Returns the spec of an input of the model, None where it is no tensor."""
         if not isinstance(value.type, (ir.TensorType, type(None))) or value.dtype == ir.DataType.STRING:
             return None
         dims = self.subject.inputs[value.name or ""]
@@ -108,7 +108,7 @@ class TorchImport(ImportState):
         return Spec(shapes, dtype)
 
     def guard(self, tracer: Tracer, fixed: Fixed) -> list[Limit]:
-        """Lets sizes of inputs fail at run time that the file declares as dynamic but does not serve; returns those."""
+        """Records guards for the dimensions in `fixed`: the forward raises for other sizes; returns the limits."""
         limits = []
         inputs = self.subject.inputs.items()
         for name, axis, dim in ((name, axis, dim) for name, dims in inputs for axis, dim in enumerate(dims or ())):
@@ -126,6 +126,6 @@ class TorchImport(ImportState):
         return limits
 
     def unanimous(self, points: int, known: set[ir.Node]) -> int:
-        """Returns at how many of so many sample points, from the first on, no If but those `known` chooses anew."""
+        """Returns the number of leading sample points at which all Ifs but those in `known` choose one branch."""
         choices = [truths for node, truths in self.split.items() if node not in known and len(truths) == points]
         return min((next((i for i, t in enumerate(c) if t != c[0]), points) for c in choices), default=points)

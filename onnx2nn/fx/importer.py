@@ -1,4 +1,4 @@
-"""From an ONNX model to a `torch.fx.GraphModule`: the model comes in as `plan.plan` planned it, the module goes out."""
+"""The entrance of an import to PyTorch: a model and its plan come in, a `torch.fx.GraphModule` goes out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import fx
 
 from onnx2nn.errors import UnsupportedModelError
 from onnx2nn.fx.attempts import Attempts
-from onnx2nn.fx.sample_sizes import Fixed, StuckError
+from onnx2nn.fx.sample_sizes import Fixed, ShapeConflictError
 from onnx2nn.importing.plan import Plan
 
 
@@ -22,48 +22,48 @@ def import_graph(
     """Returns `model` as a module in eval mode.
 
     Args:
-        model: as `reader.read` gives it.
-        plan: as `plan.plan` gives it: every node has a row or a function.
+        model: from `reader.read`.
+        plan: from `plan.plan`.
         input_shapes: dimensions by input name that replace those of the file; a str or None is dynamic.
 
     Raises:
-        UnsupportedModelError: nodes whose operator refuses what they ask for, all of them.
+        UnsupportedModelError: lists all nodes that cannot be imported.
     """
     attempts = Attempts(model, plan, input_shapes or {})
     try:
         return _import_strictly(attempts)
-    except StuckError as stuck:
-        attempts.apart = stuck.branch is not None
-    if attempts.apart:
+    except ShapeConflictError as conflict:
+        attempts.per_branch = conflict.branch is not None
+    if attempts.per_branch:
         try:
             return _import_strictly(attempts)
-        except (StuckError, UnsupportedModelError):
+        except (ShapeConflictError, UnsupportedModelError):
             pass
-    return attempts.lenient()  # give up on the node's shapes, not on the model
+    return attempts.lenient()
 
 
 def _import_strictly(attempts: Attempts) -> fx.GraphModule:
-    """Imports with sizes that go through every node.
+    """Imports at sample sizes that all nodes accept.
 
     Raises:
-        StuckError: there are none.
+        ShapeConflictError: there are no such sizes.
     """
     fixed: Fixed = {}
     while True:
         try:
             return attempts.run(fixed)
-        except StuckError as stuck:
-            fixed, module = attempts.repaired(fixed, stuck)
+        except ShapeConflictError as conflict:
+            fixed, module = attempts.repaired(fixed, conflict)
         if module is not None:
             return _widest(attempts, fixed, module)
 
 
 def _widest(attempts: Attempts, fixed: Fixed, module: fx.GraphModule) -> fx.GraphModule:
-    """Returns `module`, imported with `fixed`, with every bounds as wide as the model allows."""
+    """Returns `module`, which was imported with `fixed`, with all bounds as wide as the model allows."""
     bounds = {name: size for name, size in fixed.items() if isinstance(size, tuple)}
     reached = {name: attempts.widened(fixed, name, size) for name, size in bounds.items()}
     wider: Fixed = {name: size if size[0] < size[-1] else size[0] for name, size in reached.items()}
     try:
         return attempts.run({**fixed, **wider}) if wider != bounds else module
-    except (StuckError, UnsupportedModelError):
+    except (ShapeConflictError, UnsupportedModelError):
         return module

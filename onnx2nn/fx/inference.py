@@ -1,4 +1,4 @@
-"""What calls do to shapes and element types, found by running them on meta tensors at every sample point."""
+"""Shape inference: shapes and dtypes of results, by running calls on meta tensors at every sample point."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from onnx2nn.errors import first_line
 from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.factories import MAKING
 from onnx2nn.fx.shape_rules import RULES
@@ -17,11 +18,11 @@ from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
 
 
 class Inference:
-    """Specs of calls' results; equal calls are run once.
+    """Infers the specs of calls' results; calls with the same signature run once.
 
     Args:
-        points: how many sample points there are.
-        known: what is known of calls already, which takes what is found out.
+        points: the number of sample points.
+        known: known specs by call; new ones are added.
     """
 
     def __init__(self, points: int, known: dict[Any, Any]):
@@ -61,7 +62,7 @@ class Inference:
             except NotImplementedError as error:
                 raise TraceError(f"{_title(target)}: {error}") from None
             except Exception as error:
-                reason = f"{_title(target)}: {str(error).strip().splitlines()[0]}"
+                reason = f"{_title(target)}: {first_line(error)}"
                 raise ShapeMismatch(reason, list(leaves((args, kwargs))), point) from None
         return _merge(results)
 
@@ -89,7 +90,7 @@ def _key(value: Any) -> Any:
 
 
 def _at(value: Any, point: int) -> Any:
-    """Returns `value` as it is at one sample point: meta tensors and plain numbers."""
+    """Returns `value` at one sample point, as meta tensors and plain numbers."""
     if isinstance(value, Tensor):
         if value.spec.shapes is None or value.spec.dtype is None:
             raise TraceError("the shape of a tensor is unknown")

@@ -1,4 +1,4 @@
-"""The `torch.nn` layers that a functional call with constant weights stands for, by the table of `importing.layers`."""
+"""The `torch.nn` layers that replace functional calls with constant weights, by the table in `importing.layers`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from onnx2nn.importing.layers import Framework, Layers
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer still to be built.
+    """The description of a layer that is not built yet.
 
     Attributes:
         kind: the `nn.Module` subclass.
         config: its constructor's arguments.
-        state: its parameters and buffers by dotted name; None where the layer has none of that name.
+        state: its parameters and buffers by dotted name; None for an absent one (`bias=False`).
         inputs: the positional arguments of its call.
-        structure: how the layer nests the function's results, by position (`(0, (1, 2))`); None: as the function does.
+        structure: the nesting of the layer's results, by position in the function's (`(0, (1, 2))`); None: the same.
     """
 
     kind: type[nn.Module]
@@ -34,7 +34,7 @@ class Layer:
     structure: Any = None
 
     def build(self) -> nn.Module:
-        """Returns the layer with its weights; its own initialisation is skipped (it would be thrown away)."""
+        """Returns the layer with its weights; torch's initialisation is skipped, because it would be overwritten."""
         if not self.state:
             return self.kind(**self.config)
         module = _uninitialised(self.kind)(**self.config, device="meta")  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ class Layer:
 
 @functools.cache
 def _uninitialised(kind: Any) -> type[nn.Module]:
-    """Returns `kind` without its random initialisation, which costs more than all else in building a layer."""
+    """Returns `kind` without its random initialisation, which would take most of the time of building a layer."""
     return type(kind.__name__, (kind,), {"reset_parameters": lambda self: None, "__module__": kind.__module__})
 
 
@@ -62,7 +62,7 @@ def _holds(value: Any) -> bool:
 
 
 def _is_zeros(value: Any) -> bool:
-    """Returns whether a tensor is known to hold zeros alone: a constant, or `torch.zeros` at run time."""
+    """Returns whether a tensor is known to hold zeros only: a constant, or `torch.zeros` at run time."""
     if isinstance(value, torch.Tensor):
         return not bool(value.any())
     return getattr(getattr(value, "node", None), "target", None) is torch.zeros
@@ -79,14 +79,14 @@ _NAMES |= {getattr(F, name): name for name in _LAYERS if hasattr(F, name)}
 
 
 def may_be_layer(function: Any) -> bool:
-    """Returns whether some call of `function` stands for a layer."""
+    """Returns whether calls of `function` may be replaced by a layer."""
     return function in _NAMES
 
 
 def layer_for(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer | None:
-    """Returns the layer that the call `function(*args, **kwargs)` stands for, None where it stands for none.
+    """Returns the layer that replaces the call `function(*args, **kwargs)`, None where there is none.
 
-    Constants among the arguments are real `torch.Tensor`s; anything else that is a tensor is the caller's own type.
+    Constants among the arguments are real `torch.Tensor`s; other tensors are of the caller's own type.
     """
     name = _NAMES.get(function)
     found = None if name is None else _LAYERS.find(name, args, kwargs)
@@ -96,9 +96,9 @@ def layer_for(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> L
 
 
 def unchecked(function: Any, args: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yields the sizes in a call that must be equal, though the function itself does not look.
+    """Yields pairs of sizes that must be equal in a call, and that the function itself does not check.
 
-    torch.lstm and the like read beyond an initial state that is for a smaller batch; the layers check theirs.
+    torch.lstm and similar functions read beyond the initial state of a smaller batch; the layers check its size.
     """
     if function in _RECURRENT:
         input, hx, *_, batch_first = args

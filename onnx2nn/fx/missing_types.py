@@ -1,6 +1,6 @@
-"""Element types of ONNX that the installed PyTorch lacks: the nodes that use one are refused, before the import.
+"""Element types of ONNX that the installed PyTorch lacks: nodes with such a type are refused before the import.
 
-PyTorch gets new types with its releases, float8_e8m0fnu with 2.7. Everything else of a model imports without them.
+New releases of PyTorch bring new types, 2.7 for example float8_e8m0fnu.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MISSING = {number: element for number, element in BY_NUMBER.items() if not hasat
 
 
 def missing_type(element: Element) -> OperatorError:
-    """Returns the error that says that this PyTorch lacks `element`."""
+    """Returns the error for an element type that this PyTorch lacks."""
     return OperatorError(_reason(element))
 
 
@@ -28,7 +28,7 @@ def refuse_missing_types(model: ir.Model) -> None:
     """Refuses a model with nodes that read, write or hold values of an element type that this PyTorch lacks.
 
     Raises:
-        UnsupportedModelError: all these nodes, a problem for each operator and type.
+        UnsupportedModelError: lists all such nodes, a problem for each operator and type.
     """
     if not MISSING:
         return
@@ -49,7 +49,7 @@ def _reason(element: Element) -> str:
 
 
 def _types(node: ir.Node) -> Iterator[int]:
-    """Yields the numbers of element types that a node's values and attributes have, as far as the file says them."""
+    """Yields the numbers of the element types of a node's values and attributes, as far as the file declares them."""
     for value in (*node.inputs, *node.outputs):
         if value is not None and value.dtype is not None:
             yield int(value.dtype)

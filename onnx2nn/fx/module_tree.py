@@ -1,4 +1,4 @@
-"""Modules, parameters and buffers by dotted path: put in, taken out, moved."""
+"""Adds, removes and moves modules, parameters and buffers by dotted path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx2nn.fx.trace_errors import TraceError
 
 
 def container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
-    """Returns the module that holds what is at the dotted `path`, made where there is none, and its name there."""
+    """Returns the module that holds the object at the dotted `path`, created where missing, and the object's name."""
     if "." not in path:
         return root, path
     *steps, name = path.split(".")
@@ -26,14 +26,14 @@ def container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
 
 
 def paths_around(path: Any) -> Iterator[str]:
-    """Yields a dotted path and those of the modules around what is there."""
+    """Yields a dotted path and the paths of the enclosing modules."""
     while path:
         yield path
         path = path.rpartition(".")[0]
 
 
 def remove(root: nn.Module, path: str) -> None:
-    """Removes what is at the dotted `path`, and the modules around it that hold nothing else."""
+    """Removes the object at the dotted `path`, and enclosing modules that become empty."""
     while path:
         around, _, name = path.rpartition(".")
         holder = root.get_submodule(around)
@@ -44,23 +44,23 @@ def remove(root: nn.Module, path: str) -> None:
 
 
 def put_module(root: nn.Module, path: str, module: nn.Module) -> None:
-    """Puts `module` at the dotted `path`; what a container there holds already, constants, moves into it."""
+    """Puts `module` at the dotted `path`; constants in a container that stands there move into it."""
     holder, name = container(root, path)
     before = getattr(holder, name, None)
     if isinstance(before, nn.Module):
-        _move(before, module)  # first: what does not fit leaves the container where it is
+        _move(before, module)  # first: on an error the container stays in place
     holder.add_module(name, module)
 
 
 def _move(source: nn.Module, target: nn.Module) -> None:
-    """Gives `target` what `source` holds; under one key both must hold the same."""
+    """Moves the state of `source` to `target`; under a common key both must hold the same tensor."""
     persistent = source.state_dict(keep_vars=True).keys()
     for name, value in _own_state(source):
         held = getattr(target, name, None)
         if isinstance(held, torch.Tensor) and identity_of(held) == identity_of(value):
             continue
         if hasattr(target, name):
-            raise TraceError(f"a layer has another {name!r} than the constant called so")
+            raise TraceError(f"a layer has another {name!r} than the constant of this name")
         if isinstance(value, nn.Parameter):
             target.register_parameter(name, value)
         else:
@@ -73,6 +73,6 @@ def _move(source: nn.Module, target: nn.Module) -> None:
 
 
 def _own_state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the parameters and buffers of a module without those of the modules in it."""
+    """Yields the parameters and buffers of a module, without those of its submodules."""
     yield from module.named_parameters(recurse=False, remove_duplicate=False)
     yield from module.named_buffers(recurse=False, remove_duplicate=False)

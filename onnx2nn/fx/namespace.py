@@ -1,4 +1,4 @@
-"""`torch` as row bodies see it while they are recorded."""
+"""The namespace `F` of row bodies during an import: `torch`, with recorded calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_FOLDED = 1 << 16
 
 
 class Namespace:
-    """`torch` as row bodies see it while they are traced: a call with traced arguments is recorded, others run."""
+    """`torch` for traced row bodies: a call with traced arguments is recorded, other calls run."""
 
     def __init__(self, tracer: Tracer, module: ModuleType = torch):
         self._tracer, self._module = tracer, module

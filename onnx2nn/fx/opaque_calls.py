@@ -1,4 +1,4 @@
-"""Nodes that are recorded as one call of their operator, and what is known of the results of such a call."""
+"""Opaque calls: nodes that are recorded as one call of their operator, and the specs of their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onnx2nn.optable.row import NeedsValues, Row
 
 
 def call_of_shapes(tracer: Tracer, row: Row, arguments: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """Records a node as one call of its operator; the body on meta tensors tells what comes of it."""
+    """Records a node as one call of its operator; the specs of its results come from the body on meta tensors."""
     function = getattr(functional, name_of(row))
     specs = tracer.infer("call_function", function, tracer.own(tuple(arguments)), attributes).specs
     return tracer.call_opaque(function, tuple(arguments), attributes, specs)
@@ -34,18 +34,18 @@ def call(
     outputs: Sequence[tuple[ir.Value, TypeOf]],
     strict: bool,
 ) -> Any:
-    """Records a node as one call of its operator on run time values.
+    """Records a node as one call of its operator on run-time values.
 
     Args:
         tracer: records it.
         row: the node's row.
-        arguments: as `Arguments.of_operator` gives them.
+        arguments: from `Arguments.of_operator`.
         attributes: the node's.
-        outputs: the node's outputs, and what the file says of their types.
-        strict: whether inputs that do not fit are an error.
+        outputs: the node's outputs, and their types in the file.
+        strict: whether a shape conflict is an error.
 
     Raises:
-        OperatorError: by what the row says of its results, its inputs do not fit.
+        OperatorError: `row.results` found a shape conflict.
     """
     known = _results(tracer, row, arguments, attributes, strict)
     specs = [
@@ -60,7 +60,7 @@ def call(
 def _results(
     tracer: Tracer, row: Row, arguments: Sequence[Any], attributes: dict[str, Any], strict: bool
 ) -> Sequence[Spec]:
-    """Returns what the operator says of its results, nothing where it cannot: an input's rank is not known."""
+    """Returns the specs of `row.results`; nothing where the row has none, or the rank of an input is unknown."""
     if row.results is None or any(isinstance(value, Opaque) for value in arguments):
         return ()
     try:
@@ -71,16 +71,16 @@ def _results(
         if strict:
             raise
         return ()
-    of_data = {name: tracer.fresh_dimension() for dims, _ in results for name in dims if isinstance(name, str)}
+    dependent = {name: tracer.fresh_dimension() for dims, _ in results for name in dims if isinstance(name, str)}
     specs = []
     for dims, dtype in results:
-        columns = [of_data[d] if isinstance(d, str) else getattr(d, "values", (d,) * tracer.points) for d in dims]
+        columns = [dependent[d] if isinstance(d, str) else getattr(d, "values", (d,) * tracer.points) for d in dims]
         specs.append(Spec(tuple(zip(*columns, strict=True)), dtype))
     return specs
 
 
 def _declared(tracer: Tracer, value: ir.Value, type_of: TypeOf, known: Spec | None) -> Spec | None:
-    """Returns what the operator or the file says of an output: its dtype, perhaps its rank; None: no tensor."""
+    """Returns an output's spec from the operator or the file: its dtype, perhaps its rank; None for no tensor."""
     kind, container = type_of
     if container or kind == ir.DataType.STRING:
         return None

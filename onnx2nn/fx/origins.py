@@ -1,4 +1,4 @@
-"""Which tensors of an import come from which constants of the file."""
+"""The origins of an import's tensors: the constants of the file from which they come."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnx2nn.fx.constants import Constant, memory_of
 
 
 class Origins:
-    """The constants of a graph and of the graphs inside it, by the memory in which their values lie."""
+    """The constants of a graph and of its inner graphs, by the address of their memory."""
 
     def __init__(self) -> None:
         self._by_memory: dict[int, Constant] = {}
@@ -22,22 +22,22 @@ class Origins:
         self._initializers: dict[ir.Value, Constant] = {}
 
     def initializer(self, value: ir.Value) -> Constant:
-        """Returns the constant that an initializer of an inner graph is, the same in every import of that."""
+        """Returns an initializer of an inner graph as a constant, the same object in every import of the graph."""
         if value not in self._initializers:
             self._initializers[value] = Constant.initializer(value)
         return self._initializers[value]
 
     def remember(self, constant: Constant) -> torch.Tensor | np.ndarray[Any, Any]:
-        """Returns the values of a constant that the traced program is to hold."""
+        """Returns the values of a constant, and notes its memory; the traced program will hold it."""
         value = constant.value
-        if isinstance(value, torch.Tensor):  # of several that share their memory the one in use is meant
+        if isinstance(value, torch.Tensor):  # of constants with shared memory the last used one counts
             memory = memory_of(value)
             self._by_memory[memory] = constant
             self._computed.pop(memory, None)
-        return value  # type: ignore[no-any-return]  # of the two types that a constant has
+        return value  # type: ignore[no-any-return]  # a constant's value has one of these types
 
     def note_computed(self, tensors: Iterable[Any], weight: Constant) -> None:
-        """Notes that float tensors are computed from a weight of the file."""
+        """Notes the float tensors in `tensors` as computed from a weight of the file."""
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
                 memory = memory_of(tensor)
@@ -46,12 +46,12 @@ class Origins:
                     self._computed[memory] = StorageWeakRef(tensor.untyped_storage())
 
     def find(self, tensor: Any) -> Constant | None:
-        """Returns the constant that a tensor is, is a view of or is computed from, None where there is none."""
+        """Returns the constant of which a tensor is a view or from which it is computed, None where there is none."""
         if not isinstance(tensor, torch.Tensor):
             return None
         memory = memory_of(tensor)
         return None if self._is_stale(memory) else self._by_memory.get(memory)
 
     def _is_stale(self, memory: int) -> bool:
-        """Returns whether what was computed there is gone, so that another tensor may lie there."""
+        """Returns whether the computed tensor at this address is freed, so that another tensor may be there."""
         return memory in self._computed and self._computed[memory].expired()

@@ -1,4 +1,4 @@
-"""Where constants and layers of an imported graph stand in its module tree: under the author's names where known."""
+"""The paths of constants and layers in an imported graph's module tree: the author's keys where they are known."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from onnx2nn.provenance.exporter_metadata import place_of, source_of
 
 
 class NamedPlacement:
-    """The placement of a graph's constants and layers, by the nodes that use them and the names of initializers.
+    """Places a graph's constants and layers by the nodes that use them and the names of initializers.
 
     Args:
-        author: what is known of the author's names, None where nothing is.
+        author: the author's names, None where they are unknown.
         weights: the model's initializers, by name.
-        origins: what constants tensors come from.
+        origins: the origins of tensors.
         at: the node that is imported.
-        prefix: what the author's keys begin with in this graph, for the path of its module.
-        outer: whether the author's keys of what this graph uses are those of the module around it.
-        called_by_torch: whether torch.cond or the like calls the module of this graph.
+        prefix: the prefix of the author's keys in this graph, the path of its module.
+        outer: whether the enclosing module holds the author's weights that this graph uses.
+        called_by_torch: whether a control flow operator such as torch.cond calls this graph's module.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class NamedPlacement:
         self._fixed: dict[fx.Node, bool] = {}
 
     def inline(self, tensor: torch.Tensor) -> bool:
-        """Returns whether a constant is no weight with a name of its own."""
+        """Returns whether a constant may be written as a number: it is no weight, or its name is generated."""
         origin = self.origins.find(tensor)
         return origin is None or not origin.weight or is_generated(origin.name)
 
-    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the weight of the author's that `tensor` is another view of, `tensor` itself where it is none."""
+    def base(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the author's weight of which `tensor` is another view; `tensor` itself where there is none."""
         author = self.author
         if author is None:
             return tensor
@@ -59,28 +59,28 @@ class NamedPlacement:
         if origin is None or origin.name not in author.names:
             return tensor
         constant = self.weights.get(origin.name)
-        whole = constant.value if constant is not None else tensor
-        if isinstance(whole, torch.Tensor) and origin.name in author.moved:
-            whole = whole.T if author.moved[origin.name] == "transposed" else whole.reshape(-1)
-        if not isinstance(whole, torch.Tensor) or whole.numel() != tensor.numel() or whole.dtype != tensor.dtype:
+        base = constant.value if constant is not None else tensor
+        if isinstance(base, torch.Tensor) and origin.name in author.moved:
+            base = base.T if author.moved[origin.name] == "transposed" else base.reshape(-1)
+        if not isinstance(base, torch.Tensor) or base.numel() != tensor.numel() or base.dtype != tensor.dtype:
             return tensor
-        return tensor if whole.shape == tensor.shape and whole.stride() == tensor.stride() else whole
+        return tensor if base.shape == tensor.shape and base.stride() == tensor.stride() else base
 
     def constant(self, tensor: torch.Tensor) -> ConstantName:
-        """Returns where a constant is held, and as what."""
+        """Returns the path and kind of a constant."""
         origin = self.origins.find(tensor)
         name = constant_name(self.author, self.at, origin, tensor.numel(), tensor.is_floating_point())
         if name.own and origin is not None:
             return name._replace(steps=self._steps(origin.name), outer=self.outer)
-        # Copying a GraphModule keeps of what is not in state_dict that of its submodules alone.
+        # A copy of a GraphModule drops its own non-persistent buffers, and keeps those of its submodules.
         return name if name.persistent or len(name.steps) > 1 else name._replace(steps=["constants", *name.steps])
 
     def _steps(self, key: str) -> list[str]:
-        """Returns where one of the author's keys stands in the module of this graph."""
+        """Returns the path of one of the author's keys in this graph's module."""
         return key.removeprefix(self.prefix).split(".")
 
     def layer(self, layer: Layer) -> tuple[list[str], bool]:
-        """Returns where a layer is held, and whether that path is the author's."""
+        """Returns the path of a layer, and whether the path is the author's."""
         node, author = self.at.node, self.author
         assert node is not None
         names = [origin.name for tensor in layer.state.values() if (origin := self.origins.find(tensor)) is not None]
@@ -97,11 +97,11 @@ class NamedPlacement:
         return layer_path(node, self.at.step, weight.name if weight is not None else ""), False
 
     def fits(self, layer: Layer) -> bool:
-        """Returns whether a layer reads data and holds the author's weights as they are, under their keys."""
+        """Returns whether a layer reads data and would hold the author's weights unchanged, under their keys."""
         if any(isinstance(value, Tensor) and self._is_fixed(value.node) for value in layer.inputs):
-            return False  # a lookup by the model's own index table: no layer of the author's
+            return False  # a lookup by a constant index table is no layer of the author's
         if self.called_by_torch and issubclass(layer.kind, nn.RNNBase):
-            return False  # its forward writes to the module, which torch.cond and the like refuse in what they call
+            return False  # its forward writes to the module, which torch.cond and similar operators refuse
         author = self.author
         if author is None:
             return True
@@ -115,7 +115,7 @@ class NamedPlacement:
             if self.outer:
                 return False
             module = origin.name.removesuffix(f".{slot}")
-            if module == origin.name or (tensor is not None and self.whole(tensor) is not tensor):
+            if module == origin.name or (tensor is not None and self.base(tensor) is not tensor):
                 return False
             modules.add(module)
         unused = {slot for slot, tensor in layer.state.items() if tensor is None}
@@ -127,13 +127,14 @@ class NamedPlacement:
         return not any(name.startswith(f"{module}.") for module in modules for name in author.names - own)
 
     def _is_computed(self, layer: Layer, author: Author) -> bool:
-        """Returns whether a layer would give the author's key to what the exporter computed from that weight.
+        """Returns whether a layer would hold a tensor that the exporter computed from a weight, under the weight's key.
 
-        A layer stands where its node does, so that `1 + weight` (Gemma's normalisation) would be called `norm.weight`.
+        The layer's path comes from its node. Therefore `1 + weight` (Gemma's normalisation) would get the key
+        `norm.weight`.
         """
         node = self.at.node
         if node is None or issubclass(layer.kind, nn.RNNBase):
-            return False  # what is in another order in the file has the author's again in the layer
+            return False  # the file reorders the weights, and the layer has the author's order again
         place = place_of(node)
         origins = {slot: self.origins.find(tensor) for slot, tensor in layer.state.items() if tensor is not None}
         keys = {slot: origin.name for slot, origin in origins.items() if origin and origin.name in author.names}
@@ -149,7 +150,7 @@ class NamedPlacement:
         return False
 
     def _is_fixed(self, node: fx.Node) -> bool:
-        """Returns whether a value is computed from what the module holds alone; networks are too deep for recursion."""
+        """Returns whether a value is computed from the module's state only; without recursion, as networks are deep."""
         pending, fixed = [node], self._fixed
         while pending:
             last = pending[-1]
@@ -162,7 +163,7 @@ class NamedPlacement:
         return fixed[node]
 
     def describe(self, module: nn.Module) -> None:
-        """Notes on a layer what it was in the file, in plain strings, which every way of saving keeps."""
+        """Notes a layer's node in the file on the layer, in plain strings, which every way of saving keeps."""
         node = self.at.node
         assert node is not None
         notes = {"onnx_op": node.op_type, "onnx_name": node_name(node), "onnx_source": source_of(node)}

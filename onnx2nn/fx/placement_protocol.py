@@ -1,4 +1,4 @@
-"""What a tracer asks about the constants and layers of the module that it builds."""
+"""The interface by which a tracer queries the paths of constants and layers."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from onnx2nn.importing.placement import ConstantName
 
 
 class Placement(Protocol):
-    """Says where constants and layers are held in a module tree, and which calls become layers."""
+    """Decides the paths of constants and layers in a module tree, and which calls become layers."""
 
     def inline(self, tensor: torch.Tensor) -> bool:
         """Returns whether a constant of one element may be written as a number."""
 
-    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the constant to hold of which `tensor` is a view, `tensor` itself where that is it."""
+    def base(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the constant that the module holds for `tensor`: one of which it is a view, or `tensor` itself."""
 
     def constant(self, tensor: torch.Tensor) -> ConstantName:
-        """Returns where a constant is held, and as what."""
+        """Returns the path and kind of a constant."""
 
     def fits(self, layer: Layer) -> bool:
         """Returns whether a call becomes this layer."""
 
     def layer(self, layer: Layer) -> tuple[list[str], bool]:
-        """Returns where a layer is held, and whether that path is the author's, which nothing else may have."""
+        """Returns the path of a layer, and whether it is the author's path, which is reserved for it."""
 
     def describe(self, module: nn.Module) -> None:
-        """Notes on a layer what it is made of."""
+        """Notes the origin of a layer on the layer."""
 
 
 class Anonymous:
@@ -40,7 +40,7 @@ class Anonymous:
         """Returns True."""
         return True
 
-    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
+    def base(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns `tensor`."""
         return tensor
 

@@ -1,4 +1,4 @@
-"""What is known of the shapes of values that go into an inner graph, come out of it, or are carried through it."""
+"""Specs of the inputs, outputs and carried values of inner graphs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from onnx2nn.fx.tracer import Tracer
 
 
 def spec_of(value: Any, tracer: Tracer) -> Spec | None:
-    """Returns what is known of an input or output of an inner graph; None for what is no tensor."""
+    """Returns the spec of an input or output of an inner graph, None for a value that is no tensor."""
     if isinstance(value, torch.Tensor):
         return Spec((tuple(value.shape),) * tracer.points, value.dtype)
     return value.spec if isinstance(value, Tensor) else None
 
 
 def unify(tracer: Tracer, a: Spec | None, b: Spec | None) -> Spec | None:
-    """Returns what holds of a value that is either of two: a dimension in which they differ is known at run time."""
+    """Returns the common spec of two alternative values; dimensions in which they differ are unknown."""
     if a is None or b is None:
         return None
     dtype = a.dtype or b.dtype
@@ -34,7 +34,7 @@ def unify(tracer: Tracer, a: Spec | None, b: Spec | None) -> Spec | None:
 
 
 def empty(spec: Spec | None) -> tuple[Sequence[int], torch.dtype]:
-    """Returns shape and dtype of one slice of a scan output, 0 for dimensions known only at run time."""
+    """Returns shape and dtype of one slice of a scan output, with 0 for dimensions that are known only at run time."""
     if spec is None or spec.shapes is None:
         return (), (spec and spec.dtype) or torch.float32
     columns = zip(*spec.shapes, strict=True)
@@ -42,7 +42,7 @@ def empty(spec: Spec | None) -> tuple[Sequence[int], torch.dtype]:
 
 
 def stacked(tracer: Tracer, spec: Spec | None, axis: int, length: tuple[int, ...] | None) -> Spec | None:
-    """Returns the spec of slices stacked along a new `axis`, so many at each sample point; None: data decide that."""
+    """Returns the spec of slices stacked along a new `axis`; `length`: their number at each point, None if unknown."""
     if spec is None or spec.shapes is None:
         return spec
     lengths = length or tracer.fresh_dimension()
@@ -61,5 +61,5 @@ def sliced(spec: Spec | None, axis: int) -> Spec | None:
 
 
 def sizes_along(spec: Spec | None, axis: int) -> tuple[int, ...] | None:
-    """Returns the size of a dimension at each sample point, None where it is not known."""
+    """Returns the size of a dimension at each sample point, None where it is unknown."""
     return None if spec is None or spec.shapes is None else tuple(shape[axis] for shape in spec.shapes)

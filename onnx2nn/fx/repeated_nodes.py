@@ -1,8 +1,9 @@
-"""What nodes alike record, found once.
+"""Nodes with the same signature: the recorded call of one is reused for the others.
 
-Most nodes of a network have another's operator, and inputs of the same shapes and types. Where a body made one call, of
-its node's inputs as they are, it would make the same one again: that is recorded without running the body. A body that
-looks at the elements of constants may choose by them; so it is watched, and if it does it runs for every node.
+Most nodes of a network share operator, input shapes and types with another node. If the body made exactly one call with
+its node's inputs, it would make the same call for the other node; the call is then recorded without running the body. A
+body that reads elements of constants may depend on them. The body is therefore watched, and such a body runs for every
+node.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from onnx2nn.fx.tracer import Tracer
 
 
 class Call(NamedTuple):
-    """A call of a node's inputs, in their order, and what is known of its result."""
+    """A call with a node's inputs in their order, and the spec of its result."""
 
     kind: str
     target: Any
@@ -40,11 +41,11 @@ _FORM: frozenset[Any] = frozenset(
         *(getattr(_T, name).__get__ for name in ("shape", "dtype", "ndim", "device")),
     }
 )
-"""What may be asked of a tensor, or done with it, that tells nothing of its elements."""
+"""Operations on a tensor that do not read its elements."""
 
 
 class _Watch(TorchFunctionMode):
-    """Notes whether anything but the form of constants is asked for; what is recorded asks for nothing."""
+    """Notes whether elements of constants are read; recorded calls do not read them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,22 +60,22 @@ class _Watch(TorchFunctionMode):
 
 
 class Repeats:
-    """The calls that the nodes of one model make, by what decides them."""
+    """The calls of one model's nodes, by signature."""
 
     def __init__(self) -> None:
         self._seen: set[Hashable] = set()
-        self._calls: dict[Hashable, Call | None] = {}  # of what was watched
+        self._calls: dict[Hashable, Call | None] = {}  # None: the body must run
 
     def key(self, node: ir.Node, version: int, inputs: Sequence[Any], tracer: Tracer) -> Hashable:
-        """Returns what decides the call of a node that makes one of its inputs alone, None where more may.
+        """Returns the signature of a node, None where its call may depend on more than the signature.
 
         Args:
             node: the node.
             version: opset version of its domain.
-            inputs: its inputs, as the import holds them.
-            tracer: what the node is recorded with.
+            inputs: its inputs as values of the import.
+            tracer: records the node.
         """
-        if node.attributes.data or tracer.has_sizes_of_data:
+        if node.attributes.data or tracer.has_data_dependent_sizes:
             return None
         forms: list[Hashable] = []
         traced = False
@@ -92,17 +93,17 @@ class Repeats:
         return node.domain, node.op_type, node.overload, version, *forms
 
     def find(self, key: Hashable) -> Call | None:
-        """Returns the call that a node of this key makes, None where its body is to say that."""
+        """Returns the known call of nodes with the signature `key`, None where the body must run."""
         return self._calls.get(key) if key is not None else None
 
     def run(self, key: Hashable, run: Callable[[], Any], tracer: Tracer, arguments: Callable[[], list[Any]]) -> Any:
-        """Returns what `run`, which records a node of this key, does; of the second such node learns the call.
+        """Returns the result of `run`; notes the call of the second node with the signature `key`.
 
         Args:
-            key: as `key` gives it.
+            key: from the method `key`.
             run: records the node.
-            tracer: what it is recorded with.
-            arguments: gives the node's inputs as a body takes them.
+            tracer: records it.
+            arguments: returns the node's inputs as arguments of the body.
         """
         if key is None or key in self._calls:
             return run()
@@ -118,7 +119,7 @@ class Repeats:
 
 
 def _call(result: Tensor, before: fx.Node, tracer: Tracer, arguments: Sequence[Any]) -> Call | None:
-    """Returns the call of `arguments` that gave `result`, None where something else was recorded since `before`."""
+    """Returns the call with `arguments` that computed `result`, None where more was recorded since `before`."""
     node = first = result.node
     while first.prev.op == "get_attr" and first.prev is not before:
         first = first.prev

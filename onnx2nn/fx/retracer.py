@@ -1,4 +1,4 @@
-"""What unpickling a module runs its code with."""
+"""The tracer with which unpickling a module runs its code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from torch import fx
 
 
 class Retracer(fx.Tracer):
-    """What unpickling a module runs its code with: buffers stay attributes, so that sizes may index and expand them."""
+    """The tracer with which unpickling a module runs its code; buffers become proxies, which sizes may index."""
 
     proxy_buffer_attributes = True
 
 
-Retracer.__module__ = "onnx2nn.tracing"  # the name that pickles have of it, whichever room it stands in
+Retracer.__module__ = "onnx2nn.tracing"  # pickles hold this name

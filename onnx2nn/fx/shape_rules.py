@@ -1,8 +1,8 @@
-"""Shape rules of the commonest functions, for speed alone.
+"""Shape rules of the commonest functions, for speed only.
 
-`tracing` finds the shape of any call by running it on meta tensors; for elementwise functions that costs close to a
-millisecond, for normalisations ten, for recurrent ones seconds, a rule here a few microseconds. A rule answers None for
-whatever it is not sure of, also for what torch refuses; a list where the function has several results.
+`inference` finds the shapes of any call by running it on meta tensors. This takes nearly a millisecond for elementwise
+functions, ten for normalisations and seconds for recurrent layers; a rule takes a few microseconds. A rule returns None
+for calls that it does not cover or that torch refuses, and a list for a function with several results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Result = tuple[Shapes, torch.dtype] | list[tuple[Shapes, torch.dtype]] | None
 
 _FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float64})
 _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
-"""What torch computes with: it stores more types than these."""
+"""The types in which torch computes; it stores more types than these."""
 
 
 def _spec(value: Any) -> tuple[Shapes, torch.dtype] | None:
@@ -51,11 +51,11 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None
 
 
 def _binary(comparison: bool, integers: bool = True) -> Callable[[tuple[Any, ...], dict[str, Any]], Result]:
-    """Makes the rule of an operator on two tensors of one type, or a tensor and a number of its kind.
+    """Returns the rule of an operator on two tensors of one dtype, or on a tensor and a number of its kind.
 
     Args:
-        comparison: whether the result is bool, else it has the type of the operands.
-        integers: whether that holds for integers too; they are not divided into integers.
+        comparison: whether the result is bool; otherwise it has the operands' dtype.
+        integers: whether the rule covers integers; it does not for division.
     """
 
     def rule(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
@@ -89,7 +89,7 @@ def _binary(comparison: bool, integers: bool = True) -> Callable[[tuple[Any, ...
 
 
 def _where(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
-    """For `torch.where` of a condition and two tensors of one type."""
+    """The rule of `torch.where` for a condition and two tensors of one dtype."""
     specs: list[Any] = []
     if len(args) != 3 or kwargs or not all(_collect(arg, specs) for arg in args) or len(specs) != 3:
         return None
@@ -115,7 +115,7 @@ def _shape_at(value: Any, point: int) -> tuple[int, ...] | None:
 
 
 def _recurrent(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
-    """For `torch.lstm`, `gru` and `rnn_*`: the output, then the last states; the shapes of all inputs must fit."""
+    """The rule of `torch.lstm`, `gru` and `rnn_*`: the output, then the final states."""
     x, hx, parameters, has_biases, layers, _, _, bidirectional, batch_first = args
     states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     specs: list[Any] = []
@@ -143,9 +143,9 @@ Shape = tuple[int, ...]
 
 
 def _on_shapes(function: Callable[..., Shape | None]) -> Callable[[tuple[Any, ...], dict[str, Any]], Result]:
-    """Makes a rule of `function`, which has torch's parameters, takes shapes in place of tensors and gives a shape.
+    """Returns the rule of `function`, which has torch's parameters, takes shapes in place of tensors, returns a shape.
 
-    Its tensors are all of one floating type, which the result has too, and none is empty.
+    The rule covers nonempty tensors of one float dtype, which is the result's dtype too.
     """
 
     def rule(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result:
@@ -170,7 +170,7 @@ def _on_shapes(function: Callable[..., Shape | None]) -> Callable[[tuple[Any, ..
 
 
 def _collect(value: Any, specs: list[Any]) -> bool:
-    """Appends the specs of the tensors in `value`; returns whether there is nothing else but plain Python values."""
+    """Appends the specs of the tensors in `value`; returns whether all other items are plain Python values."""
     if isinstance(value, (list, tuple)):
         return all([_collect(item, specs) for item in value])
     if isinstance(value, torch.Tensor):
@@ -183,7 +183,7 @@ def _collect(value: Any, specs: list[Any]) -> bool:
 
 
 def _at(value: Any, point: int) -> Any:
-    """Returns `value` with the shape at a sample point in place of each tensor."""
+    """Returns `value` with each tensor replaced by its shape at a sample point."""
     if isinstance(value, (list, tuple)):
         return [_at(item, point) for item in value]
     if isinstance(value, torch.Tensor):
@@ -365,4 +365,4 @@ RULES: dict[Any, Callable[[tuple[Any, ...], dict[str, Any]], Result]] = {
     **dict.fromkeys((operator.matmul, torch.matmul), _on_shapes(_matmul)),
     **dict.fromkeys(("mean", "sum", "amax", "amin"), _on_shapes(_reduction)),
 }
-"""Functions, and names of tensor methods, with their rule."""
+"""The rules, by function or name of a tensor method."""

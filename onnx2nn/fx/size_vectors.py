@@ -1,4 +1,4 @@
-"""Vectors of sizes of which some are known and data decide the others, as in `(N, C, h, w)` of a resize."""
+"""Vectors with known and data-dependent sizes, such as `(N, C, h, w)` of a resize."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import torch
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.tensor import Tensor
 from onnx2nn.optable.row import NeedsValues, Row
-from onnx2nn.optable.shape_values import Host, evaluate
+from onnx2nn.optable.shape_values import ShapeValues, evaluate
 
 MAX_ELEMENTS = 16
-"""Vectors of sizes are no longer."""
+"""The maximum length of a vector of sizes."""
 
 _KINDS = (ir.DataType.INT64, ir.DataType.FLOAT)
 _DTYPES = (torch.int64, torch.float32)
 
 
 class _OfData:
-    """Stands among numbers for one that data decide: it is moved about, and nothing else."""
+    """A placeholder for a data-dependent number in an array: it can be moved, but not computed with."""
 
     def _refuse(self, *_: Any) -> Any:
-        raise NeedsValues("a number that data decide")
+        raise NeedsValues("a data-dependent number")
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __float__ = __index__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
@@ -38,39 +38,41 @@ _OF_DATA: Any = _OfData()
 
 
 def is_vector(value: Tensor) -> bool:
-    """Returns whether a tensor may hold sizes, or factors of them."""
+    """Returns whether a tensor may hold sizes or scale factors."""
     shapes = value.spec.shapes
     return shapes is not None and len(shapes[0]) == 1 and value.spec.dtype in _DTYPES
 
 
 def known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> tuple[Any, ...]:
-    """Returns the numbers in the vector that a node gives, None for those that data decide.
+    """Returns the known numbers in a node's result, a vector, with None for data-dependent ones.
 
     Args:
-        row: the node's row, which has a `host`.
-        inputs: its inputs, as the import holds them.
-        attributes: as the row's body takes them.
+        row: the node's row, which has a `on_shape_values`.
+        inputs: its inputs as values of the import.
+        attributes: the attributes in the form that the row's body takes.
 
     Returns:
-        The numbers; nothing where none is known.
+        The numbers; an empty tuple where none is known.
     """
-    if not any(isinstance(v, (Constant, Host)) or (isinstance(v, Tensor) and v.elements) for v in inputs):
+    if not any(isinstance(v, (Constant, ShapeValues)) or (isinstance(v, Tensor) and v.elements) for v in inputs):
         return ()
     arrays = [_numbers(value) for value in inputs]
     if any(array is None for array in arrays):
         return ()
     try:
-        known = evaluate(row, arrays, [np.dtype(np.int64)] * len(arrays), attributes)  # of any: only moved about
-    except Exception:  # whatever numpy says of a number that is none; not to know one is right, it is then read
+        known = evaluate(
+            row, arrays, [np.dtype(np.int64)] * len(arrays), attributes
+        )  # any dtype: the numbers are only moved
+    except Exception:  # of numpy, on the placeholder; unknown numbers are read at run time
         return ()
-    if not isinstance(known, Host) or known.array.ndim != 1 or known.array.size > MAX_ELEMENTS:
+    if not isinstance(known, ShapeValues) or known.array.ndim != 1 or known.array.size > MAX_ELEMENTS:
         return ()
     return tuple(None if item is _OF_DATA else item for item in known.array.tolist())
 
 
 def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
-    """Returns a number or vector with `_OF_DATA` for what is not known, None of all else."""
-    if isinstance(value, Host):
+    """Returns a number or vector with `_OF_DATA` for unknown elements, None for any other value."""
+    if isinstance(value, ShapeValues):
         return value.array if value.array.ndim < 2 else None
     if isinstance(value, Constant):
         small = len(value.shape) < 2 and math.prod(value.shape) <= MAX_ELEMENTS

@@ -1,4 +1,4 @@
-"""What is known of a recorded tensor before the program runs."""
+"""Specs: the known shape and dtype of a recorded tensor."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 
 
 class Spec(NamedTuple):
-    """What is known of a tensor: its shape at every sample point (None: not even the rank), and its dtype."""
+    """The shape of a tensor at every sample point, None for an unknown rank, and its dtype."""
 
     shapes: tuple[tuple[int, ...], ...] | None
     dtype: torch.dtype | None
 
 
 class Known(NamedTuple):
-    """A result of `Tracer.infer`: one spec or a nested tuple of them."""
+    """The result of `Tracer.infer`: one spec or a nested tuple of specs."""
 
     specs: Any
 
     @property
     def numel(self) -> int:
-        """Elements of a single result at its largest sample point."""
+        """The number of elements of a single result at its largest sample point."""
         return max(math.prod(shape) for shape in self.specs.shapes)

@@ -1,8 +1,8 @@
-"""Versions of a state: what a module asks of the one that it loads.
+"""Versions of modules in a state_dict.
 
-A class whose parameters changed between releases counts `_version` up and converts a state of an older version as it
-loads it: torchvision's MNASNet makes other layers for one of version 1. A state_dict notes the version of each module,
-so one that the original is to load has those of the original's classes.
+A class whose parameters changed between releases increases `_version`, and converts a state of an older version when it
+loads one: torchvision's MNASNet builds other layers for version 1. A state_dict notes the version of each module. For
+the original model to load an import's state_dict, it must note the versions of the original's classes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from onnx2nn.provenance import exporter_metadata
 
 
 def set_versions(module: nn.Module, graph: ir.Graph) -> None:
-    """Gives the modules around layers the state versions of the author's classes, where this process knows these.
+    """Gives the modules around layers the state versions of the author's classes, where these are imported.
 
-    Nothing is imported for it: the file names a class, which has been imported by who has the original.
+    This imports no class: a process with the original model has imported its classes already.
 
     Args:
-        module: what was made of `graph`; its layers have versions of their own.
-        graph: as the exporter wrote it, with the classes of modules on the nodes.
+        module: the import of `graph`; its layers have versions of their own.
+        graph: the graph as exported, with the classes of modules in the nodes' metadata.
     """
     found = exporter_metadata.modules(graph, lambda kind: _version(kind) != nn.Module._version)
     holders = dict(module.named_modules()) if found else {}

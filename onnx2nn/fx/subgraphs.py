@@ -1,4 +1,4 @@
-"""How nodes whose attributes are graphs are imported: Loop, Scan and SequenceMap here; If and Gradient beside."""
+"""The import of nodes with graphs: Loop, Scan and SequenceMap here, If in `branches`, Gradient in `gradients`."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from onnx2nn.fx.tensor import Opaque, Tensor
 from onnx2nn.importing.builder import Regions
 from onnx2nn.importing.control_flow import batched_scan_form, loop_form, mapped_body, module_path, scan_form
 from onnx2nn.importing.trip_counts import trip_count
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 MAX_UNROLLED = 1 << 16
-"""So many nodes may the bodies of SequenceMap become in one import, where the lengths of sequences are known."""
+"""The most nodes from unrolled bodies of SequenceMap in one import."""
 
 
 class RenameInputs:
-    """Forward pre-hook that lets a module be called with input names that are no Python identifiers."""
+    """A forward pre-hook for calls with input names that are no Python identifiers."""
 
     def __init__(self, names: Mapping[str, str]):
         self.names = dict(names)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """Returns the call's arguments under the names that the module's forward has."""
+        """Returns the call's arguments with the names in the module's forward."""
         return args, {self.names.get(name, name): value for name, value in kwargs.items()}
 
 
@@ -62,7 +62,7 @@ def _import_loop(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[
 
 
 def _iterations(count: Any, condition: Any, points: int) -> tuple[int, ...] | None:
-    """Returns how often a loop runs at each sample point that would `count` times, None where data decide the first."""
+    """Returns the number of a loop's iterations at each sample point, None where its start is data-dependent."""
     if isinstance(condition, Tensor):
         return None
     counts, truths = (getattr(number, "values", (number,) * points) for number in (count, condition))
@@ -113,7 +113,7 @@ def _import_scan_8(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequenc
 
 
 def _import_sequence_map(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    """Imports the body once for each element where these are known, else once, as a module's."""
+    """Imports the body once for each element where the elements are known, else once, as a module."""
     graph = mapped_body(node, inputs)
     first, *others = inputs
     if not isinstance(first, (list, Opaque)):
@@ -134,7 +134,7 @@ def _import_sequence_map(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> S
 
 
 def _may_unroll(walk: TorchWalk, graph: ir.Graph, times: int) -> bool:
-    """Returns whether a body that runs so often may be imported as often: bodies in it multiply what it becomes."""
+    """Returns whether a body may be unrolled `times` times within `MAX_UNROLLED`, and counts its nodes."""
     state = walk.builder.state
     nodes = times * sum(1 for _ in graph.all_nodes())
     if state.unrolled + nodes > MAX_UNROLLED:
@@ -144,7 +144,7 @@ def _may_unroll(walk: TorchWalk, graph: ir.Graph, times: int) -> bool:
 
 
 def _element_spec(walk: TorchWalk, value: ir.Value | None, known: Any) -> Spec | None:
-    """Returns what is known of every element of a sequence, or of what is none."""
+    """Returns the common spec of the elements of a sequence, or the spec of a tensor."""
     tracer = walk.builder.tracer
     if isinstance(known, list):
         specs = [spec_of(item, tracer) for item in known]
@@ -160,20 +160,20 @@ def _element_spec(walk: TorchWalk, value: ir.Value | None, known: Any) -> Spec |
 def _trace_body(
     walk: TorchWalk, graph: ir.Graph, others: Sequence[Spec | None], carried: list[Spec | None], first: int
 ) -> tuple[TorchBuilder, list[Any]]:
-    """Imports a loop's body until the carried values keep their shapes; `carried` becomes what holds of them.
+    """Imports a loop's body repeatedly until the specs of the carried values are stable.
 
     Args:
         walk: the surrounding graph's.
         graph: the body.
-        others: specs of the inputs that are not carried: iteration number and condition before, slices behind.
-        carried: specs of the carried values at the start.
+        others: specs of the other inputs: iteration number and condition before the carried values, slices behind.
+        carried: specs of the initial carried values; replaced in place by the stable specs.
         first: position of the first carried output; 1 for Loop, whose inputs begin with `others`.
     """
     for _ in range(4):
         child = walk.builder.region()
         bindings = _arguments(child, graph, [*others, *carried] if first else [*carried, *others])
         for value in graph.inputs[:2] if first else ():
-            # The iteration number and the condition are what the body declares, tensors of one dimension or of none.
+            # The body declares the iteration number and the condition as scalars or as vectors of one element.
             given = bindings[value]
             if isinstance(given, Tensor) and value.shape is not None and value.shape.rank() == 1:
                 bindings[value] = given.reshape(1)
@@ -188,7 +188,7 @@ def _trace_body(
 
 
 def _arguments(child: TorchBuilder, graph: ir.Graph, specs: Sequence[Spec | None]) -> dict[ir.Value, Any]:
-    """Returns the inputs of an inner graph as arguments of its module, of which `specs` are known."""
+    """Returns the inputs of an inner graph as arguments of its module, with `specs`."""
     pairs = enumerate(zip(graph.inputs, specs, strict=True))
     return {value: child.tracer.placeholder(f"value_{index}", spec) for index, (value, spec) in pairs}
 
@@ -201,32 +201,32 @@ def _call(
     child: TorchBuilder,
     specs: Sequence[Spec | None],
 ) -> Sequence[Any]:
-    """Records the call of a module whose body `child` has built; the outputs are as `specs` say."""
+    """Records the call of a module whose body `child` has built; returns the outputs, with `specs`."""
     arguments = (*values, *child.tracer.captured)
     outcome: Sequence[Any] = walk.builder.tracer.call_module(module_path(node), module, arguments, tuple(specs))
     return outcome
 
 
 def _number(value: Any) -> Any:
-    """Returns a trip count or condition: a Python number where it is known, else the tensor."""
+    """Returns a trip count or condition as a Python number where it is known, else as a tensor."""
     if isinstance(value, Constant):
         return value.numpy().reshape(-1)[0].item()
-    if isinstance(value, Host):
+    if isinstance(value, ShapeValues):
         return value.array.reshape(-1)[0]
     return value
 
 
 def _known(value: Any) -> Any:
-    """Returns the one number that a value is which is known at import, None for any other value."""
+    """Returns the number in a value of one element that is known at import, None for any other value."""
     if isinstance(value, Constant):
         return value.numpy().item() if math.prod(value.shape) == 1 else None
-    if isinstance(value, Host):
+    if isinstance(value, ShapeValues):
         return value.array.item() if value.array.size == 1 else None
     return value if isinstance(value, Dim) else None
 
 
 def _known_to(walk: TorchWalk, body: ir.Graph, value: ir.Value) -> Any:
-    """Returns the number that a value is which the body of a loop has as a constant or takes from around the loop."""
+    """Returns the number in a constant of a loop's body, or in a known value from outside the loop; else None."""
     constant = ir.convenience.get_const_tensor(value)
     if constant is not None:
         return constant.numpy().item() if constant.size == 1 else None

@@ -1,4 +1,4 @@
-"""Tensors of a recorded program, as row bodies see them."""
+"""Traced values: the tensors that row bodies compute with during an import, and other run-time values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Tensor:
-    """A tensor of the traced program; methods, operators and attributes are those of `torch.Tensor`."""
+    """A tensor of the traced program, with the methods, operators and attributes of `torch.Tensor`."""
 
     __slots__ = ("_shape", "elements", "node", "spec", "tracer")
     __array_priority__ = 1000
@@ -28,7 +28,7 @@ class Tensor:
     def __init__(self, tracer: Tracer, node: fx.Node, spec: Spec):
         self.tracer, self.node, self.spec = tracer, node, spec
         self._shape: tuple[Any, ...] | None = None
-        self.elements: tuple[Any, ...] = ()  # of a vector of sizes: those that are known, None for what data decide
+        self.elements: tuple[Any, ...] = ()  # of a vector of sizes: known ones, None for others
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -67,7 +67,7 @@ class Tensor:
 
     @property
     def T(self) -> Tensor:
-        """The matrix transposed."""
+        """The transposed matrix."""
         return self.tracer.call("call_method", "t", (self,), {})
 
     @property
@@ -136,7 +136,7 @@ class Tensor:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Records a call of torch that has one of these among its arguments."""
+        """Records a call of a torch function with a traced tensor among its arguments."""
         tracer = next(arg.tracer for arg in leaves((args, kwargs or {})) if isinstance(arg, (Tensor, Dim)))
         function = getattr(function, "__wrapped__", function) if function is torch.Tensor.__pow__ else function
         name = getattr(function, "__name__", "")
@@ -198,7 +198,7 @@ Dim.__torch_function__ = classmethod(Tensor.__torch_function__.__func__)  # type
 
 
 class Reference:
-    """A run time value that is neither tensor nor number, such as a device."""
+    """A run-time value that is neither a tensor nor a number, such as a device."""
 
     __slots__ = ("node", "tracer")
 
@@ -207,7 +207,7 @@ class Reference:
 
 
 class Opaque:
-    """A run time value of which nothing is known but that it exists: a sequence, an optional, strings, a map."""
+    """A run-time value without a spec: a sequence, an optional, strings, a map."""
 
     __slots__ = ("node", "tracer")
 
@@ -219,7 +219,7 @@ TRACED = (Tensor, Dim, Opaque, Reference)
 
 
 def leaves(value: Any) -> Iterable[Any]:
-    """Yields what nested sequences, dicts and slices hold."""
+    """Yields the items of nested sequences, dicts and slices."""
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from leaves(item)
@@ -233,5 +233,5 @@ def leaves(value: Any) -> Iterable[Any]:
 
 
 def is_traced(value: Any) -> bool:
-    """Returns whether `value` is, or holds, something known only at run time."""
+    """Returns whether `value` is or contains a traced value."""
     return any(isinstance(leaf, TRACED) for leaf in leaves(value))

@@ -1,4 +1,4 @@
-"""Why a body cannot be recorded."""
+"""Errors of recording, which lead to an opaque call, to other sample sizes, or to an error of the node."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from onnx2nn.optable.row import NeedsValues
 
 
 class TraceError(NeedsValues):
-    """A body cannot be recorded here; it is then called as one function at run time."""
+    """A body cannot be recorded; its node becomes an opaque call."""
 
 
 class ShapeMismatch(TraceError):
-    """A recorded call fails on the shapes it gets at a sample point; the text is torch's own, `values` what it got.
+    """torch refuses the shapes in a recorded call at a sample point; the text is torch's own.
 
-    `point` is the first such point, 0 where that is not known.
+    Attributes:
+        values: the arguments of the call.
+        point: the first such sample point, 0 where it is unknown.
     """
 
     def __init__(self, reason: str, values: Sequence[Any], point: int = 0):
@@ -24,4 +26,4 @@ class ShapeMismatch(TraceError):
 
 
 class NeedsSamples(Exception):
-    """A dimension depends on data, but the one sample point of a model of fixed shapes cannot show that it varies."""
+    """A dimension is data-dependent, but a model of fixed shapes has one sample point only, where nothing varies."""

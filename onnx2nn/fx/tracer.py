@@ -1,10 +1,10 @@
-"""Records what row bodies do as a `torch.fx` graph.
+"""Records the calls in row bodies as a `torch.fx` graph.
 
-Inside a body a tensor is a `Tensor` of this module: its shape, rank and dtype are real, every operation on it becomes
-an fx node. Dimensions that may differ from call to call are `Dim`s. What a function does to shapes is found by running
-it on meta tensors at a few *sample points*: each dynamic dimension of the model takes one value a point, and a result's
-dimension that is the same at every point is static, any other is read from the tensor at run time (`x.size(i)`). No
-formula over shapes is guessed, so none can be wrong; a model without dynamic dimensions has one point.
+Inside a body a tensor is a `tensor.Tensor`: it has a shape, rank and dtype, and every operation on it becomes an fx
+node. Dynamic dimensions are `Dim`s. The shapes of results come from running the call on meta tensors at a few *sample
+points*: each dynamic dimension of the model has one value at each point. A result's dimension that is the same at every
+point is static; any other is read from the tensor at run time (`x.size(i)`). No formula over shapes is guessed. A model
+without dynamic dimensions has one point.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SCALAR_OPERATORS = {
 _INLINE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32}
 
 ASSERTIONS = frozenset({torch._assert, torch._assert_async})
-"""What a program calls though nothing reads a result: it ends where something is not so."""
+"""Calls without a result that stay in the program: they raise where a condition is false."""
 
 _set_args, _set_kwargs = fx.Node.args.fset, fx.Node.kwargs.fset  # type: ignore[attr-defined]  # mypy sees values, not properties
 
@@ -47,16 +47,16 @@ _ANONYMOUS = Anonymous()
 
 
 class Tracer:
-    """Builds one fx graph and the module tree its nodes refer to.
+    """Builds one fx graph and the module tree to which its nodes refer.
 
     Args:
-        points: how many sample points the dynamic dimensions have.
-        parent: the tracer of the enclosing graph, for a subgraph or function; what this graph uses of it becomes an
-            argument of this graph's module (`captured`).
-        inferred: what is known of calls already, from other traces; what this one finds out is added.
-        least: the first sample value of sizes that data decide, if not one of some that are small.
-        window: which of the enclosing graph's sample points this graph has, all if None.
-        placement: says where constants and layers are held in the module tree.
+        points: the number of sample points.
+        parent: the tracer of the enclosing graph, for a subgraph or function; its values that this graph uses become
+            arguments of this graph's module (`captured`).
+        inferred: known specs of calls from other traces; new ones are added.
+        least: the first sample value of data-dependent sizes, None for several small values.
+        window: this graph's points among the enclosing graph's sample points, None for all.
+        placement: decides the paths of constants and layers in the module tree.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Tracer:
     ):
         self.points = points
         self.parent = parent
-        self.graph = fx.Graph(tracer_cls=Retracer)  # of copies; that of the module is chosen when it is made
+        self.graph = fx.Graph(tracer_cls=Retracer)  # for copies; the module chooses its own
         self.root = nn.Module()
         self.F = Namespace(self)
         self.placement = placement
         self.meta: dict[str, Any] = {}
-        self.assumed: list[tuple[tuple[Any, Dim, Any], bool]] = []  # comparisons, and what they were taken for
-        self.recorded = 0  # nodes, without arguments and what picks one of several results
+        self.assumed: list[tuple[tuple[Any, Dim, Any], bool]] = []  # comparisons, and their assumed truth
+        self.recorded = 0  # nodes, without placeholders and getitem of results
         self.held: HeldState = HeldState(self, None if parent is None else parent.held, self.root)
         self.names = self.held.names
         self.captures = Captures(self, window)
@@ -91,7 +91,7 @@ class Tracer:
         self._last_placeholder: fx.Node | None = None
 
     def placeholder(self, name: str, spec: Spec | None) -> Tensor | Opaque:
-        """Adds an argument of the graph; `spec` None says that it is no tensor."""
+        """Adds an argument of the graph; `spec` is None for a value that is no tensor."""
         node = self.argument_node(name)
         if spec is None:
             return Opaque(self, node)
@@ -101,7 +101,7 @@ class Tracer:
         return tensor
 
     def argument_node(self, name: str) -> fx.Node:
-        """Adds a placeholder behind the last one, also where calls have been recorded already."""
+        """Adds a placeholder behind the last one, also after calls have been recorded."""
         if self._last_placeholder is None:
             self._last_placeholder = next(iter(self.graph.nodes), None)
             position = self.graph.inserting_before(self._last_placeholder)
@@ -117,7 +117,7 @@ class Tracer:
         return next(iter(reversed(self.graph.nodes)))
 
     def record(self, kind: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> fx.Node:
-        """Adds a node to the graph; equal size and attribute reads are recorded once."""
+        """Adds a node to the graph; equal reads of sizes and attributes are recorded once."""
         fx_args = tuple([self.argument(arg) for arg in args])
         fx_kwargs = {name: self.argument(arg) for name, arg in kwargs.items()} if kwargs else {}
         once = target == "size" or target is getattr
@@ -133,9 +133,9 @@ class Tracer:
     def create(self, kind: str, target: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> fx.Node:
         """Adds a node.
 
-        `create_node` searches the arguments it is given for torch's symbolic numbers, of which there are none here;
-        that, and making a name of a target that is one, takes three quarters of its time. The setters are called as
-        functions because each assignment to a node takes it out of its graph's index and puts it back.
+        `create_node` searches its arguments for torch's symbolic numbers, of which there are none here. The search, and
+        the derivation of a name from the target, take three quarters of its time. The setters are called as functions,
+        because each assignment to a node removes it from its graph's index and inserts it again.
         """
         self.recorded += 1
         name = target if isinstance(target, str) else target.__name__
@@ -147,10 +147,10 @@ class Tracer:
         return node
 
     def call(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Records a call and returns its result as traced values.
+        """Records a call; returns its result as traced values.
 
         Raises:
-            ShapeMismatch: torch refuses these shapes, at one of the sample points.
+            ShapeMismatch: torch refuses the shapes at one of the sample points.
         """
         if target in _SCALAR_OPERATORS:
             args = _scalars_inlined(args, self.placement.inline)
@@ -173,10 +173,10 @@ class Tracer:
     def call_module(
         self, name: list[str], module: nn.Module, args: tuple[Any, ...], specs: Any, *, own: bool = False
     ) -> Any:
-        """Adds `module` under `name`, records a call of it and returns its result, which is as `specs` say.
+        """Adds `module` under `name` and records a call of it; returns its result, with `specs`.
 
         Args:
-            own: the author's keys say that it is called so.
+            own: whether the name comes from the author's keys.
         """
         path = self.names.claim(name, own=own, module=True)
         node = self.record("call_module", path, self.own(args))  # first, so that its arguments stand before it
@@ -186,10 +186,11 @@ class Tracer:
     def call_opaque(
         self, function: Callable[..., Any], args: Any, kwargs: Any, specs: Any, *, once: bool = False
     ) -> Any:
-        """Records a call of `function`, one importable by name, whose result is as `specs` say (None: no tensor).
+        """Records an opaque call of `function`, which must be importable by name; returns its result, with `specs`.
 
         Args:
-            once: whether equal calls are recorded once, so that sizes that data decide are known to be equal.
+            specs: a spec, None for a value that is no tensor, or a tuple of them.
+            once: whether equal calls are recorded once, so that their data-dependent sizes are equal.
         """
         args, kwargs = self.own(args), self.own(kwargs)
         key = (function, *map(id, args), repr(kwargs), isinstance(specs, Spec) or len(specs)) if once else None
@@ -201,11 +202,11 @@ class Tracer:
             result = self.wrap(node, specs)
             if key is None:
                 return result
-            self._calls[key] = (args, result)  # an id is that of what lives
+            self._calls[key] = (args, result)  # keeps the arguments alive, because the key holds their ids
         return self._calls[key][1]
 
     def wrap(self, node: fx.Node, specs: Any) -> Any:
-        """Returns the traced values that stand for `node`, whose result has the structure of `specs`."""
+        """Returns the result of `node` as traced values, with the structure of `specs`."""
         if isinstance(specs, Spec):
             return Tensor(self, node, specs)
         if specs is None:
@@ -218,33 +219,33 @@ class Tracer:
         return tuple(items)
 
     def own(self, value: Any) -> Any:
-        """Returns `value` with everything that belongs to an enclosing graph replaced by an argument of this one."""
+        """Returns `value` with each value of an enclosing graph replaced by an argument of this graph."""
         return value if self.parent is None else self.captures.own(value)
 
     def number(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Returns `function(*args)` of numbers, some dynamic: a `Dim`, or a plain number where it no longer varies."""
+        """Returns `function(*args)` of numbers, some symbolic: a `Dim`, or a plain number where it is known."""
         return self.arithmetic.compute(function, *args)
 
     @property
-    def collapsed(self) -> bool:
-        """Whether the sample points hide that a number computed from sizes varies."""
-        return self.arithmetic.collapsed
+    def hides_variation(self) -> bool:
+        """Whether a number computed from sizes varies, but is the same at all sample points."""
+        return self.arithmetic.hides_variation
 
     @property
-    def has_sizes_of_data(self) -> bool:
-        """Whether data decide any size of the model, so far."""
+    def has_data_dependent_sizes(self) -> bool:
+        """Whether any size so far is data-dependent."""
         return self.data_sizes.exist
 
     def depends_on_data(self, node: fx.Node) -> bool:
-        """Returns whether a call that gives sizes computed from data is among what `node` is computed from."""
+        """Returns whether `node` is computed from the result of a call with data-dependent sizes."""
         return self.data_sizes.decide(node)
 
     def fresh_dimension(self) -> tuple[int, ...]:
-        """Returns sample values for a dimension of which nothing is known, unlike those of any other."""
+        """Returns new sample values for an unknown dimension."""
         return self.data_sizes.fresh()
 
     def elements(self, vector: Tensor) -> list[Any]:
-        """Returns the sizes in a vector: those that are known, and numbers that are read from it at run time."""
+        """Returns the sizes in a vector: the known ones, and symbolic numbers that are read from it at run time."""
         return self.data_sizes.elements_of(vector)
 
     def infer(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Known:
@@ -252,24 +253,24 @@ class Tracer:
         return self._inference.infer(target, args, kwargs)
 
     def attribute(self, tensor: torch.Tensor) -> Tensor:
-        """Returns a constant as a parameter or buffer of the module; the same constant is held once."""
+        """Returns a constant as a parameter or buffer of the module; equal constants are held once."""
         return self.held.attribute_of(tensor)
 
     def finish(
         self, outputs: Any, name: str = "GraphModule", kind: type[DeferredModule] = DeferredModule
     ) -> DeferredModule:
-        """Returns the module whose forward computes `outputs`, of class `kind`, which is called `name`."""
+        """Returns the module, of class `kind` with the name `name`, whose forward computes `outputs`."""
         self.graph.output(self.argument(self.own(outputs)))
         _erase_unused(self.graph, self.held)
         self.captures.drop_unused()
         return kind(self.root, self.held.own, self.graph, name)
 
     def argument(self, value: Any) -> Any:
-        """Returns `value` as fx takes it."""
-        if type(value) is Tensor and value.tracer is self:  # most are
+        """Returns `value` as an argument of an fx node."""
+        if type(value) is Tensor and value.tracer is self:  # the commonest case
             return value.node
         if isinstance(value, torch.Tensor):
-            return self.held.read(value) if self.placement.whole(value) is value else self.attribute(value).node
+            return self.held.read(value) if self.placement.base(value) is value else self.attribute(value).node
         if isinstance(value, TRACED):
             return (value if value.tracer is self else self.captures.capture(value)).node
         if isinstance(value, np.ndarray):
@@ -288,7 +289,7 @@ class Tracer:
 
 
 def _erase_unused(graph: fx.Graph, held: HeldState) -> None:
-    """Removes nodes that nothing reads, and from the module what only they referred to."""
+    """Removes unused nodes, and the state and layers to which only they refer."""
     erased = []
     kept = ("placeholder", "output")
     for node in reversed(graph.nodes):
@@ -302,11 +303,11 @@ def _erase_unused(graph: fx.Graph, held: HeldState) -> None:
     for path in dict.fromkeys(erased):
         if path not in holders and settled.isdisjoint(paths_around(path)):
             held.remove(path)
-            settled.add(path)  # and with it what is inside
+            settled.add(path)  # its contents are removed with it
 
 
 def _scalars_inlined(args: tuple[Any, ...], may_inline: Callable[[torch.Tensor], bool]) -> tuple[Any, ...]:
-    """Replaces a one-element constant beside a tensor by the Python number that means the same."""
+    """Replaces a one-element constant beside a tensor by an equal Python number."""
     for arg in args:
         if type(arg) is not Tensor and isinstance(arg, torch.Tensor) and arg.numel() == 1:
             break
@@ -322,12 +323,12 @@ def _scalars_inlined(args: tuple[Any, ...], may_inline: Callable[[torch.Tensor],
         if not fits or arg.dtype != other.spec.dtype or not may_inline(arg) or arg.dtype not in _INLINE:
             return arg
         value = arg.item()
-        # The shortest decimal that means this float32: torch rounds it to float32 again before it computes.
+        # The shortest decimal of this float32: torch rounds it to float32 again before it computes.
         return float(str(np.float32(value))) if arg.dtype is torch.float32 else value
 
     return tuple(plain(arg) for arg in args)
 
 
 def _arranged(items: Sequence[Any], structure: Any) -> Any:
-    """Returns `items` in nested tuples: `structure` holds their positions."""
+    """Returns `items` in nested tuples; `structure` holds their positions."""
     return items[structure] if isinstance(structure, int) else tuple(_arranged(items, part) for part in structure)

@@ -1,4 +1,4 @@
-"""Which weights of an imported module an optimizer is given."""
+"""The choice of an imported module's trainable weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NORMS = (
 
 
 def role_of(module: nn.Module, name: str, parameter: nn.Parameter) -> str:
-    """Returns what a parameter is for.
+    """Returns the role of a parameter.
 
     Args:
         module: the module that holds it.
@@ -40,15 +40,15 @@ def role_of(module: nn.Module, name: str, parameter: nn.Parameter) -> str:
 
 
 def choose_trainable(module: nn.Module, trainable: bool | Collection[str]) -> None:
-    """Sets which parameters of `module` get gradients; the others keep their keys and are frozen.
+    """Sets the parameters of `module` that get gradients; the others are frozen.
 
     Args:
         module: the module.
-        trainable: True for all, False for none, or what to train: roles (see `role_of`) and patterns for keys of the
-            state_dict, `"classifier.*"`. A weight that is held under several keys is trained if one of them fits.
+        trainable: True for all, False for none, or a list of roles (see `role_of`) and patterns of keys in the
+            state_dict (`"classifier.*"`). A weight with several keys is trained if one of them fits.
 
     Raises:
-        InputError: an entry that is no role and fits no key.
+        InputError: an entry is no role and fits no key.
     """
     given = () if isinstance(trainable, bool) else (trainable,) if isinstance(trainable, str) else trainable
     entries = dict.fromkeys(given, False)
@@ -65,7 +65,7 @@ def choose_trainable(module: nn.Module, trainable: bool | Collection[str]) -> No
     if wrong:
         listed = ", ".join(map(repr, wrong))
         raise InputError(
-            f"trainable: no weight fits {listed}; say True, False, or roles ({', '.join(ROLES)}) and patterns of keys"
+            f"trainable: no weight fits {listed}. Give True, False, or roles ({', '.join(ROLES)}) and patterns of keys."
         )
     for parameter in module.parameters():
         parameter.requires_grad_(id(parameter) in chosen)

@@ -1,5 +1,7 @@
-"""What the importers of both frameworks share: a planned model comes in, a `Builder` of the framework makes the rest.
+"""The part of an import that PyTorch and OneFlow share.
 
-Here are the plan of a model, what its inputs are and its nodes say, the walk over its graphs, and where constants and
-layers stand in the module. The rewrites before an import and the rooms of both frameworks call it.
+A model comes in. `plan` finds a row or function for each node, `walk.Walk` visits the nodes and calls the framework's
+`Builder`, from which the program and the module go out. Also here: the model's inputs, facts about nodes, constants,
+the table of layers, and the paths of constants and layers in the module tree. The passes over models, `fx`,
+`oneflow_bridge.from_onnx` and all rooms behind them may call it.
 """

@@ -1,4 +1,4 @@
-"""The way of values over a module's boundary: numpy values of an ONNX type in, and out again."""
+"""Values at a module's boundary: numpy values of an ONNX type as inputs, and outputs as numpy values."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 
 def to_module(value: Any, kind: onnx.TypeProto, tensor: Callable[[np.ndarray[Any, Any], ir.DataType], Any]) -> Any:
-    """Returns a numpy value of ONNX type `kind` as imported modules take it.
+    """Returns a numpy value of ONNX type `kind` in the form that imported modules take.
 
-    `tensor` makes tensors; strings stay numpy object arrays, a sequence is a list, an empty optional None.
+    `tensor` makes tensors. Strings stay numpy object arrays, a sequence is a list, an empty optional is None.
     """
     if value is None or kind.HasField("map_type"):
         return value
@@ -28,9 +28,9 @@ def to_module(value: Any, kind: onnx.TypeProto, tensor: Callable[[np.ndarray[Any
 
 
 def from_module(value: Any, kind: onnx.TypeProto, array: Callable[[Any, int], Any]) -> Any:
-    """Returns what an imported module gives as numpy values of ONNX type `kind`.
+    """Returns an output of an imported module as numpy values of ONNX type `kind`.
 
-    `array` takes a single value and the number of its element type, and gives what is no tensor as it is.
+    `array` takes a single value and the number of its element type; it returns values that are no tensors unchanged.
     """
     if kind.HasField("optional_type"):
         return from_module(value, kind.optional_type.elem_type, array)

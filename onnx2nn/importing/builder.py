@@ -1,4 +1,4 @@
-"""What a framework supplies to the walk: how the nodes of a graph become lines of a program and parts of a module."""
+"""The interface between the walk and a framework: how nodes become calls of a program and parts of a module."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from onnx2nn.importing.plan import TypeOf
 from onnx2nn.optable.row import NeedsValues, Row
 
 Region = Callable[[Any, ir.Node, list[Any]], Sequence[Any]]
-"""Imports a node whose attributes are graphs: takes the walk, the node and its inputs, gives its outputs."""
+"""Imports a node whose attributes are graphs: takes the walk, the node and its inputs; returns its outputs."""
 
 Regions = Mapping[tuple[str, int], Region]
-"""By operator and the revision of its row."""
+"""The functions that import nodes with graphs, by operator and the revision of its row."""
 
 B = TypeVar("B", bound="Builder")
 
 
 class Builder(ABC):
-    """Makes the program and the module of a graph, and of what is imported in place inside it.
+    """Builds the program and the module of a graph, with the inner graphs that are imported in place.
 
-    Values are what the framework's import knows them as: constants (`importing.constants.Constant`), lists for known
-    sequences, None for absent ones, and the framework's own for those of run time.
+    A value is a constant (`importing.constants.Constant`), a list for a sequence of known values, None where it is
+    absent, or an object of the framework's builder for a run-time value.
 
     Args:
         state: what all graphs of the import share.
@@ -34,93 +34,93 @@ class Builder(ABC):
     """
 
     passing: ClassVar[tuple[type[Exception], ...]] = ()
-    """Errors that end the import, or that of a graph around a node, instead of being a problem of the node."""
+    """Errors that end the import, or the import of an enclosing graph, instead of being a problem of the node."""
 
     def __init__(self, state: ImportState, regions: Regions):
         self.state, self.regions = state, regions
         self.at = Position()
 
-    # What goes in and out of a graph
+    # Inputs and outputs of a graph
 
     @abstractmethod
     def initializer(self, graph: ir.Graph, value: ir.Value) -> Any:
-        """Returns the constant that an initializer of `graph` is."""
+        """Returns an initializer of `graph` as a constant."""
 
     @abstractmethod
     def inputs(self, node: ir.Node, values: Sequence[Any]) -> list[Any]:
-        """Returns the inputs of a node as this program knows them; those of a graph around it become arguments."""
+        """Returns the inputs of a node as values of this program; values of an enclosing graph become arguments."""
 
     @abstractmethod
     def output(self, value: Any) -> Any:
-        """Returns a value in the form in which a graph gives it out."""
+        """Returns a value in its form as an output of a graph."""
 
     @abstractmethod
     def type_of(self, value: Any) -> TypeOf:
-        """Returns the ONNX type of a value of run time."""
+        """Returns the ONNX type of a run-time value."""
 
     # One node
 
     def begin(self, node: ir.Node) -> None:
-        """Counts a node, and lets what is recorded from now on say that it belongs to it."""
+        """Counts a node; all calls that are recorded from now on are attributed to it."""
         self.at.step += 1
 
     def replay(self, node: ir.Node, version: int, inputs: Sequence[Any]) -> tuple[Hashable, Any]:
-        """Returns what decides the call that a node makes, and its result where an equal one was recorded before."""
+        """Returns the signature of a node's call, and its result where a call with the same signature is known."""
         return None, None
 
     def learn(self, key: Hashable, row: Row, inputs: Sequence[Any], run: Callable[[], Any]) -> Any:
-        """Returns what `run` gives, which imports a node of this key that `replay` had no result for."""
+        """Returns the result of `run`, which imports a node with a signature for which `replay` had no result."""
         return run()
 
     @abstractmethod
     def attribute(self, tensor: ir.TensorProtocol) -> Any:
-        """Returns an attribute that is a tensor as a row's body takes it."""
+        """Returns a tensor attribute in the form that a row's body takes."""
 
     def numbers(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-        """Returns what `row` gives as numbers that sizes decide, None where it gives none such."""
+        """Returns the result of `row` as shape values, None where it has none."""
         return None
 
     @abstractmethod
     def fold(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Returns what `row` gives for inputs that are all known.
+        """Returns the result of `row` for inputs that are all known.
 
-        That is a constant, unless the program is to hold an input that would be lost.
+        The result is a constant, unless folding would take a weight out of the module.
         """
 
     def compute(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Returns what `row` gives at run time: the calls that its body makes, else one call of the operator."""
+        """Returns the result of `row` at run time: of the calls in its body, else of one opaque call."""
         if row.call != "opaque":
             try:
                 return self.record(node, row, inputs, attributes)
             except NeedsValues:
                 pass
-        return self.run_late(node, row, inputs, attributes)
+        return self.record_opaque(node, row, inputs, attributes)
 
     @abstractmethod
     def record(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Returns what `row` gives, and adds the calls that its body makes to the program.
+        """Adds the calls in the body of `row` to the program; returns the result.
 
         Raises:
-            NeedsValues: what it calls depends on what is known at run time alone.
+            NeedsValues: the calls depend on values that are known at run time only.
         """
 
     @abstractmethod
-    def run_late(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Returns what `row` gives, and adds one call of the operator to the program."""
+    def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        """Adds one opaque call of the operator to the program; returns its result."""
 
     def settle(self, value: Any) -> Any:
-        """Returns a result as the scope holds it."""
+        """Returns a result in the form that the scope holds."""
         return value
 
     def keep(self, value: ir.Value, result: Any) -> None:  # noqa: B027  # not every framework notes it
-        """Notes which value of the file a result is."""
+        """Notes that `result` is the file's `value`."""
 
-    # Graphs inside this one
+    # Inner graphs
 
     @abstractmethod
     def for_function(self: B) -> B:
-        """Returns what builds the body of a function that a node calls."""
+        """Returns the builder for the body of a function that a node calls."""
 
     @abstractmethod
     def called(self: B, node: ir.Node, function: ir.Function, body: B, outputs: Sequence[Any]) -> Sequence[Any]:
-        """Returns the outputs of a node that calls `function`, which `body` built with these outputs."""
+        """Returns the outputs of a node that calls `function`, whose body `body` built with these outputs."""

@@ -1,4 +1,4 @@
-"""Tensors that are known at import, whatever the framework whose tensors hold them."""
+"""Constants: tensors that are known at import, in the tensors of any framework."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ C = TypeVar("C", bound="Constant")
 
 @dataclass(eq=False, slots=True)
 class Constant(ABC):
-    """A tensor that is known at import; read when first used.
+    """A tensor that is known at import; it is read at its first use.
 
     Attributes:
-        name: name of the initializer or output it comes from, `""` where it is computed.
+        name: name of its initializer or output, `""` for a computed tensor.
         kind: ONNX element type.
-        source: the tensor in the file, None once read or computed.
+        source: the tensor in the file; None once it is read, and for a computed tensor.
         weight: whether it is an initializer, whose float values are trainable.
-        tied: the constant whose memory it shares.
+        tied: the constant with which it shares memory.
     """
 
     name: str
@@ -50,18 +50,18 @@ class Constant(ABC):
 
     @classmethod
     def initializer(cls: type[C], value: ir.Value) -> C:
-        """Returns the constant that an initializer of a graph is."""
+        """Returns an initializer of a graph as a constant."""
         tensor = value.const_value
         assert tensor is not None
         return cls(value.name or "", ir.DataType(tensor.dtype), tensor, weight=True)
 
     @classmethod
     def of(cls: type[C], value: Any, origin: Constant | None = None) -> C:
-        """Returns the constant that holds a computed value, a tensor or an object array of strings.
+        """Returns a computed value, a tensor or an object array of strings, as a constant.
 
         Args:
             value: the value.
-            origin: the weight that it is computed from, if any.
+            origin: the weight from which it is computed, if any.
         """
         kind = ir.DataType.STRING if isinstance(value, np.ndarray) else cls.kind_of(value)
         name, weight = ("", False) if origin is None else (origin.name, origin.weight)
@@ -105,7 +105,7 @@ def strings(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def is_constant(value: Any) -> bool:
-    """Returns whether a node's input is known at import: a constant, a sequence of such, or absent."""
+    """Returns whether a node's input is known at import: a constant, a sequence of constants, or absent."""
     if isinstance(value, list):
         return all(map(is_constant, value))
     return value is None or isinstance(value, Constant)

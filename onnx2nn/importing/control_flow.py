@@ -1,4 +1,4 @@
-"""What nodes whose attributes are graphs say of themselves: If, Loop, Scan, SequenceMap, whatever the framework."""
+"""The graphs and inputs of If, Loop, Scan and SequenceMap nodes, for every framework."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx2nn.ground.naming import split_path
 from onnx2nn.importing.constants import Constant
 
 BRANCHES = ("then_branch", "else_branch")
-"""The attributes of If that hold graphs."""
+"""The attributes of an If that hold its branches."""
 
 
 class LoopForm(NamedTuple):
@@ -20,9 +20,9 @@ class LoopForm(NamedTuple):
 
     Attributes:
         body: takes the iteration number, the condition and the carried values.
-        trips: the largest number of iterations, None where there is no limit.
-        condition: whether it starts, None where it always does.
-        initial: the carried values at the start.
+        trips: the maximum number of iterations, None without a limit.
+        condition: the condition of the first iteration, None for true.
+        initial: the initial carried values.
     """
 
     body: ir.Graph
@@ -36,12 +36,12 @@ class ScanForm(NamedTuple):
 
     Attributes:
         body: takes the states, then a slice of each scanned value.
-        states: the carried values at the start.
-        scanned: the values that are scanned.
-        axes_in: along which axis each of them.
-        directions_in: 1 for each that is scanned backwards.
-        axes_out: along which axis the slices of each scan output are stacked.
-        directions_out: 1 for each that is stacked backwards.
+        states: the initial carried values.
+        scanned: the scanned values.
+        axes_in: the scanned axis of each scanned value.
+        directions_in: 1 for each value that is scanned backwards, else 0.
+        axes_out: the axis along which the slices of each scan output are stacked.
+        directions_out: 1 for each output that is stacked backwards, else 0.
     """
 
     body: ir.Graph
@@ -54,12 +54,12 @@ class ScanForm(NamedTuple):
 
 
 def branches_of(node: ir.Node) -> list[ir.Graph]:
-    """Returns the two graphs of an If, that for a true condition first."""
+    """Returns the two graphs of an If, the branch for a true condition first."""
     return [node.attributes[name].as_graph() for name in BRANCHES]
 
 
 def body_of(node: ir.Node) -> ir.Graph:
-    """Returns the graph that a Loop, Scan or SequenceMap repeats."""
+    """Returns the body of a Loop, Scan or SequenceMap."""
     return node.attributes["body"].as_graph()
 
 
@@ -69,13 +69,13 @@ def constant_truth(condition: Any) -> bool | None:
 
 
 def loop_form(node: ir.Node, inputs: Sequence[Any]) -> LoopForm:
-    """Returns what a Loop of `inputs` is; the first two may be absent."""
+    """Returns the parts of a Loop with `inputs`, of which the first two may be absent."""
     trips, condition, *initial = [*inputs, None, None][: max(len(inputs), 2)]
     return LoopForm(body_of(node), trips, condition, initial)
 
 
 def scan_form(node: ir.Node, inputs: Sequence[Any]) -> ScanForm:
-    """Returns what a Scan of opset 9 or later of `inputs` is."""
+    """Returns the parts of a Scan of opset 9 or later with `inputs`."""
     body, count = body_of(node), node.attributes["num_scan_inputs"].as_int()
     states = len(inputs) - count
     produced = len(body.outputs) - states
@@ -91,9 +91,9 @@ def scan_form(node: ir.Node, inputs: Sequence[Any]) -> ScanForm:
 
 
 def batched_scan_form(node: ir.Node, inputs: Sequence[Any]) -> ScanForm:
-    """Returns what the Scan is that a Scan of opset 8 runs for each element of the batch.
+    """Returns the parts of the Scan that a Scan of opset 8 runs for each element of the batch.
 
-    Its states and scanned values have the batch in front. The lengths, the first of the node's inputs, are not in it.
+    The batch is the first dimension of its states and scanned values. The node's first input, the lengths, is left out.
     """
     body, count = body_of(node), node.attributes["num_scan_inputs"].as_int()
     states = len(inputs) - 1 - count
@@ -108,7 +108,7 @@ def mapped_body(node: ir.Node, inputs: Sequence[Any]) -> ir.Graph:
     """Returns the graph that a SequenceMap of `inputs` runs for each element.
 
     Raises:
-        OperatorError: it takes another number of inputs.
+        OperatorError: the body takes another number of inputs.
     """
     body = body_of(node)
     if len(inputs) != len(body.inputs):
@@ -117,7 +117,7 @@ def mapped_body(node: ir.Node, inputs: Sequence[Any]) -> ir.Graph:
 
 
 def module_path(node: ir.Node) -> list[str]:
-    """Returns where the module that runs the node's graphs is held in the module tree."""
+    """Returns the path of the module that runs the node's graphs."""
     return split_path(node.name or node.outputs[0].name or node.op_type.lower())
 
 

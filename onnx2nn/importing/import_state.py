@@ -1,4 +1,4 @@
-"""What all graphs of one import share, whatever the framework."""
+"""The state that all graphs of one import share, for every framework."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from onnx2nn.importing.plan import Plan
 
 
 class ImportState:
-    """One import: its model and plan, and the nodes that could not be imported.
+    """One import: its model, its plan, and the nodes that could not be imported.
 
     Args:
         model: as `reader.read` gives it.
-        plan: the rows and functions its nodes are imported with.
+        plan: the rows and functions of its nodes.
 
     Attributes:
-        problems: what could not be imported so far, by operator and reason.
-        cause: the first error that was none of ours.
+        problems: the nodes that could not be imported so far, by operator and reason.
+        cause: the first error of a framework or of Python.
     """
 
     def __init__(self, model: ir.Model, plan: Plan):
@@ -38,17 +38,17 @@ class ImportState:
         self.report(node, version, f"it cannot be computed: {_told(error)}.")
 
     def raise_problems(self) -> None:
-        """Ends the import where there are problems.
+        """Ends the import if there are problems.
 
         Raises:
-            UnsupportedModelError: nodes that cannot be imported, all of them.
+            UnsupportedModelError: lists all nodes that cannot be imported.
         """
         if self.problems:
             raise UnsupportedModelError(list(self.problems.values())) from self.cause
 
 
 def _told(error: Exception) -> str:
-    """Returns what an error of a framework or Python says, in one line."""
+    """Returns the message of an error of a framework or of Python in one line."""
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     if first.startswith("zip() argument"):  # as of starts and ends
         return "lists that belong together have different lengths"

@@ -1,4 +1,4 @@
-"""What a model asks for (names, dtypes, shapes) and seeded examples of it."""
+"""The inputs of a model (names, dtypes, shapes), and seeded examples of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class InputSpec:
         name: as in the file.
         dtype: element type; None where the input is not a tensor (a sequence, an optional).
         shape: a number for a fixed dimension, a name (`""` where the file gives none) for a dynamic one;
-            None where even the rank is unknown.
-        limit: one more than the largest index that the model can look up with this input, where it is one.
-        choices: numbers of the file that the model asks a lone integer to equal, as a sampling rate is.
+            None where the rank is unknown.
+        limit: for an input of indices, one more than the largest valid index.
+        choices: for an integer scalar, the constants with which the model compares it, such as sampling rates.
     """
 
     name: str
@@ -36,7 +36,7 @@ class InputSpec:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether any size is left open by the file."""
+        """Whether the rank is unknown or a dimension is dynamic."""
         return self.shape is None or any(isinstance(size, str) for size in self.shape)
 
     def __str__(self) -> str:
@@ -45,20 +45,20 @@ class InputSpec:
 
 
 def input_specs(model: ir.Model) -> list[InputSpec]:
-    """List the inputs that a caller must give, in the graph's order: initializers that stand there too are left out."""
+    """List the inputs that a caller must give, in the graph's order; inputs with an initializer are left out."""
     initializers = model.graph.initializers
     return [_spec(value) for value in model.graph.inputs if value.name not in initializers]
 
 
 InputShapes = Mapping[str, Sequence["int | str | None"]]
-"""Input name → sizes, names of dynamic dimensions, or None for a dynamic one without a name."""
+"""Input name → sizes, names of dynamic dimensions, or None for dynamic dimensions without a name."""
 
 
 def chosen_shapes(model: ir.Model, given: InputShapes) -> dict[str, list[int | str | None]]:
-    """Returns shapes that a caller chose, as plain Python values.
+    """Returns the caller's `input_shapes` as plain Python values.
 
     Raises:
-        InputError: another input than the model has, another rank than the file says, or what is no shape.
+        InputError: an unknown input, another rank than the file's, or a value that is no shape.
     """
     if not isinstance(given, Mapping):
         raise InputError(f"input_shapes={given!r}: give a mapping of input names to shapes.")
@@ -98,7 +98,7 @@ def _chosen_size(dim: Any) -> int | str | None:
 def input_dimensions(
     model: ir.Model, overrides: Mapping[str, Sequence[int | str | None]]
 ) -> dict[str, list[int | str] | None]:
-    """Returns every input's dimensions; what an override makes of a named dimension holds wherever the name stands."""
+    """Returns the dimensions of every input; an override of a named dimension holds for all dimensions of that name."""
     named: dict[int | str, int | str] = {}
     result = {}
     for value in model.graph.inputs:
@@ -113,7 +113,7 @@ def input_dimensions(
 
 
 def _declared(value: ir.Value, override: Sequence[int | str | None] | None) -> list[int | str] | None:
-    """Returns an input's dimensions, a dynamic one as a name, None where the rank is unknown or it is no tensor."""
+    """Returns an input's dimensions, dynamic ones as names; None for an unknown rank or a value that is no tensor."""
     if not isinstance(value.type, (ir.TensorType, type(None))):
         return None
     dims: Iterable[Any] | None = override if override is not None else value.shape
@@ -124,11 +124,11 @@ def _declared(value: ir.Value, override: Sequence[int | str | None] | None) -> l
 
 
 _NO_NAMES = frozenset({"?", "*", "-1", "None", "unknown"})
-"""What exporters write for sizes that they do not know, Paddle's for one: no two of them need be equal."""
+"""Exporters' placeholders for unknown sizes, such as Paddle's; two dimensions with one of them may differ."""
 
 
 def _dimension(dim: ir.SymbolicDim | int | str | None) -> int | str:
-    """Returns a size, or the name of a dynamic one, `""` where it has none."""
+    """Returns a size, or the name of a dynamic dimension, `""` where it has none."""
     plain = dim.value if isinstance(dim, ir.SymbolicDim) else dim
     if isinstance(plain, int) and plain >= 0:
         return plain
@@ -136,9 +136,9 @@ def _dimension(dim: ir.SymbolicDim | int | str | None) -> int | str:
 
 
 def specs_of(module: Any) -> list[InputSpec]:
-    """List the inputs of an imported module, as `input_specs` does those of its file.
+    """List the inputs of an imported module, like `input_specs` for its file.
 
-    Sizes that `input_shapes` fixed or opened at import are as they were chosen there.
+    Dimensions that `input_shapes` fixed or made dynamic at import are as chosen there.
 
     Raises:
         InputError: the module does not come from `onnx2nn.load`.
@@ -157,12 +157,12 @@ def _spec(value: ir.Value) -> InputSpec:
     if value.shape is not None:
         shape = tuple(map(_dimension, value.shape))
     dtype = value.dtype if isinstance(value.type, ir.TensorType) else None
-    lone = dtype is not None and dtype.is_integer() and shape in ((), (1,))
-    return InputSpec(value.name or "", dtype, shape, _index_limit(value), _choices(value) if lone else ())
+    scalar = dtype is not None and dtype.is_integer() and shape in ((), (1,))
+    return InputSpec(value.name or "", dtype, shape, _index_limit(value), _choices(value) if scalar else ())
 
 
 def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-    """Yields the nodes that an input's numbers reach as they are, and which of a node's inputs they are."""
+    """Yields the nodes that an input's elements reach unchanged, and the position among each node's inputs."""
     seen: set[ir.Value] = set()
     stack = [value]
     preserving = load_rows().operators("value_preserving") | {"Cast"}
@@ -178,7 +178,7 @@ def _readers(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
 
 
 def _index_limit(value: ir.Value) -> int | None:
-    """Follow an input to the tables it indexes (token, position and segment embeddings); the smallest one counts."""
+    """Returns the rows of the smallest table that an input indexes (token, position and segment embeddings)."""
     limits: list[int] = []
     for node, position in _readers(value):
         if node.op_type == "Gather" and position == 1 and node.inputs[0] is not None:
@@ -191,7 +191,7 @@ def _index_limit(value: ir.Value) -> int | None:
 
 
 def _choices(value: ir.Value) -> tuple[int, ...]:
-    """Follow an input to the constants that it is compared with."""
+    """Returns the constants with which an input is compared."""
     compared = [other for node, _ in _readers(value) if node.op_type == "Equal" for other in node.inputs]
     constants = (ir.convenience.get_const_tensor(other) for other in compared if other is not None)
     known = (constant for constant in constants if constant is not None and constant.dtype.is_integer())
@@ -201,18 +201,18 @@ def _choices(value: ir.Value) -> tuple[int, ...]:
 def resolve_shapes(
     specs: Sequence[InputSpec], input_shapes: Mapping[str, Sequence[int]] | None = None, *, batch: int = 1
 ) -> dict[str, tuple[int, ...]]:
-    """Choose a shape for every input.
+    """Chooses a shape for every input.
 
     Args:
         specs: the model's inputs.
-        input_shapes: sizes given by the caller, by input name; the rest comes from the file.
-        batch: size of a dynamic first dimension that the caller says nothing about.
+        input_shapes: sizes given by the caller, by input name; the other sizes are the file's.
+        batch: size of a dynamic first dimension that the caller leaves out.
 
     Returns:
         Input name → sizes. Dimensions with the same name in the file get the same size.
 
     Raises:
-        InputError: an unknown name, a wrong rank, a size that contradicts the file, or a size that nobody gave.
+        InputError: an unknown name, a wrong rank, a size that contradicts the file, or a missing size.
     """
     given = fixed_shapes(specs, input_shapes)
     sizes = _named_sizes(specs, given)
@@ -222,7 +222,7 @@ def resolve_shapes(
 def fixed_shapes(
     specs: Sequence[InputSpec], input_shapes: Mapping[str, Sequence[int]] | None
 ) -> dict[str, tuple[int, ...]]:
-    """Add to the shapes given by a caller those that follow from them, as dimensions with one name have one size.
+    """Adds the shapes that follow from the caller's: dimensions with one name have one size.
 
     Raises:
         InputError: as `check_shapes`.
@@ -251,7 +251,7 @@ def _named_sizes(specs: Sequence[InputSpec], given: Mapping[str, Sequence[int]])
 def check_shapes(
     specs: Sequence[InputSpec], input_shapes: Mapping[str, Sequence[int]] | None
 ) -> dict[str, tuple[int, ...]]:
-    """Check shapes given by a caller against the file.
+    """Checks the caller's shapes against the file.
 
     Raises:
         InputError: an unknown name, a wrong rank, or a size that contradicts the file.
@@ -305,13 +305,13 @@ def _listed(specs: Iterable[InputSpec]) -> str:
 def example_inputs(
     specs: Sequence[InputSpec], shapes: Mapping[str, Sequence[int]], *, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Make one seeded array for every input.
+    """Makes one seeded array for every input.
 
-    Floats are standard normal. Integers are small and not negative, below the size of the table they index where
-    they index one; inputs named as masks are ones; uint8 and int8 (images, quantised values) use their whole range.
+    Floats are standard normal. Integers are small and not negative; indices are below the size of their table. Inputs
+    named as masks are ones. uint8 and int8 (images, quantised values) use their whole range.
 
     Raises:
-        InputError: an input is not a tensor, so that no example can be made.
+        InputError: an input is not a tensor.
     """
     return {
         spec.name: _example(spec, tuple(shapes[spec.name]), np.random.default_rng([seed, index]))
@@ -343,7 +343,7 @@ def _integers(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator)
     if spec.choices and math.prod(shape) == 1:
         return np.asarray(rng.choice(spec.choices, shape))
     if _is_mask(spec) or (math.prod(shape) == 1 and spec.dtype not in (ir.DataType.UINT8, ir.DataType.INT8)):
-        return np.ones(shape, np.int64)  # a lone integer is a length, a count or an axis more often than an index
+        return np.ones(shape, np.int64)  # a scalar is a length, a count or an axis more often than an index
     if spec.dtype == ir.DataType.UINT8:
         return np.asarray(rng.integers(0, 256, shape))
     if spec.dtype == ir.DataType.INT8:

@@ -1,8 +1,8 @@
-"""The layers that a functional call with constant weights stands for, of PyTorch and of OneFlow.
+"""The layers of PyTorch and OneFlow that replace functional calls with constant weights.
 
-A row body writes `F.nn.functional.conv2d(x, weight, ...)`; where the weights are constants the import records a call of
-a layer that holds them instead. The functional and the layer mean the same, so rows and layers know nothing of each
-other. Functions go by their names (`conv2d`), their signatures are torch's.
+A row body calls `F.nn.functional.conv2d(x, weight, ...)`. Where the weights are constants, the import records a call of
+a layer that holds them. The function and the layer compute the same, so that rows and layers are independent of each
+other. Functions are identified by name (`conv2d`) and have torch's signatures.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer still to be built.
+    """The description of a layer that is not built yet.
 
     Attributes:
         kind: the name of its class (`"Conv2d"`).
         config: its constructor's arguments.
-        state: its parameters and buffers by dotted name; None where the layer has none of that name.
+        state: its parameters and buffers by dotted name; None for an absent one (`bias=False`).
         inputs: the positional arguments of its call.
-        structure: how the layer nests the function's results, by position (`(0, (1, 2))`); None: as the function does.
-        index_limit: how many rows the layer looks up by its input, None for other layers.
+        structure: the nesting of the layer's results, by position in the function's (`(0, (1, 2))`); None: the same.
+        index_limit: the number of rows of an embedding, None for other layers.
     """
 
     kind: str
@@ -37,18 +37,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class Framework:
-    """How the layers of a framework differ from each other's.
+    """The differences between the layers of the frameworks.
 
     Attributes:
         tensor: the type of a constant.
         holds: whether a value is a constant that a layer may hold as a parameter or buffer.
-        is_index: whether an element type is one that a table is looked up by.
+        is_index: whether an element type is one for indices.
         is_zeros: whether a value is known to hold zeros alone.
         strict: whether a layer takes inputs of its weights' type and of its own rank only, and numbers as padding.
-        statistics: the one element type that batch normalisation computes in, None where any.
-        stacks: whether one recurrent layer has several levels, and nests its states.
-        options: whether attention takes a dropout, leaves out biases and gives its weights, and LayerNorm leaves out
-            its bias.
+        statistics: the only element type of batch normalisation, None for any type.
+        stacks: whether a recurrent module has several layers (`num_layers`), and nests its states.
+        options: whether attention has dropout, optional biases and returned weights, and LayerNorm an optional bias.
         lacks: functions for which there is no layer.
     """
 
@@ -63,12 +62,12 @@ class Framework:
     lacks: frozenset[str] = frozenset()
 
     def fits(self, input: Any, *weights: Any, optional: tuple[Any, ...] = ()) -> bool:
-        """Returns whether all weights are constants, `optional` ones perhaps None, and the input is of their type."""
+        """Returns whether all weights are constants (`optional` ones may be None) and the input has their type."""
         given = (*weights, *(weight for weight in optional if weight is not None))
         return all(map(self.holds, given)) and (not self.strict or input.dtype is weights[0].dtype)
 
     def ranked(self, input: Any, rank: int) -> bool:
-        """Returns whether the input has the rank `rank`, where layers ask for that."""
+        """Returns whether the input has the rank `rank`, in a framework whose layers require it."""
         return not self.strict or input.ndim == rank
 
 
@@ -84,7 +83,7 @@ class Layers:
         return iter(self._known)
 
     def find(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer | None:
-        """Returns the layer that the call `name(*args, **kwargs)` stands for, None where it stands for none."""
+        """Returns the layer that replaces the call `name(*args, **kwargs)`, None where there is none."""
         if name not in self._known:
             return None
         signature, make = self._known[name]
@@ -280,7 +279,7 @@ def _embedding(
 
 @_layer("getitem")
 def _lookup(framework: Framework, table: Any, index: Any) -> Layer | None:
-    """Rows of a constant table by an index tensor; to the layer an index below zero is an error."""
+    """A lookup of rows of a constant table by an index tensor; the layer refuses negative indices."""
     if isinstance(index, tuple) and len(index) == 1 and framework.strict:
         (index,) = index
     if isinstance(index, (tuple, list, slice, framework.tensor)) or getattr(index, "ndim", 0) < 1:
@@ -336,7 +335,7 @@ def _multi_head_attention(
 
 @_layer("channel_shuffle")
 def _channel_shuffle(framework: Framework, input: Any, groups: int) -> Layer:
-    """pnnx knows the layer, not the function."""
+    """For pnnx, which supports the layer but not the function."""
     return Layer("ChannelShuffle", dict(groups=groups), {}, (input,))
 
 

@@ -1,4 +1,4 @@
-"""What a node of a graph says of itself, whatever the framework: its attributes and inputs, and its name."""
+"""A node's name, attributes and inputs, in the forms that an import needs; for every framework."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from onnx2nn.ground.naming import is_generated
 from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.plan import Plan
 from onnx2nn.optable.row import HINTS, Row
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 
 class Scope(dict["ir.Value", Any]):
-    """What is known of the values of one graph; what it lacks is looked up in the graphs around it."""
+    """The known values of one graph; values that it lacks are looked up in the enclosing graphs."""
 
     def __init__(self, outer: Scope | None = None):
         super().__init__()
@@ -35,7 +35,7 @@ def node_name(node: ir.Node) -> str:
 
 
 def inner_graphs(nodes: Iterable[ir.Node]) -> list[ir.Graph]:
-    """Returns the graphs that `nodes` hold, such as the branches of If, without those inside them."""
+    """Returns the graphs in the attributes of `nodes`, such as the branches of If, without graphs inside these."""
     attributes = [attribute for node in nodes for attribute in node.attributes.data.values()]
     graphs = [a.value for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
     return graphs + [
@@ -46,16 +46,16 @@ def inner_graphs(nodes: Iterable[ir.Node]) -> list[ir.Graph]:
 def attribute_values(
     node: ir.Node, row: Row, referred: Mapping[str, ir.Attr], tensor: Callable[[ir.TensorProtocol], Any]
 ) -> dict[str, Any]:
-    """Returns the node's attributes as the row's body takes them.
+    """Returns the node's attributes in the form that the row's body takes.
 
     Args:
         node: the node.
         row: its row.
         referred: attributes of the surrounding function's call, to which the node's may refer.
-        tensor: makes the framework's tensor of one in the file.
+        tensor: returns a tensor of the file as a tensor of the framework.
 
     Raises:
-        OperatorError: an attribute that the row does not know, or one that it needs is missing.
+        OperatorError: an attribute that the row does not have, or a missing required attribute.
     """
     values: dict[str, Any] = {}
     for name, attribute in node.attributes.data.items():
@@ -87,7 +87,7 @@ def _attribute(attribute: ir.Attr, tensor: Callable[[ir.TensorProtocol], Any]) -
 
 
 def _float(value: float) -> float:
-    """Returns the shortest decimal that is the same float32, which is what the author wrote."""
+    """Returns the shortest decimal of the same float32, the number in the author's source."""
     shortest = float(str(np.float32(value)))
     return shortest if abs(shortest) <= _LARGEST else value
 
@@ -96,10 +96,10 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def check_inputs(row: Row, inputs: list[Any]) -> None:
-    """Refuses more inputs than the operator has, and fewer than it needs; leaves out trailing absent ones.
+    """Checks the number of inputs, and removes trailing absent ones.
 
     Raises:
-        OperatorError: there are too many, or one is missing.
+        OperatorError: there are too many, or a required one is missing.
     """
     while inputs and inputs[-1] is None and not row.variadic:
         inputs.pop()
@@ -113,34 +113,36 @@ def check_inputs(row: Row, inputs: list[Any]) -> None:
 def body_arguments(
     row: Row, inputs: Sequence[Any], tensor: Callable[[Any], Any], static: Callable[[str, Any], Any]
 ) -> list[Any]:
-    """Returns a node's inputs as the row's body takes them.
+    """Returns a node's inputs in the form that the row's body takes.
 
     Args:
         row: the row.
-        inputs: constants, numbers computed from shapes, and values of the framework.
-        tensor: makes an argument of a value that stays a tensor.
-        static: makes the Python value of an input that must be known, by its name, where it is neither.
+        inputs: constants, shape values, and values of the framework.
+        tensor: returns a value as a tensor argument.
+        static: returns the Python value of an input in `row.static`, by its name, that is a value of the framework.
     """
     if not row.static and not row.numbers:
         return [tensor(value) for value in inputs]
     result: list[Any] = []
     for position, value in enumerate(inputs):
-        name, known = row.input_name(position), isinstance(value, (Constant, Host))
+        name, known = row.input_name(position), isinstance(value, (Constant, ShapeValues))
         if name in row.static and value is not None:
             result.append(known_array(value).tolist() if known else static(name, value))
         else:
-            scalar = known and name in row.numbers and not (value.array if isinstance(value, Host) else value).shape
+            scalar = (
+                known and name in row.numbers and not (value.array if isinstance(value, ShapeValues) else value).shape
+            )
             result.append(known_array(value).item() if scalar else tensor(value))
     return result
 
 
-def known_array(value: Constant | Host) -> np.ndarray[Any, Any]:
-    """Returns the elements of a constant, or numbers computed from shapes."""
-    return value.array if isinstance(value, Host) else value.numpy()
+def known_array(value: Constant | ShapeValues) -> np.ndarray[Any, Any]:
+    """Returns the elements of a constant or of shape values."""
+    return value.array if isinstance(value, ShapeValues) else value.numpy()
 
 
 def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:
-    """Returns what the row's body asks about its node, see `table.FACTS`."""
+    """Returns the facts about its node that the row's body requests, see `row.FACTS`."""
     found: dict[str, Any] = {}
     if "_outputs" in row.facts:
         found["_outputs"] = len(node.outputs)
@@ -163,15 +165,15 @@ def call_attributes(node: ir.Node, function: ir.Function, outer: Mapping[str, ir
 
 
 def lays_out_weight(row: Row, inputs: Sequence[Any], *, floats: bool = False) -> bool:
-    """Returns whether a node only changes the shape of an integer table that a module of the author's holds.
+    """Returns whether a node only changes the shape of an integer table in one of the author's modules.
 
-    Swin's relative_position_index is one. It is then read at run time and stays in the state under its own name;
-    folded, it would be another constant. Numbers that shapes are made of have no second dimension, or no dotted name.
+    An example is Swin's relative_position_index. Such a table is read at run time and keeps its key in the state;
+    folding would make another constant of it. Constants for shapes have one dimension at most, or no dotted name.
 
     Args:
         row: the node's row.
         inputs: its inputs.
-        floats: ask that of float weights of any rank too.
+        floats: whether float weights of any rank count too.
     """
     if not inputs or "layout_only" not in row.traits or not getattr(inputs[0], "weight", False):
         return False

@@ -1,4 +1,4 @@
-"""Where constants and layers of an imported model stand in its module tree, whatever the framework."""
+"""The paths of constants and layers in the module tree of an imported model, for every framework."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx2nn.provenance.author import Author
 
 
 class Position:
-    """Where a walk is: its node, None before the first, and the number of that among the nodes of the graph."""
+    """The position of a walk: its node (None before the first) and the node's number in the graph."""
 
     __slots__ = ("node", "step")
 
@@ -23,14 +23,14 @@ class Position:
 
 
 class ConstantName(NamedTuple):
-    """Where a constant is held in the module tree, and as what.
+    """The path of a constant in the module tree, and its kind.
 
     Attributes:
         steps: the path.
         trainable: whether it is a parameter.
         persistent: whether it is in state_dict.
-        own: whether the path is the author's, which nothing else may have.
-        outer: whether the module around holds it, and hands it in.
+        own: whether the path is the author's key, which is reserved for this constant.
+        outer: whether the enclosing module holds it and passes it in.
     """
 
     steps: list[str]
@@ -43,12 +43,12 @@ class ConstantName(NamedTuple):
 def constant_name(
     author: Author | None, at: Position, origin: Constant | None, size: int, floating: bool
 ) -> ConstantName:
-    """Returns where a constant is held, and as what.
+    """Returns the path and kind of a constant.
 
     Args:
-        author: what is known of the author's names, None where nothing is.
+        author: the author's names, None where they are unknown.
         at: the node that uses it.
-        origin: the constant of the file that it is or comes from, if any.
+        origin: the constant of the file from which it comes, if any.
         size: number of elements.
         floating: whether they are floats.
     """
@@ -59,16 +59,16 @@ def constant_name(
     if author is None:
         return ConstantName(steps, trainable)
     trainable = trainable and author.may_train(name) and floating
-    return ConstantName(steps, trainable, persistent=trainable)  # what is no weight stays out of state_dict
+    return ConstantName(steps, trainable, persistent=trainable)  # only weights are in state_dict
 
 
 def _constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) -> tuple[list[str], bool]:
-    """Returns where a constant is held in the module tree, and whether it is a trainable weight.
+    """Returns the path of a constant in the module tree, and whether it is a trainable weight.
 
     Args:
-        node: the node that uses it, None where only the outputs do.
-        origin: name of the initializer or output that it comes from, `""` where it has none.
-        weight: whether that is an initializer.
+        node: the node that uses it, None for an output of the graph.
+        origin: name of the initializer or output from which it comes, `""` where there is none.
+        weight: whether it comes from an initializer.
         size: number of elements.
     """
     if not origin:
@@ -81,16 +81,16 @@ def _constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) -
 
 
 _OPERAND = re.compile(r"/[xy](:0)?$")
-"""How TensorFlow calls a number that stands in the author's source, as the epsilon in `batchnorm/add/y`."""
+"""TensorFlow's names of numbers in the author's source, such as the epsilon `batchnorm/add/y`."""
 
 
 def layer_path(node: ir.Node, step: int, weight: str) -> list[str]:
-    """Returns where a layer is held in the module tree.
+    """Returns the path of a layer in the module tree.
 
     Args:
-        node: the node that is the layer.
+        node: the node that becomes the layer.
         step: its number in the graph.
-        weight: name of the initializer that its weight comes from, `""` where it has none.
+        weight: name of the initializer of its weight, `""` where it has none.
     """
     named = split_path(weight) if weight and not is_generated(weight) else []
     if len(named) > 1 and _WEIGHT.fullmatch(named[-1]):
@@ -106,10 +106,10 @@ def layer_path(node: ir.Node, step: int, weight: str) -> list[str]:
 
 
 _WEIGHT = re.compile(r"weight|w_\d+")
-"""What a layer's weight is called: in torch, and in Paddle (`conv2d_0.w_0`)."""
+"""Names of a layer's weight in torch and in Paddle (`conv2d_0.w_0`)."""
 
 _NUMBERED = re.compile(r"\w+__\d+")
-"""Nodes that tf2onnx made; only their weights say where they belong."""
+"""Names of nodes that tf2onnx added; only their weights have the scope in their names."""
 
 _OPERATIONS = frozenset(
     {
@@ -117,11 +117,11 @@ _OPERATIONS = frozenset(
         *("batchnorm", "conv_transpose", "convolution", "depthwise", "merged_input", "separable_conv2d"),
     }
 )
-"""TensorFlow's operations, and tf2onnx's, as which nodes and weights of a layer end: `model/dense/BiasAdd`."""
+"""Operations of TensorFlow and tf2onnx at the end of the names of nodes and weights: `model/dense/BiasAdd`."""
 
 
 def _scope(steps: list[str], operator: str) -> list[str]:
-    """Returns the path of the layer in which an operation stands, the path itself where its end is no operation."""
+    """Returns the path of the layer around an operation; the path itself if it does not end with an operation."""
     end = len(steps)
     while end > 1 and (steps[end - 1] in _OPERATIONS or (end == len(steps) and steps[-1].split("_")[0] == operator)):
         end -= 1

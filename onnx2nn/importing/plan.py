@@ -1,4 +1,4 @@
-"""What a model needs of the op table, and what of it is not there: found without importing anything."""
+"""The plan of an import: the row or function of each node. `report` lists the nodes without one."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ADVICE = "Register a body for it with onnx2nn.register(...)."
 
 @dataclass
 class Report:
-    """What `check` found.
+    """The result of `check`.
 
     Attributes:
-        operators: how many nodes each operator has, by `domain::name`.
-        problems: what cannot be imported; empty where `load` will find every operator it needs.
+        operators: the number of nodes of each operator, by `domain::name`.
+        problems: the operators that cannot be imported; empty where `load` will find every operator.
     """
 
     operators: Counter[str] = field(default_factory=Counter)
@@ -47,7 +47,7 @@ class Report:
 
 @functools.cache
 def schema_of(domain: str, operator: str, version: int) -> Any:
-    """Returns the schema of an operator in an opset, None where onnx knows none."""
+    """Returns the schema of an operator in an opset, None where onnx has none."""
     try:
         return defs.get_schema(operator, version, domain)
     except defs.SchemaError:
@@ -55,7 +55,7 @@ def schema_of(domain: str, operator: str, version: int) -> Any:
 
 
 TypeOf = tuple["ir.DataType | None", str]
-"""An element type (None: unknown) and what holds it: `""` a tensor, else `seq`, `optional` or `map`."""
+"""An element type (None: unknown) and its container: `""` for a tensor, else `seq`, `optional` or `map`."""
 
 UNKNOWN_TYPE: TypeOf = (None, "")
 _NUMBERS = frozenset(map(int, ir.DataType)) - {0}
@@ -63,7 +63,7 @@ _NAMES = {str(kind.name).lower(): kind for kind in ir.DataType} | {"double": ir.
 
 
 def _parse_type(text: str) -> TypeOf:
-    """Returns what a schema's type string such as `seq(tensor(float))` says."""
+    """Parses a schema's type string such as `seq(tensor(float))`."""
     container = text.split("(")[0]
     inner = text.replace(")", "").split("(")[-1].split(",")[-1].strip()
     return _NAMES.get(inner), "" if container == "tensor" else container
@@ -81,7 +81,7 @@ def _type_of(value: ir.Value) -> TypeOf:
 
 
 def _type_proto(known: TypeOf) -> onnx.TypeProto:
-    """Returns a type as ONNX writes it; an unknown element type as undefined."""
+    """Returns a type as a `TypeProto`; an unknown element type becomes undefined."""
     kind, container = known
     proto = onnx.TypeProto()
     inner = {"seq": proto.sequence_type.elem_type, "optional": proto.optional_type.elem_type}.get(container, proto)
@@ -90,9 +90,9 @@ def _type_proto(known: TypeOf) -> onnx.TypeProto:
 
 
 def _complete(function: onnx.FunctionProto, schema: Any) -> None:
-    """Gives a schema's function body what it leaves to the schema: defaults of attributes, and outputs it never makes.
+    """Completes a schema's function body: adds defaults of attributes, and outputs that the body does not compute.
 
-    Such an output is one that the node does not ask for; another one stands in for it.
+    The node does not use such an output; a copy of another output takes its place.
     """
     for name in list(function.attribute):
         default = schema.attributes[name].default_value
@@ -108,7 +108,7 @@ def _complete(function: onnx.FunctionProto, schema: Any) -> None:
 
 
 def _built(schema: Any, call: onnx.NodeProto, version: int, types: Sequence[TypeOf]) -> onnx.FunctionProto | None:
-    """Returns the body that onnx builds for one node; None where it builds none."""
+    """Returns the function body that onnx builds for one node, None where it builds none."""
     node, inputs = call.SerializeToString(), [_type_proto(known).SerializeToString() for known in types]
     build = schema.get_context_dependent_function_with_opset_version
     # Where an operator in the body has a later revision onnx builds it for the schema's own opset alone.
@@ -120,15 +120,15 @@ def _built(schema: Any, call: onnx.NodeProto, version: int, types: Sequence[Type
 
 
 def version_of(node: ir.Node, opsets: Mapping[str, int]) -> int:
-    """Returns the opset version in which a node is meant: its own, which raised nodes have, else its graph's.
+    """Returns the opset version of a node: its own, which raised nodes have, else its graph's.
 
-    A domain that the file imports in version 0, as PyTorch's old exporters do theirs, is meant in its first one.
+    PyTorch's old exporters import their domain in version 0; that is read as version 1.
     """
     return node.version or opsets.get(node.domain) or 1
 
 
 class Plan:
-    """The row or function that every node of a model is imported with, types of its values, names of its weights."""
+    """The row or function of every node of a model, the types of its values, and the author's names."""
 
     def __init__(self, model: ir.Model, table: Table, author: Author | None = None):
         self.model, self.table, self.author = model, table, author
@@ -147,11 +147,11 @@ class Plan:
         Args:
             node: a node of the model, or of a function body.
             version: opset version of its domain.
-            types: gives the types of its inputs, which decide some schemas' bodies; by default what the file says.
-            attributes: those of the surrounding function's call, to which the node's may refer.
+            types: returns the types of its inputs, on which some schemas' bodies depend; by default the file's.
+            attributes: attributes of the surrounding function's call, to which the node's may refer.
 
         Raises:
-            OperatorError: there is none.
+            OperatorError: there is no row and no function.
         """
         if self.model.functions:
             function = self.model.functions.get((node.domain, node.op_type, node.overload))
@@ -222,12 +222,12 @@ class Plan:
         return function
 
     def type_name(self, value: ir.Value) -> str | None:
-        """Returns the name of a value's ONNX element type (`"INT4"`), None where nothing tells it."""
+        """Returns the name of a value's ONNX element type (`"INT4"`), None where it is unknown."""
         kind = self.type_of(value)[0]
         return None if kind is None else kind.name
 
     def type_of(self, value: ir.Value) -> TypeOf:
-        """Returns a value's type as the file, or what made the value, says it."""
+        """Returns a value's type, as declared in the file or inferred from its producer."""
         direct = _type_of(value)
         if direct[0] is not None or direct[1]:
             return direct
@@ -250,7 +250,7 @@ class Plan:
                 self._types[value] = known
 
     def _schema_type(self, node: ir.Node, index: int, version: int) -> TypeOf:
-        """Returns what the operator's schema, its inputs' types and its attributes say of an output's type."""
+        """Infers an output's type from the operator's schema, the inputs' types and the attributes."""
         for name in ("to", "dtype", "output_dtype"):
             attribute = node.attributes.get(name)
             if attribute is not None and isinstance(attribute.value, int) and attribute.value in _NUMBERS:
@@ -276,17 +276,17 @@ class Plan:
 
 
 def plan(model: ir.Model, author: Author | None = None) -> Plan:
-    """Returns the plan of `model`; that nodes may have no row shows when they are looked up.
+    """Returns the plan of `model`; a node without a row is an error when it is looked up.
 
     Args:
         model: as `reader.read` gives it.
-        author: what is known of the author's names, as `author.restore` gives it.
+        author: the author's names, from `restore.restore`.
     """
     return Plan(model, load_rows(), author)
 
 
 def report(model: ir.Model) -> Report:
-    """Returns what the model needs, and every operator of it that the table lacks."""
+    """Returns the operators of a model, and a problem for each one that the table lacks."""
     result = Report()
     found = plan(model)
     problems: dict[tuple[str, str, int], Problem] = {}

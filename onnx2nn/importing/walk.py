@@ -1,8 +1,8 @@
-"""The walk over the nodes of a graph: the same for every framework, which supplies a `Builder`.
+"""The walk over the nodes of a graph. It is the same for every framework; the framework supplies a `Builder`.
 
-A node is looked up in the plan. A function is walked in turn, a node with graphs is handed to the framework's region
-importers, any other one is folded, recorded or called late. What cannot be imported is noted as a problem and its
-outputs are `UNKNOWN`, so that one import finds all problems.
+Each node is looked up in the plan. The body of a function is walked in turn. A node with graphs goes to one of the
+builder's `regions`. Any other node is folded, recorded, or recorded as one opaque call. A node that cannot be imported
+is noted as a problem, and its outputs are `UNKNOWN`, so that one import finds all problems.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from onnx2nn.importing.node_facts import (
 )
 from onnx2nn.importing.plan import UNKNOWN_TYPE, TypeOf, version_of
 from onnx2nn.optable.row import Row
-from onnx2nn.optable.shape_values import Host
+from onnx2nn.optable.shape_values import ShapeValues
 
 
 class Unknown:
@@ -41,11 +41,11 @@ class Walk(Generic[B]):
     """The import of one graph or function body.
 
     Args:
-        builder: makes its program.
-        scope: what is known of the graph's values: its inputs, and those of the graphs around it.
+        builder: builds its program.
+        scope: the known values: the graph's inputs, and the values of enclosing graphs.
         graph: the graph or function.
         opsets: opset versions by domain.
-        attributes: those of the surrounding function's call, to which the nodes' may refer.
+        attributes: attributes of the surrounding function's call, to which the nodes' may refer.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Walk(Generic[B]):
             for value in self.graph.initializers.values():
                 scope[value] = builder.initializer(self.graph, value)
         nodes = list(self.graph)
-        last = {value: node for node in nodes for value in node.inputs}  # the last that takes it
-        for kept in (*self.graph.outputs, *_used_inside(nodes)):
-            last.pop(kept, None)
-        around, at.step = (at.node, at.step), 0
+        last = {value: node for node in nodes for value in node.inputs}  # the last node that reads it
+        for needed in (*self.graph.outputs, *_used_inside(nodes)):
+            last.pop(needed, None)
+        outer, at.step = (at.node, at.step), 0
         for node in nodes:
             at.node = node
             for value, result in zip(node.outputs, self.run_node(node), strict=False):
@@ -78,14 +78,14 @@ class Walk(Generic[B]):
                 builder.keep(value, result)
             for used in node.inputs:
                 if used is not None and last.get(used) is node:
-                    scope.pop(used, None)  # its memory goes
+                    scope.pop(used, None)  # frees its memory
         outputs = [builder.output(scope[value]) for value in self.graph.outputs]
-        if around[0] is not None:  # of a graph in place of a node, whose walk goes on
-            at.node, at.step = around
+        if outer[0] is not None:  # an inner graph was imported in place: the outer walk goes on
+            at.node, at.step = outer
         return outputs
 
     def run_node(self, node: ir.Node) -> Sequence[Any]:
-        """Imports one node; returns its outputs, `UNKNOWN` ones where it cannot be imported (a problem is noted)."""
+        """Imports one node; returns its outputs. They are `UNKNOWN` where it cannot be imported; a problem is noted."""
         scope, builder = self.scope, self.builder
         values = [None if value is None else scope[value] for value in node.inputs]
         if self.state.problems and any(value is UNKNOWN for value in values):
@@ -107,12 +107,12 @@ class Walk(Generic[B]):
             raise
         except OperatorError as error:
             self.state.report(node, version, str(error))
-        except Exception as error:  # whatever the framework or a body says of what contradicts itself
+        except Exception as error:  # any error of the framework or of a body, for an inconsistent node
             self.state.report_failure(node, version, error)
         return [UNKNOWN] * len(node.outputs)
 
     def _run_row(self, node: ir.Node, row: Row, inputs: list[Any]) -> Any:
-        """Returns what `row` gives for `inputs`."""
+        """Returns the result of `row` for `inputs`."""
         builder = self.builder
         builder.begin(node)
         if row.call == "subgraph":
@@ -151,15 +151,15 @@ class Walk(Generic[B]):
         return self.builder.called(node, function, body, outputs)
 
     def inside(self, graph: ir.Graph, bindings: Mapping[ir.Value, Any], builder: B | None = None) -> list[Any]:
-        """Imports a graph that a node of this one holds; returns its outputs.
+        """Imports the graph of one of this graph's nodes; returns its outputs.
 
         Args:
             graph: the graph.
-            bindings: what its inputs are.
-            builder: makes a program of its own of it, None where it becomes a part of this one.
+            bindings: the values of its inputs.
+            builder: builds a program of its own for it; None: the graph becomes part of this program.
 
         Raises:
-            OperatorError: it holds nodes that cannot be imported.
+            OperatorError: the graph holds nodes that cannot be imported.
         """
         scope = Scope(self.scope)
         for value, known in bindings.items():
@@ -173,7 +173,7 @@ class Walk(Generic[B]):
         return [self.type_of(value, item) for value, item in zip(values, known, strict=True)]
 
     def type_of(self, value: ir.Value | None, known: Any) -> TypeOf:
-        """Returns a value's ONNX type: what the file says, else what the import knows."""
+        """Returns a value's ONNX type as declared in the file, else as known to the import."""
         declared = self.state.plan.type_of(value) if value is not None else UNKNOWN_TYPE
         if declared != UNKNOWN_TYPE:
             return declared
@@ -181,11 +181,11 @@ class Walk(Generic[B]):
             return self.type_of(None, known[0])[0] if known else None, "seq"
         if isinstance(known, Constant):
             return known.kind, ""
-        if isinstance(known, Host):
+        if isinstance(known, ShapeValues):
             return ir.DataType.from_numpy(known.dtype), ""
         return self.builder.type_of(known)
 
 
 def _used_inside(nodes: Iterable[ir.Node]) -> set[ir.Value | None]:
-    """Returns the values that nodes in subgraphs of `nodes` use, those of the subgraphs among them."""
+    """Returns all values that nodes in subgraphs of `nodes` read, including values of the subgraphs."""
     return {value for body in inner_graphs(nodes) for node in body.all_nodes() for value in node.inputs}

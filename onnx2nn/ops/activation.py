@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.arithmetic import host_binary, larger, ordered, smaller
+from onnx2nn.ops.arithmetic import binary, larger, ordered, smaller
 from onnx2nn.ops.shape import fixed
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -147,12 +147,12 @@ def shrink(F: Any, input: Any, *, bias: float = 0.0, lambd: float = 0.5) -> Any:
     return F.where(input > lambd, (input - bias).to(input.dtype), below)
 
 
-def _host_clip(input: Any, min: Any = None, max: Any = None) -> Any:
-    input = input if min is None else host_binary(larger)(input, min)
-    return input if max is None else host_binary(smaller)(input, max)
+def _values_of_clip(input: Any, min: Any = None, max: Any = None) -> Any:
+    input = input if min is None else binary(larger)(input, min)
+    return input if max is None else binary(smaller)(input, max)
 
 
-@op("Clip", 11, numbers=("min", "max"), host=_host_clip, traits=UNARY)
+@op("Clip", 11, numbers=("min", "max"), on_shape_values=_values_of_clip, traits=UNARY)
 def clip(F: Any, input: Any, min: Any = None, max: Any = None) -> Any:
     """Where `min` exceeds `max` every element becomes `max`, in torch too."""
     if min is None and max is None:

@@ -108,13 +108,13 @@ def legacy_broadcast(body: Body) -> Body:
     return legacy
 
 
-def host_binary(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def binary(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """Returns a binary operator on shape values, from the function of two numbers."""
     ufunc = np.frompyfunc(function, 2, 1)
     return lambda A, B: np.asarray(ufunc(A, B), dtype=object)
 
 
-def host_unary(function: Callable[[Any], Any]) -> Callable[..., Any]:
+def unary(function: Callable[[Any], Any]) -> Callable[..., Any]:
     """Returns a unary operator on shape values, from the function of one number."""
     ufunc = np.frompyfunc(function, 1, 1)
     return lambda X: np.asarray(ufunc(X), dtype=object)
@@ -139,7 +139,7 @@ def larger(a: Any, b: Any) -> Any:
     return b if a <= b else a
 
 
-def _host_product(a: Any, b: Any) -> Any:
+def _values_of_product(a: Any, b: Any) -> Any:
     a, b = _plain(a), _plain(b)
     for factor in (a, b):
         if isinstance(factor, float) and (factor * 1024) % 1:
@@ -156,10 +156,10 @@ def truncated_quotient(a: Any, b: Any) -> Any:
     raise NeedsValues("a quotient of sizes, one of which may be negative")
 
 
-def _host_div(A: Any, B: Any, *, _dtype: np.dtype[Any]) -> Any:
+def _values_of_div(A: Any, B: Any, *, _dtype: np.dtype[Any]) -> Any:
     if np.issubdtype(_dtype, np.integer):
-        return host_binary(truncated_quotient)(A, B)
-    return host_binary(_float_quotient)(A, B)
+        return binary(truncated_quotient)(A, B)
+    return binary(_float_quotient)(A, B)
 
 
 def _float_quotient(a: Any, b: Any) -> Any:
@@ -169,35 +169,35 @@ def _float_quotient(a: Any, b: Any) -> Any:
     return a if isinstance(b, int) and b == 1 else a / b
 
 
-def _host_mod(A: Any, B: Any, *, fmod: int = 0) -> Any:
+def _values_of_mod(A: Any, B: Any, *, fmod: int = 0) -> Any:
     if fmod:
         raise NeedsValues("fmod of a size")
-    return host_binary(lambda a, b: a % b)(A, B)
+    return binary(lambda a, b: a % b)(A, B)
 
 
-def _host_pow(X: Any, Y: Any) -> Any:
-    return host_binary(lambda x, y: _plain(x) ** _plain(y))(X, Y)
+def _values_of_pow(X: Any, Y: Any) -> Any:
+    return binary(lambda x, y: _plain(x) ** _plain(y))(X, Y)
 
 
-@op("Add", 7, host=host_binary(lambda a, b: _plain(a) + _plain(b)), traits=BINARY | {"commutative"})
+@op("Add", 7, on_shape_values=binary(lambda a, b: _plain(a) + _plain(b)), traits=BINARY | {"commutative"})
 @widened
 def add(F: Any, A: Any, B: Any) -> Any:
     return A + B
 
 
-@op("Sub", 7, host=host_binary(lambda a, b: _plain(a) - _plain(b)), traits=BINARY)
+@op("Sub", 7, on_shape_values=binary(lambda a, b: _plain(a) - _plain(b)), traits=BINARY)
 @widened
 def sub(F: Any, A: Any, B: Any) -> Any:
     return A - B
 
 
-@op("Mul", 7, host=host_binary(_host_product), traits=BINARY | {"commutative"})
+@op("Mul", 7, on_shape_values=binary(_values_of_product), traits=BINARY | {"commutative"})
 @widened
 def mul(F: Any, A: Any, B: Any) -> Any:
     return A * B
 
 
-@op("Div", 7, host=_host_div, traits=BINARY)
+@op("Div", 7, on_shape_values=_values_of_div, traits=BINARY)
 def div(F: Any, A: Any, B: Any) -> Any:
     """A quotient of integers is rounded towards zero."""
     if A.dtype == F.uint64:
@@ -207,7 +207,7 @@ def div(F: Any, A: Any, B: Any) -> Any:
     return widened(lambda F, A, B: F.div(A, B, rounding_mode="trunc"))(F, A, B)
 
 
-@op("Mod", 10, host=_host_mod, traits=BINARY)
+@op("Mod", 10, on_shape_values=_values_of_mod, traits=BINARY)
 def mod(F: Any, A: Any, B: Any, *, fmod: int = 0) -> Any:
     """The result has the sign of the divisor with `fmod=0`, the sign of the dividend with `fmod=1`."""
     if A.dtype == F.uint64:
@@ -220,7 +220,7 @@ for _name, _body in (("Add", add), ("Sub", sub), ("Mul", mul), ("Div", div)):
     op(_name, 1, traits=TABLE.row_of(_body).traits)(legacy_broadcast(_body))
 
 
-@op("Pow", 7, host=_host_pow, traits=BINARY)
+@op("Pow", 7, on_shape_values=_values_of_pow, traits=BINARY)
 def pow(F: Any, X: Any, Y: Any) -> Any:
     """The result has the base's type: an integer base to a float exponent is computed in float64 and truncated."""
     if X.dtype == Y.dtype:
@@ -242,13 +242,13 @@ def pow_1(F: Any, X: Any, Y: Any, *, axis: int | None = None, broadcast: int = 0
     return legacy_broadcast(pow)(F, X, Y, axis=axis, broadcast=broadcast)
 
 
-@op("Neg", 1, host=host_unary(lambda x: -x), traits=UNARY)
+@op("Neg", 1, on_shape_values=unary(lambda x: -x), traits=UNARY)
 @widened
 def neg(F: Any, X: Any) -> Any:
     return -X
 
 
-@op("Abs", 1, host=host_unary(abs), traits=UNARY)
+@op("Abs", 1, on_shape_values=unary(abs), traits=UNARY)
 def abs_(F: Any, X: Any) -> Any:
     return X if X.dtype in (F.uint8, F.uint16, F.uint32, F.uint64) else F.abs(X)
 
@@ -265,12 +265,12 @@ def reciprocal(F: Any, X: Any) -> Any:
     return F.reciprocal(X)
 
 
-@op("Floor", 1, host=host_unary(math.floor), traits=UNARY)
+@op("Floor", 1, on_shape_values=unary(math.floor), traits=UNARY)
 def floor(F: Any, X: Any) -> Any:
     return F.floor(X)
 
 
-@op("Ceil", 1, host=host_unary(math.ceil), traits=UNARY)
+@op("Ceil", 1, on_shape_values=unary(math.ceil), traits=UNARY)
 def ceil(F: Any, X: Any) -> Any:
     return F.ceil(X)
 
@@ -325,13 +325,15 @@ def _extreme(F: Any, function: Any, data_0: tuple[Any, ...]) -> Any:
     return ordered(_fold(lambda F, a, b: function(a, b)))(F, *data_0)
 
 
-@op("Max", 1, host=lambda *data_0: functools.reduce(host_binary(larger), data_0), traits=BINARY | {"commutative"})
+@op("Max", 1, on_shape_values=lambda *data_0: functools.reduce(binary(larger), data_0), traits=BINARY | {"commutative"})
 def max(F: Any, *data_0: Any) -> Any:
     """NaN propagates."""
     return _extreme(F, F.maximum, data_0)
 
 
-@op("Min", 1, host=lambda *data_0: functools.reduce(host_binary(smaller), data_0), traits=BINARY | {"commutative"})
+@op(
+    "Min", 1, on_shape_values=lambda *data_0: functools.reduce(binary(smaller), data_0), traits=BINARY | {"commutative"}
+)
 def min(F: Any, *data_0: Any) -> Any:
     """NaN propagates."""
     return _extreme(F, F.minimum, data_0)

@@ -136,7 +136,7 @@ def from_strings(F: Any, texts: np.ndarray[Any, Any], element: Element, **option
     return convert(F, F.from_numpy(values.reshape(texts.shape)), element, **options)
 
 
-def _host_cast(
+def _values_of_cast(
     input: Any, *, to: int, saturate: int = 1, round_mode: str = "up", _dtype: np.dtype[Any] | None = None
 ) -> Any:
     """Casts shape values; a size that is cast to float stays an int."""
@@ -146,22 +146,22 @@ def _host_cast(
     if element.dtype not in ("float32", "float64", "int32", "int64", "bool"):
         raise NeedsValues(f"a size cast to {element.name}")
     dtype = np.dtype(element.dtype)
-    number = {"b": _host_bool, "i": _host_integer, "f": _host_float}[dtype.kind]
+    number = {"b": _values_of_bool, "i": _values_of_integer, "f": _values_of_float}[dtype.kind]
     return Typed(np.asarray(np.frompyfunc(lambda value: number(value, dtype), 1, 1)(input), dtype=object), dtype)
 
 
-def _host_bool(value: Any, dtype: np.dtype[Any]) -> Any:
+def _values_of_bool(value: Any, dtype: np.dtype[Any]) -> Any:
     return value != 0
 
 
-def _host_float(value: Any, dtype: np.dtype[Any]) -> Any:
+def _values_of_float(value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, (bool, int, float)):
         value = dtype.type(value).item()
         return int(value) if value.is_integer() else value
     return value
 
 
-def _host_integer(value: Any, dtype: np.dtype[Any]) -> Any:
+def _values_of_integer(value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, (bool, int, float)):
         if isinstance(value, float) and not abs(value) < 2 ** (8 * dtype.itemsize - 1):
             return int(np.iinfo(dtype).min)  # the result of x86 for a float out of range
@@ -169,7 +169,7 @@ def _host_integer(value: Any, dtype: np.dtype[Any]) -> Any:
     return value.to_integer()
 
 
-@op("Cast", 24, host=_host_cast, traits=UNARY)
+@op("Cast", 24, on_shape_values=_values_of_cast, traits=UNARY)
 def cast(F: Any, input: Any, *, round_mode: str = "up", saturate: int = 1, to: int) -> Any:
     """See `convert`, `to_strings` and `from_strings`."""
     if to == STRING:
@@ -190,7 +190,12 @@ def _number_of(name: str) -> int:
     return BY_NAME[name].number
 
 
-@op("Cast", 1, host=lambda input, *, to, _dtype=None: _host_cast(input, to=_number_of(to), _dtype=_dtype), traits=UNARY)
+@op(
+    "Cast",
+    1,
+    on_shape_values=lambda input, *, to, _dtype=None: _values_of_cast(input, to=_number_of(to), _dtype=_dtype),
+    traits=UNARY,
+)
 def cast_1(F: Any, input: Any, *, to: str) -> Any:
     """The type is given by name."""
     return cast(F, input, to=_number_of(to.upper()))

@@ -36,11 +36,11 @@ def _from_front(F: Any, indices: Any, size: Any) -> Any:
     return F.where(indices < 0, indices + size, indices).to(F.int64)
 
 
-def _host_gather(data: Any, indices: Any, *, axis: int = 0) -> Any:
+def _values_of_gather(data: Any, indices: Any, *, axis: int = 0) -> Any:
     return np.asarray(np.take(data, _integers(indices), axis), dtype=object)
 
 
-@op("Gather", 1, numbers=["indices"], host=_host_gather, traits=["value_preserving"])
+@op("Gather", 1, numbers=["indices"], on_shape_values=_values_of_gather, traits=["value_preserving"])
 def gather(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
     """A constant float table becomes `nn.Embedding`, where negative indices are errors."""
     axis = axis % data.ndim
@@ -52,14 +52,14 @@ def gather(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
     return data[(slice(None),) * axis + (indices.to(F.int64) if indices.dtype == F.int32 else indices,)]
 
 
-def _host_gather_elements(data: Any, indices: Any, *, axis: int = 0) -> Any:
+def _values_of_gather_elements(data: Any, indices: Any, *, axis: int = 0) -> Any:
     indices = _integers(indices)
     grid = list(np.indices(indices.shape))
     grid[axis] = indices
     return np.asarray(data[tuple(grid)], dtype=object)
 
 
-@op("GatherElements", 11, host=_host_gather_elements, traits=["value_preserving"])
+@op("GatherElements", 11, on_shape_values=_values_of_gather_elements, traits=["value_preserving"])
 @moves_elements
 def gather_elements(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
     return data.gather(axis, _from_front(F, indices, data.shape[axis]))
@@ -74,14 +74,14 @@ def _coordinates(F: Any, indices: Any, data: Any, batch_dims: int = 0) -> tuple[
     return (*grid, *indices.unbind(-1))
 
 
-def _host_gather_nd(data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
+def _values_of_gather_nd(data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     indices = _integers(indices)
     grid = np.indices(indices.shape[:-1])[:batch_dims]
     places = (*grid, *np.moveaxis(indices, -1, 0))
     return np.asarray(data[places], dtype=object)
 
 
-@op("GatherND", 12, host=_host_gather_nd, traits=["value_preserving"])
+@op("GatherND", 12, on_shape_values=_values_of_gather_nd, traits=["value_preserving"])
 def gather_nd(F: Any, data: Any, indices: Any, *, batch_dims: int = 0) -> Any:
     return data[_coordinates(F, indices, data, batch_dims)]
 
@@ -99,7 +99,7 @@ _HOST_REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _host_scatter(data: Any, grid: Sequence[Any], updates: Any, reduction: str) -> Any:
+def _values_of_scatter(data: Any, grid: Sequence[Any], updates: Any, reduction: str) -> Any:
     reduce = _HOST_REDUCTIONS[reduction]
     result = data.copy()
     for position in np.ndindex(*np.shape(grid[0])):
@@ -108,11 +108,13 @@ def _host_scatter(data: Any, grid: Sequence[Any], updates: Any, reduction: str) 
     return result
 
 
-def _host_scatter_elements(data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
+def _values_of_scatter_elements(
+    data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none"
+) -> Any:
     indices = _integers(indices)
     grid = list(np.indices(indices.shape))
     grid[axis] = indices
-    return _host_scatter(data, grid, updates, reduction)
+    return _values_of_scatter(data, grid, updates, reduction)
 
 
 @moves_elements
@@ -132,7 +134,7 @@ def _scatter_reduce(F: Any, data: Any, updates: Any, *, axis: int, indices: Any,
     return data.scatter_reduce(axis, indices, updates, _REDUCTIONS[reduction])
 
 
-@op("ScatterElements", 16, host=_host_scatter_elements)
+@op("ScatterElements", 16, on_shape_values=_values_of_scatter_elements)
 def scatter_elements(F: Any, data: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
     """Without reduction, the standard leaves open which of several updates of one element stays."""
     indices = _from_front(F, indices, data.shape[axis])
@@ -145,7 +147,7 @@ scatter_elements_11 = revision(scatter_elements, 11, without=["reduction"])
 scatter = revision(scatter_elements_11, 9, operator="Scatter")
 
 
-def _host_scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
+def _values_of_scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
     indices = _integers(indices)
     result, reduce = data.copy(), _HOST_REDUCTIONS[reduction]
     elementwise = np.frompyfunc(reduce, 2, 1)
@@ -155,7 +157,7 @@ def _host_scatter_nd(data: Any, indices: Any, updates: Any, *, reduction: str = 
     return result
 
 
-@op("ScatterND", 16, host=_host_scatter_nd)
+@op("ScatterND", 16, on_shape_values=_values_of_scatter_nd)
 def scatter_nd(F: Any, data: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
     if reduction == "none":
         return _put(F, data, updates, indices=indices)
@@ -236,7 +238,7 @@ def _backward(start: Any, end: Any, step: int, size: Any) -> slice:
     return slice(first, last, None if step == -1 else -step)
 
 
-def _host_slice(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+def _values_of_slice(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     numbers = [None if v is None else _integers(v).tolist() for v in (starts, ends, axes, steps)]
     for axis, start, end, step in _plan_slices(data.ndim, *numbers):
         if step < 0:
@@ -260,7 +262,7 @@ def _results_of_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = Non
     "Slice",
     10,
     static=["starts", "ends", "axes", "steps"],
-    host=_host_slice,
+    on_shape_values=_values_of_slice,
     results=_results_of_slice,
     sized_by="ends",
     traits=["value_preserving", "keeps_rank"],
@@ -288,7 +290,7 @@ revision(slice_, 1, without=["steps"], as_attributes=["starts", "ends", "axes"])
 revision(slice_, 1, operator="DynamicSlice", without=["steps"])
 
 
-def _host_where(condition: Any, X: Any, Y: Any) -> Any:
+def _values_of_where(condition: Any, X: Any, Y: Any) -> Any:
     """A choice that depends on a size records a guard: the forward raises for sizes that would choose otherwise."""
 
     def choose(c: Any, x: Any, y: Any) -> Any:
@@ -299,13 +301,13 @@ def _host_where(condition: Any, X: Any, Y: Any) -> Any:
     return np.asarray(np.frompyfunc(choose, 3, 1)(condition, X, Y), dtype=object)
 
 
-@op("Where", 9, host=_host_where, traits=BINARY)
+@op("Where", 9, on_shape_values=_values_of_where, traits=BINARY)
 def where(F: Any, condition: Any, X: Any, Y: Any) -> Any:
     """PyTorch up to 1.1 has no bool and casts conditions to uint8."""
     return F.where(condition if condition.dtype == F.bool else condition != 0, X, Y)
 
 
-def _host_one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
+def _values_of_one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
     depth = int(depth.item())
     off, on = values
     indices = np.where(indices < 0, indices + depth, indices)
@@ -314,7 +316,7 @@ def _host_one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> A
     return np.where(np.expand_dims(indices, axis) == classes, np.array(on, object), np.array(off, object))
 
 
-@op("OneHot", 9, static=["depth"], host=_host_one_hot)
+@op("OneHot", 9, static=["depth"], on_shape_values=_values_of_one_hot)
 def one_hot(F: Any, indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
     """An index out of range gives a row of `off_value`; a negative index counts from the back."""
     depth = scalar(depth)
@@ -325,7 +327,7 @@ def one_hot(F: Any, indices: Any, depth: Any, values: Any, *, axis: int = -1) ->
     return F.where(indices.unsqueeze(axis) == classes, values[1], values[0])
 
 
-def _host_non_zero(X: Any) -> Any:
+def _values_of_non_zero(X: Any) -> Any:
     return np.stack(np.nonzero(np.atleast_1d(X))).astype(np.int64)
 
 
@@ -333,14 +335,14 @@ def _results_of_non_zero(F: Any, X: Any) -> Any:
     return [((max(X.ndim, 1), "found"), F.int64)]
 
 
-@op("NonZero", 9, call="opaque", host=_host_non_zero, results=_results_of_non_zero)
+@op("NonZero", 9, call="opaque", on_shape_values=_values_of_non_zero, results=_results_of_non_zero)
 def non_zero(F: Any, X: Any) -> Any:
     """A scalar counts as a vector of one element, as in ONNX Runtime."""
     X = X.reshape(1) if X.ndim == 0 else X
     return (X != 0).nonzero().t()
 
 
-def _host_compress(input: Any, condition: Any, *, axis: int | None = None) -> Any:
+def _values_of_compress(input: Any, condition: Any, *, axis: int | None = None) -> Any:
     return np.compress(condition.astype(bool), input, axis)
 
 
@@ -350,7 +352,14 @@ def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None
     return [(kept, input.dtype)]
 
 
-@op("Compress", 9, call="opaque", host=_host_compress, results=_results_of_compress, traits=["value_preserving"])
+@op(
+    "Compress",
+    9,
+    call="opaque",
+    on_shape_values=_values_of_compress,
+    results=_results_of_compress,
+    traits=["value_preserving"],
+)
 def compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
     """Elements behind a condition that is shorter than the axis are dropped."""
     if axis is None:
@@ -359,7 +368,7 @@ def compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> 
     return input[kept] if input.ndim == 1 else input.index_select(axis, kept)  # torch selects no uint16
 
 
-def _host_top_k(X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
+def _values_of_top_k(X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
     order = np.argsort(-X if largest else X, axis, kind="stable").take(np.arange(int(K.item())), axis)
     return np.take_along_axis(X, order, axis), order.astype(np.int64)
 
@@ -387,7 +396,7 @@ def _results_of_top_k(F: Any, X: Any, K: Any, *, axis: int = -1, **_: Any) -> An
     return [(sizes, X.dtype), (sizes, F.int64)]
 
 
-@op("TopK", 11, static=["K"], host=_host_top_k, results=_results_of_top_k)
+@op("TopK", 11, static=["K"], on_shape_values=_values_of_top_k, results=_results_of_top_k)
 def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Any, ...]:
     """Of equal values, the lower index comes first, which torch's topk does not guarantee."""
     count = scalar(K)
@@ -408,7 +417,7 @@ top_k_10 = revision(top_k, 10, without=["largest", "sorted"])
 revision(top_k_10, 1, as_attributes=["K"], renamed={"K": "k"})
 
 
-def _host_unique(X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
+def _values_of_unique(X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
     rows = X.reshape(-1) if axis is None else np.moveaxis(X, axis, 0)
     keys = [tuple(np.ravel(row)) for row in rows]
     firsts = list(dict.fromkeys(keys))
@@ -449,7 +458,7 @@ def _results_of_unique(F: Any, X: Any, *, axis: int | None = None, sorted: int =
     return [(values, X.dtype), (["kept"], F.int64), ([length], F.int64), (["kept"], F.int64)]
 
 
-@op("Unique", 11, call="opaque", host=_host_unique, results=_results_of_unique)
+@op("Unique", 11, call="opaque", on_shape_values=_values_of_unique, results=_results_of_unique)
 def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> tuple[Any, ...]:
     if axis is None or X.ndim == 1:
         values, inverse, counts = F.unique(X, sorted=True, return_inverse=True, return_counts=True)
@@ -466,14 +475,14 @@ def unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> tuple
     return values, indices[order], order.argsort()[inverse], counts[order]
 
 
-def _host_reverse_sequence(input: Any, sequence_lens: Any, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
+def _values_of_reverse_sequence(input: Any, sequence_lens: Any, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
     result = np.moveaxis(input, (batch_axis, time_axis), (0, 1)).copy()
     for row, length in zip(result, _integers(sequence_lens), strict=True):
         row[:length] = row[:length][::-1].copy()
     return np.moveaxis(result, (0, 1), (batch_axis, time_axis))
 
 
-@op("ReverseSequence", 10, host=_host_reverse_sequence, traits=["value_preserving"])
+@op("ReverseSequence", 10, on_shape_values=_values_of_reverse_sequence, traits=["value_preserving"])
 def reverse_sequence(F: Any, input: Any, sequence_lens: Any, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
     steps = F.arange(input.shape[time_axis])
     lengths = sequence_lens.unsqueeze(1)

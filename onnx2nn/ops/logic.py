@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.ops.arithmetic import host_binary, host_unary, legacy_broadcast, ordered
+from onnx2nn.ops.arithmetic import binary, legacy_broadcast, ordered, unary
 from onnx2nn.optable.registry import TABLE, op
 from onnx2nn.optable.row import Typed
 from onnx2nn.optable.traits import BINARY, UNARY
 
 
-def _host_equal(A: Any, B: Any) -> Typed:
+def _values_of_equal(A: Any, B: Any) -> Typed:
     """Compares shape values or strings; the result is bool, not the type of the inputs."""
-    return Typed(host_binary(lambda a, b: a == b)(A, B), np.dtype(bool))
+    return Typed(binary(lambda a, b: a == b)(A, B), np.dtype(bool))
 
 
 def _settled(truth: Any) -> Any:
@@ -22,12 +22,12 @@ def _settled(truth: Any) -> Any:
     return truth.assume() if hasattr(truth, "assume") else truth
 
 
-@op("And", 7, host=host_binary(lambda a, b: _settled(a) and b), traits=BINARY | {"commutative", "logical"})
+@op("And", 7, on_shape_values=binary(lambda a, b: _settled(a) and b), traits=BINARY | {"commutative", "logical"})
 def and_(F: Any, A: Any, B: Any) -> Any:
     return A & B
 
 
-@op("Or", 7, host=host_binary(lambda a, b: _settled(a) or b), traits=BINARY | {"commutative", "logical"})
+@op("Or", 7, on_shape_values=binary(lambda a, b: _settled(a) or b), traits=BINARY | {"commutative", "logical"})
 def or_(F: Any, A: Any, B: Any) -> Any:
     return A | B
 
@@ -37,36 +37,41 @@ def xor(F: Any, A: Any, B: Any) -> Any:
     return A ^ B
 
 
-@op("Not", 1, host=host_unary(lambda x: (not x) if isinstance(x, bool) else x == False), traits=UNARY | {"logical"})  # noqa: E712
+@op(
+    "Not",
+    1,
+    on_shape_values=unary(lambda x: (not x) if isinstance(x, bool) else x == False),  # noqa: E712
+    traits=UNARY | {"logical"},
+)
 def not_(F: Any, X: Any) -> Any:
     return ~X
 
 
-@op("Equal", 7, host=_host_equal, traits=BINARY | {"commutative"})
+@op("Equal", 7, on_shape_values=_values_of_equal, traits=BINARY | {"commutative"})
 @ordered
 def equal(F: Any, A: Any, B: Any) -> Any:
     return A == B
 
 
-@op("Less", 7, host=host_binary(lambda a, b: a < b), traits=BINARY)
+@op("Less", 7, on_shape_values=binary(lambda a, b: a < b), traits=BINARY)
 @ordered
 def less(F: Any, A: Any, B: Any) -> Any:
     return A < B
 
 
-@op("Greater", 7, host=host_binary(lambda a, b: a > b), traits=BINARY)
+@op("Greater", 7, on_shape_values=binary(lambda a, b: a > b), traits=BINARY)
 @ordered
 def greater(F: Any, A: Any, B: Any) -> Any:
     return A > B
 
 
-@op("LessOrEqual", 12, host=host_binary(lambda a, b: a <= b), traits=BINARY)
+@op("LessOrEqual", 12, on_shape_values=binary(lambda a, b: a <= b), traits=BINARY)
 @ordered
 def less_or_equal(F: Any, A: Any, B: Any) -> Any:
     return A <= B
 
 
-@op("GreaterOrEqual", 12, host=host_binary(lambda a, b: a >= b), traits=BINARY)
+@op("GreaterOrEqual", 12, on_shape_values=binary(lambda a, b: a >= b), traits=BINARY)
 @ordered
 def greater_or_equal(F: Any, A: Any, B: Any) -> Any:
     return A >= B

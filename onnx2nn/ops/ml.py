@@ -215,12 +215,12 @@ def feature_vectorizer(F: Any, *X: Any, inputdimensions: Sequence[int] | None = 
     return F.cat(parts, 1)
 
 
-def _host_extract(X: Any, Y: Any) -> Any:
+def _values_of_extract(X: Any, Y: Any) -> Any:
     result = np.take(X, Y.astype(np.int64).reshape(-1), -1)
     return result.reshape(1, -1) if X.ndim == 1 else result
 
 
-@op("ArrayFeatureExtractor", 1, domain=DOMAIN, host=_host_extract)
+@op("ArrayFeatureExtractor", 1, domain=DOMAIN, on_shape_values=_values_of_extract)
 def array_feature_extractor(F: Any, X: Any, Y: Any) -> Any:
     """Gathers along the last dimension; a vector gets a first dimension of size 1."""
     result = F.index_select(X, -1, Y.flatten())

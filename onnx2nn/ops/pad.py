@@ -53,7 +53,9 @@ def _like(F: Any, number: Any, places: Any) -> Any:
     return number if fixed(number) else F.full_like(places, number)
 
 
-def _host_pad(data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
+def _values_of_pad(
+    data: Any, pads: Any, constant_value: Any = None, axes: Any = None, *, mode: str = "constant"
+) -> Any:
     axes = None if axes is None else [int(axis) for axis in axes]
     pairs = _by_axis(data.ndim, [int(p) for p in pads], axes)
     data, pairs = _crop(data, pairs)
@@ -113,7 +115,7 @@ def _results_of_pad(F: Any, data: Any, pads: Any, constant_value: Any = None, ax
     18,
     static=["pads", "axes"],
     numbers=["constant_value"],
-    host=_host_pad,
+    on_shape_values=_values_of_pad,
     results=_results_of_pad,
     traits=["keeps_rank"],
 )

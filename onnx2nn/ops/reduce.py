@@ -42,7 +42,7 @@ def _extreme(name: str, empty: float) -> Function:
             shape = [1 if i in axes else d for i, d in enumerate(x.shape) if keepdim or i not in axes]
             return F.full(shape, _limit(F, x.dtype, empty), dtype=x.dtype)
         for axis in axes:
-            if getattr(x.shape[axis], "of_data", False):  # data-dependent: torch refuses an empty axis
+            if getattr(x.shape[axis], "data_dependent", False):  # data-dependent: torch refuses an empty axis
                 shape = [1 if i == axis else d for i, d in enumerate(x.shape)]
                 x = F.cat([x, F.full(shape, _limit(F, x.dtype, empty), dtype=x.dtype)], axis)
         return ordered(lambda F, x: getattr(x, name)(axes, keepdim=keepdim))(F, x)
@@ -103,7 +103,7 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 
-def _host(operator: str) -> Callable[..., Any] | None:
+def _evaluation(operator: str) -> Callable[..., Any] | None:
     """Returns the operator on shape values, None where it has none."""
     functions: dict[str, Callable[[Sequence[Any]], Any]] = {
         "ReduceSum": sum,
@@ -116,13 +116,13 @@ def _host(operator: str) -> Callable[..., Any] | None:
     if function is None:
         return None
 
-    def host(data: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
+    def evaluate(data: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         if data.ndim != 1 or (axes is not None and np.size(axes) != 1):
             raise NeedsValues("a reduction of shape values over several axes")
         result = function(data.tolist())
         return np.array([result] if keepdims else result, dtype=object)
 
-    return host
+    return evaluate
 
 
 def reduce_with(F: Any, function: Function, data: Any, axes: Any, keepdims: int, noop: int) -> Any:
@@ -140,7 +140,7 @@ def _add_rows(operator: str, function: Function) -> None:
 
     traits: list[Trait] = ["reduction", "value_preserving"] if operator in _CHOOSING else ["reduction"]
 
-    @op(operator, moved, static=["axes"], host=_host(operator), traits=traits)
+    @op(operator, moved, static=["axes"], on_shape_values=_evaluation(operator), traits=traits)
     def newest(F: Any, data: Any, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
         return reduce_with(F, function, data, axes, keepdims, noop_with_empty_axes)
 

@@ -71,11 +71,11 @@ def partly_known(vector: Any) -> list[Any]:
     return list(getattr(vector, "elements", ())) or [None] * vector.shape[0]
 
 
-def _host_shape(data: Any, *, start: int = 0, end: int | None = None) -> Any:
+def _values_of_shape(data: Any, *, start: int = 0, end: int | None = None) -> Any:
     return np.array(list(data.shape[start:end]), dtype=object)
 
 
-@op("Shape", 15, host=_host_shape, reads_shape=True)
+@op("Shape", 15, on_shape_values=_values_of_shape, reads_shape=True)
 def shape(F: Any, data: Any, *, start: int = 0, end: int | None = None) -> Any:
     # Tensors, as torch.jit.trace would record a list of sizes as the constants of its example.
     dims = [F.tensor(size, dtype=F.int64).reshape(1) for size in data.shape[start:end]]
@@ -85,7 +85,7 @@ def shape(F: Any, data: Any, *, start: int = 0, end: int | None = None) -> Any:
 revision(shape, 1, without=["start", "end"])
 
 
-@op("Size", 1, host=lambda data: np.array(math.prod(data.shape), dtype=object), reads_shape=True)
+@op("Size", 1, on_shape_values=lambda data: np.array(math.prod(data.shape), dtype=object), reads_shape=True)
 def size(F: Any, data: Any) -> Any:
     return F.tensor(math.prod(data.shape), dtype=F.int64)
 
@@ -95,7 +95,7 @@ def _target(dims: Sequence[Any], current: Sequence[Any], allowzero: int) -> list
     return [current[i] if not allowzero and fixed(d) and d == 0 else d for i, d in enumerate(dims)]
 
 
-def _host_reshape(data: Any, shape: Any, *, allowzero: int = 0) -> Any:
+def _values_of_reshape(data: Any, shape: Any, *, allowzero: int = 0) -> Any:
     return data.reshape([int(d) for d in _target(shape.tolist(), data.shape, allowzero)])
 
 
@@ -109,7 +109,7 @@ def _results_of_reshape(F: Any, data: Any, shape: Any, *, allowzero: int = 0) ->
     return [(sizes, data.dtype)]
 
 
-@op("Reshape", 14, static=["shape"], host=_host_reshape, results=_results_of_reshape, traits=LAYOUT)
+@op("Reshape", 14, static=["shape"], on_shape_values=_values_of_reshape, results=_results_of_reshape, traits=LAYOUT)
 def reshape(F: Any, data: Any, shape: Any, *, allowzero: int = 0) -> Any:
     copies = not allowzero and any(fixed(d) and d == 0 for d in shape)
     target = _target(shape, data.shape, allowzero) if copies else shape
@@ -124,12 +124,12 @@ def reshape_1(F: Any, data: Any, *, shape: Sequence[int] | None = None) -> Any:
     return reshape(F, data, list(shape or []))
 
 
-def _host_flatten(input: Any, *, axis: int = 1) -> Any:
+def _values_of_flatten(input: Any, *, axis: int = 1) -> Any:
     axis = axis + input.ndim if axis < 0 else axis
     return input.reshape(math.prod(input.shape[:axis]), -1)
 
 
-@op("Flatten", 1, host=_host_flatten, traits=LAYOUT)
+@op("Flatten", 1, on_shape_values=_values_of_flatten, traits=LAYOUT)
 def flatten(F: Any, input: Any, *, axis: int = 1) -> Any:
     """The result always has two dimensions."""
     axis = axis + input.ndim if axis < 0 else axis
@@ -141,11 +141,11 @@ def flatten(F: Any, input: Any, *, axis: int = 1) -> Any:
     return front if front.ndim == 2 else front.flatten(1)
 
 
-def _host_squeeze(data: Any, axes: Any = None) -> Any:
+def _values_of_squeeze(data: Any, axes: Any = None) -> Any:
     return data.squeeze() if axes is None else data.squeeze(tuple(int(a) for a in axes))
 
 
-@op("Squeeze", 13, static=["axes"], host=_host_squeeze, traits=LAYOUT)
+@op("Squeeze", 13, static=["axes"], on_shape_values=_values_of_squeeze, traits=LAYOUT)
 def squeeze(F: Any, data: Any, axes: Any = None) -> Any:
     """An axis of another size than 1 is an error; torch would keep it."""
     if axes is None:
@@ -164,11 +164,11 @@ def squeeze(F: Any, data: Any, axes: Any = None) -> Any:
 revision(squeeze, 1, as_attributes=["axes"])
 
 
-def _host_unsqueeze(data: Any, axes: Any) -> Any:
+def _values_of_unsqueeze(data: Any, axes: Any) -> Any:
     return np.expand_dims(data, tuple(int(axis) for axis in np.ravel(axes)))
 
 
-@op("Unsqueeze", 13, static=["axes"], host=_host_unsqueeze, traits=LAYOUT)
+@op("Unsqueeze", 13, static=["axes"], on_shape_values=_values_of_unsqueeze, traits=LAYOUT)
 def unsqueeze(F: Any, data: Any, axes: Any) -> Any:
     if not isinstance(axes, (list, tuple)):
         axes = [axes]  # some exporters write a scalar, which ONNX Runtime takes
@@ -186,7 +186,12 @@ def unsqueeze(F: Any, data: Any, axes: Any) -> Any:
 revision(unsqueeze, 1, as_attributes=["axes"])
 
 
-@op("Transpose", 1, host=lambda data, *, perm=None: data.transpose(perm), traits=["value_preserving", "keeps_rank"])
+@op(
+    "Transpose",
+    1,
+    on_shape_values=lambda data, *, perm=None: data.transpose(perm),
+    traits=["value_preserving", "keeps_rank"],
+)
 def transpose(F: Any, data: Any, *, perm: Sequence[int] | None = None) -> Any:
     count = data.ndim if perm is None else len(perm)
     order = list(reversed(range(count))) if perm is None else [axis % count for axis in perm if -count <= axis < count]
@@ -206,16 +211,18 @@ def _has_rank(data: Any, rank: int) -> bool:
         return False
 
 
-def _host_concat(*inputs: Any, axis: int) -> Any:
+def _values_of_concat(*inputs: Any, axis: int) -> Any:
     return np.concatenate(inputs, axis)
 
 
-@op("Concat", 4, host=_host_concat)
+@op("Concat", 4, on_shape_values=_values_of_concat)
 def concat(F: Any, *inputs: Any, axis: int) -> Any:
     return inputs[0] if len(inputs) == 1 else F.cat(inputs, axis)
 
 
-@op("Concat", 1, host=lambda *inputs, axis=None: _host_concat(*inputs, axis=1 if axis is None else axis))
+@op(
+    "Concat", 1, on_shape_values=lambda *inputs, axis=None: _values_of_concat(*inputs, axis=1 if axis is None else axis)
+)
 def concat_1(F: Any, *inputs: Any, axis: int | None = None) -> Any:
     """The default axis is 1, as in Caffe2."""
     return concat(F, *inputs, axis=1 if axis is None else axis)
@@ -237,7 +244,7 @@ def _one_or_all(parts: Sequence[Any]) -> Any:
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def _host_split(
+def _values_of_split(
     input: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, _outputs: int = 0
 ) -> Any:
     if split is None:
@@ -254,7 +261,14 @@ def _results_of_split(F: Any, input: Any, split: Any = None, *, axis: int = 0, _
     return [(of, input.dtype) for of in sizes]
 
 
-@op("Split", 18, static=["split"], host=_host_split, results=_results_of_split, traits=["value_preserving"])
+@op(
+    "Split",
+    18,
+    static=["split"],
+    on_shape_values=_values_of_split,
+    results=_results_of_split,
+    traits=["value_preserving"],
+)
 def split(
     F: Any, input: Any, split: Any = None, *, axis: int = 0, num_outputs: int | None = None, _outputs: int = 0
 ) -> Any:
@@ -293,7 +307,7 @@ def broadcast(shape: Sequence[Any], other: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _host_expand(input: Any, shape: Any) -> Any:
+def _values_of_expand(input: Any, shape: Any) -> Any:
     return np.broadcast_to(input, [int(d) for d in broadcast(input.shape, shape.tolist())]).copy()
 
 
@@ -310,7 +324,9 @@ def _results_of_expand(F: Any, input: Any, shape: Any) -> Any:
 def _may_be_one(size: Any, dimension: Any) -> bool:
     """Returns whether a target size is data-dependent, so that it may be 1 at run time, or the dimension's size."""
     known = fixed(dimension) and dimension == 1
-    return bool(getattr(size, "of_data", False)) and not known and getattr(dimension, "values", ()) != size.values
+    return (
+        bool(getattr(size, "data_dependent", False)) and not known and getattr(dimension, "values", ()) != size.values
+    )
 
 
 @op(
@@ -318,7 +334,7 @@ def _may_be_one(size: Any, dimension: Any) -> bool:
     8,
     static=["shape"],
     counts=["shape"],
-    host=_host_expand,
+    on_shape_values=_values_of_expand,
     results=_results_of_expand,
     sized_by="shape",
     traits=["value_preserving"],
@@ -336,7 +352,7 @@ def expand(F: Any, input: Any, shape: Any) -> Any:
     return input.expand(*target) if target else input
 
 
-def _host_tile(input: Any, repeats: Any) -> Any:
+def _values_of_tile(input: Any, repeats: Any) -> Any:
     return np.tile(input, [int(count) for count in repeats])
 
 
@@ -350,7 +366,7 @@ def _results_of_tile(F: Any, input: Any, repeats: Any) -> Any:
     6,
     static=["repeats"],
     counts=["repeats"],
-    host=_host_tile,
+    on_shape_values=_values_of_tile,
     results=_results_of_tile,
     sized_by="repeats",
     traits=["value_preserving"],
@@ -369,7 +385,7 @@ def tile_1(F: Any, input: Any, tiles: Any, axis: Any) -> Any:
     return tile(F, input, repeats)
 
 
-@op("Identity", 1, host=lambda input: input, traits=UNARY | {"value_preserving"})
+@op("Identity", 1, on_shape_values=lambda input: input, traits=UNARY | {"value_preserving"})
 def identity(F: Any, input: Any) -> Any:
     return input
 
@@ -408,7 +424,7 @@ constant_11 = revision(constant, 11, without=_PLAIN_VALUES)
 revision(constant_11, 1, without=["sparse_value"], required=["value"])
 
 
-def _host_constant_of_shape(input: Any, *, value: Any = None) -> Any:
+def _values_of_constant_of_shape(input: Any, *, value: Any = None) -> Any:
     if not all(fixed(d) for d in input):
         raise NeedsValues("a tensor of dynamic size")
     number = np.float32(0) if value is None else value.numpy().reshape(())
@@ -427,7 +443,7 @@ def _results_of_constant(F: Any, input: Any, *, value: Any = None) -> Any:
     9,
     static=["input"],
     counts=["input"],
-    host=_host_constant_of_shape,
+    on_shape_values=_values_of_constant_of_shape,
     results=_results_of_constant,
     sized_by="input",
 )
@@ -451,7 +467,7 @@ def _filled_shape(
     return [*sizes, *(extra_shape or ())]
 
 
-def _host_constant_fill(
+def _values_of_constant_fill(
     input: Any = None,
     *,
     value: float = 0.0,
@@ -466,7 +482,7 @@ def _host_constant_fill(
     return Typed(np.full([int(size) for size in sizes], value), np.dtype(element_of(dtype).dtype))
 
 
-@op("ConstantFill", 1, static=["input"], host=_host_constant_fill)
+@op("ConstantFill", 1, static=["input"], on_shape_values=_values_of_constant_fill)
 def constant_fill(
     F: Any,
     input: Any = None,
@@ -487,7 +503,7 @@ def _range_length(start: Any, limit: Any, delta: Any) -> int:
     return max(math.ceil(float(limit - start) / float(delta)), 0)
 
 
-def _host_range(start: Any, limit: Any, delta: Any, *, _types: Sequence[Any] = ()) -> Any:
+def _values_of_range(start: Any, limit: Any, delta: Any, *, _types: Sequence[Any] = ()) -> Any:
     numbers = [array.item() for array in (start, limit, delta)]
     if not all(fixed(number) for number in numbers):
         raise NeedsValues("a range of dynamic length")
@@ -536,7 +552,7 @@ def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
     )
 
 
-revision(range_, 11, without=["stash_type"], options={"host": _host_range})
+revision(range_, 11, without=["stash_type"], options={"on_shape_values": _values_of_range})
 
 
 @op("DepthToSpace", 11, traits=["channels_first", "keeps_rank", "value_preserving"])

@@ -1,7 +1,7 @@
-"""What the op table holds, operator by operator, for people.
+"""Lists the op table operator by operator, for the documentation and the command line.
 
-What a row cannot say of itself (whether modules pass torch.export, what OneFlow does with them) stands in
-`measured.json`, written by the runs that found it (`scripts/measured.py`).
+Measured facts that no row holds (whether modules pass torch.export, how OneFlow treats the operator) stand in
+`measured.json`, written by the runs that measured them (`scripts/measured.py`).
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ class Entry:
     Attributes:
         domain: `"ai.onnx"` is written out.
         operator: its name.
-        revisions: the opset versions in which it changed; where onnx has no schema, those from which its rows hold.
-        types: what its first input or its first output may be, whichever may be more, in groups; `("PyTorch's",)`
-            where the node names an operator of PyTorch.
-        built: `layer` (it has `layers`), `function` (calls of torch functions), `subgraph`, `opaque` (one call that
-            runs on real values), or `expanded`: it has no row, the function in its schema is imported.
-        layers: the `torch.nn` layers that it becomes where its weights are constants.
-        exported: how many of its cases pass torch.export, of how many whose shapes are not computed from data: of
-            ONNX's suite, else of this project's case lists; None where there is none.
-        oneflow_import: how many of its cases in the suite OneFlow gives right, of how many; None where there is none.
-        oneflow_export: the OneFlow ops that are written with it.
+        revisions: the opset versions in which it changed; without a schema in onnx, the first versions of its rows.
+        types: groups of the element types of the first input or the first output, of the one that admits more types;
+            `("PyTorch's",)` where the node names an operator of PyTorch.
+        built: `layer` (it has `layers`), `function` (calls of torch functions), `subgraph`, `opaque` (one call on real
+            values), or `expanded`: it has no row, and the function in its schema is imported.
+        layers: the `torch.nn` layers that replace it where its weights are constants.
+        exported: the number of its cases that pass torch.export, and the number of its cases without data-dependent
+            shapes: from ONNX's suite, else from this project's case lists; None without such cases.
+        oneflow_import: the number of its cases in ONNX's suite that are right on OneFlow, and the number of all; None
+            without cases.
+        oneflow_export: the OneFlow ops that are exported to it.
     """
 
     domain: str
@@ -64,11 +65,11 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """Returns what files may hold, by domain and operator; what `onnx2nn.register` added too."""
+    """Returns the operators that files may hold, sorted by domain and name, with those from `onnx2nn.register`."""
     measured = json.loads(resources.files("onnx2nn.optable").joinpath("measured.json").read_text(encoding="utf-8"))
     rows: dict[tuple[str, str], list[Row]] = {}
     for row in load_rows():
-        if row.domain != OWN:  # these are made of several nodes
+        if row.domain != OWN:  # no file holds these
             rows.setdefault((row.domain, row.operator), []).append(row)
     revisions: dict[tuple[str, str], list[int]] = {}
     for schema in defs.get_all_schemas_with_history():
@@ -120,10 +121,10 @@ def _types(domain: str, operator: str, rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def kinds(schema: Any) -> tuple[str, ...]:
-    """Returns what the first input or the first output may be, in groups: of the one that may be more.
+    """Returns groups of the element types of the first input or the first output, of the one that admits more types.
 
     Args:
-        schema: of onnx, or ONNX Runtime's alike.
+        schema: an operator's schema from onnx, or from ONNX Runtime, which has the same fields.
     """
     values = [set(group[0].types) for group in (schema.inputs, schema.outputs) if group]
     names = max(values, key=lambda types: len(_elements(types)), default=set())

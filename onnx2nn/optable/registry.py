@@ -20,9 +20,9 @@ class Table:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], list[Row]] = {}
-        self._found: dict[tuple[str, str, int], Row | None] = {}  # what `find` gave, for networks repeat operators
+        self._found: dict[tuple[str, str, int], Row | None] = {}  # results of `find`: networks repeat operators
         self._of_bodies: dict[Callable[..., Any], Row] = {}
-        self._with: dict[tuple[Trait, str], frozenset[str]] = {}  # what `operators` gave
+        self._with: dict[tuple[Trait, str], frozenset[str]] = {}  # results of `operators`
 
     def add(self, row: Row) -> None:
         """Adds `row`; a row of the same operator and revision is replaced."""
@@ -39,7 +39,7 @@ class Table:
         self._with.clear()
 
     def find(self, domain: str, operator: str, version: int) -> Row | None:
-        """Returns the row that gives `operator` its meaning in opset `version` of `domain`, if there is one."""
+        """Returns the row that defines `operator` in opset `version` of `domain`, None where there is none."""
         try:
             return self._found[domain, operator, version]
         except KeyError:
@@ -49,7 +49,7 @@ class Table:
             return row
 
     def newest(self, domain: str, operator: str) -> Row | None:
-        """Returns the newest row of an operator, if it has any."""
+        """Returns the newest row of an operator, None where it has no rows."""
         return next(reversed(self._rows.get((domain, operator), [])), None)
 
     def operators(self, trait: Trait, domain: str = "") -> frozenset[str]:
@@ -62,7 +62,7 @@ class Table:
             return found
 
     def row_of(self, body: Callable[..., Any]) -> Row:
-        """Returns the row that `body` was added with, the last one where there are several."""
+        """Returns the row that was added with `body`, the last one where there are several."""
         return self._of_bodies[body]
 
     def revisions(self, domain: str, operator: str) -> list[Row]:
@@ -94,7 +94,7 @@ def op(
     traits: Iterable[Trait] = (),
     **fields: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes the decorated function the row of `operator` from revision `since` on; the rest is as in `Row`."""
+    """Makes the decorated function the row of `operator` from revision `since` on; the other arguments are `Row`'s."""
 
     def add(body: Callable[..., Any]) -> Callable[..., Any]:
         given = {"static": static, "numbers": numbers, "counts": counts, "traits": traits}
@@ -106,9 +106,9 @@ def op(
 
 
 def at_run_time(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `function` in a form that a body may call on traced values: recorded as one call, its result no tensor.
+    """Returns `function` in a form that a body may call on traced values: one recorded call, whose result is no tensor.
 
-    For the part of an operator that makes strings, where the rest of it is tensor arithmetic.
+    For operators that compute strings in one part and tensor arithmetic in the other.
     """
 
     @functools.wraps(function)
@@ -138,13 +138,13 @@ def register(
         domain: operator domain as it stands in the file, `""` for ai.onnx.
         operator: operator name.
         since: the first opset version of the domain that the body serves.
-        opaque: the body loops over data or returns shapes that depend on data: a node is one call on real values, as
-            `call="opaque"` says of a row.
-        **options: `static`, `random`, `host` and what else a `Row` has.
+        opaque: the body loops over data or returns data-dependent shapes: a node becomes one call on real values, like
+            that of a row with `call="opaque"`.
+        **options: `static`, `random`, `on_shape_values` and the other fields of a `Row`.
 
     Returns:
-        A function that takes the body and gives a context manager; leaving it (`with ...:`) undoes the registration,
-        not entering it keeps it.
+        A function that takes the body and returns a context manager. The end of a `with` block undoes the registration;
+        without `with` the registration stays.
     """
 
     def add(body: Callable[..., Any]) -> contextlib.AbstractContextManager[Row]:
@@ -152,6 +152,8 @@ def register(
         hidden = [row for row in TABLE.revisions(domain, operator) if row.since == since]
         if opaque:
             options["call"] = "opaque"
+        if "host" in options:  # the name of `on_shape_values` in version 0.1
+            options["on_shape_values"] = options.pop("host")
         op(operator, since, domain=domain, **options)(body)
         row = TABLE.find(domain, operator, since)
         assert row is not None
@@ -170,12 +172,12 @@ def load_rows() -> Table:
 
 
 def row_named(name: str) -> Row | None:
-    """Returns the row whose function has this name, see `name_of`; None where no row's has."""
+    """Returns the row whose function has this name (see `name_of`), None where there is none."""
     return None if name.startswith("__") else next((row for row in load_rows() if name_of(row) == name), None)
 
 
 def name_function(function: Any, row: Row, module: str) -> None:
-    """Gives `function`, which calls a row, the name under which `module` has it, and says what it computes."""
+    """Gives `function`, which calls a row, its name in `module` and a docstring."""
     function.__name__ = function.__qualname__ = name_of(row)
     function.__module__ = module
     function.__doc__ = f"{row}: {row.body.__doc__ or 'see the ONNX specification.'}"

@@ -1,4 +1,4 @@
-"""Older revisions of operators as data: each is described by how it differs from a newer one.
+"""Older revisions of operators as data: each is described by its differences from a newer one.
 
     gemm_1 = revision(gemm, 1, required=["C"], unused={"broadcast": 0})
     slice_1 = revision(slice_, 1, without=["steps"], as_attributes=["starts", "ends", "axes"])
@@ -26,20 +26,20 @@ _VARIADIC = inspect.Parameter.VAR_POSITIONAL
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Revision:
-    """A function of an older revision that calls that of a newer one: a row's body, `host` or `results`.
+    """A function of an older revision that calls that of a newer one: a row's body, `on_shape_values` or `results`.
 
     Attributes:
         newer: the function that is called.
         since: the older revision.
         without: inputs (the last ones), attributes and facts that the older revision lacks; the newer one's defaults
             hold.
-        fixed: attributes that the older revision lacks where the newer one's default does not hold, and their value.
-        required: inputs and attributes that the older revision demands.
+        fixed: attributes that the older revision lacks, with their value where it is not the newer one's default.
+        required: inputs and attributes that are optional in the newer revision alone.
         defaults: attributes with another default.
         unused: attributes that the newer revision lacks and that change no result, with their defaults.
         as_attributes: inputs of the newer revision that are attributes of the older one.
         renamed: the older revision's names, by the newer ones.
-        arrays: whether `as_attributes` are passed as numpy arrays, as a `host` takes its inputs.
+        arrays: whether `as_attributes` are passed as numpy arrays, the form of a `on_shape_values`'s inputs.
     """
 
     newer: Callable[..., Any]
@@ -98,7 +98,7 @@ class Revision:
         return newer.replace(parameters=[*inputs, *attributes])
 
     def source(self, name: str, newer: str) -> str:
-        """Returns the text of a plain function that does the same.
+        """Returns the source of a plain function that computes the same.
 
         Args:
             name: of the function.
@@ -122,13 +122,13 @@ def revision(
     options: Mapping[str, Any] | None = None,
     **differences: Any,
 ) -> Revision:
-    """Adds the row of an older revision and returns its body, which further revisions may be described by.
+    """Adds the row of an older revision and returns its body, from which further revisions may be derived.
 
     Args:
         newer: body of the newer row.
         since: the older revision.
-        domain: the operator's older domain, where it has another one.
-        operator: its older name, where it has another one.
+        domain: the operator's older domain; None for the newer one's.
+        operator: its older name; None for the newer one's.
         options: fields of the row that differ from the newer row's.
         **differences: as in `Revision`.
     """
@@ -141,7 +141,7 @@ def revision(
 
 
 def _inherited(row: Row, body: Revision) -> dict[str, Any]:
-    """Returns the fields of the newer row that name inputs or take them, in terms of the older revision."""
+    """Returns the newer row's fields that name or take inputs, translated to the older revision."""
     gone = {*body.without, *body.as_attributes}
     inputs = {
         field: frozenset(body.renamed.get(name, name) for name in getattr(row, field) if name not in gone)
@@ -150,8 +150,8 @@ def _inherited(row: Row, body: Revision) -> dict[str, Any]:
     sized_by = "" if row.sized_by in gone else body.renamed.get(row.sized_by, row.sized_by)
     translates = body.fixed or body.defaults or body.unused or body.as_attributes or body.renamed
     called_late = inputs["static"] or row.call == "opaque" or row.custom_op
-    host, results = row.host, row.results if called_late else None
+    on_shape_values, results = row.on_shape_values, row.results if called_late else None
     if translates:
-        host = host and dataclasses.replace(body, newer=host, arrays=True)
+        on_shape_values = on_shape_values and dataclasses.replace(body, newer=on_shape_values, arrays=True)
         results = results and dataclasses.replace(body, newer=results)
-    return {**inputs, "host": host, "results": results, "sized_by": sized_by}
+    return {**inputs, "on_shape_values": on_shape_values, "results": results, "sized_by": sized_by}

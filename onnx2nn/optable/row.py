@@ -24,17 +24,17 @@ from onnx2nn.optable.traits import Trait
 
 
 class Typed(NamedTuple):
-    """What a row's `host` returns where the result's dtype is not that of its first input."""
+    """A result of a row's `on_shape_values` whose dtype is not that of the first input."""
 
     array: Any
     dtype: np.dtype[Any]
 
 
 class FloatForm(NamedTuple):
-    """The operator of ai.onnx that does on floats what a quantised one does on integers.
+    """The float operator of ai.onnx that corresponds to a quantised operator.
 
-    The quantised operator takes each operand `x` with `x_scale` and `x_zero_point`; the scale without an operand is the
-    result's.
+    The quantised operator takes each operand `x` with `x_scale` and `x_zero_point`. A scale without an operand is that
+    of the result.
 
     Attributes:
         operator: its name; it has the same attributes.
@@ -50,30 +50,29 @@ class NeedsValues(Exception):
 
 
 OWN = "onnx2nn"
-"""Domain of the operators that no ONNX operator is, see `ops/raised.py`; no file holds them."""
+"""Domain of this project's own operators (`ops/raised.py`), for which ONNX has none; no file holds them."""
 
 REQUIRED: Any = inspect.Parameter.empty
 """Stands for "no default" in `Row.inputs` and `Row.attributes`."""
 
 FACTS = ("_outputs", "_types", "_output_types", "_producer")
-"""What a body may ask about its node.
+"""Facts about its node that a body may request.
 
 `_outputs`: how many outputs the node declares; `_types`: element type names of the inputs (`"INT4"`, None where
 unknown), `_output_types`: those of the outputs. They matter where torch's dtype says less than ONNX's. `_producer`: the
-file's producer_name, for what it means by an operator where the standard and its test data contradict each other.
+file's producer_name, which decides the meaning where the standard and its test data contradict each other.
 """
 
 Call = Literal["inline", "opaque", "packed", "subgraph"]
-"""How a node stands in a module.
+"""The form of a node in a module.
 
-`inline`: the calls that its body makes are recorded one by one. `opaque`: one call that runs on real values, for the
-body loops over data or returns shapes that depend on data. `packed`: one call too, so that its weights stay packed;
-shapes and dtypes of its results follow from those of its inputs. `subgraph`: an attribute is a graph, which the body
-takes as a callable.
+`inline`: the calls in its body are recorded one by one. `opaque`: one call on real values, because the body loops over
+data or returns data-dependent shapes. `packed`: also one call, so that its weights stay packed; shapes and dtypes of
+its results follow from those of its inputs. `subgraph`: an attribute is a graph; the body takes it as a callable.
 """
 
 HINTS = frozenset({"consumed_inputs"})
-"""Attributes of opsets 1 to 5 that say how memory may be reused; no row has them."""
+"""Attributes of opsets 1 to 5 with hints for the reuse of memory; no row has them."""
 
 
 def has_values(F: Any, *tensors: Any) -> bool:
@@ -87,7 +86,7 @@ def has_values(F: Any, *tensors: Any) -> bool:
 
 
 def is_always(dimension: Any, size: int) -> bool:
-    """Whether a dimension has this size; one that an import knows at several sample points has it at each of them."""
+    """Whether a dimension has this size, a symbolic one at every sample point."""
     return all(value == size for value in getattr(dimension, "values", (dimension,)))
 
 
@@ -101,21 +100,22 @@ class Row:
         since: the revision from which the signature and the meaning hold.
         body: `body(F, *inputs, **attributes)`; returns one value, or a tuple where the operator has several outputs.
         static: inputs that must be known as Python values (numbers or nested lists) when the body runs.
-        counts: those of `static` that hold sizes: where data give them, they are symbolic numbers, never negative.
-        numbers: inputs that arrive as a Python number where they are one known number (0-D), else as tensors.
-        host: the operator on numpy object arrays, of Python and symbolic numbers or of strings; same signature without
-            `F`. An object array it returns has the dtype of its first input (bools are bool), `Typed` says another.
-        reads_shape: only the shape of its input matters: `host` gets the tensor itself and reads its `shape`.
-        call: how a node of the operator stands in a module, see `Call`.
-        random: two calls with equal inputs differ, so that it is never evaluated at import.
-        results: of a row that is called at run time, always or where data decide what should be static:
-            `results(F, *inputs, **attributes)` gives shape and dtype of each tensor that comes of it; a size that
-            depends on data is a name, equal names are equal sizes.
-        traits: what is true of the operator, see `Trait`.
-        sized_by: the input that gives the size of the result, or where it ends.
-        float_form: of a quantised operator: the one that does the same on floats.
-        custom_op: torch.export, torch.compile and torch.jit.trace keep the node as one call, for its body reads values;
-            it has `results`.
+        counts: inputs in `static` that hold sizes; data-dependent ones become symbolic numbers that are never negative.
+        numbers: inputs that are passed as a Python number where they are one known number (0-D), else as tensors.
+        on_shape_values: the operator on shape values: numpy object arrays of Python numbers, symbolic numbers or
+            strings, with the body's signature without `F`. A resulting object array has the dtype of
+            the first input (bools are bool); `Typed` states another dtype.
+        reads_shape: whether the operator reads its input's shape alone; `on_shape_values` then takes the tensor itself.
+        call: the form of the operator's nodes in a module, see `Call`.
+        random: whether two calls with equal inputs differ; such a row is never evaluated at import.
+        results: for a row that is called at run time, always or where an input in `static` is data-dependent:
+            `results(F, *inputs, **attributes)` returns shape and dtype of each result. A data-dependent size is a name;
+            equal names are equal sizes.
+        traits: properties of the operator, see `Trait`.
+        sized_by: the input that holds the size of the result, or its end.
+        float_form: of a quantised operator: the corresponding float operator.
+        custom_op: whether torch.export, torch.compile and torch.jit.trace keep the node as one call, because its body
+            reads values; requires `results`.
     """
 
     domain: str
@@ -124,7 +124,7 @@ class Row:
     body: Callable[..., Any]
     static: frozenset[str] = frozenset()
     numbers: frozenset[str] = frozenset()
-    host: Callable[..., Any] | None = None
+    on_shape_values: Callable[..., Any] | None = None
     reads_shape: bool = False
     call: Call = "inline"
     random: bool = False
@@ -155,7 +155,7 @@ class Row:
 
     @functools.cached_property
     def needed(self) -> tuple[tuple[int, str], ...]:
-        """Positions and names of the inputs that must be there."""
+        """Positions and names of the required inputs."""
         last = len(self.inputs) - 1
         return tuple(
             (position, name)
@@ -175,13 +175,13 @@ class Row:
 
     @functools.cached_property
     def attributes(self) -> dict[str, Any]:
-        """Attribute names with their defaults; `REQUIRED` where the schema has none and demands one."""
+        """Attribute names with their defaults; `REQUIRED` for required attributes."""
         keywords = (p for p in self._parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
         return {p.name: p.default for p in keywords if not p.name.startswith("_")}
 
     @functools.cached_property
     def demanded(self) -> tuple[str, ...]:
-        """Names of the attributes that must be there."""
+        """Names of the required attributes."""
         return tuple(name for name, default in self.attributes.items() if default is REQUIRED)
 
     @functools.cached_property
@@ -191,26 +191,30 @@ class Row:
 
     @functools.cached_property
     def facts(self) -> tuple[str, ...]:
-        """The names out of `FACTS` that the body asks for."""
+        """The names in `FACTS` that the body requests."""
         return tuple(p.name for p in self._parameters if p.name in FACTS)
 
     @functools.cached_property
     def several(self) -> bool:
-        """Whether the body gives a tuple, however few outputs a node has; it is annotated so."""
+        """Whether the body returns a tuple even for a node of one output, by its return annotation."""
         return str(self._signature.return_annotation).startswith("tuple")
 
     @functools.cached_property
-    def host_takes_dtype(self) -> bool:
-        """Whether `host` asks for the numpy dtype of the first input (`_dtype`): its numbers do not tell it."""
-        return self.host is not None and "_dtype" in inspect.signature(self.host).parameters
+    def takes_dtype(self) -> bool:
+        """Whether `on_shape_values` takes the dtype of the first input (`_dtype`), which object arrays do not have."""
+        return self.on_shape_values is not None and "_dtype" in inspect.signature(self.on_shape_values).parameters
 
     def run(self, F: Any, *inputs: Any, **attributes: Any) -> Any:
-        """Evaluates the row on real values: `host` where there are strings (numpy object arrays) among them."""
-        if self.host is None or self.reads_shape or not any(isinstance(value, np.ndarray) for value in inputs):
+        """Evaluates the row on real values, by `on_shape_values` where an input is an object array (of strings)."""
+        if (
+            self.on_shape_values is None
+            or self.reads_shape
+            or not any(isinstance(value, np.ndarray) for value in inputs)
+        ):
             return self.body(F, *inputs, **attributes)
         arrays = (None if value is None else np.asarray(value).astype(object) for value in inputs)
         try:
-            results = self.host(*arrays, **attributes)
+            results = self.on_shape_values(*arrays, **attributes)
         except NeedsValues:
             return self.body(F, *inputs, **attributes)
         if isinstance(results, tuple) and not isinstance(results, Typed):
@@ -224,7 +228,7 @@ class Row:
         return array if array.dtype == object else F.from_numpy(array)
 
     def input_name(self, position: int) -> str:
-        """Returns the name of the input at `position`; a variadic name serves all positions from its own on."""
+        """Returns the name of the input at `position`; all positions from a variadic input on have its name."""
         names = self._names
         return names[min(position, len(names) - 1)]
 

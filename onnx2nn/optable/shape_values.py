@@ -1,4 +1,4 @@
-"""Numbers that are computed from shapes, in the model's own terms: they never become tensors on the way."""
+"""Shape values: numbers computed from shapes, which an import keeps as numbers instead of tensors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from onnx2nn.optable.row import Row, Typed
 
 
 @dataclass(frozen=True, eq=False)
-class Host:
-    """Numbers computed from shapes: an object array of Python (or symbolic) numbers, and their dtype in ONNX."""
+class ShapeValues:
+    """Numbers computed from shapes: an object array of Python or symbolic numbers, and their ONNX dtype."""
 
     array: np.ndarray[Any, Any]
     dtype: np.dtype[Any]
@@ -22,38 +22,38 @@ class Host:
 def evaluate(
     row: Row, arrays: Sequence[np.ndarray[Any, Any] | None], dtypes: Sequence[Any], attributes: dict[str, Any]
 ) -> Any:
-    """Returns what `row.host` gives, a `Host` or a tuple of them.
+    """Evaluates `row.on_shape_values`; returns a `ShapeValues` or a tuple of them.
 
     Args:
-        row: one that has a `host`.
+        row: a row with a `on_shape_values`.
         arrays: its inputs as object arrays, None where absent.
         dtypes: their numpy dtypes.
-        attributes: those of the node.
+        attributes: the node's.
 
     Raises:
-        NeedsValues: it asks for what is not known.
+        NeedsValues: the row reads a number that is unknown at import.
     """
-    assert row.host is not None
-    if row.host_takes_dtype:
+    assert row.on_shape_values is not None
+    if row.takes_dtype:
         attributes = {**attributes, "_dtype": dtypes[0]}
-    results = row.host(*arrays, **attributes)
+    results = row.on_shape_values(*arrays, **attributes)
     if row.reads_shape:
-        return Host(results, np.dtype(np.int64))
+        return ShapeValues(results, np.dtype(np.int64))
     if isinstance(results, tuple) and not isinstance(results, Typed):
-        return tuple(_host(array, dtypes) for array in results)
-    return _host(results, dtypes)
+        return tuple(_shape_values(array, dtypes) for array in results)
+    return _shape_values(results, dtypes)
 
 
-def _host(array: Any, dtypes: Sequence[Any]) -> Host:
+def _shape_values(array: Any, dtypes: Sequence[Any]) -> ShapeValues:
     if isinstance(array, Typed):
-        return Host(np.asarray(array.array, dtype=object), array.dtype)
+        return ShapeValues(np.asarray(array.array, dtype=object), array.dtype)
     array = np.asarray(array)
     if array.dtype != object:
-        return Host(array.astype(object), array.dtype)
+        return ShapeValues(array.astype(object), array.dtype)
     first = next((getattr(v, "values", (v,))[0] for v in array.flat), 0)  # a symbolic number has sample values
     if isinstance(first, (bool, np.bool_)):
-        return Host(array, np.dtype(bool))
+        return ShapeValues(array, np.dtype(bool))
     dtype = next(d for d in dtypes if d is not None and d != np.dtype(bool))
     if np.issubdtype(dtype, np.integer) and isinstance(first, float):
         dtype = np.dtype(np.float32)
-    return Host(array, dtype)
+    return ShapeValues(array, dtype)

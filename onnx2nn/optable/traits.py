@@ -1,7 +1,7 @@
-"""What is true of an operator whatever the framework, for the rooms that ask it of many operators.
+"""Properties of operators that hold in every framework, for rooms that query many operators.
 
-A row states its traits (`@op("Relu", 1, traits=UNARY)`); a room asks a row (`"layout_only" in row.traits`) or the table
-(`table.operators("layout_only")`). All revisions of an operator have the same.
+A row states its traits (`@op("Relu", 1, traits=UNARY)`). A room queries a row (`"layout_only" in row.traits`) or the
+table (`table.operators("layout_only")`). All revisions of an operator have the same traits.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Trait = Literal[
 - `broadcasting`: its inputs are broadcast against each other.
 - `channels_first`: its tensors are `(N, C, *spatial)`.
 - `commutative`: its inputs may be swapped.
-- `elementwise`: an element of the output depends on the elements at the same place of the inputs.
+- `elementwise`: an element of the output depends on the elements at the same position of the inputs.
 - `keeps_rank`: the output has as many dimensions as the first input.
 - `layout_only`: the output has the elements of the first input in their order, in another shape.
 - `logical`: its inputs are truth values.
 - `matrix_product`: it multiplies by a matrix of weights.
 - `recurrent`: it runs over a sequence from initial states (`initial_h`, `initial_c`).
-- `reduction`: it makes one element of all those along some axes, by `axes` and `keepdims`.
-- `value_preserving`: each element of the output is one of the first input's.
+- `reduction`: it reduces the axes in `axes` to one element each, kept as 1 or dropped by `keepdims`.
+- `value_preserving`: each element of the output is an element of the first input.
 """
 
 UNARY: frozenset[Trait] = frozenset({"elementwise", "keeps_rank"})

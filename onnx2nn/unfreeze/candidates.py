@@ -1,4 +1,4 @@
-"""Constants that may be what makes a node fail at other sizes than the file's, and that no rule covers."""
+"""Candidates for a failing node: constants that may hold the frozen size and that no rule covers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from onnx2nn.unfreeze.rules import Frozen, Repair, reshaped, same_along
 from onnx2nn.unfreeze.size_points import Points, Values
 
 _ANCESTORS = 400
-"""So many nodes before a failing one are searched for a constant that holds the frozen size."""
+"""The most nodes before a failing one that are searched for a constant with the frozen size."""
 _SMALL = 64
-"""Elements of the largest constant that is taken for a list of sizes."""
+"""The maximum number of elements of a constant that may be a list of sizes."""
 
 
 def candidates(
     node: ir.Node, inputs: Sequence[Points | None], frozen: Sequence[Frozen], values: Values
 ) -> Iterator[Repair]:
-    """Yields constants that may be what makes `node` fail, the likeliest first.
+    """Yields constants that may make `node` fail, the likeliest first.
 
     Args:
         node: the node that fails.
         inputs: its inputs at every point.
-        frozen: the dimensions to free.
-        values: what is known of the values before it.
+        frozen: the dimensions to make dynamic.
+        values: the known values before it.
     """
     yield from _broadcast(node, inputs, frozen)
     for ancestor in _ancestors(node):
@@ -49,7 +49,7 @@ def candidates(
 
 
 def _broadcast(node: ir.Node, inputs: Sequence[Points | None], frozen: Sequence[Frozen]) -> Iterator[Repair]:
-    """Inputs with the frozen size where another has the dynamic one, or where a state's batch is."""
+    """Yields inputs with the frozen size on an axis on which another input has it too, and all slices are the same."""
     shapes = [None if value is None else value.shape for value in inputs]
     for dimension in frozen:
         for position, (value, shape) in enumerate(zip(inputs, shapes, strict=True)):
@@ -63,7 +63,7 @@ def _broadcast(node: ir.Node, inputs: Sequence[Points | None], frozen: Sequence[
 
 
 def _places(node: ir.Node, frozen: Sequence[Frozen], values: Values) -> Iterator[Repair]:
-    """Every dimension of a Reshape's target that a freed dimension may go into."""
+    """Yields each dimension of a Reshape's target that may contain a freed dimension."""
     target = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
     known = None if node.inputs[0] is None else values.get(node.inputs[0])
     if target is None or known is None:
@@ -77,7 +77,7 @@ def _places(node: ir.Node, frozen: Sequence[Frozen], values: Values) -> Iterator
 
 
 def _constant(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
-    """Returns the whole numbers of a small constant of the file."""
+    """Returns the elements of a small integer constant of the file, None for any other value."""
     tensor = None if value is None else ir.convenience.get_const_tensor(value)
     if tensor is None or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32) or tensor.size > 1 << 16:
         return None
@@ -89,7 +89,7 @@ def _counts(numbers: np.ndarray[Any, Any], size: int) -> bool:
 
 
 def _ancestors(node: ir.Node) -> Iterator[ir.Node]:
-    """Yields `node` and what it is computed from, the nearest first."""
+    """Yields `node` and the nodes from which it is computed, the nearest first."""
     seen = {node}
     queue = [node]
     for current in queue:

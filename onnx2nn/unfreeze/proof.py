@@ -1,4 +1,4 @@
-"""The proof that freed dimensions are free: the module is run at the file's sizes and at others."""
+"""Verifies freed dimensions: runs the module at the file's sizes and at other sizes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import fx
 
-from onnx2nn.errors import FrozenDimensionError
+from onnx2nn.errors import FrozenDimensionError, first_line
 from onnx2nn.fx.constants import to_torch
 from onnx2nn.importing.inputs import InputSpec, example_inputs
 
-_TOLERANCE = 1e-4  # relative to an output's scale: a batch of three may be computed in another order than three of one
+_TOLERANCE = 1e-4  # relative to an output's scale: the order of a sum may depend on the batch size
 
 
 def verify(
@@ -21,10 +21,10 @@ def verify(
     opened: Mapping[str, Sequence[int | str | None]],
     frozen: Mapping[str, int],
 ) -> None:
-    """Runs at the frozen sizes, where both modules must agree, and each dimension at a second size.
+    """Runs both modules at the frozen sizes, where they must agree, and `module` at a second size of each dimension.
 
-    A second size that is a multiple of the frozen one is a run of several inputs at once: the results must be those of
-    the inputs one by one, unless the model as it is mixes what the dimension holds.
+    If the second size is a multiple of the frozen one, the run computes several inputs at once. Its results must equal
+    the original's results for each input, unless the original mixes the elements of the dimension.
     """
     others = {d: 4 for dims in opened.values() for d in dims if isinstance(d, str) and d not in frozen}
     sizes = {**others, **frozen}
@@ -42,9 +42,9 @@ def verify(
         larger = _example(specs, opened, {**sizes, name: more})
         try:
             results = _run(module, larger)
-        except Exception as error:  # whatever torch, or a row that runs as one call, says of the size
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise FrozenDimensionError(f"{name!r} cannot be dynamic: at size {more} a call fails: {reason}") from None
+        except Exception as error:  # any error of torch or of an opaque call
+            reason = f"{name!r} cannot be dynamic: at size {more} a call fails: {first_line(error)}"
+            raise FrozenDimensionError(reason) from None
         if more > size and not _parts_agree(original, larger, results, axes, size, batch):
             raise FrozenDimensionError(
                 f"{name!r} ({size} in the file) cannot be dynamic: the results of {more} differ from those of "
@@ -53,7 +53,7 @@ def verify(
 
 
 def wish(frozen: Mapping[str, int]) -> str:
-    """Returns the dimensions to free as an error names them."""
+    """Returns the dimensions to make dynamic as text for an error."""
     return ", ".join(f"{name!r} ({size} in the file)" for name, size in frozen.items())
 
 
@@ -72,7 +72,7 @@ def _run(module: fx.GraphModule, inputs: Mapping[str, torch.Tensor]) -> list[tor
 
 
 def _difference(wanted: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> float:
-    """Returns the largest difference of two runs, relative to each output's scale; infinity for other shapes."""
+    """Returns the largest difference of two runs, relative to each output's scale; infinity for different shapes."""
     largest = 0.0
     for a, b in zip(wanted, found, strict=True):
         if a.shape != b.shape:
@@ -93,9 +93,9 @@ def _parts_agree(
     size: int,
     batch: bool,
 ) -> bool:
-    """Returns whether one run of several inputs gives what the model as it is gives for each of them.
+    """Returns whether one run of several inputs has the results of the original for each input.
 
-    Where that model itself mixes what the dimension holds (a sequence), there is nothing to compare.
+    Outputs for which the original mixes the elements of the dimension (a sequence) are not compared.
     """
     parts = {key: inputs[key].split(size, axis) for key, axis in axes.items()}
     runs = [
@@ -124,5 +124,5 @@ def _parts_agree(
 
 
 def _but_first(first: torch.Tensor, rest: torch.Tensor, axis: int) -> torch.Tensor:
-    """Returns the first slice of one tensor and the others of another one."""
+    """Returns the first slice of one tensor and the other slices of another tensor."""
     return torch.cat([first.narrow(axis, 0, 1), rest.narrow(axis, 1, rest.shape[axis] - 1)], axis)

@@ -1,8 +1,8 @@
-"""What the shapes around a node say of the sizes that it takes: a Reshape's target, the end of a Slice, initial states.
+"""Rules for constants that hold a frozen size: a Reshape's target, the end of a Slice, initial states.
 
-A file exported at one size holds it in constants; `load(..., dynamic={"x": {0: "batch"}})` makes them dynamic again. A
-Reshape's target follows from how its dimensions line up with those of its input; a Slice's end that is the dimension's
-frozen size is its end at any size. `candidates` finds the constants that do not follow so.
+A file that was exported at one size holds it in constants; `load(..., dynamic={"x": {0: "batch"}})` makes them dynamic.
+A Reshape's target follows from the correspondence of its dimensions and its input's. A Slice's end that equals the
+frozen size is the end at any size. Constants that no rule covers are left to `candidates`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from onnx2nn.unfreeze.substitutions import Count, Dimension, Element, Numbers, R
 
 @dataclass(frozen=True)
 class Frozen:
-    """A dimension to free.
+    """A dimension to make dynamic.
 
     Attributes:
-        name: what the user calls it.
-        size: in the file.
-        source: an input of the graph and its axis that have it.
+        name: the user's name.
+        size: the size in the file.
+        source: an input of the graph and its axis with this dimension.
     """
 
     name: str
@@ -40,18 +40,18 @@ class Frozen:
 
 @dataclass(frozen=True)
 class Repair:
-    """One constant that is to follow a dynamic dimension.
+    """A constant that is to depend on a dynamic dimension.
 
     Attributes:
         node: the node that takes it.
-        position: which of the node's inputs it is.
-        kind: `"number"`: its element at `index` is the dimension's size; `"range"`: it counts from 0 up to that size;
-            `"repeat"`: along its axis `index`, where all of it is the same, it is repeated to that size; `"place"`: of
-            a Reshape's target, the dimension at `index` holds it.
+        position: its position among the node's inputs.
+        kind: `"number"`: its element at `index` is the dimension's size; `"range"`: it counts from 0 up to the size;
+            `"repeat"`: it is repeated along its axis `index`, on which all slices are the same, up to the size;
+            `"place"`: the dimension at `index` of a Reshape's target contains the size.
         index: see `kind`.
-        name: of the dimension.
-        shapes: of a Reshape whose repair holds for all Reshapes with these shapes, of input and output, in the file:
-            repeated blocks of a network are repaired together.
+        name: the dimension's name.
+        shapes: the shapes of input and output in the file, for a Reshape; the repair then holds for all Reshapes with
+            these shapes, so that repeated blocks of a network are repaired together.
     """
 
     node: ir.Node
@@ -63,10 +63,10 @@ class Repair:
 
 
 class Rules:
-    """What takes the place of the inputs of nodes.
+    """Finds the substitutions for the inputs of nodes.
 
     Args:
-        frozen: the dimensions to free.
+        frozen: the dimensions to make dynamic.
         repairs: constants that no rule covers, found by `candidates`.
     """
 
@@ -81,7 +81,7 @@ class Rules:
                 self._places.setdefault(repair.shapes, {})[repair.name] = repair.index
 
     def __call__(self, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
-        """Returns what takes the place of the inputs of `node`, by position."""
+        """Returns the substitutions for inputs of `node`, by position."""
         found: Substituted = {}
         for repair in self._repairs.get(node, ()):
             substitution = None if repair.kind == "place" else self._repaired(repair, inputs[repair.position])
@@ -93,16 +93,16 @@ class Rules:
         return found
 
     def places(self, node: ir.Node, shapes: Any) -> Mapping[str, int]:
-        """Returns which dimension of a Reshape's target the freed dimensions go into, as far as that was found."""
+        """Returns the dimension of a Reshape's target for each freed dimension, as far as repairs decide it."""
         own = {r.name: r.index for r in self._repairs.get(node, ()) if r.kind == "place"}
         return {**self._places.get(shapes, {}), **own}
 
     def factors(self, node: ir.Node, value: Points, axis: int, values: Values) -> list[Factor]:
-        """Returns what a dimension is made of: freed dimensions times a number, where it is."""
+        """Returns the factors of a dimension: freed dimensions and a number, or the dimension itself."""
         sizes = value.sizes(axis)
         if len(set(sizes)) == 1:
             return [Factor(sizes[0])]
-        whole = Size(((_input(node, 0), axis),))
+        undivided = Size(((_input(node, 0), axis),))
         for count in (1, 2):
             for some in itertools.combinations(self._frozen, count):
                 own = math.prod(dimension.size for dimension in some)
@@ -117,9 +117,9 @@ class Rules:
                     return [*(Factor(d.size, Size((d.source,)), d.name) for d in some), Factor(factor)]
                 if count == 1:  # a function does not see the inputs of the graph
                     (dimension,) = some
-                    local = whole if factor == 1 else whole // factor
+                    local = undivided if factor == 1 else undivided // factor
                     return [Factor(dimension.size, local, dimension.name), Factor(factor)]
-        return [Factor(sizes[0], whole)]
+        return [Factor(sizes[0], undivided)]
 
     def _repaired(self, repair: Repair, value: Points) -> Any:
         dimension = Size((self._by_name[repair.name].source,))
@@ -143,13 +143,13 @@ def _input(node: ir.Node, position: int) -> ir.Value:
 
 
 def _items(value: Points) -> list[Any]:
-    """Returns the elements of a list of sizes: numbers, and what is computed from sizes already."""
+    """Returns the elements of a list of sizes: numbers, and `Element`s for sizes that are computed already."""
     columns = zip(*(known.reshape(-1).tolist() for known in value), strict=True)
     return [column[0] if len(set(column)) == 1 else Element(index) for index, column in enumerate(columns)]
 
 
 def _sizes(inputs: Sequence[Any], position: int) -> list[Any] | None:
-    """Returns a list of sizes that a node takes, numbers and what is computed from sizes; None: not known."""
+    """Returns the list of sizes in a node's input, see `_items`; None where it is unknown."""
     value = inputs[position] if position < len(inputs) else None
     if value is None or not value.is_known or value.frozen.ndim != 1 or value.is_dynamic:
         return None
@@ -164,7 +164,7 @@ def _replaced(inputs: Sequence[Any], position: int, items: Sequence[Any]) -> Sub
 
 
 def _reshape(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
-    """Fixed sizes of the target are written in terms of the input's dimensions."""
+    """Expresses fixed sizes of the target by the input's dimensions."""
     target = _sizes(inputs, 1)
     if target is None:
         return {}
@@ -174,12 +174,12 @@ def _reshape(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values)
         return {}
     factors = [f for axis in range(len(shape)) for f in rules.factors(node, inputs[0], axis, values)]
     found = aligned(factors, sizes, rules.places(node, (shape, sizes)))
-    kept = [item if isinstance(item, Element) or item == -1 else new for item, new in zip(target, found, strict=True)]
-    return _replaced(inputs, 1, kept)
+    items = [item if isinstance(item, Element) or item == -1 else new for item, new in zip(target, found, strict=True)]
+    return _replaced(inputs, 1, items)
 
 
 def reshaped(shape: Sequence[int], target: Sequence[int], allowzero: int) -> tuple[int, ...] | None:
-    """Returns the shape that ONNX Reshape gives, None where the target does not fit."""
+    """Returns the shape of an ONNX Reshape's output, None where the target does not fit."""
     sizes = [shape[i] if not size and not allowzero and i < len(shape) else size for i, size in enumerate(target)]
     count, known = math.prod(shape), math.prod(size for size in sizes if size != -1)
     if -1 in sizes and (not known or count % known):
@@ -189,7 +189,7 @@ def reshaped(shape: Sequence[int], target: Sequence[int], allowzero: int) -> tup
 
 
 def _expand(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
-    """A dimension that has its size already need not be named: 1 leaves it as it is."""
+    """Replaces the size of a dimension that the input already has by 1, which keeps the dimension."""
     target = _sizes(inputs, 1)
     if target is None:
         return {}
@@ -201,7 +201,7 @@ def _expand(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) 
 
 
 def _slice(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
-    """An end that is the dimension's frozen size is its end at any size."""
+    """Replaces an end that equals the frozen size by the largest integer, the end at any size."""
     ends, axes = _sizes(inputs, 2), _sizes(inputs, 3)
     if ends is None or (len(node.inputs) > 3 and node.inputs[3] is not None and axes is None):
         return {}
@@ -212,7 +212,7 @@ def _slice(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -
 
 
 def _resize(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
-    """Sizes that are a multiple or a whole part of the input's follow it."""
+    """Expresses sizes that are a multiple or a divisor of the input's size by the input's dimension."""
     sizes = _sizes(inputs, 3)
     if sizes is None:
         return {}
@@ -229,8 +229,8 @@ def _resize(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) 
 
 
 def _recurrent(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
-    """Initial states that are the same for the whole batch follow its size."""
-    if node.domain == OWN:  # raised, and then as nn.LSTM has it: the states follow the input, layers first
+    """Repeats initial states that are the same for the whole batch up to its size."""
+    if node.domain == OWN:  # a raised layer has nn.LSTM's inputs: the states follow the input, with layers first
         positions: Sequence[int] = range(1, 1 + len(_states(node.op_type)))
         batch, axis = 0 if node.attributes.get_int("batch_first", 0) else 1, 1
     else:
@@ -269,7 +269,7 @@ def _states(operator: str) -> list[int]:
 
 
 def same_along(node: ir.Node, position: int, value: Points, axis: int) -> bool:
-    """Returns whether all slices of an input along an axis are the same."""
+    """Returns whether all slices of an input along an axis are equal."""
     if value.shape[axis] == 1:
         return True
     tensor = None if node.inputs[position] is None else ir.convenience.get_const_tensor(_input(node, position))
@@ -283,9 +283,9 @@ class Factor(NamedTuple):
     """A factor of a tensor's number of elements.
 
     Attributes:
-        size: at the frozen size.
-        dim: at any size; None where it is always `size`.
-        name: of the dynamic dimension that it is, `""` where it is computed from some.
+        size: its value at the frozen size.
+        dim: its value at any size; None where it is always `size`.
+        name: the name of the dynamic dimension; `""` for a value computed from dimensions.
     """
 
     size: int
@@ -294,19 +294,20 @@ class Factor(NamedTuple):
 
 
 def aligned(factors: Sequence[Factor], sizes: Sequence[int], places: Mapping[str, int]) -> list[Any]:
-    """Returns a Reshape's target for any size, from the target that was right at the frozen size.
+    """Returns a Reshape's target for any size, from the target at the frozen size.
 
-    A reshape keeps the order of the elements, so every factor of their number covers a range of it; a dynamic one goes
-    where its range ends up. One of frozen size 1 stands between two others: it becomes a 1 of the target that stands
-    there, else a factor of the dimension that begins there, unless `places` says where.
+    A reshape keeps the order of the elements. Every factor of their number therefore covers a range of strides, and a
+    dynamic factor belongs to the target dimension that covers this range. A dynamic factor of frozen size 1 covers
+    none: it replaces a 1 of the target at its position, else multiplies the dimension that begins there, unless
+    `places` decides.
 
     Args:
-        factors: of the input's dimensions in their order.
+        factors: the factors of the input's dimensions, in their order.
         sizes: the target at the frozen size.
-        places: name of a dynamic dimension → index of the target dimension that it goes into.
+        places: name of a dynamic dimension → index of its target dimension.
 
     Raises:
-        OperatorError: a dynamic dimension is cut at a size that does not follow from it.
+        OperatorError: a dynamic dimension is split at a size that does not depend on it.
     """
     ends = [1]
     for size in sizes:
@@ -319,7 +320,7 @@ def aligned(factors: Sequence[Factor], sizes: Sequence[int], places: Mapping[str
             k, dim = _place(factor, sizes, ends, before, dynamic, places)
             size = math.gcd(factor.size, static[k]) if dim is not factor.dim else factor.size
             if static[k] % size:
-                raise OperatorError(f"a dimension to free, {factor.size} in the file, goes into one of {sizes[k]}.")
+                raise OperatorError(f"a dimension of {factor.size} in the file does not divide one of {sizes[k]}.")
             static[k] //= size
             dynamic[k].append(dim)
         before *= factor.size
@@ -334,7 +335,7 @@ def _place(
     dynamic: Sequence[Sequence[Any]],
     places: Mapping[str, int],
 ) -> tuple[int, Any]:
-    """Returns the target dimension that a factor goes into, and what of it does."""
+    """Returns the target dimension of a factor, and the part of the factor in it."""
     if factor.name in places:
         return places[factor.name], factor.dim
     if factor.size == 1:
@@ -347,5 +348,5 @@ def _place(
         return covered[0], factor.dim
     parts = [sizes[k] for k in covered]
     if math.prod(parts) != factor.size:
-        raise OperatorError(f"a dimension to free, {factor.size} in the file, is divided into {parts}.")
+        raise OperatorError(f"a dimension of {factor.size} in the file is split into {parts}.")
     return covered[0], factor.dim // math.prod(parts[1:])

@@ -1,4 +1,4 @@
-"""Frees dimensions that a file fixes: finds the constants that follow them, and what takes their place."""
+"""Makes fixed dimensions dynamic: finds the constants that depend on them, and replaces these."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from torch import fx
 from onnx2nn.errors import FrozenDimensionError, InputError, UnsupportedModelError
 from onnx2nn.fx.attempts import Attempts
 from onnx2nn.fx.importer import import_graph
-from onnx2nn.fx.sample_sizes import StuckError
+from onnx2nn.fx.sample_sizes import ShapeConflictError
 from onnx2nn.importing.inputs import InputShapes, input_dimensions, input_specs
 from onnx2nn.importing.node_facts import node_name
 from onnx2nn.importing.plan import Plan
 from onnx2nn.unfreeze.candidates import candidates
 from onnx2nn.unfreeze.proof import verify, wish
 from onnx2nn.unfreeze.rules import Frozen, Repair, Rules
-from onnx2nn.unfreeze.size_points import SizePoints, StuckNodeError, Substituted
+from onnx2nn.unfreeze.size_points import NodeConflictError, SizePoints, Substituted
 from onnx2nn.unfreeze.substitutions import Substitution, apply
 
 _TRIALS = 200
-"""So many constants are tried in all; each costs a walk over the part of the graph behind it."""
+"""The most constants to try; each costs a walk over the graph behind it."""
 
 _MULTIPLES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
-"""A dimension to free is so many times its size in the file: another number at every point and for every dimension."""
+"""Factors of the size in the file at further points, different ones for every point and dimension."""
 
 _OTHERS = ((7, 11, 13), (64, 128, 192), (224, 288, 352), (4, 6, 8), (1, 2, 3))
-"""Sizes of the dimensions that the file leaves dynamic: those are taken with which the walk gets furthest."""
+"""Sizes of the file's own dynamic dimensions; the ones at which the walk gets furthest are used."""
 
 
 def import_dynamic(
     model: ir.Model, plan: Plan, dynamic: Mapping[str, Mapping[int, str]], *, input_shapes: InputShapes | None = None
 ) -> fx.GraphModule:
-    """Returns `model`, which is changed, as a module whose `dynamic` dimensions may differ from call to call.
+    """Returns `model`, which is changed, as a module with dynamic dimensions.
 
     Args:
-        model: as `reader.read` gives it.
-        plan: as `plan.plan` gives it.
+        model: from `reader.read`.
+        plan: from `plan.plan`.
         dynamic: input name → axis → name of the dimension; equal names are equal sizes.
-        input_shapes: as for `load`; the sizes that are to become dynamic are the file's, or given here.
+        input_shapes: as for `load`; they replace the file's sizes, also of the dimensions in `dynamic`.
 
     Raises:
-        FrozenDimensionError: a constant of the file stands in the way.
+        FrozenDimensionError: a node works at the file's size only, or the results at other sizes are wrong.
         InputError: an unknown input or axis, or one name for two sizes.
         UnsupportedModelError: as for `load`.
     """
@@ -58,12 +58,12 @@ def import_dynamic(
     fixed = {name: [sizes.get(d, d) if isinstance(d, str) else d for d in dims] for name, dims in opened.items()}
     try:
         original = Attempts(model, plan, fixed).run({})
-    except StuckError as error:  # of a dimension that the file declares as dynamic and bakes in all the same
+    except ShapeConflictError as error:  # of a dimension that is dynamic in the file, but baked into a constant
         raise FrozenDimensionError(_obstacle(error.node, str(error), sizes)) from None
     repairs = unfreeze(model, plan, opened, sizes)
     try:
         module = Attempts(model, plan, opened).run({})
-    except StuckError as error:
+    except ShapeConflictError as error:
         raise FrozenDimensionError(_obstacle(error.node, str(error), sizes)) from None
     except UnsupportedModelError as error:
         raise FrozenDimensionError(f"{wish(sizes)} cannot be dynamic: {error}") from None
@@ -78,39 +78,39 @@ def import_dynamic(
 def unfreeze(
     model: ir.Model, plan: Plan, shapes: Mapping[str, Sequence[int | str | None]], sizes: Mapping[str, int]
 ) -> list[Repair]:
-    """Puts what freed dimensions decide in the place of constants: Shape, Gather, Concat and the like.
+    """Replaces constants that depend on freed dimensions by nodes: Shape, Gather, Concat and others.
 
     Args:
         model: the model, which is changed.
         plan: its plan.
         shapes: dimensions of the inputs, the freed ones by name.
-        sizes: name of each dimension to free → its size in the file.
+        sizes: name of each dimension to make dynamic → its size in the file.
 
     Returns:
-        The constants that were found by trying.
+        The constants that no rule covers.
 
     Raises:
         FrozenDimensionError: a node works at the file's sizes only.
     """
     frozen = [Frozen(name, size, _source(model, shapes, name)) for name, size in sizes.items()]
-    furthest: StuckNodeError | None = None
+    furthest: NodeConflictError | None = None
     for others in _OTHERS:
         points = SizePoints(model, plan, dict(_points(shapes, frozen, others)))
-        substituted, stuck, repairs = _search(points, frozen)
+        substituted, conflict, repairs = _search(points, frozen)
         if substituted is not None:
             apply(_substitutions(substituted))
             return repairs
-        assert stuck is not None
-        if furthest is None or stuck.step > furthest.step:
-            furthest = stuck
+        assert conflict is not None
+        if furthest is None or conflict.step > furthest.step:
+            furthest = conflict
         if all(d in sizes for dims in shapes.values() for d in dims if not isinstance(d, int)):
-            break  # there are no others
+            break  # there are no other dynamic dimensions
     assert furthest is not None
     raise FrozenDimensionError(_obstacle(furthest.node, str(furthest), sizes))
 
 
 def _source(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]], name: str) -> tuple[ir.Value, int]:
-    """Returns an input of the graph and its axis that have a dimension."""
+    """Returns an input of the graph and its axis with the dimension `name`."""
     inputs = (value for value in model.graph.inputs if name in shapes.get(value.name or "", ()))
     value = next(inputs)
     return value, list(shapes[value.name or ""]).index(name)
@@ -119,7 +119,7 @@ def _source(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]], n
 def _points(
     shapes: Mapping[str, Sequence[int | str | None]], frozen: Sequence[Frozen], others: Sequence[int]
 ) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
-    """Yields the shape of every input at the file's sizes and at two more points."""
+    """Yields the shapes of every input at the file's sizes and at two more points."""
     sizes: dict[int | str | None, Sequence[int]] = {
         f.name: (f.size, f.size * _MULTIPLES[2 * k % 12], f.size * _MULTIPLES[(2 * k + 1) % 12])
         for k, f in enumerate(frozen)
@@ -137,18 +137,16 @@ def _substitutions(by_node: Mapping[ir.Node, Substituted]) -> Iterator[tuple[ir.
 
 def _check(declared: Mapping[str, list[int | str] | None], dynamic: Mapping[str, Mapping[int, str]]) -> None:
     if not isinstance(dynamic, Mapping) or not all(isinstance(axes, Mapping) for axes in dynamic.values()):
-        raise InputError(f"dynamic={dynamic!r}: it maps input name to axis to name, as in {{'x': {{0: 'batch'}}}}.")
+        raise InputError(f"dynamic={dynamic!r}: give names by input and axis, such as {{'x': {{0: 'batch'}}}}.")
     for name, axes in dynamic.items():
         dims = declared.get(name)
         if dims is None:
-            raise InputError(f"dynamic names {name!r}, the model's inputs are {', '.join(map(repr, declared))}.")
+            raise InputError(f"dynamic names {name!r}. The model's inputs are {', '.join(map(repr, declared))}.")
         for axis, label in axes.items():
             if not isinstance(axis, int) or not 0 <= axis < len(dims):
-                raise InputError(
-                    f"dynamic: {name!r} has {len(dims)} dimensions, {axis!r} is the number of none of them."
-                )
+                raise InputError(f"dynamic names axis {axis!r} of {name!r}. The input has {len(dims)} dimensions.")
             if not isinstance(label, str):
-                raise InputError(f"dynamic: axis {axis} of {name!r} is to be called {label!r}: a name is a str.")
+                raise InputError(f"dynamic has {label!r} for axis {axis} of {name!r}. Give a name, a str.")
 
 
 def _opened(dims: Sequence[int | str], axes: Mapping[int, str]) -> list[int | str | None]:
@@ -162,7 +160,7 @@ def _frozen_sizes(
     dynamic: Mapping[str, Mapping[int, str]],
     given: InputShapes,
 ) -> dict[str, int]:
-    """Returns the sizes that the file fixes, also those of dimensions that it declares as dynamic but bakes in."""
+    """Returns the fixed sizes, also of dimensions that are dynamic in the file, but baked into a constant."""
     sizes: dict[str, int] = {}
     baked: Mapping[str, Any] | None = None
     for name, axes in dynamic.items():
@@ -173,40 +171,42 @@ def _frozen_sizes(
                     baked = import_graph(model, plan, input_shapes=given).meta["onnx2nn"]["fixed"]
                 size = baked.get(size)
             if isinstance(size, int) and sizes.setdefault(label, size) != size:
-                raise InputError(f"dynamic: {label!r} is to be {sizes[label]} and {size} in the file.")
+                raise InputError(
+                    f"dynamic gives dimensions of {sizes[label]} and {size} the name {label!r}. Give them two names."
+                )
     return sizes
 
 
 def _search(
     points: SizePoints, frozen: Sequence[Frozen]
-) -> tuple[dict[ir.Node, Substituted] | None, StuckNodeError | None, list[Repair]]:
-    """Walks the graph, with one more constant replaced whenever that gets further.
+) -> tuple[dict[ir.Node, Substituted] | None, NodeConflictError | None, list[Repair]]:
+    """Walks the graph repeatedly; replaces one more constant whenever the walk then gets further.
 
     Returns:
-        What takes the place of inputs, by node; or where the walk ends; and the replaced constants.
+        The substitutions by node, or the error that ends the walk; and the replaced constants.
     """
     found: list[Repair] = []
     tried = 0
 
-    def attempt(more: Sequence[Repair]) -> tuple[dict[ir.Node, Substituted] | None, StuckNodeError | None]:
+    def attempt(more: Sequence[Repair]) -> tuple[dict[ir.Node, Substituted] | None, NodeConflictError | None]:
         try:
             return points.run(Rules(frozen, [*found, *more])), None
-        except StuckNodeError as error:
+        except NodeConflictError as error:
             return None, error
 
-    done, stuck = attempt([])
-    while stuck is not None:
-        for repair in dict.fromkeys(candidates(stuck.node, stuck.inputs, frozen, stuck.values)):
+    done, conflict = attempt([])
+    while conflict is not None:
+        for repair in dict.fromkeys(candidates(conflict.node, conflict.inputs, frozen, conflict.values)):
             tried += 1
             if tried > _TRIALS:
-                return None, stuck, found
+                return None, conflict, found
             done, later = attempt([repair])
-            if later is None or later.step > stuck.step:
+            if later is None or later.step > conflict.step:
                 found.append(repair)
-                stuck = later
+                conflict = later
                 break
         else:
-            return None, stuck, found
+            return None, conflict, found
     return done, None, found
 
 
@@ -218,6 +218,6 @@ def _obstacle(node: ir.Node, reason: str, frozen: Mapping[str, int]) -> str:
     )
     return (
         f"{wish(frozen)} cannot be dynamic: node {node_name(node)!r} ({node.op_type} of {inputs}) works "
-        f"at that size only: {reason}. Something it is computed from holds the size, and no constant was found that "
-        "may follow it. Export the model again with this dimension dynamic."
+        f"at that size only: {reason}. No constant was found that could follow the dimension. "
+        "Export the model again with this dimension dynamic."
     )

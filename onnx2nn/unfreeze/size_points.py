@@ -1,8 +1,8 @@
-"""Walks a graph on meta tensors at several sizes of its dynamic dimensions, side by side.
+"""Walks a graph on meta tensors at several sizes of its dynamic dimensions at once.
 
-A *point* is one choice of these sizes; the first is the file's own. A value is known at every point: as a tensor with
-elements where it is computed from constants and shapes alone, else as a meta tensor, which has a shape and a dtype.
-The op table's rows give the next value, so that a node that refuses a size does so here as it would in a run.
+A *point* is one choice of these sizes; the first one has the file's sizes. A value is a tensor at every point: with
+elements where it is computed from constants and shapes only, else a meta tensor, which has a shape and a dtype. The op
+table's rows compute each value, so that a node refuses a size here if it would in a run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from onnx2nn.errors import OperatorError
+from onnx2nn.errors import OperatorError, first_line
 from onnx2nn.fx.constants import onnx_type, to_torch, torch_dtype
 from onnx2nn.importing.builder import Builder, Regions
 from onnx2nn.importing.control_flow import branches_of, loop_form
@@ -26,7 +26,7 @@ from onnx2nn.optable.row import NeedsValues, Row
 from onnx2nn.unfreeze.substitutions import Dimension, Substitution
 
 MAX_ELEMENTS = 1 << 12
-"""A tensor of more elements is not computed: no sizes are made of it."""
+"""The most elements of a tensor that is computed; larger ones do not hold sizes."""
 
 
 class Points:
@@ -73,7 +73,7 @@ class Points:
         return all(known.device.type == "cpu" for known in self.at)
 
     def unread(self) -> Points:
-        """Returns the value without its elements."""
+        """Returns the value as meta tensors."""
         return Points([known.to("meta") for known in self.at])
 
     def is_like(self, other: Any) -> bool:
@@ -84,23 +84,23 @@ class Points:
 
 
 Substituted = dict[int, Substitution]
-"""What takes the place of a node's inputs, by position."""
+"""The substitutions for a node's inputs, by position."""
 
 Values = Mapping["ir.Value", Points]
-"""What is known of the values so far."""
+"""The known values so far."""
 
 Substitute = Callable[["ir.Node", Sequence["Points | None"], Values], Substituted]
-"""Says what takes the place of a node's inputs, from what they are at every point."""
+"""Returns the substitutions for a node's inputs, from their values at every point."""
 
 
-class StuckNodeError(Exception):
-    """A node that works at the file's sizes refuses others, or one refuses the file's.
+class NodeConflictError(Exception):
+    """A node refuses the sizes at a point.
 
     Attributes:
         node: the node.
         inputs: its inputs at every point, None for an absent one.
-        step: how many nodes went before it.
-        values: what is known of the values before it.
+        step: the number of nodes before it.
+        values: the known values before it.
     """
 
     def __init__(self, node: ir.Node, inputs: Sequence[Points | None], step: int, values: Values, reason: str):
@@ -114,8 +114,7 @@ class SizePoints:
     Args:
         model: the model.
         plan: its plan.
-        inputs: the shape of every input of the graph at every point; those that are no tensors of known rank are left
-            out.
+        inputs: the shape of every input of the graph at every point, without inputs that are no tensors of known rank.
     """
 
     def __init__(self, model: ir.Model, plan: Plan, inputs: Mapping[str, Sequence[tuple[int, ...]]]):
@@ -125,13 +124,13 @@ class SizePoints:
         self.done: dict[Hashable, tuple[Sequence[Any], Any]] = {}
 
     def run(self, substitute: Substitute) -> dict[ir.Node, Substituted]:
-        """Walks the graph; returns what took the place of inputs, by node.
+        """Walks the graph; returns the substitutions by node.
 
         Args:
             substitute: called before every node.
 
         Raises:
-            StuckNodeError: a node refuses a point.
+            NodeConflictError: a node refuses the sizes at a point.
         """
         builder = PointsBuilder(self, substitute)
         scope = Scope()
@@ -149,9 +148,9 @@ class SizePoints:
 
 
 class PointsBuilder(Builder):
-    """Computes what nodes give at every point. A node whose results depend on data counts as one without a row."""
+    """Computes the results of nodes at every point; data-dependent results are `UNKNOWN`."""
 
-    passing = (StuckNodeError,)
+    passing = (NodeConflictError,)
 
     def __init__(self, points: SizePoints, substitute: Substitute):
         super().__init__(ImportState(points.model, points.plan), _REGIONS)
@@ -170,7 +169,7 @@ class PointsBuilder(Builder):
         return constants[value]
 
     def inputs(self, node: ir.Node, values: Sequence[Any]) -> list[Any]:
-        """Returns the inputs of a node, with what takes the place of some."""
+        """Returns the inputs of a node, after substitutions."""
         self._step += 1
         if any(value is UNKNOWN for value in values):
             raise OperatorError("an input is not known.")
@@ -195,21 +194,21 @@ class PointsBuilder(Builder):
         return onnx_type(value.frozen.dtype) if isinstance(value, Points) else None, ""
 
     def replay(self, node: ir.Node, version: int, inputs: Sequence[Any]) -> tuple[Hashable, Any]:
-        """Returns what the node gave in an earlier walk for the same inputs: a search repeats most of the walk."""
-        if isinstance(node.graph, ir.Function):  # attributes of the call may decide
+        """Returns the node's result in an earlier walk for the same inputs; a search repeats most of the walk."""
+        if isinstance(node.graph, ir.Function):  # the result may depend on attributes of the call
             return None, None
         key = (node, *map(id, inputs))
         return key, self.points.done.get(key, (None, None))[1]
 
     def learn(self, key: Hashable, row: Row, inputs: Sequence[Any], run: Callable[[], Any]) -> Any:
-        """Returns what `run` gives, and notes it."""
+        """Returns the result of `run`, and notes it."""
         result = run()
         if key is not None and isinstance(result, Points):
-            self.points.done[key] = (inputs, result)  # the inputs are kept, for their ids are the key
+            self.points.done[key] = (inputs, result)  # keeps the inputs alive, because the key holds their ids
         return result
 
     def attribute(self, tensor: ir.TensorProtocol | None) -> Any:
-        """Returns a tensor of the file, without its elements where it is large."""
+        """Returns a tensor of the file, as a meta tensor where it is large."""
         assert tensor is not None
         kind = ir.DataType(tensor.dtype)
         if tensor.size > MAX_ELEMENTS:
@@ -217,15 +216,15 @@ class PointsBuilder(Builder):
         return to_torch(tensor.numpy(), kind)
 
     def fold(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Returns what a node without inputs gives."""
+        """Returns the result of a node without inputs."""
         return self.compute(node, row, inputs, attributes)
 
     def compute(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Returns what a node gives.
+        """Returns the result of a node at every point.
 
         Raises:
-            OperatorError: it depends on data.
-            StuckNodeError: the node refuses a point.
+            OperatorError: the result is data-dependent.
+            NodeConflictError: the node refuses the sizes at a point.
         """
         columns = []
         for point in range(self.points.count):
@@ -234,18 +233,17 @@ class PointsBuilder(Builder):
                 columns.append(_at_point(row, values, attributes))
             except (NeedsValues, NotImplementedError) as error:
                 raise OperatorError(str(error)) from None
-            except Exception as error:  # whatever torch or the body says of the shapes
+            except Exception as error:  # any error of torch or of the body
                 if _reads_meta(error):
                     raise OperatorError("its results depend on data.") from None
-                reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-                raise StuckNodeError(node, inputs, self._step, self.values, reason) from error
+                raise NodeConflictError(node, inputs, self._step, self.values, first_line(error)) from error
         results = tuple(map(Points, zip(*columns, strict=True)))
         return results[0] if len(results) == 1 else results
 
-    record = run_late = compute
+    record = record_opaque = compute
 
     def keep(self, value: ir.Value, result: Any) -> None:
-        """Notes what is known of a value."""
+        """Notes a known value."""
         if isinstance(result, Points):
             self.values[value] = result
 
@@ -264,11 +262,11 @@ def _at_point(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> li
     """Returns the outputs at one point.
 
     Raises:
-        NeedsValues: they depend on data.
+        NeedsValues: they are data-dependent.
     """
     if row.reads_shape:
-        assert row.host is not None
-        return [torch.from_numpy(np.asarray(row.host(values[0], **attributes), dtype=np.int64))]
+        assert row.on_shape_values is not None
+        return [torch.from_numpy(np.asarray(row.on_shape_values(values[0], **attributes), dtype=np.int64))]
     known = all(value is None or value.device.type == "cpu" for value in values)
     arguments = [_argument(row, position, value) for position, value in enumerate(values)]
     if row.random or (row.call == "opaque" and not known):
@@ -307,12 +305,12 @@ def _on_meta(row: Row, arguments: Sequence[Any], attributes: dict[str, Any]) -> 
         except RuntimeError as error:
             if not _reads_meta(error):
                 raise
-            results = row.body(torch, *metas, **attributes)  # it reads what it makes itself, on the CPU
+            results = row.body(torch, *metas, **attributes)  # the body reads tensors that it creates itself, on the CPU
     return [result.to("meta") for result in _listed(results)]
 
 
 def _reads_meta(error: Exception) -> bool:
-    """Returns whether an error says that elements were asked for which a meta tensor lacks."""
+    """Returns whether an error is about reading the elements of a meta tensor."""
     return "meta tensor" in str(error)
 
 
@@ -324,7 +322,7 @@ def _listed(results: Any) -> list[torch.Tensor]:
 
 
 def _if(walk: Walk[PointsBuilder], node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    """Walks the branch that is taken at every point, or both."""
+    """Walks the branch that is taken at every point, or both branches."""
     branches = branches_of(node)
     (condition,) = inputs
     if condition.is_known and len({bool(known.all()) for known in condition}) == 1:
@@ -334,7 +332,7 @@ def _if(walk: Walk[PointsBuilder], node: ir.Node, inputs: list[Any]) -> Sequence
 
 
 def _loop(walk: Walk[PointsBuilder], node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    """Walks the body once, as for the first iteration; how often it runs, and the scan outputs, are not known."""
+    """Walks the body once, as in the first iteration; the trip count and the scan outputs are unknown."""
     form = loop_form(node, inputs)
     count = walk.builder.points.count
     counters = [Points([torch.empty((), dtype=dtype, device="meta")] * count) for dtype in (torch.int64, torch.bool)]

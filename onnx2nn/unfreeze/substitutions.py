@@ -1,4 +1,4 @@
-"""What takes the place of a constant that holds a frozen size: as numbers at given sizes, and as ONNX nodes."""
+"""Substitutions for constants that hold a frozen size: their values at given sizes, and their ONNX nodes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Dimension = tuple["ir.Value", int]
 """A value of the graph and one of its axes."""
 
 DimensionSizes = Callable[[Dimension], int]
-"""Gives the size of a dimension at one point."""
+"""Returns the size of a dimension at one point."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """A whole number computed from dimensions: `number` times their product, divided by `divisor` and rounded down.
+    """An integer computed from dimensions: `number` times their product, divided by `divisor` and rounded down.
 
     Attributes:
         dimensions: the factors that are read from the shapes of values.
         number: the constant factor.
-        divisor: what the product is divided by.
+        divisor: the divisor of the product.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -46,24 +46,24 @@ class Size:
         return Size(self.dimensions, self.number, self.divisor * divisor)
 
     def at(self, size_of: DimensionSizes) -> int:
-        """Returns the number where the dimensions have these sizes."""
+        """Returns the number for the given sizes."""
         return self.number * math.prod(map(size_of, self.dimensions)) // self.divisor
 
 
 @dataclass(frozen=True)
 class Element:
-    """The element at `index` of the vector that is replaced: it is computed from sizes already, and stays."""
+    """The element at `index` of the replaced vector, which is computed from sizes already and stays."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A list of sizes in place of another one.
+    """A list of sizes that replaces another one.
 
     Attributes:
         items: the numbers, in the order of the elements.
-        shape: that of the tensor.
+        shape: the shape of the tensor.
         dtype: int64 or int32.
     """
 
@@ -105,11 +105,11 @@ def _number(item: int | Size | Element, value: torch.Tensor, size_of: DimensionS
 
 @dataclass(frozen=True)
 class Count:
-    """The numbers from 0 up to a size along the last axis, in place of a constant that counts to the frozen one.
+    """The numbers from 0 up to a size along the last axis, for a constant that counts to the frozen size.
 
     Attributes:
         size: the number of elements.
-        rank: that of the tensor, whose other dimensions are 1.
+        rank: the rank of the tensor; its other dimensions are 1.
         dtype: int64 or int32.
     """
 
@@ -132,13 +132,13 @@ class Count:
 
 @dataclass(frozen=True)
 class Repeat:
-    """The first slice of a value along an axis, repeated: all its slices are the same at the frozen size.
+    """The first slice of a value along an axis, repeated; all slices are the same at the frozen size.
 
     Attributes:
         axis: the axis.
-        size: how often.
-        rank: that of the tensor.
-        single: whether the axis has one slice alone.
+        size: the number of repetitions.
+        rank: the rank of the tensor.
+        single: whether the axis has only one slice.
     """
 
     axis: int
@@ -167,10 +167,10 @@ Substitution = Numbers | Count | Repeat
 
 
 class Inserter:
-    """Inserts nodes before one that is to read them.
+    """Inserts nodes before a node that is to read their outputs.
 
     Args:
-        before: that node.
+        before: the node.
     """
 
     def __init__(self, before: ir.Node):
@@ -183,15 +183,15 @@ class Inserter:
         return self._insert(operator, inputs, ir.convenience.convert_attributes(attributes))
 
     def constant(self, numbers: Sequence[int]) -> ir.Value:
-        """Returns a vector of int64."""
+        """Inserts a vector of int64."""
         return self._constant(np.array(numbers, dtype=np.int64))
 
     def scalar(self, number: int) -> ir.Value:
-        """Returns a number of int64."""
+        """Inserts a scalar of int64."""
         return self._constant(np.array(number, dtype=np.int64))
 
     def size(self, size: Size) -> ir.Value:
-        """Returns a size as a vector of one element."""
+        """Inserts the nodes that compute a size; returns it as a vector of one element."""
         result: ir.Value | None = None
         for value, axis in size.dimensions:
             shape = self.add("Shape", [value], start=axis, end=axis + 1)
@@ -202,7 +202,7 @@ class Inserter:
         return self.add("Div", [result, self.constant([size.divisor])]) if size.divisor != 1 else result
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Returns a value of int64 as `dtype`."""
+        """Casts a value of int64 to `dtype`."""
         return value if dtype == ir.DataType.INT64 else self.add("Cast", [value], to=int(dtype))
 
     def _constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
@@ -219,10 +219,10 @@ class Inserter:
 
 
 def apply(substitutions: Iterator[tuple[ir.Node, int, Substitution]]) -> None:
-    """Inserts what takes the place of inputs, before the nodes that have them.
+    """Inserts the nodes of substitutions before the nodes whose inputs they replace.
 
     Args:
-        substitutions: node, position of the input, and what takes its place.
+        substitutions: node, position of the input, and its substitution.
     """
     inserters: dict[ir.Node, Inserter] = {}
     for node, position, substitution in substitutions:

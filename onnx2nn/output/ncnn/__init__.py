@@ -1,4 +1,4 @@
-"""Converts an imported module to NCNN: traced, converted by pnnx, run by ncnn, compared."""
+"""Converts an imported module to NCNN: the module is traced, converted by pnnx, run by ncnn, and compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of the author's that a node evaluated at import would take out of the module's state."""
+"""Constant folding that would take a weight of the author's out of the module's state."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from onnx2nn.provenance.author import Author
 
 
 def loses_weight(author: Author | None, inputs: Sequence[Any], folded: Any) -> bool:
-    """Returns whether `folded` is computed from a weight of the author's, which is then no weight any more.
+    """Returns whether `folded` is computed from a weight of the author's, which the state would then lack.
 
-    A weight that is only laid out another way still is one.
+    A weight that only has another layout stays in the state.
     """
     if author is None:
         return False
@@ -24,7 +24,7 @@ def loses_weight(author: Author | None, inputs: Sequence[Any], folded: Any) -> b
 
 
 def _is_made_of(folded: Any, weights: Sequence[Any]) -> bool:
-    """Returns whether `folded` is computed from `weights`, and none of them laid out another way."""
+    """Returns whether `folded` is computed from `weights` and is no other layout of one of them."""
     if not weights or not isinstance(folded, torch.Tensor) or not folded.is_floating_point():
         return False
     memory = memory_of(folded)
@@ -37,12 +37,12 @@ def read_at_run_time(
 ) -> list[Any]:
     """Returns `inputs` with the first of the author's weights as a value of the traced program.
 
-    The others stay constants, which the body needs to tell a matrix of weights from any other.
+    The other inputs stay constants, because the body distinguishes weight matrices from other matrices.
 
     Args:
-        author: what is known of the author's names.
-        inputs: the constants that a node takes.
-        table: whether the first of them is one of the author's too.
+        author: the author's names.
+        inputs: a node's inputs, all constants.
+        table: whether the first input counts as the author's.
         read: returns a constant as a value of the traced program.
     """
     result = list(inputs)
