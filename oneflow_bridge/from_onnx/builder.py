@@ -18,7 +18,7 @@ import onnx_ir as ir
 from oneflow_bridge import namespace
 from oneflow_bridge.from_onnx import operators
 from oneflow_bridge.from_onnx.constants import Constant, onnx_type
-from oneflow_bridge.from_onnx.import_state import MAX_ELEMENTS, FlowImport, StuckError
+from oneflow_bridge.from_onnx.import_state import MAX_ELEMENTS, FlowImport, ShapeConflictError
 from oneflow_bridge.from_onnx.live import Live, are_alike, flat, has_samples, is_numbers, samples_of
 from oneflow_bridge.from_onnx.placement import Placement
 from oneflow_bridge.from_onnx.program import Program, literal
@@ -46,7 +46,7 @@ class FlowBuilder(Builder):
     """
 
     state: FlowImport
-    passing = (StuckError,)
+    passing = (ShapeConflictError,)
 
     def __init__(self, state: FlowImport, regions: Regions, program: Program):
         super().__init__(state, regions)
@@ -159,14 +159,14 @@ class FlowBuilder(Builder):
 
         Raises:
             OperatorError: it fails on every input, for the sizes are fixed.
-            StuckError: the sample sizes may be why.
+            ShapeConflictError: the sample sizes may be why.
         """
         lines = str(error).strip().splitlines()
         reason = lines[-1] if lines and isinstance(error, RuntimeError) else str(error).strip()
         if "OneFlow 0.9 has no" in reason or not self.state.sizes:
             raise OperatorError(reason or type(error).__name__) from None
         if self.state.strict:
-            raise StuckError(node, reason) from None
+            raise ShapeConflictError(node, reason) from None
 
     def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Adds the line that evaluates `row` at run time.

@@ -19,7 +19,7 @@ MAX_ELEMENTS = 1 << 31
 """A node with known sizes may not make a tensor of more elements (a file of a few bytes can ask for more)."""
 
 
-class StuckError(Exception):
+class ShapeConflictError(Exception):
     """A node refuses the sample sizes."""
 
     def __init__(self, node: ir.Node, reason: str):
@@ -35,7 +35,7 @@ class FlowImport(ImportState):
         plan: its plan.
         inputs: dimensions of the inputs.
         sizes: the samples of each dynamic dimension.
-        strict: whether a node that refuses the samples ends the import (`StuckError`), else it runs unrecorded.
+        strict: whether a node that refuses the samples ends the import (`ShapeConflictError`), else it runs unrecorded.
         refused: nodes that refused all samples, with the reason.
     """
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from oneflow_bridge.from_onnx.builder import FlowBuilder
-from oneflow_bridge.from_onnx.import_state import FlowImport, StuckError
+from oneflow_bridge.from_onnx.import_state import FlowImport, ShapeConflictError
 from oneflow_bridge.from_onnx.module import ImportedModule
 from oneflow_bridge.from_onnx.program import Program
 from oneflow_bridge.from_onnx.subgraphs import REGIONS
@@ -54,7 +54,7 @@ def import_graph(
         sizes = {name: family(k, name in first) for k, name in enumerate(names)}
         try:
             return _run(FlowImport(model, plan, inputs, sizes, strict=True))
-        except StuckError as error:
+        except ShapeConflictError as error:
             refused.setdefault(node_name(error.node), set()).add(error.reason)
     # Where a node refuses every size alike, in the same words, the sizes are not why.
     always = {name: reasons.pop() for name, reasons in refused.items() if len(refused) == 1 and len(reasons) == 1}
@@ -66,7 +66,7 @@ def _run(state: FlowImport) -> ImportedModule:
     """Imports with one choice of sample sizes.
 
     Raises:
-        StuckError: a node refuses them.
+        ShapeConflictError: a node refuses them.
         UnsupportedModelError: nodes that cannot be imported, all of them.
     """
     graph = state.model.graph
