@@ -127,5 +127,5 @@ def test_an_opaque_row_is_registered_by_its_option() -> None:
 
 
 def test_a_row_may_be_registered_with_the_name_host_of_version_0_1() -> None:
-    with onnx2nn.register("test.rows", "Op", on_shape_values=np.negative)(lambda F, a: -a) as row:
+    with onnx2nn.register("test.rows", "Op", host=np.negative)(lambda F, a: -a) as row:
         assert row.on_shape_values is np.negative

@@ -291,9 +291,9 @@ class Tracer:
 def _erase_unused(graph: fx.Graph, held: HeldState) -> None:
     """Removes unused nodes, and the state and layers to which only they refer."""
     erased = []
-    kept = ("placeholder", "output")
+    interface = ("placeholder", "output")
     for node in reversed(graph.nodes):
-        if not node.users and node.op not in kept and node.target not in ASSERTIONS:
+        if not node.users and node.op not in interface and node.target not in ASSERTIONS:
             erased += [node.target] if node.op in ("get_attr", "call_module") else []
             graph.erase_node(node)
     if not erased:
