@@ -19,11 +19,7 @@ from oneflow_bridge import namespace
 from oneflow_bridge.from_onnx import operators
 from oneflow_bridge.from_onnx.constants import Constant, onnx_type
 from oneflow_bridge.from_onnx.import_state import MAX_ELEMENTS, FlowImport, ShapeConflictError
-<<<<<<< HEAD
 from oneflow_bridge.from_onnx.live import Live, flat, has_samples, is_numbers, same_results, samples_of
-=======
-from oneflow_bridge.from_onnx.live import Live, are_alike, flat, has_samples, is_numbers, samples_of
->>>>>>> prose3
 from oneflow_bridge.from_onnx.placement import Placement
 from oneflow_bridge.from_onnx.program import Program, literal
 from oneflow_bridge.from_onnx.recording import Recorder, Traced
@@ -162,13 +158,8 @@ class FlowBuilder(Builder):
         """Raises for a node that fails on the samples; returns where it may run at run time all the same.
 
         Raises:
-<<<<<<< HEAD
             OperatorError: the node fails on every input, as OneFlow lacks a function or the sizes are fixed.
             ShapeConflictError: the sample sizes may be the cause.
-=======
-            OperatorError: it fails on every input, for the sizes are fixed.
-            ShapeConflictError: the sample sizes may be why.
->>>>>>> prose3
         """
         reason = _reason(error)
         if "OneFlow 0.9 has no" in reason or not self.state.sizes:

@@ -20,11 +20,7 @@ MAX_ELEMENTS = 1 << 31
 
 
 class ShapeConflictError(Exception):
-<<<<<<< HEAD
     """A node fails at the sample sizes."""
-=======
-    """A node refuses the sample sizes."""
->>>>>>> prose3
 
     def __init__(self, node: ir.Node, reason: str):
         super().__init__(reason)
@@ -38,16 +34,10 @@ class FlowImport(ImportState):
         model: the model.
         plan: its plan.
         inputs: dimensions of the inputs.
-<<<<<<< HEAD
         sizes: the sample sizes of each dynamic dimension.
         strict: whether a node that fails at the sample sizes ends the import by `ShapeConflictError`; otherwise it
             becomes one line that evaluates its row.
         refused: nodes that failed at all sample sizes → the reason.
-=======
-        sizes: the samples of each dynamic dimension.
-        strict: whether a node that refuses the samples ends the import (`ShapeConflictError`), else it runs unrecorded.
-        refused: nodes that refused all samples, with the reason.
->>>>>>> prose3
     """
 
     def __init__(

@@ -66,11 +66,7 @@ def _run(state: FlowImport) -> ImportedModule:
     """Returns the module of an import at one choice of sample sizes.
 
     Raises:
-<<<<<<< HEAD
         ShapeConflictError: a node fails at the sample sizes.
-=======
-        ShapeConflictError: a node refuses them.
->>>>>>> prose3
         UnsupportedModelError: nodes that cannot be imported, all of them.
     """
     graph = state.model.graph
