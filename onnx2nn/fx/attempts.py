@@ -36,7 +36,7 @@ _ROUNDS = 8
 
 
 class Attempt:
-    """One import with one choice of sample sizes.
+    """One import with one choice of sample sizes: `run` records the program, `module` makes the module of it.
 
     Args:
         state: the state that its graphs share.
@@ -49,30 +49,35 @@ class Attempt:
     def __init__(self, state: TorchImport):
         self.state = state
         self.hides_variation = self.data_dependent = False
+        self._builder = TorchBuilder.of_model(state, REGIONS)
+        self._result: Any = None
+        self._renamed: dict[str, str] = {}
 
-    def run(self) -> fx.GraphModule:
-        """Returns the module.
+    def run(self) -> None:
+        """Records the program.
 
         Raises:
             ShapeConflictError: a node does not accept the sample sizes.
             NeedsSamples: sizes are data-dependent in a model of fixed shapes.
             UnsupportedModelError: lists all nodes that cannot be imported.
         """
-        state, graph = self.state, self.state.model.graph
-        builder = TorchBuilder.of_model(state, REGIONS)
-        tracer = builder.tracer
+        state, graph, tracer = self.state, self.state.model.graph, self._builder.tracer
         if state.author is not None:
             tracer.names.reserve(state.author.names)
-        scope, renamed = self._inputs(tracer)
+        scope, self._renamed = self._inputs(tracer)
         state.guard(tracer, state.fixed)
-        outputs = Walk(builder, scope, graph, dict(graph.opset_imports)).run()
+        outputs = Walk(self._builder, scope, graph, dict(graph.opset_imports)).run()
         state.raise_problems()
         self.hides_variation, self.data_dependent = tracer.hides_variation, tracer.has_data_dependent_sizes
-        result = outputs[0] if len(outputs) == 1 else tuple(outputs)
-        module = tracer.finish(result, identifier(graph.name or "Model"), ImportedModule)
+        self._result = outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def module(self) -> fx.GraphModule:
+        """Returns the module of the recorded program; called once, for the attempt whose program is taken."""
+        state, graph = self.state, self.state.model.graph
+        module = self._builder.tracer.finish(self._result, identifier(graph.name or "Model"), ImportedModule)
         if state.author is not None:
             _keep_keys(module, state.author)
-        different = {original: name for name, original in renamed.items() if original != name}
+        different = {original: name for name, original in self._renamed.items() if original != name}
         if different:
             module.register_forward_pre_hook(RenameInputs(different), with_kwargs=True)
         module.meta["onnx2nn"] = self._meta(module)
@@ -150,8 +155,8 @@ class Attempts:
         self._family = 0
         self._split: set[ir.Node] = set()
 
-    def run(self, fixed: Fixed, families: Iterable[int] = range(len(Sizes.FAMILIES))) -> fx.GraphModule:
-        """Returns the module at the first sample sizes that the model accepts.
+    def run(self, fixed: Fixed, families: Iterable[int] = range(len(Sizes.FAMILIES))) -> Attempt:
+        """Returns the attempt with the first sample sizes that the model accepts.
 
         A model of fixed shapes is imported a second time, with sample sizes, if a size turns out to be data-dependent.
 
@@ -168,9 +173,9 @@ class Attempts:
             self._needed = True
             return self._families(fixed, families)
 
-    def _families(self, fixed: Fixed, families: Iterable[int]) -> fx.GraphModule:
+    def _families(self, fixed: Fixed, families: Iterable[int]) -> Attempt:
         conflicts: list[ShapeConflictError] = []
-        fallback: fx.GraphModule | None = None  # its samples hide that a number varies
+        fallback: Attempt | None = None  # its samples hide that a number varies
         pending = [Sizes(self.names, family, fixed, self._needed) for family in families]
         if not pending[0].dynamic:  # all families are the same
             del pending[1:]
@@ -178,7 +183,7 @@ class Attempts:
             sizes = pending.pop(0)
             attempt = Attempt(TorchImport(self.subject, sizes, True, fixed))
             try:
-                module = attempt.run()
+                attempt.run()
             except ShapeConflictError as error:
                 conflicts.append(error)
                 gc_pause.collect_young()  # a model may take dozens of tries
@@ -188,9 +193,9 @@ class Attempts:
             else:
                 if not attempt.hides_variation:
                     self._family, self._split = sizes.family, set(attempt.state.split)
-                    return module
+                    return attempt
                 if fallback is None:  # other samples may show the variation
-                    fallback, self._family, self._split = module, sizes.family, set(attempt.state.split)
+                    fallback, self._family, self._split = attempt, sizes.family, set(attempt.state.split)
                     pending[:0] = sizes.with_smaller_data_sizes() if attempt.data_dependent else []
         if fallback is not None:
             return fallback
@@ -198,8 +203,8 @@ class Attempts:
         furthest.others = [error for error in conflicts if error is not furthest]
         raise furthest
 
-    def repaired(self, fixed: Fixed, conflict: ShapeConflictError) -> tuple[Fixed, fx.GraphModule | None]:
-        """Returns `fixed` with one or more further restrictions, and the module if the import then succeeds.
+    def repaired(self, fixed: Fixed, conflict: ShapeConflictError) -> tuple[Fixed, Attempt | None]:
+        """Returns `fixed` with one or more further restrictions, and the attempt if it then succeeds.
 
         A restriction is accepted if the import gets further than `conflict`. All candidates are tried first at the
         sample sizes of `conflict`, which went furthest. If no candidate gets further, one is accepted that gets as far
@@ -267,6 +272,8 @@ class Attempts:
                 limit = end + sign * (abs(limit - end) // 2)
         return end
 
-    def lenient(self) -> fx.GraphModule:
+    def lenient(self) -> Attempt:
         """Imports nodes with a shape conflict as opaque calls; the shapes of their results are read at run time."""
-        return Attempt(TorchImport(self.subject, Sizes(self.names, 0, {}, True), strict=False, fixed={})).run()
+        attempt = Attempt(TorchImport(self.subject, Sizes(self.names, 0, {}, True), strict=False, fixed={}))
+        attempt.run()
+        return attempt

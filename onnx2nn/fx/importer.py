@@ -8,7 +8,7 @@ import onnx_ir as ir
 from torch import fx
 
 from onnx2nn.errors import UnsupportedModelError
-from onnx2nn.fx.attempts import Attempts
+from onnx2nn.fx.attempts import Attempt, Attempts
 from onnx2nn.fx.sample_sizes import Fixed, ShapeConflictError
 from onnx2nn.importing.plan import Plan
 
@@ -29,7 +29,11 @@ def import_graph(
     Raises:
         UnsupportedModelError: lists all nodes that cannot be imported.
     """
-    attempts = Attempts(model, plan, input_shapes or {})
+    return _accepted(Attempts(model, plan, input_shapes or {})).module()
+
+
+def _accepted(attempts: Attempts) -> Attempt:
+    """Returns the attempt whose program is taken: at sizes that all nodes accept, else with opaque calls."""
     try:
         return _import_strictly(attempts)
     except ShapeConflictError as conflict:
@@ -42,7 +46,7 @@ def import_graph(
     return attempts.lenient()
 
 
-def _import_strictly(attempts: Attempts) -> fx.GraphModule:
+def _import_strictly(attempts: Attempts) -> Attempt:
     """Imports at sample sizes that all nodes accept.
 
     Raises:
@@ -53,17 +57,17 @@ def _import_strictly(attempts: Attempts) -> fx.GraphModule:
         try:
             return attempts.run(fixed)
         except ShapeConflictError as conflict:
-            fixed, module = attempts.repaired(fixed, conflict)
-        if module is not None:
-            return _widest(attempts, fixed, module)
+            fixed, attempt = attempts.repaired(fixed, conflict)
+        if attempt is not None:
+            return _widest(attempts, fixed, attempt)
 
 
-def _widest(attempts: Attempts, fixed: Fixed, module: fx.GraphModule) -> fx.GraphModule:
-    """Returns `module`, which was imported with `fixed`, with all bounds as wide as the model allows."""
+def _widest(attempts: Attempts, fixed: Fixed, attempt: Attempt) -> Attempt:
+    """Returns `attempt`, made with `fixed`, or one with all bounds as wide as the model allows."""
     bounds = {name: size for name, size in fixed.items() if isinstance(size, tuple)}
     reached = {name: attempts.widened(fixed, name, size) for name, size in bounds.items()}
     wider: Fixed = {name: size if size[0] < size[-1] else size[0] for name, size in reached.items()}
     try:
-        return attempts.run({**fixed, **wider}) if wider != bounds else module
+        return attempts.run({**fixed, **wider}) if wider != bounds else attempt
     except (ShapeConflictError, UnsupportedModelError):
-        return module
+        return attempt

@@ -57,12 +57,12 @@ def import_dynamic(
 
     fixed = {name: [sizes.get(d, d) if isinstance(d, str) else d for d in dims] for name, dims in opened.items()}
     try:
-        original = Attempts(model, plan, fixed).run({})
+        original = Attempts(model, plan, fixed).run({}).module()
     except ShapeConflictError as error:  # of a dimension that is dynamic in the file, but baked into a constant
         raise FrozenDimensionError(_obstacle(error.node, str(error), sizes)) from None
     repairs = unfreeze(model, plan, opened, sizes)
     try:
-        module = Attempts(model, plan, opened).run({})
+        module = Attempts(model, plan, opened).run({}).module()
     except ShapeConflictError as error:
         raise FrozenDimensionError(_obstacle(error.node, str(error), sizes)) from None
     except UnsupportedModelError as error:
