@@ -70,6 +70,8 @@ def configured(layer: nn.Module, name: str) -> Any:
     """Returns the argument `name` of a layer's constructor, `UNKNOWN` where the layer does not keep it."""
     if name in ("device", "dtype", "inplace") or name.startswith("_"):
         return UNKNOWN
+    if name == "proj_size" and not isinstance(layer, nn.LSTM):  # nn.GRU and nn.RNN list it and refuse it
+        return UNKNOWN
     if isinstance(layer, nn.MultiheadAttention):
         if name == "bias":
             return layer.in_proj_bias is not None
