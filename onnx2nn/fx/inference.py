@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from onnx2nn.errors import first_line
 from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.factories import MAKING
 from onnx2nn.fx.shape_rules import RULES
@@ -61,7 +62,7 @@ class Inference:
             except NotImplementedError as error:
                 raise TraceError(f"{_title(target)}: {error}") from None
             except Exception as error:
-                reason = f"{_title(target)}: {str(error).strip().splitlines()[0]}"
+                reason = f"{_title(target)}: {first_line(error)}"
                 raise ShapeMismatch(reason, list(leaves((args, kwargs))), point) from None
         return _merge(results)
 

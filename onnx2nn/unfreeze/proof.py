@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import fx
 
-from onnx2nn.errors import FrozenDimensionError
+from onnx2nn.errors import FrozenDimensionError, first_line
 from onnx2nn.fx.constants import to_torch
 from onnx2nn.importing.inputs import InputSpec, example_inputs
 
@@ -43,7 +43,7 @@ def verify(
         try:
             results = _run(module, larger)
         except Exception as error:  # whatever torch, or a row that runs as one call, says of the size
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             raise FrozenDimensionError(f"{name!r} cannot be dynamic: at size {more} a call fails: {reason}") from None
         if more > size and not _parts_agree(original, larger, results, axes, size, batch):
             raise FrozenDimensionError(
