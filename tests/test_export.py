@@ -373,6 +373,7 @@ graph (float[b, 2, s, 4] x, bool[b, 1, s, s] mask, bool[s] kept) => (float[b, 2,
 """
 
 
+@pytest.mark.pinned("onnxruntime")  # an older one gives masked rows means, or NaN
 @pytest.mark.parametrize("some", [False, True], ids=["all keys", "keys that data choose"])
 def test_operator_attention_in_which_all_is_masked(some: bool, tmp_path: Path) -> None:
     """ONNX's Attention gives 0 there too, also where it runs as one call, as nobody knows how many keys there are."""
