@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import installed
 import numpy as np
 import onnx
 import pytest
@@ -363,7 +364,8 @@ def test_attention_in_which_all_is_masked(export: Callable[..., Path], dtype: to
     onnx2nn.export_onnx(module, tmp_path / "back.onnx", example_inputs=first)
     some = torch.eye(5, dtype=torch.bool).repeat(3, 1, 1, 1)
     some[1:, :, :2] = False
-    for file in (path, tmp_path / "back.onnx") if dtype == torch.bool else (tmp_path / "back.onnx",):
+    gives_nan = dtype != torch.bool or (export is export_torchscript and installed.is_older("torch"))
+    for file in (tmp_path / "back.onnx",) if gives_nan else (path, tmp_path / "back.onnx"):
         check_against_onnxruntime(file, module, (second[0], mask(some)))
 
 
