@@ -7,6 +7,7 @@ import os
 import random
 import re
 import zlib
+from collections.abc import Generator
 from typing import Any
 
 import installed
@@ -89,11 +90,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Any:
-    """Skips what a package older than the pinned one lacks, with that one's own words as the reason."""
+def pytest_runtest_setup(item: pytest.Item) -> Any:
     for package in (name for mark in item.iter_markers("pinned") for name in mark.args):
         if installed.is_older(package):
             pytest.skip(f"{package} {_dotted(package)} is older than what is compared with")
+    return (yield from _skipping())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    return (yield from _skipping())
+
+
+def _skipping() -> Generator[None, Any, Any]:
+    """Skips what a package older than the pinned one lacks, with that one's own words as the reason."""
     try:
         return (yield)
     except Exception as error:
