@@ -19,7 +19,7 @@ nox.options.default_venv_backend = "virtualenv"
 
 NOT_HELD = ("-m", "not held")
 
-TOOLS = ("pytest", "pytest-xdist", "hypothesis", "ruff", "scikit-learn")
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "ruff", "scikit-learn", "setuptools>=77")
 OLDEST_TORCH = ("torch==2.6.0", "torchvision==0.21.0")
 FLOWVISION = ("flowvision==0.2.2", "scipy")  # models for OneFlow; scipy is imported by it and not declared
 
