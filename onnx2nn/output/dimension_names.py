@@ -18,7 +18,9 @@ _WORD = re.compile(r"\w+")
 def dynamic_shapes(axes: Sequence[Mapping[int, str] | None]) -> tuple[dict[int, Any] | None, ...]:
     """Returns the axes of each input that are dynamic in the form that this torch.onnx.export takes."""
     dynamic = torch.export.Dim.DYNAMIC
-    return tuple(named and {axis: name if TAKEN else dynamic for axis, name in named.items()} for named in axes)
+    return tuple(
+        {axis: name if TAKEN else dynamic for axis, name in named.items()} if named else None for named in axes
+    )
 
 
 def rename(model: ir.Model, axes: Sequence[Mapping[int, str] | None]) -> None:

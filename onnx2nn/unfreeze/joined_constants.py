@@ -16,10 +16,11 @@ def join_constants(graph: ir.Graph) -> None:
         lists = [part.numpy() for part in parts if part is not None and part.dtype == ir.DataType.INT64]
         if not parts or len(lists) < len(parts) or any(numbers.ndim != 1 for numbers in lists):
             continue
-        tensor = ir.tensor(np.concatenate(lists), name=output.name)
+        array = np.concatenate(lists)
+        tensor = ir.tensor(array, name=output.name)
         node.outputs[0].name = None
         joined = ir.Value(
-            name=tensor.name, shape=ir.Shape(tensor.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
+            name=tensor.name, shape=ir.Shape([array.size]), type=ir.TensorType(tensor.dtype), const_value=tensor
         )
         graph.register_initializer(joined)
         output.replace_all_uses_with(joined)
