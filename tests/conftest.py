@@ -77,12 +77,12 @@ def _seeded(request: pytest.FixtureRequest) -> None:
 _LACKING = {
     "torch": re.compile(r'PyTorch \S+ has no|"\w+" not implemented for|torch\.onnx\.export cannot export'),
     "onnxruntime": re.compile("ValidateOpsetForDomain"),
-    "onnx": re.compile(r"\[ParseError at|^FLOAT8E8M0$|the installed onnx has no"),
+    "onnx": re.compile(r"\[ParseError at|^FLOAT8E8M0$|the installed onnx has no|^no revision \d+ of"),
 }
 """Package → how messages begin that say what an older one lacks.
 
 PyTorch: an element type, a kernel for one, an operator's export. onnx: names of nodes in the text that its parser
-reads, an element type. ONNX Runtime: an opset.
+reads, an element type, a schema. ONNX Runtime: an opset.
 """
 
 
