@@ -19,10 +19,8 @@ nox.options.default_venv_backend = "virtualenv"
 
 NOT_HELD = ("-m", "not held")
 
-TOOLS = ("pytest", "pytest-xdist", "hypothesis", "ruff", "scikit-learn")
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "ruff", "scikit-learn", "setuptools>=77")
 OLDEST_TORCH = ("torch==2.6.0", "torchvision==0.21.0")
-LOWEST = ("tests/test_reader.py", "tests/test_module.py")
-"""Tests whose outcome no oracle decides: ONNX Runtime before 1.31 computes some pools and resizings otherwise."""
 FLOWVISION = ("flowvision==0.2.2", "scipy")  # models for OneFlow; scipy is imported by it and not declared
 
 
@@ -78,9 +76,9 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def lowest(session: nox.Session) -> None:
-    """The lowest numpy, onnx, onnx-ir and ONNX Runtime that pyproject.toml allows, on the tests that need no more."""
-    session.install("-c", "constraints-lowest.txt", "-e", ".[torch,verify,export]", *TOOLS)
-    session.run("pytest", *(session.posargs or ["-n", "auto", *LOWEST]))
+    """The fast tests with the lowest numpy, onnx, onnx-ir and ONNX Runtime that pyproject.toml allows."""
+    session.install("-c", "constraints-lowest.txt", "-e", ".[all,ncnn]", *TOOLS)
+    session.run("pytest", "-n", "auto", *session.posargs)
 
 
 @nox.session(python="3.11")

@@ -7,9 +7,10 @@ import os
 import random
 import re
 import zlib
-from pathlib import Path
+from collections.abc import Generator
 from typing import Any
 
+import installed
 import numpy as np
 import pytest
 from tiers import in_shard
@@ -27,9 +28,6 @@ LISTED = {
     "newer": "operators of this ONNX Runtime take more than their rows, which were reviewed with an older one",
 }
 """What tests note about single operators → how the list of them begins at the end of a run."""
-
-_PINS = (Path(__file__).resolve().parents[1] / "constraints.txt").read_text(encoding="utf-8")
-PINNED_TORCH = tuple(map(int, re.findall(r"^torch==(\d+)\.(\d+)", _PINS, re.MULTILINE)[0]))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -76,22 +74,52 @@ def _seeded(request: pytest.FixtureRequest) -> None:
         torch.manual_seed(seed)
 
 
-_LACKING = re.compile(r'PyTorch \S+ has no|"\w+" not implemented for|torch\.onnx\.export cannot export')
-"""How messages begin that say what an older PyTorch lacks: an element type, a kernel for one, an operator's export."""
+_LACKING = {
+    "torch": re.compile(r'PyTorch \S+ has no|"\w+" not implemented for|torch\.onnx\.export cannot export'),
+    "onnxruntime": re.compile("ValidateOpsetForDomain"),
+    "onnx": re.compile(r"\[ParseError at|^FLOAT8E8M0$|the installed onnx has no|^no revision \d+ of"),
+}
+"""Package → how messages begin that say what an older one lacks.
+
+PyTorch: an element type, a kernel for one, an operator's export. onnx: names of nodes in the text that its parser
+reads, an element type, a schema. ONNX Runtime: an opset.
+"""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "pinned(*packages): holds with the versions of constraints.txt or newer ones")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Any:
+    for package in (name for mark in item.iter_markers("pinned") for name in mark.args):
+        if installed.is_older(package):
+            pytest.skip(f"{package} {_dotted(package)} is older than what is compared with")
+    return (yield from _skipping())
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Any:
-    """Skips, under a PyTorch older than the pinned one, what that one lacks, with its own words as the reason."""
+    return (yield from _skipping())
+
+
+def _skipping() -> Generator[None, Any, Any]:
+    """Skips what a package older than the pinned one lacks, with that one's own words as the reason."""
     try:
         return (yield)
     except Exception as error:
-        if torch is None or tuple(map(int, torch.__version__.split(".")[:2])) >= PINNED_TORCH:
-            raise
-        of_exporter = isinstance(error, getattr(torch.onnx, "OnnxExporterError", ()))
-        if of_exporter or _LACKING.search(str(error)):
-            pytest.skip(f"PyTorch {torch.__version__}: {str(error).strip().splitlines()[0][:200]}")
+        for package, words in _LACKING.items():
+            if installed.is_older(package) and (words.search(str(error)) or _of_exporter(package, error)):
+                pytest.skip(f"{package} {_dotted(package)}: {str(error).strip().splitlines()[0][:200]}")
         raise
+
+
+def _dotted(package: str) -> str:
+    return ".".join(map(str, installed.version(package)))
+
+
+def _of_exporter(package: str, error: Exception) -> bool:
+    return package == "torch" and isinstance(error, getattr(torch.onnx, "OnnxExporterError", ()))
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist's, which a run on one process does without

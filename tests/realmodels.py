@@ -100,6 +100,7 @@ def export_dynamo(
 ) -> Path:
     """Exports with `torch.onnx.export(dynamo=True)`, weights as external data; returns the file's (cached) path."""
     names = input_names(model, inputs)
+    axes = dynamic_axes(names, inputs, other)
 
     def write(path: Path) -> None:
         torch.onnx.export(
@@ -109,9 +110,13 @@ def export_dynamo(
             dynamo=True,
             verbose=False,
             input_names=names,
-            dynamic_shapes=_dynamic_shapes(dynamic_axes(names, inputs, other), names),
+            dynamic_shapes=_dynamic_shapes(axes, names),
             opset_version=opset,
         )
+        for value in onnx.load(str(path), load_external_data=False).graph.input:
+            dims = value.type.tensor_type.shape.dim
+            fixed = [axis for axis in axes.get(value.name, ()) if dims[axis].dim_param.isdigit()]
+            assert not fixed, f"torch.onnx.export cannot export dynamic sizes: {value.name} has them fixed, {fixed}"
 
     return _cached(f"{name}-dynamo", _fingerprint(model, inputs, other, opset), write)
 

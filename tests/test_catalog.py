@@ -14,6 +14,7 @@ from tests import onnxnode
 from tests.cases import all_cases
 
 
+@pytest.mark.pinned("onnx")
 def test_operators_are_all_that_files_may_hold() -> None:
     schemas: dict[tuple[str, str], list[Any]] = {}
     for schema in defs.get_all_schemas_with_history():
@@ -31,6 +32,7 @@ def test_operators_are_all_that_files_may_hold() -> None:
     assert {name for name, entry in table.items() if entry.built == "expanded"} == set(table) - own
 
 
+@pytest.mark.pinned("onnx")
 @pytest.mark.parametrize(
     ("domain", "operator", "types"),
     [
@@ -55,7 +57,9 @@ def test_how_operators_are_built() -> None:
     chosen = {(case.domain, case.operator): case for case in all_cases() if case.constant and case.inputs}
     tried = 0
     for name, case in list(chosen.items())[::7]:
-        model, _ = onnxnode.model_of(case, onnxnode.revisions(case)[-1])
+        if not (revisions := onnxnode.revisions(case)):
+            continue  # newer than the installed onnx
+        model, _ = onnxnode.model_of(case, revisions[-1])
         module = onnx2nn.load(model)
         layers = {type(m).__name__ for m in module.modules() if type(m).__module__.startswith("torch.nn.modules")}
         assert layers - {"Module"} <= set(table[name].layers)

@@ -64,6 +64,7 @@ def test_the_operators_cases_run(copy: Path) -> None:
     assert found is not None and int(found[1]) == 9, output
 
 
+@pytest.mark.pinned("onnx", "onnxruntime")
 def test_the_tables_list_the_operator(copy: Path) -> None:
     _, command = COMMAND.findall(EXAMPLE)
     _run(command, copy)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import installed
 import numpy as np
 import onnx
 import pytest
@@ -363,7 +364,8 @@ def test_attention_in_which_all_is_masked(export: Callable[..., Path], dtype: to
     onnx2nn.export_onnx(module, tmp_path / "back.onnx", example_inputs=first)
     some = torch.eye(5, dtype=torch.bool).repeat(3, 1, 1, 1)
     some[1:, :, :2] = False
-    for file in (path, tmp_path / "back.onnx") if dtype == torch.bool else (tmp_path / "back.onnx",):
+    gives_nan = dtype != torch.bool or (export is export_torchscript and installed.is_older("torch"))
+    for file in (tmp_path / "back.onnx",) if gives_nan else (path, tmp_path / "back.onnx"):
         check_against_onnxruntime(file, module, (second[0], mask(some)))
 
 
@@ -373,6 +375,7 @@ graph (float[b, 2, s, 4] x, bool[b, 1, s, s] mask, bool[s] kept) => (float[b, 2,
 """
 
 
+@pytest.mark.pinned("onnxruntime")  # an older one gives masked rows means, or NaN
 @pytest.mark.parametrize("some", [False, True], ids=["all keys", "keys that data choose"])
 def test_operator_attention_in_which_all_is_masked(some: bool, tmp_path: Path) -> None:
     """ONNX's Attention gives 0 there too, also where it runs as one call, as nobody knows how many keys there are."""

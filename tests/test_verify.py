@@ -165,6 +165,7 @@ def test_batch_that_the_file_only_claims_is_left_out() -> None:
     assert "batch size 2 left out" in result.notes[0]
 
 
+@pytest.mark.pinned("onnx")  # the reference of 1.17 computes nothing with bfloat16
 def test_model_beyond_onnxruntime_is_run_by_the_reference() -> None:
     model = onnx.parser.parse_model(
         """

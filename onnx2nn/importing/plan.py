@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx import defs
 
-from onnx2nn.errors import OperatorError, Problem
+from onnx2nn.errors import OperatorError, Problem, first_line
 from onnx2nn.optable.registry import Table, load_rows
 from onnx2nn.optable.row import Row
 from onnx2nn.provenance.author import Author
@@ -199,7 +199,7 @@ class Plan:
             try:
                 self._schema_functions[key] = self._expand(schema, call, version, known)
             except (KeyError, RuntimeError, TypeError, ValueError) as error:  # of onnx, which builds some bodies
-                raise OperatorError(f"its function body cannot be built: {str(error).splitlines()[0]}.") from error
+                raise OperatorError(f"its function body cannot be built: {first_line(error)}.") from error
         return self._schema_functions[key]
 
     def _expand(self, schema: Any, call: onnx.NodeProto, version: int, types: Sequence[TypeOf]) -> ir.Function | None:

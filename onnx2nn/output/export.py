@@ -105,8 +105,10 @@ def _export(
     """Exports a trace of the first run, compares it with all runs and writes it; returns a description."""
     import torch
 
+    from onnx2nn.output import dimension_names
+
     known = getattr(module, "meta", {}).get("onnx2nn", {})
-    opened = tuple(dict(axes[name]) if axes.get(name) else None for name in names)
+    opened = [axes.get(name) or None for name in names]
     try:
         with _quiet(), torch.no_grad():
             program = torch.onnx.export(
@@ -114,7 +116,7 @@ def _export(
                 tuple(to_tensor(array) for array in runs[0][0]),
                 input_names=names,
                 output_names=known.get("outputs") or None,
-                dynamic_shapes=(opened,) if opened else (),
+                dynamic_shapes=(dimension_names.dynamic_shapes(opened),) if opened else (),
                 opset_version=opset,
                 dynamo=True,
                 optimize=False,
@@ -124,6 +126,7 @@ def _export(
     except Exception as error:  # its errors share no base class
         raise VerificationError(f"torch.onnx.export cannot export the module: {_gist(error)}") from error
     assert program is not None
+    dimension_names.rename(program.model, opened)
     _clean(program.model)
     version = program.model.graph.opset_imports.get("", 0)
     if opset is not None and version != opset:

@@ -16,6 +16,7 @@ from onnx2nn.importing.inputs import InputShapes, input_dimensions, input_specs
 from onnx2nn.importing.node_facts import node_name
 from onnx2nn.importing.plan import Plan
 from onnx2nn.unfreeze.candidates import candidates
+from onnx2nn.unfreeze.joined_constants import join_constants
 from onnx2nn.unfreeze.proof import verify, wish
 from onnx2nn.unfreeze.rules import Frozen, Repair, Rules
 from onnx2nn.unfreeze.size_points import NodeConflictError, SizePoints, Substituted
@@ -55,6 +56,7 @@ def import_dynamic(
     if not sizes:
         return import_graph(model, plan, input_shapes=opened)
 
+    join_constants(model.graph)
     fixed = {name: [sizes.get(d, d) if isinstance(d, str) else d for d in dims] for name, dims in opened.items()}
     try:
         original = Attempts(model, plan, fixed).run({}).module()

@@ -1,0 +1,33 @@
+"""Which packages are older than the ones that the tests were written with, those of constraints.txt."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from pathlib import Path
+
+_PINS = (Path(__file__).resolve().parents[1] / "constraints.txt").read_text(encoding="utf-8")
+
+
+def version(package: str) -> tuple[int, int]:
+    """Returns the first two numbers of the installed version."""
+    return _numbers(importlib.metadata.version(package))
+
+
+def pinned(package: str) -> tuple[int, int]:
+    """Returns the first two numbers of the version in constraints.txt, the first where Pythons have their own."""
+    (text, *_) = re.findall(rf"^{package}==(\S+?);?(?:\s|$)", _PINS, re.MULTILINE)
+    return _numbers(text)
+
+
+def is_older(package: str) -> bool:
+    """Returns whether the package is installed and older than the pinned one."""
+    try:
+        return version(package) < pinned(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def _numbers(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
