@@ -38,7 +38,7 @@ _FORM: frozenset[Any] = frozenset(
     {
         *(_T.dim, _T.size, _T.numel, _T.stride, _T.element_size, _T.storage_offset, _T.data_ptr),
         *(_T.is_floating_point, _T.is_complex, _T.view),
-        *(getattr(_T, name).__get__ for name in ("shape", "dtype", "ndim", "device")),
+        *(getattr(_T, name).__get__ for name in ("shape", "dtype", "ndim", "device", "grad_fn")),
     }
 )
 """Operations on a tensor that do not read its elements."""

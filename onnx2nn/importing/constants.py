@@ -106,6 +106,6 @@ def strings(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def is_constant(value: Any) -> bool:
     """Returns whether a node's input is known at import: a constant, a sequence of constants, or absent."""
-    if isinstance(value, list):
-        return all(map(is_constant, value))
-    return value is None or isinstance(value, Constant)
+    if value is None or isinstance(value, Constant):
+        return True
+    return isinstance(value, list) and all(map(is_constant, value))

@@ -101,8 +101,9 @@ class Walk(Generic[B]):
             if not isinstance(entry, Row):
                 return self._call_function(node, entry, inputs)
             result = builder.learn(key, entry, inputs, functools.partial(self._run_row, node, entry, inputs))
-            results = result if isinstance(result, tuple) else (result,)  # a list is one sequence
-            return [builder.settle(item) for item in results]
+            if not isinstance(result, tuple):  # a list is one sequence
+                return (builder.settle(result),)
+            return [builder.settle(item) for item in result]
         except builder.passing:
             raise
         except OperatorError as error:
