@@ -199,7 +199,7 @@ BAD = [
     (["fixed.onnx", "--input_shape", "x:2,three"], "'x:2,three' is not NAME:DIMS"),
     (["fixed.onnx", "--input_shape", "x:0,3"], "positive sizes"),
     (["fixed.onnx", "--dynamic", "x:batch"], "'x:batch' is not NAME:AXIS=DIM, such as input:0=batch"),
-    (["fixed.onnx", "--dynamic", "z:0=n"], "dynamic names 'z', the model's inputs are 'x'"),
+    (["fixed.onnx", "--dynamic", "z:0=n"], "dynamic names 'z'. The model's inputs are 'x'."),
     (["fixed.onnx", "--dynamic", "x:0=n", "--dynamic", "x:0=m"], "calls axis 0 of 'x' both 'n' and 'm'"),
     (["fixed.onnx", "--dynamic", "x:1=n"], "'n' (3 in the file) cannot be dynamic: node "),
     (["fixed.onnx", "--pytorch_path", "missing/model.pth"], "there is no folder missing"),
