@@ -183,7 +183,7 @@ class TorchBuilder(Builder):
         first = inputs[0]
         if row.reads_shape and isinstance(first, Tensor) and first.spec.shapes is not None:
             return ShapeValues(np.asarray(row.on_shape_values(first, **attributes), dtype=object), np.dtype(np.int64))
-        if not any(isinstance(value, ShapeValues) for value in inputs):
+        if ShapeValues not in set(map(type, inputs)):
             return None
         if not all(isinstance(value, ShapeValues) or is_constant(value) for value in inputs):
             return None

@@ -100,7 +100,10 @@ class Walk(Generic[B]):
             entry = self.state.plan.find(node, version, types, self.attributes)
             if not isinstance(entry, Row):
                 return self._call_function(node, entry, inputs)
-            result = builder.learn(key, entry, inputs, functools.partial(self._run_row, node, entry, inputs))
+            if key is None:
+                result = self._run_row(node, entry, inputs)
+            else:
+                result = builder.learn(key, entry, inputs, functools.partial(self._run_row, node, entry, inputs))
             if not isinstance(result, tuple):  # a list is one sequence
                 return (builder.settle(result),)
             return [builder.settle(item) for item in result]
