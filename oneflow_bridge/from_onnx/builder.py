@@ -112,7 +112,7 @@ class FlowBuilder(Builder):
             raise
         except NeedsValues as error:
             raise OperatorError(f"it needs values that are not known at import: {error}.") from None
-        except Exception as error:
+        except Exception as error:  # OneFlow has no common class of errors
             raise OperatorError(f"it fails on its constants: {_reason(error)}") from error
         folded = self._settled_results(result, inputs)
         if not lays_out_weight(row, inputs) and not self.placement.loses_weight(inputs, folded):

@@ -125,7 +125,7 @@ def run_model(model: Any, arguments: Arguments) -> Any:
             return model(*arguments.args, **arguments.kwargs)
     except Onnx2nnError:
         raise
-    except Exception as error:
+    except Exception as error:  # OneFlow and ONNX Runtime raise errors of many classes
         raise InputError(
             f"OneFlow traces the model but cannot run it, so the export cannot be checked: {error_text(error)}. "
             "Export with check=False to write it unchecked."
@@ -180,7 +180,7 @@ def _runner(path: Path):  # type: ignore[no-untyped-def]
     options.log_severity_level = 3
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
+    except Exception as error:  # OneFlow and ONNX Runtime raise errors of many classes
         if "NOT_IMPLEMENTED" in str(error) or "Could not find an implementation" in str(error):
             return _reference(path)
         raise VerificationError(f"ONNX Runtime does not load the exported model: {error}") from error
@@ -189,7 +189,7 @@ def _runner(path: Path):  # type: ignore[no-untyped-def]
     def run(feeds: dict[str, np.ndarray]) -> tuple[list[str], list[np.ndarray]]:
         try:
             return names, session.run(names, feeds)
-        except Exception as error:
+        except Exception as error:  # OneFlow and ONNX Runtime raise errors of many classes
             shapes = {name: list(array.shape) for name, array in feeds.items()}
             raise VerificationError(f"ONNX Runtime fails on the exported model with {shapes}: {error}") from error
 

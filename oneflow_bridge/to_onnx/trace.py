@@ -169,7 +169,7 @@ def _trace(
             job, outputs = graph.build_graph(*arguments.args, **arguments.kwargs)
     except Onnx2nnError:
         raise
-    except Exception as error:
+    except Exception as error:  # OneFlow has no common class of errors
         sizes = f" with {dict(of_dimensions)}" if of_dimensions else ""
         shapes = ", ".join(f"{n}: {list(t.shape)}" for n, t in zip(arguments.names, arguments.leaves(), strict=True))
         raise InputError(f"OneFlow could not trace the model{sizes} (inputs {shapes}): {error_text(error)}") from error

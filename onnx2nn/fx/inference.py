@@ -61,7 +61,7 @@ class Inference:
                 raise
             except NotImplementedError as error:
                 raise TraceError(f"{_title(target)}: {error}") from None
-            except Exception as error:
+            except Exception as error:  # torch refuses shapes by errors of many classes
                 reason = f"{_title(target)}: {first_line(error)}"
                 raise ShapeMismatch(reason, list(leaves((args, kwargs))), point) from None
         return _merge(results)

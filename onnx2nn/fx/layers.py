@@ -37,7 +37,7 @@ class Layer:
         """Returns the layer with its weights; torch's initialisation is skipped, because it would be overwritten."""
         if not self.state:
             return self.kind(**self.config)
-        module = _uninitialised(self.kind)(**self.config, device="meta")  # type: ignore[arg-type]
+        module = _uninitialised(self.kind)(**self.config, device="meta")  # type: ignore[arg-type]  # mypy takes the constructor for nn.Module's
         module.__class__ = self.kind
         for name, tensor in self.state.items():
             if tensor is None:

@@ -157,7 +157,7 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
 
     try:
         traced = torch.jit.trace(module, tensors, check_trace=False)
-    except Exception as error:
+    except Exception as error:  # torch.jit raises errors of many classes
         raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
     check_same(module, traced, tensors)
     torch.jit.save(traced, str(path))

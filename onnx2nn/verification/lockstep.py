@@ -151,7 +151,7 @@ def _run(interpreter: fx.Interpreter, node: fx.Node) -> Any:
             return interpreter.env[used]
     try:
         return interpreter.run_node(node)
-    except Exception as error:
+    except Exception as error:  # any error of a node, which the report then names
         return _Failed(f"{node.name} failed: {type(error).__name__}: {first_line(error)}")
 
 

@@ -24,7 +24,7 @@ def run_module(module: Callable[..., Any], arrays: Sequence[np.ndarray]) -> tupl
             outputs = module(*tensors)
     except Onnx2nnError:
         raise
-    except Exception as error:
+    except Exception as error:  # any error of the module's own run
         raise VerificationError(f"The imported module failed: {type(error).__name__}: {first_line(error)}") from error
     return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
 

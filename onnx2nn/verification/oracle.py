@@ -57,7 +57,7 @@ class Oracle:
 
         try:
             self._reference = ReferenceEvaluator(_proto(source, folder))
-        except Exception as error:
+        except Exception as error:  # the two oracles have no common class of errors
             raise VerificationError(
                 f"No oracle can load the model: neither ONNX Runtime ({first_line(runtime_error)}) nor onnx.reference "
                 f"({first_line(error)})."
@@ -87,7 +87,7 @@ class Oracle:
         runner = self._session or self._reference
         try:
             return list(runner.run(None, dict(feeds)))
-        except Exception as error:
+        except Exception as error:  # the two oracles have no common class of errors
             raise VerificationError(f"{self.name.partition(' (')[0]} failed: {first_line(error)}") from error
 
 

@@ -143,6 +143,7 @@ class NodeWriter:
                 values.append(self.const(value, types.get(kind) or DATA_TYPES.get(kind)))
         return values
 
+    # Its types are those of `append`, the one caller.
     def _append_wide(self, op_type, values, kinds, bound, wide, n_outputs, attributes):  # type: ignore[no-untyped-def]
         """Appends the node between casts to the wider types and back."""
         cast = [
