@@ -27,6 +27,7 @@ RULES = {
     "onnx2nn.optable": BASE,
     "onnx2nn.ops": f"{BASE} onnx2nn.optable",
     "onnx2nn.provenance": BASE,
+    "onnx2nn.sizes": "",
     "onnx2nn.importing": f"{TABLE} onnx2nn.provenance",
     "onnx2nn.rewrite": f"{TABLE} onnx2nn.provenance onnx2nn.importing",
     "onnx2nn.functional": TABLE,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
 
+from onnx2nn.sizes.expression import Number
+
+Shape = tuple[Number, ...]
+
 
 class Spec(NamedTuple):
-    """The shape of a tensor at every sample point, None for an unknown rank, and its dtype."""
+    """The shape of a tensor, in which a dynamic dimension is a `Size`; None for an unknown rank; and its dtype."""
 
-    shapes: tuple[tuple[int, ...], ...] | None
+    shape: Shape | None
     dtype: torch.dtype | None
 
 
@@ -19,8 +22,3 @@ class Known(NamedTuple):
     """The result of `Tracer.infer`: one spec or a nested tuple of specs."""
 
     specs: Any
-
-    @property
-    def numel(self) -> int:
-        """The number of elements of a single result at its largest sample point."""
-        return max(math.prod(shape) for shape in self.specs.shapes)

@@ -1,0 +1,155 @@
+"""Conditions on sizes: comparisons with zero, joined by `and` and `or`; hash-consed like sizes.
+
+A condition is a Python bool where it is known. `a < b` is `b - a - 1 >= 0`, since sizes are integers; the negation of
+`p >= 0` is `-p - 1 >= 0`. So there are three comparisons: `p >= 0`, `p == 0` and `p != 0`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import reduce
+from typing import Any, Literal, Union
+from weakref import WeakValueDictionary
+
+from onnx2nn.sizes.expression import Number, Size, Symbol, bounds, multiply, of_terms, subtract
+
+Truth = Union[bool, "Condition"]
+
+_conditions: WeakValueDictionary[tuple[Any, ...], Condition] = WeakValueDictionary()
+
+
+class Condition:
+    """A condition on symbols.
+
+    Attributes:
+        kind: `">="`, `"=="`, `"!="`: the size is compared with 0; `"and"`, `"or"` of conditions.
+        operands: the size, or the conditions.
+        symbols: the symbols in it.
+    """
+
+    __slots__ = ("__weakref__", "kind", "operands", "symbols")
+
+    def __init__(self, kind: str, operands: tuple[Any, ...]):
+        self.kind, self.operands = kind, operands
+        self.symbols: frozenset[Symbol] = frozenset().union(*(operand.symbols for operand in operands))
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"whether {self!r} depends on the sizes of inputs")
+
+    @property
+    def by_data(self) -> bool:
+        """Whether data decide it."""
+        return any(symbol.by_data for symbol in self.symbols)
+
+
+def _made(kind: str, *operands: Any) -> Condition:
+    key = (kind, *operands)
+    condition = _conditions.get(key)
+    if condition is None:
+        condition = _conditions[key] = Condition(kind, operands)
+    return condition
+
+
+def at_least_zero(number: Number) -> Truth:
+    """Returns `number >= 0`."""
+    least, most = bounds(number)
+    if least is not None and least >= 0:
+        return True
+    if most is not None and most < 0:
+        return False
+    return _made(">=", _reduced(number, exact=False))
+
+
+def is_zero(number: Number) -> Truth:
+    """Returns `number == 0`."""
+    return _equality("==", number)
+
+
+def is_not_zero(number: Number) -> Truth:
+    """Returns `number != 0`."""
+    return _equality("!=", number)
+
+
+def _equality(kind: Literal["==", "!="], number: Number) -> Truth:
+    least, most = bounds(number)
+    if (least is not None and least > 0) or (most is not None and most < 0):
+        return kind == "!="
+    if isinstance(number, int):
+        return (number == 0) == (kind == "==")
+    common = reduce(math.gcd, (c for m, c in number.terms if m))
+    if dict(number.terms).get((), 0) % common:
+        return kind == "!="
+    size = _reduced(number, exact=True)
+    return _made(kind, size)
+
+
+def _reduced(number: Number, *, exact: bool) -> Size:
+    """Returns the size divided by the common factor of its coefficients: `2n - 3 >= 0` is `n - 2 >= 0`."""
+    assert isinstance(number, Size)
+    common = reduce(math.gcd, (c for m, c in number.terms if m))
+    if exact and number.terms[0][1] < 0:
+        common = -common
+    if common == 1:
+        return number
+    # The constant is rounded down, which changes nothing: `p >= 0` for an integer `p` is `p + 1 / 2 >= 0`.
+    reduced = of_terms({monomial: coefficient // common for monomial, coefficient in number.terms})
+    assert isinstance(reduced, Size)
+    return reduced
+
+
+def less(a: Number, b: Number) -> Truth:
+    """Returns `a < b`."""
+    return at_least_zero(subtract(subtract(b, a), 1))
+
+
+def at_most(a: Number, b: Number) -> Truth:
+    """Returns `a <= b`."""
+    return at_least_zero(subtract(b, a))
+
+
+def equal(a: Number, b: Number) -> Truth:
+    """Returns `a == b`."""
+    return is_zero(subtract(a, b))
+
+
+def unequal(a: Number, b: Number) -> Truth:
+    """Returns `a != b`."""
+    return is_not_zero(subtract(a, b))
+
+
+def negation(condition: Truth) -> Truth:
+    """Returns the condition that holds where `condition` does not."""
+    if isinstance(condition, bool):
+        return not condition
+    if condition.kind == ">=":
+        return at_least_zero(subtract(multiply(condition.operands[0], -1), 1))
+    if condition.kind in ("==", "!="):
+        return _equality("!=" if condition.kind == "==" else "==", condition.operands[0])
+    parts = [negation(part) for part in condition.operands]
+    return conjunction(parts) if condition.kind == "or" else disjunction(parts)
+
+
+def conjunction(conditions: Iterable[Truth]) -> Truth:
+    """Returns the condition that holds where all do."""
+    return _joined("and", conditions, neutral=True)
+
+
+def disjunction(conditions: Iterable[Truth]) -> Truth:
+    """Returns the condition that holds where one does."""
+    return _joined("or", conditions, neutral=False)
+
+
+def _joined(kind: str, conditions: Iterable[Truth], neutral: bool) -> Truth:
+    parts: dict[Condition, None] = {}
+    for condition in conditions:
+        if isinstance(condition, bool):
+            if condition != neutral:
+                return condition
+        else:
+            parts.update(dict.fromkeys(condition.operands if condition.kind == kind else (condition,)))
+    if any(negation(part) in parts for part in parts):
+        return not neutral
+    if len(parts) < 2:
+        return next(iter(parts), neutral)
+    return _made(kind, *parts)

@@ -1,0 +1,260 @@
+"""What is known of sizes: proofs of conditions from bounds, from the normal form and from assumed conditions.
+
+A proof is sound and incomplete: `decide` answers True or False only for what holds for all sizes within the bounds that
+fulfil the assumptions, else None. It uses intervals, the linear bounds of a quotient (`p - c + 1 <= c * (p // c) <= p`)
+and splits into the cases of a few minima, maxima, choices and truncating divisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from onnx2nn.sizes.conditions import Condition, Truth, at_least_zero, equal, negation
+from onnx2nn.sizes.expression import (
+    Atom,
+    Interval,
+    Number,
+    Quotient,
+    Size,
+    Symbol,
+    Truncated,
+    add,
+    bounds,
+    floor_divide,
+    interval_of,
+    multiply,
+    of_terms,
+    subtract,
+)
+from onnx2nn.sizes.selection import Choice, Extreme
+from onnx2nn.sizes.substitution import operation, replaced
+
+_STEPS = 120
+"""The most sums that one proof looks at."""
+
+
+class Facts:
+    """What is known of the sizes of one program.
+
+    Args:
+        outer: the facts of the enclosing program, which hold here too.
+
+    Attributes:
+        values: symbols that are a known number or another symbol.
+        intervals: bounds of symbols, narrower than their own.
+        assumed: conditions that a guard checks.
+    """
+
+    def __init__(self, outer: Facts | None = None):
+        self.values: dict[Symbol, Number] = dict(outer.values) if outer is not None else {}
+        self.intervals: dict[Symbol, Interval] = dict(outer.intervals) if outer is not None else {}
+        self.assumed: dict[Condition, None] = dict(outer.assumed) if outer is not None else {}
+        self._decided: dict[Condition, bool | None] = {}
+
+    def settled(self, value: Any) -> Any:
+        """Returns a number or condition with the symbols of known value replaced, an int where one value is left."""
+        symbols = getattr(value, "symbols", None)
+        if not symbols:
+            return value
+        if self.values and not symbols.isdisjoint(self.values):
+            value = replaced(value, self.values)
+        if self.intervals and isinstance(value, Size) and not value.symbols.isdisjoint(self.intervals):
+            least, most = self.bounds(value)
+            if least is not None and least == most:
+                return least
+        return value
+
+    def bounds(self, number: Number) -> Interval:
+        """Returns least and greatest value, None where no bound is known."""
+        if isinstance(number, int):
+            return number, number
+        if not self.intervals or number.symbols.isdisjoint(self.intervals):
+            return number.interval
+        return interval_of(number.terms, self._atom_bounds)
+
+    def _atom_bounds(self, atom: Atom) -> Interval:
+        if atom.symbols.isdisjoint(self.intervals):
+            return atom.interval
+        if isinstance(atom, Symbol):
+            return self.intervals[atom]
+        kind, *operands = atom.key
+        if kind == "where":
+            operands = operands[1:]
+        spans = [self.bounds(operand) for operand in operands]
+        # The operation is built anew on symbols with these bounds; its interval is the answer.
+        fresh = {}
+        for operand, span in zip(operands, spans, strict=True):
+            if isinstance(operand, Size):
+                fresh[operand] = Symbol("", *span)
+        return _interval_with(atom, fresh)
+
+    def assume(self, condition: Truth) -> None:
+        """Notes a condition that a guard checks."""
+        if isinstance(condition, Condition):
+            self.assumed[condition] = None
+            self._decided.clear()
+
+    def decide(self, condition: Truth) -> bool | None:
+        """Returns the truth of a condition for all sizes, None where it is not proven."""
+        condition = self.settled(condition)
+        if isinstance(condition, bool):
+            return condition
+        if condition in self._decided:
+            return self._decided[condition]
+        truth = self._decided[condition] = self._decide(condition)
+        return truth
+
+    def _decide(self, condition: Condition) -> bool | None:
+        if condition in self.assumed:
+            return True
+        opposite = negation(condition)
+        if isinstance(opposite, bool) or opposite in self.assumed:
+            return False
+        if condition.kind in ("and", "or"):
+            truths = [self.decide(part) for part in condition.operands]
+            absorbing = condition.kind == "or"
+            return absorbing if absorbing in truths else None if None in truths else not absorbing
+        (size,) = condition.operands
+        proof = _Proof(self)
+        if condition.kind == ">=":
+            if proof.not_negative(size):
+                return True
+            return False if _Proof(self).not_negative(subtract(multiply(size, -1), 1)) else None
+        if proof.is_zero(size):
+            return condition.kind == "=="
+        apart = any(_Proof(self).not_negative(subtract(multiply(size, sign), 1)) for sign in (1, -1))
+        return condition.kind == "!=" if apart else None
+
+    def same(self, a: Number, b: Number) -> bool:
+        """Returns whether two numbers are proven to be equal."""
+        if a is b or (isinstance(a, int) and isinstance(b, int)):
+            return a is b or a == b
+        return self.decide(equal(a, b)) is True
+
+    def givens(self, symbols: frozenset[Symbol]) -> list[Size]:
+        """Returns sizes that the assumptions say are not negative, of those with one of `symbols`."""
+        found = []
+        for condition in self.assumed:
+            if not condition.symbols.isdisjoint(symbols):
+                found += list(_not_negative_by(condition))
+        return found
+
+
+def _interval_with(atom: Atom, fresh: Mapping[Size, Symbol]) -> Interval:
+    kind, *operands = atom.key
+    made: list[Any] = []
+    for operand in operands:
+        symbol = fresh.get(operand) if isinstance(operand, Size) else None
+        made.append(of_terms({(symbol,): 1}) if symbol is not None else operand)
+    try:
+        return bounds(operation(kind)(*made))
+    except ZeroDivisionError:
+        return atom.interval
+
+
+def _not_negative_by(condition: Condition) -> Iterator[Size]:
+    if condition.kind == ">=":
+        yield condition.operands[0]
+    elif condition.kind == "==":
+        for sign in (1, -1):
+            size = multiply(condition.operands[0], sign)
+            if isinstance(size, Size):
+                yield size
+    elif condition.kind == "and":
+        for part in condition.operands:
+            yield from _not_negative_by(part)
+
+
+class _Proof:
+    """One proof that a size is never negative."""
+
+    def __init__(self, facts: Facts):
+        self._facts, self._steps = facts, 0
+
+    def is_zero(self, size: Number) -> bool:
+        """Returns whether a size is 0 in every case."""
+        return self.not_negative(size) and self.not_negative(multiply(size, -1))
+
+    def not_negative(self, size: Number, given: Sequence[Size] = (), splits: int = 3) -> bool:
+        """Returns whether a size is proven to be at least 0.
+
+        Args:
+            size: the size.
+            given: sizes that are at least 0 in the case at hand.
+            splits: the most case distinctions within each other.
+        """
+        size = self._facts.settled(size)
+        least = self._facts.bounds(size)[0]
+        if least is not None and least >= 0:
+            return True
+        if isinstance(size, int) or self._steps >= _STEPS:
+            return False
+        self._steps += 1
+        for fact in (*given, *self._facts.givens(size.symbols)):
+            rest = self._facts.bounds(subtract(size, fact))[0]
+            if rest is not None and rest >= 0:
+                return True
+        bounded = self._without_quotient(size)
+        if bounded is not None and self.not_negative(bounded, given, splits):
+            return True
+        if splits:
+            cases = _cases(size)
+            if cases is not None:
+                return all(self._case(*case, size, given, splits - 1) for case in cases)
+        return False
+
+    def _case(
+        self, atom: Atom, value: Number, holds: Iterable[Truth], size: Size, given: Sequence[Size], splits: int
+    ) -> bool:
+        facts = [fact for fact in holds if not (isinstance(fact, bool) and fact)]
+        if any(fact is False for fact in facts):
+            return True  # the case does not occur
+        found = [number for fact in facts if isinstance(fact, Condition) for number in _not_negative_by(fact)]
+        for fact in found:  # the case does not occur either
+            most = self._facts.bounds(fact)[1]
+            if most is not None and most < 0:
+                return True
+        return self.not_negative(replaced(size, {atom: value}), [*given, *found], splits)
+
+    def _without_quotient(self, size: Size) -> Number | None:
+        """Returns a lower bound of a multiple of `size`, in which one quotient is replaced by its linear bound."""
+        for monomial, coefficient in size.terms:
+            for position, atom in enumerate(monomial):
+                if not isinstance(atom, Quotient):
+                    continue
+                _, dividend, divisor = atom.key
+                others = of_terms({monomial[:position] + monomial[position + 1 :]: 1})
+                least = self._facts.bounds(others)[0]
+                if not isinstance(divisor, int) or divisor < 1 or least is None or least < 0:
+                    continue
+                rest = subtract(size, of_terms({monomial: coefficient}))
+                bound = dividend if coefficient < 0 else subtract(dividend, divisor - 1)
+                return add(multiply(rest, divisor), multiply(multiply(bound, coefficient), others))
+        return None
+
+
+def _cases(size: Size) -> list[tuple[Atom, Number, list[Truth]]] | None:
+    """Returns the cases of one atom: what it is, and the conditions that hold then; None where no atom has cases."""
+    for atom in sorted({atom for monomial, _ in size.terms for atom in monomial}, key=lambda atom: -atom.number):
+        if isinstance(atom, Extreme):
+            kind, *numbers = atom.key
+            sign = 1 if kind == "max" else -1
+            return [
+                (
+                    atom,
+                    one,
+                    [at_least_zero(multiply(subtract(one, other), sign)) for other in numbers if other is not one],
+                )
+                for one in numbers
+            ]
+        if isinstance(atom, Choice):
+            _, condition, a, b = atom.key
+            return [(atom, a, [condition]), (atom, b, [negation(condition)])]
+        if isinstance(atom, Truncated):
+            _, a, b = atom.key
+            if isinstance(b, int) and b > 0:
+                below = multiply(floor_divide(multiply(a, -1), b), -1)
+                positive = at_least_zero(a)
+                return [(atom, floor_divide(a, b), [positive]), (atom, below, [negation(positive)])]
+    return None

@@ -1,0 +1,141 @@
+"""Minima, maxima, choices and broadcasts of sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from onnx2nn.sizes.conditions import Truth
+from onnx2nn.sizes.expression import Atom, Bound, Number, Size, add, bounds, multiply, of_atom, subtract, term_order
+
+
+class Extreme(Atom):
+    """A minimum or maximum; key: `"min"` or `"max"`, then the numbers."""
+
+    __slots__ = ()
+
+
+def minimum(*numbers: Number) -> Number:
+    """Returns the smallest number."""
+    return _extreme("min", numbers)
+
+
+def maximum(*numbers: Number) -> Number:
+    """Returns the largest number."""
+    return _extreme("max", numbers)
+
+
+def absolute(a: Number) -> Number:
+    """Returns the absolute value, `max(a, -a)`."""
+    return maximum(a, multiply(a, -1))
+
+
+def _extreme(kind: str, numbers: Iterable[Number]) -> Number:
+    """Returns a minimum or maximum. Laws: it is associative, and `min(a + c, b + c) = min(a, b) + c`."""
+    sign = 1 if kind == "max" else -1
+    pending, items = list(numbers), dict[Number, None]()
+    while pending:
+        item = pending.pop(0)
+        atom = item.terms[0][0][0] if isinstance(item, Size) and len(item.terms[0][0]) == 1 else None
+        alone = isinstance(item, Size) and len(item.terms) == 1 and item.terms[0][1] == 1
+        if alone and isinstance(atom, Extreme) and atom.key[0] == kind:
+            pending = [*atom.key[1:], *pending]
+        else:
+            items[item] = None
+    kept = list(items)
+    for item in list(kept):  # one that another is never behind
+        if any(other is not item and _ahead(other, item, sign) for other in kept):
+            kept.remove(item)
+    if len(kept) == 1:
+        return kept[0]
+    constant = max((_constant(item) for item in kept), default=0)
+    if constant:
+        kept = [subtract(item, constant) for item in kept]
+    kept.sort(key=_rank)
+    intervals = [bounds(item) for item in kept]
+    pick = max if kind == "max" else min
+    strong, weak = (0, 1) if kind == "max" else (1, 0)
+    ends: list[Bound] = [None, None]
+    ends[strong] = pick((end for i in intervals if (end := i[strong]) is not None), default=None)
+    ends[weak] = (
+        None
+        if any(i[weak] is None for i in intervals)
+        else pick(end for i in intervals if (end := i[weak]) is not None)
+    )
+    atom_size = of_atom(Extreme, (kind, *kept), (ends[0], ends[1]), kept)
+    return add(atom_size, constant) if constant else atom_size
+
+
+def _constant(number: Number) -> int:
+    """Returns the constant term of a number with symbols, 0 for an int."""
+    return dict(number.terms).get((), 0) if isinstance(number, Size) else 0
+
+
+def _rank(number: Number) -> Any:
+    return (0, number) if isinstance(number, int) else (1, tuple(map(term_order, number.terms)), number.terms[0][1])
+
+
+def _ahead(a: Number, b: Number, sign: int) -> bool:
+    """Returns whether `a >= b` for all sizes (`a <= b` for the sign -1) by the bounds of the difference."""
+    least, most = bounds(subtract(a, b))
+    return (least is not None and least >= 0) if sign > 0 else (most is not None and most <= 0)
+
+
+class Choice(Atom):
+    """A number where a condition holds, else another; key: condition and both numbers."""
+
+    __slots__ = ()
+
+
+def choose(condition: Truth, a: Number, b: Number) -> Number:
+    """Returns `a` where the condition holds, else `b`."""
+    if isinstance(condition, bool):
+        return a if condition else b
+    if a is b or (isinstance(a, int) and isinstance(b, int) and a == b):
+        return a
+    (p, q), (r, s) = bounds(a), bounds(b)
+    interval = (
+        None if p is None or r is None else min(p, r),
+        None if q is None or s is None else max(q, s),
+    )
+    return of_atom(Choice, ("where", condition, a, b), interval, (condition, a, b))
+
+
+class Broadcast(Atom):
+    """The common size of dimensions that are broadcast together: the one that is not 1; key: the sizes.
+
+    It says nothing of sizes that do not fit: computing with them fails at run time.
+    """
+
+    __slots__ = ()
+
+
+def broadcast(*sizes: Number) -> Number:
+    """Returns the size of a dimension of tensors that are broadcast together.
+
+    Laws: sizes other than 1 are equal, or broadcasting fails; so a known size other than 1 is the result.
+    """
+    pending, items = list(sizes), dict[Number, None]()
+    while pending:
+        item = pending.pop(0)
+        if isinstance(item, int):
+            if item != 1:
+                return item
+            continue
+        alone = len(item.terms) == 1 and item.terms[0][1] == 1 and len(item.terms[0][0]) == 1
+        atom = item.terms[0][0][0] if alone else None
+        if isinstance(atom, Broadcast):
+            pending = [*atom.key[1:], *pending]
+        else:
+            items[item] = None
+    kept = sorted(items, key=_rank)
+    if len(kept) < 2:
+        return kept[0] if kept else 1
+    sure = next((item for item in kept if (low := bounds(item)[0]) is not None and low > 1), None)
+    if sure is not None:
+        return sure
+    intervals = [bounds(item) for item in kept]
+    least = min((i[0] for i in intervals), key=lambda low: -math.inf if low is None else low)
+    most = max((i[1] for i in intervals), key=lambda high: math.inf if high is None else high)
+    return of_atom(Broadcast, ("broadcast", *kept), (least, most), kept)

@@ -1,0 +1,105 @@
+"""Replaces symbols and atoms in sizes and conditions; evaluates them where every symbol has a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from onnx2nn.sizes.conditions import Condition, Truth, at_least_zero, conjunction, disjunction, is_not_zero, is_zero
+from onnx2nn.sizes.expression import (
+    Atom,
+    Number,
+    Size,
+    Symbol,
+    add,
+    floor_divide,
+    multiply,
+    of_terms,
+    product,
+    truncated_divide,
+)
+from onnx2nn.sizes.selection import broadcast, choose, maximum, minimum
+
+_CONDITIONS: Mapping[str, Callable[..., Truth]] = {
+    ">=": at_least_zero,
+    "==": is_zero,
+    "!=": is_not_zero,
+    "and": lambda *parts: conjunction(parts),
+    "or": lambda *parts: disjunction(parts),
+}
+_ATOMS: Mapping[str, Callable[..., Number]] = {
+    "//": floor_divide,
+    "trunc": truncated_divide,
+    "min": minimum,
+    "max": maximum,
+    "where": choose,
+    "broadcast": broadcast,
+    "sum": lambda number: number,
+}
+
+
+def operation(kind: str) -> Callable[..., Number]:
+    """Returns the function of the operands in an atom's key."""
+    return _ATOMS[kind]
+
+
+def replaced(value: Any, given: Mapping[Any, Number]) -> Any:
+    """Returns a number or condition with atoms replaced by numbers, in normal form.
+
+    Args:
+        value: an int, bool, `Size` or `Condition`.
+        given: the numbers, by atom.
+
+    Raises:
+        ZeroDivisionError: a divisor becomes 0.
+    """
+    return _Replacement(given).of(value) if given else value
+
+
+def evaluated(value: Any, given: Mapping[Symbol, int]) -> Any:
+    """Returns the int or bool that a number or condition is for sizes; every symbol in it must have one.
+
+    Raises:
+        ZeroDivisionError: a divisor is 0.
+    """
+    result = replaced(value, given)
+    assert isinstance(result, int), f"{result!r} holds a symbol without a value"
+    return result
+
+
+class _Replacement:
+    def __init__(self, given: Mapping[Atom, Number]):
+        self._known: dict[Any, Number] = dict(given)
+        self._symbols = {symbol for atom in given for symbol in atom.symbols}
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, Condition):
+            if self._symbols.isdisjoint(value.symbols):
+                return value
+            return _CONDITIONS[value.kind](*map(self.of, value.operands))
+        if not isinstance(value, Size) or self._symbols.isdisjoint(value.symbols):
+            return value
+        total: Number = 0
+        for monomial, coefficient in value.terms:
+            if all(self._symbols.isdisjoint(atom.symbols) for atom in monomial):
+                total = add(total, of_terms({monomial: coefficient}))
+            else:
+                total = add(total, multiply(product(map(self._atom, monomial)), coefficient))
+        return total
+
+    def _atom(self, atom: Atom) -> Number:
+        known = self._known.get(atom)
+        if known is None:
+            if isinstance(atom, Symbol) or self._symbols.isdisjoint(atom.symbols):
+                known = of_terms({(atom,): 1})
+            elif atom.key[0] == "where":  # only the chosen number, as the other one may divide by 0
+                condition = self.of(atom.key[1])
+                if isinstance(condition, bool):
+                    known = self.of(atom.key[2 if condition else 3])
+                else:
+                    known = choose(condition, self.of(atom.key[2]), self.of(atom.key[3]))
+            else:
+                kind, *operands = atom.key
+                known = _ATOMS[kind](*map(self.of, operands))
+            self._known[atom] = known
+        return known
