@@ -1,0 +1,1 @@
+"""Shape rules: the symbolic shapes of the results of torch's functions."""

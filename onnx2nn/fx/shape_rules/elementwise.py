@@ -1,0 +1,161 @@
+"""Rules of functions that compute each element from the elements at the same place of the operands.
+
+The shape is that of the operands, broadcast together. The dtype comes from torch itself: see `terms.dtypes`.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes
+from onnx2nn.fx.shape_rules.terms import Uncovered, axis_of, broadcast, dtypes, partial_rule, shape_of, with_dtypes
+from onnx2nn.fx.spec import Spec
+from onnx2nn.sizes.conditions import disjunction, equal
+from onnx2nn.sizes.expression import Size
+
+_OPERATORS: tuple[Any, ...] = (
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.and_,
+    operator.or_, operator.xor, operator.lshift, operator.rshift, operator.eq, operator.ne, operator.lt, operator.le,
+    operator.gt, operator.ge,
+)  # fmt: skip
+"""Operators, whose dtypes depend on the kind of a Python number, not on its value."""
+
+_FUNCTIONS: tuple[Any, ...] = (
+    operator.neg, operator.pos, operator.invert, operator.abs, torch.real, torch.imag, torch.complex,
+    torch.isposinf, torch.isneginf, torch.lerp, torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like,
+    torch.rand_like, torch.randn_like, torch.randint_like, torch.bernoulli, torch.dropout, torch.threshold, torch.celu,
+    torch.selu, F.relu, F.relu6, F.leaky_relu, F.elu, F.celu, F.selu, F.gelu, F.silu, F.mish, F.hardswish,
+    F.hardsigmoid, F.hardtanh, F.hardshrink, F.softshrink, F.tanhshrink, F.softplus, F.softsign, F.logsigmoid,
+    F.sigmoid, F.tanh, F.threshold, F.dropout, F.alpha_dropout,
+)  # fmt: skip
+
+_TORCH_AND_METHOD = (
+    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "angle", "arccos", "arccosh", "arcsin", "arcsinh",
+    "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_left_shift",
+    "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "clamp", "clip", "clone", "conj",
+    "copysign", "cos", "cosh", "deg2rad", "detach", "digamma", "div", "divide", "eq", "erf", "erfc", "erfinv", "exp",
+    "exp2", "expm1", "fix", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "frexp", "ge",
+    "greater", "greater_equal", "gt", "heaviside", "hypot", "isfinite", "isinf", "isnan", "isneginf", "isposinf",
+    "isreal", "ldexp", "le", "lerp", "less", "less_equal", "lgamma", "log", "log10", "log1p", "log2", "logaddexp",
+    "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "lt", "masked_fill", "maximum",
+    "minimum", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter", "not_equal", "positive", "pow",
+    "rad2deg", "reciprocal", "relu", "remainder", "round", "rsqrt", "rsub", "sgn", "sigmoid", "sign", "signbit", "sin",
+    "sinc", "sinh", "sqrt", "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "where", "xlogy",
+)  # fmt: skip
+
+_METHODS = (
+    "bool", "byte", "char", "short", "int", "long", "half", "bfloat16", "float", "double", "contiguous", "type",
+    "fill", "__and__", "__or__", "__xor__",
+)  # fmt: skip
+
+_SPECIAL = ("erf", "erfc", "expit", "gammaln", "log_ndtr", "ndtr", "ndtri", "xlog1py", "i0")
+
+
+def _pointwise(function: Any, *, by_kind: bool = False) -> Rule:
+    """Returns the rule of an elementwise function.
+
+    Args:
+        function: the function, or the name of a tensor method.
+        by_kind: whether the values of Python numbers have no influence on the result's dtype nor on errors.
+    """
+
+    def pointwise(sizes: Sizes, *args: Any, device: Any = None, **kwargs: Any) -> Result:
+        shapes = [shape_of(value) for value in (*args, *kwargs.values()) if isinstance(value, Spec)]
+        kinds = tuple(_one_of(arg) for arg in args) if by_kind else args
+        found = dtypes(function, kinds, kwargs)
+        return with_dtypes(broadcast(sizes, shapes), found) if shapes else None
+
+    return pointwise
+
+
+def _one_of(value: Any) -> Any:
+    """Returns 1 of the type of a Python number."""
+    return type(value)(1) if type(value) in (bool, int, float, complex) else value
+
+
+for _function in _OPERATORS:
+    partial_rule(_function)(_pointwise(_function, by_kind=True))
+for _function in _FUNCTIONS:
+    partial_rule(_function)(_pointwise(_function))
+for _name in _TORCH_AND_METHOD:
+    _targets = [target for target in (getattr(torch, _name, None), _name) if target is not None]
+    partial_rule(*_targets)(_pointwise(_targets[0]))
+for _name in _METHODS:
+    partial_rule(_name)(_pointwise(_name))
+for _name in _SPECIAL:
+    _function = getattr(torch.special, _name)
+    partial_rule(_function)(_pointwise(_function))
+
+
+@partial_rule(operator.pow, torch.pow, "pow")
+def _pow(sizes: Sizes, input: Any, exponent: Any) -> Result:
+    whole = isinstance(input, Spec) and input.dtype is not None and not (input.dtype.is_floating_point)
+    if whole and isinstance(exponent, Size):  # torch refuses a negative power of integers
+        return None
+    found = dtypes(torch.pow, (input, exponent), {})
+    return with_dtypes(broadcast(sizes, [shape_of(x) for x in (input, exponent) if isinstance(x, Spec)]), found)
+
+
+@partial_rule(torch.softmax, torch.log_softmax, F.softmax, F.log_softmax, F.softmin, "softmax", "log_softmax")
+def _softmax(sizes: Sizes, input: Spec, dim: Any, _stacklevel: Any = 3, dtype: Any = None) -> Result:
+    if isinstance(_stacklevel, torch.dtype):  # of torch.softmax, which has no other parameter
+        dtype = _stacklevel
+    shape = shape_of(input)
+    axis_of(dim, max(len(shape), 1))
+    return Spec(shape, input.dtype if dtype is None else dtype)
+
+
+@partial_rule(torch.prelu, F.prelu, "prelu")
+def _prelu(sizes: Sizes, input: Spec, weight: Spec) -> Result:
+    shape, slopes = shape_of(input), shape_of(weight)
+    if len(slopes) > 1 or not shape or input.dtype != weight.dtype:
+        return None
+    for slope in slopes:
+        channels = shape[1] if len(shape) > 1 else 1
+        sizes.require(disjunction([equal(slope, 1), equal(slope, channels)]), "the channels and slopes of prelu")
+    return Spec(shape, input.dtype)
+
+
+@partial_rule("to")
+def _to(sizes: Sizes, input: Spec, *args: Any, dtype: Any = None, other: Any = None, **options: Any) -> Result:
+    for value in (*args, other):
+        if isinstance(value, Spec):
+            dtype = value.dtype
+        elif isinstance(value, torch.dtype):
+            dtype = value
+    return Spec(shape_of(input), dtype or input.dtype)
+
+
+@partial_rule("type_as")
+def _type_as(sizes: Sizes, input: Spec, other: Spec) -> Result:
+    return Spec(shape_of(input), other.dtype)
+
+
+@partial_rule("cpu", "cuda")
+def _moved(sizes: Sizes, input: Spec) -> Result:
+    return Spec(shape_of(input), input.dtype)
+
+
+@partial_rule(torch.view_as_real)
+def _view_as_real(sizes: Sizes, input: Spec) -> Result:
+    return Spec((*shape_of(input), 2), dtypes(torch.real, (input,), {})) if _is_complex(input) else None
+
+
+@partial_rule(torch.view_as_complex)
+def _view_as_complex(sizes: Sizes, input: Spec) -> Result:
+    shape = shape_of(input)
+    if not shape or _is_complex(input):
+        return None
+    sizes.equal(shape[-1], 2, "the last dimension of view_as_complex")
+    real = Spec((), input.dtype)
+    return Spec(shape[:-1], dtypes(torch.complex, (real, real), {}))
+
+
+def _is_complex(tensor: Spec) -> bool:
+    if tensor.dtype is None:
+        raise Uncovered
+    return tensor.dtype.is_complex

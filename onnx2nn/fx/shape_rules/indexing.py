@@ -1,0 +1,128 @@
+"""Rules of indexing: `x[...]`, `select`, `narrow` and the functions that take an index tensor."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from onnx2nn.fx.shape_rules.rule import Result, Sizes
+from onnx2nn.fx.shape_rules.terms import (
+    Uncovered,
+    axis_of,
+    broadcast,
+    chosen,
+    is_number,
+    larger,
+    partial_rule,
+    put,
+    shape_of,
+    smaller,
+)
+from onnx2nn.fx.spec import Shape, Spec
+from onnx2nn.sizes.conditions import at_least_zero, at_most, conjunction, less
+from onnx2nn.sizes.expression import MAX_DIMENSION, Number
+
+INDEX_TYPES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
+"""The dtypes of index tensors; uint8 is a mask, like bool."""
+
+
+@partial_rule(operator.getitem, "__getitem__")
+def _getitem(sizes: Sizes, a: Spec, b: Any) -> Result:
+    items = list(b) if isinstance(b, tuple) else [b]
+    shape = shape_of(a)
+    taken = sum(item is not None and item is not Ellipsis for item in items)
+    if taken > len(shape) or sum(item is Ellipsis for item in items) > 1:
+        return None
+    position = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
+    items[position : position + 1] = [slice(None)] * (len(shape) - taken)
+    kept: list[Number] = []
+    gathered: list[Shape] = []
+    places: list[int] = []
+    axis = 0
+    for item in items:
+        if item is None:
+            kept.append(1)
+            continue
+        size, axis = shape[axis], axis + 1
+        if isinstance(item, slice):
+            kept.append(_slice_length(sizes, size, item))
+        elif is_number(item):
+            require_index(sizes, size, item)
+        else:
+            gathered.append(_index_shape(item))
+            places.append(len(kept))
+    if gathered:
+        # Index tensors with other dimensions between them put theirs in front.
+        place = places[0] if len(set(places)) == 1 else 0
+        kept[place:place] = broadcast(sizes, gathered, "index tensors")
+    return Spec(tuple(kept), a.dtype)
+
+
+def _index_shape(item: Any) -> Shape:
+    if isinstance(item, (list, range)) and item and all(type(i) is int for i in item):
+        return (len(item),)
+    shape = shape_of(item)
+    if item.dtype not in INDEX_TYPES or not shape:  # torch reads the value of an index without dimensions
+        raise Uncovered
+    return shape
+
+
+def require_index(sizes: Sizes, size: Number, index: Number) -> None:
+    """Requires that an index lies within a dimension."""
+    within = conjunction([at_least_zero(index + size), less(index, size)])
+    sizes.require(within, "the index and the size of the indexed dimension")
+
+
+def _slice_length(sizes: Sizes, size: Number, item: slice) -> Number:
+    start, stop, step = (0 if item.start is None else item.start), item.stop, (1 if item.step is None else item.step)
+    if type(step) is not int or step < 1 or not is_number(start) or not (stop is None or is_number(stop)):
+        raise Uncovered
+    end = size if stop is None else _end(sizes, size, stop)
+    length = larger(sizes, _length(sizes, size, start, end), 0)
+    return (length + (step - 1)) // step
+
+
+def _end(sizes: Sizes, size: Number, stop: Number) -> Number:
+    """Returns the first place behind a slice: a negative one counts from the end, once."""
+    if isinstance(stop, int) and stop >= MAX_DIMENSION:
+        return size
+    negative = less(stop, 0)
+    truth = sizes.decide(negative)
+    if truth is not None:
+        return larger(sizes, stop + size, 0) if truth else smaller(sizes, stop, size)
+    return chosen(sizes, negative, larger(sizes, stop + size, 0), smaller(sizes, stop, size))
+
+
+def _length(sizes: Sizes, size: Number, start: Number, end: Number) -> Number:
+    """Returns the length from `start` to `end`, negative where it is empty, so that `start` need not be limited."""
+    negative = less(start, 0)
+    truth = sizes.decide(negative)
+    from_end = smaller(sizes, end - size - start, end) if truth is not False else 0
+    if truth is not None:
+        return from_end if truth else end - start
+    return chosen(sizes, negative, from_end, end - start)
+
+
+@partial_rule(torch.select, "select")
+def _select(sizes: Sizes, input: Spec, dim: Any, index: Any) -> Result:
+    shape = shape_of(input)
+    axis = axis_of(dim, len(shape))
+    if not is_number(index):
+        return None
+    require_index(sizes, shape[axis], index)
+    return Spec(put(shape, axis), input.dtype)
+
+
+@partial_rule(torch.narrow, "narrow")
+def _narrow(sizes: Sizes, input: Spec, dim: Any, start: Any, length: Any) -> Result:
+    shape = shape_of(input)
+    axis = axis_of(dim, len(shape))
+    if not is_number(start) or not is_number(length):
+        return None
+    size = shape[axis]
+    first = chosen(sizes, less(start, 0), start + size, start)
+    fits = [at_least_zero(start + size), at_least_zero(length), at_most(first + length, size)]
+    sizes.require(conjunction(fits), "start, length and size of narrow")
+    return Spec(put(shape, axis, length), input.dtype)

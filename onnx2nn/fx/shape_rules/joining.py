@@ -1,0 +1,105 @@
+"""Rules of functions that join tensors or take one apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from onnx2nn.fx.shape_rules.rule import Result, Sizes
+from onnx2nn.fx.shape_rules.terms import Uncovered, axis_of, dtypes, is_number, numbers, partial_rule, put, shape_of
+from onnx2nn.fx.spec import Spec
+from onnx2nn.sizes.conditions import at_least_zero, equal
+from onnx2nn.sizes.expression import Number
+
+
+@partial_rule(torch.cat, torch.concat, torch.concatenate)
+def _cat(sizes: Sizes, tensors: Any, dim: Any = 0) -> Result:
+    shapes = [shape_of(tensor) for tensor in tensors]
+    rank = max(map(len, shapes), default=0)
+    # torch leaves out vectors without elements, whatever the rank of the others.
+    kept = [shape for shape in shapes if not (rank > 1 and len(shape) == 1 and sizes.decide(equal(shape[0], 0)))]
+    if not kept or any(len(shape) != rank for shape in kept):
+        return None
+    axis = axis_of(dim, rank)
+    first, *others = kept
+    result = list(first)
+    for shape in others:
+        for other, size in enumerate(shape):
+            if other == axis:
+                result[axis] += size
+            else:
+                result[other] = sizes.equal(result[other], size, "the sizes of tensors that are concatenated")
+    return Spec(tuple(result), dtypes(torch.cat, (list(tensors),), {}))
+
+
+@partial_rule(torch.stack)
+def _stack(sizes: Sizes, tensors: Any, dim: Any = 0) -> Result:
+    shapes = [shape_of(tensor) for tensor in tensors]
+    if len({len(shape) for shape in shapes}) != 1:
+        return None
+    result = list(shapes[0])
+    for shape in shapes[1:]:
+        result = [
+            sizes.equal(a, b, "the sizes of tensors that are stacked") for a, b in zip(result, shape, strict=True)
+        ]
+    result.insert(axis_of(dim, len(result) + 1), len(shapes))
+    return Spec(tuple(result), dtypes(torch.stack, (list(tensors),), {}))
+
+
+def _parts(input: Spec, axis: int, lengths: list[Number]) -> Result:
+    return tuple(Spec(put(shape_of(input), axis, length), input.dtype) for length in lengths)
+
+
+@partial_rule(torch.split, "split")
+def _split(sizes: Sizes, tensor: Spec, split_size_or_sections: Any, dim: Any = 0) -> Result:
+    shape = shape_of(tensor)
+    axis = axis_of(dim, len(shape))
+    if isinstance(split_size_or_sections, (list, tuple)):
+        lengths = numbers(split_size_or_sections)
+        for length in lengths:
+            sizes.require(at_least_zero(length), "the sizes of the parts of a tensor")
+        sizes.equal(sum(lengths), shape[axis], "the sum of the sizes of parts and the size of a tensor")
+        return _parts(tensor, axis, lengths)
+    return _parts(tensor, axis, _equal_lengths(sizes, shape[axis], split_size_or_sections))
+
+
+def _equal_lengths(sizes: Sizes, size: Number, length: Any) -> list[Number]:
+    """Returns the sizes of parts of one length, of which the last may be shorter."""
+    if not is_number(length):
+        raise Uncovered
+    if sizes.decide(equal(size, length)) is True:
+        return [size]
+    if type(size) is not int or type(length) is not int or length < 1:
+        raise Uncovered
+    return [min(length, size - start) for start in range(0, size, length)] or [0]
+
+
+@partial_rule(torch.chunk, "chunk")
+def _chunk(sizes: Sizes, input: Spec, chunks: Any, dim: Any = 0) -> Result:
+    shape = shape_of(input)
+    axis = axis_of(dim, len(shape))
+    if type(chunks) is not int or chunks < 1:
+        return None
+    size = shape[axis]
+    if sizes.decide(equal(size % chunks, 0)) is True:
+        return _parts(input, axis, [size // chunks] * chunks)
+    return _parts(input, axis, _equal_lengths(sizes, size, -(-size // chunks)))
+
+
+@partial_rule(torch.tensor_split, "tensor_split")
+def _tensor_split(sizes: Sizes, input: Spec, indices_or_sections: Any, dim: Any = 0) -> Result:
+    shape = shape_of(input)
+    axis = axis_of(dim, len(shape))
+    count = indices_or_sections
+    if type(count) is not int or count < 1:
+        return None
+    return _parts(input, axis, [(shape[axis] + (count - 1 - part)) // count for part in range(count)])
+
+
+@partial_rule(torch.unbind, "unbind")
+def _unbind(sizes: Sizes, input: Spec, dim: Any = 0) -> Result:
+    shape = shape_of(input)
+    axis = axis_of(dim, len(shape))
+    size = shape[axis]
+    return (Spec(put(shape, axis), input.dtype),) * size if isinstance(size, int) else None
