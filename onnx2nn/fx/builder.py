@@ -15,9 +15,8 @@ from onnx2nn.fx.constants import Constant, onnx_type
 from onnx2nn.fx.import_state import TorchImport
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.placement import NamedPlacement
-from onnx2nn.fx.sample_sizes import BranchConflictError, ShapeConflictError, Sizes
 from onnx2nn.fx.tensor import Opaque, Tensor, is_traced
-from onnx2nn.fx.trace_errors import NeedsSamples, ShapeMismatch, TraceError
+from onnx2nn.fx.trace_errors import BranchConflictError, ShapeConflictError, ShapeMismatch, TraceError
 from onnx2nn.fx.tracer import Tracer
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.builder import Builder, Regions
@@ -41,12 +40,11 @@ class TorchBuilder(Builder):
         regions: the functions that import nodes whose attributes are graphs.
         tracer: records the nodes.
         placement: the tracer's placement.
-        sizes: the tracer's sample sizes.
         branch: the outermost branch around this graph of an If that is chosen at run time, None where there is none.
     """
 
     state: TorchImport
-    passing = (BranchConflictError, ShapeConflictError, NeedsSamples)
+    passing = (BranchConflictError, ShapeConflictError)
 
     def __init__(
         self,
@@ -54,12 +52,11 @@ class TorchBuilder(Builder):
         regions: Regions,
         tracer: Tracer,
         placement: NamedPlacement,
-        sizes: Sizes,
         branch: ir.Graph | None = None,
     ):
         super().__init__(state, regions)
         self.at = placement.at
-        self.tracer, self.placement, self.sizes, self.branch = tracer, placement, sizes, branch
+        self.tracer, self.placement, self.branch = tracer, placement, branch
         self.origins = placement.origins
         self.arguments = Arguments(tracer, self.origins)
         self._recorded = 0  # calls before the current node
@@ -68,9 +65,7 @@ class TorchBuilder(Builder):
     def of_model(cls, state: TorchImport, regions: Regions) -> TorchBuilder:
         """Returns the builder of the model's graph."""
         placement = NamedPlacement(state.author, state.constants, Origins(), Position())
-        sizes, inferred = state.sizes, state.subject.inferred
-        tracer = Tracer(sizes.points, inferred=inferred, least=sizes.least, placement=placement)
-        return cls(state, regions, tracer, placement, sizes)
+        return cls(state, regions, Tracer(choices=state.choices, placement=placement), placement)
 
     def child(
         self,
@@ -78,32 +73,22 @@ class TorchBuilder(Builder):
         prefix: str = "",
         outer: bool = False,
         origins: Origins | None = None,
-        sizes: Sizes | None = None,
         branch: ir.Graph | None = None,
-        window: slice | None = None,
     ) -> TorchBuilder:
         """Returns the builder of an inner graph that becomes a module of its own.
 
         Args:
             prefix, outer: see `NamedPlacement`.
             origins: the origins of its constants; None for this graph's.
-            sizes: its sample sizes; None for this graph's.
             branch: as for the class; None for this graph's.
-            window: its points among this graph's sample points; None for all.
         """
-        state, own, sizes = self.state, origins or self.origins, sizes or self.sizes
+        state, own = self.state, origins or self.origins
         called_by_torch = origins is None  # a graph of a control flow node, not a function
         placement = NamedPlacement(state.author, state.constants, own, Position(), prefix, outer, called_by_torch)
-        tracer = Tracer(sizes.points, self.tracer, window=window, placement=placement)
-        return TorchBuilder(state, self.regions, tracer, placement, sizes, branch or self.branch)
+        tracer = Tracer(self.tracer, state.choices, placement)
+        return TorchBuilder(state, self.regions, tracer, placement, branch or self.branch)
 
-    def region(
-        self,
-        prefix: str | None = None,
-        sizes: Sizes | None = None,
-        branch: ir.Graph | None = None,
-        window: slice | None = None,
-    ) -> TorchBuilder:
+    def region(self, prefix: str | None = None, branch: ir.Graph | None = None) -> TorchBuilder:
         """Returns the builder of a node's graph; `prefix` None: the author's keys have this graph's prefix.
 
         The enclosing module then holds the author's weights, because their keys say so.
@@ -111,7 +96,7 @@ class TorchBuilder(Builder):
         author = self.state.author
         outer = prefix is None and author is not None and author.listed
         prefix = self.placement.prefix if prefix is None else prefix
-        return self.child(prefix=prefix, outer=outer, sizes=sizes, branch=branch, window=window)
+        return self.child(prefix=prefix, outer=outer, branch=branch)
 
     def tensor(self, value: Any) -> Any:
         """Returns a value as a tensor argument."""
@@ -125,12 +110,12 @@ class TorchBuilder(Builder):
     def inputs(self, node: ir.Node, values: Sequence[Any]) -> list[Any]:
         """Returns the inputs of a node as values of this tracer."""
         inputs: list[Any] = self.tracer.own(values)
-        if self.sizes is not self.state.sizes:
+        if self.tracer.parent is not None:
             inputs = [self._own_numbers(value) if isinstance(value, ShapeValues) else value for value in inputs]
         return inputs
 
     def _own_numbers(self, value: ShapeValues) -> ShapeValues:
-        """Returns shape values of an enclosing graph at the sample points of this branch."""
+        """Returns shape values of an enclosing graph as values of this one."""
         own = np.empty_like(value.array)
         for index, number in np.ndenumerate(value.array):
             own[index] = self.tracer.own(number)
@@ -181,14 +166,14 @@ class TorchBuilder(Builder):
         if row.on_shape_values is None or not inputs:
             return None
         first = inputs[0]
-        if row.reads_shape and isinstance(first, Tensor) and first.spec.shapes is not None:
+        if row.reads_shape and isinstance(first, Tensor) and first.spec.shape is not None:
             return ShapeValues(np.asarray(row.on_shape_values(first, **attributes), dtype=object), np.dtype(np.int64))
         if ShapeValues not in set(map(type, inputs)):
             return None
         if not all(isinstance(value, ShapeValues) or is_constant(value) for value in inputs):
             return None
         try:
-            return folding.evaluate_numbers(row, inputs, attributes)
+            return folding.evaluate_numbers(row, inputs, attributes, self.tracer.guards)
         except NeedsValues:
             return None
 
@@ -221,11 +206,8 @@ class TorchBuilder(Builder):
                 return opaque_calls.call_of_shapes(self.tracer, row, arguments, attributes)
             result = row.body(self.tracer.F, *arguments, **attributes)
         except ShapeMismatch as error:
-            if self.state.strict and self.sizes.sampled:
-                raise self._conflict(error, node, inputs, error.values, error.point) from None
-            if self.state.strict and not self.sizes.data_dependent:
-                kind = OperatorError if self.branch is None else BranchConflictError
-                raise kind(f"its inputs' shapes do not fit: {error}.") from None
+            if self.state.strict:
+                self._conflict(error)
             raise
         if row.on_shape_values is not None and type(result) is Tensor and size_vectors.is_vector(result):
             result.elements = size_vectors.known_elements(row, inputs, attributes)
@@ -238,17 +220,20 @@ class TorchBuilder(Builder):
         try:
             return opaque_calls.call(self.tracer, row, arguments, attributes, outputs, self.state.strict)
         except OperatorError as error:  # `row.results` found a shape conflict
-            if self.state.strict and self.sizes.sampled:
-                raise self._conflict(error, node, inputs, ()) from None
+            if self.state.strict and next(iter(self.tracer.symbols), None) is not None:
+                self._conflict(error)
             raise
 
-    def _conflict(
-        self, error: Exception, node: ir.Node, inputs: Sequence[Any], call: Sequence[Any], point: int = 0
-    ) -> ShapeConflictError:
-        """Returns the error for sample sizes that `node` does not accept."""
-        step = (self.state.steps, self.tracer.recorded - self._recorded)
-        assumed = self.tracer.assumed
-        return ShapeConflictError(str(error), node, inputs, call, self.sizes, step, self.branch, assumed, point)
+    def _conflict(self, error: Exception) -> None:
+        """Raises the error for shapes that fit for no sizes; returns where data decide sizes, perhaps never these."""
+        sizes = list(self.tracer.symbols)
+        if self.branch is not None and not isinstance(error, OperatorError):
+            raise BranchConflictError(f"its inputs' shapes do not fit: {error}.") from None
+        if self.branch is not None or any(not symbol.by_data for symbol in sizes):
+            step = (self.state.steps, self.tracer.recorded - self._recorded)
+            raise ShapeConflictError(str(error), step, self.tracer.guards.chosen) from None
+        if not sizes:
+            raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
 
     def settle(self, value: Any) -> Any:
         """Returns a result in the form that the scope holds: constant shape values become a constant."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onnx2nn.fx.dim import Dim
-from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.ratio import Ratio
 from onnx2nn.fx.tensor import TRACED, Reference
 
 if TYPE_CHECKING:
@@ -17,15 +17,14 @@ class Captures:
 
     Args:
         tracer: records the graph.
-        window: this graph's points among the enclosing graph's sample points, None for all.
 
     Attributes:
         values: the captured values, as values of the enclosing graphs.
     """
 
-    def __init__(self, tracer: Tracer, window: slice | None):
+    def __init__(self, tracer: Tracer):
         self.values: list[Any] = []
-        self._tracer, self._window = tracer, window
+        self._tracer = tracer
         self._own: dict[int, Any] = {}
         self._keep: list[Any] = []  # keeps captured values alive, because the keys of `_own` are ids
 
@@ -43,6 +42,8 @@ class Captures:
             return {name: self.own(item) for name, item in value.items()}
         if isinstance(value, slice):
             return slice(self.own(value.start), self.own(value.stop), self.own(value.step))
+        if isinstance(value, Ratio) and value.tracer is not self._tracer:
+            return Ratio(self._tracer, self.own(value.numerator), self.own(value.denominator), value.factor)
         if isinstance(value, TRACED) and value.tracer is not self._tracer:
             return self.capture(value)
         return value
@@ -55,23 +56,15 @@ class Captures:
             known = self._tracer.parent.own(value)
             if isinstance(value, Dim):
                 node = self._tracer.argument_node(f"size_{len(self.values)}")
-                own: Any = Dim(self._tracer, self._seen(known.values), lambda: node)
+                own: Any = Dim(self._tracer, known.expr, lambda: node)
                 own.node  # noqa: B018 (the placeholder exists already)
             elif isinstance(value, Reference):
                 own = Reference(self._tracer, self._tracer.argument_node(f"value_{len(self.values)}"))
             else:
-                spec = self._seen_spec(getattr(known, "spec", None))
-                own = self._tracer.placeholder(f"outer_{len(self.values)}", spec)
+                own = self._tracer.placeholder(f"outer_{len(self.values)}", getattr(known, "spec", None))
             self._own[id(value)] = own
             self._keep.append(value)
         return self._own[id(value)]
-
-    def _seen(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns the values at this graph's sample points, out of those at the enclosing graph's."""
-        return values if self._window is None else values[self._window]
-
-    def _seen_spec(self, spec: Spec | None) -> Spec | None:
-        return spec if spec is None or spec.shapes is None else Spec(self._seen(spec.shapes), spec.dtype)
 
     def drop_unused(self) -> None:
         """Removes unused arguments."""

@@ -1,8 +1,7 @@
-"""Symbolic numbers of a recorded program: dynamic dimensions, and numbers computed from them."""
+"""Symbolic numbers of a recorded program: dynamic dimensions, and integers and truths computed from them."""
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,29 +12,33 @@ from torch import fx
 
 from onnx2nn import functional
 from onnx2nn.fx.trace_errors import TraceError
+from onnx2nn.sizes import conditions, expression, selection
+from onnx2nn.sizes.conditions import Condition
+from onnx2nn.sizes.expression import MAX_DIMENSION, Size
 
 if TYPE_CHECKING:
     from onnx2nn.fx.tracer import Tracer
 
+Function = Callable[..., Any]
+
 
 class Dim:
-    """A symbolic number: a dynamic dimension, or a number computed from dynamic dimensions.
+    """A symbolic integer or truth: a dynamic dimension, or a number computed from dynamic dimensions.
 
-    It behaves like a Python int or float. `bool()` of a comparison is defined where all sample points agree.
+    It behaves like a Python int or bool. A comparison that is proven is a bool. `bool()` of another one is settled by a
+    guard, which the module checks at its entry.
 
     Attributes:
-        values: the number at every sample point.
-        quotient: dividend and divisor, two ints, where the number is their quotient.
-        comparison: operator and operands, where the number is the result of a comparison.
+        expr: what it is, in terms of the model's dimensions.
+        comparison: operator and operands, where it is the result of a comparison.
     """
 
-    __slots__ = ("_make", "_node", "comparison", "quotient", "tracer", "values")
+    __slots__ = ("_make", "_node", "comparison", "expr", "tracer")
 
-    def __init__(self, tracer: Tracer, values: tuple[Any, ...], make: Callable[[], fx.Node]):
-        self.tracer, self.values, self._make = tracer, values, make
+    def __init__(self, tracer: Tracer, expr: Size | Condition, make: Callable[[], fx.Node]):
+        self.tracer, self.expr, self._make = tracer, expr, make
         self._node: fx.Node | None = None
-        self.quotient: tuple[Any, Any] | None = None
-        self.comparison: tuple[Any, Dim, Any] | None = None
+        self.comparison: tuple[Function, Any, Any] | None = None
 
     @property
     def node(self) -> fx.Node:
@@ -44,20 +47,23 @@ class Dim:
             self._node = self._make()
         return self._node
 
-    def __bool__(self) -> bool:
-        truths = {bool(value) for value in self.values}
-        if len(truths) > 1 or self.data_dependent:
-            raise TraceError(f"a branch depends on a dynamic dimension (samples {self.values})")
-        return truths.pop()
+    @property
+    def is_truth(self) -> bool:
+        """Whether it is True or False."""
+        return isinstance(self.expr, Condition)
 
     @property
     def data_dependent(self) -> bool:
-        """Whether the number is data-dependent: it may then be 0 or any other size, and samples decide nothing."""
-        return self.tracer.has_data_dependent_sizes and self.tracer.depends_on_data(self.node)
+        """Whether data decide it, beside the sizes of inputs."""
+        return self.expr.by_data
+
+    def __bool__(self) -> bool:
+        condition = self.expr if isinstance(self.expr, Condition) else conditions.is_not_zero(self.expr)
+        return self.tracer.guards.choice(condition)
 
     def least(self, other: Any) -> Any:
         """Returns the smaller of two numbers, for all sizes."""
-        if isinstance(other, int) and other >= _UNREACHED:
+        if isinstance(other, int) and other >= MAX_DIMENSION:
             return self
         return self.tracer.number(functional.onnx2nn__SizeMin, self, other)
 
@@ -66,35 +72,19 @@ class Dim:
         return self.tracer.number(functional.onnx2nn__SizeMax, self, other)
 
     def choose(self, one: Any, other: Any) -> Any:
-        """Returns `one` where this is true, else `other`; a choice by sizes of the inputs is guarded, see `assume`."""
-        if not self.data_dependent:
-            return one if self.assume() else other
+        """Returns `one` where this is true, else `other`, for all sizes."""
+        if isinstance(one, bool) or isinstance(other, bool) or getattr(one, "is_truth", False):
+            return (self & one) | (self.negated() & other)
         return self.tracer.number(functional.onnx2nn__SizeWhere, self, one, other)
 
-    def assume(self) -> bool:
-        """Returns the truth of a comparison at all sample points, and records a guard.
-
-        With the guard the forward raises for sizes that would take the other branch.
-        """
-        truth = bool(self)
-        if self.comparison is not None:
-            self.tracer.assumed.append((self.comparison, truth))
-        message = "For this size the model takes a branch that the import left out. Give the size in input_shapes."
-        (self if truth else self.negated()).require(message)
-        return truth
-
-    def require(self, message: str) -> None:
-        """Records a guard: the forward raises for sizes at which this is false."""
-        self.tracer.record("call_function", torch._assert, (self, message))
-
     def __index__(self) -> int:
-        raise TraceError(f"a dynamic dimension (samples {self.values}) is needed as a fixed number")
+        raise TraceError(f"a dynamic dimension ({self.expr!r}) is needed as a fixed number")
 
     __int__ = __float__ = __index__
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        return f"Dim{self.values}"
+        return f"Dim({self.expr!r})"
 
     def __eq__(self, other: object) -> Any:
         return self._compare(operator.eq, other)
@@ -115,154 +105,182 @@ class Dim:
         return self._compare(operator.ge, other)
 
     def negated(self) -> Any:
-        """Returns the negation of this comparison."""
+        """Returns the negation of a truth."""
         if self.comparison is None:
             return self.tracer.number(torch.sym_not, self)
         function, one, other = self.comparison  # torch.sym_not of a size that is fixed while compiling is refused
-        return one._compare(_OPPOSITE[function], other)
+        return self.tracer.number(_OPPOSITE[function], one, other)
 
-    def _compare(self, function: Callable[[Any, Any], bool], other: Any) -> Any:
+    def _compare(self, function: Function, other: Any) -> Any:
         if self is other:
             return function(0, 0)
-        if isinstance(self.values[0], bool) and not isinstance(other, Dim) and function in (operator.eq, operator.ne):
+        if self.is_truth and function in (operator.eq, operator.ne):
             # `==` of a torch.SymBool would compare the object.
-            return self if function(True, other) and not function(False, other) else self._of_bool(function, other)
+            other = other != 0 if isinstance(other, (int, float)) else other
+            same = self if other is True else self.negated() if other is False else None
+            if same is None and getattr(other, "is_truth", False):
+                same = (self & other) | (self.negated() & other.negated())
+            if same is None:
+                return NotImplemented
+            return same if function is operator.eq else not same if isinstance(same, bool) else same.negated()
         if not isinstance(other, (Dim, int, float, np.number)):
             return NotImplemented
-        if not isinstance(other, Dim) and other < 0 and all(value >= 0 for value in self.values):
-            return function(0, -1)  # a size is never negative: `shape == -1` is false for all sizes
-        result = self.tracer.number(function, self, other)
-        if isinstance(result, Dim):
-            result.comparison = (function, self, other)
-        return result
-
-    def _of_bool(self, function: Callable[[Any, Any], bool], other: Any) -> Any:
-        return self.negated() if function(False, other) and not function(True, other) else function(True, other)
+        return self.tracer.number(function, self, other)
 
     def __neg__(self) -> Any:
         return self.tracer.number(operator.neg, self)
 
     def __abs__(self) -> Any:
-        return self if all(value >= 0 for value in self.values) else self.tracer.number(abs, self)
+        return self.tracer.number(abs, self)
 
     def __floor__(self) -> Any:
-        if self._is_whole():
-            return self
-        if self.quotient is not None:
-            return self.quotient[0] // self.quotient[1]
-        if all(value >= 0 for value in self.values):
-            return self.tracer.number(functional.onnx2nn__SizeFloor, self)
-        raise TraceError("the whole part of a number that may be negative")
+        return self
 
-    def __ceil__(self) -> Any:
-        if self._is_whole():
-            return self
-        if self.quotient is None:
-            raise TraceError("a number computed from sizes is rounded up")
-        return (self.quotient[0] + self.quotient[1] - 1) // self.quotient[1]
+    __ceil__ = __trunc__ = __round__ = __floor__
+
+    def __and__(self, other: Any) -> Any:
+        return self.tracer.number(operator.and_, self, other)
+
+    def __or__(self, other: Any) -> Any:
+        return self.tracer.number(operator.or_, self, other)
+
+    __rand__, __ror__ = __and__, __or__
 
     def to_integer(self) -> Any:
-        """Returns a whole number unchanged, 1 or 0 for a comparison, and the whole part of a nonnegative number."""
-        if isinstance(self.values[0], bool):
-            return self.tracer.number(functional.onnx2nn__SizeWhere, self, 1, 0)
-        if not self._is_whole() and not self >= 0:
-            raise TraceError("the whole part of a number that may be negative")
-        return math.floor(self)
+        """Returns a number unchanged, 1 or 0 for a truth."""
+        return self.tracer.number(functional.onnx2nn__SizeWhere, self, 1, 0) if self.is_truth else self
 
-    def _is_whole(self) -> bool:
-        return all(isinstance(value, int) for value in self.values)
+    def truncated(self, divisor: Any) -> Any:
+        """Returns the quotient by `divisor`, rounded towards zero."""
+        return self.tracer.integers.truncated(self, divisor)
 
 
 _OPPOSITE = {operator.eq: operator.ne, operator.lt: operator.ge, operator.gt: operator.le}
 _OPPOSITE |= {opposite: function for function, opposite in _OPPOSITE.items()}
-
-_UNREACHED = (1 << 31) - 1
-"""An upper bound of all sizes; files use it for "to the end"."""
 
 
 def _arithmetic(name: str) -> None:
     function = getattr(operator, name)
 
     def forward(self: Dim, other: Any) -> Any:
-        return self.tracer.number(function, self, other) if _is_number(other) else NotImplemented
+        return self.tracer.number(function, self, other) if is_number(other) else NotImplemented
 
     def reflected(self: Dim, other: Any) -> Any:
-        return self.tracer.number(function, other, self) if _is_number(other) else NotImplemented
+        return self.tracer.number(function, other, self) if is_number(other) else NotImplemented
 
     setattr(Dim, f"__{name}__", forward)
     setattr(Dim, f"__r{name}__", reflected)
 
 
-def _fraction(args: tuple[Any, ...]) -> tuple[Dim, int, int] | None:
-    """Returns the factors of a product: a whole symbolic number, and numerator and denominator; None for others."""
-    for number, factor in (args, args[::-1]):
-        if isinstance(number, Dim) and isinstance(factor, float) and isinstance(number.values[0], int):
-            numerator, denominator = factor.as_integer_ratio()
-            if 1 < denominator <= 1024:
-                return number, numerator, denominator
-    return None
-
-
-def _shifted(function: Callable[[Any, Any], Any], args: tuple[Any, ...]) -> tuple[Any, Any] | None:
-    """Returns the sum of a quotient and a whole number as one quotient, None for other operands."""
-    for number, other in (args, args[::-1]) if function is operator.add else (args,):
-        if isinstance(number, Dim) and number.quotient is not None and not isinstance(other, Dim) and other % 1 == 0:
-            above, below = number.quotient
-            return function(above, below * int(other)), below
-    return None
-
-
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Returns whether a value is a number that arithmetic with symbolic numbers takes."""
     return isinstance(value, (Dim, int, float, np.number, np.bool_))
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     _arithmetic(_name)
 
-_NEUTRAL = {(operator.add, 0), (operator.sub, 0), (operator.mul, 1), (operator.floordiv, 1)}
-_LEVELLING = {operator.floordiv, functional.onnx2nn__SizeMin, functional.onnx2nn__SizeMax}
-"""Functions whose result may be the same at all samples although their arguments vary."""
-_SELF_INVERSE = {operator.sub: 0, operator.floordiv: 1, operator.mod: 0}
+
+def _power(a: Any, b: Any) -> Any:
+    if not isinstance(b, int) or not 0 <= b <= 4:
+        raise TraceError("a power of a size")
+    return expression.product([a] * b)
 
 
-class Arithmetic:
-    """Computes with numbers of one recorded program; equal computations are one `Dim`.
+_LAWS: dict[Function, Function] = {
+    operator.add: expression.add,
+    operator.sub: expression.subtract,
+    operator.mul: expression.multiply,
+    operator.floordiv: expression.floor_divide,
+    operator.mod: expression.floor_remainder,
+    operator.pow: _power,
+    operator.neg: lambda a: expression.multiply(a, -1),
+    abs: selection.absolute,
+    functional.onnx2nn__SizeMin: selection.minimum,
+    functional.onnx2nn__SizeMax: selection.maximum,
+    functional.onnx2nn__SizeWhere: selection.choose,
+    operator.eq: conditions.equal,
+    operator.ne: conditions.unequal,
+    operator.lt: conditions.less,
+    operator.le: conditions.at_most,
+    operator.gt: lambda a, b: conditions.less(b, a),
+    operator.ge: lambda a, b: conditions.at_most(b, a),
+    operator.and_: lambda a, b: conditions.conjunction((a, b)),
+    operator.or_: lambda a, b: conditions.disjunction((a, b)),
+    torch.sym_not: conditions.negation,
+}
+"""What the functions of a program compute, as size expressions."""
 
-    Attributes:
-        hides_variation: whether a quotient, minimum or maximum of varying numbers is the same at all sample points.
-    """
+
+class Integers:
+    """Computes with symbolic numbers of one recorded program; equal expressions are one `Dim`."""
 
     def __init__(self, tracer: Tracer):
-        self.hides_variation = False
         self._tracer = tracer
-        self._numbers: dict[Any, Any] = {}
+        self._known: dict[Any, Dim] = {}
 
-    def compute(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Returns `function(*args)` of numbers, some symbolic: a `Dim`, or a plain number where it is known."""
+    def compute(self, function: Function, *args: Any) -> Any:
+        """Returns `function(*args)` of numbers, some symbolic: a `Dim`, or a plain number where it is known.
+
+        Raises:
+            TraceError: the numbers are floats that are not exact, or a divisor is 0.
+        """
         args = tuple(arg.item() if isinstance(arg, np.generic) else arg for arg in args)
-        if len(args) == 2:
-            if not isinstance(args[1], Dim) and (function, args[1]) in _NEUTRAL:
-                return args[0]
-            if not isinstance(args[0], Dim) and (function, args[0]) in {(operator.add, 0), (operator.mul, 1)}:
-                return args[1]
-            if args[0] is args[1] and function in _SELF_INVERSE:
-                return _SELF_INVERSE[function]
-        key = (function, *((id(arg) if isinstance(arg, Dim) else (type(arg), arg)) for arg in args))
-        if key not in self._numbers:
-            columns = [arg.values if isinstance(arg, Dim) else (arg,) * self._tracer.points for arg in args]
-            try:
-                values = tuple(function(*column) for column in zip(*columns, strict=True))
-            except ArithmeticError as error:
-                raise TraceError(str(error)) from None
-            self.hides_variation |= function in _LEVELLING and len(set(values)) == 1 < max(len(set(c)) for c in columns)
-            number = Dim(self._tracer, values, lambda: self._tracer.record("call_function", function, args))
-            whole = all(isinstance(item, int) for column in columns for item in column)
-            if function is operator.truediv and whole and all(item > 0 for item in columns[1]):
-                number.quotient = (args[0], args[1])
-            if function is operator.mul and (fraction := _fraction(args)) is not None:
-                factor, numerator, denominator = fraction
-                number.quotient = (self.compute(operator.mul, factor, numerator), denominator)
-            if function in (operator.add, operator.sub):
-                number.quotient = _shifted(function, args)
-            self._numbers[key] = number
-        return self._numbers[key]
+        if any(isinstance(arg, float) for arg in args) or function is operator.truediv:
+            return self._tracer.real(function, args)
+        law, facts = _LAWS.get(function), self._tracer.guards.facts
+        if law is None:
+            raise TraceError(f"{getattr(function, '__name__', function)} of a size")
+        if function not in _ON_TRUTHS:  # True counts as 1
+            args = tuple(arg.to_integer() if isinstance(arg, Dim) else int(arg) for arg in args)
+        try:
+            expr = law(*(facts.settled(arg.expr) if isinstance(arg, Dim) else arg for arg in args))
+        except ZeroDivisionError as error:
+            raise TraceError(str(error)) from None
+        if isinstance(expr, Condition) and (truth := facts.decide(expr)) is not None:
+            return truth
+        return self._dim(expr, function, args)
+
+    def _dim(self, expr: Any, function: Function, args: tuple[Any, ...]) -> Any:
+        expr = self._tracer.guards.facts.settled(expr)
+        if isinstance(expr, (bool, int)):
+            return expr
+        for arg in args:
+            if isinstance(arg, Dim) and arg.expr is expr:
+                return arg
+        if expr not in self._known:
+            number = Dim(self._tracer, expr, lambda: self._tracer.record("call_function", function, args))
+            if isinstance(expr, Condition) and function in _OPPOSITE:
+                number.comparison = (function, *args)
+            self._known[expr] = number
+        return self._known[expr]
+
+    def truncated(self, a: Any, b: Any) -> Any:
+        """Returns the quotient of two integers, rounded towards zero.
+
+        Raises:
+            TraceError: the divisor may be negative.
+        """
+        facts = self._tracer.guards.facts
+        x, y = (facts.settled(n.expr) if isinstance(n, Dim) else n for n in (a, b))
+        if facts.decide(conditions.at_most(0, y)) is not True:
+            raise TraceError("a size is divided by a number that may be negative")
+        positive = facts.decide(conditions.at_most(0, x))
+        if positive:
+            return self.compute(operator.floordiv, a, b)
+        if facts.decide(conditions.at_most(x, 0)):
+            return -((-a) // b)
+        expr = facts.settled(expression.truncated_divide(x, y))
+        if isinstance(expr, int):
+            return expr
+        if expr not in self._known:
+            args = (a >= 0, a // b, -((-a) // b))
+            self._known[expr] = Dim(
+                self._tracer, expr, lambda: self._tracer.record("call_function", functional.onnx2nn__SizeWhere, args)
+            )
+        return self._known[expr]
+
+
+
+_ON_TRUTHS = frozenset({functional.onnx2nn__SizeWhere, operator.and_, operator.or_, torch.sym_not})
+"""Functions that take truths as they are."""

@@ -12,10 +12,14 @@ import torch
 from onnx2nn.errors import OperatorError
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.dim import Dim
+from onnx2nn.fx.guards import Guards
 from onnx2nn.fx.origins import Origins
+from onnx2nn.fx.ratio import Ratio
 from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.optable.row import Row
 from onnx2nn.optable.shape_values import ShapeValues, evaluate
+from onnx2nn.sizes.conditions import at_most, conjunction
+from onnx2nn.sizes.expression import Size
 
 MAX_CONSTANT_BYTES = 8 << 30
 """The most memory of a constant that is computed at import; a file of a few bytes can require more."""
@@ -67,7 +71,7 @@ def _check_size(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> 
         raise OperatorError(f"it makes a constant of {total >> 20} MiB, the limit is {MAX_CONSTANT_BYTES >> 20} MiB.")
 
 
-def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any], guards: Guards) -> Any:
     """Returns the result of `row`, which has a `on_shape_values`, for shape values.
 
     Raises:
@@ -82,12 +86,24 @@ def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]
         else:
             arrays.append(None if value is None else value.array)
     dtypes = [None if v is None else v.dtype if isinstance(v, ShapeValues) else v.numpy().dtype for v in inputs]
-    return evaluate(row, arrays, dtypes, attributes)
+    result = evaluate(row, arrays, dtypes, attributes)
+    for values in result if isinstance(result, tuple) else (result,):
+        if values.dtype.kind in "iu" and values.dtype.itemsize < 8:
+            _check_range(values, guards)
+    return result
+
+
+def _check_range(values: ShapeValues, guards: Guards) -> None:
+    """Makes sure that numbers fit into their integer type, which would wrap around."""
+    limits = np.iinfo(values.dtype)
+    for number in values.array.flat:
+        if isinstance(number, Dim) and isinstance(number.expr, Size):
+            guards.limit(conjunction((at_most(int(limits.min), number.expr), at_most(number.expr, int(limits.max)))))
 
 
 def settle(value: Any, origins: Origins) -> Any:
     """Returns a result in the form that the scope holds: constant shape values become a constant."""
-    if isinstance(value, ShapeValues) and not any(isinstance(item, Dim) for item in value.array.flat):
+    if isinstance(value, ShapeValues) and not any(isinstance(item, (Dim, Ratio)) for item in value.array.flat):
         return Constant.of(torch.from_numpy(value.array.astype(value.dtype)))
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return Constant.of(value, origins.find(value))

@@ -51,7 +51,7 @@ class HeldState:
     def attribute_of(self, tensor: torch.Tensor) -> Tensor:
         """Returns a constant as a parameter or buffer of the module; equal constants are held once."""
         base = self._tracer.placement.base(tensor)
-        held = Tensor(self._tracer, self.read(base), Spec((tuple(base.shape),) * self._tracer.points, base.dtype))
+        held = Tensor(self._tracer, self.read(base), Spec(tuple(base.shape), base.dtype))
         return held if base is tensor else _view_of(held, base, tensor)
 
     def read(self, tensor: torch.Tensor) -> fx.Node:

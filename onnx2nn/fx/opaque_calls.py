@@ -71,12 +71,8 @@ def _results(
         if strict:
             raise
         return ()
-    dependent = {name: tracer.fresh_dimension() for dims, _ in results for name in dims if isinstance(name, str)}
-    specs = []
-    for dims, dtype in results:
-        columns = [dependent[d] if isinstance(d, str) else getattr(d, "values", (d,) * tracer.points) for d in dims]
-        specs.append(Spec(tuple(zip(*columns, strict=True)), dtype))
-    return specs
+    dependent = {name: tracer.symbols.fresh() for dims, _ in results for name in dims if isinstance(name, str)}
+    return [Spec(tuple(dependent[d] if isinstance(d, str) else tracer.expr_of(d) for d in dims), t) for dims, t in results]
 
 
 def _declared(tracer: Tracer, value: ir.Value, type_of: TypeOf, known: Spec | None) -> Spec | None:
@@ -89,5 +85,4 @@ def _declared(tracer: Tracer, value: ir.Value, type_of: TypeOf, known: Spec | No
     dtype = None if kind is None else torch_dtype(kind)
     if value.shape is None:
         return Spec(None, dtype)
-    columns = [(dim,) * tracer.points if isinstance(dim, int) else tracer.fresh_dimension() for dim in value.shape]
-    return Spec(tuple(zip(*columns, strict=True)) if columns else ((),) * tracer.points, dtype)
+    return Spec(tuple(dim if isinstance(dim, int) else tracer.symbols.fresh() for dim in value.shape), dtype)

@@ -75,7 +75,7 @@ class Repeats:
             inputs: its inputs as values of the import.
             tracer: records the node.
         """
-        if node.attributes.data or tracer.has_data_dependent_sizes:
+        if node.attributes.data:
             return None
         forms: list[Hashable] = []
         traced = False

@@ -39,8 +39,8 @@ _OF_DATA: Any = _OfData()
 
 def is_vector(value: Tensor) -> bool:
     """Returns whether a tensor may hold sizes or scale factors."""
-    shapes = value.spec.shapes
-    return shapes is not None and len(shapes[0]) == 1 and value.spec.dtype in _DTYPES
+    shape = value.spec.shape
+    return shape is not None and len(shape) == 1 and value.spec.dtype in _DTYPES
 
 
 def known_elements(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> tuple[Any, ...]:
@@ -77,7 +77,7 @@ def _numbers(value: Any) -> np.ndarray[Any, Any] | None:
     if isinstance(value, Constant):
         small = len(value.shape) < 2 and math.prod(value.shape) <= MAX_ELEMENTS
         return value.numpy().astype(object) if small and value.kind in _KINDS else None
-    if not isinstance(value, Tensor) or value.spec.shapes is None:
+    if not isinstance(value, Tensor) or value.spec.shape is None:
         return None
     shape = value.shape
     if len(shape) > 1 or not all(isinstance(size, int) and size <= MAX_ELEMENTS for size in shape):

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from onnx2nn.fx.dim import Dim
+from onnx2nn.fx.ratio import Ratio
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.trace_errors import TraceError
 
@@ -34,24 +35,25 @@ class Tensor:
     def shape(self) -> tuple[Any, ...]:
         """The dimensions: an int where static, a `Dim` where dynamic."""
         if self._shape is None:
-            if self.spec.shapes is None:
+            if self.spec.shape is None:
                 raise TraceError("the rank of a tensor is unknown")
-            self._shape = tuple(
-                self._dimension(i, values) for i, values in enumerate(zip(*self.spec.shapes, strict=True))
-            )
+            self._shape = tuple(map(self.dimension, range(len(self.spec.shape))))
         return self._shape
 
-    def _dimension(self, index: int, values: tuple[int, ...]) -> Any:
-        if len(set(values)) == 1:
-            return values[0]
-        return Dim(self.tracer, values, lambda: self.tracer.record("call_method", "size", (self, index)))
+    def dimension(self, index: int) -> Any:
+        """Returns one dimension as this tensor has it at run time: an int, or a `Dim` that reads it."""
+        assert self.spec.shape is not None
+        size = self.tracer.guards.facts.settled(self.spec.shape[index])
+        if isinstance(size, int):
+            return size
+        return Dim(self.tracer, size, lambda: self.tracer.record("call_method", "size", (self, index)))
 
     @property
     def ndim(self) -> int:
         """The rank."""
-        if self.spec.shapes is None:
+        if self.spec.shape is None:
             raise TraceError("the rank of a tensor is unknown")
-        return len(self.spec.shapes[0])
+        return len(self.spec.shape)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -137,7 +139,7 @@ class Tensor:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Records a call of a torch function with a traced tensor among its arguments."""
-        tracer = next(arg.tracer for arg in leaves((args, kwargs or {})) if isinstance(arg, (Tensor, Dim)))
+        tracer = next(arg.tracer for arg in leaves((args, kwargs or {})) if isinstance(arg, (Tensor, Dim, Ratio)))
         function = getattr(function, "__wrapped__", function) if function is torch.Tensor.__pow__ else function
         name = getattr(function, "__name__", "")
         if function is torch.Tensor.__getitem__:
@@ -194,7 +196,8 @@ def _operators() -> None:
 
 
 _operators()
-Dim.__torch_function__ = classmethod(Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]  # constant * Dim
+for _kind in (Dim, Ratio):  # constant * Dim
+    _kind.__torch_function__ = classmethod(Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]  # added here
 
 
 class Reference:
@@ -215,7 +218,7 @@ class Opaque:
         self.tracer, self.node = tracer, node
 
 
-TRACED = (Tensor, Dim, Opaque, Reference)
+TRACED = (Tensor, Dim, Ratio, Opaque, Reference)
 
 
 def leaves(value: Any) -> Iterable[Any]:

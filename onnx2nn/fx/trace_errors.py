@@ -1,11 +1,12 @@
-"""Errors of recording, which lead to an opaque call, to other sample sizes, or to an error of the node."""
+"""Errors of recording, which lead to an opaque call or to an error of the node."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from onnx2nn.errors import OperatorError
 from onnx2nn.optable.row import NeedsValues
+from onnx2nn.sizes.conditions import Condition
 
 
 class TraceError(NeedsValues):
@@ -13,17 +14,21 @@ class TraceError(NeedsValues):
 
 
 class ShapeMismatch(TraceError):
-    """torch refuses the shapes in a recorded call at a sample point; the text is torch's own.
+    """The shapes in a call fit for no sizes of the inputs that the import allows."""
+
+
+class BranchConflictError(OperatorError):
+    """The shapes in a branch of an If fit for no sizes of the inputs: no input may choose the branch."""
+
+
+class ShapeConflictError(Exception):
+    """The shapes in a node fit for no sizes of the inputs, after the choices that the import made.
 
     Attributes:
-        values: the arguments of the call.
-        point: the first such sample point, 0 where it is unknown.
+        step: the progress of the import: nodes, and calls in the last node.
+        chosen: the conditions on sizes by which the structure of the program was chosen, and their truths.
     """
 
-    def __init__(self, reason: str, values: Sequence[Any], point: int = 0):
+    def __init__(self, reason: str, step: tuple[int, int], chosen: Sequence[tuple[Condition, bool]]):
         super().__init__(reason)
-        self.values, self.point = values, point
-
-
-class NeedsSamples(Exception):
-    """A dimension is data-dependent, but a model of fixed shapes has one sample point only, where nothing varies."""
+        self.step, self.chosen = step, list(chosen)

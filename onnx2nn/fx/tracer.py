@@ -1,35 +1,38 @@
 """Records the calls in row bodies as a `torch.fx` graph.
 
 Inside a body a tensor is a `tensor.Tensor`: it has a shape, rank and dtype, and every operation on it becomes an fx
-node. Dynamic dimensions are `Dim`s. The shapes of results come from running the call on meta tensors at a few *sample
-points*: each dynamic dimension of the model has one value at each point. A result's dimension that is the same at every
-point is static; any other is read from the tensor at run time (`x.size(i)`). No formula over shapes is guessed. A model
-without dynamic dimensions has one point.
+node. Dynamic dimensions are `Dim`s: expressions of the dimensions of the model's inputs, and of sizes that data decide.
+The shapes of results follow from `shape_rules`, see `inference`. What the program relies on and is not proven is
+checked by `guards`.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import fx, nn
 
+from onnx2nn import functional
 from onnx2nn.fx.captures import Captures
-from onnx2nn.fx.data_sizes import DataSizes
 from onnx2nn.fx.deferred import DeferredModule
-from onnx2nn.fx.dim import Arithmetic, Dim
+from onnx2nn.fx.dim import Dim, Integers
 from onnx2nn.fx.factories import MAKING
+from onnx2nn.fx.guards import Choices, Guards
 from onnx2nn.fx.held_state import HeldState
 from onnx2nn.fx.inference import Inference
-from onnx2nn.fx.layers import layer_for, unchecked
+from onnx2nn.fx.layers import layer_for
 from onnx2nn.fx.module_tree import paths_around, put_module
 from onnx2nn.fx.namespace import Namespace
 from onnx2nn.fx.placement_protocol import Anonymous, Placement
+from onnx2nn.fx.ratio import Ratio
 from onnx2nn.fx.retracer import Retracer
 from onnx2nn.fx.spec import Known, Spec
+from onnx2nn.fx.symbols import Symbols
 from onnx2nn.fx.tensor import TRACED, Opaque, Tensor, leaves
 
 _SCALAR_OPERATORS = {
@@ -38,7 +41,7 @@ _SCALAR_OPERATORS = {
 }  # fmt: skip
 _INLINE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32}
 
-ASSERTIONS = frozenset({torch._assert, torch._assert_async})
+ASSERTIONS = frozenset({torch._assert, torch._assert_async, functional.onnx2nn__Require})
 """Calls without a result that stay in the program: they raise where a condition is false."""
 
 _set_args, _set_kwargs = fx.Node.args.fset, fx.Node.kwargs.fset  # type: ignore[attr-defined]  # mypy sees values, not properties
@@ -50,41 +53,30 @@ class Tracer:
     """Builds one fx graph and the module tree to which its nodes refer.
 
     Args:
-        points: the number of sample points.
         parent: the tracer of the enclosing graph, for a subgraph or function; its values that this graph uses become
             arguments of this graph's module (`captured`).
-        inferred: known specs of calls from other traces; new ones are added.
-        least: the first sample value of data-dependent sizes, None for several small values.
-        window: this graph's points among the enclosing graph's sample points, None for all.
+        choices: see `Guards`.
         placement: decides the paths of constants and layers in the module tree.
     """
 
     def __init__(
-        self,
-        points: int = 1,
-        parent: Tracer | None = None,
-        inferred: dict[Any, Any] | None = None,
-        least: int | None = None,
-        window: slice | None = None,
-        placement: Placement = _ANONYMOUS,
+        self, parent: Tracer | None = None, choices: Choices = MappingProxyType({}), placement: Placement = _ANONYMOUS
     ):
-        self.points = points
         self.parent = parent
         self.graph = fx.Graph(tracer_cls=Retracer)  # for copies; the module chooses its own
         self.root = nn.Module()
         self.F = Namespace(self)
         self.placement = placement
         self.meta: dict[str, Any] = {}
-        self.assumed: list[tuple[tuple[Any, Dim, Any], bool]] = []  # comparisons, and their assumed truth
         self.recorded = 0  # nodes, without placeholders and getitem of results
         self.held: HeldState = HeldState(self, None if parent is None else parent.held, self.root)
         self.names = self.held.names
-        self.captures = Captures(self, window)
+        self.captures = Captures(self)
         self.captured = self.captures.values
-        self.data_sizes: DataSizes = DataSizes(self, None if parent is None else parent.data_sizes, least)
-        self.arithmetic = Arithmetic(self)
-        self._known: dict[Any, Any] = parent._known if parent else {} if inferred is None else inferred
-        self._inference = Inference(points, self._known)
+        self.symbols: Symbols = Symbols(self, None if parent is None else parent.symbols)
+        self.guards: Guards = Guards(self, None if parent is None else parent.guards, choices)
+        self.integers = Integers(self)
+        self._inference: Inference = Inference(self)
         self._attributes: dict[Any, fx.Node] = {}
         self._calls: dict[Any, Any] = {}
         self._reference: Tensor | None = None
@@ -98,6 +90,8 @@ class Tracer:
         tensor = Tensor(self, node, spec)
         if self._reference is None:
             self._reference = tensor
+        if self.parent is not None:
+            self.symbols.place(tensor)
         return tensor
 
     def argument_node(self, name: str) -> fx.Node:
@@ -150,7 +144,7 @@ class Tracer:
         """Records a call; returns its result as traced values.
 
         Raises:
-            ShapeMismatch: torch refuses the shapes at one of the sample points.
+            ShapeMismatch: the shapes fit for no sizes.
         """
         if target in _SCALAR_OPERATORS:
             args = _scalars_inlined(args, self.placement.inline)
@@ -163,9 +157,6 @@ class Tracer:
             if layer.structure is None:
                 return self.wrap(node, specs)
             return tuple(leaves(self.wrap(node, _arranged(specs, layer.structure))))
-        for size, other in unchecked(target, args):
-            if isinstance(same := size == other, Dim):
-                same.require("An initial state is for another batch than the sequence.")
         if target in MAKING and "device" not in kwargs and self._reference is not None:
             kwargs = {**kwargs, "device": self._reference.device}
         return self.wrap(self.record(kind, target, args, kwargs), specs)
@@ -208,7 +199,9 @@ class Tracer:
     def wrap(self, node: fx.Node, specs: Any) -> Any:
         """Returns the result of `node` as traced values, with the structure of `specs`."""
         if isinstance(specs, Spec):
-            return Tensor(self, node, specs)
+            tensor = Tensor(self, node, specs)
+            self.symbols.place(tensor)
+            return tensor
         if specs is None:
             return Opaque(self, node)
         items = []
@@ -224,29 +217,19 @@ class Tracer:
 
     def number(self, function: Callable[..., Any], *args: Any) -> Any:
         """Returns `function(*args)` of numbers, some symbolic: a `Dim`, or a plain number where it is known."""
-        return self.arithmetic.compute(function, *args)
+        return self.integers.compute(function, *args)
 
-    @property
-    def hides_variation(self) -> bool:
-        """Whether a number computed from sizes varies, but is the same at all sample points."""
-        return self.arithmetic.hides_variation
+    def real(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Returns `function(*args)` of numbers, some floats: a `Ratio`, or what `number` returns."""
+        return Ratio.computed(self, function, args)
 
-    @property
-    def has_data_dependent_sizes(self) -> bool:
-        """Whether any size so far is data-dependent."""
-        return self.data_sizes.exist
-
-    def depends_on_data(self, node: fx.Node) -> bool:
-        """Returns whether `node` is computed from the result of a call with data-dependent sizes."""
-        return self.data_sizes.decide(node)
-
-    def fresh_dimension(self) -> tuple[int, ...]:
-        """Returns new sample values for an unknown dimension."""
-        return self.data_sizes.fresh()
+    def expr_of(self, number: Any) -> Any:
+        """Returns an integer or truth as a size expression or condition, with all that is known."""
+        return self.guards.facts.settled(number.expr) if isinstance(number, Dim) else number
 
     def elements(self, vector: Tensor) -> list[Any]:
         """Returns the sizes in a vector: the known ones, and symbolic numbers that are read from it at run time."""
-        return self.data_sizes.elements_of(vector)
+        return self.symbols.elements_of(vector)
 
     def infer(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Known:
         """Returns the spec of the call's result, or a tuple of them."""
@@ -261,6 +244,7 @@ class Tracer:
     ) -> DeferredModule:
         """Returns the module, of class `kind` with the name `name`, whose forward computes `outputs`."""
         self.graph.output(self.argument(self.own(outputs)))
+        self.guards.record()
         _erase_unused(self.graph, self.held)
         self.captures.drop_unused()
         return kind(self.root, self.held.own, self.graph, name)
@@ -314,7 +298,7 @@ def _scalars_inlined(args: tuple[Any, ...], may_inline: Callable[[torch.Tensor],
     else:
         return args
     traced = [arg for arg in args if isinstance(arg, Tensor)]
-    if len(traced) != 1 or traced[0].spec.shapes is None:
+    if len(traced) != 1 or traced[0].spec.shape is None:
         return args
     other = traced[0]
 

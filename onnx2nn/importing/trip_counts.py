@@ -17,6 +17,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.shape_values import kind_of
 
 Number = Callable[[ir.Value], Any]
 """Returns the number in an initializer of the body or in a value from outside the loop; None for all others."""
@@ -63,8 +64,7 @@ def _smaller(a: Any, b: Any) -> Any:
 
 
 def _is_whole(found: Any) -> bool:
-    values = getattr(found, "values", (found,))  # a symbolic number has its samples here
-    return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+    return found is not None and kind_of(found) == "i"
 
 
 def _whole(found: Any) -> int | None:

@@ -41,6 +41,20 @@ def size_floor(F: Any, A: Any) -> Any:
     return F.sym_int(A) if not F.jit.is_tracing() else F.as_tensor(A).to(F.int64)
 
 
+@op("Require", 1, domain=OWN)
+def require(F: Any, condition: Any, *sizes_0: Any, message: str, limit: bool = False) -> None:
+    """Raises ValueError where a condition on sizes is false; `sizes_0` are put into the message.
+
+    Export and compilation keep the condition, unless it is a `limit` that only huge sizes exceed; torch.jit.trace
+    holds no conditions.
+    """
+    if F.compiler.is_compiling():
+        if not limit:
+            F._check(condition)
+    elif not F.jit.is_tracing() and not condition:
+        raise ValueError(message.format(*sizes_0))
+
+
 @op("SizeAt", 1, domain=OWN)
 def size_at(F: Any, sizes: Any, *, index: int) -> Any:
     """An element of a data-dependent vector of sizes."""

@@ -86,8 +86,8 @@ def has_values(F: Any, *tensors: Any) -> bool:
 
 
 def is_always(dimension: Any, size: int) -> bool:
-    """Whether a dimension has this size, a symbolic one at every sample point."""
-    return all(value == size for value in getattr(dimension, "values", (dimension,)))
+    """Whether a dimension is known to have this size."""
+    return (dimension == size) is True
 
 
 @dataclass(frozen=True)

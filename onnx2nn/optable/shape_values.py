@@ -50,10 +50,20 @@ def _shape_values(array: Any, dtypes: Sequence[Any]) -> ShapeValues:
     array = np.asarray(array)
     if array.dtype != object:
         return ShapeValues(array.astype(object), array.dtype)
-    first = next((getattr(v, "values", (v,))[0] for v in array.flat), 0)  # a symbolic number has sample values
-    if isinstance(first, (bool, np.bool_)):
+    kinds = {kind_of(number) for number in array.flat}
+    if kinds == {"b"}:
         return ShapeValues(array, np.dtype(bool))
     dtype = next(d for d in dtypes if d is not None and d != np.dtype(bool))
-    if np.issubdtype(dtype, np.integer) and isinstance(first, float):
+    if np.issubdtype(dtype, np.integer) and "f" in kinds:
         dtype = np.dtype(np.float32)
     return ShapeValues(array, dtype)
+
+
+def kind_of(number: Any) -> str:
+    """Returns the kind of a shape value, a Python or a symbolic number: `"b"`, `"i"` or `"f"`; `"O"` for a string."""
+    if isinstance(number, (bool, np.bool_)) or getattr(number, "is_truth", False):
+        return "b"
+    if isinstance(number, str):
+        return "O"
+    whole = isinstance(number, (int, np.integer)) or hasattr(number, "is_truth")
+    return "i" if whole else "f"

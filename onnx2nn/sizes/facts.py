@@ -28,6 +28,7 @@ from onnx2nn.sizes.expression import (
     subtract,
 )
 from onnx2nn.sizes.selection import Choice, Extreme
+from onnx2nn.sizes.solving import solutions
 from onnx2nn.sizes.substitution import operation, replaced
 
 _STEPS = 120
@@ -89,11 +90,39 @@ class Facts:
                 fresh[operand] = Symbol("", *span)
         return _interval_with(atom, fresh)
 
-    def assume(self, condition: Truth) -> None:
-        """Notes a condition that a guard checks."""
-        if isinstance(condition, Condition):
+    def assume(self, condition: Condition) -> bool:
+        """Notes a condition that a guard checks, and what follows from it; returns False where no size fulfils it."""
+        if condition.kind == "and":
+            return all([self.assume(part) for part in map(self.settled, condition.operands) if isinstance(part, Condition)])
+        self._decided.clear()
+        if len(condition.symbols) == 1:
+            (symbol,) = condition.symbols
+            found = solutions(condition, symbol, self.intervals.get(symbol, symbol.interval))
+            if found is not None:
+                if found[0] is not None and found[1] is not None and found[0] > found[1]:
+                    return False
+                self.narrow(symbol, found)
+                return True
+        equal_to = _solved(condition)
+        if equal_to is not None:
+            self._replace(*equal_to)
+        else:
             self.assumed[condition] = None
-            self._decided.clear()
+        return True
+
+    def narrow(self, symbol: Symbol, interval: Interval) -> None:
+        """Notes narrower bounds of a symbol; one value is its value."""
+        self._decided.clear()
+        least, most = interval
+        if least is not None and least == most:
+            self.intervals.pop(symbol, None)
+            self._replace(symbol, least)
+        else:
+            self.intervals[symbol] = interval
+
+    def _replace(self, symbol: Symbol, number: Number) -> None:
+        self.values = {known: replaced(value, {symbol: number}) for known, value in self.values.items()}
+        self.values[symbol] = number
 
     def decide(self, condition: Truth) -> bool | None:
         """Returns the truth of a condition for all sizes, None where it is not proven."""
@@ -164,6 +193,19 @@ def _not_negative_by(condition: Condition) -> Iterator[Size]:
     elif condition.kind == "and":
         for part in condition.operands:
             yield from _not_negative_by(part)
+
+
+def _solved(condition: Condition) -> tuple[Symbol, Number] | None:
+    """Returns a symbol and the number that an equation says it is: another symbol and a constant; else None."""
+    if condition.kind != "==":
+        return None
+    (size,) = condition.operands
+    terms = {monomial: coefficient for monomial, coefficient in size.terms if monomial}
+    symbols = [monomial[0] for monomial in terms if len(monomial) == 1 and isinstance(monomial[0], Symbol)]
+    if len(symbols) < 2 or len(symbols) != len(terms) or sorted(terms.values()) != [-1, 1]:
+        return None
+    symbol = max(symbols, key=lambda item: (item.by_data, item.number))  # the younger one gives way
+    return symbol, subtract(of_terms({(symbol,): 1}), multiply(size, terms[(symbol,)]))
 
 
 class _Proof:

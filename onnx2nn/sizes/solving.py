@@ -52,7 +52,8 @@ def _of_atom(atom: Atom, symbol: Symbol) -> int | None:
 def solutions(condition: Condition, symbol: Symbol, within: Interval) -> Interval | None:
     """Returns the first and the last value of `symbol`, the only one in the condition, for which it holds.
 
-    All values between fulfil it too. None where the condition is not monotonic, or no value fulfils it.
+    All values between fulfil it too. The first is greater than the last where no value fulfils it. None where the
+    condition is not monotonic.
 
     Args:
         condition: the condition.
@@ -77,8 +78,6 @@ def solutions(condition: Condition, symbol: Symbol, within: Interval) -> Interva
         elif condition.kind == "==":
             first = _first(size, symbol, low, high, lambda value: value <= 0)
     except ZeroDivisionError:
-        return None
-    if first > last or first > high:
         return None
     return first, last if last < high or within[1] is not None else None
 

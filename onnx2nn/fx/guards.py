@@ -1,0 +1,279 @@
+"""Guards: conditions on the sizes of inputs that the recorded program relies on, checked before anything runs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from onnx2nn import functional
+from onnx2nn.fx.shape_rules.rule import Sizes
+from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
+from onnx2nn.sizes.conditions import Condition, Truth, at_most, equal, negation
+from onnx2nn.sizes.expression import Interval, Number, Size, Symbol, of_symbol
+from onnx2nn.sizes.facts import Facts
+from onnx2nn.sizes.points import Point, families
+from onnx2nn.sizes.rendering import Rendering
+from onnx2nn.sizes.solving import fulfilled
+
+if TYPE_CHECKING:
+    from onnx2nn.fx.tensor import Tensor
+    from onnx2nn.fx.tracer import Tracer
+
+_LIMITS = tuple((1 << digits) - 1 for digits in (24, 22, 20, 18, 16, 14, 12))
+"""The limits of dimensions that are tried where float arithmetic must be exact."""
+
+_BRANCH = "the model takes another branch for these sizes, which the import left out"
+
+
+Choices = Mapping[str, bool]
+"""The truths of undecided conditions, by their text; others are proposed by sample sizes."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition that the program relies on.
+
+    Attributes:
+        condition: the condition, on dimensions of inputs.
+        reason: what it is needed for.
+        node: domain, operator and name of the node that needs it, empty where the model as a whole does.
+    """
+
+    condition: Condition
+    reason: str
+    node: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The condition as code, and why it is needed."""
+        where = f" by node {self.node[2]!r} ({self.node[1]})" if self.node else ""
+        return f"{self.condition!r} is needed{where}: {self.reason}"
+
+
+class Guards(Sizes):
+    """The facts on which one recorded program relies, and their guards.
+
+    Args:
+        tracer: records the program.
+        outer: the guards of the enclosing program, whose facts hold here too.
+        choices: the truths of conditions on which the program's structure depends, where they are not proposed.
+
+    Attributes:
+        facts: what is known of sizes.
+        found: the guards.
+        chosen: the conditions for which the structure of the program was chosen, and their truths.
+    """
+
+    def __init__(self, tracer: Tracer, outer: Guards | None, choices: Choices):
+        self._tracer = tracer
+        self.facts = Facts(None if outer is None else outer.facts)
+        self.found: list[Guard] = []
+        self.limits: dict[Symbol, int] = {}
+        self.chosen: list[tuple[Condition, bool]] = [] if outer is None else outer.chosen
+        self._choices = choices
+
+    def decide(self, condition: Truth) -> bool | None:
+        """Returns the truth of a condition for all sizes, None where it is not proven."""
+        return self.facts.decide(condition)
+
+    def require(self, condition: Truth, reason: str) -> None:
+        """Guards a condition, unless it is proven.
+
+        Raises:
+            ShapeMismatch: no sizes fulfil it.
+        """
+        condition = self.facts.settled(condition)
+        truth = self.facts.decide(condition)
+        if truth is True:
+            return
+        if truth is False or isinstance(condition, bool):
+            raise ShapeMismatch(f"{reason}: {condition!r} holds for no sizes" if isinstance(condition, Condition) else reason)
+        guard = Guard(condition, reason, self._tracer.meta.get("onnx", ()))
+        if self._of_own_data(condition):
+            self._check(condition, guard.text)
+        else:
+            self.found.append(guard)
+        if not self.facts.assume(condition):
+            raise ShapeMismatch(f"{reason}: {condition!r} holds for no sizes")
+
+    def equal(self, a: Number, b: Number, reason: str) -> Number:
+        """Requires two numbers to be equal; returns the one of which more is known."""
+        a, b = self.facts.settled(a), self.facts.settled(b)
+        if a is not b:
+            self.require(equal(a, b), f"{reason} ({a!r} and {b!r})")
+        return a if isinstance(a, int) or not isinstance(b, int) else b
+
+    def declare(self, tensor: Tensor, axis: int, title: str, known: Guard | None) -> None:
+        """Notes that a dimension of an input reads its symbol; guards it where it is no symbol, or one read elsewhere.
+
+        Args:
+            tensor: the input.
+            axis: the dimension.
+            title: what it is, for messages.
+            known: the guard from which the size is known, None where the file says it.
+        """
+        assert tensor.spec.shape is not None
+        size, symbols = tensor.spec.shape[axis], self._tracer.symbols
+        alone = next(iter(size.symbols)) if isinstance(size, Size) and len(size.symbols) == 1 else None
+        if alone is not None and size is of_symbol(alone) and alone not in symbols.inputs:
+            symbols.add_input(alone, title, tensor, axis)
+            return
+        own = Symbol(f"{tensor.node.name}.shape[{axis}]")
+        symbols.add_input(own, title, tensor, axis)
+        condition = equal(of_symbol(own), size)
+        if isinstance(condition, Condition):
+            guard = Guard(condition, "the file gives the dimensions one name") if known is None else known
+            self.found.append(replace(guard, condition=condition))
+
+    def limit(self, condition: Truth) -> None:
+        """Makes sure that float arithmetic is exact, by a limit on dimensions where it must.
+
+        Raises:
+            TraceError: no limit is enough, or data decide the sizes.
+        """
+        condition = self.facts.settled(condition)
+        truth = self.facts.decide(condition)
+        if truth:
+            return
+        if truth is None and isinstance(condition, Condition) and not condition.by_data:
+            for most in _LIMITS:
+                trial = Facts(self.facts)
+                for symbol in condition.symbols:
+                    least, known = trial.intervals.get(symbol, symbol.interval)
+                    trial.narrow(symbol, (least, most if known is None else min(most, known)))
+                if trial.decide(condition):
+                    self._restrict(condition, most)
+                    return
+        raise TraceError("floats computed from sizes that float32 rounds")
+
+    def _restrict(self, condition: Condition, most: int) -> None:
+        for symbol in condition.symbols:
+            least, known = self.facts.intervals.get(symbol, symbol.interval)
+            if known is None or known > most:
+                self.limits[symbol] = most
+                self.facts.narrow(symbol, (least, most))
+
+    def choice(self, condition: Truth) -> bool:
+        """Returns the truth of a condition on which the program's structure depends; guarded unless it is proven.
+
+        Raises:
+            TraceError: data decide it.
+        """
+        truth = self.facts.decide(condition)
+        if truth is not None:
+            return truth
+        condition = self.facts.settled(condition)
+        assert isinstance(condition, Condition)
+        if condition.by_data:
+            raise TraceError(f"a branch depends on {condition!r}, which data decide")
+        truth = self._choices.get(repr(condition))
+        if truth is None:
+            truth = self.proposed(condition)
+        self.chosen.append((condition, truth))
+        self.require(condition if truth else negation(condition), _BRANCH)
+        return truth
+
+    def proposed(self, condition: Condition) -> bool:
+        """Returns the truth of a condition at most of the sample sizes."""
+        points = next(self.points(condition.symbols))
+        return sum(fulfilled(condition, point) for point in points) * 2 > len(points)
+
+    def points(self, symbols: frozenset[Symbol]) -> Iterator[list[Point]]:
+        """Yields triples of sample sizes, of all symbols that the assumptions mention too."""
+        known = dict.fromkeys(self._tracer.symbols)
+        known |= dict.fromkeys(sorted(symbols - known.keys(), key=lambda symbol: symbol.number))
+        values, intervals = self.facts.values, self.facts.intervals
+        free = [symbol for symbol in known if symbol not in values]
+        bounds: list[Interval] = [intervals.get(symbol, symbol.interval) for symbol in free]
+        for points in families(free, bounds, self.facts.assumed):
+            for point in points:
+                for symbol, value in values.items():
+                    point[symbol] = value if isinstance(value, int) else point.get(_only(value), 1)
+            yield points
+
+    def _of_own_data(self, condition: Condition) -> bool:
+        """Returns whether a symbol of the condition is read from a result of this program."""
+        return any(symbol in self._tracer.symbols.own for symbol in condition.symbols)
+
+    def record(self) -> None:
+        """Records the checks of all guards, in front of everything else that the program computes."""
+        found = [(guard.condition, guard.text, False) for guard in self.found]
+        for symbol, most in self.limits.items():
+            condition = at_most(of_symbol(symbol), most)
+            if isinstance(condition, Condition):
+                found.append((condition, f"{condition!r} is needed: the file computes sizes in float32", True))
+        if not found:
+            return
+        symbols = {symbol for condition, *_ in found for symbol in condition.symbols}
+        sources = {symbol: self._tracer.symbols.read(symbol).node for symbol in sorted(symbols, key=_number)}
+        reads = set(sources.values())
+        body = (node for node in self._tracer.graph.nodes if node.op not in ("placeholder", "get_attr"))
+        first = next((node for node in body if node not in reads), None)
+        for node in reads if first is not None else ():
+            if node.op != "placeholder":
+                first.prepend(node)
+        with self._tracer.graph.inserting_before(first):
+            for condition, text, limit in found:
+                self._check(condition, text, limit)
+
+    def _check(self, condition: Condition, text: str, limit: bool = False) -> None:
+        """Records a check where nodes are recorded now."""
+        symbols = sorted(condition.symbols, key=_number)
+        named = ", ".join(f"{self._tracer.symbols.title(symbol)} is {{}}" for symbol in symbols)
+        escaped = text.replace("{", "{{").replace("}", "}}")
+        message = f"The sizes of the inputs do not fit. {escaped}. Here {named}."
+        sizes = [self._tracer.symbols.read(symbol).node for symbol in symbols]
+        truth = _Nodes(self._tracer).of(condition)
+        kwargs = {"message": message, **({"limit": True} if limit else {})}
+        self._tracer.create("call_function", functional.onnx2nn__Require, (truth, *sizes), kwargs)
+
+
+def _number(symbol: Symbol) -> int:
+    return symbol.number
+
+
+def _only(value: Any) -> Any:
+    return next(iter(value.symbols))
+
+
+_INFIX: dict[str, Any] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
+    "and": operator.and_, "or": operator.or_,
+}  # fmt: skip
+
+
+class _Nodes(Rendering[Any]):
+    """Records nodes that compute numbers and conditions from dimensions."""
+
+    def __init__(self, tracer: Tracer):
+        self._tracer = tracer
+
+    def known(self, number: int) -> Any:
+        return number
+
+    def symbol(self, symbol: Symbol) -> Any:
+        return self._tracer.symbols.read(symbol).node
+
+    def infix(self, operator: str, a: Any, b: Any) -> Any:
+        return self._tracer.create("call_function", _INFIX[operator], (a, b))
+
+    def negative(self, a: Any) -> Any:
+        return self._tracer.create("call_function", operator.neg, (a,))
+
+    def call(self, kind: str, operands: list[Any]) -> Any:
+        if kind == "trunc":
+            a, b = operands
+            above = self.infix("//", a, b)
+            below = self.negative(self.infix("//", self.negative(a), b))
+            return self.choice(self.infix(">=", a, 0), above, below)
+        if kind == "broadcast":
+            return reduce(lambda a, b: self.choice(self.infix("==", a, 1), b, a), operands)
+        function = functional.onnx2nn__SizeMin if kind == "min" else functional.onnx2nn__SizeMax
+        return reduce(lambda a, b: self._tracer.create("call_function", function, (a, b)), operands)
+
+    def choice(self, condition: Any, a: Any, b: Any) -> Any:
+        return self._tracer.create("call_function", functional.onnx2nn__SizeWhere, (condition, a, b))

@@ -1,0 +1,124 @@
+"""Sizes that data decide, as symbols of their own, and where each symbol is read at run time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from onnx2nn import functional
+from onnx2nn.fx.dim import Dim
+from onnx2nn.fx.tensor import Tensor
+from onnx2nn.fx.trace_errors import TraceError
+from onnx2nn.sizes.conditions import equal
+from onnx2nn.sizes.expression import MAX_DIMENSION, Bound, Number, Size, Symbol, of_symbol
+
+if TYPE_CHECKING:
+    from onnx2nn.fx.tracer import Tracer
+
+
+class Symbols:
+    """The symbols of one recorded program: dimensions of inputs, and sizes that data decide.
+
+    Args:
+        tracer: records the program.
+        around: the symbols of the enclosing program, which are known here too.
+
+    Attributes:
+        inputs: the dimensions of inputs, with the number that reads each.
+        own: the sizes that data decide in this program, with the number that reads each.
+    """
+
+    def __init__(self, tracer: Tracer, around: Symbols | None):
+        self._tracer, self._around = tracer, around
+        self.inputs: dict[Symbol, Dim] = {}
+        self.own: dict[Symbol, Dim] = {}
+        self._elements: dict[tuple[fx.Node, int], Dim] = {}
+        self._proposed: dict[Symbol, Number] = {}
+        self._titles: dict[Symbol, str] = {} if around is None else around._titles
+
+    def __iter__(self) -> Any:
+        """Yields all symbols that are known here."""
+        if self._around is not None:
+            yield from self._around
+        yield from self.inputs
+        yield from self.own
+
+    def known(self, symbol: Symbol) -> bool:
+        """Returns whether a symbol can be read in this program."""
+        return symbol in self.inputs or symbol in self.own or (self._around is not None and self._around.known(symbol))
+
+    def add_input(self, symbol: Symbol, title: str, tensor: Tensor, axis: int) -> None:
+        """Notes the input that a symbol is a dimension of; `title` names it: "dimension 0 of input 'x'"."""
+        self._titles[symbol] = title
+
+        def read() -> fx.Node:
+            return self._tracer.record("call_method", "size", (tensor, axis))
+
+        size = of_symbol(symbol)
+        assert isinstance(size, Size)
+        self.inputs[symbol] = Dim(self._tracer, size, read)
+
+    def title(self, symbol: Symbol) -> str:
+        """Returns what a symbol is."""
+        title = self._titles.get(symbol)
+        return symbol.name if title is None else f"{symbol.name}, {title},"
+
+    def read(self, symbol: Symbol) -> Dim:
+        """Returns the number that reads a symbol in this program."""
+        for known in (self.inputs, self.own):
+            if symbol in known:
+                return known[symbol]
+        assert self._around is not None, f"nothing reads {symbol!r}"
+        number: Dim = self._tracer.own(self._around.read(symbol))
+        return number
+
+    def fresh(self, name: str = "u", least: Bound = 0, most: Bound = MAX_DIMENSION) -> Number:
+        """Returns a new size that data decide."""
+        total = 0 if self._around is None else sum(1 for _ in self._around)
+        return of_symbol(Symbol(f"{name}{total + len(self.own)}", least, most, by_data=True))
+
+    def proposed(self, size: Number) -> Number:
+        """Returns a size that samples propose for a dimension of the next recorded tensor, which is then checked."""
+        unknown = self.fresh()
+        assert isinstance(unknown, Size)
+        self._proposed[next(iter(unknown.symbols))] = size
+        return unknown
+
+    def place(self, tensor: Tensor) -> None:
+        """Notes a recorded tensor, whose dimensions read the symbols that are dimensions of no other one."""
+        for axis, size in enumerate(tensor.spec.shape or ()):
+            if isinstance(size, Size) and len(size.terms) == 1 and size.by_data:
+                ((monomial, coefficient),) = size.terms
+                symbol = monomial[0]
+                if len(monomial) == 1 and coefficient == 1 and isinstance(symbol, Symbol) and not self.known(symbol):
+                    self.own[symbol] = tensor.dimension(axis)
+                    if symbol in self._proposed:
+                        reason = "other sizes were not foreseen where this was imported"
+                        self._tracer.guards.require(equal(size, self._proposed.pop(symbol)), reason)
+
+    def elements_of(self, vector: Tensor) -> list[Any]:
+        """Returns the sizes in a vector: the known ones, and symbolic numbers that are read from it at run time.
+
+        Raises:
+            TraceError: the tensor is no vector of integers, or its length is dynamic.
+        """
+        if vector.ndim != 1 or vector.dtype not in (torch.int64, torch.int32) or not isinstance(vector.shape[0], int):
+            raise TraceError("data-dependent sizes that are no vector of a fixed length")
+        known = vector.elements or (None,) * vector.shape[0]
+        return [self._element(vector, i) if item is None else item for i, item in enumerate(known)]
+
+    def _element(self, vector: Tensor, index: int) -> Dim:
+        key = (vector.node, index)
+        if key not in self._elements:
+
+            def read() -> fx.Node:
+                node = self._tracer.record("call_function", functional.onnx2nn__SizeAt, (vector,), {"index": index})
+                node.meta["opaque"] = True
+                return node
+
+            size = self.fresh("element", None, None)
+            assert isinstance(size, Size)
+            self._elements[key] = self.own[next(iter(size.symbols))] = Dim(self._tracer, size, read)
+        return self._elements[key]

@@ -1,0 +1,109 @@
+"""Renders sizes and conditions as operations: as text (`printing`) or as nodes of a program."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import reduce
+from typing import Any, Generic, TypeVar
+
+from onnx2nn.sizes.conditions import Condition, negation
+from onnx2nn.sizes.expression import Atom, Monomial, Number, Size, Symbol, multiply, of_terms, terms_of
+
+T = TypeVar("T")
+
+
+class Rendering(ABC, Generic[T]):
+    """Makes a `T` of an expression, from its operations."""
+
+    @abstractmethod
+    def known(self, number: int) -> T:
+        """Returns a known number."""
+
+    @abstractmethod
+    def symbol(self, symbol: Symbol) -> T:
+        """Returns a symbol."""
+
+    @abstractmethod
+    def infix(self, operator: str, a: T, b: T) -> T:
+        """Returns the result of one of Python's operators on numbers or truths."""
+
+    @abstractmethod
+    def negative(self, a: T) -> T:
+        """Returns a number with the other sign."""
+
+    @abstractmethod
+    def call(self, kind: str, operands: list[T]) -> T:
+        """Returns a minimum, maximum, truncated quotient or broadcast size; `kind` is the atom's."""
+
+    @abstractmethod
+    def choice(self, condition: T, a: T, b: T) -> T:
+        """Returns `a` where a condition holds, else `b`."""
+
+    def of(self, value: Number | Condition) -> T:
+        """Returns the rendered number or condition."""
+        if isinstance(value, Condition):
+            return self._condition(value)
+        return self.known(value) if isinstance(value, int) else self._sum(value)
+
+    def _condition(self, condition: Condition) -> T:
+        if condition.kind in ("and", "or"):
+            return reduce(lambda a, b: self.infix(condition.kind, a, b), map(self.of, condition.operands))
+        (size,) = condition.operands
+        kind = condition.kind
+        left = {m: c for m, c in size.terms if m and c > 0}
+        right = {m: -c for m, c in size.terms if m and c < 0}
+        constant = dict(size.terms).get((), 0)
+        if not left:  # `-n + 5 >= 0` is `n <= 5`
+            left, right, constant, kind = right, left, -constant, "<=" if kind == ">=" else kind
+        whole = _remainder(size)
+        if whole is not None or not right:
+            rest = constant if whole is None else 0
+            return self.infix(kind, self.of(of_terms(left) if whole is None else size), self.known(-rest))
+        left[()], right[()] = max(constant, 0), max(-constant, 0)
+        return self.infix(kind, self.of(of_terms(left)), self.of(of_terms(right)))
+
+    def _sum(self, size: Size) -> T:
+        remainder = _remainder(size)
+        if remainder is not None:
+            return self.infix("%", *map(self.of, remainder))
+        total: T | None = None
+        for monomial, coefficient in sorted(size.terms, key=lambda term: term[1] < 0):  # a minus does not come first
+            part = self._term(monomial, abs(coefficient))
+            if total is None:
+                total = self.negative(part) if coefficient < 0 else part
+            else:
+                total = self.infix("-" if coefficient < 0 else "+", total, part)
+        assert total is not None
+        return total
+
+    def _term(self, monomial: Monomial, coefficient: int) -> T:
+        parts = [self.known(coefficient)] if coefficient != 1 or not monomial else []
+        return reduce(lambda a, b: self.infix("*", a, b), [*parts, *map(self._atom, monomial)])
+
+    def _atom(self, atom: Atom) -> T:
+        if isinstance(atom, Symbol):
+            return self.symbol(atom)
+        kind, *operands = atom.key
+        if kind == "//":
+            return self.infix("//", *map(self.of, operands))
+        if kind == "where":
+            condition, a, b = operands
+            if condition.kind == "!=":
+                condition, a, b = negation(condition), b, a
+            return self.choice(self.of(condition), self.of(a), self.of(b))
+        if kind == "sum":
+            return self.of(operands[0])
+        return self.call(kind, [self.of(operand) for operand in operands])
+
+
+def _remainder(size: Size) -> tuple[Number, Number] | None:
+    """Returns dividend and divisor of a remainder, `a - b * (a // b)`; None for other sizes."""
+    for monomial, coefficient in size.terms:
+        for atom in monomial:
+            if atom.key[0] == "//" and coefficient < 0:
+                _, a, b = atom.key
+                whole = multiply(of_terms({(atom,): 1}), multiply(b, -1))
+                rest = dict(size.terms)
+                if all(rest.pop(m, 0) == c for m, c in terms_of(whole).items()) and of_terms(rest) is a:
+                    return a, b
+    return None
