@@ -77,7 +77,7 @@ def _equality(kind: Literal["==", "!="], number: Number) -> Truth:
         return kind == "!="
     if isinstance(number, int):
         return (number == 0) == (kind == "==")
-    common = reduce(math.gcd, (c for m, c in number.terms if m))
+    common = reduce(math.gcd, (c for m, c in number.terms if m), 0)
     if dict(number.terms).get((), 0) % common:
         return kind == "!="
     size = _reduced(number, exact=True)
@@ -87,7 +87,7 @@ def _equality(kind: Literal["==", "!="], number: Number) -> Truth:
 def _reduced(number: Number, *, exact: bool) -> Size:
     """Returns the size divided by the common factor of its coefficients: `2n - 3 >= 0` is `n - 2 >= 0`."""
     assert isinstance(number, Size)
-    common = reduce(math.gcd, (c for m, c in number.terms if m))
+    common = reduce(math.gcd, (c for m, c in number.terms if m), 0)
     if exact and number.terms[0][1] < 0:
         common = -common
     if common == 1:
