@@ -104,7 +104,7 @@ def _transposed(rank: int) -> Rule:
         for size, kernel, step, pad, extra, spread in zip(spatial, w[2:], steps, pads, extras, spreads, strict=True):
             sizes.require(less(0, kernel), "the kernel of a transposed convolution")
             result = (size - 1) * step - 2 * pad + spread * (kernel - 1) + extra + 1
-            sizes.require(at_most(0, result), "the output size of a transposed convolution")
+            sizes.require(less(0, result), "an output of a transposed convolution that is not empty")
             outputs.append(result)
         return Spec((*x[: -rank - 1], w[1] * groups, *outputs), dtype)
 

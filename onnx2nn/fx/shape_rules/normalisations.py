@@ -123,9 +123,7 @@ def rms_norm(
 
 
 @rule(F.normalize)
-def normalize(
-    sizes: Sizes, input: Spec, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None
-) -> Result:
+def normalize(sizes: Sizes, input: Spec, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None) -> Result:
     x = input.shape
     if x is None or out is not None or common_float(input) is None or not isinstance(p, (int, float)):
         return None
