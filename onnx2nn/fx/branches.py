@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -12,49 +12,38 @@ import torch
 from onnx2nn.control_flow import If
 from onnx2nn.fx.builder import TorchBuilder, TorchWalk
 from onnx2nn.fx.dim import Dim
-from onnx2nn.fx.import_state import Limit
-from onnx2nn.fx.region_specs import spec_of, unify
-from onnx2nn.fx.sample_sizes import BranchConflictError, Fixed, InBranch, Size, Sizes
+from onnx2nn.fx.region_specs import outside, spec_of, unify
 from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.tensor import Tensor
+from onnx2nn.fx.trace_errors import BranchConflictError
+from onnx2nn.fx.tracer import Tracer
 from onnx2nn.importing.control_flow import BRANCHES, branches_of, constant_truth, module_path
 from onnx2nn.optable.shape_values import ShapeValues
-
-
-class _Branch(NamedTuple):
-    """The dynamic dimensions in a branch of an If that is chosen at run time.
-
-    Attributes:
-        graph: the branch, or the outermost branch around it.
-        sizes: the sample sizes in the branch.
-        window: the branch's points among the enclosing graph's sample points, None for all.
-        fixed: dimensions that are more restricted in the branch than outside.
-    """
-
-    graph: ir.Graph
-    sizes: Sizes
-    window: slice | None
-    fixed: Fixed
+from onnx2nn.sizes.conditions import negation
+from onnx2nn.sizes.expression import MAX_DIMENSION
 
 
 def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    """Imports an If; returns its outputs."""
+    """Imports an If; returns its outputs.
+
+    Both branches are kept where sizes or data choose one. Where sizes do and the results of the branches have different
+    ranks, the structure of the program depends on the choice: one branch is imported, and a guard checks the choice.
+    """
     branches, builder = branches_of(node), walk.builder
     (condition,) = inputs
     if isinstance(condition, ShapeValues):
         condition = condition.array.item()
-    truth = constant_truth(condition)
+    truth = condition if isinstance(condition, bool) else constant_truth(condition)
     if truth is not None:
         return _inline(walk, branches, truth)
-    if isinstance(condition, Dim) and len(set(map(bool, condition.values))) == 1 and not condition.data_dependent:
-        # All samples choose one branch: import it alone, with a guard against sizes that choose the other branch.
-        return _inline(walk, branches, condition.assume())
+    tracer, sizes = builder.tracer, condition.expr if isinstance(condition, Dim) else None
     if isinstance(condition, Dim):
-        builder.state.split[node] = [bool(value) for value in condition.values]
-        condition = builder.tracer.F.scalar_tensor(condition.to_integer(), dtype=torch.int64) != 0
-    seen = [_branch(builder, graph) for graph in branches]
+        condition = tracer.F.scalar_tensor(condition.to_integer(), dtype=torch.int64) != 0
     path = _own_path(builder, dict(zip(BRANCHES, branches, strict=True)))
-    children = [_child(builder, branch, slot, path) for branch, slot in zip(seen, BRANCHES, strict=True)]
-    limits = [builder.state.guard(c.tracer, branch.fixed) for c, branch in zip(children, seen, strict=True)]
+    children = [_child(builder, graph, slot, path) for graph, slot in zip(branches, BRANCHES, strict=True)]
+    if sizes is not None:
+        children[0].tracer.guards.facts.assume(sizes)
+        children[1].tracer.guards.facts.assume(negation(sizes))
     outputs = []
     for graph, child in zip(branches, children, strict=True):
         try:
@@ -62,62 +51,45 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
         except BranchConflictError as error:
             return _without(walk, branches, graph, condition, error)
     traced = [child.tracer for child in children]
-    results = zip(*([spec_of(v, t) for v in o] for o, t in zip(outputs, traced, strict=True)), strict=True)
-    specs = tuple(_either(builder, seen, a, b) for a, b in results)
+    results = [[outside(tracer, spec_of(value)) for value in values] for values in outputs]
+    if sizes is not None and any(map(_differ, *results)) and not sizes.by_data:
+        return _inline(walk, branches, tracer.guards.choice(sizes))
+    specs = tuple(unify(tracer, a, b) for a, b in zip(*results, strict=True))
     modules = [t.finish(tuple(o), name) for t, o, name in zip(traced, outputs, ("Then", "Else"), strict=True)]
     captured = (condition, *traced[0].captured, *traced[1].captured)
-    serves = [_served(child.captured, limit) for child, limit in zip(traced, limits, strict=True)]
+    serves = [_served(tracer, child) for child in traced]
     module = If(modules[0], modules[1], len(traced[0].captured), serves if any(serves) else ())
     name = module_path(node) if path is None else path.split(".")
-    outcome: Sequence[Any] = builder.tracer.call_module(name, module, captured, specs, own=path is not None)
+    outcome: Sequence[Any] = tracer.call_module(name, module, captured, specs, own=path is not None)
     return outcome
 
 
-def _branch(builder: TorchBuilder, graph: ir.Graph) -> _Branch:
-    if builder.branch is not None or not builder.sizes.branches:
-        return _Branch(builder.branch or graph, builder.sizes, None, {})
-    window, sizes = builder.sizes.inside(graph)
-    fixed: dict[str | InBranch, Size] = {
-        key.name: size for key, size in builder.state.fixed.items() if isinstance(key, InBranch) and key.branch is graph
-    }
-    return _Branch(graph, sizes, window, fixed)
+def _differ(a: Spec | None, b: Spec | None) -> bool:
+    """Returns whether two results cannot have a common spec of known rank."""
+    if a is None or b is None:
+        return (a is None) != (b is None)
+    return a.dtype != b.dtype or (a.shape is None) != (b.shape is None) or len(a.shape or ()) != len(b.shape or ())
 
 
-def _child(builder: TorchBuilder, branch: _Branch, slot: str, path: str | None) -> TorchBuilder:
+def _child(builder: TorchBuilder, branch: ir.Graph, slot: str, path: str | None) -> TorchBuilder:
     """Returns the builder of a branch, whose module is at `path` in the author's keys, if it has such a path."""
     own = None if path is None else f"{builder.placement.prefix}{path}.{slot}."
-    child = builder.region(own, sizes=branch.sizes, branch=branch.graph, window=branch.window)
+    child = builder.region(own, branch=branch)
     if own is not None:
         child.tracer.names.reserve(_inside(builder, own))
     return child
 
 
-def _either(builder: TorchBuilder, branches: Sequence[_Branch], a: Spec | None, b: Spec | None) -> Spec | None:
-    """Returns the common spec of a result of two branches, each with its own sample points."""
-    tracer = builder.tracer
-    windows = [branch.window for branch in branches if branch.window is not None]
-    if not windows or a is None or b is None or a.shapes is None or b.shapes is None:
-        return unify(tracer, a, b)
-    if len(a.shapes[0]) != len(b.shapes[0]):
-        return Spec(None, a.dtype or b.dtype)
-    pairs = zip(zip(*a.shapes, strict=True), zip(*b.shapes, strict=True), strict=True)
-    columns = [_everywhere(builder, windows, pair) for pair in pairs]
-    return Spec(tuple(zip(*columns, strict=True)) if columns else ((),) * tracer.points, a.dtype or b.dtype)
-
-
-def _everywhere(builder: TorchBuilder, windows: Sequence[slice], parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Returns the values of a dimension at all sample points; `parts` are its values at the points in `windows`."""
-    sizes = set().union(*parts)
-    if len(sizes) == 1:
-        return (sizes.pop(),) * builder.tracer.points
-    known = (values for values in builder.sizes.values.values() if [values[w] for w in windows] == list(parts))
-    return next(known, None) or builder.tracer.fresh_dimension()
-
-
-def _served(captured: Sequence[Any], limits: Sequence[Limit]) -> list[tuple[int, int, int, int]]:
+def _served(tracer: Tracer, child: Tracer) -> list[tuple[int, int, int, int]]:
     """Returns the sizes that a branch accepts: position among the captured values, axis, least and greatest size."""
-    places = {id(value): position for position, value in enumerate(captured)}
-    return [(places[id(limit.tensor)], *limit[1:]) for limit in limits]
+    served = []
+    facts, outer = child.guards.facts, tracer.guards.facts
+    for position, value in enumerate(child.captured):
+        for axis, size in enumerate(value.spec.shape or ()) if isinstance(value, Tensor) and value.spec is not None else ():
+            least, most = facts.bounds(facts.settled(size))
+            if (least, most) != outer.bounds(outer.settled(size)) and least is not None:
+                served.append((position, axis, least, MAX_DIMENSION if most is None else most))
+    return served
 
 
 def _without(

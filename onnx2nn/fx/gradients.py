@@ -31,11 +31,11 @@ def import_gradient(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequen
     tracer, child = walk.builder.tracer, walk.builder.child()
     values = [walk.builder.tensor(value) for value in inputs]
     bindings = {
-        named[name]: child.tracer.placeholder(f"value_{i}", spec_of(value, tracer))
+        named[name]: child.tracer.placeholder(f"value_{i}", spec_of(value))
         for i, (name, value) in enumerate(zip([*xs, *zs], values, strict=True))
     }
     module = child.tracer.finish((_import_slice(walk, named[y], bindings, child),), "Body")
-    specs = tuple(spec_of(value, tracer) for value in values[: len(xs)])
+    specs = tuple(spec_of(value) for value in values[: len(xs)])
     arguments = (*values, *child.tracer.captured)
     outcome: Sequence[Any] = tracer.call_module(module_path(node), Gradient(module, len(xs)), arguments, specs)
     return outcome

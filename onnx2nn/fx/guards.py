@@ -19,6 +19,7 @@ from onnx2nn.sizes.rendering import Rendering
 from onnx2nn.sizes.solving import fulfilled
 
 if TYPE_CHECKING:
+    from onnx2nn.fx.symbols import Symbols
     from onnx2nn.fx.tensor import Tensor
     from onnx2nn.fx.tracer import Tracer
 
@@ -51,6 +52,18 @@ class Guard:
         """The condition as code, and why it is needed."""
         where = f" by node {self.node[2]!r} ({self.node[1]})" if self.node else ""
         return f"{self.condition!r} is needed{where}: {self.reason}"
+
+
+    def record(self, symbols: Symbols) -> dict[str, Any]:
+        """Returns the guard as plain Python values, for the module's `meta`."""
+        order = sorted(self.condition.symbols, key=_number)
+        return {
+            "condition": repr(self.condition),
+            "dimensions": {symbol.name: symbols.place_of(symbol) for symbol in order},
+            "reason": self.reason,
+            "node": self.node[2] if self.node else None,
+            "operator": self.node[1] if self.node else None,
+        }
 
 
 class Guards(Sizes):
@@ -106,23 +119,23 @@ class Guards(Sizes):
             self.require(equal(a, b), f"{reason} ({a!r} and {b!r})")
         return a if isinstance(a, int) or not isinstance(b, int) else b
 
-    def declare(self, tensor: Tensor, axis: int, title: str, known: Guard | None) -> None:
+    def declare(self, tensor: Tensor, place: tuple[str, int], known: Guard | None) -> None:
         """Notes that a dimension of an input reads its symbol; guards it where it is no symbol, or one read elsewhere.
 
         Args:
             tensor: the input.
-            axis: the dimension.
-            title: what it is, for messages.
+            place: the input's name and the dimension.
             known: the guard from which the size is known, None where the file says it.
         """
+        name, axis = place
         assert tensor.spec.shape is not None
         size, symbols = tensor.spec.shape[axis], self._tracer.symbols
         alone = next(iter(size.symbols)) if isinstance(size, Size) and len(size.symbols) == 1 else None
         if alone is not None and size is of_symbol(alone) and alone not in symbols.inputs:
-            symbols.add_input(alone, title, tensor, axis)
+            symbols.add_input(alone, place, tensor, axis)
             return
-        own = Symbol(f"{tensor.node.name}.shape[{axis}]")
-        symbols.add_input(own, title, tensor, axis)
+        own = Symbol(f"{name}.shape[{axis}]")
+        symbols.add_input(own, place, tensor, axis)
         condition = equal(of_symbol(own), size)
         if isinstance(condition, Condition):
             guard = Guard(condition, "the file gives the dimensions one name") if known is None else known

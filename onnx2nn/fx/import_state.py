@@ -21,7 +21,7 @@ from onnx2nn.fx.tracer import Tracer
 from onnx2nn.importing.import_state import ImportState
 from onnx2nn.importing.inputs import input_dimensions
 from onnx2nn.importing.plan import Plan
-from onnx2nn.sizes.expression import Number, Symbol, of_symbol
+from onnx2nn.sizes.expression import Number, Size, Symbol, of_symbol
 
 
 Known = tuple[int | str, Guard]
@@ -112,6 +112,14 @@ class TorchImport(ImportState):
             self._sizes[name] = of_symbol(Symbol(name)) if named is None else named
         return self._sizes[name]
 
+    def symbol(self, name: str) -> Symbol | None:
+        """Returns the symbol of a dynamic dimension, None for one that is no symbol or is not used."""
+        size = self._sizes.get(name)
+        if not isinstance(size, Size) or len(size.symbols) != 1:
+            return None
+        (symbol,) = size.symbols
+        return symbol if size is of_symbol(symbol) else None
+
     def declare(self, tracer: Tracer) -> None:
         """Notes where each dynamic dimension is read; guards those that have the name of another or a known size."""
         for name, dims in self.subject.inputs.items():
@@ -119,4 +127,4 @@ class TorchImport(ImportState):
             for axis, dim in enumerate(dims or ()) if isinstance(tensor, Tensor) else ():
                 if isinstance(dim, str):
                     known = self.known.get(dim)
-                    tracer.guards.declare(tensor, axis, f"dimension {axis} of input {name!r}", known and known[1])
+                    tracer.guards.declare(tensor, (name, axis), known and known[1])

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 from torch import fx
 
-from onnx2nn.errors import UnsupportedModelError
-from onnx2nn.fx.attempts import Attempt, Attempts
-from onnx2nn.fx.sample_sizes import Fixed, ShapeConflictError
+from onnx2nn.fx.attempt import Attempt
+from onnx2nn.fx.import_state import Known, Subject, TorchImport
+from onnx2nn.fx.trace_errors import ShapeConflictError
 from onnx2nn.importing.plan import Plan
+
+_CHOICES = 8
+"""The most imports that reverse choices by sizes."""
 
 
 def import_graph(
@@ -29,45 +32,48 @@ def import_graph(
     Raises:
         UnsupportedModelError: lists all nodes that cannot be imported.
     """
-    return _accepted(Attempts(model, plan, input_shapes or {})).module()
+    return _accepted(Subject.of(model, plan, input_shapes or {})).module()
 
 
-def _accepted(attempts: Attempts) -> Attempt:
-    """Returns the attempt whose program is taken: at sizes that all nodes accept, else with opaque calls."""
+def _accepted(subject: Subject) -> Attempt:
+    """Returns the import whose program is taken: one in which all shapes fit, else one with opaque calls."""
     try:
-        return _import_strictly(attempts)
-    except ShapeConflictError as conflict:
-        attempts.per_branch = conflict.branch is not None
-    if attempts.per_branch:
+        attempt = _consistent(subject, {})
+    except ShapeConflictError:
+        attempt = Attempt(TorchImport(subject, {}, False, {}))
+        attempt.run()
+        return attempt
+    while (known := attempt.known()) != attempt.state.known:  # what an import finds out late, the next one knows
         try:
-            return _import_strictly(attempts)
-        except (ShapeConflictError, UnsupportedModelError):
-            pass
-    return attempts.lenient()
+            attempt = _consistent(subject, known)
+        except ShapeConflictError:
+            break
+    return attempt
 
 
-def _import_strictly(attempts: Attempts) -> Attempt:
-    """Imports at sample sizes that all nodes accept.
+def _consistent(subject: Subject, known: Mapping[str, Known]) -> Attempt:
+    """Returns an import in which all shapes fit. Choices by sizes are reversed, the last one first, until they do.
 
     Raises:
-        ShapeConflictError: there are no such sizes.
+        ShapeConflictError: no choice of those that were tried leads to an end.
     """
-    fixed: Fixed = {}
-    while True:
+    choices: dict[str, bool] = {}
+    conflict: ShapeConflictError | None = None
+    for _ in range(_CHOICES):
+        attempt = Attempt(TorchImport(subject, known, True, choices))
         try:
-            return attempts.run(fixed)
-        except ShapeConflictError as conflict:
-            fixed, attempt = attempts.repaired(fixed, conflict)
-        if attempt is not None:
-            return _widest(attempts, fixed, attempt)
-
-
-def _widest(attempts: Attempts, fixed: Fixed, attempt: Attempt) -> Attempt:
-    """Returns `attempt`, made with `fixed`, or one with all bounds as wide as the model allows."""
-    bounds = {name: size for name, size in fixed.items() if isinstance(size, tuple)}
-    reached = {name: attempts.widened(fixed, name, size) for name, size in bounds.items()}
-    wider: Fixed = {name: size if size[0] < size[-1] else size[0] for name, size in reached.items()}
-    try:
-        return attempts.run({**fixed, **wider}) if wider != bounds else attempt
-    except (ShapeConflictError, UnsupportedModelError):
-        return attempt
+            attempt.run()
+        except ShapeConflictError as error:
+            if conflict is not None and error.step < conflict.step:
+                choices.pop(next(reversed(choices)))  # the other way led further
+                break
+            conflict = error
+            reversible = [(repr(c), truth) for c, truth in error.chosen if repr(c) not in choices]
+            if not reversible:
+                raise
+            condition, truth = reversible[-1]
+            choices[condition] = not truth
+        else:
+            return attempt
+    assert conflict is not None
+    raise conflict

@@ -18,13 +18,16 @@ from onnx2nn.fx.builder import TorchBuilder, TorchWalk
 from onnx2nn.fx.constants import Constant, torch_dtype
 from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.gradients import import_gradient
-from onnx2nn.fx.region_specs import empty, sizes_along, sliced, spec_of, stacked, unify
+from onnx2nn.fx.region_specs import empty, outside, size_along, sliced, spec_of, stacked, unify
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.tensor import Opaque, Tensor
+from onnx2nn.fx.tracer import Tracer
 from onnx2nn.importing.builder import Regions
 from onnx2nn.importing.control_flow import batched_scan_form, loop_form, mapped_body, module_path, scan_form
 from onnx2nn.importing.trip_counts import trip_count
 from onnx2nn.optable.shape_values import ShapeValues
+from onnx2nn.sizes.expression import Number
+from onnx2nn.sizes.selection import choose, maximum
 
 MAX_UNROLLED = 1 << 16
 """The most nodes from unrolled bodies of SequenceMap in one import."""
@@ -44,8 +47,8 @@ class RenameInputs:
 def _import_loop(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
     form, tracer = loop_form(node, inputs), walk.builder.tracer
     values = [walk.builder.tensor(value) for value in form.initial]
-    fixed = [Spec(((),) * tracer.points, dtype) for dtype in (torch.int64, torch.bool)]
-    carried = [spec_of(value, tracer) for value in values]
+    fixed = [Spec((), dtype) for dtype in (torch.int64, torch.bool)]
+    carried = [spec_of(value) for value in values]
     child, outputs = _trace_body(walk, form.body, fixed, carried, first=1)
     limit, count = _number(form.trips), None
     if not isinstance(limit, Tensor):
@@ -53,31 +56,30 @@ def _import_loop(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[
         count = trip_count(form.body, limit, initial, partial(_known_to, walk, form.body))
     if count is not None:
         limit, outputs = count, [True, *outputs[1:]]
-    scans = [spec_of(value, child.tracer) for value in outputs[1 + len(carried) :]]
+    scans = [outside(tracer, spec_of(value)) for value in outputs[1 + len(carried) :]]
     module = Loop(child.tracer.finish(tuple(outputs), "Body"), len(carried), [empty(spec) for spec in scans])
     start = _number(form.condition)
-    length = None if count is None else _iterations(count, True if start is None else start, tracer.points)
+    length = None if count is None else _iterations(tracer, count, True if start is None else start)
     specs = (*carried, *(stacked(tracer, spec, 0, length) for spec in scans))
     return _call(walk, node, module, (limit, start, *values), child, specs)
 
 
-def _iterations(count: Any, condition: Any, points: int) -> tuple[int, ...] | None:
-    """Returns the number of a loop's iterations at each sample point, None where its start is data-dependent."""
+def _iterations(tracer: Tracer, count: Any, condition: Any) -> Number | None:
+    """Returns the number of a loop's iterations, None where its start is data-dependent."""
     if isinstance(condition, Tensor):
         return None
-    counts, truths = (getattr(number, "values", (number,) * points) for number in (count, condition))
-    return tuple(max(number, 0) if truth else 0 for number, truth in zip(counts, truths, strict=True))
+    return choose(tracer.expr_of(condition), maximum(tracer.expr_of(count), 0), 0)
 
 
 def _import_scan(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
     tracer = walk.builder.tracer
     form = scan_form(node, [walk.builder.tensor(value) for value in inputs])
     scanned = zip(form.axes_in, form.scanned, strict=False)
-    axes_in = [a % v.ndim if isinstance(v, Tensor) and v.spec.shapes else a for a, v in scanned]
-    slices = [sliced(spec_of(v, tracer), a) for v, a in zip(form.scanned, axes_in, strict=True)]
-    carried = [spec_of(value, tracer) for value in form.states]
+    axes_in = [a % v.ndim if isinstance(v, Tensor) and v.spec.shape else a for a, v in scanned]
+    slices = [sliced(spec_of(v), a) for v, a in zip(form.scanned, axes_in, strict=True)]
+    carried = [spec_of(value) for value in form.states]
     child, outputs = _trace_body(walk, form.body, slices, carried, first=0)
-    scans = [spec_of(value, child.tracer) for value in outputs[len(carried) :]]
+    scans = [outside(tracer, spec_of(value)) for value in outputs[len(carried) :]]
     module = Scan(
         child.tracer.finish(tuple(outputs), "Body"),
         len(carried),
@@ -85,7 +87,7 @@ def _import_scan(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[
         list(zip(form.axes_out, form.directions_out, strict=True)),
         [empty(spec) for spec in scans],
     )
-    length = sizes_along(spec_of(form.scanned[0], tracer), axes_in[0])
+    length = size_along(spec_of(form.scanned[0]), axes_in[0])
     outer = [stacked(tracer, spec, axis, length) for spec, axis in zip(scans, form.axes_out, strict=True)]
     return _call(walk, node, module, (*form.states, *form.scanned), child, (*carried, *outer))
 
@@ -94,10 +96,10 @@ def _import_scan_8(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequenc
     tracer = walk.builder.tracer
     lengths, *values = [walk.builder.tensor(value) for value in inputs]
     form = batched_scan_form(node, [lengths, *values])
-    slices = [sliced(sliced(spec_of(value, tracer), 0), 0) for value in form.scanned]
-    carried = [sliced(spec_of(value, tracer), 0) for value in form.states]
+    slices = [sliced(sliced(spec_of(value), 0), 0) for value in form.scanned]
+    carried = [sliced(spec_of(value), 0) for value in form.states]
     child, outputs = _trace_body(walk, form.body, slices, carried, first=0)
-    scans = [spec_of(value, child.tracer) for value in outputs[len(carried) :]]
+    scans = [outside(tracer, spec_of(value)) for value in outputs[len(carried) :]]
     scan = Scan(
         child.tracer.finish(tuple(outputs), "Body"),
         len(carried),
@@ -105,8 +107,8 @@ def _import_scan_8(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequenc
         list(zip(form.axes_out, form.directions_out, strict=True)),
         [empty(spec) for spec in scans],
     )
-    first = spec_of(form.scanned[0], tracer) if form.scanned else None
-    batch, length = sizes_along(first, 0), sizes_along(first, 1)
+    first = spec_of(form.scanned[0]) if form.scanned else None
+    batch, length = size_along(first, 0), size_along(first, 1)
     inner = [*carried, *(stacked(tracer, spec, 0, length) for spec in scans)]
     specs = tuple(stacked(tracer, spec, 0, batch) for spec in inner)
     return _call(walk, node, BatchedScan(scan), (lengths, *values), child, specs)
@@ -147,10 +149,10 @@ def _element_spec(walk: TorchWalk, value: ir.Value | None, known: Any) -> Spec |
     """Returns the common spec of the elements of a sequence, or the spec of a tensor."""
     tracer = walk.builder.tracer
     if isinstance(known, list):
-        specs = [spec_of(item, tracer) for item in known]
+        specs = [spec_of(item) for item in known]
         return reduce(partial(unify, tracer), specs) if specs else None
     if not isinstance(known, Opaque):
-        return spec_of(known, tracer)
+        return spec_of(known)
     kind, container = walk.type_of(value, known)
     if container != "seq" or kind == ir.DataType.STRING:
         return None
@@ -178,7 +180,7 @@ def _trace_body(
             if isinstance(given, Tensor) and value.shape is not None and value.shape.rank() == 1:
                 bindings[value] = given.reshape(1)
         outputs = walk.inside(graph, bindings, child)
-        results = [spec_of(value, child.tracer) for value in outputs[first : first + len(carried)]]
+        results = [spec_of(value) for value in outputs[first : first + len(carried)]]
         unified = [unify(walk.builder.tracer, a, b) for a, b in zip(carried, results, strict=True)]
         if unified == carried:
             return child, outputs

@@ -36,7 +36,7 @@ class Symbols:
         self.own: dict[Symbol, Dim] = {}
         self._elements: dict[tuple[fx.Node, int], Dim] = {}
         self._proposed: dict[Symbol, Number] = {}
-        self._titles: dict[Symbol, str] = {} if around is None else around._titles
+        self._places: dict[Symbol, tuple[str, int]] = {} if around is None else around._places
 
     def __iter__(self) -> Any:
         """Yields all symbols that are known here."""
@@ -49,9 +49,9 @@ class Symbols:
         """Returns whether a symbol can be read in this program."""
         return symbol in self.inputs or symbol in self.own or (self._around is not None and self._around.known(symbol))
 
-    def add_input(self, symbol: Symbol, title: str, tensor: Tensor, axis: int) -> None:
-        """Notes the input that a symbol is a dimension of; `title` names it: "dimension 0 of input 'x'"."""
-        self._titles[symbol] = title
+    def add_input(self, symbol: Symbol, place: tuple[str, int], tensor: Tensor, axis: int) -> None:
+        """Notes the input that a symbol is a dimension of, the input's name and the dimension."""
+        self._places[symbol] = place
 
         def read() -> fx.Node:
             return self._tracer.record("call_method", "size", (tensor, axis))
@@ -60,10 +60,14 @@ class Symbols:
         assert isinstance(size, Size)
         self.inputs[symbol] = Dim(self._tracer, size, read)
 
+    def place_of(self, symbol: Symbol) -> tuple[str, int] | None:
+        """Returns the name of the input of which a symbol is a dimension, and the dimension; None for others."""
+        return self._places.get(symbol)
+
     def title(self, symbol: Symbol) -> str:
-        """Returns what a symbol is."""
-        title = self._titles.get(symbol)
-        return symbol.name if title is None else f"{symbol.name}, {title},"
+        """Returns what a symbol is, for messages."""
+        place = self._places.get(symbol)
+        return symbol.name if place is None else f"{symbol.name}, dimension {place[1]} of input {place[0]!r},"
 
     def read(self, symbol: Symbol) -> Dim:
         """Returns the number that reads a symbol in this program."""

@@ -1,0 +1,144 @@
+"""One import of a model to torch: the program, and the module that is made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import onnx_ir as ir
+from torch import fx, nn
+
+from onnx2nn.fx.builder import TorchBuilder
+from onnx2nn.fx.graph_module import ImportedModule
+from onnx2nn.fx.import_state import Known, TorchImport
+from onnx2nn.fx.module_tree import container
+from onnx2nn.fx.state_versions import set_versions
+from onnx2nn.fx.subgraphs import REGIONS, RenameInputs
+from onnx2nn.fx.tracer import Tracer
+from onnx2nn.ground.naming import identifier
+from onnx2nn.importing.inputs import InputSpec, input_specs
+from onnx2nn.importing.node_facts import Scope
+from onnx2nn.importing.walk import Walk
+from onnx2nn.provenance.author import Author
+from onnx2nn.provenance.naming_reports import naming_of
+from onnx2nn.sizes.expression import MAX_DIMENSION, of_symbol
+
+_RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn"})
+"""Names in the generated forward; no argument may have one of them."""
+
+
+class Attempt:
+    """One import: `run` records the program, `module` makes the module of it.
+
+    Args:
+        state: the state that its graphs share.
+    """
+
+    def __init__(self, state: TorchImport):
+        self.state = state
+        self._builder = TorchBuilder.of_model(state, REGIONS)
+        self._result: Any = None
+        self._renamed: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Records the program.
+
+        Raises:
+            ShapeConflictError: the shapes in a node fit for no sizes.
+            UnsupportedModelError: lists all nodes that cannot be imported.
+        """
+        state, graph, tracer = self.state, self.state.model.graph, self._builder.tracer
+        if state.author is not None:
+            tracer.names.reserve(state.author.names)
+        scope, self._renamed = self._inputs(tracer)
+        state.declare(tracer)
+        outputs = Walk(self._builder, scope, graph, dict(graph.opset_imports)).run()
+        state.raise_problems()
+        self._result = outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def module(self) -> fx.GraphModule:
+        """Returns the module of the recorded program; called once, for the attempt whose program is taken."""
+        state, graph = self.state, self.state.model.graph
+        module = self._builder.tracer.finish(self._result, identifier(graph.name or "Model"), ImportedModule)
+        if state.author is not None:
+            _keep_keys(module, state.author)
+        different = {original: name for name, original in self._renamed.items() if original != name}
+        if different:
+            module.register_forward_pre_hook(RenameInputs(different), with_kwargs=True)
+        module.meta["onnx2nn"] = self._meta(module)
+        if state.author is not None and state.author.listed:
+            set_versions(module, graph)
+        return module.eval()
+
+    def _inputs(self, tracer: Tracer) -> tuple[Scope, dict[str, str]]:
+        """Returns the model's inputs as arguments, and a mapping of the arguments' names to the inputs'."""
+        scope = Scope()
+        renamed: dict[str, str] = {}
+        for value in self.state.model.graph.inputs:
+            name = identifier(value.name or "input")
+            while name in renamed or name in _RESERVED:
+                name += "_"
+            renamed[name] = value.name or ""
+            scope[value] = tracer.placeholder(name, self.state.input_spec(value))
+            self.state.given[value.name or ""] = scope[value]
+        return scope, renamed
+
+    def known(self) -> dict[str, Known]:
+        """Returns the dynamic dimensions that turned out to be a number or another dimension, with their guards."""
+        state, guards = self.state, self._builder.tracer.guards
+        symbols = {symbol: name for name in state.subject.names if (symbol := state.symbol(name)) is not None}
+        found: dict[str, Known] = dict(state.known)
+        for symbol, value in guards.facts.values.items():
+            name = symbols.get(symbol)
+            if name is None:
+                continue
+            guard = next((guard for guard in guards.found if symbol in guard.condition.symbols), None)
+            assert guard is not None, "every fact has its guard"
+            if isinstance(value, int):
+                found[name] = (value, guard)
+            elif len(value.symbols) == 1 and (other := next(iter(value.symbols))) in symbols and value is of_symbol(other):
+                found[name] = (symbols[other], guard)
+        return found
+
+    def fixed(self) -> dict[str, int | str | range]:
+        """Returns the dynamic dimensions that are restricted: to a number, to another dimension, or to a range."""
+        facts, guards = self._builder.tracer.guards.facts, self._builder.tracer.guards
+        found: dict[str, int | str | range] = {name: value for name, (value, _) in self.known().items()}
+        for name in self.state.subject.names:
+            symbol = self.state.symbol(name)
+            least, most = (None, None) if symbol is None else facts.intervals.get(symbol, (None, None))
+            if symbol not in guards.limits and least is not None and most is not None and most < MAX_DIMENSION:
+                found[name] = range(least, most + 1)
+        return found
+
+    def _meta(self, module: fx.GraphModule) -> dict[str, Any]:
+        """Returns the record of the file in the module's `meta`."""
+        graph, author = self.state.model.graph, self.state.author
+        return {
+            "inputs": [value.name for value in graph.inputs],
+            "outputs": [value.name for value in graph.outputs],
+            "fixed": self.fixed(),
+            "guards": [guard.record(self._builder.tracer.symbols) for guard in self._builder.tracer.guards.found],
+            "signature": [self._signature(spec) for spec in input_specs(self.state.model)],
+            "naming": naming_of(author, module.state_dict(keep_vars=True) if author is not None else {}),
+        }
+
+    def _signature(self, spec: InputSpec) -> dict[str, Any]:
+        """Returns the specification of an input of the module, in plain Python values, which pickle anywhere."""
+        dims = self.state.subject.inputs[spec.name]
+        known = {name: size for name, size in self.fixed().items() if not isinstance(size, range)}
+        shape = None if dims is None else tuple(known.get(d, d) if isinstance(d, str) else d for d in dims)
+        return {**dataclasses.asdict(spec), "dtype": spec.dtype and spec.dtype.name, "shape": shape}
+
+
+def _keep_keys(module: nn.Module, author: Author) -> None:
+    """Registers a tied weight also under its keys that no node uses."""
+    if not author.ties:
+        return
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    ties = [*author.ties.items(), *((other, key) for key, other in author.ties.items())]
+    while lacking := [(key, other) for key, other in ties if key not in parameters and other in parameters]:
+        for key, other in lacking:
+            holder, name = container(module, key)
+            holder.register_parameter(name, parameters[other])
+            parameters[key] = parameters[other]
