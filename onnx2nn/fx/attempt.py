@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import onnx_ir as ir
 from torch import fx, nn
 
 from onnx2nn.fx.builder import TorchBuilder
@@ -96,7 +95,11 @@ class Attempt:
             assert guard is not None, "every fact has its guard"
             if isinstance(value, int):
                 found[name] = (value, guard)
-            elif len(value.symbols) == 1 and (other := next(iter(value.symbols))) in symbols and value is of_symbol(other):
+            elif (
+                len(value.symbols) == 1
+                and (other := next(iter(value.symbols))) in symbols
+                and value is of_symbol(other)
+            ):
                 found[name] = (symbols[other], guard)
         return found
 

@@ -19,7 +19,7 @@ from onnx2nn.fx.trace_errors import BranchConflictError
 from onnx2nn.fx.tracer import Tracer
 from onnx2nn.importing.control_flow import BRANCHES, branches_of, constant_truth, module_path
 from onnx2nn.optable.shape_values import ShapeValues
-from onnx2nn.sizes.conditions import negation
+from onnx2nn.sizes.conditions import Condition, negation
 from onnx2nn.sizes.expression import MAX_DIMENSION
 
 
@@ -36,8 +36,10 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
     truth = condition if isinstance(condition, bool) else constant_truth(condition)
     if truth is not None:
         return _inline(walk, branches, truth)
-    tracer, sizes = builder.tracer, condition.expr if isinstance(condition, Dim) else None
+    tracer, sizes = builder.tracer, None
     if isinstance(condition, Dim):
+        assert isinstance(condition.expr, Condition)
+        sizes = condition.expr
         condition = tracer.F.scalar_tensor(condition.to_integer(), dtype=torch.int64) != 0
     path = _own_path(builder, dict(zip(BRANCHES, branches, strict=True)))
     children = [_child(builder, graph, slot, path) for graph, slot in zip(branches, BRANCHES, strict=True)]
@@ -85,7 +87,9 @@ def _served(tracer: Tracer, child: Tracer) -> list[tuple[int, int, int, int]]:
     served = []
     facts, outer = child.guards.facts, tracer.guards.facts
     for position, value in enumerate(child.captured):
-        for axis, size in enumerate(value.spec.shape or ()) if isinstance(value, Tensor) and value.spec is not None else ():
+        for axis, size in (
+            enumerate(value.spec.shape or ()) if isinstance(value, Tensor) and value.spec is not None else ()
+        ):
             least, most = facts.bounds(facts.settled(size))
             if (least, most) != outer.bounds(outer.settled(size)) and least is not None:
                 served.append((position, axis, least, MAX_DIMENSION if most is None else most))

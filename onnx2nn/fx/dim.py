@@ -281,6 +281,5 @@ class Integers:
         return self._known[expr]
 
 
-
 _ON_TRUTHS = frozenset({functional.onnx2nn__SizeWhere, operator.and_, operator.or_, torch.sym_not})
 """Functions that take truths as they are."""

@@ -53,7 +53,6 @@ class Guard:
         where = f" by node {self.node[2]!r} ({self.node[1]})" if self.node else ""
         return f"{self.condition!r} is needed{where}: {self.reason}"
 
-
     def record(self, symbols: Symbols) -> dict[str, Any]:
         """Returns the guard as plain Python values, for the module's `meta`."""
         order = sorted(self.condition.symbols, key=_number)
@@ -82,7 +81,7 @@ class Guards(Sizes):
 
     def __init__(self, tracer: Tracer, outer: Guards | None, choices: Choices):
         self._tracer = tracer
-        self.facts = Facts(None if outer is None else outer.facts)
+        self.facts: Facts = Facts(None if outer is None else outer.facts)
         self.found: list[Guard] = []
         self.limits: dict[Symbol, int] = {}
         self.chosen: list[tuple[Condition, bool]] = [] if outer is None else outer.chosen
@@ -103,7 +102,9 @@ class Guards(Sizes):
         if truth is True:
             return
         if truth is False or isinstance(condition, bool):
-            raise ShapeMismatch(f"{reason}: {condition!r} holds for no sizes" if isinstance(condition, Condition) else reason)
+            raise ShapeMismatch(
+                f"{reason}: {condition!r} holds for no sizes" if isinstance(condition, Condition) else reason
+            )
         guard = Guard(condition, reason, self._tracer.meta.get("onnx", ()))
         if self._of_own_data(condition):
             self._check(condition, guard.text)
@@ -225,9 +226,10 @@ class Guards(Sizes):
         reads = set(sources.values())
         body = (node for node in self._tracer.graph.nodes if node.op not in ("placeholder", "get_attr"))
         first = next((node for node in body if node not in reads), None)
-        for node in reads if first is not None else ():
-            if node.op != "placeholder":
-                first.prepend(node)
+        if first is not None:
+            for node in sources.values():
+                if node.op != "placeholder":
+                    first.prepend(node)
         with self._tracer.graph.inserting_before(first):
             for condition, text, limit in found:
                 self._check(condition, text, limit)

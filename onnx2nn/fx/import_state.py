@@ -13,8 +13,8 @@ import torch
 
 from onnx2nn.fx.constants import Constant, torch_dtype
 from onnx2nn.fx.guards import Choices, Guard
-from onnx2nn.fx.repeated_nodes import Repeats
 from onnx2nn.fx.named_sizes import named_after_others
+from onnx2nn.fx.repeated_nodes import Repeats
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.tensor import Tensor
 from onnx2nn.fx.tracer import Tracer
@@ -22,7 +22,6 @@ from onnx2nn.importing.import_state import ImportState
 from onnx2nn.importing.inputs import input_dimensions
 from onnx2nn.importing.plan import Plan
 from onnx2nn.sizes.expression import Number, Size, Symbol, of_symbol
-
 
 Known = tuple[int | str, Guard]
 """What a dynamic dimension is known to be, and the guard that says so."""

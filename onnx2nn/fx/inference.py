@@ -1,4 +1,4 @@
-"""Shapes and dtypes of results: by the rules of `shape_rules`, else by running calls on meta tensors at sample sizes."""
+"""Shapes and dtypes of results: by `shape_rules`, else by running calls on meta tensors at sample sizes."""
 
 from __future__ import annotations
 
@@ -85,17 +85,17 @@ class Inference:
         """
         arguments = self._form((args, {name: value for name, value in kwargs.items() if name != "device"}))
         symbols = frozenset(s for leaf in _numbers(arguments) for s in getattr(leaf, "symbols", ()))
-        error: Exception | None = None
+        reason = ""
         for points in self._tracer.guards.points(symbols) if symbols else iter([[{}]]):
             try:
                 results = [_result(target, arguments, point) for point in points]
             except (TraceError, NotImplementedError):
                 raise
             except Exception as failure:  # torch refuses shapes by errors of many classes
-                error = error or failure
+                reason = reason or first_line(failure)
             else:
                 return self._merged(results, points, list(dict.fromkeys(_numbers(arguments))))
-        raise ShapeMismatch(f"{_title(target)}: {first_line(error)}") from None
+        raise ShapeMismatch(f"{_title(target)}: {reason}") from None
 
     def _merged(self, results: Sequence[Any], points: Sequence[Point], sizes: Sequence[Any]) -> Any:
         first = results[0]

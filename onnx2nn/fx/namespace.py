@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -50,8 +51,10 @@ class Namespace:
             traced = (args and type(args[0]) is Tensor) or is_traced((args, kwargs))
             if traced or function in RANDOM or function in DRAWS:
                 return tracer.call("call_function", function, args, kwargs)
-            if function in FACTORIES and tracer.infer("call_function", function, args, kwargs).numel > _MAX_FOLDED:
-                return tracer.call("call_function", function, args, kwargs)
+            if function in FACTORIES:
+                shape = tracer.infer("call_function", function, args, kwargs).specs.shape
+                if math.prod(shape) > _MAX_FOLDED:
+                    return tracer.call("call_function", function, args, kwargs)
             return function(*args, **kwargs)
 
         return call

@@ -72,7 +72,9 @@ def _results(
             raise
         return ()
     dependent = {name: tracer.symbols.fresh() for dims, _ in results for name in dims if isinstance(name, str)}
-    return [Spec(tuple(dependent[d] if isinstance(d, str) else tracer.expr_of(d) for d in dims), t) for dims, t in results]
+    return [
+        Spec(tuple(dependent[d] if isinstance(d, str) else tracer.expr_of(d) for d in dims), t) for dims, t in results
+    ]
 
 
 def _declared(tracer: Tracer, value: ir.Value, type_of: TypeOf, known: Spec | None) -> Spec | None:

@@ -4,3 +4,5 @@ In come symbols for the dimensions that a file leaves open; out go expressions i
 `conditions`, `reals`), proofs (`facts`), the sizes that fulfil a condition (`solving`) and guards (`guards`). The room
 knows neither a framework nor a model. The importers and the unfreezing may call it.
 """
+
+from onnx2nn.sizes import printing  # noqa: F401  # gives sizes and conditions their representation

@@ -90,10 +90,14 @@ class Facts:
                 fresh[operand] = Symbol("", *span)
         return _interval_with(atom, fresh)
 
-    def assume(self, condition: Condition) -> bool:
+    def assume(self, condition: Truth) -> bool:
         """Notes a condition that a guard checks, and what follows from it; returns False where no size fulfils it."""
+        if isinstance(condition, bool):
+            return condition
         if condition.kind == "and":
-            return all([self.assume(part) for part in map(self.settled, condition.operands) if isinstance(part, Condition)])
+            return all(
+                [self.assume(part) for part in map(self.settled, condition.operands) if isinstance(part, Condition)]
+            )
         self._decided.clear()
         if len(condition.symbols) == 1:
             (symbol,) = condition.symbols

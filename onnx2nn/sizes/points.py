@@ -20,7 +20,9 @@ _FAMILIES = (
 """Three values of the k-th symbol that differ from those of all others: odd ones, multiples of 64, small and large."""
 
 
-def families(symbols: Iterable[Symbol], bounds: Sequence[Interval], conditions: Iterable[Condition]) -> Iterator[list[Point]]:
+def families(
+    symbols: Iterable[Symbol], bounds: Sequence[Interval], conditions: Iterable[Condition]
+) -> Iterator[list[Point]]:
     """Yields triples of points that fulfil the conditions as far as one symbol at a time can be moved.
 
     Args:
@@ -65,8 +67,6 @@ def moved(point: Point, within: dict[Symbol, Interval], conditions: Iterable[Con
             if found is not None:
                 point = {**point, **dict.fromkeys(known, found)}
     return point
-
-
 
 
 def _value(condition: object, symbol: Symbol, within: Interval) -> int | None:

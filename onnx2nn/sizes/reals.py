@@ -72,4 +72,3 @@ def whole_part(factor: float, dtype: str, up: bool) -> tuple[int, int, int] | No
 def within(number: Number, limit: int) -> Truth:
     """Returns the condition that a number lies between 0 and `limit`."""
     return conjunction((less(-1, number), less(number, limit + 1)))
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import reduce
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from onnx2nn.sizes.conditions import Condition, negation
 from onnx2nn.sizes.expression import Atom, Monomial, Number, Size, Symbol, multiply, of_terms, terms_of

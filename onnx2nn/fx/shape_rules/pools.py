@@ -15,7 +15,6 @@ from onnx2nn.sizes.conditions import at_most, conjunction, disjunction, equal, l
 from onnx2nn.sizes.expression import Number
 from onnx2nn.sizes.selection import choose
 
-
 _EMPTY = "an input of a pool that is not empty"
 
 

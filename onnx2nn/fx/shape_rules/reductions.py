@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from onnx2nn.fx.shape_rules.operands import axes_of, axis_of, common_float, positive, reduced
-from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes, rule
+from onnx2nn.fx.shape_rules.operands import axes_of, common_float, positive, reduced
+from onnx2nn.fx.shape_rules.rule import Result, Sizes, rule
 from onnx2nn.fx.spec import Spec
 
 _ORDERED = "an axis with an extreme, which is not empty"
@@ -30,7 +30,9 @@ def _summed(dtype: Any, given: torch.dtype | None) -> torch.dtype | None:
 
 
 @rule(torch.sum, "sum")
-def sum(sizes: Sizes, input: Spec, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Result:  # noqa: A001  # torch's name
+def sum(
+    sizes: Sizes, input: Spec, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Result:  # torch's name
     return _over(input, dim, keepdim, _summed(dtype, input.dtype))
 
 

@@ -18,7 +18,7 @@ from onnx2nn.fx.shape_rules.terms import (
     variadic,
 )
 from onnx2nn.fx.spec import Spec
-from onnx2nn.sizes.conditions import at_least_zero, disjunction, equal, unequal
+from onnx2nn.sizes.conditions import at_least_zero, disjunction, equal
 from onnx2nn.sizes.expression import Number, product
 
 
@@ -54,7 +54,6 @@ def _filled(sizes: Sizes, count: Number, target: list[Number], reason: str) -> l
         return target
     (axis,) = unknown
     known = product(target[:axis] + target[axis + 1 :])
-    sizes.require(unequal(known, 0), reason)
     found = count // known
     sizes.equal(count, known * found, reason)
     return [*target[:axis], found, *target[axis + 1 :]]
