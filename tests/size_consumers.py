@@ -48,9 +48,9 @@ def slice_(g: Builder) -> Outcome:
     ends: list[Number | int] = []
     steps: list[Number | int] = []
     for _ in axes:
-        way = g.choice(["end", "start", "both", "backwards"])
+        way = g.choice(["end", "start", "both", "constant", "backwards"])
         starts.append(any_integer(g) if way in ("start", "both") else g.choice([0, 1, 2, -3]))
-        ends.append(any_integer(g) if way in ("end", "both") else g.choice([END, -1, 40]))
+        ends.append(any_integer(g) if way in ("end", "both") else g.choice([4, END, -1, 40, 1]))
         steps.append(g.choice([1, 1, 1, 2, 3]))
         if way == "backwards":
             starts[-1], ends[-1] = g.choice([(any_integer(g), -END), (-1, any_integer(g))])
@@ -139,11 +139,14 @@ def expand(g: Builder) -> Outcome:
 
 def flattened(g: Builder, x: Tensor) -> Tensor:
     """One dimension, by -1 or by the product of the sizes."""
+    way = g.choice(["rest", "ReduceProd", "Mul", "Mul"])
     target = g.constant([-1])
-    if g.chance(50):
+    if way == "ReduceProd":
+        target = g.op("ReduceProd", g.op("Shape", x), g.constant([0]))
+    elif way == "Mul":
         size = size_of(g, x, 0)
         for axis in range(1, x.rank):
-            size = Number(g.op("Mul", size, cast(g, size_of(g, x, axis), size.dtype)), 0, x.elements, size.dtype, 1)
+            size = apply(g, "Mul", size, cast(g, size_of(g, x, axis), size.dtype))
         target = vector(g, [size])
     low = 1 if all(low for low, _ in x.dims) else 0
     return replace(x, name=g.op("Reshape", x, target), dims=((low, x.elements),), ramp=x.ramp)
@@ -385,6 +388,7 @@ CONSUMERS: tuple[Callable[[Builder], Outcome], ...] = (
     arithmetic,
     concat,
     selected,
+    resize,
     resize,
     if_,
     if_,

@@ -19,7 +19,9 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field, replace
+from io import StringIO
 
 import numpy as np
 import onnx
@@ -31,7 +33,7 @@ from onnx.reference import ReferenceEvaluator
 import onnx2nn
 from tests.size_builder import FLOAT, PRODUCT, SIZES, Builder, Number, Tensor, add_input
 from tests.size_consumers import consume
-from tests.size_numbers import step
+from tests.size_numbers import size_of, step
 
 POINTS = 12
 """Sizes, or pairs of them, at which a graph runs."""
@@ -84,11 +86,17 @@ def build(rng: random.Random) -> SizeGraph:
     for name, shape in zip("xy", shapes, strict=False):
         add_input(g, name, shape)
     outputs: list[Number | Tensor] = []
-    for _ in range(g.choice([1, 1, 2, 2, 3])):
+    for remaining in reversed(range(g.choice([1, 1, 2, 2, 3]))):
         for _ in range(g.choice([1, 2, 3, 4, 5, 6])):
             step(g)
-        outputs += consume(g)
-    if g.chance(25):
+        if g.chance(30):
+            outputs.append(g.numbers[-1])
+        tensors = consume(g)
+        if not remaining or g.chance(80):
+            outputs += tensors
+        if tensors[0].rank and g.chance(60):
+            g.numbers.append(size_of(g, tensors[0], g.rng.randint(0, tensors[0].rank - 1)))
+    if g.chance(30):
         outputs.append(g.numbers[-1])
     outputs = [replace(value, name=g.op("Identity", value)) for value in outputs]
     exact = tuple(value.dtype != FLOAT if isinstance(value, Number) else value.exact for value in outputs)
@@ -131,8 +139,16 @@ class Outcome:
 
     point: dict[str, int]
     kind: str
-    cause: str = ""
-    error: Exception | None = None
+    detail: Exception | str = ""
+
+    @property
+    def cause(self) -> str:
+        """The detail without names and numbers, so that equal causes are equal."""
+        if isinstance(self.detail, str):
+            return re.sub(r"\[.*?\]|, first .*|\d+ of \d+ ", "", self.detail)
+        text = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w+_\d+\b", "*", str(self.detail))
+        text = re.sub(r"-?\d+", "#", text)
+        return f"{type(self.detail).__name__}: {' '.join(text.split())[:200]}"
 
 
 def outcomes(graph: SizeGraph) -> list[Outcome]:
@@ -142,7 +158,8 @@ def outcomes(graph: SizeGraph) -> list[Outcome]:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    module, failure = None, None
+    module: torch.nn.Module | None = None
+    failure: Exception | str = ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -152,17 +169,17 @@ def outcomes(graph: SizeGraph) -> list[Outcome]:
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors share no class
-        return [Outcome(point, NO_ORACLE, _cause(error), error) for point in graph.points]
+        return [Outcome(point, NO_ORACLE, error) for point in graph.points]
     results = []
     for point in graph.points:
         inputs = graph.inputs(point)
         try:
             expected = session.run(None, inputs)
         except Exception as error:  # ONNX Runtime's errors share no class
-            results.append(Outcome(point, NO_ORACLE, _cause(error), error))
+            results.append(Outcome(point, NO_ORACLE, error))
             continue
         if module is None:
-            results.append(Outcome(point, NOT_LOADED, _cause(failure), failure))
+            results.append(Outcome(point, NOT_LOADED, failure))
         else:
             results.append(_outcome(graph, module, point, inputs, expected))
     return results
@@ -176,10 +193,10 @@ def _outcome(
     expected: list[np.ndarray],
 ) -> Outcome:
     try:
-        with torch.no_grad():
+        with torch.no_grad(), redirect_stderr(StringIO()):  # torch.fx prints where a forward failed
             found = module(*(torch.from_numpy(value) for value in inputs.values()))
     except Exception as error:  # ours or PyTorch's: the class is judged by `names_its_reason`
-        return Outcome(point, REFUSED, _cause(error), error)
+        return Outcome(point, REFUSED, error)
     arrays = [value.detach().numpy() for value in (found if isinstance(found, tuple) else (found,))]
     difference = _difference(arrays, expected, graph.exact)
     if not difference:
@@ -188,34 +205,30 @@ def _outcome(
         reference = ReferenceEvaluator(graph.model).run(None, inputs)
     except Exception:  # the reference lacks cases; then ONNX Runtime decides
         return Outcome(point, WRONG, difference)
-    return Outcome(point, WRONG if _difference(arrays, reference, graph.exact) else DISPUTED, difference)
+    kind = WRONG if _difference(arrays, reference, graph.exact) else DISPUTED
+    return Outcome(point, kind, difference)
 
 
 def _difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], exact: Sequence[bool]) -> str:
     for index, (a, b, same) in enumerate(zip(found, expected, exact, strict=True)):
         if a.dtype != b.dtype:
-            return f"output {index} is {a.dtype} for {b.dtype}"
+            return f"output {index} is {a.dtype}, not {b.dtype}"
         if a.shape != b.shape:
-            return f"output {index} has the shape {list(a.shape)} for {list(b.shape)}"
+            return f"output {index} has the shape {list(a.shape)}, not {list(b.shape)}"
         largest = np.abs(b).max(initial=0)
         if not (np.array_equal(a, b) if same else np.allclose(a, b, rtol=RTOL, atol=RTOL * largest)):
-            return f"output {index} differs by {np.abs(a - b).max()} of {largest}"
+            places = np.flatnonzero(a != b)
+            first = f"{a.flat[places[0]]}, not {b.flat[places[0]]}"
+            return f"output {index} differs at {len(places)} of {a.size} places, first {first}"
     return ""
-
-
-def _cause(error: Exception | None) -> str:
-    """An error's class and text without names and numbers, so that equal causes are equal."""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w+_\d+\b", "*", str(error))
-    text = re.sub(r"-?\d+", "#", text)
-    return f"{type(error).__name__}: {' '.join(text.split())[:200]}"
 
 
 def names_its_reason(graph: SizeGraph, outcome: Outcome) -> bool:
     """Whether a refusal is an error of ours whose text names an input and a condition on one of its sizes."""
     names = [info.name for info in graph.model.graph.input]
-    text = str(outcome.error)
+    text = str(outcome.detail)
     named = any(re.search(rf"\b{name}\b", text) for name in names)
-    return isinstance(outcome.error, (ValueError, AssertionError)) and named and bool(re.search(r"[=<>]|%", text))
+    return isinstance(outcome.detail, (ValueError, AssertionError)) and named and bool(re.search(r"[=<>]|%", text))
 
 
 @dataclass
@@ -235,7 +248,7 @@ class Tally:
             self.kinds[result.kind] += 1
             if result.kind == RIGHT:
                 continue
-            kind = result.kind, re.sub(r"\d+|\[.*?\]", "#", result.cause) if result.kind == WRONG else result.cause
+            kind = result.kind, result.cause
             self.causes[kind] += 1
             if kind not in self.smallest or graph.model.ByteSize() < self.smallest[kind][0].model.ByteSize():
                 self.smallest[kind] = graph, result, label
@@ -265,7 +278,7 @@ class Tally:
                 graph, outcome, label = self.smallest[kind, cause]
                 lines.append(f"{kind}, {count} points ({label or 'smallest'} at {outcome.point}): {cause}")
                 if place < shown:
-                    lines += [f"    {outcome.error or outcome.cause}", *onnx.printer.to_text(graph.model).splitlines()]
+                    lines += [f"    {outcome.detail}", *onnx.printer.to_text(graph.model).splitlines()]
         return "\n".join(lines)
 
 
@@ -286,7 +299,7 @@ def main() -> int:
         if options.only is not None:
             print(graph)
             for result in results:
-                print(result.point, result.kind, result.error or result.cause)
+                print(result.point, result.kind, result.detail)
     seconds = time.perf_counter() - started
     print(tally.listing(options.shown), tally.table(), sep="\n")
     print(f"{seconds:.1f} s, {1000 * seconds / tally.graphs:.0f} ms a graph")

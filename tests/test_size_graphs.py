@@ -34,9 +34,9 @@ def check_some(rules: settings, chosen: int | None = None) -> None:
         results = outcomes(graph)
         tally.add(graph, results)
         for result in results:
-            assert result.kind != WRONG, f"silently wrong at {result.point}: {result.cause}\n{graph}"
+            assert result.kind != WRONG, f"silently wrong at {result.point}: {result.detail}\n{graph}"
             if REASONS_ARE_NAMED and result.kind == REFUSED:
-                assert names_its_reason(graph, result), f"at {result.point}: {result.error!r}\n{graph}"
+                assert names_its_reason(graph, result), f"at {result.point}: {result.detail!r}\n{graph}"
 
     test = rules(given(size_graphs())(check))
     (test if chosen is None else seed(chosen)(test))()
