@@ -145,7 +145,7 @@ class Outcome:
     def cause(self) -> str:
         """The detail without names and numbers, so that equal causes are equal."""
         if isinstance(self.detail, str):
-            return re.sub(r"\[.*?\]|, first .*|\d+ of \d+ ", "", self.detail)
+            return re.sub(r" \[.*?\]|, first .*|, not \[.*|at \d+ of \d+ places|\w+_\d+, of ", "", self.detail)
         text = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w+_\d+\b", "*", str(self.detail))
         text = re.sub(r"-?\d+", "#", text)
         return f"{type(self.detail).__name__}: {' '.join(text.split())[:200]}"
@@ -198,28 +198,32 @@ def _outcome(
     except Exception as error:  # ours or PyTorch's: the class is judged by `names_its_reason`
         return Outcome(point, REFUSED, error)
     arrays = [value.detach().numpy() for value in (found if isinstance(found, tuple) else (found,))]
-    difference = _difference(arrays, expected, graph.exact)
+    difference = _difference(graph, arrays, expected)
     if not difference:
         return Outcome(point, RIGHT)
     try:
         reference = ReferenceEvaluator(graph.model).run(None, inputs)
     except Exception:  # the reference lacks cases; then ONNX Runtime decides
         return Outcome(point, WRONG, difference)
-    kind = WRONG if _difference(arrays, reference, graph.exact) else DISPUTED
+    kind = WRONG if _difference(graph, arrays, reference) else DISPUTED
     return Outcome(point, kind, difference)
 
 
-def _difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], exact: Sequence[bool]) -> str:
-    for index, (a, b, same) in enumerate(zip(found, expected, exact, strict=True)):
+def _difference(graph: SizeGraph, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> str:
+    """What differs first, with the operator that made it, or nothing."""
+    makers = {name: node.op_type for node in graph.model.graph.node for name in node.output}
+    made_from = {node.output[0]: node.input[0] for node in graph.model.graph.node if node.op_type == "Identity"}
+    for info, a, b, same in zip(graph.model.graph.output, found, expected, graph.exact, strict=True):
+        output = f"{info.name}, of {makers.get(made_from[info.name], 'an input')},"
         if a.dtype != b.dtype:
-            return f"output {index} is {a.dtype}, not {b.dtype}"
+            return f"{output} is {a.dtype}, not {b.dtype}"
         if a.shape != b.shape:
-            return f"output {index} has the shape {list(a.shape)}, not {list(b.shape)}"
+            return f"{output} has the shape {list(a.shape)}, not {list(b.shape)}"
         largest = np.abs(b).max(initial=0)
         if not (np.array_equal(a, b) if same else np.allclose(a, b, rtol=RTOL, atol=RTOL * largest)):
             places = np.flatnonzero(a != b)
             first = f"{a.flat[places[0]]}, not {b.flat[places[0]]}"
-            return f"output {index} differs at {len(places)} of {a.size} places, first {first}"
+            return f"{output} differs at {len(places)} of {a.size} places, first {first}"
     return ""
 
 

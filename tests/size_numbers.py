@@ -143,6 +143,14 @@ def any_integer(g: Builder) -> Number:
     return cast(g, any_number(g), INT64)
 
 
+def second(g: Builder, a: Number, percent: int = 40) -> Number:
+    """Another number, cast to the first one's dtype, or else a constant."""
+    others = [number for number in g.numbers if number is not a]
+    if others and g.chance(percent):
+        return cast(g, g.choice(others), a.dtype)
+    return g.number(g.choice(FLOATS if a.dtype == FLOAT else CONSTANTS), a.dtype, int(g.chance(20)))
+
+
 def unary(g: Builder) -> Number:
     return g.choice([negated, absolute])(g, any_number(g))
 
@@ -150,11 +158,7 @@ def unary(g: Builder) -> Number:
 def binary(g: Builder) -> Number:
     """Arithmetic of two numbers, or of a number and a constant on either side."""
     a = any_number(g)
-    options = FLOATS if a.dtype == FLOAT else CONSTANTS
-    b = g.number(g.choice(options), a.dtype, int(g.chance(20)))
-    if g.chance(40):
-        b = cast(g, g.choice(g.numbers), a.dtype) if g.numbers else any_size(g)
-        b = cast(g, b, a.dtype)
+    b = second(g, a)
     if g.chance(20):
         a, b = b, a
     operators = ["Sub", "Add", "Div", "Mul", "Min", "Max", *([] if a.dtype == FLOAT else ["Mod", "Mod"])]
@@ -179,14 +183,14 @@ def condition(g: Builder, depth: int = 0) -> Number:
         a, b = condition(g, depth + 1), condition(g, depth + 1)
         return Number(g.op(way, a, b), 0, 1, BOOL, max(a.rank, b.rank))
     a = any_number(g)
-    b = cast(g, g.choice(g.numbers), a.dtype) if g.chance(40) and g.numbers else g.number(g.choice(CONSTANTS), a.dtype)
+    b = second(g, a)
     operators = ["Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Equal"]
     return Number(g.op(g.choice(operators), a, b), 0, 1, BOOL, max(a.rank, b.rank))
 
 
 def where(g: Builder) -> Number:
     test, a = condition(g), any_number(g)
-    b = cast(g, g.choice(g.numbers), a.dtype) if g.chance(50) and g.numbers else g.number(g.choice(CONSTANTS), a.dtype)
+    b = second(g, a, 50)
     if g.chance(50):
         a, b = b, a
     rank = max(test.rank, a.rank, b.rank)
@@ -201,9 +205,7 @@ def float_detour(g: Builder) -> Number:
     """Through float32 and, nine times of ten, back to an integer."""
     a = cast(g, any_number(g), FLOAT)
     for _ in range(g.choice([1, 1, 2])):
-        b = g.number(g.choice(FLOATS), FLOAT)
-        if g.chance(25) and g.numbers:
-            b = cast(g, g.choice(g.numbers), FLOAT)
+        b = second(g, a, 25)
         operator = g.choice(["Mul", "Div", "Add", "Sub"])
         if operator == "Mul" and a.size * b.size > LARGEST:
             operator = "Add"
