@@ -151,13 +151,18 @@ class Outcome:
         return f"{type(self.detail).__name__}: {' '.join(text.split())[:200]}"
 
 
-def outcomes(graph: SizeGraph) -> list[Outcome]:
-    """Loads a graph once, runs it at its points, and compares with ONNX Runtime on the same file."""
-    content = graph.model.SerializeToString()
+def oracle(content: bytes) -> onnxruntime.InferenceSession:
+    """ONNX Runtime as it computes node by node, without messages."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def outcomes(graph: SizeGraph) -> list[Outcome]:
+    """Loads a graph once, runs it at its points, and compares with ONNX Runtime on the same file."""
+    content = graph.model.SerializeToString()
     module: torch.nn.Module | None = None
     failure: Exception | str = ""
     try:
@@ -167,7 +172,7 @@ def outcomes(graph: SizeGraph) -> list[Outcome]:
     except Exception as error:  # whatever an import raises is what is measured
         failure = error
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session = oracle(content)
     except Exception as error:  # ONNX Runtime's errors share no class
         return [Outcome(point, NO_ORACLE, error) for point in graph.points]
     results = []
@@ -243,6 +248,7 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)
     causes: Counter[tuple[str, str]] = field(default_factory=Counter)
     hit: Counter[str] = field(default_factory=Counter)
+    refused_at: Counter[str] = field(default_factory=Counter)
     smallest: dict[tuple[str, str], tuple[SizeGraph, Outcome, str]] = field(default_factory=dict)
 
     def add(self, graph: SizeGraph, results: Sequence[Outcome], label: str = "") -> None:
@@ -252,6 +258,9 @@ class Tally:
             self.kinds[result.kind] += 1
             if result.kind == RIGHT:
                 continue
+            if result.kind in (REFUSED, NOT_LOADED):
+                least = min(result.point.values())
+                self.refused_at[str(least) if least < 2 else "2 or more"] += 1
             kind = result.kind, result.cause
             self.causes[kind] += 1
             if kind not in self.smallest or graph.model.ByteSize() < self.smallest[kind][0].model.ByteSize():
@@ -271,6 +280,8 @@ class Tally:
         for kind in (RIGHT, WRONG, REFUSED, NOT_LOADED, DISPUTED, NO_ORACLE):
             share = self.kinds[kind] / max(self.points, 1)
             lines.append(f"  {kind:<22}{self.kinds[kind]:>7} points {share:>8.2%}   in {self.hit[kind]} graphs")
+        refused = self.refused_at.items()
+        lines += [f"  refused where the smallest size is {size}: {count}" for size, count in sorted(refused)]
         return "\n".join(lines)
 
     def listing(self, shown: int, kinds: Sequence[str] = (WRONG, REFUSED, NOT_LOADED, DISPUTED)) -> str:
