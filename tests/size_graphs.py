@@ -1,0 +1,325 @@
+"""Random graphs that compute sizes from sizes, and what becomes of them beside ONNX Runtime.
+
+    python -m tests.size_graphs --graphs 500 --seed 0  # a table, and the smallest graph of each cause
+    python -m tests.size_graphs --seed 0 --only 17     # one graph, and its result at each of its sizes
+
+A graph starts from one or two float inputs with the dynamic dimensions `n` and `m`. Steps compute numbers from the
+shapes so far (`tests/size_numbers.py`), consumers make tensors whose shapes or values depend on them
+(`tests/size_consumers.py`), and further steps take the shapes of those. All choices are integers of one generator,
+simplest options first, so that hypothesis shrinks a graph by shrinking its choices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field, replace
+from io import StringIO
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
+
+import onnx2nn
+from tests.size_builder import FLOAT, PRODUCT, SIZES, Builder, Number, Tensor, add_input
+from tests.size_consumers import consume
+from tests.size_numbers import size_of, step
+
+POINTS = 12
+"""Sizes, or pairs of them, at which a graph runs."""
+
+RTOL = 1e-6
+"""Of the largest element, for floats that were computed with; all else is equal bit by bit."""
+
+INPUTS: tuple[tuple[tuple[str | int, ...], ...], ...] = (
+    (("n",),),
+    (("n", 4),),
+    (("n", "m"),),
+    (("n",), ("m",)),
+    ((3, "n"),),
+    (("n", 2, 3),),
+    ((1, 2, "n"),),
+    (("n", 3), ("m", 3)),
+    (("n", "n"),),
+    (("m", 2, "n"),),
+    (("n",), ("n", 2)),
+)
+"""The shapes of the inputs."""
+
+
+@dataclass(frozen=True)
+class SizeGraph:
+    """A model, the sizes at which to run it, and which of its outputs must be equal bit by bit."""
+
+    model: onnx.ModelProto
+    points: tuple[dict[str, int], ...]
+    exact: tuple[bool, ...]
+
+    def inputs(self, point: dict[str, int]) -> dict[str, np.ndarray]:
+        """Returns a ramp of distinct float32 values for each input, with dimensions at the sizes of a point."""
+        values = {}
+        for info in self.model.graph.input:
+            shape = [point[d.dim_param] if d.dim_param else d.dim_value for d in info.type.tensor_type.shape.dim]
+            count = int(np.prod(shape))
+            values[info.name] = ((np.arange(count, dtype=np.float32) - count // 3) / 8).reshape(shape)
+        return values
+
+    def __repr__(self) -> str:
+        return f"{onnx.printer.to_text(self.model)}\nat {', '.join(map(str, self.points))}"
+
+
+def build(rng: random.Random) -> SizeGraph:
+    """Builds a graph from the integers that a generator chooses."""
+    g = Builder(rng)
+    g.least = g.choice([1, 0])
+    shapes = g.choice(INPUTS)
+    for name, shape in zip("xy", shapes, strict=False):
+        add_input(g, name, shape)
+    outputs: list[Number | Tensor] = []
+    for remaining in reversed(range(g.choice([1, 1, 2, 2, 3]))):
+        for _ in range(g.choice([1, 2, 3, 4, 5, 6])):
+            step(g)
+        if g.chance(30):
+            outputs.append(g.numbers[-1])
+        tensors = consume(g)
+        if not remaining or g.chance(80):
+            outputs += tensors
+        if tensors[0].rank and g.chance(60):
+            g.numbers.append(size_of(g, tensors[0], g.rng.randint(0, tensors[0].rank - 1)))
+    if g.chance(30):
+        outputs.append(g.numbers[-1])
+    outputs = [replace(value, name=g.op("Identity", value)) for value in outputs]
+    exact = tuple(value.dtype != FLOAT if isinstance(value, Number) else value.exact for value in outputs)
+    return SizeGraph(g.model(outputs), draw_points(rng, g.least, shapes), exact)
+
+
+def draw_points(rng: random.Random, least: int, shapes: Sequence[Sequence[str | int]]) -> tuple[dict[str, int], ...]:
+    """Returns the sizes at which a graph runs, as one choice of the generator: their order need not shrink."""
+    draws = random.Random(rng.randint(0, 9999))
+    names = sorted({d for shape in shapes for d in shape if isinstance(d, str)}, reverse=True)
+    sizes = SIZES if least else (0, *SIZES)
+    chosen = [dict(zip(names, pair, strict=False)) for pair in ((a, b) for a in sizes for b in sizes)]
+    points = {tuple(point.items()): point for point in chosen}.values()
+    small = [point for point in points if all(_product(point, shape) <= PRODUCT for shape in shapes)]
+    return tuple(sorted(draws.sample(small, min(POINTS, len(small))), key=lambda point: tuple(point.values())))
+
+
+def _product(point: dict[str, int], shape: Iterable[str | int]) -> int:
+    return int(np.prod([point[d] for d in shape if isinstance(d, str)]))
+
+
+def size_graphs() -> st.SearchStrategy[SizeGraph]:
+    """Size graphs, which shrink to few steps with simple operators."""
+    return st.randoms(use_true_random=False, note_method_calls=False).map(build)
+
+
+RIGHT, WRONG, REFUSED, NOT_LOADED, DISPUTED, NO_ORACLE = (
+    "right",
+    "silently wrong",
+    "refused",
+    "load refused",
+    "ONNX Runtime wrong",
+    "ONNX Runtime refuses",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a graph at a point."""
+
+    point: dict[str, int]
+    kind: str
+    detail: Exception | str = ""
+
+    @property
+    def cause(self) -> str:
+        """The detail without names and numbers, so that equal causes are equal."""
+        if isinstance(self.detail, str):
+            return re.sub(r" \[.*?\]|, first .*|, not \[.*|at \d+ of \d+ places|\w+_\d+, of ", "", self.detail)
+        text = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w+_\d+\b", "*", str(self.detail))
+        text = re.sub(r"-?\d+", "#", text)
+        return f"{type(self.detail).__name__}: {' '.join(text.split())[:200]}"
+
+
+def oracle(content: bytes) -> onnxruntime.InferenceSession:
+    """ONNX Runtime as it computes node by node, without messages."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def outcomes(graph: SizeGraph) -> list[Outcome]:
+    """Loads a graph once, runs it at its points, and compares with ONNX Runtime on the same file."""
+    content = graph.model.SerializeToString()
+    module: torch.nn.Module | None = None
+    failure: Exception | str = ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = onnx2nn.load(content)
+    except Exception as error:  # whatever an import raises is what is measured
+        failure = error
+    try:
+        session = oracle(content)
+    except Exception as error:  # ONNX Runtime's errors share no class
+        return [Outcome(point, NO_ORACLE, error) for point in graph.points]
+    results = []
+    for point in graph.points:
+        inputs = graph.inputs(point)
+        try:
+            expected = session.run(None, inputs)
+        except Exception as error:  # ONNX Runtime's errors share no class
+            results.append(Outcome(point, NO_ORACLE, error))
+            continue
+        if module is None:
+            results.append(Outcome(point, NOT_LOADED, failure))
+        else:
+            results.append(_outcome(graph, module, point, inputs, expected))
+    return results
+
+
+def _outcome(
+    graph: SizeGraph,
+    module: torch.nn.Module,
+    point: dict[str, int],
+    inputs: dict[str, np.ndarray],
+    expected: list[np.ndarray],
+) -> Outcome:
+    try:
+        with torch.no_grad(), redirect_stderr(StringIO()):  # torch.fx prints where a forward failed
+            found = module(*(torch.from_numpy(value) for value in inputs.values()))
+    except Exception as error:  # ours or PyTorch's: the class is judged by `names_its_reason`
+        return Outcome(point, REFUSED, error)
+    arrays = [value.detach().numpy() for value in (found if isinstance(found, tuple) else (found,))]
+    difference = _difference(graph, arrays, expected)
+    if not difference:
+        return Outcome(point, RIGHT)
+    try:
+        reference = ReferenceEvaluator(graph.model).run(None, inputs)
+    except Exception:  # the reference lacks cases; then ONNX Runtime decides
+        return Outcome(point, WRONG, difference)
+    kind = WRONG if _difference(graph, arrays, reference) else DISPUTED
+    return Outcome(point, kind, difference)
+
+
+def _difference(graph: SizeGraph, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> str:
+    """What differs first, with the operator that made it, or nothing."""
+    makers = {name: node.op_type for node in graph.model.graph.node for name in node.output}
+    made_from = {node.output[0]: node.input[0] for node in graph.model.graph.node if node.op_type == "Identity"}
+    for info, a, b, same in zip(graph.model.graph.output, found, expected, graph.exact, strict=True):
+        output = f"{info.name}, of {makers.get(made_from[info.name], 'an input')},"
+        if a.dtype != b.dtype:
+            return f"{output} is {a.dtype}, not {b.dtype}"
+        if a.shape != b.shape:
+            return f"{output} has the shape {list(a.shape)}, not {list(b.shape)}"
+        largest = np.abs(b).max(initial=0)
+        if not (np.array_equal(a, b) if same else np.allclose(a, b, rtol=RTOL, atol=RTOL * largest)):
+            places = np.flatnonzero(a != b)
+            first = f"{a.flat[places[0]]}, not {b.flat[places[0]]}"
+            return f"{output} differs at {len(places)} of {a.size} places, first {first}"
+    return ""
+
+
+def names_its_reason(graph: SizeGraph, outcome: Outcome) -> bool:
+    """Whether a refusal is an error of ours whose text names an input and a condition on one of its sizes."""
+    names = [info.name for info in graph.model.graph.input]
+    text = str(outcome.detail)
+    named = any(re.search(rf"\b{name}\b", text) for name in names)
+    return isinstance(outcome.detail, (ValueError, AssertionError)) and named and bool(re.search(r"[=<>]|%", text))
+
+
+@dataclass
+class Tally:
+    """Counts of points by outcome, and the smallest graph of each cause."""
+
+    graphs: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    causes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    hit: Counter[str] = field(default_factory=Counter)
+    refused_at: Counter[str] = field(default_factory=Counter)
+    smallest: dict[tuple[str, str], tuple[SizeGraph, Outcome, str]] = field(default_factory=dict)
+
+    def add(self, graph: SizeGraph, results: Sequence[Outcome], label: str = "") -> None:
+        self.graphs += 1
+        self.hit.update({result.kind for result in results})
+        for result in results:
+            self.kinds[result.kind] += 1
+            if result.kind == RIGHT:
+                continue
+            if result.kind in (REFUSED, NOT_LOADED):
+                least = min(result.point.values())
+                self.refused_at[str(least) if least < 2 else "2 or more"] += 1
+            kind = result.kind, result.cause
+            self.causes[kind] += 1
+            if kind not in self.smallest or graph.model.ByteSize() < self.smallest[kind][0].model.ByteSize():
+                self.smallest[kind] = graph, result, label
+
+    @property
+    def points(self) -> int:
+        """Points at which ONNX Runtime answers."""
+        return sum(self.kinds.values()) - self.kinds[NO_ORACLE]
+
+    @property
+    def refused(self) -> int:
+        return self.kinds[REFUSED] + self.kinds[NOT_LOADED]
+
+    def table(self) -> str:
+        lines = [f"{self.graphs} graphs, {self.points} points at which ONNX Runtime answers"]
+        for kind in (RIGHT, WRONG, REFUSED, NOT_LOADED, DISPUTED, NO_ORACLE):
+            share = self.kinds[kind] / max(self.points, 1)
+            lines.append(f"  {kind:<22}{self.kinds[kind]:>7} points {share:>8.2%}   in {self.hit[kind]} graphs")
+        refused = self.refused_at.items()
+        lines += [f"  refused where the smallest size is {size}: {count}" for size, count in sorted(refused)]
+        return "\n".join(lines)
+
+    def listing(self, shown: int, kinds: Sequence[str] = (WRONG, REFUSED, NOT_LOADED, DISPUTED)) -> str:
+        """Each cause with its count, and for the first ones the smallest graph."""
+        lines = []
+        for kind in kinds:
+            causes = [(cause, count) for (k, cause), count in self.causes.most_common() if k == kind]
+            for place, (cause, count) in enumerate(causes):
+                graph, outcome, label = self.smallest[kind, cause]
+                lines.append(f"{kind}, {count} points ({label or 'smallest'} at {outcome.point}): {cause}")
+                if place < shown:
+                    lines += [f"    {outcome.detail}", *onnx.printer.to_text(graph.model).splitlines()]
+        return "\n".join(lines)
+
+
+def main() -> int:
+    """Command line; returns 1 where a result is silently wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", type=int, default=500, help="how many graphs")
+    parser.add_argument("--seed", type=int, default=0, help="other graphs for each seed")
+    parser.add_argument("--only", type=int, help="one graph by its number, at each size")
+    parser.add_argument("--shown", type=int, default=3, help="of how many causes of each kind to print the graph")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    tally, started = Tally(), time.perf_counter()
+    for index in range(options.graphs) if options.only is None else [options.only]:
+        graph = build(random.Random(options.seed * 1_000_003 + index))
+        results = outcomes(graph)
+        tally.add(graph, results, f"--only {index}")
+        if options.only is not None:
+            print(graph)
+            for result in results:
+                print(result.point, result.kind, result.detail)
+    seconds = time.perf_counter() - started
+    print(tally.listing(options.shown), tally.table(), sep="\n")
+    print(f"{seconds:.1f} s, {1000 * seconds / tally.graphs:.0f} ms a graph")
+    return 1 if tally.kinds[WRONG] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

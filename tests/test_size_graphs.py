@@ -1,0 +1,142 @@
+"""Random graphs that compute sizes from sizes equal ONNX Runtime at all sizes, or say why they refuse one."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from onnx import NodeProto, TensorProto, helper, shape_inference
+
+from tests.size_graphs import REFUSED, WRONG, SizeGraph, Tally, build, names_its_reason, oracle, outcomes, size_graphs
+
+FAST = 300
+PARTS, IN_A_PART = 100, 200
+"""The held tier's graphs; a part is a test, so that processes and shards share them."""
+
+MOST_REFUSED = 0.01
+"""Of the points at which ONNX Runtime answers."""
+
+REASONS_ARE_NAMED = False
+"""Whether each refusal must be an error of ours that names an input and a condition."""
+
+SETTINGS = settings(
+    deadline=None,
+    database=None,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.generate, Phase.shrink),
+)
+
+
+def check_some(rules: settings, chosen: int | None = None) -> None:
+    """Runs size graphs, shrinks the first with a wrong result, and bounds the share of refusals."""
+    tally = Tally()
+
+    def check(graph: SizeGraph) -> None:
+        results = outcomes(graph)
+        tally.add(graph, results)
+        for result in results:
+            assert result.kind != WRONG, f"silently wrong at {result.point}: {result.detail}\n{graph}"
+            if REASONS_ARE_NAMED and result.kind == REFUSED:
+                assert names_its_reason(graph, result), f"at {result.point}: {result.detail!r}\n{graph}"
+
+    test = rules(given(size_graphs())(check))
+    (test if chosen is None else seed(chosen)(test))()
+    assert tally.graphs >= rules.max_examples * 0.9, f"only {tally.graphs} graphs were different"
+    assert tally.refused <= MOST_REFUSED * tally.points, f"{tally.table()}\n{tally.listing(shown=2)}"
+
+
+def test_some_graphs() -> None:
+    check_some(settings(SETTINGS, max_examples=FAST, derandomize=True))
+
+
+@pytest.mark.held
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_graphs(part: int, request: pytest.FixtureRequest) -> None:
+    chosen = request.config.getoption("--seed") * PARTS + part
+    check_some(settings(SETTINGS, max_examples=IN_A_PART), chosen)
+
+
+def _operator(node: NodeProto, name: str) -> list[NodeProto]:
+    return [helper.make_node(name, node.input, node.output)]
+
+
+def _floor_division(node: NodeProto) -> list[NodeProto]:
+    (a, b), (result,) = node.input, node.output
+    remainder, multiple = f"{result}_remainder", f"{result}_multiple"
+    return [
+        helper.make_node("Mod", [a, b], [remainder]),
+        helper.make_node("Sub", [a, remainder], [multiple]),
+        helper.make_node("Div", [multiple, b], [result]),
+    ]
+
+
+def _other_sign(node: NodeProto) -> list[NodeProto]:
+    return [helper.make_node("Mod", node.input, node.output, fmod=0 if node.attribute else 1)]
+
+
+def _floor_first(node: NodeProto) -> list[NodeProto]:
+    floor = f"{node.output[0]}_floor"
+    return [
+        helper.make_node("Floor", node.input, [floor]),
+        helper.make_node("Cast", [floor], node.output, to=node.attribute[0].i),
+    ]
+
+
+INTEGERS, FLOATS = (TensorProto.INT32, TensorProto.INT64), (TensorProto.FLOAT,)
+
+MISTAKES = {
+    "Div floors": ("Div", INTEGERS, _floor_division),
+    "Mod has the other sign": ("Mod", INTEGERS, _other_sign),
+    "Abs does nothing": ("Abs", (*INTEGERS, *FLOATS), lambda node: _operator(node, "Identity")),
+    "Cast floors": ("Cast", FLOATS, _floor_first),
+    "Ceil floors": ("Ceil", FLOATS, lambda node: _operator(node, "Floor")),
+    "Round floors": ("Round", FLOATS, lambda node: _operator(node, "Floor")),
+    "Less includes equal": ("Less", (*INTEGERS, *FLOATS), lambda node: _operator(node, "LessOrEqual")),
+}
+"""Mistakes of an import → the operator, the element types of its input, and nodes that do so."""
+
+
+def _with_mistake(model: onnx.ModelProto, mistake: str) -> onnx.ModelProto:
+    operator, dtypes, replacement = MISTAKES[mistake]
+    graph = shape_inference.infer_shapes(model).graph
+    infos = {info.name: info.type.tensor_type.elem_type for info in (*graph.value_info, *graph.input)}
+    infos |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    for node in model.graph.node:
+        wrong = node.op_type == operator and infos.get(node.input[0]) in dtypes
+        result.graph.node.extend(replacement(node) if wrong else [node])
+    return result
+
+
+def _is_noticed(graph: SizeGraph, other: onnx.ModelProto) -> bool:
+    right, wrong = oracle(graph.model.SerializeToString()), oracle(other.SerializeToString())
+    for point in graph.points:
+        inputs = graph.inputs(point)
+        try:
+            expected = right.run(None, inputs)
+        except Exception:  # ONNX Runtime's errors share no class
+            continue
+        try:
+            found = wrong.run(None, inputs)
+        except Exception:  # ONNX Runtime's errors share no class
+            return True
+        if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(expected, found, strict=True)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_graphs_show_mistakes(mistake: str) -> None:
+    """The graphs would find an import that is wrong about one operator on sizes."""
+    graphs = [build(random.Random(seed)) for seed in range(FAST)]
+    operator = MISTAKES[mistake][0]
+    with_it = [graph for graph in graphs if any(node.op_type == operator for node in graph.model.graph.node)]
+    noticed = sum(_is_noticed(graph, _with_mistake(graph.model, mistake)) for graph in with_it)
+    print(mistake, len(with_it), noticed)
+    assert noticed >= 3
