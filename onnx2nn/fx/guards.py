@@ -92,26 +92,43 @@ class Guards(Sizes):
         return self.facts.decide(condition)
 
     def require(self, condition: Truth, reason: str) -> None:
-        """Guards a condition, unless it is proven.
+        """Notes a condition that a call checks itself, and guards it where it is an equation.
+
+        An equation restricts the sizes of inputs, and its failure deep inside the program would name none of them.
 
         Raises:
             ShapeMismatch: no sizes fulfil it.
         """
+        condition = self._checked(condition, reason)
+        if condition is not None and condition.kind == "==":
+            self._guard(condition, reason)
+
+    def demand(self, condition: Truth, reason: str) -> None:
+        """Guards a condition that nothing else checks, unless it is proven.
+
+        Raises:
+            ShapeMismatch: no sizes fulfil it.
+        """
+        condition = self._checked(condition, reason)
+        if condition is not None:
+            self._guard(condition, reason)
+
+    def _checked(self, condition: Truth, reason: str) -> Condition | None:
+        """Returns a condition that is not proven, and holds from here on."""
         condition = self.facts.settled(condition)
         truth = self.facts.decide(condition)
         if truth is True:
-            return
-        if truth is False or isinstance(condition, bool):
-            raise ShapeMismatch(
-                f"{reason}: {condition!r} holds for no sizes" if isinstance(condition, Condition) else reason
-            )
+            return None
+        if truth is False or isinstance(condition, bool) or not self.facts.assume(condition):
+            raise ShapeMismatch(reason if isinstance(condition, bool) else f"{reason}: {condition!r} holds for no sizes")
+        return condition
+
+    def _guard(self, condition: Condition, reason: str) -> None:
         guard = Guard(condition, reason, self._tracer.meta.get("onnx", ()))
         if self._of_own_data(condition):
             self._check(condition, guard.text)
         else:
             self.found.append(guard)
-        if not self.facts.assume(condition):
-            raise ShapeMismatch(f"{reason}: {condition!r} holds for no sizes")
 
     def equal(self, a: Number, b: Number, reason: str) -> Number:
         """Requires two numbers to be equal; returns the one of which more is known."""
@@ -187,7 +204,7 @@ class Guards(Sizes):
         if truth is None:
             truth = self.proposed(condition)
         self.chosen.append((condition, truth))
-        self.require(condition if truth else negation(condition), _BRANCH)
+        self.demand(condition if truth else negation(condition), _BRANCH)
         return truth
 
     def proposed(self, condition: Condition) -> bool:

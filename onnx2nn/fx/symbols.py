@@ -100,7 +100,7 @@ class Symbols:
                     self.own[symbol] = tensor.dimension(axis)
                     if symbol in self._proposed:
                         reason = "other sizes were not foreseen where this was imported"
-                        self._tracer.guards.require(equal(size, self._proposed.pop(symbol)), reason)
+                        self._tracer.guards.demand(equal(size, self._proposed.pop(symbol)), reason)
 
     def elements_of(self, vector: Tensor) -> list[Any]:
         """Returns the sizes in a vector: the known ones, and symbolic numbers that are read from it at run time.
