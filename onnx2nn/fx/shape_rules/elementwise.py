@@ -26,8 +26,8 @@ _OPERATORS: tuple[Any, ...] = (
 
 _FUNCTIONS: tuple[Any, ...] = (
     operator.neg, operator.pos, operator.invert, operator.abs, torch.real, torch.imag, torch.complex,
-    torch.isposinf, torch.isneginf, torch.lerp, torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like,
-    torch.rand_like, torch.randn_like, torch.randint_like, torch.bernoulli, torch.dropout, torch.threshold, torch.celu,
+    torch.zeros_like, torch.ones_like, torch.empty_like,
+    torch.rand_like, torch.randn_like, torch.bernoulli, torch.dropout, torch.threshold, torch.celu,
     torch.selu, F.relu, F.relu6, F.leaky_relu, F.elu, F.celu, F.selu, F.gelu, F.silu, F.mish, F.hardswish,
     F.hardsigmoid, F.hardtanh, F.hardshrink, F.softshrink, F.tanhshrink, F.softplus, F.softsign, F.logsigmoid,
     F.sigmoid, F.tanh, F.threshold, F.dropout, F.alpha_dropout,
@@ -44,27 +44,30 @@ _TORCH_AND_METHOD = (
     "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "lt", "masked_fill", "maximum",
     "minimum", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter", "not_equal", "positive", "pow",
     "rad2deg", "reciprocal", "relu", "remainder", "round", "rsqrt", "rsub", "sgn", "sigmoid", "sign", "signbit", "sin",
-    "sinc", "sinh", "sqrt", "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "where", "xlogy",
+    "sinc", "sinh", "sqrt", "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "xlogy",
 )  # fmt: skip
 
 _METHODS = (
-    "bool", "byte", "char", "short", "int", "long", "half", "bfloat16", "float", "double", "contiguous", "type",
-    "fill", "__and__", "__or__", "__xor__",
+    "bool", "byte", "char", "short", "int", "long", "half", "bfloat16", "float", "double", "contiguous", "type", "where",
+    "__and__", "__or__", "__xor__",
 )  # fmt: skip
 
 _SPECIAL = ("erf", "erfc", "expit", "gammaln", "log_ndtr", "ndtr", "ndtri", "xlog1py", "i0")
 
 
-def _pointwise(function: Any, *, by_kind: bool = False) -> Rule:
+def _pointwise(function: Any, *, by_kind: bool = False, symbolic: bool = True) -> Rule:
     """Returns the rule of an elementwise function.
 
     Args:
         function: the function, or the name of a tensor method.
         by_kind: whether the values of Python numbers have no influence on the result's dtype nor on errors.
+        symbolic: whether the rule covers symbolic numbers; it does not where torch refuses some values.
     """
 
     def pointwise(sizes: Sizes, *args: Any, device: Any = None, **kwargs: Any) -> Result:
         shapes = [shape_of(value) for value in (*args, *kwargs.values()) if isinstance(value, Spec)]
+        if not symbolic and any(isinstance(value, Size) for value in (*args, *kwargs.values())):
+            return None
         kinds = tuple(_one_of(arg) for arg in args) if by_kind else args
         found = dtypes(function, kinds, kwargs)
         return with_dtypes(broadcast(sizes, shapes), found) if shapes else None
@@ -80,10 +83,12 @@ def _one_of(value: Any) -> Any:
 for _function in _OPERATORS:
     partial_rule(_function)(_pointwise(_function, by_kind=True))
 for _function in _FUNCTIONS:
+    partial_rule(_function)(_pointwise(_function, symbolic=False))
+for _function in (torch.where, torch.full_like):
     partial_rule(_function)(_pointwise(_function))
 for _name in _TORCH_AND_METHOD:
-    _targets = [target for target in (getattr(torch, _name, None), _name) if target is not None]
-    partial_rule(*_targets)(_pointwise(_targets[0]))
+    _names = [_name] if hasattr(torch.Tensor, _name) else []
+    partial_rule(getattr(torch, _name), *_names)(_pointwise(getattr(torch, _name)))
 for _name in _METHODS:
     partial_rule(_name)(_pointwise(_name))
 for _name in _SPECIAL:
@@ -135,7 +140,7 @@ def _type_as(sizes: Sizes, input: Spec, other: Spec) -> Result:
     return Spec(shape_of(input), other.dtype)
 
 
-@partial_rule("cpu", "cuda")
+@partial_rule("cpu")
 def _moved(sizes: Sizes, input: Spec) -> Result:
     return Spec(shape_of(input), input.dtype)
 

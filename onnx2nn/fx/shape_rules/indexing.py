@@ -30,11 +30,21 @@ INDEX_TYPES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
 @partial_rule(operator.getitem, "__getitem__")
 def _getitem(sizes: Sizes, a: Spec, b: Any) -> Result:
-    items = list(b) if isinstance(b, tuple) else [b]
-    shape = shape_of(a)
+    return Spec(indexed(sizes, shape_of(a), b if isinstance(b, tuple) else (b,)), a.dtype)
+
+
+def indexed(sizes: Sizes, shape: Shape, index: tuple[Any, ...]) -> Shape:
+    """Returns the shape of `x[index]`.
+
+    Args:
+        sizes: what is known of sizes.
+        shape: the shape of `x`.
+        index: the items of the index.
+    """
+    items = list(index)
     taken = sum(item is not None and item is not Ellipsis for item in items)
     if taken > len(shape) or sum(item is Ellipsis for item in items) > 1:
-        return None
+        raise Uncovered
     position = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
     items[position : position + 1] = [slice(None)] * (len(shape) - taken)
     kept: list[Number] = []
@@ -57,7 +67,7 @@ def _getitem(sizes: Sizes, a: Spec, b: Any) -> Result:
         # Index tensors with other dimensions between them put theirs in front.
         place = places[0] if len(set(places)) == 1 else 0
         kept[place:place] = broadcast(sizes, gathered, "index tensors")
-    return Spec(tuple(kept), a.dtype)
+    return tuple(kept)
 
 
 def _index_shape(item: Any) -> Shape:
