@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from onnx2nn.fx.shape_rules.operands import common_float, per_axis
+from onnx2nn.fx.shape_rules.operands import common_float, known_per_axis, per_axis
 from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes, rule
 from onnx2nn.fx.spec import Spec
 from onnx2nn.sizes.conditions import at_most, conjunction, disjunction, equal, less
@@ -35,13 +35,11 @@ def _convolution(rank: int) -> Rule:
         groups: int = 1,
     ) -> Result:
         x, w, dtype = input.shape, weight.shape, common_float(input, weight, bias)
-        steps, spreads = per_axis(stride, rank), per_axis(dilation, rank)
-        pads = (0,) * rank if padding == "valid" else per_axis(padding, rank)
+        steps, spreads = known_per_axis(stride, rank), known_per_axis(dilation, rank)
+        pads = known_per_axis(0 if padding == "valid" else padding, rank)
         if dtype is None or x is None or w is None or steps is None or pads is None or spreads is None:
             return None
         if len(w) != rank + 2 or len(x) not in (rank + 1, rank + 2) or type(groups) is not int or groups < 1:
-            return None
-        if not all(isinstance(n, int) for n in (*steps, *pads, *spreads)):
             return None
         if min(*steps, *spreads) < 1 or min(pads) < 0 or not _fits_bias(sizes, bias, w[0]):
             return None
@@ -85,15 +83,15 @@ def _transposed(rank: int) -> Rule:
         dilation: Any = 1,
     ) -> Result:
         x, w, dtype = input.shape, weight.shape, common_float(input, weight, bias)
-        settings = [per_axis(value, rank) for value in (stride, padding, output_padding, dilation)]
-        steps, pads, extras, spreads = (s if s is not None and all(type(n) is int for n in s) else () for s in settings)
+        settings = [known_per_axis(value, rank) for value in (stride, padding, output_padding, dilation)]
+        steps, pads, extras, spreads = (setting or () for setting in settings)
         if dtype is None or x is None or w is None or not (steps and pads and extras and spreads):
             return None
         if len(w) != rank + 2 or len(x) not in (rank + 1, rank + 2) or type(groups) is not int or groups < 1:
             return None
         if min(*steps, *spreads) < 1 or min(*pads, *extras) < 0 or not _fits_bias(sizes, bias, w[1] * groups):
             return None
-        if any(e >= max(s, d) for e, s, d in zip(extras, steps, spreads, strict=True)):  # type: ignore[type-var]  # ints
+        if any(e >= max(s, d) for e, s, d in zip(extras, steps, spreads, strict=True)):
             return None
         channels, spatial = x[-rank - 1], x[-rank:]
         sizes.equal(channels, w[0], "the channels of a transposed convolution")
@@ -121,7 +119,7 @@ _register(_transposed, torch.conv_transpose1d, torch.conv_transpose2d, torch.con
 
 
 @rule(F.fold)
-def fold(
+def _fold(
     sizes: Sizes,
     input: Spec,
     output_size: Any,
@@ -132,15 +130,17 @@ def fold(
 ) -> Result:
     """The blocks of the columns, which lie at every place of the kernel, add up to an image."""
     x = input.shape
-    settings = [per_axis(value, 2) for value in (output_size, kernel_size, dilation, padding, stride)]
-    if x is None or len(x) not in (2, 3) or common_float(input) is None or None in settings:
+    outputs, settings = (
+        per_axis(output_size, 2),
+        [known_per_axis(v, 2) for v in (kernel_size, dilation, padding, stride)],
+    )
+    kernel, spreads, pads, steps = (setting or () for setting in settings)
+    if x is None or len(x) not in (2, 3) or common_float(input) is None or outputs is None or not all(settings):
         return None
-    outputs, kernel, spreads, pads, steps = (s or () for s in settings)
-    if not all(isinstance(n, int) for n in (*kernel, *spreads, *pads, *steps)) or min(*kernel, *spreads, *steps) < 1:
+    if min(*kernel, *spreads, *steps) < 1 or min(pads) < 0:
         return None
-    if min(pads) < 0:
-        return None
-    elements, places = kernel[0] * kernel[1], 1
+    elements = kernel[0] * kernel[1]
+    places: Number = 1
     for size, k, spread, pad, step in zip(outputs, kernel, spreads, pads, steps, strict=True):
         room = size + 2 * pad - spread * (k - 1) - 1
         sizes.require(at_most(0, room), "an image of folded columns that is at least as large as a block")

@@ -25,7 +25,7 @@ def _fit_channels(sizes: Sizes, channels: Number, *parameters: Spec | None) -> b
 
 
 @rule(F.batch_norm)
-def batch_norm(
+def _batch_norm(
     sizes: Sizes,
     input: Spec,
     running_mean: Spec | None,
@@ -49,7 +49,7 @@ def batch_norm(
 
 
 @rule(F.instance_norm)
-def instance_norm(
+def _instance_norm(
     sizes: Sizes,
     input: Spec,
     running_mean: Spec | None = None,
@@ -70,7 +70,7 @@ def instance_norm(
 
 
 @rule(F.group_norm)
-def group_norm(
+def _group_norm(
     sizes: Sizes,
     input: Spec,
     num_groups: int,
@@ -104,7 +104,7 @@ def _of_last_axes(sizes: Sizes, input: Spec, normalized_shape: Any, *parameters:
 
 
 @rule(F.layer_norm)
-def layer_norm(
+def _layer_norm(
     sizes: Sizes,
     input: Spec,
     normalized_shape: Any,
@@ -116,14 +116,14 @@ def layer_norm(
 
 
 @rule(F.rms_norm)
-def rms_norm(
+def _rms_norm(
     sizes: Sizes, input: Spec, normalized_shape: Any, weight: Spec | None = None, eps: float | None = None
 ) -> Result:
     return _of_last_axes(sizes, input, normalized_shape, weight)
 
 
 @rule(F.normalize)
-def normalize(sizes: Sizes, input: Spec, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None) -> Result:
+def _normalize(sizes: Sizes, input: Spec, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None) -> Result:
     x = input.shape
     if x is None or out is not None or common_float(input) is None or not isinstance(p, (int, float)):
         return None
@@ -137,7 +137,7 @@ def normalize(sizes: Sizes, input: Spec, p: float = 2.0, dim: Any = 1, eps: floa
 
 
 @rule(F.local_response_norm)
-def local_response_norm(
+def _local_response_norm(
     sizes: Sizes, input: Spec, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Result:
     fits = input.shape is not None and len(input.shape) > 2 and common_float(input) is not None
@@ -145,7 +145,7 @@ def local_response_norm(
 
 
 @rule(torch.native_channel_shuffle, torch.channel_shuffle, F.channel_shuffle)
-def channel_shuffle(sizes: Sizes, input: Spec, groups: int) -> Result:
+def _channel_shuffle(sizes: Sizes, input: Spec, groups: int) -> Result:
     if input.shape is None or len(input.shape) < 3 or type(groups) is not int or groups < 1:
         return None
     sizes.require(equal(input.shape[1] % groups, 0), "the groups of a shuffle of channels")

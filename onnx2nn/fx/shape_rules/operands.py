@@ -42,6 +42,13 @@ def per_axis(value: Any, count: int) -> tuple[Number, ...] | None:
     return tuple(value) if len(value) == count else None
 
 
+def known_per_axis(value: Any, count: int) -> tuple[int, ...] | None:
+    """Returns a setting of windows as one int for each axis, None where it is no such setting or not known."""
+    numbers = per_axis(value, count)
+    known = tuple(number for number in numbers or () if isinstance(number, int))
+    return known if len(known) == count else None
+
+
 def axis_of(dim: Any, rank: int) -> int | None:
     """Returns the axis that counts from 0, None where the tensor has no such axis; a scalar has axis 0."""
     if type(dim) is not int or not -max(rank, 1) <= dim < max(rank, 1):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from onnx2nn.fx.shape_rules.operands import common_float, equal_shapes, per_axis, positive
+from onnx2nn.fx.shape_rules.operands import common_float, equal_shapes, known_per_axis, per_axis, positive
 from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes, rule
 from onnx2nn.fx.spec import Shape, Spec
 from onnx2nn.sizes.conditions import at_most, conjunction, disjunction, equal, less
@@ -18,12 +18,10 @@ from onnx2nn.sizes.selection import choose
 _EMPTY = "an input of a pool that is not empty"
 
 
-def _outputs(
-    sizes: Sizes, spatial: Shape, kernel: Shape, steps: Shape, pads: Shape, spreads: Shape, ceil: bool
-) -> list[Number]:
+def _outputs(sizes: Sizes, spatial: Shape, windows: list[tuple[int, ...]], ceil: bool) -> list[Number]:
     """Returns the numbers of windows; with `ceil` a last window counts that starts inside of the input or its pads."""
     results = []
-    for size, k, step, pad, spread in zip(spatial, kernel, steps, pads, spreads, strict=True):
+    for size, k, step, pad, spread in zip(spatial, *windows, strict=True):
         room = size + 2 * pad - spread * (k - 1) - 1
         count = (room + (step - 1 if ceil else 0)) // step + 1
         if ceil:
@@ -35,13 +33,13 @@ def _outputs(
     return results
 
 
-def _windows(rank: int, *settings: Any) -> list[Shape] | None:
+def _windows(rank: int, *settings: Any) -> list[tuple[int, ...]] | None:
     """Returns kernel, strides, pads and dilations with one int for each axis; None where torch refuses them."""
     kernel, strides, pads, spreads = settings
     if strides is None or (isinstance(strides, (list, tuple)) and not strides):
         strides = kernel
-    found = [per_axis(value, rank) for value in (kernel, strides, pads, spreads)]
-    result = [shape for shape in found if shape is not None and all(type(n) is int for n in shape)]
+    found = [known_per_axis(value, rank) for value in (kernel, strides, pads, spreads)]
+    result = [setting for setting in found if setting is not None]
     if len(result) < 4 or min(*result[0], *result[1], *result[3]) < 1 or min(result[2]) < 0:
         return None
     limits = zip(result[0], result[2], result[3], strict=True)
@@ -49,7 +47,7 @@ def _windows(rank: int, *settings: Any) -> list[Shape] | None:
 
 
 def _pooled(
-    sizes: Sizes, x: Spec, rank: int, windows: list[Shape] | None, ceil: Any, mean: bool = False
+    sizes: Sizes, x: Spec, rank: int, windows: list[tuple[int, ...]] | None, ceil: Any, mean: bool = False
 ) -> Shape | None:
     if windows is None or x.shape is None or len(x.shape) not in (rank + 1, rank + 2) or common_float(x) is None:
         return None
@@ -57,7 +55,7 @@ def _pooled(
     if mean and rank == 3:  # torch checks the size without its pads here
         for size, kernel in zip(x.shape[-rank:], windows[0], strict=True):
             sizes.require(at_most(kernel, size), "an input of a pool that is at least as large as its kernel")
-    return (*x.shape[:-rank], *_outputs(sizes, x.shape[-rank:], *windows, bool(ceil)))
+    return (*x.shape[:-rank], *_outputs(sizes, x.shape[-rank:], windows, bool(ceil)))
 
 
 def _max_pool(rank: int, indices: bool) -> Rule:

@@ -35,7 +35,7 @@ def product_shape(sizes: Sizes, x: Shape, y: Shape) -> Shape | None:
 
 
 @rule(torch.matmul, operator.matmul, "matmul", "__matmul__")
-def matmul(sizes: Sizes, input: Spec, other: Spec) -> Result:
+def _matmul(sizes: Sizes, input: Spec, other: Spec) -> Result:
     dtype = _same_dtype(input, other)
     shape = None if dtype is None else product_shape(sizes, input.shape or (), other.shape or ())
     return None if shape is None else Spec(shape, dtype)
@@ -50,29 +50,29 @@ def _of_rank(sizes: Sizes, rank: int, x: Spec, y: Spec, *others: Spec) -> Shape 
 
 
 @rule(torch.mm, "mm")
-def mm(sizes: Sizes, input: Spec, mat2: Spec) -> Result:
+def _mm(sizes: Sizes, input: Spec, mat2: Spec) -> Result:
     shape = _of_rank(sizes, 2, input, mat2)
     return None if shape is None else Spec(shape, input.dtype)
 
 
 @rule(torch.bmm, "bmm")
-def bmm(sizes: Sizes, input: Spec, mat2: Spec) -> Result:
+def _bmm(sizes: Sizes, input: Spec, mat2: Spec) -> Result:
     shape = _of_rank(sizes, 3, input, mat2)
     return None if shape is None else Spec(shape, input.dtype)
 
 
 @rule(torch.mv, "mv")
-def mv(sizes: Sizes, input: Spec, vec: Spec) -> Result:
+def _mv(sizes: Sizes, input: Spec, vec: Spec) -> Result:
     if _same_dtype(input, vec) is None or len(input.shape or ()) != 2 or len(vec.shape or ()) != 1:
         return None
-    return matmul(sizes, input, vec)
+    return _matmul(sizes, input, vec)
 
 
 @rule(torch.dot, "dot")
-def dot(sizes: Sizes, input: Spec, tensor: Spec) -> Result:
+def _dot(sizes: Sizes, input: Spec, tensor: Spec) -> Result:
     if _same_dtype(input, tensor) is None or len(input.shape or ()) != 1 or len(tensor.shape or ()) != 1:
         return None
-    return matmul(sizes, input, tensor)
+    return _matmul(sizes, input, tensor)
 
 
 def expand_into(sizes: Sizes, shape: Shape, wanted: Shape, reason: str) -> bool:
@@ -92,21 +92,21 @@ def _added(sizes: Sizes, input: Spec, shape: Shape | None) -> Result:
 
 
 @rule(torch.addmm, "addmm")
-def addmm(sizes: Sizes, input: Spec, mat1: Spec, mat2: Spec, *, beta: Any = 1, alpha: Any = 1) -> Result:
+def _addmm(sizes: Sizes, input: Spec, mat1: Spec, mat2: Spec, *, beta: Any = 1, alpha: Any = 1) -> Result:
     if not is_spec(input, mat1, mat2):
         return None
     return _added(sizes, input, _of_rank(sizes, 2, mat1, mat2, input))
 
 
 @rule(torch.baddbmm, "baddbmm")
-def baddbmm(sizes: Sizes, input: Spec, batch1: Spec, batch2: Spec, *, beta: Any = 1, alpha: Any = 1) -> Result:
+def _baddbmm(sizes: Sizes, input: Spec, batch1: Spec, batch2: Spec, *, beta: Any = 1, alpha: Any = 1) -> Result:
     if not is_spec(input, batch1, batch2):
         return None
     return _added(sizes, input, _of_rank(sizes, 3, batch1, batch2, input))
 
 
 @rule(torch.addbmm, "addbmm")
-def addbmm(sizes: Sizes, input: Spec, batch1: Spec, batch2: Spec, *, beta: Any = 1, alpha: Any = 1) -> Result:
+def _addbmm(sizes: Sizes, input: Spec, batch1: Spec, batch2: Spec, *, beta: Any = 1, alpha: Any = 1) -> Result:
     if not is_spec(input, batch1, batch2):
         return None
     shape = _of_rank(sizes, 3, batch1, batch2, input)
@@ -114,21 +114,21 @@ def addbmm(sizes: Sizes, input: Spec, batch1: Spec, batch2: Spec, *, beta: Any =
 
 
 @rule(torch.outer, "outer")
-def outer(sizes: Sizes, input: Spec, vec2: Spec) -> Result:
+def _outer(sizes: Sizes, input: Spec, vec2: Spec) -> Result:
     if _same_dtype(input, vec2) is None or len(input.shape or ()) != 1 or len(vec2.shape or ()) != 1:
         return None
     return Spec((*(input.shape or ()), *(vec2.shape or ())), input.dtype)
 
 
 @rule(torch.t, "t")
-def t(sizes: Sizes, input: Spec) -> Result:
+def _t(sizes: Sizes, input: Spec) -> Result:
     if input.shape is None or len(input.shape) > 2:
         return None
     return Spec(input.shape[::-1], input.dtype)
 
 
 @rule(F.linear)
-def linear(sizes: Sizes, input: Spec, weight: Spec, bias: Spec | None = None) -> Result:
+def _linear(sizes: Sizes, input: Spec, weight: Spec, bias: Spec | None = None) -> Result:
     x, w = input.shape, weight.shape
     dtype = _same_dtype(input, weight, *(() if bias is None else (bias,)))
     if dtype is None or not x or w is None or len(w) != 2 or (bias is not None and len(bias.shape or ()) != 1):
@@ -141,7 +141,7 @@ def linear(sizes: Sizes, input: Spec, weight: Spec, bias: Spec | None = None) ->
 
 
 @rule(F.bilinear, torch.bilinear)
-def bilinear(sizes: Sizes, input1: Spec, input2: Spec, weight: Spec, bias: Spec | None = None) -> Result:
+def _bilinear(sizes: Sizes, input1: Spec, input2: Spec, weight: Spec, bias: Spec | None = None) -> Result:
     x, y, w = input1.shape, input2.shape, weight.shape
     dtype = _same_dtype(input1, input2, weight, *(() if bias is None else (bias,)))
     if dtype is None or not x or not y or w is None or len(w) != 3 or len(x) != len(y):
@@ -149,7 +149,7 @@ def bilinear(sizes: Sizes, input1: Spec, input2: Spec, weight: Spec, bias: Spec 
     lead = equal_shapes(sizes, x[:-1], y[:-1], "the batch of a bilinear map")
     sizes.equal(x[-1], w[1], "the first features of a bilinear map")
     sizes.equal(y[-1], w[2], "the second features of a bilinear map")
-    positive(sizes, (*lead, *w), "an operand of a bilinear map that is not empty")
+    positive(sizes, (x[-1], y[-1]), "an operand of a bilinear map that is not empty")
     if bias is not None:
         if len(bias.shape or ()) != 1:
             return None
@@ -158,7 +158,7 @@ def bilinear(sizes: Sizes, input1: Spec, input2: Spec, weight: Spec, bias: Spec 
 
 
 @rule(torch.einsum)
-def einsum(sizes: Sizes, equation: str, *operands: Any) -> Result:
+def _einsum(sizes: Sizes, equation: str, *operands: Any) -> Result:
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     if not isinstance(equation, str) or not operands or _same_dtype(*operands) is None:
@@ -187,7 +187,7 @@ def einsum(sizes: Sizes, equation: str, *operands: Any) -> Result:
 
 
 @rule(torch.tensordot)
-def tensordot(sizes: Sizes, a: Spec, b: Spec, dims: Any = 2, out: Any = None) -> Result:
+def _tensordot(sizes: Sizes, a: Spec, b: Spec, dims: Any = 2, out: Any = None) -> Result:
     if _same_dtype(a, b) is None or out is not None:
         return None
     x, y = a.shape or (), b.shape or ()
@@ -211,7 +211,7 @@ def tensordot(sizes: Sizes, a: Spec, b: Spec, dims: Any = 2, out: Any = None) ->
 
 
 @rule(torch.kron, "kron")
-def kron(sizes: Sizes, input: Spec, other: Spec) -> Result:
+def _kron(sizes: Sizes, input: Spec, other: Spec) -> Result:
     if _same_dtype(input, other) is None:
         return None
     x, y = input.shape or (), other.shape or ()
@@ -221,7 +221,7 @@ def kron(sizes: Sizes, input: Spec, other: Spec) -> Result:
 
 
 @rule(torch.cross, "cross", torch.linalg.cross)
-def cross(sizes: Sizes, input: Spec, other: Spec, dim: Any = -1) -> Result:
+def _cross(sizes: Sizes, input: Spec, other: Spec, dim: Any = -1) -> Result:
     if _same_dtype(input, other) is None or len(input.shape or ()) != len(other.shape or ()) or not input.shape:
         return None
     axis = axis_of(dim, len(input.shape))
@@ -243,12 +243,12 @@ def _square(sizes: Sizes, A: Spec) -> Shape | None:
 
 
 @rule(torch.linalg.inv, torch.inverse, "inverse")
-def inv(sizes: Sizes, A: Spec) -> Result:
+def _inv(sizes: Sizes, A: Spec) -> Result:
     shape = _square(sizes, A)
     return None if shape is None else Spec(shape, A.dtype)
 
 
 @rule(torch.linalg.det, torch.det, "det")
-def det(sizes: Sizes, A: Spec) -> Result:
+def _det(sizes: Sizes, A: Spec) -> Result:
     shape = _square(sizes, A)
     return None if shape is None else Spec(shape[:-2], A.dtype)

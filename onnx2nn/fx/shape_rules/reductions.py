@@ -30,27 +30,25 @@ def _summed(dtype: Any, given: torch.dtype | None) -> torch.dtype | None:
 
 
 @rule(torch.sum, "sum")
-def sum(
-    sizes: Sizes, input: Spec, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Result:  # torch's name
+def _sum(sizes: Sizes, input: Spec, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Result:
     return _over(input, dim, keepdim, _summed(dtype, input.dtype))
 
 
 @rule(torch.prod, "prod")
-def prod(sizes: Sizes, input: Spec, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Result:
+def _prod(sizes: Sizes, input: Spec, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Result:
     if isinstance(dim, (list, tuple)):
         return None
     return _over(input, dim, keepdim, _summed(dtype, input.dtype))
 
 
 @rule(torch.mean, "mean")
-def mean(sizes: Sizes, input: Spec, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Result:
+def _mean(sizes: Sizes, input: Spec, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Result:
     dtype = dtype or input.dtype
     return None if _is_integral(dtype) else _over(input, dim, keepdim, dtype)
 
 
 @rule(torch.logsumexp, "logsumexp", torch.special.logsumexp)
-def logsumexp(sizes: Sizes, input: Spec, dim: Any, keepdim: bool = False) -> Result:
+def _logsumexp(sizes: Sizes, input: Spec, dim: Any, keepdim: bool = False) -> Result:
     if isinstance(dim, (list, tuple)) and not dim:
         return None
     return _over(input, dim, keepdim, common_float(input))
@@ -84,7 +82,7 @@ rule(torch.any, "any", torch.all, "all")(_truth)
 
 
 @rule(torch.count_nonzero, "count_nonzero")
-def count_nonzero(sizes: Sizes, input: Spec, dim: Any = None) -> Result:
+def _count_nonzero(sizes: Sizes, input: Spec, dim: Any = None) -> Result:
     return _over(input, dim, False, torch.int64)
 
 
@@ -122,7 +120,7 @@ rule(torch.max, "max", torch.min, "min")(_extreme_and_place)
 
 
 @rule(torch.median, "median", torch.nanmedian, "nanmedian")
-def median(sizes: Sizes, input: Spec, dim: Any = None, keepdim: bool = False) -> Result:
+def _median(sizes: Sizes, input: Spec, dim: Any = None, keepdim: bool = False) -> Result:
     if input.dtype in (None, torch.bool):
         return None
     if dim is None:
@@ -142,7 +140,7 @@ def _place(sizes: Sizes, input: Spec, dim: Any = None, keepdim: bool = False) ->
 rule(torch.argmax, "argmax", torch.argmin, "argmin")(_place)
 
 
-def _norm(sizes: Sizes, input: Spec, ord: Any, dim: Any, keepdim: Any, dtype: Any) -> Result:
+def _normed(sizes: Sizes, input: Spec, ord: Any, dim: Any, keepdim: Any, dtype: Any) -> Result:
     if dtype is not None or common_float(input) is None or type(ord) not in (int, float):
         return None
     if (ord < 0 or ord == float("inf")) and not _not_empty(sizes, input, dim):
@@ -151,14 +149,14 @@ def _norm(sizes: Sizes, input: Spec, ord: Any, dim: Any, keepdim: Any, dtype: An
 
 
 @rule(torch.linalg.vector_norm)
-def vector_norm(
+def _vector_norm(
     sizes: Sizes, x: Spec, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Result:
-    return _norm(sizes, x, ord, dim, keepdim, dtype)
+    return _normed(sizes, x, ord, dim, keepdim, dtype)
 
 
 @rule(torch.norm, "norm")
-def norm(
+def _norm(
     sizes: Sizes,
     input: Spec,
     p: Any = "fro",
@@ -167,4 +165,4 @@ def norm(
     out: Any = None,
     dtype: Any = None,
 ) -> Result:
-    return None if out is not None else _norm(sizes, input, 2 if p in ("fro", None) else p, dim, keepdim, dtype)
+    return None if out is not None else _normed(sizes, input, 2 if p in ("fro", None) else p, dim, keepdim, dtype)
