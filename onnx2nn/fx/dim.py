@@ -77,6 +77,11 @@ class Dim:
             return (self & one) | (self.negated() & other)
         return self.tracer.number(functional.onnx2nn__SizeWhere, self, one, other)
 
+    def demand(self, reason: str) -> None:
+        """Guards a truth: the module refuses sizes at which it is false."""
+        condition = self.expr if isinstance(self.expr, Condition) else conditions.is_not_zero(self.expr)
+        self.tracer.guards.demand(condition, reason)
+
     def __index__(self) -> int:
         raise TraceError(f"a dynamic dimension ({self.expr!r}) is needed as a fixed number")
 

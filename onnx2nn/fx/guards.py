@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onnx2nn.fx.tensor import Tensor
     from onnx2nn.fx.tracer import Tracer
 
-_LIMITS = tuple((1 << digits) - 1 for digits in (24, 22, 20, 18, 16, 14, 12))
+_LIMITS = tuple((1 << digits) - 1 for digits in (24, 22, 20, 18, 16))
 """The limits of dimensions that are tried where float arithmetic must be exact."""
 
 _BRANCH = "the model takes another branch for these sizes, which the import left out"
@@ -120,7 +120,9 @@ class Guards(Sizes):
         if truth is True:
             return None
         if truth is False or isinstance(condition, bool) or not self.facts.assume(condition):
-            raise ShapeMismatch(reason if isinstance(condition, bool) else f"{reason}: {condition!r} holds for no sizes")
+            raise ShapeMismatch(
+                reason if isinstance(condition, bool) else f"{reason}: {condition!r} holds for no sizes"
+            )
         return condition
 
     def _guard(self, condition: Condition, reason: str) -> None:

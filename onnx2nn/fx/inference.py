@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from onnx2nn.fx.tracer import Tracer
 
 
+_SOME_FLOAT = 1.5
+"""Stands for a float computed from sizes, whose value no shape depends on, but for these functions."""
+
+_COUNTED_BY_FLOATS = frozenset({torch.arange, torch.linspace})
+
+
 class Inference:
     """Infers the specs of calls' results in one recorded program; calls with the same signature are inferred once.
 
@@ -47,6 +53,8 @@ class Inference:
         except TypeError:
             key = known = None
         if known is None:
+            if target in _COUNTED_BY_FLOATS and any(isinstance(leaf, Ratio) for leaf in leaves((args, kwargs))):
+                raise TraceError("a length that floats computed from sizes decide")
             rule = RULES.get(target)
             specs = None
             if rule is not None:
@@ -75,7 +83,7 @@ class Inference:
             return type(value)(map(self._form, value)) if kind in (list, tuple) else tuple(map(self._form, value))
         if isinstance(value, Opaque):
             raise TraceError("a value that is no tensor is used as one")
-        return value
+        return _SOME_FLOAT if kind is Ratio else value
 
     def run(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns the spec of the call's result, or a nested tuple of them, by running it on meta tensors.
@@ -178,8 +186,6 @@ def _at(value: Any, point: Point) -> Any:
         return torch.empty(shape, dtype=value.dtype, device="meta")
     if getattr(value, "symbols", None) is not None:
         return evaluated(value, point)
-    if isinstance(value, Ratio):
-        raise TraceError("a float computed from sizes")
     if isinstance(value, slice):
         return slice(_at(value.start, point), _at(value.stop, point), _at(value.step, point))
     if isinstance(value, (list, tuple)):

@@ -75,6 +75,8 @@ class Ratio:
             return a._times(b)
         if not (a.is_exact and b.is_exact):
             raise TraceError("a rounded float computed from sizes")
+        a._check()
+        b._check()
         common = max(a.denominator, b.denominator)
         one, other = (n.numerator * (common // n.denominator) for n in (a, b))
         if function in _COMPARISONS:
@@ -97,17 +99,20 @@ class Ratio:
 
     @classmethod
     def _made(cls, tracer: Tracer, numerator: Any, denominator: Any) -> Any:
-        """Returns a quotient after the check that it is exact, or rounded only once; an integer where it is one."""
+        """Returns a quotient; an integer where it is one."""
         whole = isinstance(denominator, int) and isinstance(numerator, int) and numerator % denominator == 0
         if whole or (isinstance(denominator, int) and denominator == 1):
             tracer.guards.limit(reals.is_exact(tracer.expr_of(numerator), _DIGITS))
             return numerator // denominator if whole else numerator
-        if reals.is_power_of_two(denominator):
-            tracer.guards.limit(reals.is_exact(tracer.expr_of(numerator), _DIGITS))
-        else:
-            over = (tracer.expr_of(numerator), tracer.expr_of(denominator))
-            tracer.guards.limit(reals.keeps_whole_part(*over, _DIGITS))
         return cls(tracer, numerator, denominator)
+
+    def _check(self) -> None:
+        """Makes sure that the number is exact, or that rounding it keeps its whole part."""
+        numerator, denominator = self.tracer.expr_of(self.numerator), self.tracer.expr_of(self.denominator)
+        if self.is_exact:
+            self.tracer.guards.limit(reals.is_exact(numerator, _DIGITS))
+        elif self.factor is None:
+            self.tracer.guards.limit(reals.keeps_whole_part(numerator, denominator, _DIGITS))
 
     def _divided(self, other: Ratio) -> Any:
         powers = reals.is_power_of_two(other.numerator) and other.is_exact
@@ -140,9 +145,11 @@ class Ratio:
         return -((-self.numerator * a) // b) if up else self.numerator * a // b
 
     def __floor__(self) -> Any:
+        self._check()
         return self._whole_part(False) if self.factor is not None else self.numerator // self.denominator
 
     def __ceil__(self) -> Any:
+        self._check()
         return self._whole_part(True) if self.factor is not None else -((-self.numerator) // self.denominator)
 
     def __round__(self) -> Any:
@@ -161,6 +168,7 @@ class Ratio:
         """Returns the number rounded towards zero."""
         if (self.numerator >= 0) is True or self.factor is not None:
             return self.__floor__()
+        self._check()
         return self.numerator.truncated(self.denominator) if isinstance(self.numerator, Dim) else int(self)
 
     def __int__(self) -> int:

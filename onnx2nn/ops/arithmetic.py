@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -139,65 +140,77 @@ def larger(a: Any, b: Any) -> Any:
     return b if a <= b else a
 
 
-def _values_of_product(a: Any, b: Any) -> Any:
-    a, b = _plain(a), _plain(b)
-    for factor in (a, b):
-        if isinstance(factor, float) and (factor * 1024) % 1:
-            raise NeedsValues(f"a size times {factor}, which float32 rounds")
-    return a * b
-
-
 def truncated_quotient(a: Any, b: Any) -> Any:
     """Returns the quotient of two shape values, rounded towards zero."""
     if isinstance(a, int) and isinstance(b, int):
+        if not b:
+            raise NeedsValues("a division by 0")
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    if a >= 0 and b > 0:
-        return a // b
-    raise NeedsValues("a quotient of sizes, one of which may be negative")
+    if isinstance(b, int) and b < 0:
+        return -truncated_quotient(a, -b)
+    return a.truncated(b) if hasattr(a, "truncated") else a // b if a >= 0 else -(-a // b)
 
 
-def _values_of_div(A: Any, B: Any, *, _dtype: np.dtype[Any]) -> Any:
-    if np.issubdtype(_dtype, np.integer):
-        return binary(truncated_quotient)(A, B)
-    return binary(_float_quotient)(A, B)
+def _in_float32(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Returns a function of two shape values that are floats in the file; what is known is rounded as there."""
+
+    def rounded(a: Any, b: Any) -> Any:
+        a, b = _plain(a), _plain(b)
+        if not all(isinstance(number, (int, float)) for number in (a, b)):
+            return function(a, b)
+        try:
+            return _plain(float(np.float32(function(np.float32(a), np.float32(b)))))
+        except ZeroDivisionError:
+            raise NeedsValues("a division by 0") from None
+
+    return rounded
 
 
-def _float_quotient(a: Any, b: Any) -> Any:
-    a, b = _plain(a), _plain(b)
-    if isinstance(a, float) or isinstance(b, float):
-        raise NeedsValues("a quotient of a size, which float32 rounds")
-    return a if isinstance(b, int) and b == 1 else a / b
+def _by_type(function: Callable[[Any, Any], Any], of_integers: Callable[[Any, Any], Any] | None = None) -> Any:
+    """Returns a binary operator on shape values, of integers or of float32."""
+
+    def evaluate(A: Any, B: Any, *, _dtype: np.dtype[Any]) -> Any:
+        return binary(_in_float32(function) if _dtype.kind == "f" else of_integers or function)(A, B)
+
+    return evaluate
 
 
-def _values_of_mod(A: Any, B: Any, *, fmod: int = 0) -> Any:
-    if fmod:
-        raise NeedsValues("fmod of a size")
-    return binary(lambda a, b: a % b)(A, B)
+def _values_of_mod(A: Any, B: Any, *, fmod: int = 0, _dtype: np.dtype[Any]) -> Any:
+    if _dtype.kind == "f":
+        raise NeedsValues("a remainder of floats")
+    remainder = (lambda a, b: a - b * truncated_quotient(a, b)) if fmod else _remainder
+    return binary(remainder)(A, B)
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    if isinstance(b, int) and not b:
+        raise NeedsValues("a division by 0")
+    return a % b
 
 
 def _values_of_pow(X: Any, Y: Any) -> Any:
     return binary(lambda x, y: _plain(x) ** _plain(y))(X, Y)
 
 
-@op("Add", 7, on_shape_values=binary(lambda a, b: _plain(a) + _plain(b)), traits=BINARY | {"commutative"})
+@op("Add", 7, on_shape_values=_by_type(operator.add), traits=BINARY | {"commutative"})
 @widened
 def add(F: Any, A: Any, B: Any) -> Any:
     return A + B
 
 
-@op("Sub", 7, on_shape_values=binary(lambda a, b: _plain(a) - _plain(b)), traits=BINARY)
+@op("Sub", 7, on_shape_values=_by_type(operator.sub), traits=BINARY)
 @widened
 def sub(F: Any, A: Any, B: Any) -> Any:
     return A - B
 
 
-@op("Mul", 7, on_shape_values=binary(_values_of_product), traits=BINARY | {"commutative"})
+@op("Mul", 7, on_shape_values=_by_type(operator.mul), traits=BINARY | {"commutative"})
 @widened
 def mul(F: Any, A: Any, B: Any) -> Any:
     return A * B
 
 
-@op("Div", 7, on_shape_values=_values_of_div, traits=BINARY)
+@op("Div", 7, on_shape_values=_by_type(operator.truediv, truncated_quotient), traits=BINARY)
 def div(F: Any, A: Any, B: Any) -> Any:
     """A quotient of integers is rounded towards zero."""
     if A.dtype == F.uint64:
@@ -275,7 +288,7 @@ def ceil(F: Any, X: Any) -> Any:
     return F.ceil(X)
 
 
-@op("Round", 11, traits=UNARY)
+@op("Round", 11, on_shape_values=unary(round), traits=UNARY)
 def round_(F: Any, X: Any) -> Any:
     """Halves are rounded to even, in torch too."""
     return F.round(X)
@@ -302,8 +315,8 @@ def erf(F: Any, input: Any) -> Any:
     return F.erf(input) if input.is_floating_point() else F.erf(input.to(F.float32)).to(input.dtype)
 
 
-def _trigonometry(operator: str, since: int, function: str) -> None:
-    @op(operator, since, traits=UNARY)
+def _trigonometry(name: str, since: int, function: str) -> None:
+    @op(name, since, traits=UNARY)
     def body(F: Any, input: Any) -> Any:
         return getattr(F, function)(input)
 

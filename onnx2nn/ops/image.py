@@ -12,6 +12,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.extras import require
+from onnx2nn.ops.arithmetic import larger
 from onnx2nn.ops.shape import partly_known
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -47,7 +48,7 @@ class Axis:
     def kept(self) -> bool:
         """Whether every coordinate transformation without a region of interest leaves the axis unchanged."""
         if not self.given and not self.static:
-            return self.size is self.output
+            return (self.size == self.output) is True
         return isinstance(self.scale, (int, float)) and self.scale == 1
 
 
@@ -74,8 +75,6 @@ def _scaled(size: Any, scale: Any) -> Any:
         return int(np.float32(size) * np.float32(scale))
     if isinstance(scale, (int, float)) and scale == int(scale):
         return size * int(scale)
-    if isinstance(scale, float) and not _floors_alike(scale):
-        raise NeedsValues("a dynamic size times a scale that float32 rounds differently")
     return math.floor(size * scale)
 
 
@@ -145,7 +144,7 @@ def _coordinates(F: Any, axis: Axis, transformation: str) -> Any:
     if transformation in ("align_corners", _CORNERS_OF_OUTPUT):
         partly = transformation == "align_corners" and axis.given and not _is_whole(axis)
         length = axis.size * axis.scale if partly else axis.output
-        return x * (axis.size - 1) / (length - 1) if axis.output > 1 else F.zeros_like(x)
+        return x * (axis.size - 1) / larger(length - 1, 1)  # the only element's coordinate is 0
     if transformation == "asymmetric":
         return x / axis.scale
     if transformation == "tf_half_pixel_for_nn":

@@ -17,17 +17,12 @@ def _values_of_equal(A: Any, B: Any) -> Typed:
     return Typed(binary(lambda a, b: a == b)(A, B), np.dtype(bool))
 
 
-def _settled(truth: Any) -> Any:
-    """Returns a comparison of sizes as a bool and records a guard: the forward raises for sizes that change it."""
-    return truth.assume() if hasattr(truth, "assume") else truth
-
-
-@op("And", 7, on_shape_values=binary(lambda a, b: _settled(a) and b), traits=BINARY | {"commutative", "logical"})
+@op("And", 7, on_shape_values=binary(lambda a, b: a & b), traits=BINARY | {"commutative", "logical"})
 def and_(F: Any, A: Any, B: Any) -> Any:
     return A & B
 
 
-@op("Or", 7, on_shape_values=binary(lambda a, b: _settled(a) or b), traits=BINARY | {"commutative", "logical"})
+@op("Or", 7, on_shape_values=binary(lambda a, b: a | b), traits=BINARY | {"commutative", "logical"})
 def or_(F: Any, A: Any, B: Any) -> Any:
     return A | B
 

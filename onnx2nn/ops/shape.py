@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.arithmetic import larger
 from onnx2nn.ops.cast import element_of
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -92,7 +93,29 @@ def size(F: Any, data: Any) -> Any:
 
 def _target(dims: Sequence[Any], current: Sequence[Any], allowzero: int) -> list[Any]:
     """Returns the target shape of a Reshape with every 0 replaced by the dimension that it copies."""
-    return [current[i] if not allowzero and fixed(d) and d == 0 else d for i, d in enumerate(dims)]
+    if allowzero:
+        return list(dims)
+    return [
+        chosen(d == 0, current[i], d) if i < len(current) and (d == current[i]) is not True else d
+        for i, d in enumerate(dims)
+    ]
+
+
+def chosen(condition: Any, a: Any, b: Any) -> Any:
+    """Returns a shape value: `a` where the condition holds, a bool or a comparison of sizes, else `b`."""
+    return condition.choose(a, b) if hasattr(condition, "choose") else a if condition else b
+
+
+def demand(condition: Any, reason: str) -> None:
+    """Requires a condition, a bool or a comparison of sizes, of which a guard is made.
+
+    Raises:
+        OperatorError: it is False.
+    """
+    if hasattr(condition, "demand"):
+        condition.demand(reason)
+    elif not condition:
+        raise OperatorError(f"{reason}.")
 
 
 def _values_of_reshape(data: Any, shape: Any, *, allowzero: int = 0) -> Any:
@@ -111,8 +134,10 @@ def _results_of_reshape(F: Any, data: Any, shape: Any, *, allowzero: int = 0) ->
 
 @op("Reshape", 14, static=["shape"], on_shape_values=_values_of_reshape, results=_results_of_reshape, traits=LAYOUT)
 def reshape(F: Any, data: Any, shape: Any, *, allowzero: int = 0) -> Any:
-    copies = not allowzero and any(fixed(d) and d == 0 for d in shape)
-    target = _target(shape, data.shape, allowzero) if copies else shape
+    target = _target(shape, data.shape, allowzero) if any((d != 0) is not True for d in shape) else shape
+    for size in target:
+        if not fixed(size):
+            demand(size >= 0, "a computed size is no -1, which would stand for the rest")
     return data.reshape(*target) if target else data.reshape(())
 
 
@@ -297,14 +322,18 @@ def split_1(F: Any, input: Any, split: Any = None, *, axis: int | None = None, _
 
 
 def broadcast(shape: Sequence[Any], other: Sequence[Any]) -> list[Any]:
-    """Returns the shape to which two shapes broadcast; where both dimensions are dynamic, or do not fit, `other`'s."""
+    """Returns the shape to which two shapes broadcast; where they do not fit, `other`'s dimension."""
     rank = max(len(shape), len(other))
     left = [1] * (rank - len(shape)) + list(shape)
     right = [1] * (rank - len(other)) + list(other)
-    return [
-        a if (fixed(b) and b == 1) or (fixed(a) and a != 1 and not fixed(b)) else b
-        for a, b in zip(left, right, strict=True)
-    ]
+    return [_broadcast(a, b) for a, b in zip(left, right, strict=True)]
+
+
+def _broadcast(size: Any, target: Any) -> Any:
+    """Returns the common size; a target of another size than 1 is asked for as it is, so that misfits are refused."""
+    if (size == 1) is True or (size == target) is True:
+        return target
+    return size if fixed(size) and fixed(target) and target == 1 else chosen(target == 1, size, target)
 
 
 def _values_of_expand(input: Any, shape: Any) -> Any:
@@ -321,14 +350,6 @@ def _results_of_expand(F: Any, input: Any, shape: Any) -> Any:
     return [(sizes, input.dtype)]
 
 
-def _may_be_one(size: Any, dimension: Any) -> bool:
-    """Returns whether a target size is data-dependent, so that it may be 1 at run time, or the dimension's size."""
-    known = fixed(dimension) and dimension == 1
-    return (
-        bool(getattr(size, "data_dependent", False)) and not known and getattr(dimension, "values", ()) != size.values
-    )
-
-
 @op(
     "Expand",
     8,
@@ -342,12 +363,7 @@ def _may_be_one(size: Any, dimension: Any) -> bool:
 def expand(F: Any, input: Any, shape: Any) -> Any:
     """Broadcasts both ways: a 1 in `shape` keeps the input's dimension."""
     target = broadcast(input.shape, shape)
-    sizes = [1] * (len(target) - input.ndim) + [*input.shape]
-    if any(_may_be_one(b, a) for a, b in zip(sizes[::-1], shape[::-1], strict=False)):
-        raise NeedsValues("a data-dependent size, which may be 1 and keep the input's dimension")
-    if len(target) == input.ndim and all(
-        a is b or (fixed(a) and fixed(b) and a == b) for a, b in zip(target, input.shape, strict=True)
-    ):
+    if len(target) == input.ndim and all((a == b) is True for a, b in zip(target, input.shape, strict=True)):
         return input
     return input.expand(*target) if target else input
 
@@ -523,17 +539,22 @@ def range_(F: Any, start: Any, limit: Any, delta: Any, *, stash_type: int = 1, _
     start, limit, delta = scalar(start), scalar(limit), scalar(delta)
     kind = next((kind for kind in _types if kind), "FLOAT" if isinstance(delta, float) else "INT64")
     if kind in ("INT64", "INT32", "INT16"):
-        dtype = getattr(F, kind.lower())
-        if fixed(start) and fixed(limit) and (limit - start) * delta <= 0:
-            return F.zeros([0], dtype=dtype)
-        if fixed(start) and start == 0 and fixed(delta) and delta == 1:
-            return F.arange(limit, dtype=dtype)
-        return (
-            F.arange(start, limit, dtype=dtype)
-            if fixed(delta) and delta == 1
-            else F.arange(start, limit, delta, dtype=dtype)
-        )
+        return _integer_range(F, start, limit, delta, getattr(F, kind.lower()))
     return _float_range(F, start, limit, delta, kind)
+
+
+def _integer_range(F: Any, start: Any, limit: Any, delta: Any, dtype: Any) -> Any:
+    """A step away from the limit gives an empty range, which torch refuses."""
+    if not fixed(delta) or delta == 0:
+        raise NeedsValues("a range whose step depends on a size")
+    if ((limit - start) * delta >= 0) is True:
+        if (start == 0) is True and delta == 1:
+            return F.arange(limit, dtype=dtype)
+        return F.arange(start, limit, dtype=dtype) if delta == 1 else F.arange(start, limit, delta, dtype=dtype)
+    count = larger(-((start - limit) // delta), 0)
+    steps = F.arange(count, dtype=dtype)
+    steps = steps if delta == 1 else steps * delta
+    return steps if (start == 0) is True else steps + start
 
 
 def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
@@ -543,13 +564,9 @@ def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
         limit = _range_length(precision(start), precision(limit), precision(delta))
         steps = F.arange(limit, dtype=F.float64)
         return (steps * delta + start).to(dtype)
-    if not (fixed(delta) or isinstance(delta, float)):
-        raise NeedsValues("a range whose step depends on a size")
-    return (
-        F.arange(start, limit, delta, dtype=F.float32).to(dtype)
-        if kind in ("FLOAT16", "BFLOAT16")
-        else F.arange(start, limit, delta, dtype=dtype)
-    )
+    if not fixed(delta):
+        raise NeedsValues("a range whose length depends on floats")
+    return _integer_range(F, start, limit, delta, F.int64).to(dtype)
 
 
 revision(range_, 11, without=["stash_type"], options={"on_shape_values": _values_of_range})
