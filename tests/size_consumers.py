@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from tests.size_builder import BOOL, FLOAT, INT32, INT64, MANY, Bounds, Builder, Number, Tensor
@@ -320,7 +320,7 @@ def compress(g: Builder) -> Outcome:
     return [changed(x, g.op("Compress", x, chosen, axis=axis), axis, (0, x.dims[axis][1]))]
 
 
-def _branch(g: Builder, x: Tensor, numbers: Sequence[Number]) -> Tensor:
+def _branch(g: Builder, x: Tensor) -> Tensor:
     """One way of an If: rank and dtype stay."""
     if g.chance(30):
         step(g)
@@ -338,7 +338,7 @@ def if_(g: Builder) -> Outcome:
     graphs, results = [], []
     for _ in range(2):
         with g.inner() as nodes:
-            result = _branch(g, x, g.numbers)
+            result = _branch(g, x)
             result = replace(result, name=g.op("Identity", result))
             graphs.append(g.subgraph(nodes, [(result.name, x.dtype)]))
         results.append(result)
