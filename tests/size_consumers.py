@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from tests.size_builder import BOOL, FLOAT, INT32, INT64, MANY, Bounds, Builder, Number, Tensor
@@ -27,10 +27,10 @@ Outcome = list[Tensor]
 END = 2**63 - 1
 
 
-def data(g: Builder, floats: bool = False) -> Tensor:
-    """A tensor with dimensions, small enough to be made larger."""
-    options = [x for x in g.tensors if x.rank and x.elements <= MANY and (x.dtype == FLOAT or not floats)]
-    return g.latest(options or [x for x in g.tensors if x.dtype == FLOAT and x.rank])
+def data(g: Builder, exact: bool = False) -> Tensor:
+    """A tensor with dimensions, small if there is one; exact where it decides sizes, which rounding may not."""
+    options = [x for x in g.tensors if x.rank and (x.exact or not exact)]
+    return g.latest([x for x in options if x.elements <= MANY] or options)
 
 
 def changed(x: Tensor, name: str, axis: int, dim: Bounds, factor: float = 1) -> Tensor:
@@ -292,12 +292,12 @@ def _test(g: Builder, x: Tensor) -> str:
 
 
 def nonzero_places(g: Builder) -> Outcome:
-    x = data(g)
+    x = data(g, exact=True)
     return [Tensor(g.op("NonZero", _test(g, x)), ((x.rank, x.rank), (0, x.elements)), x.elements * x.rank, INT64)]
 
 
 def top_k(g: Builder) -> Outcome:
-    x = data(g)
+    x = data(g, exact=True)
     axis = g.rng.randint(0, x.rank - 1)
     size = cast(g, size_of(g, x, axis), INT64)
     number = apply(g, "Max", any_integer(g), g.number(0))
@@ -309,7 +309,7 @@ def top_k(g: Builder) -> Outcome:
 
 def compress(g: Builder) -> Outcome:
     """The elements that data choose, or every third row."""
-    x = data(g)
+    x = data(g, exact=True)
     if g.chance(60):
         flat = g.op("Reshape", x, g.constant([-1]))
         name = g.op("Compress", flat, _test(g, replace(x, name=flat)), **({"axis": 0} if g.chance(50) else {}))
@@ -320,7 +320,7 @@ def compress(g: Builder) -> Outcome:
     return [changed(x, g.op("Compress", x, chosen, axis=axis), axis, (0, x.dims[axis][1]))]
 
 
-def _branch(g: Builder, x: Tensor, numbers: Sequence[Number]) -> Tensor:
+def _branch(g: Builder, x: Tensor) -> Tensor:
     """One way of an If: rank and dtype stay."""
     if g.chance(30):
         step(g)
@@ -338,7 +338,7 @@ def if_(g: Builder) -> Outcome:
     graphs, results = [], []
     for _ in range(2):
         with g.inner() as nodes:
-            result = _branch(g, x, g.numbers)
+            result = _branch(g, x)
             result = replace(result, name=g.op("Identity", result))
             graphs.append(g.subgraph(nodes, [(result.name, x.dtype)]))
         results.append(result)

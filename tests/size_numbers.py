@@ -173,6 +173,21 @@ def binary(g: Builder) -> Number:
     return apply(g, operator, a, b, **attributes)
 
 
+def shifted(g: Builder) -> Number:
+    """A number that is negative at some sizes, divided, rounded or without its sign."""
+    a = any_integer(g)
+    border = g.number(g.choice([8, 16, 40, 64, 300, 1000]))
+    a = apply(g, "Sub", *([a, border] if g.chance(70) else [border, a]))
+    way = g.choice(["Div", "Mod", "fmod", "Abs", "Cast"])
+    divisor = g.number(g.choice([2, 3, 4, 8, -3, 16]))
+    if way == "Abs":
+        return absolute(g, a)
+    if way == "Cast":
+        quotient = apply(g, "Div", cast(g, a, FLOAT), g.number(g.choice([2.0, 8.0, 3.0, -4.0]), FLOAT))
+        return cast(g, quotient, g.choice([INT64, INT32]))
+    return apply(g, way.replace("fm", "M"), a, divisor, **({"fmod": 1} if way == "fmod" else {}))
+
+
 def condition(g: Builder, depth: int = 0) -> Number:
     """A bool from comparisons of numbers."""
     way = g.choice(["compare", "compare", "compare", "Not", "And", "Or"]) if depth < 2 else "compare"
@@ -272,6 +287,7 @@ STEPS: tuple[Callable[[Builder], Number], ...] = (
     any_size,
     *[binary] * 7,
     unary,
+    *[shifted] * 4,
     *[float_detour] * 4,
     any_size,
     any_size,
