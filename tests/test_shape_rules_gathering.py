@@ -26,6 +26,7 @@ from tests.symbolic_sizes import (
     any_shape,
     is_covered,
     meta,
+    name_of,
     rules_of,
     stored,
 )
