@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from random import Random
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -45,6 +47,10 @@ class RecordedSizes(Sizes):
     def equal(self, a: Number, b: Number, reason: str) -> Number:
         self.require(equal(a, b), reason)
         return b if isinstance(b, int) else a
+
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""The arguments of a call, and the named ones."""
 
 
 class Free(int):
@@ -94,7 +100,7 @@ class Symbols:
             return slice(self.of(value.start), self.of(value.stop), value.step)
         if isinstance(value, (list, tuple)):
             return type(value)(map(self.of, value))
-        return value
+        return {name: self.of(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -102,15 +108,46 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+def stored(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Returns a tensor of zeros, for functions that check less on the meta device."""
+    return torch.zeros(shape, dtype=dtype)
+
+
+def any_shape(random: Random, rank: int | None = None) -> list[int]:
+    """Returns sizes of up to four dimensions."""
+    return [random.choice(SIZES) for _ in range(random.randrange(5) if rank is None else rank)]
+
+
+def any_axis(random: Random, rank: int) -> int:
+    """Returns an axis of a tensor, nearly always one that exists."""
+    return random.randrange(-rank, rank) if rank and random.random() < 0.95 else 0
+
+
+SIZES = (0, 1, 1, 2, 3, 4, 5, 6, 8)
+
+
+def rules_of(*modules: ModuleType) -> list[Any]:
+    """Returns the functions and names of methods with a rule in one of the modules."""
+    names = {module.__name__ for module in modules}
+    return [target for target, rule in RULES.items() if rule.__module__ in names]
+
+
+def name_of(target: Any) -> str:
+    """Returns the name of a function or method, which is the same in every process."""
+    return target if isinstance(target, str) else f"function_{target.__name__}"
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Free):
         return int(value)
     if isinstance(value, slice):
         return slice(_plain(value.start), _plain(value.stop), value.step)
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
     return type(value)(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 
-def is_covered(random: Random, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def is_covered(random: Random, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Compares a rule with torch on one call; returns whether both gave a result.
 
     Args:
@@ -123,13 +160,17 @@ def is_covered(random: Random, target: Any, args: tuple[Any, ...], kwargs: Mappi
     symbols, sizes = Symbols(random), RecordedSizes()
     call = f"{target} {args} {kwargs}"
     try:
-        expected = _spec(function(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()}))
+        expected = _spec(function(*_plain(args), **_plain(kwargs)))
     except Exception:  # torch refuses calls by errors of many classes
         expected = None
-    symbolic = symbols.of(args)
-    call += f" as {symbolic} at {symbols.point}"
     try:
-        found = RULES[target](sizes, *symbolic, **{name: symbols.of(value) for name, value in kwargs.items()})
+        bound = signature(RULES[target]).bind(sizes, *symbols.of(args), **symbols.of(kwargs))
+    except TypeError:
+        assert expected is None, f"other parameters: {call}"
+        return False
+    call += f" as {bound} at {symbols.point}"
+    try:
+        found = RULES[target](*bound.args, **bound.kwargs)
     except ShapeMismatch:
         assert expected is None, f"refused: {call}"
         return False

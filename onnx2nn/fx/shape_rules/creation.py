@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes
-from onnx2nn.fx.shape_rules.terms import Uncovered, is_number, numbers, partial_rule, shape_of, variadic
+from onnx2nn.fx.shape_rules.terms import Uncovered, is_number, numbers, partial_rule, run, shape_of, variadic
 from onnx2nn.fx.spec import Shape, Spec
 from onnx2nn.sizes.conditions import Condition, at_least_zero, at_most
 from onnx2nn.sizes.expression import Number, Size
@@ -34,19 +34,27 @@ def _kind(number: Any) -> torch.dtype:
     raise Uncovered
 
 
-def _of_size(find: Callable[[], torch.dtype]) -> Rule:
-    """Returns the rule of a function of a size and options; `find` gives the dtype where none is asked for."""
+def _of_size(find: Callable[[], torch.dtype], *, floats: bool = False) -> Rule:
+    """Returns the rule of a function of a size and options.
+
+    Args:
+        find: gives the dtype where none is asked for.
+        floats: whether torch makes floats only.
+    """
 
     def made(sizes: Sizes, *size: Any, dtype: torch.dtype | None = None, **options: Any) -> Result:
         named = options.pop("size", None)
         shape = variadic(size) if named is None else numbers(named)
-        return Spec(_checked(sizes, shape), find() if dtype is None else dtype)
+        found = find() if dtype is None else dtype
+        return Spec(_checked(sizes, shape), found) if found.is_floating_point or not floats else None
 
     return made
 
 
-for _function in (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn):
+for _function in (torch.zeros, torch.ones, torch.empty):
     partial_rule(_function)(_of_size(torch.get_default_dtype))
+for _function in (torch.rand, torch.randn):
+    partial_rule(_function)(_of_size(torch.get_default_dtype, floats=True))
 partial_rule(torch.randperm)(_of_size(lambda: torch.int64))
 
 
@@ -110,7 +118,7 @@ def _arange(sizes: Sizes, *bounds: Any, dtype: torch.dtype | None = None, **opti
     if not 1 <= len(bounds) <= 3 or any(name in options for name in ("start", "end", "step")):
         return None
     if all(type(bound) in (int, float) for bound in bounds):
-        made = torch.arange(*bounds, dtype=dtype, device="meta")
+        made = run(torch.arange, *bounds, dtype=dtype, device="meta")
         return Spec(tuple(made.shape), made.dtype)
     start, end, step = ((0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1))[:3]
     if not (is_number(start) and is_number(end)) or type(step) is not int or step == 0:
@@ -154,7 +162,7 @@ def _indices(function: Any) -> Rule:
         sizes: Sizes, row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype = torch.int64, **options: Any
     ) -> Result:
         if all(type(number) is int for number in (row, col, offset)):
-            return Spec(tuple(function(row, col, offset, device="meta").shape), dtype)
+            return Spec(tuple(run(function, row, col, offset, device="meta").shape), dtype)
         if not isinstance(row, Size) or row is not col or type(offset) is not int:
             return None
         beyond = offset if function is torch.triu_indices else -offset

@@ -25,13 +25,13 @@ _OPERATORS: tuple[Any, ...] = (
 """Operators, whose dtypes depend on the kind of a Python number, not on its value."""
 
 _FUNCTIONS: tuple[Any, ...] = (
-    operator.neg, operator.pos, operator.invert, operator.abs, torch.real, torch.imag, torch.complex,
-    torch.zeros_like, torch.ones_like, torch.empty_like,
-    torch.rand_like, torch.randn_like, torch.bernoulli, torch.dropout, torch.threshold, torch.celu,
-    torch.selu, F.relu, F.relu6, F.leaky_relu, F.elu, F.celu, F.selu, F.gelu, F.silu, F.mish, F.hardswish,
-    F.hardsigmoid, F.hardtanh, F.hardshrink, F.softshrink, F.tanhshrink, F.softplus, F.softsign, F.logsigmoid,
-    F.sigmoid, F.tanh, F.threshold, F.dropout, F.alpha_dropout,
+    operator.neg, operator.pos, operator.invert, operator.abs, torch.real, torch.imag, torch.complex, torch.zeros_like,
+    torch.ones_like, torch.empty_like, torch.rand_like, torch.randn_like, torch.bernoulli, torch.dropout,
+    torch.threshold, torch.celu, torch.selu, F.relu, F.relu6, F.leaky_relu, F.elu, F.celu, F.selu, F.gelu, F.silu,
+    F.mish, F.hardswish, F.hardsigmoid, F.hardtanh, F.hardshrink, F.softshrink, F.tanhshrink, F.softplus, F.softsign,
+    F.logsigmoid, F.sigmoid, F.tanh, F.threshold, F.dropout, F.alpha_dropout,
 )  # fmt: skip
+"""Functions of one tensor, and of others or of numbers of which torch may refuse some values."""
 
 _TORCH_AND_METHOD = (
     "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "angle", "arccos", "arccosh", "arcsin", "arcsinh",
@@ -48,8 +48,8 @@ _TORCH_AND_METHOD = (
 )  # fmt: skip
 
 _METHODS = (
-    "bool", "byte", "char", "short", "int", "long", "half", "bfloat16", "float", "double", "contiguous", "type", "where",
-    "__and__", "__or__", "__xor__",
+    "bool", "byte", "char", "short", "int", "long", "half", "bfloat16", "float", "double", "contiguous", "type",
+    "where", "__and__", "__or__", "__xor__",
 )  # fmt: skip
 
 _SPECIAL = ("erf", "erfc", "expit", "gammaln", "log_ndtr", "ndtr", "ndtri", "xlog1py", "i0")

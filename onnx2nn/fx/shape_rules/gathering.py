@@ -12,7 +12,7 @@ from onnx2nn.fx.shape_rules.indexing import indexed
 from onnx2nn.fx.shape_rules.rule import Result, Sizes
 from onnx2nn.fx.shape_rules.terms import Uncovered, axis_of, broadcast, is_number, partial_rule, put, shape_of
 from onnx2nn.fx.spec import Shape, Spec
-from onnx2nn.sizes.conditions import at_least_zero, at_most, conjunction, disjunction, equal
+from onnx2nn.sizes.conditions import at_least_zero, at_most, conjunction, disjunction, equal, less
 from onnx2nn.sizes.expression import Number, product
 
 _INDICES = frozenset({torch.int64, torch.int32})
@@ -107,7 +107,10 @@ def _take_along_dim(sizes: Sizes, input: Spec, indices: Spec, dim: Any = None) -
 
 @partial_rule(torch.take, "take")
 def _take(sizes: Sizes, input: Spec, index: Spec) -> Result:
-    return Spec(_index_shape(index, frozenset({torch.int64})), input.dtype)
+    at = _index_shape(index, frozenset({torch.int64}))
+    some = disjunction([equal(product(at), 0), less(0, product(shape_of(input)))])
+    sizes.require(some, "the size of a tensor that elements are taken from")
+    return Spec(at, input.dtype)
 
 
 @partial_rule(F.embedding)

@@ -86,6 +86,8 @@ def require_index(sizes: Sizes, size: Number, index: Number) -> None:
 
 
 def _slice_length(sizes: Sizes, size: Number, item: slice) -> Number:
+    if item.start is None and item.stop is None and item.step is None:
+        return size
     start, stop, step = (0 if item.start is None else item.start), item.stop, (1 if item.step is None else item.step)
     if type(step) is not int or step < 1 or not is_number(start) or not (stop is None or is_number(stop)):
         raise Uncovered

@@ -61,7 +61,7 @@ def _pad(sizes: Sizes, input: Spec, pad: Any, mode: str = "constant", value: Any
                 return None
             sizes.require(conjunction([fits(size, before), fits(size, after)]), f"the size of a tensor and {mode} pads")
         shape[place] = size + before + after
-    if fits is not None:
+    if mode in ("reflect", "replicate"):
         for size in shape[len(shape) - axes - 1 :]:
             sizes.require(at_least_zero(size - 1), f"the size of a tensor with {mode} pads")
     return Spec(tuple(shape), input.dtype)
@@ -120,6 +120,11 @@ def _pixel_unshuffle(sizes: Sizes, input: Spec, downscale_factor: Any) -> Result
         return None
     *lead, channels, height, width = shape
     reason = "the size and the factor of pixel_unshuffle"
+    # On the CPU it returns a tensor without elements in its old shape.
+    if sizes.decide(equal(product(shape), 0)) is True:
+        return None
+    for size in shape:
+        sizes.require(at_least_zero(size - 1), reason)
     small = [_divided(sizes, size, downscale_factor, reason) for size in (height, width)]
     return Spec((*lead, channels * downscale_factor**2, *small), input.dtype)
 
