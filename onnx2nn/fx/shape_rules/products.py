@@ -120,13 +120,6 @@ def _outer(sizes: Sizes, input: Spec, vec2: Spec) -> Result:
     return Spec((*(input.shape or ()), *(vec2.shape or ())), input.dtype)
 
 
-@rule(torch.t, "t")
-def _t(sizes: Sizes, input: Spec) -> Result:
-    if input.shape is None or len(input.shape) > 2:
-        return None
-    return Spec(input.shape[::-1], input.dtype)
-
-
 @rule(F.linear)
 def _linear(sizes: Sizes, input: Spec, weight: Spec, bias: Spec | None = None) -> Result:
     x, w = input.shape, weight.shape
@@ -159,7 +152,7 @@ def _bilinear(sizes: Sizes, input1: Spec, input2: Spec, weight: Spec, bias: Spec
 
 @rule(torch.einsum)
 def _einsum(sizes: Sizes, equation: str, *operands: Any) -> Result:
-    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+    if len(operands) == 1 and not is_spec(operands[0]) and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     if not isinstance(equation, str) or not operands or _same_dtype(*operands) is None:
         return None

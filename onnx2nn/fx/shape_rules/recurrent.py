@@ -28,7 +28,7 @@ def _recurrent(
     batch_first: bool,
 ) -> Result:
     """The output, then the final states. torch does not check the states; it reads beyond one that is too small."""
-    states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    states = [hx] if isinstance(hx, Spec) else list(hx)
     if type(has_biases) is not bool or not isinstance(params, (list, tuple)) or not is_spec(input, *states, *params):
         return None
     x, dtype, ways = input.shape, common_float(input, *states, *params), 1 + bool(bidirectional)
