@@ -213,7 +213,7 @@ def _kron(sizes: Sizes, input: Spec, other: Spec) -> Result:
     return Spec(tuple(m * n for m, n in zip(x, y, strict=True)), input.dtype)
 
 
-@rule(torch.cross, "cross", torch.linalg.cross)
+@rule(torch.linalg.cross)
 def _cross(sizes: Sizes, input: Spec, other: Spec, dim: Any = -1) -> Result:
     if _same_dtype(input, other) is None or len(input.shape or ()) != len(other.shape or ()) or not input.shape:
         return None
@@ -222,9 +222,14 @@ def _cross(sizes: Sizes, input: Spec, other: Spec, dim: Any = -1) -> Result:
         return None
     for spec in (input, other):
         sizes.equal((spec.shape or ())[axis], 3, "the axis of a cross product")
-    return Spec(
-        broadcast_dimensions(sizes, input.shape, other.shape or (), "the operands of a cross product"), input.dtype
-    )
+    shape = broadcast_dimensions(sizes, input.shape, other.shape or (), "the operands of a cross product")
+    return Spec(shape, input.dtype)
+
+
+@rule(torch.cross, "cross")
+def _cross_over(sizes: Sizes, input: Spec, other: Spec, dim: Any = None) -> Result:
+    """torch looks for an axis of size 3 where none is given."""
+    return None if dim is None else _cross(sizes, input, other, dim)
 
 
 def _square(sizes: Sizes, A: Spec) -> Shape | None:
