@@ -5,13 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-import torch
 from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules.operands import common_float, is_number, per_axis, positive
 from onnx2nn.fx.shape_rules.rule import RULES, Result, Sizes, rule
 from onnx2nn.fx.spec import Shape, Spec
-from onnx2nn.sizes.conditions import equal
 from onnx2nn.sizes.expression import MAX_DIMENSION, Number
 
 _MODES = {
@@ -116,22 +114,3 @@ def _affine_grid(sizes: Sizes, theta: Spec, size: Any, align_corners: bool | Non
     sizes.equal(matrices[2], axes + 1, "the columns of an affine matrix")
     positive(sizes, size, "a grid that is not empty")
     return Spec((batch, *size[2:], axes), dtype)
-
-
-@rule(torch.pixel_shuffle, F.pixel_shuffle)
-def _pixel_shuffle(sizes: Sizes, input: Spec, upscale_factor: int) -> Result:
-    x, r = input.shape, upscale_factor
-    if x is None or len(x) < 3 or type(r) is not int or r < 1:
-        return None
-    sizes.require(equal(x[-3] % (r * r), 0), "the channels of a pixel shuffle")
-    return Spec((*x[:-3], x[-3] // (r * r), x[-2] * r, x[-1] * r), input.dtype)
-
-
-@rule(torch.pixel_unshuffle, F.pixel_unshuffle)
-def _pixel_unshuffle(sizes: Sizes, input: Spec, downscale_factor: int) -> Result:
-    x, r = input.shape, downscale_factor
-    if x is None or len(x) < 3 or type(r) is not int or r < 1:
-        return None
-    for size in x[-2:]:
-        sizes.require(equal(size % r, 0), "the height and width of a pixel unshuffle")
-    return Spec((*x[:-3], x[-3] * (r * r), x[-2] // r, x[-1] // r), input.dtype)

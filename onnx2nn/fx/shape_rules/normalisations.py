@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules.operands import axes_of, common_float, equal_shapes, is_number
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, rule
 from onnx2nn.fx.spec import Spec
-from onnx2nn.sizes.conditions import at_most, equal, less, unequal
+from onnx2nn.sizes.conditions import equal, less, unequal
 from onnx2nn.sizes.expression import Number, product
 
 
@@ -142,12 +141,3 @@ def _local_response_norm(
 ) -> Result:
     fits = input.shape is not None and len(input.shape) > 2 and common_float(input) is not None
     return Spec(input.shape, input.dtype) if fits and type(size) is int and size > 0 else None
-
-
-@rule(torch.native_channel_shuffle, torch.channel_shuffle, F.channel_shuffle)
-def _channel_shuffle(sizes: Sizes, input: Spec, groups: int) -> Result:
-    if input.shape is None or len(input.shape) < 3 or type(groups) is not int or groups < 1:
-        return None
-    sizes.require(equal(input.shape[1] % groups, 0), "the groups of a shuffle of channels")
-    sizes.require(at_most(0, input.shape[1]), "the channels of a shuffle")
-    return Spec(input.shape, input.dtype)

@@ -9,7 +9,7 @@ import torch
 
 from onnx2nn.fx.shape_rules.rule import Sizes
 from onnx2nn.fx.spec import Shape, Spec
-from onnx2nn.sizes.conditions import disjunction, equal, less
+from onnx2nn.sizes.conditions import disjunction, equal, less, unequal
 from onnx2nn.sizes.expression import Number, Size
 from onnx2nn.sizes.selection import broadcast
 
@@ -93,9 +93,16 @@ def broadcast_dimensions(sizes: Sizes, a: Sequence[Number], b: Sequence[Number],
     """Requires two shapes to be broadcastable; returns the common shape."""
     rank = max(len(a), len(b))
     a, b = (1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b)
-    result = []
-    for m, n in zip(a, b, strict=True):
-        if m is not n:
-            sizes.require(disjunction([equal(m, n), equal(m, 1), equal(n, 1)]), reason)
-        result.append(n if sizes.decide(equal(m, 1)) else m if sizes.decide(equal(n, 1)) else broadcast(m, n))
-    return tuple(result)
+    return tuple(_common(sizes, m, n, reason) for m, n in zip(a, b, strict=True))
+
+
+def _common(sizes: Sizes, m: Number, n: Number, reason: str) -> Number:
+    sizes.require(disjunction([equal(m, n), equal(m, 1), equal(n, 1)]), reason)
+    if sizes.decide(equal(m, n)):
+        return m if isinstance(m, int) else n
+    for size, other in ((m, n), (n, m)):
+        if sizes.decide(equal(size, 1)):
+            return other
+        if sizes.decide(unequal(size, 1)):
+            return size
+    return broadcast(m, n)

@@ -120,13 +120,6 @@ def _outer(sizes: Sizes, input: Spec, vec2: Spec) -> Result:
     return Spec((*(input.shape or ()), *(vec2.shape or ())), input.dtype)
 
 
-@rule(torch.t, "t")
-def _t(sizes: Sizes, input: Spec) -> Result:
-    if input.shape is None or len(input.shape) > 2:
-        return None
-    return Spec(input.shape[::-1], input.dtype)
-
-
 @rule(F.linear)
 def _linear(sizes: Sizes, input: Spec, weight: Spec, bias: Spec | None = None) -> Result:
     x, w = input.shape, weight.shape
@@ -159,7 +152,7 @@ def _bilinear(sizes: Sizes, input1: Spec, input2: Spec, weight: Spec, bias: Spec
 
 @rule(torch.einsum)
 def _einsum(sizes: Sizes, equation: str, *operands: Any) -> Result:
-    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+    if len(operands) == 1 and not is_spec(operands[0]) and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     if not isinstance(equation, str) or not operands or _same_dtype(*operands) is None:
         return None
@@ -220,7 +213,7 @@ def _kron(sizes: Sizes, input: Spec, other: Spec) -> Result:
     return Spec(tuple(m * n for m, n in zip(x, y, strict=True)), input.dtype)
 
 
-@rule(torch.cross, "cross", torch.linalg.cross)
+@rule(torch.linalg.cross)
 def _cross(sizes: Sizes, input: Spec, other: Spec, dim: Any = -1) -> Result:
     if _same_dtype(input, other) is None or len(input.shape or ()) != len(other.shape or ()) or not input.shape:
         return None
@@ -229,9 +222,14 @@ def _cross(sizes: Sizes, input: Spec, other: Spec, dim: Any = -1) -> Result:
         return None
     for spec in (input, other):
         sizes.equal((spec.shape or ())[axis], 3, "the axis of a cross product")
-    return Spec(
-        broadcast_dimensions(sizes, input.shape, other.shape or (), "the operands of a cross product"), input.dtype
-    )
+    shape = broadcast_dimensions(sizes, input.shape, other.shape or (), "the operands of a cross product")
+    return Spec(shape, input.dtype)
+
+
+@rule(torch.cross, "cross")
+def _cross_over(sizes: Sizes, input: Spec, other: Spec, dim: Any = None) -> Result:
+    """torch looks for an axis of size 3 where none is given."""
+    return None if dim is None else _cross(sizes, input, other, dim)
 
 
 def _square(sizes: Sizes, A: Spec) -> Shape | None:

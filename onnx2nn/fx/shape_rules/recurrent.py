@@ -28,7 +28,7 @@ def _recurrent(
     batch_first: bool,
 ) -> Result:
     """The output, then the final states. torch does not check the states; it reads beyond one that is too small."""
-    states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    states: list[Any] = [hx] if isinstance(hx, Spec) else list(hx)
     if type(has_biases) is not bool or not isinstance(params, (list, tuple)) or not is_spec(input, *states, *params):
         return None
     x, dtype, ways = input.shape, common_float(input, *states, *params), 1 + bool(bidirectional)
@@ -130,13 +130,14 @@ def _multi_head_attention(
     length, batch, features = x
     sizes.equal(features, embed_dim_to_check, "the features of an attention")
     sizes.require(equal(features % num_heads, 0), "the heads of an attention")
-    parameters = ((weight, (3 * features, features)), (in_proj_bias, (3 * features,)))
-    for parameter, shape in (*parameters, (out_proj_weight, (features, features)), (out_proj_bias, (features,))):
-        if parameter is None:
-            continue
-        if parameter.shape is None or len(parameter.shape) != len(shape):
+    parameters: Any = ((weight, (3 * features, features)), (in_proj_bias, (3 * features,)))
+    for parameter, shape in (*parameters, (out_proj_weight, (features, features))):
+        if parameter is not None and len(parameter.shape) != len(shape):
             return None
-        equal_shapes(sizes, parameter.shape, shape, "the parameters of an attention")
+        if parameter is not None:
+            equal_shapes(sizes, parameter.shape, shape, "the parameters of an attention")
+    if out_proj_bias is not None and not expand_into(sizes, out_proj_bias.shape or (), x, "the bias of an attention"):
+        return None
     masks: Any = ((attn_mask, (batch * num_heads, length, length)), (key_padding_mask, (batch, length)))
     for mask, wanted in masks:
         if mask is None:

@@ -9,7 +9,7 @@ import torch
 from onnx2nn.fx.shape_rules.operands import axis_of, common_float, equal_shapes, is_number, is_spec, replaced_at
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, rule
 from onnx2nn.fx.spec import Spec
-from onnx2nn.sizes.conditions import at_most, less
+from onnx2nn.sizes.conditions import at_most, disjunction, equal, less
 
 
 def _has_axis(input: Spec, dim: Any) -> bool:
@@ -81,7 +81,7 @@ def _searchsorted(
     return Spec(input.shape, _places(out_int32))
 
 
-@rule(torch.bucketize, "bucketize")
+@rule(torch.bucketize)
 def _bucketize(sizes: Sizes, input: Any, boundaries: Spec, *, out_int32: bool = False, right: bool = False) -> Result:
     if not is_spec(input, boundaries) or len(boundaries.shape or ()) != 1 or input.dtype != boundaries.dtype:
         return None
@@ -96,7 +96,8 @@ def _multinomial(
     if common_float(input) is None or len(shape) not in (1, 2) or not is_number(num_samples):
         return None
     sizes.require(less(0, num_samples), "the number of samples")
-    sizes.require(less(0, shape[-1]), "the categories that are drawn from")
+    drawn = less(0, shape[-1]) if len(shape) == 1 else disjunction([less(0, shape[-1]), equal(shape[0], 0)])
+    sizes.require(drawn, "the categories that are drawn from")
     if not replacement:
         sizes.require(at_most(num_samples, shape[-1]), "the number of samples, at most that of categories")
     return Spec((*shape[:-1], num_samples), torch.int64)
