@@ -27,7 +27,7 @@ import onnx2nn
 from onnx2nn.errors import UnsupportedModelError
 
 LEAVES_THE_GRAPH = re.compile(
-    r"\.item\(|\.tolist\(|\.numpy\(|\bint\(|torch\.(as_)?tensor\(|_shape_as_tensor|onnx2nn_functional"
+    r"\.item\(|\.tolist\(|\.numpy\(|\bint\(|torch\.(as_)?tensor\(|_shape_as_tensor|onnx2nn_functional_(?!onnx2nn__(Require|SizeIf)\b)"
 )
 
 

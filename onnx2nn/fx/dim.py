@@ -12,7 +12,8 @@ from torch import fx
 
 from onnx2nn import functional
 from onnx2nn.fx.trace_errors import TraceError
-from onnx2nn.sizes import conditions, expression, selection
+from onnx2nn.sizes import conditions, expression
+from onnx2nn.sizes import selection as selections
 from onnx2nn.sizes.conditions import Condition
 from onnx2nn.sizes.expression import MAX_DIMENSION, Size
 
@@ -75,7 +76,12 @@ class Dim:
         """Returns `one` where this is true, else `other`, for all sizes."""
         if isinstance(one, bool) or isinstance(other, bool) or getattr(one, "is_truth", False):
             return (self & one) | (self.negated() & other)
-        return self.tracer.number(functional.onnx2nn__SizeWhere, self, one, other)
+        return self.tracer.number(self.selection, self, one, other)
+
+    @property
+    def selection(self) -> Function:
+        """The function that selects one of two numbers by this truth."""
+        return functional.onnx2nn__SizeWhere if self.data_dependent else functional.onnx2nn__SizeIf
 
     def demand(self, reason: str) -> None:
         """Guards a truth: the module refuses sizes at which it is false."""
@@ -153,7 +159,7 @@ class Dim:
 
     def to_integer(self) -> Any:
         """Returns a number unchanged, 1 or 0 for a truth."""
-        return self.tracer.number(functional.onnx2nn__SizeWhere, self, 1, 0) if self.is_truth else self
+        return self.tracer.number(self.selection, self, 1, 0) if self.is_truth else self
 
     def truncated(self, divisor: Any) -> Any:
         """Returns the quotient by `divisor`, rounded towards zero."""
@@ -200,10 +206,11 @@ _LAWS: dict[Function, Function] = {
     operator.mod: expression.floor_remainder,
     operator.pow: _power,
     operator.neg: lambda a: expression.multiply(a, -1),
-    abs: selection.absolute,
-    functional.onnx2nn__SizeMin: selection.minimum,
-    functional.onnx2nn__SizeMax: selection.maximum,
-    functional.onnx2nn__SizeWhere: selection.choose,
+    abs: selections.absolute,
+    functional.onnx2nn__SizeMin: selections.minimum,
+    functional.onnx2nn__SizeMax: selections.maximum,
+    functional.onnx2nn__SizeWhere: selections.choose,
+    functional.onnx2nn__SizeIf: selections.choose,
     operator.eq: conditions.equal,
     operator.ne: conditions.unequal,
     operator.lt: conditions.less,
@@ -280,11 +287,10 @@ class Integers:
             return expr
         if expr not in self._known:
             args = (a >= 0, a // b, -((-a) // b))
-            self._known[expr] = Dim(
-                self._tracer, expr, lambda: self._tracer.record("call_function", functional.onnx2nn__SizeWhere, args)
-            )
+            function = args[0].selection
+            self._known[expr] = Dim(self._tracer, expr, lambda: self._tracer.record("call_function", function, args))
         return self._known[expr]
 
 
-_ON_TRUTHS = frozenset({functional.onnx2nn__SizeWhere, operator.and_, operator.or_, torch.sym_not})
+_ON_TRUTHS = frozenset({functional.onnx2nn__SizeWhere, functional.onnx2nn__SizeIf, operator.and_, operator.or_, torch.sym_not})
 """Functions that take truths as they are."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from onnx2nn import functional
 from onnx2nn.fx.shape_rules.rule import Sizes
 from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
-from onnx2nn.sizes.conditions import Condition, Truth, at_most, equal, negation
+from onnx2nn.sizes.conditions import Condition, Truth, at_most, conjunction, disjunction, equal, negation
 from onnx2nn.sizes.expression import Interval, Number, Size, Symbol, of_symbol
 from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.points import Point, families
@@ -114,18 +114,31 @@ class Guards(Sizes):
             self._guard(condition, reason)
 
     def _checked(self, condition: Truth, reason: str) -> Condition | None:
-        """Returns a condition that is not proven, and holds from here on."""
-        condition = self.facts.settled(condition)
-        truth = self.facts.decide(condition)
-        if truth is True:
+        """Returns a condition that is not proven, without what is disproven in it; it holds from here on."""
+        condition = self._open(self.facts.settled(condition))
+        if condition is True:
             return None
-        if truth is False or isinstance(condition, bool) or not self.facts.assume(condition):
-            raise ShapeMismatch(
-                reason if isinstance(condition, bool) else f"{reason}: {condition!r} holds for no sizes"
-            )
+        if condition is False or not self.facts.assume(condition):
+            raise ShapeMismatch(reason if condition is False else f"{reason}: {condition!r} holds for no sizes")
+        assert isinstance(condition, Condition)
+        return condition
+
+    def _open(self, condition: Truth) -> Truth:
+        truth = self.facts.decide(condition)
+        if truth is not None or isinstance(condition, bool):
+            return condition if truth is None else truth
+        if condition.kind in ("and", "or"):
+            return (conjunction if condition.kind == "and" else disjunction)(map(self._open, condition.operands))
         return condition
 
     def _guard(self, condition: Condition, reason: str) -> None:
+        if len(condition.symbols) == 1:  # a range says more than the equation that it solves
+            (symbol,) = condition.symbols
+            size, known = of_symbol(symbol), self.facts.values.get(symbol)
+            least, most = (known, known) if isinstance(known, int) else self.facts.intervals.get(symbol, (None, None))
+            if condition.kind == "==" and least is not None and most is not None and condition not in self.facts.assumed:
+                solved = equal(size, least) if least == most else conjunction((at_most(least, size), at_most(size, most)))
+                condition = solved if isinstance(solved, Condition) else condition
         guard = Guard(condition, reason, self._tracer.meta.get("onnx", ()))
         if self._of_own_data(condition):
             self._check(condition, guard.text)
@@ -310,4 +323,4 @@ class _Nodes(Rendering[Any]):
         return reduce(lambda a, b: self._tracer.create("call_function", function, (a, b)), operands)
 
     def choice(self, condition: Any, a: Any, b: Any) -> Any:
-        return self._tracer.create("call_function", functional.onnx2nn__SizeWhere, (condition, a, b))
+        return self._tracer.create("call_function", functional.onnx2nn__SizeIf, (condition, a, b))

@@ -29,10 +29,18 @@ def size_max(F: Any, A: Any, B: Any) -> Any:
 
 @op("SizeWhere", 1, domain=OWN)
 def size_where(F: Any, condition: Any, A: Any, B: Any) -> Any:
-    """`A` where a comparison of sizes holds, else `B`."""
+    """`A` where a comparison of sizes that data decide holds, else `B`."""
     if F.jit.is_tracing():
         return F.where(F.as_tensor(condition), F.as_tensor(A), F.as_tensor(B))
     return F.sym_ite(condition, A, B)
+
+
+@op("SizeIf", 1, domain=OWN)
+def size_if(F: Any, condition: Any, A: Any, B: Any) -> Any:
+    """`A` where a condition on sizes of inputs holds, else `B`; export and compilation hold one of them."""
+    if F.jit.is_tracing():
+        return F.where(F.as_tensor(condition), F.as_tensor(A), F.as_tensor(B))
+    return A if condition else B
 
 
 @op("SizeFloor", 1, domain=OWN)

@@ -174,13 +174,10 @@ def _values_of_squeeze(data: Any, axes: Any = None) -> Any:
 def squeeze(F: Any, data: Any, axes: Any = None) -> Any:
     """An axis of another size than 1 is an error; torch would keep it."""
     if axes is None:
-        return data.squeeze()
+        axes = [axis for axis, size in enumerate(data.shape) if size == 1]
     axes = sorted(axis % data.ndim if data.ndim else 0 for axis in axes)
-    sizes = [data.shape[axis] for axis in axes]
-    if any(fixed(size) and size != 1 for size in sizes):
-        raise OperatorError(f"axes={axes} of the shape {list(data.shape)} are not all of size 1.")
-    if not all(fixed(size) for size in sizes):
-        return data.reshape(*(size for axis, size in enumerate(data.shape) if axis not in axes))
+    for axis in axes:
+        demand(data.shape[axis] == 1, f"axes={axes} of the shape {list(data.shape)} are not all of size 1")
     if not axes:
         return data
     return data.squeeze(axes[0]) if len(axes) == 1 else data.squeeze(tuple(axes))

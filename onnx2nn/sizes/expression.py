@@ -299,7 +299,7 @@ def floor_divide(a: Number, b: Number) -> Number:
         if b == 1:
             return a
         return _divided_by_int(a, b)
-    exact = _divided(a, b)
+    exact = divided(a, b)
     return _quotient(a, b) if exact is None else exact
 
 
@@ -326,7 +326,7 @@ def _divided_by_int(a: Number, b: int) -> Number:
     return add(of_terms(whole), _quotient(remainder, b))
 
 
-def _divided(a: Number, b: Size) -> Number | None:
+def divided(a: Number, b: Size) -> Number | None:
     """Returns the quotient of polynomials, None where `b` does not divide `a`."""
     lead, factor = b.terms[0]
     quotient: Number = 0
@@ -430,7 +430,7 @@ def truncated_divide(a: Number, b: Number) -> Number:
             return multiply(floor_divide(multiply(a, -1), b), -1)
     if isinstance(b, int) and all(coefficient % b == 0 for coefficient in terms_of(a).values()):
         return floor_divide(a, b)
-    exact = _divided(a, b) if isinstance(b, Size) else None
+    exact = divided(a, b) if isinstance(b, Size) else None
     if exact is not None:
         return exact
     interval = _quotient_bounds(a, b, lambda x, y: int(truncated_divide(x, y)))  # type: ignore[arg-type]  # of ints

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from onnx2nn.sizes.conditions import Truth
-from onnx2nn.sizes.expression import Atom, Bound, Number, Size, add, bounds, multiply, of_atom, subtract, term_order
+from onnx2nn.sizes.expression import Atom, Bound, Number, Size, add, bounds, divided, multiply, of_atom, subtract, term_order
 
 
 class Extreme(Atom):
@@ -89,11 +89,16 @@ class Choice(Atom):
 
 
 def choose(condition: Truth, a: Number, b: Number) -> Number:
-    """Returns `a` where the condition holds, else `b`."""
+    """Returns `a` where the condition holds, else `b`.
+
+    Law: where `p == 0`, numbers whose difference is a multiple of `p` are equal.
+    """
     if isinstance(condition, bool):
         return a if condition else b
     if a is b or (isinstance(a, int) and isinstance(b, int) and a == b):
         return a
+    if condition.kind in ("==", "!=") and divided(subtract(a, b), condition.operands[0]) is not None:
+        return b if condition.kind == "==" else a
     (p, q), (r, s) = bounds(a), bounds(b)
     interval = (
         None if p is None or r is None else min(p, r),
