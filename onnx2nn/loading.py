@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import os
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -19,7 +21,7 @@ import onnx_ir as ir
 from onnx2nn.errors import InputError, UnsupportedModelError
 from onnx2nn.ground import gc_pause
 from onnx2nn.ground.extras import require
-from onnx2nn.importing.inputs import InputShapes, chosen_shapes
+from onnx2nn.importing.inputs import InputShapes, chosen_shapes, input_specs
 from onnx2nn.importing.plan import Report, plan, report
 from onnx2nn.provenance.restore import restore
 from onnx2nn.reading import reader
@@ -78,7 +80,9 @@ def load(
     options = Options(framework, input_shapes or {}, raise_patterns, dynamic, trainable, quantized)
     with gc_pause.paused():
         model = reader.read(source, base_dir=base_dir)
-        return _load_model(model, options)
+        module = _load_model(model, options)
+    _warn_of_fixed(module)
+    return module
 
 
 def check(
@@ -86,7 +90,10 @@ def check(
     *,
     base_dir: str | os.PathLike[str] | None = None,
 ) -> Report:
-    """Returns a report of a model's operators and of all nodes that `load` cannot import, without an import.
+    """Returns a report of a model's operators, of all nodes that `load` cannot import, and of the sizes that it takes.
+
+    A model with dynamic dimensions is imported to PyTorch for the last part, if PyTorch is installed; other models are
+    not imported.
 
     Args:
         source: as for `load`.
@@ -95,7 +102,39 @@ def check(
     Raises:
         ModelFileError: the source is not a readable model.
     """
-    return report(reader.read(source, base_dir=base_dir))
+    model = reader.read(source, base_dir=base_dir)
+    found = report(model)
+    dims = [dim for spec in input_specs(model) for dim in spec.shape or ()]
+    if found.ok and not all(isinstance(dim, int) for dim in dims) and importlib.util.find_spec("torch") is not None:
+        try:
+            module = _load_model(model, Options("torch", {}, True, None, False, "keep"))
+        except UnsupportedModelError as error:
+            return dataclasses.replace(found, problems=list(error.problems))
+        found.guards.extend(map(_guard_text, module.meta["onnx2nn"]["guards"]))
+    return found
+
+
+def _guard_text(guard: Mapping[str, Any]) -> str:
+    where = f", node {guard['node']!r} ({guard['operator']})" if guard["node"] else ""
+    places = (f"{name}: dimension {place[1]} of {place[0]!r}" for name, place in guard["dimensions"].items() if place)
+    return f"{guard['condition']} ({'; '.join(places)}): {guard['reason']}{where}"
+
+
+def _warn_of_fixed(module: Any) -> None:
+    """Warns of dimensions that the file declares as dynamic, but fixes inside."""
+    record = module.meta["onnx2nn"]
+    fixed = record.get("fixed")
+    if fixed:
+        texts = [f"{name} is {_size_text(size)}" for name, size in fixed.items()]
+        warnings.warn(
+            f"The file declares dimensions as dynamic that its nodes fix: {', '.join(texts)}. "
+            f"model.meta['onnx2nn']['guards'] names the nodes; load(..., dynamic=...) makes a dimension dynamic.",
+            stacklevel=3,
+        )
+
+
+def _size_text(size: Any) -> str:
+    return f"{size[0]} to {size[-1]}" if isinstance(size, range) else str(size)
 
 
 @dataclass(frozen=True)

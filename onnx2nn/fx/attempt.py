@@ -21,6 +21,7 @@ from onnx2nn.importing.walk import Walk
 from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.naming_reports import naming_of
 from onnx2nn.sizes.expression import MAX_DIMENSION, of_symbol
+from onnx2nn.sizes.solving import fulfilled
 
 _RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn"})
 """Names in the generated forward; no argument may have one of them."""
@@ -114,6 +115,19 @@ class Attempt:
                 found[name] = range(least, most + 1)
         return found
 
+    def _sizes(self) -> list[dict[str, int]]:
+        """Returns sizes of the dynamic dimensions that fulfil the guards, nothing where there are none."""
+        guards = self._builder.tracer.guards
+        if not guards.found:
+            return []
+        names = {symbol: name for name in self.state.subject.names if (symbol := self.state.symbol(name)) is not None}
+        needed = [guard.condition for guard in guards.found if guard.condition.symbols <= names.keys()]
+        found = []
+        for points in guards.points(frozenset(names)):
+            fit = (point for point in points if all(fulfilled(condition, point) for condition in needed))
+            found += [{names[symbol]: size for symbol, size in point.items() if symbol in names} for point in fit]
+        return found
+
     def _meta(self, module: fx.GraphModule) -> dict[str, Any]:
         """Returns the record of the file in the module's `meta`."""
         graph, author = self.state.model.graph, self.state.author
@@ -121,6 +135,7 @@ class Attempt:
             "inputs": [value.name for value in graph.inputs],
             "outputs": [value.name for value in graph.outputs],
             "fixed": self.fixed(),
+            "sizes": self._sizes(),
             "guards": [guard.record(self._builder.tracer.symbols) for guard in self._builder.tracer.guards.found],
             "signature": [self._signature(spec) for spec in input_specs(self.state.model)],
             "naming": naming_of(author, module.state_dict(keep_vars=True) if author is not None else {}),

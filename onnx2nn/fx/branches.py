@@ -20,7 +20,7 @@ from onnx2nn.fx.tracer import Tracer
 from onnx2nn.importing.control_flow import BRANCHES, branches_of, constant_truth, module_path
 from onnx2nn.optable.shape_values import ShapeValues
 from onnx2nn.sizes.conditions import Condition, negation
-from onnx2nn.sizes.expression import MAX_DIMENSION
+from onnx2nn.sizes.expression import MAX_DIMENSION, Size
 
 
 def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
@@ -87,11 +87,11 @@ def _served(tracer: Tracer, child: Tracer) -> list[tuple[int, int, int, int]]:
     served = []
     facts, outer = child.guards.facts, tracer.guards.facts
     for position, value in enumerate(child.captured):
-        for axis, size in (
-            enumerate(value.spec.shape or ()) if isinstance(value, Tensor) and value.spec is not None else ()
-        ):
+        shape = value.spec.shape if isinstance(value, Tensor) else None
+        for axis, size in enumerate(shape or ()):
             least, most = facts.bounds(facts.settled(size))
-            if (least, most) != outer.bounds(outer.settled(size)) and least is not None:
+            narrower = (least, most) != outer.bounds(outer.settled(size)) and least is not None
+            if narrower and not (isinstance(size, Size) and size.by_data):
                 served.append((position, axis, least, MAX_DIMENSION if most is None else most))
     return served
 

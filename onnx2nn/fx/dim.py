@@ -292,5 +292,7 @@ class Integers:
         return self._known[expr]
 
 
-_ON_TRUTHS = frozenset({functional.onnx2nn__SizeWhere, functional.onnx2nn__SizeIf, operator.and_, operator.or_, torch.sym_not})
+_ON_TRUTHS = frozenset(
+    {functional.onnx2nn__SizeWhere, functional.onnx2nn__SizeIf, operator.and_, operator.or_, torch.sym_not}
+)
 """Functions that take truths as they are."""

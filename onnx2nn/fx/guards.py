@@ -136,8 +136,15 @@ class Guards(Sizes):
             (symbol,) = condition.symbols
             size, known = of_symbol(symbol), self.facts.values.get(symbol)
             least, most = (known, known) if isinstance(known, int) else self.facts.intervals.get(symbol, (None, None))
-            if condition.kind == "==" and least is not None and most is not None and condition not in self.facts.assumed:
-                solved = equal(size, least) if least == most else conjunction((at_most(least, size), at_most(size, most)))
+            if (
+                condition.kind == "=="
+                and least is not None
+                and most is not None
+                and condition not in self.facts.assumed
+            ):
+                solved = (
+                    equal(size, least) if least == most else conjunction((at_most(least, size), at_most(size, most)))
+                )
                 condition = solved if isinstance(solved, Condition) else condition
         guard = Guard(condition, reason, self._tracer.meta.get("onnx", ()))
         if self._of_own_data(condition):
@@ -178,13 +185,13 @@ class Guards(Sizes):
         """Makes sure that float arithmetic is exact, by a limit on dimensions where it must.
 
         Raises:
-            TraceError: no limit is enough, or data decide the sizes.
+            TraceError: no limit is enough.
         """
         condition = self.facts.settled(condition)
         truth = self.facts.decide(condition)
         if truth:
             return
-        if truth is None and isinstance(condition, Condition) and not condition.by_data:
+        if truth is None and isinstance(condition, Condition):
             for most in _LIMITS:
                 trial = Facts(self.facts)
                 for symbol in condition.symbols:
@@ -198,9 +205,18 @@ class Guards(Sizes):
     def _restrict(self, condition: Condition, most: int) -> None:
         for symbol in condition.symbols:
             least, known = self.facts.intervals.get(symbol, symbol.interval)
-            if known is None or known > most:
+            if known is not None and known <= most:
+                continue
+            self.facts.narrow(symbol, (least, most))
+            if symbol in self._tracer.symbols.own:
+                self._check_limit(symbol, most)
+            else:
                 self.limits[symbol] = most
-                self.facts.narrow(symbol, (least, most))
+
+    def _check_limit(self, symbol: Symbol, most: int) -> None:
+        condition = at_most(of_symbol(symbol), most)
+        if isinstance(condition, Condition):
+            self._check(condition, f"{condition!r} is needed: the file computes sizes in float32", limit=True)
 
     def choice(self, condition: Truth) -> bool:
         """Returns the truth of a condition on which the program's structure depends; guarded unless it is proven.
@@ -246,14 +262,9 @@ class Guards(Sizes):
 
     def record(self) -> None:
         """Records the checks of all guards, in front of everything else that the program computes."""
-        found = [(guard.condition, guard.text, False) for guard in self.found]
-        for symbol, most in self.limits.items():
-            condition = at_most(of_symbol(symbol), most)
-            if isinstance(condition, Condition):
-                found.append((condition, f"{condition!r} is needed: the file computes sizes in float32", True))
-        if not found:
+        symbols = {symbol for guard in self.found for symbol in guard.condition.symbols} | self.limits.keys()
+        if not symbols:
             return
-        symbols = {symbol for condition, *_ in found for symbol in condition.symbols}
         sources = {symbol: self._tracer.symbols.read(symbol).node for symbol in sorted(symbols, key=_number)}
         reads = set(sources.values())
         body = (node for node in self._tracer.graph.nodes if node.op not in ("placeholder", "get_attr"))
@@ -263,8 +274,10 @@ class Guards(Sizes):
                 if node.op != "placeholder":
                     first.prepend(node)
         with self._tracer.graph.inserting_before(first):
-            for condition, text, limit in found:
-                self._check(condition, text, limit)
+            for guard in self.found:
+                self._check(guard.condition, guard.text)
+            for symbol, most in self.limits.items():
+                self._check_limit(symbol, most)
 
     def _check(self, condition: Condition, text: str, limit: bool = False) -> None:
         """Records a check where nodes are recorded now."""

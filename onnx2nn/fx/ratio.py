@@ -90,7 +90,6 @@ class Ratio:
         if isinstance(number, Ratio):
             return number
         if isinstance(number, Dim):
-            tracer.guards.limit(reals.is_exact(tracer.expr_of(number.to_integer()), _DIGITS))
             return cls(tracer, number.to_integer(), 1)
         above, below = float(number).as_integer_ratio() if np.isfinite(number) else (0, 0)
         if 0 < below <= _LARGEST_DENOMINATOR:

@@ -122,7 +122,7 @@ class Symbols:
                 node.meta["opaque"] = True
                 return node
 
-            size = self.fresh("element", None, None)
+            size = self.fresh("element", 0, None)
             assert isinstance(size, Size)
             self._elements[key] = self.own[next(iter(size.symbols))] = Dim(self._tracer, size, read)
         return self._elements[key]

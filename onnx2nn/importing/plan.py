@@ -28,10 +28,12 @@ class Report:
     Attributes:
         operators: the number of nodes of each operator, by `domain::name`.
         problems: the operators that cannot be imported; empty where `load` will find every operator.
+        guards: the conditions on the sizes of inputs that the imported module checks at its entry, with their reasons.
     """
 
     operators: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
+    guards: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -41,7 +43,8 @@ class Report:
     def __str__(self) -> str:
         head = f"{sum(self.operators.values())} nodes of {len(self.operators)} operators"
         if self.ok:
-            return f"{head}, all of them known."
+            limits = ["It takes inputs of these sizes only:", *(f"  {guard}" for guard in self.guards)]
+            return "\n".join([f"{head}, all of them known.", *(limits if self.guards else [])])
         return "\n".join([f"{head}; unknown:", *(f"  {problem}" for problem in self.problems)])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
 import os
@@ -194,7 +195,11 @@ def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[li
     for spec in specs:
         if spec.shape is None:
             raise InputError(f"The file does not say the shape of input {spec.name!r}. Give example_inputs.")
-    for choose, most in (*((choose, _BATCH) for choose in _DYNAMIC_SIZES), (_DYNAMIC_SIZES[2], math.inf)):
+    plain = [(choose, _BATCH) for choose in _DYNAMIC_SIZES]
+    known = [
+        (functools.partial(_known_size, labels, point), math.inf) for point in module.meta["onnx2nn"].get("sizes", ())
+    ]
+    for choose, most in (*plain, (_DYNAMIC_SIZES[2], math.inf), *known):
         sizes = {label: choose(index) for index, label in enumerate(labels)}
         for spec in specs:
             shape = spec.shape or ()
@@ -213,6 +218,11 @@ def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[li
                     f"dynamic_axes does not name every dynamic dimension of input {spec}. Give example_inputs."
                 )
         yield list(model_inputs.example_inputs(specs, shapes).values())
+
+
+def _known_size(labels: Sequence[str], point: Mapping[str, int], index: int) -> int:
+    """Returns a size of a dimension that fulfils the module's guards."""
+    return point.get(labels[index], _DYNAMIC_SIZES[0](index))
 
 
 def _traceable(module: Any) -> fx.GraphModule:

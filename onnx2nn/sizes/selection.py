@@ -7,7 +7,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from onnx2nn.sizes.conditions import Truth
-from onnx2nn.sizes.expression import Atom, Bound, Number, Size, add, bounds, divided, multiply, of_atom, subtract, term_order
+from onnx2nn.sizes.expression import (
+    Atom,
+    Bound,
+    Number,
+    Size,
+    add,
+    bounds,
+    divided,
+    multiply,
+    of_atom,
+    subtract,
+    term_order,
+)
 
 
 class Extreme(Atom):
