@@ -30,7 +30,7 @@ INDEX_TYPES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
 @partial_rule(operator.getitem, "__getitem__")
 def _getitem(sizes: Sizes, a: Spec, b: Any) -> Result:
-    return Spec(indexed(sizes, shape_of(a), b if isinstance(b, tuple) else (b,)), a.dtype)
+    return Spec(indexed(sizes, shape_of(a), b if type(b) is tuple else (b,)), a.dtype)
 
 
 def indexed(sizes: Sizes, shape: Shape, index: tuple[Any, ...]) -> Shape:

@@ -147,7 +147,12 @@ def dtypes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kwargs: the named arguments.
     """
     try:
-        key = (function, *map(_key, args), *((name, _key(value)) for name, value in kwargs.items()))
+        key = (
+            function,
+            torch.get_default_dtype(),
+            *map(_key, args),
+            *((name, _key(value)) for name, value in kwargs.items()),
+        )
         if key not in _dtypes:
             _dtypes[key] = _run(function, args, kwargs)
     except TypeError:  # an argument that has no hash
