@@ -160,7 +160,7 @@ def instance_norm(random: Random) -> Call:
 
 def group_norm(random: Random) -> Call:
     groups, x = random.randint(1, 3), _x(random, 2, 5)
-    x = stored(x.shape[0], _mostly(random, x.shape[1] * groups, 4), *x.shape[2:])
+    x = stored(x.shape[0], random.choice((x.shape[1] * groups, x.shape[1] * groups, _size(random))), *x.shape[2:])
     of = lambda: stored(_mostly(random, x.shape[1], 3))  # noqa: E731
     return (x, groups, of() if random.random() < 0.5 else None, of() if random.random() < 0.5 else None), {}
 
@@ -214,11 +214,11 @@ def test_every_rule_of_the_family_is_called() -> None:
 
 @pytest.mark.parametrize("target", CALLS, ids=name_of)
 def test_rule_covers_calls_that_torch_computes(target: Any) -> None:
-    randoms = map(Random, range(60))
-    assert any(is_covered(random, target, *CALLS[target](random)) for random in randoms)
+    covered = [is_covered(random, target, *CALLS[target](random)) for random in map(Random, range(40))]
+    assert any(covered)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 1 << 32), target=st.sampled_from(list(CALLS)))
 def test_rule_gives_the_shapes_of_torch(seed: int, target: Any) -> None:
     random = Random(seed)

@@ -153,11 +153,11 @@ def test_every_rule_of_the_family_is_called() -> None:
 
 @pytest.mark.parametrize("target", CALLS, ids=name_of)
 def test_rule_covers_calls_that_torch_computes(target: Any) -> None:
-    randoms = map(Random, range(60))
-    assert any(is_covered(random, target, *CALLS[target](random)) for random in randoms)
+    covered = [is_covered(random, target, *CALLS[target](random)) for random in map(Random, range(40))]
+    assert any(covered)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 1 << 32), target=st.sampled_from(list(CALLS)))
 def test_rule_gives_the_shapes_of_torch(seed: int, target: Any) -> None:
     random = Random(seed)
