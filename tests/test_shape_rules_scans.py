@@ -83,10 +83,6 @@ def bucketize(random: Random) -> Call:
     return (stored(*x, dtype=dtype), stored(_size(random), dtype=dtype)), options
 
 
-def bernoulli(random: Random) -> Call:
-    return (stored(*_sizes(random, random.randint(0, 3)), dtype=random.choice(_FLOATS)),), {}
-
-
 def multinomial(random: Random) -> Call:
     x = torch.ones(_sizes(random, random.randint(1, 2)), dtype=random.choice(_FLOATS))
     return (x, Free(_size(random)), random.random() < 0.5), {}
@@ -135,7 +131,6 @@ CALLS: dict[Any, Calls] = {
     **dict.fromkeys((torch.topk, "topk"), topk),
     torch.searchsorted: searchsorted,
     torch.bucketize: bucketize,
-    **dict.fromkeys((torch.bernoulli, "bernoulli"), bernoulli),
     **dict.fromkeys((torch.multinomial, "multinomial"), multinomial),
     **dict.fromkeys((F.nll_loss, F.cross_entropy), loss),
     **dict.fromkeys((F.cosine_similarity, torch.cosine_similarity), similarity),
