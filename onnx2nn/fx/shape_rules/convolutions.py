@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
-from onnx2nn.fx.shape_rules.operands import common_float, known_per_axis, per_axis
+from onnx2nn.fx.shape_rules.operands import common_float, known_per_axis
 from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes, rule
 from onnx2nn.fx.spec import Spec
 from onnx2nn.sizes.conditions import at_most, conjunction, disjunction, equal, less
@@ -116,37 +115,3 @@ def _register(make: Callable[[int], Rule], *functions: Any) -> None:
 
 _register(_convolution, torch.conv1d, torch.conv2d, torch.conv3d)
 _register(_transposed, torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
-
-
-@rule(F.fold)
-def _fold(
-    sizes: Sizes,
-    input: Spec,
-    output_size: Any,
-    kernel_size: Any,
-    dilation: Any = 1,
-    padding: Any = 0,
-    stride: Any = 1,
-) -> Result:
-    """The blocks of the columns, which lie at every place of the kernel, add up to an image."""
-    x = input.shape
-    outputs, settings = (
-        per_axis(output_size, 2),
-        [known_per_axis(v, 2) for v in (kernel_size, dilation, padding, stride)],
-    )
-    kernel, spreads, pads, steps = (setting or () for setting in settings)
-    if x is None or len(x) not in (2, 3) or common_float(input) is None or outputs is None or not all(settings):
-        return None
-    if min(*kernel, *spreads, *steps) < 1 or min(pads) < 0:
-        return None
-    elements = kernel[0] * kernel[1]
-    places: Number = 1
-    for size, k, spread, pad, step in zip(outputs, kernel, spreads, pads, steps, strict=True):
-        room = size + 2 * pad - spread * (k - 1) - 1
-        sizes.require(at_most(0, room), "an image of folded columns that is at least as large as a block")
-        places = places * (room // step + 1)
-        sizes.require(less(0, size), "an image of folded columns that is not empty")
-    sizes.require(equal(x[-2] % elements, 0), "the channels of columns, a multiple of the elements of a block")
-    sizes.require(less(0, x[-2]), "the channels of columns")
-    sizes.equal(x[-1], places, "the number of columns that are folded")
-    return Spec((*x[:-2], x[-2] // elements, *outputs), input.dtype)

@@ -8,8 +8,10 @@ from typing import Any
 from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules.operands import common_float, is_number, per_axis, positive
-from onnx2nn.fx.shape_rules.rule import RULES, Result, Sizes, rule
+from onnx2nn.fx.shape_rules.pools import adaptive_pool
+from onnx2nn.fx.shape_rules.rule import Result, Sizes, rule
 from onnx2nn.fx.spec import Shape, Spec
+from onnx2nn.sizes.conditions import at_most
 from onnx2nn.sizes.expression import MAX_DIMENSION, Number
 
 _MODES = {
@@ -18,26 +20,35 @@ _MODES = {
     5: ("nearest", "nearest-exact", "trilinear"),
 }
 _MANTISSA = 1 << 53
-"""Products below it are exact in float64."""
+"""Products up to it are exact in float64."""
+
+_LONGEST = 1 << 27
+"""A length that no axis of an image exceeds; a guard may require that."""
 
 
-def _scaled(size: Number, factor: Any) -> Number | None:
-    """Returns `int(size * factor)`, computed in float64; None where rounding decides over a size that is not known."""
+def _scaled(sizes: Sizes, size: Number, factor: Any) -> Number | None:
+    """Returns `int(size * factor)` in float64, as torch computes it; None where rounding decides over an unknown size.
+
+    A factor from a float32 is exact up to sizes far beyond those of images, which is required.
+    """
     if not isinstance(factor, (int, float)) or isinstance(factor, bool) or not 0 < factor < _MANTISSA:
         return None
     if isinstance(size, int):
         return int(float(size) * factor)
     exact = Fraction(factor)
-    if exact.numerator * MAX_DIMENSION >= _MANTISSA:
+    limit = _MANTISSA // exact.numerator
+    if limit < _LONGEST:
         return None
+    if limit < MAX_DIMENSION:
+        sizes.require(at_most(size, limit), "the size of an image, which its scaling does not round")
     return size * exact.numerator // exact.denominator
 
 
-def _scaled_sizes(spatial: Shape, factors: Any) -> Shape | None:
+def _scaled_sizes(sizes: Sizes, spatial: Shape, factors: Any) -> Shape | None:
     given = factors if isinstance(factors, (list, tuple)) else [factors] * len(spatial)
     if len(given) != len(spatial):
         return None
-    outputs = [_scaled(size, factor) for size, factor in zip(spatial, given, strict=True)]
+    outputs = [_scaled(sizes, size, factor) for size, factor in zip(spatial, given, strict=True)]
     found = tuple(output for output in outputs if output is not None)
     return found if len(found) == len(outputs) else None
 
@@ -62,7 +73,7 @@ def _interpolate(
         return None
     spatial = x[2:]
     if size is None:
-        outputs = _scaled_sizes(spatial, scale_factor)
+        outputs = _scaled_sizes(sizes, spatial, scale_factor)
     elif isinstance(size, (list, tuple)) and len(size) != len(spatial):
         return None
     else:
@@ -70,8 +81,7 @@ def _interpolate(
     if outputs is None:
         return None
     if mode == "area":
-        pools = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
-        return RULES[pools[len(spatial) - 1]](sizes, input, outputs)
+        return adaptive_pool(len(spatial), is_max=False)(sizes, input, outputs)
     if mode not in _MODES[len(x)]:
         return None
     positive(sizes, x[1:], "an image that is not empty")

@@ -110,7 +110,9 @@ def _lp_pool(rank: int) -> Rule:
     return lp_pool
 
 
-def _adaptive(rank: int, is_max: bool, indices: bool = False) -> Rule:
+def adaptive_pool(rank: int, is_max: bool) -> Rule:
+    """Returns the rule of an adaptive pool over some spatial dimensions."""
+
     def adaptive(sizes: Sizes, input: Spec, output_size: Any, return_indices: bool = False) -> Result:
         x = input.shape
         if x is None or len(x) not in (rank + 1, rank + 2) or common_float(input) is None:
@@ -128,7 +130,7 @@ def _adaptive(rank: int, is_max: bool, indices: bool = False) -> Rule:
         for output in outputs:
             sizes.require(at_most(0, output), "the output size of a pool")
         spec = Spec((*x[:-rank], *outputs), input.dtype)
-        return (spec, Spec(spec.shape, torch.int64)) if indices or return_indices else spec
+        return (spec, Spec(spec.shape, torch.int64)) if return_indices else spec
 
     return adaptive
 
@@ -182,8 +184,8 @@ _register(_avg_pool, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 _register(_lp_pool, F.lp_pool1d, F.lp_pool2d, F.lp_pool3d)
 _register(_unpool, F.max_unpool1d, F.max_unpool2d, F.max_unpool3d)
 _register(
-    lambda rank: _adaptive(rank, is_max=False), F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d
+    lambda rank: adaptive_pool(rank, is_max=False), F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d
 )
 _register(
-    lambda rank: _adaptive(rank, is_max=True), F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d
+    lambda rank: adaptive_pool(rank, is_max=True), F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d
 )

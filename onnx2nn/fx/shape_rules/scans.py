@@ -101,8 +101,3 @@ def _multinomial(
     if not replacement:
         sizes.require(at_most(num_samples, shape[-1]), "the number of samples, at most that of categories")
     return Spec((*shape[:-1], num_samples), torch.int64)
-
-
-@rule(torch.bernoulli, "bernoulli")
-def _bernoulli(sizes: Sizes, input: Spec, *, generator: Any = None) -> Result:
-    return input if is_spec(input) and common_float(input) is not None else None
