@@ -207,7 +207,7 @@ class TorchBuilder(Builder):
             result = row.body(self.tracer.F, *arguments, **attributes)
         except ShapeMismatch as error:
             if self.state.strict:
-                self._conflict(error)
+                self._conflict(node, error)
             raise
         if row.on_shape_values is not None and type(result) is Tensor and size_vectors.is_vector(result):
             result.elements = size_vectors.known_elements(row, inputs, attributes)
@@ -221,17 +221,17 @@ class TorchBuilder(Builder):
             return opaque_calls.call(self.tracer, row, arguments, attributes, outputs, self.state.strict)
         except OperatorError as error:  # `row.results` found a shape conflict
             if self.state.strict and next(iter(self.tracer.symbols), None) is not None:
-                self._conflict(error)
+                self._conflict(node, error)
             raise
 
-    def _conflict(self, error: Exception) -> None:
+    def _conflict(self, node: ir.Node, error: Exception) -> None:
         """Raises the error for shapes that fit for no sizes; returns where data decide sizes, perhaps never these."""
         sizes = list(self.tracer.symbols)
         if self.branch is not None and not isinstance(error, OperatorError):
             raise BranchConflictError(f"its inputs' shapes do not fit: {error}.") from None
         if self.branch is not None or any(not symbol.by_data for symbol in sizes):
             step = (self.state.steps, self.tracer.recorded - self._recorded)
-            raise ShapeConflictError(str(error), step, self.tracer.guards.chosen) from None
+            raise ShapeConflictError(str(error), node, step, self.tracer.guards.chosen) from None
         if not sizes:
             raise OperatorError(f"its inputs' shapes do not fit: {error}.") from None
 

@@ -35,6 +35,16 @@ def import_graph(
     return _accepted(Subject.of(model, plan, input_shapes or {})).module()
 
 
+def import_strictly(model: ir.Model, plan: Plan, *, input_shapes: Mapping[str, Sequence[int | str | None]]) -> fx.GraphModule:
+    """Returns `model` as a module, like `import_graph`, if the shapes in every node fit.
+
+    Raises:
+        ShapeConflictError: the shapes in a node fit for no sizes.
+        UnsupportedModelError: lists all nodes that cannot be imported.
+    """
+    return _consistent(Subject.of(model, plan, input_shapes), {}).module()
+
+
 def _accepted(subject: Subject) -> Attempt:
     """Returns the import whose program is taken: one in which all shapes fit, else one with opaque calls."""
     try:

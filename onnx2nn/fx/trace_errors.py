@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import onnx_ir as ir
+
 from onnx2nn.errors import OperatorError
 from onnx2nn.optable.row import NeedsValues
 from onnx2nn.sizes.conditions import Condition
@@ -25,10 +27,11 @@ class ShapeConflictError(Exception):
     """The shapes in a node fit for no sizes of the inputs, after the choices that the import made.
 
     Attributes:
+        node: the node.
         step: the progress of the import: nodes, and calls in the last node.
         chosen: the conditions on sizes by which the structure of the program was chosen, and their truths.
     """
 
-    def __init__(self, reason: str, step: tuple[int, int], chosen: Sequence[tuple[Condition, bool]]):
+    def __init__(self, reason: str, node: ir.Node, step: tuple[int, int], chosen: Sequence[tuple[Condition, bool]]):
         super().__init__(reason)
-        self.step, self.chosen = step, list(chosen)
+        self.node, self.step, self.chosen = node, step, list(chosen)

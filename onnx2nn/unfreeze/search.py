@@ -9,9 +9,8 @@ import onnx_ir as ir
 from torch import fx
 
 from onnx2nn.errors import FrozenDimensionError, InputError, UnsupportedModelError
-from onnx2nn.fx.attempts import Attempts
-from onnx2nn.fx.importer import import_graph
-from onnx2nn.fx.sample_sizes import ShapeConflictError
+from onnx2nn.fx.importer import import_graph, import_strictly
+from onnx2nn.fx.trace_errors import ShapeConflictError
 from onnx2nn.importing.inputs import InputShapes, input_dimensions, input_specs
 from onnx2nn.importing.node_facts import node_name
 from onnx2nn.importing.plan import Plan
@@ -59,12 +58,13 @@ def import_dynamic(
     join_constants(model.graph)
     fixed = {name: [sizes.get(d, d) if isinstance(d, str) else d for d in dims] for name, dims in opened.items()}
     try:
-        original = Attempts(model, plan, fixed).run({}).module()
+        original = import_strictly(model, plan, input_shapes=fixed)
     except ShapeConflictError as error:  # of a dimension that is dynamic in the file, but baked into a constant
         raise FrozenDimensionError(_obstacle(error.node, str(error), sizes)) from None
     repairs = unfreeze(model, plan, opened, sizes)
     try:
-        module = Attempts(model, plan, opened).run({}).module()
+        module = import_strictly(model, plan, input_shapes=opened)
+        _refuse_fixed(module, sizes)
     except ShapeConflictError as error:
         raise FrozenDimensionError(_obstacle(error.node, str(error), sizes)) from None
     except UnsupportedModelError as error:
@@ -75,6 +75,17 @@ def import_dynamic(
         "repairs": [f"{node_name(r.node)} ({r.node.op_type}): {r.kind} of input {r.position}" for r in repairs],
     }
     return module
+
+
+def _refuse_fixed(module: fx.GraphModule, sizes: Mapping[str, int]) -> None:
+    """Raises FrozenDimensionError where the imported model restricts a dimension that should be dynamic."""
+    record = module.meta["onnx2nn"]
+    for guard in record["guards"]:
+        if any(name in record["fixed"] for name in guard["dimensions"] if name in sizes):
+            raise FrozenDimensionError(
+                f"{wish(sizes)} cannot be dynamic: node {guard['node']!r} ({guard['operator']}) works at some sizes only, "
+                f"{guard['condition']}: {guard['reason']}. Export the model again with this dimension dynamic."
+            )
 
 
 def unfreeze(
