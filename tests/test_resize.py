@@ -1,0 +1,147 @@
+"""Resize by nearest elements takes the elements that ONNX Runtime takes, where coordinates fall near their borders."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+import onnx2nn
+from tests import installed
+
+TRANSFORMATIONS = [
+    "asymmetric",
+    "half_pixel",
+    "pytorch_half_pixel",
+    "half_pixel_symmetric",
+    "align_corners",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+]
+ROUNDINGS = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
+ROI = (0.1, 0.9)
+
+pytestmark = pytest.mark.skipif(
+    installed.version("onnxruntime") < (1, 27), reason="ONNX Runtime before 1.27 takes no coordinate for a middle"
+)
+
+
+class Target(NamedTuple):
+    """How the last dimension is resized: by a scale, to a size, or to a share of its size that the graph computes."""
+
+    scale: float | None = None
+    size: int | None = None
+    share: tuple[int, int] | None = None
+
+    def output(self, size: int) -> int:
+        """Returns the size that ONNX Runtime gives."""
+        if self.scale is not None:
+            return int(np.float32(size) * np.float32(self.scale))
+        return self.size or size * self.share[0] // self.share[1] if self.share else self.size or 0
+
+
+def near_middles(draw: random.Random) -> float:
+    """Returns a scale by which an output index falls on the middle of two elements, or a unit in the last place off."""
+    scale = np.float32(draw.randrange(1, 200) / (draw.randrange(100) + 0.5))
+    return float(np.nextafter(scale, np.float32(draw.choice((0, 9)))) if draw.random() < 0.6 else scale)
+
+
+def targets(draw: random.Random) -> Iterator[Target]:
+    """Yields one of each kind, without end."""
+    while True:
+        yield Target(scale=near_middles(draw))
+        yield Target(scale=float(np.float32(draw.randrange(1, 60) / draw.randrange(1, 60))))
+        yield Target(scale=float(np.float32(round(draw.uniform(0.05, 5), draw.choice((1, 2, 3))))))
+        yield Target(size=draw.randrange(1, 400))
+        yield Target(share=(draw.randrange(1, 60), draw.randrange(1, 60)))
+
+
+def resize(target: Target, size: int | str, transformation: str, rounding: str) -> onnx.ModelProto:
+    """Returns a model that resizes the last dimension of `(1, 1, 2, size)`."""
+    constants = {"roi": np.array([0, 0, 0, ROI[0], 1, 1, 1, ROI[1]], np.float32)}
+    nodes = []
+    if target.scale is not None:
+        constants["scales"] = np.array([1, 1, 1, target.scale], np.float32)
+    elif target.size is not None:
+        constants["sizes"] = np.array([1, 1, 2, target.size])
+    elif target.share is not None:
+        constants |= {"times": np.array([1, 1, 1, target.share[0]]), "by": np.array([1, 1, 1, target.share[1]])}
+        nodes += [
+            helper.make_node("Shape", ["x"], ["shape"]),
+            helper.make_node("Mul", ["shape", "times"], ["product"]),
+            helper.make_node("Div", ["product", "by"], ["sizes"]),
+        ]
+    inputs = ["x", "roi", "scales"] if target.scale is not None else ["x", "roi", "", "sizes"]
+    modes = dict(mode="nearest", coordinate_transformation_mode=transformation, nearest_mode=rounding)
+    graph = helper.make_graph(
+        [*nodes, helper.make_node("Resize", inputs, ["y"], **modes)],
+        "resize",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 2, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 2, None])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+
+
+def is_compared(target: Target, size: int, transformation: str) -> bool:
+    """Returns whether a size is one to compare: not too long, and not where the standard is followed instead.
+
+    These are what the docstring of the row names: align_corners with a scale that gives no whole size, and
+    tf_crop_and_resize where no size changes, for which ONNX Runtime does not crop.
+    """
+    output = target.output(size)
+    if not 1 <= output <= 3000 or (transformation == "tf_crop_and_resize" and output == size):
+        return False
+    whole = target.scale is None or float(np.float32(size) * np.float32(target.scale)) == output
+    return transformation != "align_corners" or whole
+
+
+def check(module: Any, session: onnxruntime.InferenceSession, size: int, what: object) -> None:
+    x = np.arange(2 * size, dtype=np.float32).reshape(1, 1, 2, size)
+    (expected,) = session.run(None, {"x": x})
+    np.testing.assert_array_equal(module(torch.from_numpy(x)).numpy(), expected, err_msg=f"{what} of {size}")
+
+
+def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
+def test_fixed_sizes(transformation: str, rounding: str, count: int) -> None:
+    draw, compared = random.Random(f"{transformation} {rounding} fixed"), 0
+    for target in targets(draw):
+        size = draw.randrange(1, 300)
+        if compared == count:
+            break
+        if is_compared(target, size, transformation):
+            model = resize(target, size, transformation, rounding)
+            check(onnx2nn.load(model), session_of(model), size, target)
+            compared += 1
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
+def test_dynamic_sizes(transformation: str, rounding: str, count: int) -> None:
+    draw, compared = random.Random(f"{transformation} {rounding} dynamic"), 0
+    for target in targets(draw):
+        if compared == count:
+            break
+        candidates = [draw.randrange(1, limit) for limit in (12, 40, 300, 300, 300)]
+        sizes = [size for size in candidates if is_compared(target, size, transformation)]
+        if len(sizes) < 3:
+            continue
+        model = resize(target, "w", transformation, rounding)
+        module, session = onnx2nn.load(model), session_of(model)
+        for size in sizes:
+            check(module, session, size, target)
+        compared += 1
