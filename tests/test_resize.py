@@ -145,3 +145,38 @@ def test_dynamic_sizes(transformation: str, rounding: str, count: int) -> None:
         for size in sizes:
             check(module, session, size, target)
         compared += 1
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("scales", [(1.1, 1.3), (1.2, 1.0), (1.1, 1.7), (1.3, 2.0)], ids=str)
+def test_scales_that_change_no_size(scales: tuple[float, float], mode: str) -> None:
+    """ONNX Runtime copies an image of which no size changes, and follows the coordinates if one does."""
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 19]>
+        resize (float[1,1,h,w] x) => (float[1,1,a,b] y) <float[4] scales = {{1, 1, {scales[0]}, {scales[1]}}}> {{
+            y = Resize <mode = "{mode}", coordinate_transformation_mode = "asymmetric"> (x, , scales)
+        }}""")
+    module, session = onnx2nn.load(model), session_of(model)
+    for height, width in [(1, 1), (2, 2), (3, 1), (4, 3), (9, 2), (9, 9), (10, 3), (3, 10), (20, 30)]:
+        x = np.random.default_rng(0).random((1, 1, height, width), np.float32)
+        (expected,) = session.run(None, {"x": x})
+        fixed = onnx2nn.load(model, input_shapes={"x": x.shape})
+        for resized in (module, fixed):
+            actual = resized(torch.from_numpy(x)).numpy()
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5, err_msg=f"{height} x {width}")
+
+
+@pytest.mark.parametrize("tool", ["export", pytest.param("compile", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("target", [Target(scale=2.4), Target(size=50), Target(share=(7, 5))], ids=str)
+@pytest.mark.parametrize("transformation", ["asymmetric", "half_pixel_symmetric", "tf_crop_and_resize"])
+def test_torch_tools(transformation: str, target: Target, tool: str) -> None:
+    """An exported and a compiled module of dynamic sizes take the same elements."""
+    model = resize(target, "w", transformation, "round_prefer_floor")
+    module, session = onnx2nn.load(model), session_of(model)
+    if tool == "export":
+        width = torch.export.Dim("w", min=2, max=500)
+        x = torch.zeros(1, 1, 2, 30)
+        program: Any = torch.export.export(module, (x,), dynamic_shapes=({3: width},)).module()
+    else:
+        program = torch.compile(module, fullgraph=True, dynamic=True)
+    for size in (30, 45, 100, 299):
+        check(program, session, size, target)

@@ -258,9 +258,11 @@ def _along(X: Any, axis: Axis, vector: Any) -> Any:
     return vector.reshape([-1] + [1] * (X.ndim - 1 - axis.index))
 
 
-def _resize_axis(F: Any, X: Any, axis: Axis, method: Method) -> Any:
-    """Resizes one axis by gathering."""
+def _resize_axis(F: Any, X: Any, axis: Axis, method: Method, copied: Any) -> Any:
+    """Resizes one axis by gathering; with `copied`, True in a tensor, its elements stay."""
     x = _coordinates(F, axis, method.transformation)
+    if copied is not False:
+        x = F.where(copied, F.arange(axis.output, dtype=F.float32), x)
     if method.mode == "nearest":
         return X.index_select(axis.index, _nearest(F, x, axis, method.nearest))
     indices, weights = _taps(F, x, axis, method)
@@ -386,11 +388,22 @@ def _same_indices(x: np.ndarray, axis: Axis, transformation: str, nearest: str, 
     return bool((np.clip(ours, 0, last) == np.minimum(theirs, last)).all())
 
 
-def _is_copy(axes: Sequence[Axis], crop: bool) -> bool:
-    """Whether no size changes, so that ONNX Runtime copies the input, although scales other than 1 are given."""
-    if crop or not all(1 <= axis.scale < 1.5 for axis in axes if axis.given and isinstance(axis.scale, (int, float))):
-        return False
-    return all(axis.given and axis.output == axis.size for axis in axes)
+def _copied(F: Any, axes: Sequence[Axis]) -> Any:
+    """Returns whether no size changes, so that ONNX Runtime copies the input although scales other than 1 are given.
+
+    Where dynamic sizes decide it is a bool tensor of one element.
+    """
+    changing = [axis for axis in axes if not axis.kept]
+    for axis in changing:
+        if not axis.given or not isinstance(axis.scale, (int, float)) or not 1 <= axis.scale < 2:
+            return False
+        if axis.static and axis.output != axis.size:
+            return False
+    dynamic = [axis for axis in changing if not axis.static]
+    if dynamic and all(axis.scale >= 1.5 for axis in dynamic):
+        return False  # only sizes of 1 stay, and one element has one value
+    same = [F.zeros(1, dtype=F.float32) + axis.output == axis.size for axis in dynamic]
+    return functools.reduce(lambda a, b: a & b, same) if same else True
 
 
 def _results_of_resize(
@@ -448,9 +461,10 @@ def resize(
     )
     crop = coordinate_transformation_mode == "tf_crop_and_resize"
     resized = _axes_of(X, roi if crop else None, scales, sizes, axes, keep_aspect_ratio_policy)
-    if _is_copy(resized, crop):
+    copied = False if crop else _copied(F, resized)
+    if copied is True:
         return X
-    if not crop:
+    if not crop and copied is False:
         Y = _interpolated(F, X, resized, method)
         if Y is not None:
             return Y
@@ -459,7 +473,7 @@ def resize(
     if mode != "nearest" and dtype not in (F.float32, F.float64):
         X = X.to(F.float32)
     for axis in changed:
-        X = _resize_axis(F, X, axis, method)
+        X = _resize_axis(F, X, axis, method, copied)
     if crop:
         X = _extrapolate(F, X, changed, extrapolation_value)
     return X.to(dtype) if X.dtype != dtype else X
