@@ -177,6 +177,7 @@ def test_torch_tools(transformation: str, target: Target, tool: str) -> None:
         x = torch.zeros(1, 1, 2, 30)
         program: Any = torch.export.export(module, (x,), dynamic_shapes=({3: width},)).module()
     else:
+        torch.compiler.reset()  # the programs of the other cases count towards its limit
         program = torch.compile(module, fullgraph=True, dynamic=True)
     for size in (30, 45, 100, 299):
         check(program, session, size, target)
