@@ -181,3 +181,14 @@ def test_torch_tools(transformation: str, target: Target, tool: str) -> None:
         program = torch.compile(module, fullgraph=True, dynamic=True)
     for size in (30, 45, 100, 299):
         check(program, session, size, target)
+
+
+@pytest.mark.parametrize(
+    ("scale", "layer"), [(2.0, True), (3.0, True), (0.5, True), (1.1, False), (2.2, False), (2.4, False)]
+)
+def test_a_layer_where_torch_takes_the_same_elements(scale: float, layer: bool) -> None:
+    """A dynamic size stays torch's own function where that holds for all sizes, and is gathered elsewhere."""
+    module = onnx2nn.load(resize(Target(scale=scale), "w", "asymmetric", "floor"))
+    assert (
+        any(isinstance(part, torch.nn.Upsample) or "interpolate" in module.code for part in module.modules()) == layer
+    )
