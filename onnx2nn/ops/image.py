@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.extras import require
-from onnx2nn.ops.arithmetic import larger
 from onnx2nn.ops.shape import partly_known
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -116,9 +116,9 @@ def _axes_of(
     elif policy in ("not_larger", "not_smaller"):
         if not all(isinstance(n, int) for n in (*given, *inputs)):
             raise NeedsValues("keep_aspect_ratio_policy over dynamic sizes")
-        ratios = [output / size for output, size in zip(given, inputs, strict=True)]
+        ratios = [_single(output / size) for output, size in zip(given, inputs, strict=True)]
         factors = [min(ratios) if policy == "not_larger" else max(ratios)] * len(indices)
-        outputs = [math.floor(size * factor + 0.5) for size, factor in zip(inputs, factors, strict=True)]
+        outputs = [math.floor(_single(size * factor) + 0.5) for size, factor in zip(inputs, factors, strict=True)]
     else:
         raise OperatorError(f"keep_aspect_ratio_policy={policy!r} is none of stretch, not_larger, not_smaller.")
     columns = zip(indices, inputs, outputs, factors, roi[: len(indices)], roi[len(indices) :], strict=True)
@@ -129,66 +129,99 @@ def _axes_of(
 _CORNERS_OF_OUTPUT = "align_corners, of the output's whole size"
 
 
-def _coordinates(F: Any, axis: Axis, transformation: str) -> Any:
-    """Returns the input coordinate of each output element, as ONNX Runtime computes it.
+_TIE = 1e-6
+"""A float32 coordinate no further from the middle of two elements than this counts as the middle, as in ONNX Runtime
+from 1.27 on: the rounding of index / scale does not decide."""
 
-    It does so in float32; half_pixel_symmetric is in float64, but for the shift of its centre.
-    """
+
+def _coordinates(F: Any, axis: Axis, transformation: str) -> Any:
+    """Returns the input coordinate of each output element, float32."""
     if transformation == "half_pixel_symmetric":
-        return (F.arange(axis.output, dtype=F.float64) + 0.5) / _single(axis.scale) + _centre(axis) - 0.5
-    x = F.arange(axis.output, dtype=F.float32)
+        return _symmetric_coordinates(F, axis)
+    return _coordinates_of(F, F.arange(axis.output, dtype=F.float32), axis, transformation)
+
+
+def _coordinates_of(F: Any, x: Any, axis: Axis, transformation: str) -> Any:
+    """Returns the input coordinates of the output indices `x`, float32.
+
+    Every step is rounded to float32, in ONNX Runtime's order. A Python number beside a float32 tensor is rounded to
+    float32 first. It may be the product or the quotient of two float32 numbers: as float64 has more than twice their
+    digits, rounding twice gives what rounding once gives. `F` may be numpy.
+    """
     if transformation == "half_pixel":
         return (x + 0.5) / axis.scale - 0.5
     if transformation == "pytorch_half_pixel":
-        return (x + 0.5) / axis.scale - 0.5 if axis.output > 1 else F.zeros_like(x)
+        return _unless_alone(F, axis, (x + 0.5) / axis.scale - 0.5, 0.0)
     if transformation in ("align_corners", _CORNERS_OF_OUTPUT):
         partly = transformation == "align_corners" and axis.given and not _is_whole(axis)
         length = axis.size * axis.scale if partly else axis.output
-        return x * (axis.size - 1) / larger(length - 1, 1)  # the only element's coordinate is 0
+        return _unless_alone(F, axis, x * (axis.size - 1) / _steps(length), 0.0)
     if transformation == "asymmetric":
         return x / axis.scale
     if transformation == "tf_half_pixel_for_nn":
-        return (x + 0.5) / axis.scale
+        moved = (x + 0.5) / axis.scale
+        if axis.given or axis.static:
+            return moved
+        kept = F.zeros(1, dtype=F.float32) + axis.output == axis.size  # a scale of 1 moves nothing
+        return F.where(kept, x, moved)
     if transformation == "tf_crop_and_resize":
-        if axis.output > 1:
-            step = (axis.end - axis.start) * (axis.size - 1) / (axis.output - 1)
-            return x * step + axis.start * (axis.size - 1)
-        return F.zeros_like(x) + 0.5 * (axis.start + axis.end) * (axis.size - 1)
+        start, end, last = _single(axis.start), _single(axis.end), axis.size - 1
+        alone = 0.5 * _single(start + end) * last
+        return _unless_alone(F, axis, x * _single(end - start) * last / _steps(axis.output) + start * last, alone)
     raise OperatorError(f"coordinate_transformation_mode={transformation!r} is none of the standard's modes.")
 
 
-def _single(scale: Any) -> Any:
-    """Returns a scale rounded to float32, as in the file."""
-    return float(np.float32(scale)) if isinstance(scale, float) else scale
+def _steps(length: Any) -> Any:
+    """Returns the steps from the first to the last element; 1 where there is one element only, if that is known."""
+    return (length - 1 or 1) if isinstance(length, (int, float)) else length - 1
 
 
-def _centre(axis: Axis) -> Any:
-    """Returns the shift by which half_pixel_symmetric gives both images the same centre."""
-    if not axis.given or _is_whole(axis):
-        return 0.0
-    if not axis.static:
-        raise NeedsValues("half_pixel_symmetric over a dynamic size")
-    scale, half = np.float32(axis.scale), np.float32(axis.size / 2)  # in float32, as ONNX Runtime
-    return float(half * (np.float32(1) - np.float32(axis.output) / (np.float32(axis.size) * scale)))
+def _unless_alone(F: Any, axis: Axis, x: Any, alone: Any) -> Any:
+    """Returns the coordinates `x`, or `alone` for an output of one element."""
+    if (axis.output > 1) is True:
+        return x
+    if isinstance(axis.output, int):
+        return F.zeros_like(x) + alone
+    return F.where(F.zeros(1, dtype=F.float32) + axis.output == 1, alone, x)
+
+
+def _symmetric_coordinates(F: Any, axis: Axis) -> Any:
+    """Returns the coordinates of half_pixel_symmetric: half_pixel's, shifted so that both images have the same centre.
+
+    As in ONNX Runtime the shift is float32, the sum float64, and the result rounded to float32.
+    """
+    one = F.ones(1, dtype=F.float32)
+    size, output = one * axis.size, one * axis.output
+    scale = one * axis.scale if axis.given else output / size
+    shift = size / 2 * (1 - output / (scale * size))
+    x = F.arange(axis.output, dtype=F.float64)
+    return (shift.to(F.float64) + (x + 0.5) / scale.to(F.float64) - 0.5).to(F.float32)
+
+
+def _single(number: Any) -> Any:
+    """Returns a number rounded to float32."""
+    return float(np.float32(number)) if isinstance(number, (int, float)) else number
 
 
 def _nearest(F: Any, x: Any, axis: Axis, mode: str) -> Any:
     """Returns the index of the input element nearest to each coordinate."""
-    half = 0.5 if x.dtype == F.float32 else 0.5 + 1e-6  # ONNX Runtime's tolerance for the middle of two elements
-    if mode == "round_prefer_floor":
-        x = F.ceil(x - half)
-    elif mode == "round_prefer_ceil":
-        x = F.where(x - F.floor(x) >= 1 - half, F.ceil(x), F.floor(x))
-    elif mode == "floor":
-        x = F.floor(x)
-    elif mode == "ceil":
-        x = F.ceil(x)
-    elif mode == "truncated":
+    return _rounded(F, x, axis, mode).to(F.int64).clamp(0, axis.size - 1)
+
+
+def _rounded(F: Any, x: Any, axis: Axis, mode: str) -> Any:
+    """Returns float32 coordinates rounded to whole numbers; `F` may be numpy."""
+    if mode in ("round_prefer_floor", "round_prefer_ceil"):
+        floor = F.floor(x)
+        beyond = x - floor - 0.5  # exact
+        return F.where(beyond > _TIE if mode == "round_prefer_floor" else beyond >= -_TIE, F.ceil(x), floor)
+    if mode == "floor":
+        return F.floor(x)
+    if mode == "ceil":
+        return F.ceil(x)
+    if mode == "truncated":
         down = isinstance(axis.scale, (int, float)) and axis.scale < 1
-        x = F.ceil(x) if down else F.floor(x)
-    else:
-        raise OperatorError(f"nearest_mode={mode!r} is none of the standard's modes.")
-    return x.to(F.int64).clamp(0, axis.size - 1)
+        return F.ceil(x) if down else F.floor(x)
+    raise OperatorError(f"nearest_mode={mode!r} is none of the standard's modes.")
 
 
 def _taps(F: Any, x: Any, axis: Axis, method: Method) -> tuple[Any, Any]:
@@ -225,12 +258,14 @@ def _along(X: Any, axis: Axis, vector: Any) -> Any:
     return vector.reshape([-1] + [1] * (X.ndim - 1 - axis.index))
 
 
-def _resize_axis(F: Any, X: Any, axis: Axis, method: Method) -> Any:
-    """Resizes one axis by gathering."""
+def _resize_axis(F: Any, X: Any, axis: Axis, method: Method, copied: Any) -> Any:
+    """Resizes one axis by gathering; with `copied`, True in a tensor, its elements stay."""
     x = _coordinates(F, axis, method.transformation)
+    if copied is not False:
+        x = F.where(copied, F.arange(axis.output, dtype=F.float32), x)
     if method.mode == "nearest":
         return X.index_select(axis.index, _nearest(F, x, axis, method.nearest))
-    indices, weights = _taps(F, x.float(), axis, method)
+    indices, weights = _taps(F, x, axis, method)
     total = None
     for index, weight in zip(indices.unbind(0), weights.unbind(0), strict=True):
         part = X.index_select(axis.index, index) * _along(X, axis, weight)
@@ -259,7 +294,7 @@ def _interpolated(F: Any, X: Any, axes: Sequence[Axis], method: Method) -> Any:
         return None
     if method.mode == "nearest":
         for mode in ("nearest", "nearest-exact"):
-            if all(_same_nearest(F, axis, method, mode) for axis in spatial):
+            if all(_same_nearest(axis, method, mode) for axis in spatial):
                 return F.nn.functional.interpolate(X, **size, mode=mode)
         return None
     if method.antialias or (method.mode == "cubic" and (X.ndim != 4 or method.cubic_coeff_a != -0.75)):
@@ -281,7 +316,7 @@ def _interpolated(F: Any, X: Any, axes: Sequence[Axis], method: Method) -> Any:
 
 def _is_whole(axis: Axis) -> bool:
     """Whether size times scale is known to be a whole number."""
-    return axis.scale == int(axis.scale) or (axis.static and axis.size * axis.scale == axis.output)
+    return axis.scale == int(axis.scale) or (axis.static and _single(axis.size * axis.scale) == axis.output)
 
 
 def _interpolate_size(axes: Sequence[Axis]) -> dict[str, Any] | None:
@@ -299,22 +334,79 @@ def _interpolate_size(axes: Sequence[Axis]) -> dict[str, Any] | None:
     return {"scale_factor": factors[0] if len(set(factors)) == 1 else tuple(factors)}
 
 
-def _same_nearest(F: Any, axis: Axis, method: Method, mode: str) -> bool:
-    """Whether torch's nearest mode takes the same elements as ONNX Runtime.
+def _same_nearest(axis: Axis, method: Method, mode: str) -> bool:
+    """Whether torch's nearest mode takes the same elements as ONNX Runtime, at all sizes if they are dynamic.
 
-    The indices of static sizes are compared. With a given scale an index does not depend on the size: the first 16384
-    are compared. With a dynamic size and no given scale, the formulas are compared; the rounding of output / input may
-    then differ at some sizes, where either side may miss the exact index.
+    torch multiplies by the inverse of the scale, ONNX Runtime divides by the scale. Where the scale depends on the
+    sizes, one pair of sizes in twenty has an element at which the two differ.
     """
-    if not axis.static and not axis.given:
-        kind = (method.transformation, method.nearest, mode)
-        return kind in (("asymmetric", "floor", "nearest"), ("half_pixel", "round_prefer_ceil", "nearest-exact"))
+    if not isinstance(axis.scale, (int, float)) or method.transformation == "half_pixel_symmetric":
+        return False
+    if axis.given and mode == "nearest" and _is_doubled_by_chance(axis):
+        return False
     if not axis.static:
-        axis = replace(axis, size=1 << 24, output=1 << 14)
-    scale = np.float32(1 / axis.scale) if axis.given else np.float32(axis.size) / np.float32(axis.output)
-    x = np.arange(axis.output, dtype=np.float32) + np.float32(0 if mode == "nearest" else 0.5)
-    theirs = F.tensor(np.minimum(np.floor(x * scale), axis.size - 1).astype(np.int64))
-    return bool((_nearest(F, _coordinates(F, axis, method.transformation), axis, method.nearest) == theirs).all())
+        return _same_at_all_indices(float(axis.scale), method.transformation, method.nearest, mode)
+    inverse = np.float32(1 / axis.scale) if axis.given else np.float32(axis.size) / np.float32(axis.output)
+    return _same_indices(
+        np.arange(axis.output, dtype=np.float32), axis, method.transformation, method.nearest, mode, inverse
+    )
+
+
+def _is_doubled_by_chance(axis: Axis) -> bool:
+    """Whether a given scale, neither 1 nor 2, may give the input's size or twice that, by rounding down.
+
+    Some of torch's kernels, for some memory formats, then take the elements of the scales 1 and 2.
+    """
+    if axis.static:
+        return axis.output in (axis.size, 2 * axis.size) and axis.scale not in (1, 2)
+    return 1 < axis.scale < 1.5 or 2 < axis.scale < 2.5  # from 1.5 and 2.5 on only at a size of 1
+
+
+@functools.cache
+def _same_at_all_indices(scale: float, transformation: str, nearest: str, mode: str) -> bool:
+    """Returns `_same_indices` for any size up to 4194304 = 2**22; False where the size matters.
+
+    Of a longer output a float32 coordinate may have no digit for a half, and every scale but a power of 2 would fail.
+    """
+    if transformation not in ("asymmetric", "half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn"):
+        return False
+    if transformation == "pytorch_half_pixel" and scale < 1:
+        return False  # an output of one element is the first, from any size
+    exact = math.frexp(scale)[0] == 0.5  # a power of 2: neither side rounds, and the indices repeat
+    step = 1 << 14 if exact else 1 << 20
+    axis = Axis(0, 1 << 24, 1 << 24, scale, True, 0.0, 1.0)
+    return all(
+        _same_indices(
+            np.arange(first, first + step, dtype=np.float32), axis, transformation, nearest, mode, np.float32(1 / scale)
+        )
+        for first in range(0, step if exact else 1 << 22, step)
+    )
+
+
+def _same_indices(x: np.ndarray, axis: Axis, transformation: str, nearest: str, mode: str, inverse: np.float32) -> bool:
+    """Whether torch's nearest mode, with the `inverse` scale, takes the same elements at the output indices `x`."""
+    last = np.float32(axis.size - 1)
+    theirs = np.floor((x if mode == "nearest" else x + np.float32(0.5)) * inverse)
+    ours = _rounded(np, _coordinates_of(np, x, axis, transformation), axis, nearest)
+    return bool((np.clip(ours, 0, last) == np.minimum(theirs, last)).all())
+
+
+def _copied(F: Any, axes: Sequence[Axis]) -> Any:
+    """Returns whether no size changes, so that ONNX Runtime copies the input although scales other than 1 are given.
+
+    Where dynamic sizes decide it is a bool tensor of one element.
+    """
+    changing = [axis for axis in axes if not axis.kept]
+    for axis in changing:
+        if not axis.given or not isinstance(axis.scale, (int, float)) or not 1 <= axis.scale < 2:
+            return False
+        if axis.static and axis.output != axis.size:
+            return False
+    dynamic = [axis for axis in changing if not axis.static]
+    if dynamic and all(axis.scale >= 1.5 for axis in dynamic):
+        return False  # only sizes of 1 stay, and one element has one value
+    same = [F.zeros(1, dtype=F.float32) + axis.output == axis.size for axis in dynamic]
+    return functools.reduce(lambda a, b: a & b, same) if same else True
 
 
 def _results_of_resize(
@@ -351,7 +443,8 @@ def resize(
 ) -> Any:
     """torch's interpolate where it computes exactly the same, else a gather along each axis (ONNX Resize-19).
 
-    Coordinates are float32, rounded as in ONNX Runtime. ONNX Runtime differs from the standard's test data in
+    Coordinates are float32, rounded as in ONNX Runtime 1.27 and later, where no size changes the result is the input.
+    Only tf_crop_and_resize crops then too, as the standard says. ONNX Runtime differs from the standard's test data in
     align_corners with scales that give no whole size: the data do not round the length of the output, input * scale.
     This follows the data, except in files of PyTorch, where the length is rounded, as in ONNX Runtime and torch. With
     pytorch_half_pixel a dynamic output size is assumed to be more than 1. Integers are interpolated in float32 and
@@ -371,7 +464,10 @@ def resize(
     )
     crop = coordinate_transformation_mode == "tf_crop_and_resize"
     resized = _axes_of(X, roi if crop else None, scales, sizes, axes, keep_aspect_ratio_policy)
-    if not crop:
+    copied = False if crop else _copied(F, resized)
+    if copied is True:
+        return X
+    if not crop and copied is False:
         Y = _interpolated(F, X, resized, method)
         if Y is not None:
             return Y
@@ -380,7 +476,7 @@ def resize(
     if mode != "nearest" and dtype not in (F.float32, F.float64):
         X = X.to(F.float32)
     for axis in changed:
-        X = _resize_axis(F, X, axis, method)
+        X = _resize_axis(F, X, axis, method, copied)
     if crop:
         X = _extrapolate(F, X, changed, extrapolation_value)
     return X.to(dtype) if X.dtype != dtype else X

@@ -170,7 +170,9 @@ def attention(
 ) -> Any:
     """torch's scaled_dot_product_attention, or its parts where the node has a soft cap, a precision or scores.
 
-    The result of a query that attends no key is 0 (ONNX Attention-25).
+    The result of a query that attends no key is 0 (ONNX Attention-25). float16 and bfloat16 are computed in float32 and
+    each result is rounded once. torch's kernels for them round scores and weights too, at places that differ between
+    processors, and in float16 that moves results by two units in the last place.
     """
     flat = Q.ndim == 3
     if flat:
@@ -182,9 +184,16 @@ def attention(
     if Q.shape[1] != K.shape[1]:
         repeats = Q.shape[1] // K.shape[1]
         K, V = K.repeat_interleave(repeats, 1), V.repeat_interleave(repeats, 1)
-    plain = softcap == 0 and _outputs < 4
-    if softmax_precision and getattr(F, _PRECISIONS[softmax_precision]) != Q.dtype:
-        plain = False
+    dtype = Q.dtype
+    if dtype in (F.float16, F.bfloat16):
+        Q, K, V = (x.to(F.float32) for x in (Q, K, V))
+        if attn_mask is not None and attn_mask.dtype != F.bool:
+            attn_mask = attn_mask.to(F.float32)
+        if softmax_precision and getattr(F, _PRECISIONS[softmax_precision]) == dtype:
+            softmax_precision = None
+    if softmax_precision and getattr(F, _PRECISIONS[softmax_precision]) == Q.dtype:
+        softmax_precision = None
+    plain = softcap == 0 and _outputs < 4 and softmax_precision is None
     restricted = any(item is not None for item in (attn_mask, past_key, nonpad_kv_seqlen))
     windows = left_window_size >= 0 or right_window_size >= 0
     scores = None
@@ -197,6 +206,8 @@ def attention(
             Y = F.nn.functional.scaled_dot_product_attention(Q, K, V, attn_mask=mask, scale=scale)
         else:
             Y, scores = _attend(F, Q, K, V, mask, scale, softcap, softmax_precision, qk_matmul_output_mode)
+    if Y.dtype != dtype:
+        Y, scores = Y.to(dtype), None if scores is None else scores.to(dtype)
     if flat:
         Y = Y.transpose(1, 2).flatten(2)
     return Y if _outputs == 1 else (Y, *present, scores)[:_outputs]

@@ -13,8 +13,13 @@ from onnx2nn.optable.revisions import revision
 
 
 def _widened(F: Any, x: Any) -> Any:
-    """Returns `x` in a type that torch's transforms take: float16 and bfloat16 become float32."""
-    return x.float() if x.dtype in (F.float16, F.bfloat16) else x
+    """Returns `x` in float64, in which transforms are computed.
+
+    Processors and numbers of threads get different kernels, which add in different orders. In float32 the results
+    differ by units in the last place of the largest one, which is more than a frequency that cancels out has left. In
+    float64 they differ by 1e-16 of it, and are rounded once.
+    """
+    return x.to(F.float64)
 
 
 def _signal(F: Any, input: Any) -> Any:

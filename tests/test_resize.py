@@ -1,0 +1,194 @@
+"""Resize by nearest elements takes the elements that ONNX Runtime takes, where coordinates fall near their borders."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+import onnx2nn
+from tests import installed
+
+TRANSFORMATIONS = [
+    "asymmetric",
+    "half_pixel",
+    "pytorch_half_pixel",
+    "half_pixel_symmetric",
+    "align_corners",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+]
+ROUNDINGS = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
+ROI = (0.1, 0.9)
+
+pytestmark = pytest.mark.skipif(
+    installed.version("onnxruntime") < (1, 27), reason="ONNX Runtime before 1.27 takes no coordinate for a middle"
+)
+
+
+class Target(NamedTuple):
+    """How the last dimension is resized: by a scale, to a size, or to a share of its size that the graph computes."""
+
+    scale: float | None = None
+    size: int | None = None
+    share: tuple[int, int] | None = None
+
+    def output(self, size: int) -> int:
+        """Returns the size that ONNX Runtime gives."""
+        if self.scale is not None:
+            return int(np.float32(size) * np.float32(self.scale))
+        return self.size or size * self.share[0] // self.share[1] if self.share else self.size or 0
+
+
+def near_middles(draw: random.Random) -> float:
+    """Returns a scale by which an output index falls on the middle of two elements, or a unit in the last place off."""
+    scale = np.float32(draw.randrange(1, 200) / (draw.randrange(100) + 0.5))
+    return float(np.nextafter(scale, np.float32(draw.choice((0, 9)))) if draw.random() < 0.6 else scale)
+
+
+def targets(draw: random.Random) -> Iterator[Target]:
+    """Yields one of each kind, without end."""
+    while True:
+        yield Target(scale=near_middles(draw))
+        yield Target(scale=float(np.float32(draw.randrange(1, 60) / draw.randrange(1, 60))))
+        yield Target(scale=float(np.float32(round(draw.uniform(0.05, 5), draw.choice((1, 2, 3))))))
+        yield Target(size=draw.randrange(1, 400))
+        yield Target(share=(draw.randrange(1, 60), draw.randrange(1, 60)))
+
+
+def resize(target: Target, size: int | str, transformation: str, rounding: str) -> onnx.ModelProto:
+    """Returns a model that resizes the last dimension of `(1, 1, 2, size)`."""
+    constants = {"roi": np.array([0, 0, 0, ROI[0], 1, 1, 1, ROI[1]], np.float32)}
+    nodes = []
+    if target.scale is not None:
+        constants["scales"] = np.array([1, 1, 1, target.scale], np.float32)
+    elif target.size is not None:
+        constants["sizes"] = np.array([1, 1, 2, target.size])
+    elif target.share is not None:
+        constants |= {"times": np.array([1, 1, 1, target.share[0]]), "by": np.array([1, 1, 1, target.share[1]])}
+        nodes += [
+            helper.make_node("Shape", ["x"], ["shape"]),
+            helper.make_node("Mul", ["shape", "times"], ["product"]),
+            helper.make_node("Div", ["product", "by"], ["sizes"]),
+        ]
+    inputs = ["x", "roi", "scales"] if target.scale is not None else ["x", "roi", "", "sizes"]
+    modes = dict(mode="nearest", coordinate_transformation_mode=transformation, nearest_mode=rounding)
+    graph = helper.make_graph(
+        [*nodes, helper.make_node("Resize", inputs, ["y"], **modes)],
+        "resize",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 2, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 2, None])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+
+
+def is_compared(target: Target, size: int, transformation: str) -> bool:
+    """Returns whether a size is one to compare: not too long, and not where the standard is followed instead.
+
+    These are what the docstring of the row names: align_corners with a scale that gives no whole size, and
+    tf_crop_and_resize where no size changes, for which ONNX Runtime does not crop.
+    """
+    output = target.output(size)
+    if not 1 <= output <= 3000 or (transformation == "tf_crop_and_resize" and output == size):
+        return False
+    whole = target.scale is None or float(np.float32(size) * np.float32(target.scale)) == output
+    return transformation != "align_corners" or whole
+
+
+def check(module: Any, session: onnxruntime.InferenceSession, size: int, what: object) -> None:
+    x = np.arange(2 * size, dtype=np.float32).reshape(1, 1, 2, size)
+    (expected,) = session.run(None, {"x": x})
+    np.testing.assert_array_equal(module(torch.from_numpy(x)).numpy(), expected, err_msg=f"{what} of {size}")
+
+
+def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
+def test_fixed_sizes(transformation: str, rounding: str, count: int) -> None:
+    draw, compared = random.Random(f"{transformation} {rounding} fixed"), 0
+    for target in targets(draw):
+        size = draw.randrange(1, 300)
+        if compared == count:
+            break
+        if is_compared(target, size, transformation):
+            model = resize(target, size, transformation, rounding)
+            check(onnx2nn.load(model), session_of(model), size, target)
+            compared += 1
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
+def test_dynamic_sizes(transformation: str, rounding: str, count: int) -> None:
+    draw, compared = random.Random(f"{transformation} {rounding} dynamic"), 0
+    for target in targets(draw):
+        if compared == count:
+            break
+        candidates = [draw.randrange(1, limit) for limit in (12, 40, 300, 300, 300)]
+        sizes = [size for size in candidates if is_compared(target, size, transformation)]
+        if len(sizes) < 3:
+            continue
+        model = resize(target, "w", transformation, rounding)
+        module, session = onnx2nn.load(model), session_of(model)
+        for size in sizes:
+            check(module, session, size, target)
+        compared += 1
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("scales", [(1.1, 1.3), (1.2, 1.0), (1.1, 1.7), (1.3, 2.0)], ids=str)
+def test_scales_that_change_no_size(scales: tuple[float, float], mode: str) -> None:
+    """ONNX Runtime copies an image of which no size changes, and follows the coordinates if one does."""
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 19]>
+        resize (float[1,1,h,w] x) => (float[1,1,a,b] y) <float[4] scales = {{1, 1, {scales[0]}, {scales[1]}}}> {{
+            y = Resize <mode = "{mode}", coordinate_transformation_mode = "asymmetric"> (x, , scales)
+        }}""")
+    module, session = onnx2nn.load(model), session_of(model)
+    for height, width in [(1, 1), (2, 2), (3, 1), (4, 3), (9, 2), (9, 9), (10, 3), (3, 10), (20, 30)]:
+        x = np.random.default_rng(0).random((1, 1, height, width), np.float32)
+        (expected,) = session.run(None, {"x": x})
+        fixed = onnx2nn.load(model, input_shapes={"x": x.shape})
+        for resized in (module, fixed):
+            actual = resized(torch.from_numpy(x)).numpy()
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5, err_msg=f"{height} x {width}")
+
+
+@pytest.mark.parametrize("tool", ["export", pytest.param("compile", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("target", [Target(scale=2.4), Target(size=50), Target(share=(7, 5))], ids=str)
+@pytest.mark.parametrize("transformation", ["asymmetric", "half_pixel_symmetric", "tf_crop_and_resize"])
+def test_torch_tools(transformation: str, target: Target, tool: str) -> None:
+    """An exported and a compiled module of dynamic sizes take the same elements."""
+    model = resize(target, "w", transformation, "round_prefer_floor")
+    module, session = onnx2nn.load(model), session_of(model)
+    if tool == "export":
+        width = torch.export.Dim("w", min=2, max=500)
+        x = torch.zeros(1, 1, 2, 30)
+        program: Any = torch.export.export(module, (x,), dynamic_shapes=({3: width},)).module()
+    else:
+        torch.compiler.reset()  # the programs of the other cases count towards its limit
+        program = torch.compile(module, fullgraph=True, dynamic=True)
+    for size in (30, 45, 100, 299):
+        check(program, session, size, target)
+
+
+@pytest.mark.parametrize(
+    ("scale", "layer"), [(2.0, True), (3.0, True), (0.5, True), (1.1, False), (2.2, False), (2.4, False)]
+)
+def test_a_layer_where_torch_takes_the_same_elements(scale: float, layer: bool) -> None:
+    """A dynamic size stays torch's own function where that holds for all sizes, and is gathered elsewhere."""
+    module = onnx2nn.load(resize(Target(scale=scale), "w", "asymmetric", "floor"))
+    assert (
+        any(isinstance(part, torch.nn.Upsample) or "interpolate" in module.code for part in module.modules()) == layer
+    )
