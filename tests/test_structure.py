@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BASE = "onnx2nn.errors onnx2nn.ground"
 TABLE = f"{BASE} onnx2nn.optable onnx2nn.ops"
 SHARED = f"{TABLE} onnx2nn.reading onnx2nn.provenance onnx2nn.importing"
-TORCH = f"{SHARED} onnx2nn.control_flow onnx2nn.functional onnx2nn.fx"
+TORCH = f"{SHARED} onnx2nn.sizes onnx2nn.control_flow onnx2nn.functional onnx2nn.fx"
 LOADING = f"{TORCH} onnx2nn.rewrite onnx2nn.dequantize onnx2nn.unfreeze"
 AFTER = f"{LOADING} onnx2nn.loading onnx2nn.verification"
 BRIDGE = "onnx2nn.errors oneflow_bridge.runtime"
@@ -32,7 +32,7 @@ RULES = {
     "onnx2nn.rewrite": f"{TABLE} onnx2nn.provenance onnx2nn.importing",
     "onnx2nn.functional": TABLE,
     "onnx2nn.operators": f"{TABLE} onnx2nn.functional",
-    "onnx2nn.fx": f"{TABLE} onnx2nn.provenance onnx2nn.importing onnx2nn.control_flow onnx2nn.functional",
+    "onnx2nn.fx": f"{TABLE} onnx2nn.provenance onnx2nn.sizes onnx2nn.importing onnx2nn.control_flow onnx2nn.functional",
     "onnx2nn.tracing": "onnx2nn.fx",
     "onnx2nn.regions": "onnx2nn.fx",
     "onnx2nn.dequantize": f"{TORCH} onnx2nn.rewrite",

@@ -165,6 +165,10 @@ class Dim:
         """Returns the quotient by `divisor`, rounded towards zero."""
         return self.tracer.integers.truncated(self, divisor)
 
+    def truncating(self, dividend: Any) -> Any:
+        """Returns the quotient of `dividend` by this number, rounded towards zero."""
+        return self.tracer.integers.truncated(dividend, self)
+
 
 _OPPOSITE = {operator.eq: operator.ne, operator.lt: operator.ge, operator.gt: operator.le}
 _OPPOSITE |= {opposite: function for function, opposite in _OPPOSITE.items()}
@@ -275,6 +279,8 @@ class Integers:
         """
         facts = self._tracer.guards.facts
         x, y = (facts.settled(n.expr) if isinstance(n, Dim) else n for n in (a, b))
+        if facts.decide(conditions.at_most(y, 0)):
+            return -self.truncated(a, -b)
         if facts.decide(conditions.at_most(0, y)) is not True:
             raise TraceError("a size is divided by a number that may be negative")
         positive = facts.decide(conditions.at_most(0, x))

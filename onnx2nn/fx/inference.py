@@ -81,6 +81,8 @@ class Inference:
             return slice(*map(self._form, (value.start, value.stop, value.step)))
         if isinstance(value, (list, tuple)):
             return type(value)(map(self._form, value)) if kind in (list, tuple) else tuple(map(self._form, value))
+        if kind is dict:
+            return {name: self._form(item) for name, item in value.items()}
         if isinstance(value, Opaque):
             raise TraceError("a value that is no tensor is used as one")
         return _SOME_FLOAT if kind is Ratio else value

@@ -148,7 +148,7 @@ def truncated_quotient(a: Any, b: Any) -> Any:
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     if isinstance(b, int) and b < 0:
         return -truncated_quotient(a, -b)
-    return a.truncated(b) if hasattr(a, "truncated") else a // b if a >= 0 else -(-a // b)
+    return a.truncated(b) if hasattr(a, "truncated") else b.truncating(a)
 
 
 def _in_float32(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.shape import demand
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
-from onnx2nn.optable.row import NeedsValues, has_values, is_always
+from onnx2nn.optable.row import NeedsValues, has_values
 
 Activation = Callable[[Any], Any]
 
@@ -349,8 +350,7 @@ def recurrent_results(X: Any, directions: int, features: int, hidden: int, layou
     Raises:
         OperatorError: X and the weights differ in features.
     """
-    if not is_always(X.shape[-1], features):
-        raise OperatorError(f"X has {X.shape[-1]} features and its weights are for {features}.")
+    demand(X.shape[-1] == features, f"X has {X.shape[-1]} features and its weights are for {features}")
     steps, batch = X.shape[layout], X.shape[1 - layout]
     sequence = [batch, steps, directions, hidden] if layout else [steps, directions, batch, hidden]
     state = [batch, directions, hidden] if layout else [directions, batch, hidden]

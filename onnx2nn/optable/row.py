@@ -85,11 +85,6 @@ def has_values(F: Any, *tensors: Any) -> bool:
     return not tracing and all(tensor is None or isinstance(tensor, F.Tensor) for tensor in tensors)
 
 
-def is_always(dimension: Any, size: int) -> bool:
-    """Whether a dimension is known to have this size."""
-    return (dimension == size) is True
-
-
 @dataclass(frozen=True)
 class Row:
     """One form of one operator.
