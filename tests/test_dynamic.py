@@ -142,7 +142,7 @@ def test_a_dimension_that_the_file_declares_dynamic_and_bakes_in() -> None:
     assert literal.meta["onnx2nn"]["fixed"] == {"n": 3}
     x = torch.randn(3, 4)
     assert torch.equal(torch.jit.trace(literal, (x,))(x), x.reshape(3, 2, 2))
-    with pytest.raises(AssertionError, match="Dimension 0 of input 'x' must be 3"):
+    with pytest.raises(ValueError, match=r"n == 3 is needed by node 'y' .* n, dimension 0 of input 'x', is 4"):
         literal(torch.randn(4, 4))
     freed = onnx2nn.load(file, dynamic={"x": {0: "rows"}})
     x = torch.randn(5, 4)

@@ -155,7 +155,7 @@ def test_a_dimension_that_only_some_sizes_fit(joined: bool) -> None:
     (height,) = module.meta["onnx2nn"]["fixed"].values()
     assert height == range(29, 61)
     for refused in (28, 61):
-        with pytest.raises(AssertionError, match=r"Dimension 2 of input 'x\w*' must be from 29 to 60"):
+        with pytest.raises(ValueError, match=rf">= 29 and .* <= 60 is needed by node .* dimension 2 .* is {refused}"):
             module(torch.zeros(1, 3, refused, 20))
 
 
@@ -283,8 +283,8 @@ def test_chains(name: str, tmp_path: Path) -> None:
     check_travels(module, _floats(2, 6, width)((2, 6)), _floats(3, 9, width)((3, 9)))
 
 
-def test_a_size_that_chooses_otherwise_fails() -> None:
-    """`5 if length == 1 else length` is the length at all sizes seen at import: another answer must not pass."""
+def test_a_size_that_chooses_otherwise_stays_a_choice() -> None:
+    """`5 if length == 1 else length` is the length at nearly all sizes."""
     nodes = [
         helper.make_node("Shape", ["x"], ["length"], start=1, end=2),
         helper.make_node("Equal", ["length", "one"], ["single"]),
@@ -296,13 +296,12 @@ def test_a_size_that_chooses_otherwise_fails() -> None:
     module = onnx2nn.load(_model(nodes, ["N", "L", 3], one=np.int64([1]), five=np.int64([5]), three=np.int64([3])))
     assert module(torch.zeros(2, 4, 3)).shape == (2, 4, 3)
     check_travels(module, (torch.zeros(2, 4, 3),), travels=("torch.export", "torch.compile"))
-    with pytest.raises(AssertionError, match="takes a branch that the import left out"):
-        module(torch.zeros(2, 1, 3))
+    assert module(torch.zeros(2, 1, 3)).shape == (2, 5, 3)
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
     node = helper.make_node("Expand", ["x", "shape"], ["y"])
-    with pytest.raises(UnsupportedModelError, match=r"size of the tensor \(3\) must match .* \(12\)"):
+    with pytest.raises(UnsupportedModelError, match=r"shapes do not fit: the size of a tensor that is expanded \(12 and 3\)"):
         onnx2nn.load(_model([node], [12, 1], shape=np.int64([3, 4])))
 
 
@@ -348,7 +347,7 @@ def test_nothing_that_is_reshaped_to_something_fails_in_the_call() -> None:
         helper.make_node("Reshape", ["none", "shape"], ["y"]),
     ]
     module = onnx2nn.load(_model(nodes, ["N", "L"], zero=np.int64([0])))
-    with pytest.raises(RuntimeError, match="invalid for input of size 0"):
+    with pytest.raises(ValueError, match="N \\* L == 0 is needed by node"):
         module(torch.zeros(2, 3))
 
 
@@ -392,7 +391,7 @@ def test_an_image_of_which_the_positions_tell_the_size(width: str) -> None:
     for size in (32, 39):
         inputs = (torch.linspace(-1, 1, 6 * size * size).reshape(2, 3, size, size),)
         check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
-    with pytest.raises(AssertionError, match="must be"):
+    with pytest.raises(ValueError, match="== 16 is needed by node|<= 39 is needed by node"):
         module(torch.zeros(1, 3, 40, 40))
     assert not LEAVES_THE_GRAPH.search(module.code), module.code
     torch.export.export(module, (torch.zeros(1, 3, 32, 32),), strict=False)
@@ -513,9 +512,11 @@ def test_a_size_that_is_baked_into_a_reshape_stands_in_its_place() -> None:
         }"""
     )
     module = onnx2nn.load(model)
-    assert module.meta["onnx2nn"]["fixed"] == {"length": 7}
-    x = torch.randn(3, 7, 8)
-    assert torch.equal(module(x), x.transpose(0, 1).reshape(7, 3, 2, 4))
+    for size in ((3, 7, 8), (7, 3, 8)):  # it says no more than that seven divides the number of vectors
+        x = torch.randn(size)
+        assert torch.equal(module(x), x.transpose(0, 1).reshape(7, 3, 2, 4))
+    with pytest.raises(ValueError, match="% 7 == 0 is needed by node 'y'"):
+        module(torch.randn(3, 4, 8))
 
 
 def test_a_size_of_which_convolutions_leave_what_is_flattened(tmp_path: Path) -> None:
@@ -531,10 +532,9 @@ def test_a_size_of_which_convolutions_leave_what_is_flattened(tmp_path: Path) ->
             rows = Squeeze (turned, first) y = Reshape (rows, flat)
         }}""")
     module = onnx2nn.load(model)
-    assert module.meta["onnx2nn"]["fixed"] == {"bands": 12}
     assert not any("opaque" in node.meta for node in module.graph.nodes)
-    for time in (5, 9):
-        inputs = (torch.linspace(-1, 1, time * 12).reshape(time, 12),)
+    for time, bands in ((5, 12), (9, 12), (12, 6), (4, 7)):
+        inputs = (torch.linspace(-1, 1, time * bands).reshape(time, bands),)
         check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
     assert "agrees" in onnx2nn.export_onnx(module, tmp_path / "again.onnx")
 
@@ -547,6 +547,6 @@ def test_sizes_that_a_constant_has_in_their_places() -> None:
         }"""
     )
     module = onnx2nn.load(model)
-    assert module.meta["onnx2nn"]["fixed"] == {"bands": 3, "windows": 2}
-    x = torch.randn(4, 3, 2)
-    assert torch.equal(module(x), x - torch.arange(1.0, 7).reshape(3, 2))
+    for size in ((4, 3, 2), (4, 1, 2), (5, 3, 1)):  # sizes of 1 are broadcast
+        x = torch.randn(size)
+        assert torch.equal(module(x), x - torch.arange(1.0, 7).reshape(3, 2))

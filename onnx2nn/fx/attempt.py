@@ -111,7 +111,7 @@ class Attempt:
         for name in self.state.subject.names:
             symbol = self.state.symbol(name)
             least, most = (None, None) if symbol is None else facts.intervals.get(symbol, (None, None))
-            if symbol not in guards.limits and least is not None and most is not None and most < MAX_DIMENSION:
+            if least is not None and most is not None and most < guards.limits.get(symbol, MAX_DIMENSION):
                 found[name] = range(least, most + 1)
         return found
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from onnx2nn import functional
 from onnx2nn.fx.shape_rules.rule import Sizes
 from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
-from onnx2nn.sizes.conditions import Condition, Truth, at_most, conjunction, disjunction, equal, negation
-from onnx2nn.sizes.expression import Interval, Number, Size, Symbol, of_symbol
+from onnx2nn.sizes.conditions import Condition, Truth, at_most, conjunction, disjunction, equal, is_zero, negation
+from onnx2nn.sizes.expression import Interval, Number, Size, Symbol, of_symbol, subtract, without_common_factor
 from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.points import Point, families
 from onnx2nn.sizes.rendering import Rendering
@@ -156,15 +156,18 @@ class Guards(Sizes):
         """Requires two numbers to be equal; returns the one of which more is known."""
         a, b = self.facts.settled(a), self.facts.settled(b)
         if a is not b:
-            self.require(equal(a, b), f"{reason} ({a!r} and {b!r})")
+            # `b * h == b` is `h == 1`, but for an empty batch, which is refused then.
+            difference = without_common_factor(subtract(a, b))
+            self.require(is_zero(difference), f"{reason} ({a!r} and {b!r})")
         return a if isinstance(a, int) or not isinstance(b, int) else b
 
-    def declare(self, tensor: Tensor, place: tuple[str, int], known: Guard | None) -> None:
+    def declare(self, tensor: Tensor, place: tuple[str, int], dim: str, known: Guard | None) -> None:
         """Notes that a dimension of an input reads its symbol; guards it where it is no symbol, or one read elsewhere.
 
         Args:
             tensor: the input.
             place: the input's name and the dimension.
+            dim: the dimension's name.
             known: the guard from which the size is known, None where the file says it.
         """
         name, axis = place
@@ -174,7 +177,8 @@ class Guards(Sizes):
         if alone is not None and size is of_symbol(alone) and alone not in symbols.inputs:
             symbols.add_input(alone, place, tensor, axis)
             return
-        own = Symbol(f"{name}.shape[{axis}]")
+        taken = any(symbol.name == dim for symbol in symbols)
+        own = Symbol(f"{name}.shape[{axis}]" if taken else dim)
         symbols.add_input(own, place, tensor, axis)
         condition = equal(of_symbol(own), size)
         if isinstance(condition, Condition):

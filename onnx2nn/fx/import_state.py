@@ -126,4 +126,4 @@ class TorchImport(ImportState):
             for axis, dim in enumerate(dims or ()) if isinstance(tensor, Tensor) else ():
                 if isinstance(dim, str):
                     known = self.known.get(dim)
-                    tracer.guards.declare(tensor, (name, axis), known and known[1])
+                    tracer.guards.declare(tensor, (name, axis), dim, known and known[1])

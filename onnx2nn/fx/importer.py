@@ -35,7 +35,9 @@ def import_graph(
     return _accepted(Subject.of(model, plan, input_shapes or {})).module()
 
 
-def import_strictly(model: ir.Model, plan: Plan, *, input_shapes: Mapping[str, Sequence[int | str | None]]) -> fx.GraphModule:
+def import_strictly(
+    model: ir.Model, plan: Plan, *, input_shapes: Mapping[str, Sequence[int | str | None]]
+) -> fx.GraphModule:
     """Returns `model` as a module, like `import_graph`, if the shapes in every node fit.
 
     Raises:

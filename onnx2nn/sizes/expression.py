@@ -380,6 +380,14 @@ def _common_factor(a: Number, b: Number) -> Number:
     return of_terms({tuple(shared): max(coefficient, 1)})
 
 
+def without_common_factor(number: Number) -> Number:
+    """Returns a number divided by all that divides each of its terms: `b * w * h - b * w` becomes `h - 1`."""
+    common = _common_factor(number, 0)
+    if isinstance(common, int) or (isinstance(number, Size) and len(number.terms) == 1):
+        return number
+    return _divided_exactly(number, common)
+
+
 def _divided_exactly(a: Number, factor: Number) -> Number:
     ((lead, coefficient),) = terms_of(factor).items()
     result: dict[Monomial, int] = {}

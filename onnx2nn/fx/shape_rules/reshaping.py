@@ -148,7 +148,8 @@ def _expand(sizes: Sizes, input: Spec, *size: Any) -> Result:
         if _is(wanted, -1) and axis >= lead:
             wanted = old
         sizes.require(at_least_zero(wanted), "the size that a tensor is expanded to")
-        sizes.require(disjunction([equal(old, wanted), equal(old, 1)]), "the size of a tensor that is expanded")
+        fits = disjunction([equal(old, wanted), equal(old, 1)])
+        sizes.require(fits, f"the size of a tensor that is expanded ({old!r} and {wanted!r})")
         result.append(wanted)
     return Spec(tuple(result), input.dtype)
 
