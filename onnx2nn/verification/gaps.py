@@ -23,8 +23,9 @@ class Gap:
             bfloat16, float32 and float64.
         ok: whether it is within the threshold, or within the noise.
         reason: why the two cannot be compared number by number; empty where they can.
-        noise: largest change of an element of the oracle's own value where the node's inputs are moved by one ULP; None
-            where it was not measured.
+        noise: largest change of an element of the oracle's own value where the node's inputs are moved by `noise_ulps`;
+            None where it was not measured.
+        noise_ulps: the smallest move in ULP that explains the difference, the largest that was tried where none does.
     """
 
     max_abs: float
@@ -33,12 +34,13 @@ class Gap:
     ok: bool
     reason: str = ""
     noise: float | None = None
+    noise_ulps: int = 0
 
     def __str__(self) -> str:
         if self.reason:
             return self.reason
         ulp = "" if self.ulp is None else f", {self.ulp} ULP"
-        noise = "" if self.noise is None else f", the node's own noise {self.noise:.3g}"
+        noise = "" if self.noise is None else f", the node's own noise {self.noise:.3g} ({self.noise_ulps} ULP)"
         return f"max abs {self.max_abs:.3g}, max rel {self.max_rel:.3g}{ulp}{noise}"
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from onnx2nn.verification.gaps import Gap, gap
 from onnx2nn.verification.lockstep import Lockstep
 from onnx2nn.verification.node_reports import NodeComparison, NodeVerification
-from onnx2nn.verification.noise import FACTOR, Changes, explains, sketch
+from onnx2nn.verification.noise import FACTOR, Changes, explains, quiet_agree
 from onnx2nn.verification.probe import Probe, node_name, operator_name
 from onnx2nn.verification.rounding_runs import module_changes, node_changes
 from onnx2nn.verification.value_comparison import OutputComparison, differences
@@ -66,23 +66,31 @@ class Judge:
             self._name_one()
 
     def _judge_nodes(self, positions: list[int]) -> None:
-        """Measures the noise of nodes; `introduced.ok` is then whether it explains what they introduce."""
+        """Measures the noise of nodes, up to the first whose noise does not explain what it introduces."""
         for position in positions:
             node = self.result.nodes[position]
             suspect = self.lockstep.suspects.get(node.output)
-            if node.introduced.noise is not None or suspect is None:
+            if node.introduced.noise is not None:
                 continue
-            noise, ok, changes = 0.0, False, Changes()
-            for index, changes in enumerate(node_changes(self.probe, node.output, self.known - {node.output})):
-                noise = changes.noise(node.output) if index == 0 else noise
-                ok = node.output in changes.largest and explains(
-                    sketch(changes.largest[node.output]), suspect.sketch, suspect.floor
-                )
+            if suspect is None or suspect.difference is None:
+                if not node.introduced.ok:
+                    return
+                continue
+            difference, floor = suspect.difference, suspect.floor
+            ok, changes = False, Changes()
+            for changes in node_changes(self.probe, node.output, self.known - {node.output}):
+                change = changes.largest.get(node.output)
+                if change is None:
+                    continue
+                ok = explains(change, difference, floor) and quiet_agree(change, difference, floor)
                 if ok:
                     break
-            limit = max(suspect.floor, FACTOR * changes.noise(node.output))
-            self.unexplained[node.output] = node.introduced.max_abs / limit
-            self.result.nodes[position] = replace(node, introduced=replace(node.introduced, ok=ok, noise=noise))
+            noise = changes.noise(node.output)
+            self.unexplained[node.output] = node.introduced.max_abs / max(floor, FACTOR * noise)
+            judged = replace(node.introduced, ok=ok, noise=noise, noise_ulps=changes.ulps)
+            self.result.nodes[position] = replace(node, introduced=judged)
+            if not ok:
+                return
 
     def judged_outputs(self, outputs: list[OutputComparison], expected: list[Any]) -> list[OutputComparison]:
         """Returns comparisons of the module's outputs with the noise of those that differ.
@@ -93,11 +101,9 @@ class Judge:
         """
         names = [output.name for output in self.probe.model.graph.output]
         apart = differences(names, self.lockstep.outputs or (), expected)
-        noise: dict[str, float] = {}
         judged = outputs
         for changes in self._output_changes(names):
-            noise = noise or {output.name: changes.noise(output.name) for output in outputs}
-            judged = [output if output.agrees else _judged(output, changes, apart, noise) for output in outputs]
+            judged = [output if output.ok else _judged(output, changes, apart) for output in judged]
             if all(output.ok for output in judged):
                 break
         return judged
@@ -143,9 +149,7 @@ class Judge:
         return module_changes(self.module, feeds, names, rounding, self.lockstep.drawn)
 
 
-def _judged(
-    output: OutputComparison, changes: Changes, apart: dict[str, np.ndarray | None], noise: dict[str, float]
-) -> OutputComparison:
+def _judged(output: OutputComparison, changes: Changes, apart: dict[str, np.ndarray | None]) -> OutputComparison:
     # A tenth: the tolerance of the average is that much smaller than the tolerance of an element.
     within = output.name in apart and changes.explain(output.name, apart[output.name], output.tolerance / 10)
-    return replace(output, noise=noise[output.name], within_noise=within)
+    return replace(output, noise=changes.noise(output.name), noise_ulps=changes.ulps, within_noise=within)

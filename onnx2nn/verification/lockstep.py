@@ -15,7 +15,7 @@ from onnx2nn.optable.registry import load_rows
 from onnx2nn.verification.gaps import Gap, gap
 from onnx2nn.verification.module_runs import to_tensor
 from onnx2nn.verification.node_reports import NodeComparison
-from onnx2nn.verification.noise import rounding_floor, sketch
+from onnx2nn.verification.noise import rounding_floor
 from onnx2nn.verification.probe import Probe, node_name, operator_name
 from onnx2nn.verification.value_comparison import differences, to_array
 
@@ -28,11 +28,11 @@ class Suspect:
     """What a node introduces, where it is more than the rounding that needs no measurement.
 
     Attributes:
-        sketch: of the differences of its elements, see `noise.sketch`.
+        difference: of each element; None where memory does not suffice for more of them.
         floor: the difference that needs no measurement.
     """
 
-    sketch: np.ndarray
+    difference: np.ndarray | None
     floor: float
 
 
@@ -52,6 +52,7 @@ class Lockstep:
         expected: the oracle's outputs of the same run.
         suspects: output of a node → what it introduces, where that is more than ordinary rounding.
         shares: output of a node → its largest difference in units of ordinary rounding.
+        memory: bytes left for the differences of suspects.
         drawn: fx node → the oracle's value of a random node, which both runs took.
     """
 
@@ -63,6 +64,7 @@ class Lockstep:
         self.outputs: tuple[Any, ...] | None = None
         self.expected: list[Any] = probe.outputs
         self.suspects: dict[str, Suspect] = {}
+        self.memory = 0
         self.shares: dict[str, float] = {}
         self.drawn: dict[fx.Node, Any] = {}
         graph = getattr(module, "graph", None)
@@ -88,6 +90,7 @@ class Lockstep:
         """Yields the comparisons in the graph's order; `outputs` are the graph's afterwards."""
         import torch
 
+        self.memory = memory_limit
         with torch.no_grad():
             given = self._values(memory_limit)
             own, fed = self.runs
@@ -147,7 +150,9 @@ class Lockstep:
         floor = rounding_floor(to_array(expected))
         self.shares[name] = float(difference.max()) / floor
         if self.shares[name] > 1:
-            self.suspects[name] = Suspect(sketch(difference), floor)
+            self.memory -= difference.nbytes // 2
+            kept = difference.astype(np.float32) if self.memory > 0 else None
+            self.suspects[name] = Suspect(kept, floor)
 
     def _gap(self, name: str, actual: Any, expected: Any) -> Gap:
         for value in (actual, expected):

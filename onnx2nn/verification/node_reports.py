@@ -85,7 +85,7 @@ class NodeVerification:
         worst = max(within, key=lambda output: output.max_difference)
         return (
             f"OK ({head}): {nodes}; output {worst.name!r} differs by {worst.max_difference:.3g}, "
-            f"within the model's own noise: one ULP moves it by {worst.noise:.3g}"
+            f"within the model's own noise: values moved by {worst.noise_ulps} ULP change it by {worst.noise:.3g}"
         )
 
     def __str__(self) -> str:

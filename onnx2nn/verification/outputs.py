@@ -17,6 +17,7 @@ from onnx2nn.verification.example_runs import example_feeds, fixed_lists
 from onnx2nn.verification.module_runs import run_module
 from onnx2nn.verification.node_by_node import compare_nodes
 from onnx2nn.verification.oracle import Oracle, Stored, stored
+from onnx2nn.verification.probe import threads_of
 from onnx2nn.verification.value_comparison import EPSILON, OutputComparison, compare
 
 
@@ -48,7 +49,7 @@ class Verification:
             worst = max((o for o in self.outputs if not o.agrees), key=lambda output: output.max_difference)
             return (
                 f"OK within the model's own noise: {worst.name!r} differs by {worst.max_difference:.3g}, "
-                f"one ULP moves it by {worst.noise:.3g}"
+                f"values moved by {worst.noise_ulps} ULP change it by {worst.noise:.3g}"
             )
         if self.ok and all(output.below_mse for output in self.outputs):
             return "OK mse < 1e-7"
@@ -100,7 +101,7 @@ def verify(
     specs, short = model_inputs.input_specs(model), short_floats(model)
     if module is None:
         module = load(source, input_shapes=fixed_lists(input_shapes))
-    oracle = Oracle(source)
+    oracle = Oracle(source, threads=threads_of((node.domain, node.op_type) for node in model.graph.all_nodes()))
     result = Verification(oracle.name)
     for feeds, optional in example_feeds(specs, input_shapes, inputs, runs, seed):
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,11 @@ from onnx import helper, numpy_helper
 
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.ground.atomic_files import replacing
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.verification.oracle import Oracle, Stored
+
+SMALLEST_WEIGHT = 16
+"""Elements from which a float constant counts as a weight. Lists of scales, such as Resize's, are shorter."""
 
 
 class Probe:
@@ -37,10 +41,19 @@ class Probe:
         else:
             self.folder = os.path.dirname(os.path.abspath(source))
             self.model = onnx.load(source, load_external_data=False)
-        oracle = Oracle(self.model, folder=self.folder, optimised=False)
+        self.threads = threads_of(_operators(self.model.graph))
+        oracle = self.oracle_of(self.model)
         self.oracle = oracle.name
         self.outputs = oracle.run(feeds)
         self.producers = {name: node for node in self.model.graph.node for name in node.output if name}
+
+    def oracle_of(self, model: onnx.ModelProto) -> Oracle:
+        """Returns the oracle of a part of the model.
+
+        Raises:
+            VerificationError: no oracle can load it.
+        """
+        return Oracle(model, folder=self.folder, optimised=False, threads=self.threads)
 
     def values(self, names: Iterable[str]) -> dict[str, Any]:
         """Returns the oracle's values, without names for which it gives none (an empty optional)."""
@@ -56,7 +69,7 @@ class Probe:
         del model.graph.output[:]
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
         try:
-            results = Oracle(model, folder=self.folder, optimised=False).run(self.feeds)
+            results = self.oracle_of(model).run(self.feeds)
         except VerificationError:
             half = len(names) // 2
             return self._computed(names[:half]) | self._computed(names[half:]) if half else {}
@@ -67,8 +80,8 @@ class Probe:
 
         Args:
             output: name of the value, the model's only output.
-            known: names of values that vary at run time; the model's inputs are the nearest of them and of the graph's
-                inputs. Values that depend on none of these become initializers.
+            known: names of values that vary at run time; the model's inputs are the nearest of them, inputs of the
+                graph, and float weights. Other values that depend on none of these become initializers.
 
         Returns:
             None where one of these values is no tensor, or `output` no node's.
@@ -79,8 +92,9 @@ class Probe:
         if not nodes or any(not isinstance(values.get(name), (np.ndarray, np.generic)) for name in names):
             return None
         arrays = {name: np.asarray(values[name]) for name in names}
-        read = [*live, *constants]
-        return self._alone(nodes, live, [output], arrays, read), {name: arrays[name] for name in live}
+        live += [name for name in constants if _is_weight(arrays[name])]
+        model = self._alone(nodes, live, [output], arrays, [*live, *constants])
+        return model, {name: arrays[name] for name in live}
 
     def _between(self, output: str, known: Collection[str]) -> tuple[list[onnx.NodeProto], list[str], list[str]]:
         """Returns the nodes between known values and `output`, the known values, and the constants that they read."""
@@ -156,6 +170,29 @@ def _reads(node: onnx.NodeProto) -> list[str]:
             used = [name for inner in graph.node for name in _reads(inner)] + [value.name for value in graph.output]
             names += [name for name in used if name not in own]
     return list(dict.fromkeys(names))
+
+
+def threads_of(operators: Iterable[tuple[str, str]]) -> int:
+    """Returns the number of ONNX Runtime's threads that gives the rows' results, 0 for any.
+
+    Args:
+        operators: domain and type of the model's operators.
+    """
+    table = load_rows()
+    return int(any(name in table.operators("thread_dependent", domain) for domain, name in set(operators)))
+
+
+def _operators(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
+    for node in graph.node:
+        yield node.domain, node.op_type
+        for attribute in node.attribute:
+            for inner in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:
+                yield from _operators(inner)
+
+
+def _is_weight(array: np.ndarray) -> bool:
+    """Whether a constant may be moved by rounding; small ones are often scales that decide shapes."""
+    return array.dtype.kind in "fV" and array.dtype.itemsize > 1 and array.size >= SMALLEST_WEIGHT
 
 
 def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from onnx2nn.errors import VerificationError
 from onnx2nn.verification.module_runs import to_tensor
 from onnx2nn.verification.noise import Changes, growing_changes, moved_bits, moved_feeds
-from onnx2nn.verification.oracle import Oracle
 from onnx2nn.verification.probe import Probe
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def node_changes(probe: Probe, output: str, known: Collection[str]) -> Iterator[
         if segment is None:
             return
         model, feeds = segment
-        oracle = Oracle(model, optimised=False)
+        oracle = probe.oracle_of(model)
     except VerificationError:  # what cannot run on its own has no measured noise, and no excuse
         return
 

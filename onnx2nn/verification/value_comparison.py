@@ -43,9 +43,10 @@ class OutputComparison:
         mean_square: mean of the squares expected.
         dtype: the element type expected.
         computed_in: a shorter float type of the values that the output is computed from, `""` without such values.
-        noise: largest change of an element where every value of the run is moved by one unit in the last place (ULP);
-            infinite where its shape changes; None where it was not measured, as the outputs agree or the module is
-            known to be wrong.
+        noise: largest change of an element where every value of the run is moved by `noise_ulps`; infinite where its
+            shape changes; None where it was not measured, as the outputs agree or the module is known to be wrong.
+        noise_ulps: the smallest move in units in the last place (ULP) that explains the difference, the largest that
+            was tried where none does.
         within_noise: whether the difference, too large by itself, is explained by the noise; every node of the module
             was then compared, and agrees within its own noise.
         reason: why the two cannot be compared number by number (another shape or dtype); empty where they can.
@@ -61,6 +62,7 @@ class OutputComparison:
     reason: str = ""
     computed_in: str = ""
     noise: float | None = None
+    noise_ulps: int = 0
     within_noise: bool = False
 
     @property
@@ -96,7 +98,7 @@ class OutputComparison:
 
     def __str__(self) -> str:
         head = f"{self.name}: shape {list(self.shape)}"
-        tail = "" if self.noise is None else f", the model's own noise {self.noise:.3g}"
+        tail = "" if self.noise is None else f", the model's own noise {self.noise:.3g} ({self.noise_ulps} ULP)"
         if self.reason:
             return f"{head}, {self.reason}{tail}"
         return f"{head}, mse {self.mse:.3g}, max abs difference {self.max_difference:.3g}{tail}"
