@@ -99,7 +99,7 @@ class NodeVerification:
             "verdict": self.verdict,
             "first": self.first and _plain(self.first),
             "nodes": [_plain(node) for node in self.nodes],
-            "outputs": [{**_plain(output), "ok": output.ok} for output in self.outputs],
+            "outputs": [{**_plain(output), "ok": output.ok, "agrees": output.agrees} for output in self.outputs],
             "folded": self.folded,
             "notes": self.notes,
         }
