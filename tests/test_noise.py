@@ -307,6 +307,38 @@ def test_an_output_that_no_node_computes_is_named() -> None:
     assert not nodes.ok and nodes.first is not None and nodes.first.node == "constant"
 
 
+def test_another_output_is_not_excused_by_noise(deep: onnx.ModelProto) -> None:
+    module = onnx2nn.load(deep)
+    nodes = {name: node for node in module.graph.nodes for name in node.meta.get("onnx_outputs", ())}
+    (output,) = [node for node in module.graph.nodes if node.op == "output"]
+    output.args = (nodes["y48"],)
+    module.recompile()
+    result = onnx2nn.verify_nodes(deep, module)
+    assert not result.ok and result.first is not None and result.first.node == "add49"
+    assert "returns another value" in result.first.introduced.reason
+
+
+def test_a_node_behind_all_of_the_file_is_not_forgotten(deep: onnx.ModelProto) -> None:
+    def failing(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no such kernel")
+
+    module = onnx2nn.load(deep)
+    (output,) = [node for node in module.graph.nodes if node.op == "output"]
+    with module.graph.inserting_before(output):
+        output.args = (module.graph.call_function(failing, output.args),)
+    module.recompile()
+    result = onnx2nn.verify_nodes(deep, module)
+    assert not result.ok and result.first is not None and "no such kernel" in result.first.introduced.reason
+
+
+def test_more_than_noise_names_the_nearest_node(deep: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never a mismatch without a node to look at, even where all measurements contradict each other."""
+    monkeypatch.setattr(noise.Changes, "explain", lambda *_: False)
+    result = onnx2nn.verify_nodes(deep)
+    assert not result.ok and result.first is not None
+    assert "the node named is the nearest to its limit" in result.notes[-1]
+
+
 def test_random_numbers_of_one_run_are_compared() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>

@@ -22,12 +22,9 @@ from oneflow_bridge.to_onnx.arguments import Arguments, leaves
 from oneflow_bridge.to_onnx.double_precision import run_widened
 from oneflow_bridge.to_onnx.output_differences import TOLERANCE, OutputDifference, difference
 from onnx2nn.errors import Onnx2nnError
-from onnx2nn.verification.noise import growing_changes, moved_feeds
+from onnx2nn.verification.noise import SMALLEST_WEIGHT, growing_changes, moved_feeds
 from onnx2nn.verification.oracle import Oracle
 from onnx2nn.verification.value_comparison import differences
-
-SMALLEST_WEIGHT = 16
-"""Elements from which a float constant is moved; lists of scales, which decide shapes, are shorter."""
 
 
 def judged(

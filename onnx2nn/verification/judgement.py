@@ -59,11 +59,11 @@ class Judge:
         # Rounding adds up, or an error below the tolerance grows: each node is held to its own noise.
         suspects = self.lockstep.suspects
         self._judge_nodes([i for i, node in enumerate(self.result.nodes) if node.output in suspects])
-        if self.result.first is not None:
+        if self.result.first is not None or self._name_lost_outputs():
             return
         self.result.outputs[:] = self.judged_outputs(self.result.outputs, self.lockstep.expected)
         if not self.result.ok:
-            self._name_one()
+            self._name_nearest()
 
     def _judge_nodes(self, positions: list[int]) -> None:
         """Measures the noise of nodes, up to the first whose noise does not explain what it introduces."""
@@ -99,7 +99,7 @@ class Judge:
             outputs: as `compare` gives them.
             expected: the values that they were compared with.
         """
-        names = [output.name for output in self.probe.model.graph.output]
+        names = self.lockstep.results
         apart = differences(names, self.lockstep.outputs or (), expected)
         judged = outputs
         for changes in self._output_changes(names):
@@ -108,34 +108,42 @@ class Judge:
                 break
         return judged
 
-    def _name_one(self) -> None:
-        """Marks the node to look at where the outputs differ by more than all that was measured explains."""
-        names = [output.name for output in self.probe.model.graph.output]
+    def _name_lost_outputs(self) -> bool:
+        """Adds the nodes of wrong outputs that no compared node computes, or of which the module returns another value.
+
+        Noise excuses none of them, as no comparison of a node stands for them.
+        """
+        outputs = self.lockstep.outputs
         wrong = {output.name.partition("[")[0] for output in self.result.outputs if not output.ok}
-        blamed = [name for name in names if name in wrong or not self.result.outputs]
-        for name in blamed:
-            if name not in self.known:
-                self._add_producer(name, names.index(name))
-                return
+        lost = []
+        for index, name in enumerate(self.lockstep.results):
+            if outputs is None:
+                lost.append((name, index, self.lockstep.notes[-1]))
+            elif name in wrong and name not in self.lockstep.computed:
+                lost.append((name, index, ""))
+            elif name in wrong and _apart(outputs[index], self.lockstep.computed[name]):
+                lost.append((name, index, "the module returns another value than this node's"))
+        for name, index, reason in lost:
+            self._add_producer(name, index, reason)
+        return bool(lost)
+
+    def _name_nearest(self) -> None:
+        """Marks the node to look at where outputs differ by more than the noise, and no node by more than its own."""
         shares = {**self.lockstep.shares, **self.unexplained}
         position = max(range(len(self.result.nodes)), key=lambda i: shares.get(self.result.nodes[i].output, 0.0))
         node = self.result.nodes[position]
         self.result.nodes[position] = replace(node, introduced=replace(node.introduced, ok=False))
+        wrong = next(output.name for output in self.result.outputs if not output.ok)
         self.result.notes.append(
-            f"output {blamed[0]!r} differs by more than the model's own noise, though every node is within its own; "
+            f"output {wrong!r} differs by more than the model's own noise, though every node is within its own; "
             "the node named is the nearest to its limit"
         )
 
-    def _add_producer(self, name: str, index: int) -> None:
-        """Adds the node that gives an output which no node of the module's graph is known to compute."""
-        ours = self.lockstep.outputs[index] if self.lockstep.outputs is not None else None
-        reason = "" if self.lockstep.outputs is not None else self.lockstep.notes[-1]
-        total = (
-            gap(name, ours, self.lockstep.expected[index])
-            if not reason
-            else Gap(math.inf, math.inf, None, False, reason)
-        )
-        total = replace(total, ok=False)
+    def _add_producer(self, name: str, index: int, reason: str) -> None:
+        """Adds the node of the file that gives an output as a comparison of its own, which fails."""
+        total = Gap(math.inf, math.inf, None, False, reason)
+        if not reason and self.lockstep.outputs is not None:
+            total = replace(gap(name, self.lockstep.outputs[index], self.lockstep.expected[index]), ok=False)
         producer = self.probe.producers.get(name)
         title = name if producer is None else node_name(producer)
         operator = "" if producer is None else operator_name(producer)
@@ -153,3 +161,8 @@ def _judged(output: OutputComparison, changes: Changes, apart: dict[str, np.ndar
     # A tenth: the tolerance of the average is that much smaller than the tolerance of an element.
     within = output.name in apart and changes.explain(output.name, apart[output.name], output.tolerance / 10)
     return replace(output, noise=changes.noise(output.name), noise_ulps=changes.ulps, within_noise=within)
+
+
+def _apart(ours: Any, theirs: Any) -> bool:
+    found = differences(["value"], [ours], [theirs])
+    return any(difference is None or bool(difference.any()) for difference in found.values())

@@ -49,6 +49,7 @@ class Lockstep:
     Attributes:
         notes: values that were left out, and why.
         outputs: the module's own outputs after `run`; None where it fails.
+        computed: output of the graph → the module's own value of the node that computes it.
         expected: the oracle's outputs of the same run.
         suspects: output of a node → what it introduces, where that is more than ordinary rounding.
         shares: output of a node → its largest difference in units of ordinary rounding.
@@ -62,6 +63,7 @@ class Lockstep:
         self.module, self.probe, self.tolerance = module, probe, tolerance
         self.notes: list[str] = []
         self.outputs: tuple[Any, ...] | None = None
+        self.computed: dict[str, Any] = {}
         self.expected: list[Any] = probe.outputs
         self.suspects: dict[str, Suspect] = {}
         self.memory = 0
@@ -77,6 +79,7 @@ class Lockstep:
                 "The module's graph has no names of the file's values, which pickling loses. Load the file again."
             )
         self.runs = fx.Interpreter(module), fx.Interpreter(module)
+        self.results = [output.name for output in probe.model.graph.output]
         self.random = {name for name, node in probe.producers.items() if self._is_random(node)}
         if self.random:
             self.notes.append(f"random nodes were not compared: {', '.join(sorted(self.random))}")
@@ -126,6 +129,8 @@ class Lockstep:
                 producer = self.probe.producers[name]
                 expected = values[name]
                 self._suspect(name, fed.env[node], expected)
+                if name in self.results:
+                    self.computed[name] = own.env[node]
                 yield NodeComparison(
                     node_name(producer),
                     operator_name(producer),
@@ -169,7 +174,7 @@ class Lockstep:
                 total += waiting[count][1]
                 count += 1
             chunk, waiting = waiting[:count], waiting[count:]
-            results = [output.name for output in self.probe.model.graph.output] if self.random else []
+            results = self.results if self.random else []
             values = self.probe.values([*(name for names, _ in chunk for name in names), *results])
             if all(name in values for name in results) and results:  # random numbers are others in each run
                 self.expected = [values[name] for name in results]

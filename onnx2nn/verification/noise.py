@@ -28,10 +28,15 @@ ROUNDING_ULPS = 64
 """What a node may differ from ONNX Runtime, in ULP of its output's largest magnitude, before its noise is measured.
 Approximations of exp, tanh and erf are within 10 of each other, the orders of summation of 5,000 terms within 50."""
 
+SMALLEST_WEIGHT = 16
+"""Elements from which a float constant counts as a weight and is moved. Lists of scales, such as Resize's, are shorter:
+they may decide shapes."""
+
 _INFINITY = {2: 0x7F80, 4: 0x7F800000, 8: 0x7FF0 << 48}
 """The bits of infinity of bfloat16, float32, float64; float16 has its own."""
 
 TRIALS = 6
+"""Runs for each of `AMPLITUDES`."""
 
 
 def moved(array: np.ndarray, ulps: int, trial: int) -> np.ndarray:

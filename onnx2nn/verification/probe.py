@@ -14,10 +14,8 @@ from onnx import helper, numpy_helper
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.ground.atomic_files import replacing
 from onnx2nn.optable.registry import load_rows
+from onnx2nn.verification.noise import SMALLEST_WEIGHT
 from onnx2nn.verification.oracle import Oracle, Stored
-
-SMALLEST_WEIGHT = 16
-"""Elements from which a float constant counts as a weight. Lists of scales, such as Resize's, are shorter."""
 
 
 class Probe:
