@@ -26,7 +26,7 @@ FACTOR = 2.0
 
 ROUNDING_ULPS = 64
 """What a node may differ from ONNX Runtime, in ULP of its output's largest magnitude, before its noise is measured.
-Approximations of exp, tanh and erf are within 10 of each other, the orders of summation of 5,000 terms within 50."""
+Of 2,566 nodes of right imports, convolutions and attention among them, 99 % are within 14 and the worst is at 62."""
 
 SMALLEST_WEIGHT = 16
 """Elements from which a float constant counts as a weight and is moved. Lists of scales, such as Resize's, are shorter:
