@@ -16,7 +16,9 @@ TABLE = f"{BASE} onnx2nn.optable onnx2nn.ops"
 SHARED = f"{TABLE} onnx2nn.reading onnx2nn.provenance onnx2nn.importing"
 TORCH = f"{SHARED} onnx2nn.sizes onnx2nn.control_flow onnx2nn.functional onnx2nn.fx"
 LOADING = f"{TORCH} onnx2nn.rewrite onnx2nn.dequantize onnx2nn.unfreeze"
-AFTER = f"{LOADING} onnx2nn.loading onnx2nn.verification"
+MEASURES = " ".join(f"onnx2nn.verification.{name}" for name in ("noise", "oracle", "value_comparison"))
+"""The part of the verification that knows arrays and ONNX Runtime only; no framework is imported there."""
+AFTER = f"{LOADING} onnx2nn.loading onnx2nn.verification {MEASURES}"
 BRIDGE = "onnx2nn.errors oneflow_bridge.runtime"
 
 RULES = {
@@ -38,7 +40,8 @@ RULES = {
     "onnx2nn.dequantize": f"{TORCH} onnx2nn.rewrite",
     "onnx2nn.unfreeze": f"{TORCH} onnx2nn.rewrite",
     "onnx2nn.loading": f"{LOADING} oneflow_bridge.from_onnx oneflow_bridge.namespace",
-    "onnx2nn.verification": f"{LOADING} onnx2nn.loading",
+    **dict.fromkeys(MEASURES.split(), f"{BASE} {MEASURES}"),
+    "onnx2nn.verification": f"{LOADING} onnx2nn.loading {MEASURES}",
     "onnx2nn.output": AFTER,
     "onnx2nn": f"{AFTER} onnx2nn.output",
     "onnx2nn.backend": f"{AFTER} onnx2nn.output onnx2nn",
@@ -47,7 +50,7 @@ RULES = {
     "oneflow_bridge.runtime": "onnx2nn.errors",
     "oneflow_bridge.namespace": BRIDGE,
     "oneflow_bridge.from_onnx": f"{SHARED} {BRIDGE} oneflow_bridge.namespace",
-    "oneflow_bridge.to_onnx": f"{SHARED} {BRIDGE} onnx2nn.rewrite",
+    "oneflow_bridge.to_onnx": f"{SHARED} {BRIDGE} onnx2nn.rewrite {MEASURES}",
     "oneflow_bridge": f"{BRIDGE} oneflow_bridge.to_onnx",
     **dict.fromkeys(
         ("oneflow_bridge.module", "oneflow_bridge.attention", "oneflow_bridge.regions"), "oneflow_bridge.from_onnx"

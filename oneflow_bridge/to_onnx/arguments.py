@@ -73,6 +73,12 @@ class Arguments:
         args, kwargs = _map((self.args, self.kwargs), resize)
         return Arguments(args, kwargs, self.names)
 
+    def doubled(self) -> Arguments:
+        """The same arguments with float64 in place of float32."""
+        float32 = import_oneflow().float32
+        args, kwargs = _map((self.args, self.kwargs), lambda leaf: leaf.double() if leaf.dtype == float32 else leaf)
+        return Arguments(args, kwargs, self.names)
+
 
 def dynamic_axes(arguments: Arguments, dynamic: Dynamic) -> dict[tuple[int, int], str]:
     """(position of the tensor, axis) → dimension name.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,42 +14,11 @@ import onnx_ir as ir
 from oneflow_bridge.runtime import error_text, import_oneflow
 from oneflow_bridge.to_onnx.abort_guards import refusing_aborts
 from oneflow_bridge.to_onnx.arguments import Arguments, leaves
+from oneflow_bridge.to_onnx.output_differences import OutputDifference, difference
+from oneflow_bridge.to_onnx.rounding import judged, run_doubled
 from oneflow_bridge.to_onnx.tensor_values import NO_CPU_KERNEL
 from onnx2nn.errors import InputError, MissingDependencyError, Onnx2nnError, VerificationError
 from onnx2nn.optable.registry import load_rows
-
-TOLERANCE = 1e-4
-"""Largest accepted difference of an output, relative to its largest magnitude, in float32 and float64."""
-
-HALF_TOLERANCE = 1e-2
-"""The same in half precision."""
-
-
-@dataclass(frozen=True)
-class OutputDifference:
-    """One output at one input size.
-
-    Attributes:
-        name: output name.
-        shape: its shape.
-        difference: the largest absolute difference; infinite where shape, or NaN and infinity, differ.
-        scale: the largest finite magnitude in OneFlow's output.
-        tolerance: the largest accepted `difference / scale`.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    difference: float
-    scale: float
-    tolerance: float
-
-    @property
-    def relative(self) -> float:
-        """Difference over scale; the difference itself for an output of zeros."""
-        return self.difference / self.scale if self.scale else self.difference
-
-    def __str__(self) -> str:
-        return f"{self.name} {list(self.shape)}: {self.difference:.3g} of {self.scale:.3g}"
 
 
 def why_not(model: Any, lowered: ir.Model) -> str | None:
@@ -85,7 +53,7 @@ def compare(
         Every output's difference, for each size.
 
     Raises:
-        VerificationError: an output differs by more than its tolerance.
+        VerificationError: an output differs by more than its tolerance, and rounding does not explain it.
     """
     runner = _runner(path)
     found = []
@@ -93,8 +61,12 @@ def compare(
         expected = [tensor.numpy() for tensor in leaves(run_model(model, resized))]
         feeds = {n: np.ascontiguousarray(t.numpy()) for n, t in zip(resized.names, resized.leaves(), strict=True)}
         names, actual = runner(feeds)
-        found += [difference(*columns) for columns in zip(names, expected, actual, strict=True)]
-    wrong = [d for d in found if not d.relative <= d.tolerance]
+        measured = [difference(*columns) for columns in zip(names, expected, actual, strict=True)]
+        if not all(output.ok for output in measured):
+            doubled = functools.partial(run_doubled, model, resized, run_model)
+            measured = judged(measured, path, feeds, (expected, actual), doubled)
+        found += measured
+    wrong = [d for d in found if not d.ok]
     if wrong:
         raise VerificationError(
             f"ONNX Runtime and OneFlow differ in {len(wrong)} of {len(found)} outputs; nothing was written. "
@@ -146,26 +118,6 @@ class _EagerGraph:
             return graph.__dict__[name]
         attribute = getattr(type(graph), name)
         return functools.partial(attribute, self) if callable(attribute) else attribute
-
-
-def difference(name: str, expected: np.ndarray, actual: np.ndarray) -> OutputDifference:
-    """Returns the difference of two arrays; integers and booleans must be equal."""
-    exact = expected.dtype.kind not in "fV"
-    half = expected.dtype.itemsize == 2 and not exact
-    tolerance = 0.0 if exact else HALF_TOLERANCE if half else TOLERANCE
-    wide = [array.astype(np.float64) for array in (expected, actual)]
-    finite = np.isfinite(wide[0])
-    scale = float(np.abs(wide[0][finite]).max(initial=0))
-    if (
-        expected.shape != actual.shape
-        or expected.dtype != actual.dtype
-        or not np.array_equal(finite, np.isfinite(wide[1]))
-    ):
-        return OutputDifference(name, expected.shape, np.inf, scale, tolerance)
-    if not np.array_equal(wide[0][~finite], wide[1][~finite], equal_nan=True):
-        return OutputDifference(name, expected.shape, np.inf, scale, tolerance)
-    apart = np.abs(wide[0][finite] - wide[1][finite]).max(initial=0)
-    return OutputDifference(name, expected.shape, float(apart), scale, tolerance)
 
 
 def _runner(path: Path):  # type: ignore[no-untyped-def]

@@ -79,16 +79,25 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 def _report_nodes(nodes: NodeVerification, terminal: Terminal) -> None:
     """Prints the table of the nodes and names the first node over the threshold."""
-    head = ["operator", "node", "introduced abs", "rel", "ULP", "inherited abs", "rel", "ULP", ""]
+    head = ["operator", "node", "introduced abs", "rel", "ULP", "noise", "inherited abs", "rel", "ULP", ""]
     rows = []
     for node in nodes.nodes:
-        cells = [cell for gap in (node.introduced, node.inherited) for cell in _cells(gap)]
-        verdict = "" if node.introduced.ok else node.introduced.reason or "over the threshold"
-        rows.append([node.operator, node.node, *cells, verdict])
-    terminal.table(head, rows, numeric=range(2, 8), bad=[not node.introduced.ok for node in nodes.nodes])
+        noise = "" if node.introduced.noise is None else f"{node.introduced.noise:.2g}"
+        cells = [*_cells(node.introduced), noise, *_cells(node.inherited)]
+        rows.append([node.operator, node.node, *cells, _verdict(node.introduced)])
+    terminal.table(head, rows, numeric=range(2, 9), bad=[not node.introduced.ok for node in nodes.nodes])
+    for output in nodes.outputs:
+        if not output.agrees:
+            terminal.line(str(output))
     for note in nodes.notes:
         terminal.line(note)
     terminal.verdict(nodes.verdict, good=nodes.ok)
+
+
+def _verdict(introduced: Gap) -> str:
+    if introduced.ok:
+        return "" if introduced.noise is None else "within its noise"
+    return introduced.reason or "over the threshold"
 
 
 def _cells(gap: Gap) -> list[str]:

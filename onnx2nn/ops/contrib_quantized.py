@@ -329,7 +329,14 @@ def _results_of_lstm(F: Any, X: Any, W: Any, R: Any, *others: Any, **attributes:
     return recurrent_results(X, W.shape[0], W.shape[1], R.shape[1], layout=0)
 
 
-@op("DynamicQuantizeLSTM", 1, domain=MICROSOFT, results=_results_of_lstm, custom_op=True)
+@op(
+    "DynamicQuantizeLSTM",
+    1,
+    domain=MICROSOFT,
+    results=_results_of_lstm,
+    custom_op=True,
+    traits=frozenset({"thread_dependent"}),
+)
 def dynamic_quantize_lstm(
     F: Any,
     X: Any,

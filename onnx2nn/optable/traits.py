@@ -19,6 +19,7 @@ Trait = Literal[
     "matrix_product",
     "recurrent",
     "reduction",
+    "thread_dependent",
     "value_preserving",
 ]
 """The traits.
@@ -33,6 +34,7 @@ Trait = Literal[
 - `matrix_product`: it multiplies by a matrix of weights.
 - `recurrent`: it runs over a sequence from initial states (`initial_h`, `initial_c`).
 - `reduction`: it reduces the axes in `axes` to one element each, kept as 1 or dropped by `keepdims`.
+- `thread_dependent`: ONNX Runtime's results depend on its number of threads; the row has those of one thread.
 - `value_preserving`: each element of the output is an element of the first input.
 """
 

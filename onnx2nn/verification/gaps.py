@@ -21,8 +21,11 @@ class Gap:
         max_rel: largest difference of an element relative to the expected element, where that is not 0.
         ulp: largest distance in representable numbers of the tensor's own type; None for types other than float16,
             bfloat16, float32 and float64.
-        ok: whether it is within the threshold.
+        ok: whether it is within the threshold, or within the noise.
         reason: why the two cannot be compared number by number; empty where they can.
+        noise: largest change of an element of the oracle's own value where the node's inputs are moved by `noise_ulps`;
+            None where it was not measured.
+        noise_ulps: the smallest move in ULP that explains the difference, the largest that was tried where none does.
     """
 
     max_abs: float
@@ -30,12 +33,15 @@ class Gap:
     ulp: int | None
     ok: bool
     reason: str = ""
+    noise: float | None = None
+    noise_ulps: int = 0
 
     def __str__(self) -> str:
         if self.reason:
             return self.reason
         ulp = "" if self.ulp is None else f", {self.ulp} ULP"
-        return f"max abs {self.max_abs:.3g}, max rel {self.max_rel:.3g}{ulp}"
+        noise = "" if self.noise is None else f", the node's own noise {self.noise:.3g} ({self.noise_ulps} ULP)"
+        return f"max abs {self.max_abs:.3g}, max rel {self.max_rel:.3g}{ulp}{noise}"
 
 
 def gap(name: str, actual: Any, expected: Any, tolerance: float | None = None) -> Gap:

@@ -15,10 +15,25 @@ from onnx2nn.optable.registry import load_rows
 from onnx2nn.verification.gaps import Gap, gap
 from onnx2nn.verification.module_runs import to_tensor
 from onnx2nn.verification.node_reports import NodeComparison
-from onnx2nn.verification.probe import Probe, node_name
+from onnx2nn.verification.noise import rounding_floor
+from onnx2nn.verification.probe import Probe, node_name, operator_name
+from onnx2nn.verification.value_comparison import differences, to_array
 
 if TYPE_CHECKING:
     from torch import fx
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """What a node introduces, where it is more than the rounding that needs no measurement.
+
+    Attributes:
+        difference: of each element; None where memory does not suffice for more of them.
+        floor: the difference that needs no measurement.
+    """
+
+    difference: np.ndarray | None
+    floor: float
 
 
 @dataclass(frozen=True)
@@ -29,7 +44,18 @@ class _Failed:
 
 
 class Lockstep:
-    """Runs an fx graph on its own values and on the oracle's, node by node."""
+    """Runs an fx graph on its own values and on the oracle's, node by node.
+
+    Attributes:
+        notes: values that were left out, and why.
+        outputs: the module's own outputs after `run`; None where it fails.
+        computed: output of the graph → the module's own value of the node that computes it.
+        expected: the oracle's outputs of the same run.
+        suspects: output of a node → what it introduces, where that is more than ordinary rounding.
+        shares: output of a node → its largest difference in units of ordinary rounding.
+        memory: bytes left for the differences of suspects.
+        drawn: fx node → the oracle's value of a random node, which both runs took.
+    """
 
     def __init__(self, module: fx.GraphModule, probe: Probe, tolerance: float | None):
         from torch import fx
@@ -37,6 +63,12 @@ class Lockstep:
         self.module, self.probe, self.tolerance = module, probe, tolerance
         self.notes: list[str] = []
         self.outputs: tuple[Any, ...] | None = None
+        self.computed: dict[str, Any] = {}
+        self.expected: list[Any] = probe.outputs
+        self.suspects: dict[str, Suspect] = {}
+        self.memory = 0
+        self.shares: dict[str, float] = {}
+        self.drawn: dict[fx.Node, Any] = {}
         graph = getattr(module, "graph", None)
         self.named = {
             node: [name for name in node.meta.get("onnx_outputs", ()) if name in probe.producers]
@@ -47,6 +79,7 @@ class Lockstep:
                 "The module's graph has no names of the file's values, which pickling loses. Load the file again."
             )
         self.runs = fx.Interpreter(module), fx.Interpreter(module)
+        self.results = [output.name for output in probe.model.graph.output]
         self.random = {name for name, node in probe.producers.items() if self._is_random(node)}
         if self.random:
             self.notes.append(f"random nodes were not compared: {', '.join(sorted(self.random))}")
@@ -60,6 +93,7 @@ class Lockstep:
         """Yields the comparisons in the graph's order; `outputs` are the graph's afterwards."""
         import torch
 
+        self.memory = memory_limit
         with torch.no_grad():
             given = self._values(memory_limit)
             own, fed = self.runs
@@ -94,9 +128,12 @@ class Lockstep:
             if name in values and name not in self.random:
                 producer = self.probe.producers[name]
                 expected = values[name]
+                self._suspect(name, fed.env[node], expected)
+                if name in self.results:
+                    self.computed[name] = own.env[node]
                 yield NodeComparison(
                     node_name(producer),
-                    f"{producer.domain}::{producer.op_type}" if producer.domain else producer.op_type,
+                    operator_name(producer),
                     name,
                     node.name,
                     self._gap(name, fed.env[node], expected),
@@ -106,7 +143,21 @@ class Lockstep:
         if names[0] in values:
             fed.env[node] = _as_torch(values[names[0]])
             if names[0] in self.random:
-                own.env[node] = fed.env[node]
+                own.env[node] = self.drawn[node] = fed.env[node]
+
+    def _suspect(self, name: str, actual: Any, expected: Any) -> None:
+        """Keeps the differences of a float tensor that are larger than ordinary rounding."""
+        if isinstance(actual, _Failed) or not _is_float_array(expected):
+            return
+        difference = differences([name], [actual], [expected])[name]
+        if difference is None or not difference.size:
+            return
+        floor = rounding_floor(to_array(expected))
+        self.shares[name] = float(difference.max()) / floor
+        if self.shares[name] > 1:
+            self.memory -= difference.nbytes // 2
+            kept = difference.astype(np.float32) if self.memory > 0 else None
+            self.suspects[name] = Suspect(kept, floor)
 
     def _gap(self, name: str, actual: Any, expected: Any) -> Gap:
         for value in (actual, expected):
@@ -123,7 +174,10 @@ class Lockstep:
                 total += waiting[count][1]
                 count += 1
             chunk, waiting = waiting[:count], waiting[count:]
-            values = self.probe.values(name for names, _ in chunk for name in names)
+            results = self.results if self.random else []
+            values = self.probe.values([*(name for names, _ in chunk for name in names), *results])
+            if all(name in values for name in results) and results:  # random numbers are others in each run
+                self.expected = [values[name] for name in results]
             for names, _ in chunk:
                 yield {name: values[name] for name in names if name in values}
 
@@ -153,6 +207,10 @@ def _run(interpreter: fx.Interpreter, node: fx.Node) -> Any:
         return interpreter.run_node(node)
     except Exception as error:  # any error of a node, which the report then names
         return _Failed(f"{node.name} failed: {type(error).__name__}: {first_line(error)}")
+
+
+def _is_float_array(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.name.startswith(("float", "bfloat", "complex"))
 
 
 def _bytes(value: Any) -> int:

@@ -15,10 +15,11 @@ from onnx2nn.errors import InputError
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.loading import load
 from onnx2nn.reading import reader
+from onnx2nn.verification.example_runs import example_feeds, fixed_lists
+from onnx2nn.verification.judgement import Judge
 from onnx2nn.verification.lockstep import Lockstep
 from onnx2nn.verification.node_reports import NodeVerification
 from onnx2nn.verification.oracle import Stored, stored
-from onnx2nn.verification.outputs import example_feeds, fixed_lists
 from onnx2nn.verification.probe import Probe, node_name
 from onnx2nn.verification.value_comparison import compare
 
@@ -51,11 +52,15 @@ def verify_nodes(
         inputs: input name → array, used instead of generated ones.
         seed: of the generated inputs.
         tolerance: largest difference of an element that a node may introduce, relative to the largest magnitude of
-            its output; the tolerance of `verify` for an output if left out.
+            its output; if left out, the tolerance of `verify` for an output, and more where the node's own noise is
+            larger.
         memory_limit: bytes of intermediate values that are held at a time; more come from several sessions.
 
     Returns:
-        The comparison of every node; `.ok` says whether all agree, `.first` is the first that does not.
+        The comparison of every node; `.ok` says whether all agree, `.first` is the first that does not. Where outputs
+        differ though every node is within the threshold, each node is held to its own noise: how far ONNX Runtime's own
+        result moves when the node's inputs move by units in the last place. Either a node exceeds it, then it is
+        `.first`, or the outputs are compared with the model's own noise, `.outputs[i].noise`.
 
     Raises:
         InputError: shapes or inputs do not fit the model, or the module knows nothing of the file's nodes.
@@ -69,6 +74,23 @@ def verify_nodes(
     feeds, _ = next(iter(example_feeds(specs, input_shapes, inputs, 1, seed)))
     if module is None:
         module = load(source, input_shapes=fixed_lists(input_shapes))
+    return compare_nodes(source, module, feeds, tolerance=tolerance, memory_limit=memory_limit)[0]
+
+
+def compare_nodes(
+    source: Stored,
+    module: fx.GraphModule,
+    feeds: Mapping[str, np.ndarray],
+    *,
+    tolerance: float | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> tuple[NodeVerification, Judge]:
+    """Compares on given inputs, an array each, and returns the judge too, which can judge outputs of another run.
+
+    Raises:
+        InputError: the module knows nothing of the file's nodes.
+        VerificationError: no oracle can run the model.
+    """
     if not hasattr(module, "graph"):
         raise InputError(f"A {type(module).__name__} knows nothing of the file's nodes. Give a module of onnx2nn.load.")
     probe = Probe(source, feeds)
@@ -78,5 +100,7 @@ def verify_nodes(
     made = {name for node in module.graph.nodes for name in node.meta.get("onnx_outputs", ())}
     result.folded += [node_name(node) for node in probe.model.graph.node if not made.intersection(node.output)]
     names = [output.name for output in probe.model.graph.output]
-    result.outputs += compare(names, lockstep.outputs, probe.outputs) if lockstep.outputs is not None else []
-    return result
+    result.outputs += compare(names, lockstep.outputs, lockstep.expected) if lockstep.outputs is not None else []
+    judge = Judge(result, module, lockstep, probe, tolerance)
+    judge.judge()
+    return result, judge

@@ -61,24 +61,32 @@ class NodeVerification:
 
     @property
     def first(self) -> NodeComparison | None:
-        """The first node that introduces more than the threshold allows."""
+        """The first node that introduces more than the threshold and its own noise allow; None only where `ok`."""
         return next((node for node in self.nodes if not node.introduced.ok), None)
 
     @property
     def ok(self) -> bool:
-        """Whether no node introduces more than the threshold allows, and every output of the graph agrees."""
+        """Whether no node introduces more than allowed, and every output agrees or is within the model's own noise."""
         return bool(self.outputs) and self.first is None and all(output.ok for output in self.outputs)
 
     @property
     def verdict(self) -> str:
-        """The closing line; it names the first node over the threshold."""
+        """The closing line; it names the first node that is off, or the noise that explains the differences."""
         head = f"{len(self.nodes)} values compared, {len(self.folded)} nodes folded at import"
         if self.first is not None:
             return f"MISMATCH ({head}): the first node over the threshold: {self.first}"
-        wrong = [output.name for output in self.outputs if not output.ok]
-        if wrong:
-            return f"MISMATCH ({head}): no node is over the threshold, but output {wrong[0]!r} is: rounding adds up"
-        return f"OK ({head}): every node agrees" if self.outputs else f"MISMATCH ({head}): no output was compared"
+        if not self.ok:  # before the judgement only
+            return f"MISMATCH ({head}): the outputs differ"
+        noisy = [node for node in self.nodes if node.introduced.noise is not None]
+        nodes = f"every node agrees, {len(noisy)} of them within their own noise" if noisy else "every node agrees"
+        within = [output for output in self.outputs if not output.agrees]
+        if not within:
+            return f"OK ({head}): {nodes}"
+        worst = max(within, key=lambda output: output.max_difference)
+        return (
+            f"OK ({head}): {nodes}; output {worst.name!r} differs by {worst.max_difference:.3g}, "
+            f"within the model's own noise: values moved by {worst.noise_ulps} ULP change it by {worst.noise:.3g}"
+        )
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.nodes), *self.notes, self.verdict])
@@ -91,7 +99,7 @@ class NodeVerification:
             "verdict": self.verdict,
             "first": self.first and _plain(self.first),
             "nodes": [_plain(node) for node in self.nodes],
-            "outputs": [{**_plain(output), "ok": output.ok} for output in self.outputs],
+            "outputs": [{**_plain(output), "ok": output.ok, "agrees": output.agrees} for output in self.outputs],
             "folded": self.folded,
             "notes": self.notes,
         }

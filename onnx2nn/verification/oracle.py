@@ -23,16 +23,18 @@ class Oracle:
         source: path, bytes or ModelProto.
         folder: of the external data that a ModelProto refers to.
         optimised: whether ONNX Runtime may rewrite the graph.
+        threads: number of ONNX Runtime's threads within an operator, 0 for its own choice.
 
     Raises:
         MissingDependencyError: onnxruntime is not installed.
         VerificationError: neither of the two can load the model.
     """
 
-    def __init__(self, source: Stored, *, folder: str | None = None, optimised: bool = True):
+    def __init__(self, source: Stored, *, folder: str | None = None, optimised: bool = True, threads: int = 0):
         runtime = require("onnxruntime", extra="verify", purpose="Comparing with ONNX Runtime")
         options = runtime.SessionOptions()
         options.log_severity_level = 4  # its warnings would mix with the commands' lines
+        options.intra_op_num_threads = threads
         if not optimised:
             options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if folder is not None:

@@ -43,6 +43,12 @@ class OutputComparison:
         mean_square: mean of the squares expected.
         dtype: the element type expected.
         computed_in: a shorter float type of the values that the output is computed from, `""` without such values.
+        noise: largest change of an element where every value of the run is moved by `noise_ulps`; infinite where its
+            shape changes; None where it was not measured, as the outputs agree or the module is known to be wrong.
+        noise_ulps: the smallest move in units in the last place (ULP) that explains the difference, the largest that
+            was tried where none does.
+        within_noise: whether the difference, too large by itself, is explained by the noise; every node of the module
+            was then compared, and agrees within its own noise.
         reason: why the two cannot be compared number by number (another shape or dtype); empty where they can.
     """
 
@@ -55,6 +61,9 @@ class OutputComparison:
     dtype: str = ""
     reason: str = ""
     computed_in: str = ""
+    noise: float | None = None
+    noise_ulps: int = 0
+    within_noise: bool = False
 
     @property
     def below_mse(self) -> bool:
@@ -63,21 +72,36 @@ class OutputComparison:
 
     @property
     def ok(self) -> bool:
+        """Whether the outputs agree, or differ by no more than the model's own noise."""
+        return self.agrees or self.within_noise
+
+    @property
+    def agrees(self) -> bool:
         """Whether the outputs agree: on average, and in every single element; integers, booleans and text exactly."""
         if self.reason:
             return False
         if not _is_float(self.dtype):
             return self.max_difference == 0
-        epsilon = max(EPSILON.get(kind, 0.0) for kind in (self.dtype, self.computed_in))
-        average = self.mse < max(MSE_TOLERANCE, max(RELATIVE_RMS, epsilon) ** 2 * self.mean_square)
-        largest = max(RELATIVE_TOLERANCE, 2 * epsilon) * max(self.scale, SMALLEST_SCALE)
-        return average and self.max_difference <= largest
+        average = self.mse < max(MSE_TOLERANCE, max(RELATIVE_RMS, self._epsilon) ** 2 * self.mean_square)
+        return average and self.max_difference <= self.tolerance
+
+    @property
+    def tolerance(self) -> float:
+        """The largest difference of an element that needs no explanation by noise; 0 for other types than floats."""
+        if not _is_float(self.dtype):
+            return 0.0
+        return max(RELATIVE_TOLERANCE, 2 * self._epsilon) * max(self.scale, SMALLEST_SCALE)
+
+    @property
+    def _epsilon(self) -> float:
+        return max(EPSILON.get(kind, 0.0) for kind in (self.dtype, self.computed_in))
 
     def __str__(self) -> str:
         head = f"{self.name}: shape {list(self.shape)}"
+        tail = "" if self.noise is None else f", the model's own noise {self.noise:.3g} ({self.noise_ulps} ULP)"
         if self.reason:
-            return f"{head}, {self.reason}"
-        return f"{head}, mse {self.mse:.3g}, max abs difference {self.max_difference:.3g}"
+            return f"{head}, {self.reason}{tail}"
+        return f"{head}, mse {self.mse:.3g}, max abs difference {self.max_difference:.3g}{tail}"
 
 
 def compare(
@@ -105,6 +129,40 @@ def compare(
     return comparisons
 
 
+def differences(names: Sequence[str], actual: Sequence[Any], expected: Sequence[Any]) -> dict[str, np.ndarray | None]:
+    """Returns the absolute difference of every element of every value, None where shape or dtype differ.
+
+    Equal elements, infinities and NaN among them, differ by 0; NaN or infinity on one side only by infinity. Texts
+    differ by 1. Elements of sequences and maps have the names that `compare` gives them.
+    """
+    found: dict[str, np.ndarray | None] = {}
+    for name, ours, theirs in zip(names, actual, expected, strict=True):
+        left, right = dict(_flatten(name, ours)), dict(_flatten(name, theirs))
+        for key in left.keys() | right.keys():
+            same = key in left and key in right and _comparable(left[key], right[key])
+            found[key] = _differences(to_array(left[key]), to_array(right[key])) if same else None
+    return found
+
+
+def _comparable(actual: Any, expected: Any) -> bool:
+    return tuple(actual.shape) == tuple(expected.shape) and _dtype_name(actual) == _dtype_name(expected)
+
+
+def _differences(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    if not _is_float(_dtype_name(expected)):
+        if _dtype_name(expected) == "string":
+            return np.asarray(actual.astype(str) != expected.astype(str)).astype(np.float64)
+        # In long double: int64 above 2**53 does not survive a float64.
+        gap = np.abs(actual.astype(np.longdouble) - expected.astype(np.longdouble))
+        return np.where(actual == expected, 0.0, gap.astype(np.float64))
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    ours, theirs = actual.astype(wide), expected.astype(wide)
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = np.abs(ours - theirs)
+    gap = np.where((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)), 0.0, gap)
+    return np.where(np.isnan(gap), np.inf, gap)  # a NaN or an infinity on one side only
+
+
 def _flatten(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key in sorted(value, key=str):
@@ -126,26 +184,16 @@ def _compare_values(name: str, actual: Any, expected: Any) -> OutputComparison:
     ours, theirs = to_array(actual), to_array(expected)
     if theirs.size == 0:
         return OutputComparison(name, shape, 0.0, 0.0, dtype=dtype)
-    if dtype == "string":
-        different = np.asarray(ours.astype(str) != theirs.astype(str))
-        return OutputComparison(name, shape, float(different.mean()), float(different.any()), dtype=dtype)
-    if not _is_float(dtype):  # in long double: int64 above 2**53 does not survive a float64
-        gap = np.where(ours == theirs, 0, np.abs(ours.astype(np.longdouble) - theirs.astype(np.longdouble)))
+    gap = _differences(ours, theirs)
+    if not _is_float(dtype):
         return OutputComparison(name, shape, float(np.mean(gap**2)), float(gap.max()), dtype=dtype)
-    return _compare_floats(name, ours, theirs, dtype)
-
-
-def _compare_floats(name: str, actual: np.ndarray, expected: np.ndarray, dtype: str) -> OutputComparison:
-    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
-    ours, theirs = actual.astype(wide), expected.astype(wide)
-    with np.errstate(invalid="ignore", over="ignore"):
-        gap = np.abs(ours - theirs)
-        gap = np.where((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)), 0.0, gap)
-        gap = np.where(np.isnan(gap), np.inf, gap)  # a NaN or an infinity on one side only
-        magnitudes = np.abs(theirs[np.isfinite(theirs)])
+    with np.errstate(over="ignore"):
+        magnitudes = np.abs(
+            theirs[np.isfinite(theirs)].astype(np.complex128 if theirs.dtype.kind == "c" else np.float64)
+        )
         return OutputComparison(
             name,
-            expected.shape,
+            shape,
             mse=float(np.mean(gap**2)),
             max_difference=float(gap.max()),
             scale=float(magnitudes.max(initial=0.0)),

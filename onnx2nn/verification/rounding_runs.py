@@ -1,0 +1,123 @@
+"""Measures noise by runs with moved values: of one node in the oracle, and of a whole module."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onnx2nn.errors import VerificationError
+from onnx2nn.verification.module_runs import to_tensor
+from onnx2nn.verification.noise import Changes, growing_changes, moved_bits, moved_feeds
+from onnx2nn.verification.probe import Probe
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+
+def node_changes(probe: Probe, output: str, known: Collection[str]) -> Iterator[Changes]:
+    """Yields how far the oracle's own value of a node changes where the node's inputs are moved by more and more ULP.
+
+    Only the oracle runs, so that nothing that a wrong import does can enlarge the noise.
+
+    Args:
+        probe: the model and its inputs.
+        output: the value's name.
+        known: names of the values that the module was given there; the nodes between them and the value are run.
+    """
+    try:
+        segment = probe.segment(output, known)
+        if segment is None:
+            return
+        model, feeds = segment
+        oracle = probe.oracle_of(model)
+    except VerificationError:  # what cannot run on its own has no measured noise, and no excuse
+        return
+
+    def run(ulps: int, trial: int) -> Sequence[Any] | None:
+        try:
+            return oracle.run(moved_feeds(feeds, ulps, trial))
+        except VerificationError:  # an input that must be exact, such as a size
+            return None
+
+    yield from growing_changes(run, [output])
+
+
+def module_changes(
+    module: fx.GraphModule,
+    feeds: Sequence[Any],
+    names: Sequence[str],
+    rounding: Collection[fx.Node],
+    drawn: Mapping[fx.Node, Any],
+) -> Iterator[Changes]:
+    """Yields how far a module's outputs change where every value that it rounds is moved by more and more ULP.
+
+    This is the noise of the whole computation: inputs and the results of rounding nodes are moved, element by element.
+
+    Args:
+        module: a module whose nodes agree with the oracle, each by itself; a wrong one may be noisier than the model.
+        feeds: its inputs, arrays.
+        names: the outputs' names.
+        rounding: nodes whose results differ from the oracle's by rounding.
+        drawn: values of random nodes.
+    """
+    import torch
+
+    def run(ulps: int, trial: int) -> Sequence[Any] | None:
+        try:
+            with torch.no_grad():
+                return _moved_run(module, feeds, rounding, drawn, ulps, trial)
+        except Exception:  # any error of the module's nodes, on values that they may refuse
+            return None
+
+    yield from growing_changes(run, names)
+
+
+def _moved_run(
+    module: fx.GraphModule,
+    feeds: Sequence[Any],
+    rounding: Collection[fx.Node],
+    drawn: Mapping[fx.Node, Any],
+    ulps: int,
+    trial: int,
+) -> Sequence[Any]:
+    from torch import fx
+
+    interpreter = fx.Interpreter(module)
+    inputs = iter([to_tensor(array) for array in feeds])
+    for position, node in enumerate(module.graph.nodes):
+        if node.op == "output":
+            break
+        value = next(inputs) if node.op == "placeholder" else drawn.get(node)
+        value = interpreter.run_node(node) if value is None else value
+        if ulps and (node in rounding or node.op == "placeholder"):
+            # Another direction at each node: trials 0 and 1 move all values of one run up, or down.
+            value = _moved_value(value, ulps, trial if trial < 2 else trial + 2 * position)
+        interpreter.env[node] = value
+        for unused in interpreter.user_to_last_uses.get(node, ()):
+            interpreter.env.pop(unused, None)
+    result = interpreter.run_node(node)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _moved_value(value: Any, ulps: int, trial: int) -> Any:
+    import torch
+
+    if isinstance(value, (list, tuple)):
+        return type(value)(_moved_value(item, ulps, trial) for item in value)
+    return _moved_tensor(value, ulps, trial) if isinstance(value, torch.Tensor) else value
+
+
+def _moved_tensor(value: torch.Tensor, ulps: int, trial: int) -> torch.Tensor:
+    """Returns a float tensor moved like `noise.moved` moves an array; other tensors as they are."""
+    import torch
+
+    if value.is_complex():
+        return torch.view_as_complex(_moved_tensor(torch.view_as_real(value.resolve_conj()), ulps, trial))
+    carriers = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32}
+    carrier = torch.int64 if value.dtype == torch.float64 else carriers.get(value.dtype)
+    if carrier is None or not value.numel():
+        return value
+    infinity = int(torch.full((1,), torch.inf, dtype=value.dtype).view(carrier))
+    bits = value.detach().resolve_neg().contiguous().view(carrier).numpy()
+    return torch.from_numpy(moved_bits(bits, infinity, ulps, trial)).view(value.dtype)

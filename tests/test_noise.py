@@ -1,0 +1,375 @@
+"""Verification tells rounding from wrong: an ill-conditioned model is right within its noise, its errors are found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+import onnx2nn
+from onnx2nn.commands.main import main
+from onnx2nn.verification import noise
+from onnx2nn.verification.probe import Probe
+from onnx2nn.verification.value_comparison import differences
+
+FLOAT = onnx.TensorProto.FLOAT
+
+CANCELLING = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[8, 4, 250] x) => (float[8, 4] y)
+<int64[1] axis = {2}, float[4] bias = {0.5, 0.25, 0.125, 1}, float[4, 4] weight = {1,2,3,4, 5,6,7,8, 1,1,1,1, 2,3,4,5}>
+{ ["sum"] s = ReduceSum<keepdims = 0>(x, axis) ["linear"] y = Gemm(s, weight, bias) }
+"""
+"""The sum cancels from 1e4 to 1e-2 with the inputs of `_cancelling`."""
+
+
+def _model(
+    nodes: list[onnx.NodeProto], inputs: dict[str, list[int]], outputs: list[str], weights: dict[str, Any]
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+
+
+def _deep(blocks: int = 50, width: int = 32) -> onnx.ModelProto:
+    """200 layers and their sums with random weights, each of which enlarges what is put in: chaos."""
+    rng = np.random.default_rng(0)
+    nodes, weights, x = [], {}, "x"
+    for i in range(blocks):
+        weights[f"w{i}"] = (3 / np.sqrt(width) * rng.standard_normal((width, width))).astype(np.float32)
+        weights[f"b{i}"] = rng.standard_normal(width).astype(np.float32)
+        weights[f"s{i}"] = rng.uniform(1.25, 3.75, width).astype(np.float32)
+        weights[f"t{i}"] = rng.standard_normal(width).astype(np.float32)
+        nodes += [
+            helper.make_node("Gemm", [x, f"w{i}", f"b{i}"], [f"g{i}"], name=f"linear{i}"),
+            helper.make_node("LayerNormalization", [f"g{i}", f"s{i}", f"t{i}"], [f"n{i}"], name=f"norm{i}"),
+            helper.make_node("Sin", [f"n{i}"], [f"a{i}"], name=f"sin{i}"),
+            helper.make_node("Softmax", [f"n{i}"], [f"p{i}"], name=f"softmax{i}"),
+            helper.make_node("Add", [f"a{i}", f"p{i}"], [f"y{i}"], name=f"add{i}"),
+        ]
+        x = f"y{i}"
+    return _model(nodes, {"x": [4, width]}, [x], weights)
+
+
+@pytest.fixture(scope="module")
+def deep() -> onnx.ModelProto:
+    return _deep()
+
+
+def _cancelling() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    half = rng.uniform(0.5e4, 1.5e4, (8, 4, 125)).astype(np.float32)
+    x = np.concatenate([half, -half], axis=-1)
+    x[..., 0] += np.float32(0.01)
+    return {"x": x[..., rng.permutation(250)]}
+
+
+def _boxes(count: int, kept: int) -> onnx.ModelProto:
+    """A detector's end: the boxes of the highest scores, of which many are equal up to rounding."""
+    rng = np.random.default_rng(1)
+    weights = {
+        "w": (1e-5 * rng.standard_normal((64, count))).astype(np.float32),
+        "b": np.full(count, 3, np.float32),
+        "v": rng.standard_normal((64, 4 * count)).astype(np.float32),
+        "k": np.array([kept]),
+        "flat": np.array([count]),
+        "rows": np.array([count, 4]),
+    }
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["logits"], name="logits"),
+        helper.make_node("Sigmoid", ["logits"], ["scores"], name="scores"),
+        helper.make_node("Reshape", ["scores", "flat"], ["keys"], name="keys"),
+        helper.make_node("TopK", ["keys", "k"], ["highest", "index"], name="topk"),
+        helper.make_node("MatMul", ["x", "v"], ["positions"], name="positions"),
+        helper.make_node("Reshape", ["positions", "rows"], ["boxes"], name="boxes"),
+        helper.make_node("Gather", ["boxes", "index"], ["chosen"], axis=0, name="chosen"),
+    ]
+    return _model(nodes, {"x": [1, 64]}, ["chosen", "index"], weights)
+
+
+def _quantized_lstm(steps: int, batch: int = 1, width: int = 64, scale: float = 0.02) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    weights = {
+        "W": rng.integers(-64, 64, (1, width, 4 * width)).astype(np.int8),
+        "R": rng.integers(-64, 64, (1, width, 4 * width)).astype(np.int8),
+        "B": (0.1 * rng.standard_normal((1, 8 * width))).astype(np.float32),
+        "scale": np.full(1, scale, np.float32),
+        "zero": np.zeros(1, np.int8),
+    }
+    inputs = ["x", "W", "R", "B", "", "", "", "", "scale", "zero", "scale", "zero"]
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", inputs, ["y", "h", "c"], domain="com.microsoft", hidden_size=width, name="lstm"
+    )
+    return _model([node], {"x": [steps, batch, width]}, ["y", "h", "c"], weights)
+
+
+def _changed(model: onnx.ModelProto, value: str, change: Callable[[torch.fx.Node, torch.fx.GraphModule], None]) -> Any:
+    """The imported module after `change` of the node that computes `value`."""
+    module = onnx2nn.load(model)
+    (node,) = [node for node in module.graph.nodes if value in node.meta.get("onnx_outputs", ())]
+    change(node, module)
+    module.recompile()
+    return module
+
+
+def _without_bias(node: torch.fx.Node, module: torch.fx.GraphModule) -> None:
+    bias = module.get_submodule(str(node.target)).bias
+    assert isinstance(bias, torch.nn.Parameter)
+    bias.data.zero_()
+
+
+def _other_epsilon(node: torch.fx.Node, module: torch.fx.GraphModule) -> None:
+    layer = module.get_submodule(str(node.target))
+    assert isinstance(layer, torch.nn.LayerNorm)
+    layer.eps = 1e-3
+
+
+def _other_axis(node: torch.fx.Node, module: torch.fx.GraphModule) -> None:
+    assert node.target is torch.softmax
+    node.args = (node.args[0], 0)
+
+
+def test_a_deep_network_of_random_weights_is_right_within_its_noise(deep: onnx.ModelProto) -> None:
+    nodes = onnx2nn.verify_nodes(deep)
+    (output,) = nodes.outputs
+    assert not output.agrees and output.max_difference > 0.1 * output.scale, "it tests nothing if rounding stays small"
+    assert nodes.ok and nodes.first is None and output.within_noise
+    assert output.noise is not None and output.max_difference <= noise.FACTOR * output.noise
+    assert f"within the model's own noise: values moved by {output.noise_ulps} ULP" in nodes.verdict
+    result = onnx2nn.verify(deep)
+    assert result.ok and result.verdict.startswith("OK within the model's own noise: 'y49' differs by")
+
+
+@pytest.mark.parametrize(
+    ("value", "node", "change", "tolerance"),
+    [
+        ("p20", "softmax20", _other_axis, None),
+        ("n20", "norm20", _other_epsilon, None),
+        ("g20", "linear20", _without_bias, None),
+        ("g20", "linear20", _without_bias, 1e9),
+    ],
+)
+def test_an_error_in_a_deep_network_is_found(
+    deep: onnx.ModelProto,
+    value: str,
+    node: str,
+    change: Callable[[torch.fx.Node, torch.fx.GraphModule], None],
+    tolerance: float | None,
+) -> None:
+    """Also where the caller's threshold lets every node pass."""
+    module = _changed(deep, value, change)
+    nodes = onnx2nn.verify_nodes(deep, module, tolerance=tolerance)
+    assert not nodes.ok and nodes.first is not None and nodes.first.node == node
+    assert nodes.first.introduced.noise is not None
+    assert nodes.first.introduced.max_abs > 10 * nodes.first.introduced.noise
+    result = onnx2nn.verify(deep, module)
+    assert not result.ok and any(f"{node!r} introduces" in note for note in result.notes)
+
+
+def test_a_sum_that_cancels_is_right_within_its_noise() -> None:
+    model = onnx.parser.parse_model(CANCELLING)
+    nodes = onnx2nn.verify_nodes(model, inputs=_cancelling())
+    total, linear = (node.introduced for node in nodes.nodes)
+    assert total.noise is not None and total.max_rel > 1e-2, "it tests nothing if both add in the same order"
+    assert total.ok and linear.ok and linear.noise is None and nodes.ok
+    assert "1 of them within their own noise" in nodes.verdict
+    assert onnx2nn.verify(model, inputs=_cancelling()).ok
+
+
+def test_a_missing_bias_behind_a_sum_that_cancels_is_found() -> None:
+    model = onnx.parser.parse_model(CANCELLING)
+    nodes = onnx2nn.verify_nodes(model, _changed(model, "y", _without_bias), inputs=_cancelling())
+    assert nodes.first is not None and nodes.first.node == "linear"
+    assert not onnx2nn.verify(model, _changed(model, "y", _without_bias), inputs=_cancelling()).ok
+
+
+def test_a_wrong_sum_that_cancels_is_found() -> None:
+    def shortened(node: torch.fx.Node, module: torch.fx.GraphModule) -> None:
+        node.op, node.target, node.kwargs = "call_function", _sum_but_for_one, {}
+        node.args = node.args[:1]
+
+    model = onnx.parser.parse_model(CANCELLING)
+    nodes = onnx2nn.verify_nodes(model, _changed(model, "s", shortened), inputs=_cancelling())
+    assert nodes.first is not None and nodes.first.node == "sum"
+
+
+def _sum_but_for_one(x: torch.Tensor) -> torch.Tensor:
+    return x[..., 1:].sum(-1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_boxes_that_change_places_are_noise(seed: int) -> None:
+    model = _boxes(2_000, 200)
+    nodes = onnx2nn.verify_nodes(model, seed=seed)
+    assert not all(output.agrees for output in nodes.outputs), "it tests nothing if no boxes change places"
+    assert nodes.ok and all(output.within_noise for output in nodes.outputs if not output.agrees)
+    assert onnx2nn.verify(model, seed=seed).ok
+
+
+def test_boxes_of_the_lowest_scores_are_found() -> None:
+    model = _boxes(2_000, 200)
+    module = onnx2nn.load(model)
+    (sort,) = [node for node in module.graph.nodes if node.target == "sort"]
+    sort.kwargs = {**sort.kwargs, "descending": False}
+    module.recompile()
+    nodes = onnx2nn.verify_nodes(model, module)
+    assert nodes.first is not None and nodes.first.node == "topk"
+    assert not onnx2nn.verify(model, module).ok
+
+
+def test_equal_keys_keep_their_order() -> None:
+    """A wrong order of equal keys is no noise: equal values are moved equally."""
+    keys = np.repeat(np.random.default_rng(0).standard_normal(50), 4).astype(np.float32)
+    for ulps in noise.AMPLITUDES:
+        for trial in range(noise.TRIALS):
+            changed = noise.moved(keys, ulps, trial)
+            assert np.array_equal(np.argsort(-changed, kind="stable"), np.argsort(-keys, kind="stable"))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_moves_are_units_in_the_last_place(dtype: type) -> None:
+    x = np.array([1.0, -2.0, 3.5, 0.0, np.inf, -np.inf, np.nan, np.finfo(dtype).max], dtype)
+    up, down = noise.moved(x, 1, 0), noise.moved(x, 1, 1)
+    assert np.array_equal(up[:3], np.nextafter(x[:3], np.copysign(dtype(np.inf), x[:3])))
+    assert np.array_equal(down[:3], np.nextafter(x[:3], dtype(0)))
+    assert np.array_equal(up[3:], x[3:], equal_nan=True) and np.array_equal(down[3:], x[3:], equal_nan=True)
+    many = np.random.default_rng(0).standard_normal(1000).astype(dtype)
+    drawn = [noise.moved(many, 4, trial) for trial in (2, 3)]
+    assert not np.array_equal(*drawn)
+    for changed in drawn:
+        assert 0.3 < np.mean(np.abs(changed) > np.abs(many)) < 0.7 and np.all(changed != many)
+
+
+def test_noise_of_one_element_excuses_no_other() -> None:
+    change, difference = np.full(1000, 1e-6), np.full(1000, 1e-6)
+    change[0] = difference[1] = 1.0
+    assert noise.explains(change, difference, 1e-6), "noise may change places"
+    assert not noise.quiet_agree(change, difference, 1e-6), "but not to an element that is not noisy"
+    difference[:10] = 1.0
+    assert not noise.explains(change, difference, 1e-6)
+
+
+def test_a_quantised_lstm_is_right_until_its_roundings_differ() -> None:
+    """ONNX Runtime quantises where the row does: the first steps are equal; later ones are within the noise."""
+    noisy = []
+    for batch, scale in ((1, 0.01), (3, 0.01)):
+        model = _quantized_lstm(300, batch, scale=scale)
+        nodes = onnx2nn.verify_nodes(model)
+        assert nodes.ok and nodes.nodes[0].introduced.ok
+        noisy += [output for output in nodes.outputs if not output.agrees]
+        (first, *_) = onnx2nn.verify_nodes(_quantized_lstm(3, batch, scale=scale)).nodes
+        assert first.introduced.max_abs < 1e-6
+    assert noisy, "it tests nothing if no rounding differs"
+
+
+def test_a_quantised_lstm_is_compared_with_one_thread() -> None:
+    """With several, ONNX Runtime quantises each thread's sequences on their own."""
+    model = _quantized_lstm(20, 4, scale=0.02)
+    assert Probe(model, {"x": np.zeros((20, 4, 64), np.float32)}).threads == 1
+    assert Probe(_boxes(10, 2), {"x": np.zeros((1, 64), np.float32)}).threads == 0
+    result = onnx2nn.verify(model)
+    assert result.ok and all(output.agrees for output in result.outputs)
+
+
+def test_a_quantised_lstm_without_its_bias_is_found() -> None:
+    model, other = _quantized_lstm(200), _quantized_lstm(200)
+    (bias,) = [tensor for tensor in other.graph.initializer if tensor.name == "B"]
+    bias.CopyFrom(numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(bias)), "B"))
+    nodes = onnx2nn.verify_nodes(model, onnx2nn.load(other))
+    assert nodes.first is not None and nodes.first.node == "lstm"
+    assert not onnx2nn.verify(model, onnx2nn.load(other)).ok
+
+
+def test_an_output_that_no_node_computes_is_named() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        graph (float[3] x) => (float[3] y, float[3] z) <float[3] one = {1, 1, 1}, float[3] two = {2, 2, 2}>
+        { ["double"] y = Add(x, x) ["constant"] z = Add(one, two) }"""
+    )
+    module = onnx2nn.load(model)
+    assert onnx2nn.verify_nodes(model, module).ok
+    for buffer in [*module.buffers(), *module.parameters()]:
+        buffer.data.add_(1)
+    nodes = onnx2nn.verify_nodes(model, module)
+    assert not nodes.ok and nodes.first is not None and nodes.first.node == "constant"
+
+
+def test_another_output_is_not_excused_by_noise(deep: onnx.ModelProto) -> None:
+    module = onnx2nn.load(deep)
+    nodes = {name: node for node in module.graph.nodes for name in node.meta.get("onnx_outputs", ())}
+    (output,) = [node for node in module.graph.nodes if node.op == "output"]
+    output.args = (nodes["y48"],)
+    module.recompile()
+    result = onnx2nn.verify_nodes(deep, module)
+    assert not result.ok and result.first is not None and result.first.node == "add49"
+    assert "returns another value" in result.first.introduced.reason
+
+
+def test_a_node_behind_all_of_the_file_is_not_forgotten(deep: onnx.ModelProto) -> None:
+    def failing(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no such kernel")
+
+    module = onnx2nn.load(deep)
+    (output,) = [node for node in module.graph.nodes if node.op == "output"]
+    with module.graph.inserting_before(output):
+        output.args = (module.graph.call_function(failing, output.args),)
+    module.recompile()
+    result = onnx2nn.verify_nodes(deep, module)
+    assert not result.ok and result.first is not None and "no such kernel" in result.first.introduced.reason
+
+
+def test_more_than_noise_names_the_nearest_node(deep: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never a mismatch without a node to look at, even where all measurements contradict each other."""
+    monkeypatch.setattr(noise.Changes, "explain", lambda *_: False)
+    result = onnx2nn.verify_nodes(deep)
+    assert not result.ok and result.first is not None
+    assert "the node named is the nearest to its limit" in result.notes[-1]
+
+
+def test_random_numbers_of_one_run_are_compared() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        graph (float[64] x) => (float[64] y) { ["noise"] n = RandomNormalLike(x) ["sum"] y = Add(x, n) }"""
+    )
+    assert onnx2nn.verify_nodes(model).ok
+
+
+def test_a_function_is_not_excused_by_noise(deep: onnx.ModelProto) -> None:
+    """Without nodes nothing tells an error from noise."""
+    module = onnx2nn.load(deep)
+    result = onnx2nn.verify(deep, lambda x: module(x))
+    assert not result.ok and "the model's own noise was not measured" in result.notes[0]
+
+
+def test_differences_of_infinities_and_text() -> None:
+    ours, theirs = np.array([np.nan, np.inf, 1.0, np.nan]), np.array([np.nan, np.inf, 2.0, 0.0])
+    found = differences(["y", "t"], [ours, np.array(["a", "b"])], [theirs, np.array(["a", "c"])])
+    assert found["y"] is not None and found["y"].tolist() == [0, 0, 1, np.inf]
+    assert found["t"] is not None and found["t"].tolist() == [0, 1]
+    assert differences(["y"], [ours[:2]], [theirs]) == {"y": None}
+
+
+def test_commands_print_the_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(onnx.parser.parse_model(CANCELLING), tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", **_cancelling())  # type: ignore[arg-type]  # numpy has a flag among them
+    command = ["verify", str(tmp_path / "m.onnx"), "--inputs", str(tmp_path / "x.npz")]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "OK within the model's own noise" in shown
+    assert [line for line in shown.splitlines() if line.startswith("ReduceSum") and line.endswith("within its noise")]
+    assert main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["nodes"][0]["introduced"]["noise"] > 0 and told["outputs"][0]["within_noise"] is True
