@@ -110,7 +110,9 @@ class Attempt:
         found: dict[str, int | str | range] = {name: value for name, (value, _) in self.known().items()}
         for name in self.state.subject.names:
             symbol = self.state.symbol(name)
-            least, most = (None, None) if symbol is None else facts.intervals.get(symbol, (None, None))
+            if symbol is None:
+                continue
+            least, most = facts.intervals.get(symbol, (None, None))
             if least is not None and most is not None and most < guards.limits.get(symbol, MAX_DIMENSION):
                 found[name] = range(least, most + 1)
         return found

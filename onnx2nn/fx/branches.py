@@ -90,8 +90,8 @@ def _served(tracer: Tracer, child: Tracer) -> list[tuple[int, int, int, int]]:
         shape = value.spec.shape if isinstance(value, Tensor) else None
         for axis, size in enumerate(shape or ()):
             least, most = facts.bounds(facts.settled(size))
-            narrower = (least, most) != outer.bounds(outer.settled(size)) and least is not None
-            if narrower and not (isinstance(size, Size) and size.by_data):
+            narrower = (least, most) != outer.bounds(outer.settled(size))
+            if narrower and least is not None and not (isinstance(size, Size) and size.by_data):
                 served.append((position, axis, least, MAX_DIMENSION if most is None else most))
     return served
 

@@ -99,9 +99,9 @@ class Guards(Sizes):
         Raises:
             ShapeMismatch: no sizes fulfil it.
         """
-        condition = self._checked(condition, reason)
-        if condition is not None and condition.kind == "==":
-            self._guard(condition, reason)
+        open_ = self._checked(condition, reason)
+        if open_ is not None and open_.kind == "==":
+            self._guard(open_, reason)
 
     def demand(self, condition: Truth, reason: str) -> None:
         """Guards a condition that nothing else checks, unless it is proven.
@@ -109,9 +109,9 @@ class Guards(Sizes):
         Raises:
             ShapeMismatch: no sizes fulfil it.
         """
-        condition = self._checked(condition, reason)
-        if condition is not None:
-            self._guard(condition, reason)
+        open_ = self._checked(condition, reason)
+        if open_ is not None:
+            self._guard(open_, reason)
 
     def _checked(self, condition: Truth, reason: str) -> Condition | None:
         """Returns a condition that is not proven, without what is disproven in it; it holds from here on."""

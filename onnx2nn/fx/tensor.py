@@ -197,7 +197,7 @@ def _operators() -> None:
 
 _operators()
 for _kind in (Dim, Ratio):  # constant * Dim
-    _kind.__torch_function__ = classmethod(Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]  # added here
+    _kind.__torch_function__ = classmethod(Tensor.__torch_function__.__func__)  # type: ignore[union-attr]  # added here
 
 
 class Reference:
