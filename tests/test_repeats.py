@@ -183,7 +183,7 @@ def test_what_a_body_demands_of_sizes_is_guarded_once(late: bool) -> None:
 
     module, _ = _loaded(_chain("Op"), body)
     assert [node.target for node in module.graph.nodes].count(functional.onnx2nn__Require) == 1
-    with pytest.raises(ValueError, match="> 1|>= 2"):
+    with pytest.raises(ValueError, match=r"> 1|>= 2"):
         module(torch.zeros(1, *module.meta["onnx2nn"]["signature"][0]["shape"][1:]))
 
 

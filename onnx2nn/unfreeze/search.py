@@ -83,8 +83,8 @@ def _refuse_fixed(module: fx.GraphModule, sizes: Mapping[str, int]) -> None:
     for guard in record["guards"]:
         if any(name in record["fixed"] for name in guard["dimensions"] if name in sizes):
             raise FrozenDimensionError(
-                f"{wish(sizes)} cannot be dynamic: node {guard['node']!r} ({guard['operator']}) works at some sizes only, "
-                f"{guard['condition']}: {guard['reason']}. Export the model again with this dimension dynamic."
+                f"{wish(sizes)} cannot be dynamic: node {guard['node']!r} ({guard['operator']}) works at some sizes "
+                f"only, {guard['condition']}: {guard['reason']}. Export the model again with this dimension dynamic."
             )
 
 
