@@ -26,6 +26,9 @@ from onnx2nn.sizes.solving import fulfilled
 _RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn"})
 """Names in the generated forward; no argument may have one of them."""
 
+_SIZES = 4
+"""The most sizes that fulfil the guards that are noted in the module's `meta`."""
+
 
 class Attempt:
     """One import: `run` records the program, `module` makes the module of it.
@@ -128,7 +131,7 @@ class Attempt:
         for points in guards.points(frozenset(names)):
             fit = (point for point in points if all(fulfilled(condition, point) for condition in needed))
             found += [{names[symbol]: size for symbol, size in point.items() if symbol in names} for point in fit]
-        return found
+        return found[:_SIZES]
 
     def _meta(self, module: fx.GraphModule) -> dict[str, Any]:
         """Returns the record of the file in the module's `meta`."""

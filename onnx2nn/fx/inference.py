@@ -72,6 +72,8 @@ class Inference:
             spec = value.spec
             if spec.shape is None or spec.dtype is None:
                 raise TraceError("the shape of a tensor is unknown")
+            for size in spec.shape:
+                self._tracer.symbols.confirm(size)
             return Spec(tuple(map(self._tracer.guards.facts.settled, spec.shape)), spec.dtype)
         if kind is Dim:
             return self._tracer.expr_of(value)

@@ -12,6 +12,7 @@ from torch import fx
 from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.sizes import reals
+from onnx2nn.sizes.expression import Size, divided
 
 if TYPE_CHECKING:
     from onnx2nn.fx.tracer import Tracer
@@ -120,7 +121,11 @@ class Ratio:
         below = self.denominator * other.numerator
         if (below >= 0) is not True:
             raise TraceError("a size is divided by a number that may be negative")
-        return self._made(self.tracer, self.numerator * other.denominator, below)
+        above = self.numerator * other.denominator
+        over = (self.tracer.expr_of(above), self.tracer.expr_of(below))
+        if isinstance(over[0], Size) and isinstance(over[1], Size) and isinstance(exact := divided(*over), int):
+            return exact  # such as 2 * n / n
+        return self._made(self.tracer, above, below)
 
     def _times(self, other: Ratio) -> Any:
         if self.factor is not None:

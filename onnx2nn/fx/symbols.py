@@ -97,10 +97,14 @@ class Symbols:
                 ((monomial, coefficient),) = size.terms
                 symbol = monomial[0]
                 if len(monomial) == 1 and coefficient == 1 and isinstance(symbol, Symbol) and not self.known(symbol):
-                    self.own[symbol] = tensor.dimension(axis)
-                    if symbol in self._proposed:
-                        reason = "other sizes were not foreseen where this was imported"
-                        self._tracer.guards.demand(equal(size, self._proposed.pop(symbol)), reason)
+                    self.own[symbol] = tensor.reading(axis, size)
+
+    def confirm(self, size: Number) -> None:
+        """Checks what samples propose for a dimension, as its size is asked for."""
+        if self._proposed and isinstance(size, Size):
+            for symbol in size.symbols & self._proposed.keys():
+                wanted = equal(of_symbol(symbol), self._proposed.pop(symbol))
+                self._tracer.guards.demand(wanted, "other sizes were not foreseen where this was imported")
 
     def elements_of(self, vector: Tensor) -> list[Any]:
         """Returns the sizes in a vector: the known ones, and symbolic numbers that are read from it at run time.

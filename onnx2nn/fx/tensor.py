@@ -14,6 +14,7 @@ from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.ratio import Ratio
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.trace_errors import TraceError
+from onnx2nn.sizes.expression import Size
 
 if TYPE_CHECKING:
     from onnx2nn.fx.tracer import Tracer
@@ -43,9 +44,12 @@ class Tensor:
     def dimension(self, index: int) -> Any:
         """Returns one dimension as this tensor has it at run time: an int, or a `Dim` that reads it."""
         assert self.spec.shape is not None
+        self.tracer.symbols.confirm(self.spec.shape[index])
         size = self.tracer.guards.facts.settled(self.spec.shape[index])
-        if isinstance(size, int):
-            return size
+        return size if isinstance(size, int) else self.reading(index, size)
+
+    def reading(self, index: int, size: Size) -> Dim:
+        """Returns the number that reads a dimension, of which `size` is known."""
         return Dim(self.tracer, size, lambda: self.tracer.record("call_method", "size", (self, index)))
 
     @property

@@ -33,7 +33,7 @@ from onnx2nn.fx.ratio import Ratio
 from onnx2nn.fx.retracer import Retracer
 from onnx2nn.fx.spec import Known, Spec
 from onnx2nn.fx.symbols import Symbols
-from onnx2nn.fx.tensor import TRACED, Opaque, Tensor, leaves
+from onnx2nn.fx.tensor import TRACED, Opaque, Tensor, is_traced, leaves
 
 _SCALAR_OPERATORS = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.pow: "**",
@@ -151,8 +151,8 @@ class Tracer:
         if self.parent is not None:
             args, kwargs = self.own(args), self.own(kwargs)
         specs = self.infer(kind, target, args, kwargs).specs
-        layer = layer_for(target, args, kwargs) if kind == "call_function" else None
-        if layer is not None and self.placement.fits(layer):
+        layer = layer_for(target, self._settled(args), self._settled(kwargs)) if kind == "call_function" else None
+        if layer is not None and not is_traced(list(layer.config.values())) and self.placement.fits(layer):
             node = self.record("call_module", self.held.add_layer(layer), layer.inputs)
             if layer.structure is None:
                 return self.wrap(node, specs)
@@ -160,6 +160,16 @@ class Tracer:
         if target in MAKING and "device" not in kwargs and self._reference is not None:
             kwargs = {**kwargs, "device": self._reference.device}
         return self.wrap(self.record(kind, target, args, kwargs), specs)
+
+    def _settled(self, value: Any) -> Any:
+        """Returns arguments with the symbolic numbers that are known by now as plain ones."""
+        kind = type(value)
+        if kind is Dim:
+            known = self.expr_of(value)
+            return known if isinstance(known, int) else value
+        if kind is list or kind is tuple:
+            return kind([self._settled(item) for item in value])
+        return {name: self._settled(item) for name, item in value.items()} if kind is dict else value
 
     def call_module(
         self, name: list[str], module: nn.Module, args: tuple[Any, ...], specs: Any, *, own: bool = False

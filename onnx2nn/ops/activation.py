@@ -6,7 +6,7 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import binary, larger, ordered, smaller
-from onnx2nn.ops.shape import fixed
+from onnx2nn.ops.shape import fixed, same_shape
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.traits import BINARY, UNARY
@@ -50,9 +50,11 @@ def prelu(F: Any, X: Any, slope: Any) -> Any:
     if slope.ndim == 1 and X.ndim > 2 and _is_for_channels(X, slope.shape[0]):
         slope = slope.reshape([-1, *[1] * (X.ndim - 2)])
     if X.is_floating_point() and X.ndim > 1:
-        if slope.numel() == 1:
+        if (slope.numel() == 1) is True:
             return F.nn.functional.prelu(X, slope.reshape([1]))
-        if X.ndim - 1 <= slope.ndim <= X.ndim and slope.numel() == slope.shape[1 - X.ndim] == X.shape[1]:
+        if X.ndim - 1 <= slope.ndim <= X.ndim and same_shape(
+            (slope.numel(), slope.shape[1 - X.ndim]), (slope.shape[1 - X.ndim], X.shape[1])
+        ):
             return F.nn.functional.prelu(X, slope.reshape([X.shape[1]]))
     return F.where(X < 0, X * slope, X)
 

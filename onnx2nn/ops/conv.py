@@ -86,7 +86,7 @@ def conv(
     if rank > 3:
         return _conv_by_slices(F, pad_spatial(F, X, pads), W, B, strides, dilations, group)
     padding: list[Any] = [0] * rank
-    if pads[:rank] == pads[rank:] and all(isinstance(p, int) and p >= 0 for p in pads):
+    if all(isinstance(p, int) and p >= 0 for p in pads) and pads[:rank] == pads[rank:]:
         padding = list(pads[:rank])
     else:
         X = pad_spatial(F, X, pads)

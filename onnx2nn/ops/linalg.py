@@ -135,7 +135,7 @@ def _attention_mask(
     additive = attn_mask.dtype != F.bool
     if attn_mask.ndim == 1:
         attn_mask = attn_mask.unsqueeze(0)
-    if attn_mask.shape[-1] != keys:
+    if (attn_mask.shape[-1] == keys) is not True:
         missing = (0, keys - attn_mask.shape[-1])
         attn_mask = F.nn.functional.pad(attn_mask, missing, value=-float("inf") if additive else False)
     if mask is None:

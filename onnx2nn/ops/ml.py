@@ -210,7 +210,7 @@ def feature_vectorizer(F: Any, *X: Any, inputdimensions: Sequence[int] | None = 
     """Concatenates columns; each input is cut, or filled up with zeros, to its entry of `inputdimensions`."""
     parts = [rows(x).flatten(1) for x in X]
     for index, size in enumerate(inputdimensions or ()):
-        if parts[index].shape[1] != size:
+        if (parts[index].shape[1] == size) is not True:
             parts[index] = F.nn.functional.pad(parts[index], (0, size - parts[index].shape[1]))
     return F.cat(parts, 1)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.ops.arithmetic import halves_in_float32
+from onnx2nn.ops.shape import same_shape
 from onnx2nn.optable.registry import op
 
 
@@ -238,7 +239,7 @@ def rms_normalization(
 ) -> Any:
     """float16 and bfloat16 are computed in float32."""
     normalized = X.shape[axis % X.ndim :]
-    if scale.dtype == X.dtype and scale.ndim == len(normalized) and tuple(scale.shape) == tuple(normalized):
+    if scale.dtype == X.dtype and same_shape(scale.shape, normalized):
         return F.nn.functional.rms_norm(X, normalized, scale, epsilon)
     return F.nn.functional.rms_norm(X, normalized, eps=epsilon) * scale
 

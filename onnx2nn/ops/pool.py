@@ -9,6 +9,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32
 from onnx2nn.ops.conv import is_zero, pad_spatial, resolve_pads
+from onnx2nn.ops.shape import fixed
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
@@ -48,8 +49,10 @@ class Windows:
     @property
     def plain(self) -> bool:
         """Whether torch's `padding` takes the pads: the same on both sides, at most half the kernel."""
-        return self.begins == self.ends and all(
-            isinstance(p, int) and 0 <= p <= k // 2 for p, k in zip(self.begins, self.kernel, strict=True)
+        return (
+            all(map(fixed, (*self.begins, *self.ends)))
+            and self.begins == self.ends
+            and all(isinstance(p, int) and 0 <= p <= k // 2 for p, k in zip(self.begins, self.kernel, strict=True))
         )
 
     def reach(self) -> list[Any]:

@@ -101,6 +101,11 @@ def _target(dims: Sequence[Any], current: Sequence[Any], allowzero: int) -> list
     ]
 
 
+def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Returns whether two shapes are known to be equal at all sizes."""
+    return len(a) == len(b) and all((m == n) is True for m, n in zip(a, b, strict=True))
+
+
 def chosen(condition: Any, a: Any, b: Any) -> Any:
     """Returns a shape value: `a` where the condition holds, a bool or a comparison of sizes, else `b`."""
     return condition.choose(a, b) if hasattr(condition, "choose") else a if condition else b
