@@ -16,7 +16,8 @@ from onnx2nn.fx.tensor import Opaque
 from onnx2nn.fx.tracer import Tracer
 from onnx2nn.importing.plan import TypeOf
 from onnx2nn.optable.registry import name_of
-from onnx2nn.optable.row import NeedsValues, Row
+from onnx2nn.optable.row import Counted, NeedsValues, Row
+from onnx2nn.sizes.conditions import at_most
 
 
 def call_of_shapes(tracer: Tracer, row: Row, arguments: Sequence[Any], attributes: dict[str, Any]) -> Any:
@@ -72,6 +73,9 @@ def _results(
             raise
         return ()
     dependent = {name: tracer.symbols.fresh() for dims, _ in results for name in dims if isinstance(name, str)}
+    for name, size in dependent.items():
+        if isinstance(name, Counted):
+            tracer.guards.facts.assume(at_most(size, tracer.expr_of(name.most)))
     return [
         Spec(tuple(dependent[d] if isinstance(d, str) else tracer.expr_of(d) for d in dims), t) for dims, t in results
     ]

@@ -201,7 +201,7 @@ def _operators() -> None:
 
 _operators()
 for _kind in (Dim, Ratio):  # constant * Dim
-    _kind.__torch_function__ = classmethod(Tensor.__torch_function__.__func__)  # type: ignore[union-attr]  # added here
+    setattr(_kind, "__torch_function__", vars(Tensor)["__torch_function__"])
 
 
 class Reference:

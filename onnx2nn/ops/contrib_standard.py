@@ -11,6 +11,7 @@ from onnx2nn.ops import image, indexing, pad, shape
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
+from onnx2nn.optable.row import Counted
 
 
 @op("Pad", 1, domain=MICROSOFT, static=["pads"], numbers=["value"])
@@ -21,7 +22,9 @@ def pad_ms(F: Any, data: Any, pads: Any, value: Any = None, *, mode: str = "cons
 
 
 def _results_of_unique(F: Any, x: Any) -> Any:
-    return [(["kept"], x.dtype), ([math.prod(x.shape)], F.int64), (["kept"], F.int64)]
+    length = math.prod(x.shape)
+    kept = Counted("kept", length)
+    return [([kept], x.dtype), ([length], F.int64), ([kept], F.int64)]
 
 
 @op("Unique", 1, domain=MICROSOFT, call="opaque", results=_results_of_unique)

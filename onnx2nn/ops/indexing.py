@@ -13,7 +13,7 @@ from onnx2nn.ops.arithmetic import ordered, sortable, widened
 from onnx2nn.ops.shape import fixed, moves_elements, partly_known, scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
-from onnx2nn.optable.row import NeedsValues
+from onnx2nn.optable.row import Counted, NeedsValues
 from onnx2nn.optable.traits import BINARY
 
 _FAR = (1 << 31) - 1
@@ -332,7 +332,7 @@ def _values_of_non_zero(X: Any) -> Any:
 
 
 def _results_of_non_zero(F: Any, X: Any) -> Any:
-    return [((max(X.ndim, 1), "found"), F.int64)]
+    return [((max(X.ndim, 1), Counted("found", math.prod(X.shape))), F.int64)]
 
 
 @op("NonZero", 9, call="opaque", on_shape_values=_values_of_non_zero, results=_results_of_non_zero)
@@ -347,8 +347,8 @@ def _values_of_compress(input: Any, condition: Any, *, axis: int | None = None) 
 
 
 def _results_of_compress(F: Any, input: Any, condition: Any, *, axis: int | None = None) -> Any:
-    kept = ["kept"] if axis is None else [*input.shape]
-    kept[axis or 0] = "kept"
+    kept = [None] if axis is None else [*input.shape]
+    kept[axis or 0] = Counted("kept", math.prod(input.shape) if axis is None else input.shape[axis])
     return [(kept, input.dtype)]
 
 
@@ -392,7 +392,7 @@ def _few(F: Any, X: Any, count: int, axis: int, largest: bool) -> tuple[Any, Any
 
 def _results_of_top_k(F: Any, X: Any, K: Any, *, axis: int = -1, **_: Any) -> Any:
     sizes = [*X.shape]
-    sizes[axis] = "count"
+    sizes[axis] = Counted("count", X.shape[axis])
     return [(sizes, X.dtype), (sizes, F.int64)]
 
 
@@ -452,10 +452,11 @@ def _unique_slices(F: Any, X: Any, axis: int) -> tuple[Any, Any, Any]:
 
 
 def _results_of_unique(F: Any, X: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
-    values = ["kept"] if axis is None else [*X.shape]
-    values[axis or 0] = "kept"
     length = math.prod(X.shape) if axis is None else X.shape[axis]
-    return [(values, X.dtype), (["kept"], F.int64), ([length], F.int64), (["kept"], F.int64)]
+    kept = Counted("kept", length)
+    values = [kept] if axis is None else [*X.shape]
+    values[axis or 0] = kept
+    return [(values, X.dtype), ([kept], F.int64), ([length], F.int64), ([kept], F.int64)]
 
 
 @op("Unique", 11, call="opaque", on_shape_values=_values_of_unique, results=_results_of_unique)

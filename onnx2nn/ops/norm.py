@@ -120,7 +120,7 @@ def batch_normalization_1(
 
 @op("InstanceNormalization", 1, traits=["channels_first", "keeps_rank"])
 def instance_normalization(F: Any, input: Any, scale: Any, B: Any, *, epsilon: float = 1e-05) -> Any:
-    if math.prod(input.shape[2:]) == 1:  # torch refuses a single element; its variance is 0
+    if (math.prod(input.shape[2:]) == 1) is True:  # torch refuses a single element; its variance is 0
         return (input - input) / math.sqrt(epsilon) * _channelwise(input, scale) + _channelwise(input, B)
     return F.nn.functional.instance_norm(input, weight=scale, bias=B, eps=epsilon)
 
@@ -131,7 +131,8 @@ def _stash_dtype(F: Any, stash_type: int) -> Any:
 
 def _stretches(parameter: Any, sizes: Any) -> bool:
     """Whether a parameter of size 1 along a dimension broadcasts over it."""
-    return any(own == 1 and size != 1 for own, size in zip(parameter.shape, sizes, strict=True))
+    pairs = zip(parameter.shape, sizes, strict=True)
+    return any((own == 1) is not False and (size == 1) is not True and (own == size) is not True for own, size in pairs)
 
 
 @op("LayerNormalization", 17, traits=["keeps_rank"])

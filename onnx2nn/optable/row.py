@@ -30,6 +30,22 @@ class Typed(NamedTuple):
     dtype: np.dtype[Any]
 
 
+class Counted(str):
+    """The name of a size that data decide, in a row's `results`, with the largest value that it may have.
+
+    Attributes:
+        most: the largest value, a number or a symbolic number.
+    """
+
+    most: Any
+
+    def __new__(cls, name: str, most: Any) -> Counted:
+        """Returns the name with its largest value."""
+        counted = super().__new__(cls, name)
+        counted.most = most
+        return counted
+
+
 class FloatForm(NamedTuple):
     """The float operator of ai.onnx that corresponds to a quantised operator.
 
