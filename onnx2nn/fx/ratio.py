@@ -66,7 +66,9 @@ class Ratio:
         """
         if function in (operator.neg, abs):
             (only,) = args
-            return cls(tracer, function(only.numerator), only.denominator, only.factor)
+            if only.factor is not None:
+                raise TraceError("the sign of a rounded float computed from sizes")
+            return cls(tracer, function(only.numerator), only.denominator)
         if len(args) != 2:
             raise TraceError("a choice between floats computed from sizes")
         a, b = (cls._of(tracer, arg) for arg in args)
@@ -131,7 +133,9 @@ class Ratio:
         if self.factor is not None:
             self, other = other, self
         if other.factor is not None:
-            if self.factor is not None or not isinstance(self.denominator, int) or self.denominator != 1:
+            alone = isinstance(other.numerator, int) and other.numerator == 1  # it is a constant
+            whole = isinstance(self.denominator, int) and self.denominator == 1
+            if self.factor is not None or not alone or not whole:
                 raise TraceError("a size times a number, which float32 rounds")
             return Ratio(self.tracer, self.numerator, 1, other.factor)
         powers = (n.is_exact and n.numerator in (1, -1) and isinstance(n.numerator, int) for n in (self, other))

@@ -201,7 +201,7 @@ def _operators() -> None:
 
 _operators()
 for _kind in (Dim, Ratio):  # constant * Dim
-    setattr(_kind, "__torch_function__", vars(Tensor)["__torch_function__"])
+    _kind.__torch_function__ = vars(Tensor)["__torch_function__"]  # type: ignore[union-attr]  # the classes have none
 
 
 class Reference:
