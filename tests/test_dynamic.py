@@ -14,7 +14,7 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn.errors import FrozenDimensionError, InputError
-from onnx2nn.unfreeze.rules import Factor, aligned
+from onnx2nn.unfreeze.reshape_targets import Factor, aligned
 
 
 class Recurrent(nn.Module):
