@@ -74,19 +74,30 @@ def import_dynamic(
         return _imported(model, prepare, opened)
 
     request = Request(opened, sizes)
-    original = _at_file_sizes(model, prepare, request)
+    batch = request.batch()
     try:
+        original = _at_file_sizes(model, prepare, request)
         return _by_constants(model, prepare, request, original)
     except FrozenDimensionError as error:
-        batch = request.batch()
         if batch is None:
             raise
-        rest = Request(
-            {name: [1 if dim == batch else dim for dim in dims] for name, dims in opened.items()},
-            {name: size for name, size in sizes.items() if name != batch},
-        )
-        sample = _by_constants(model, prepare, rest, original) if rest.sizes else original
-        return vectorised(sample, input_specs(model), request, batch, str(error))
+        return vectorised(_of_one_sample(model, prepare, request, batch), input_specs(model), request, batch, str(error))
+
+
+def _of_one_sample(model: ir.Model, prepare: Prepare, request: Request, batch: str) -> fx.GraphModule:
+    """Returns the model at a batch of 1, with the other dimensions as requested.
+
+    Raises:
+        FrozenDimensionError: another dimension cannot be made dynamic.
+        UnsupportedModelError: as for `load`.
+    """
+    rest = Request(
+        {name: [1 if dim == batch else dim for dim in dims] for name, dims in request.opened.items()},
+        {name: size for name, size in request.sizes.items() if name != batch},
+    )
+    if not rest.sizes:
+        return _imported(model.clone(), prepare, rest.opened)
+    return _by_constants(model, prepare, rest, _at_file_sizes(model, prepare, rest))
 
 
 def _imported(model: ir.Model, prepare: Prepare, shapes: InputShapes) -> fx.GraphModule:

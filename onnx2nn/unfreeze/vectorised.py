@@ -77,7 +77,7 @@ class Vectorised(nn.Module):
             arrangement=arrangement,
             meta=meta,
             _program=type(sample).forward,
-            _graph=sample.graph,
+            _sample_graph=sample.graph,
             _sample_meta=sample.meta,
             _parameters_of_forward=tuple(inspect.signature(sample.forward).parameters),
         )
@@ -103,7 +103,7 @@ class Vectorised(nn.Module):
     @property
     def sample(self) -> ImportedModule:
         """The module of one sample: it shares the submodules, parameters and buffers of this one."""
-        module = ImportedModule(self, _own(self, self._graph), self._graph)
+        module = ImportedModule(self, _own(self, self._sample_graph), self._sample_graph)
         module.meta.update(self._sample_meta)
         module._version = self._version
         return module.train(self.training)

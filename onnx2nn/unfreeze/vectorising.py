@@ -39,7 +39,9 @@ def vectorised(
     Raises:
         FrozenDimensionError: the module does not run on generated inputs, or an output is no tensor.
     """
-    sizes = {d: 4 for dims in request.opened.values() for d in dims if isinstance(d, str)} | dict(request.sizes)
+    fixed = {name: size[0] if isinstance(size, range) else size for name, size in sample.meta["onnx2nn"]["fixed"].items()}
+    sizes = {d: fixed.get(d, 4) for dims in request.opened.values() for d in dims if isinstance(d, str)}
+    sizes |= request.sizes
     axes = request.axes(batch)
     inputs = example(specs, request.opened, {**sizes, batch: _SAMPLES})
     alone = [_alone(sample, inputs, axes, index, reason) for index in range(_SAMPLES)]
