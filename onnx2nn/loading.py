@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from onnx2nn.rewrite import raise_patterns as raise_model
 
 if TYPE_CHECKING:
     import onnx
+
+_LOG = logging.getLogger("onnx2nn")
 
 
 def load(
@@ -179,6 +182,8 @@ def _import_to(F: Any, import_model: Any, model: ir.Model, options: Options, sha
 
     module = import_model(model, prepare, input_shapes=shapes)
     module.meta["onnx2nn"].update(done)
+    for line in module.meta["onnx2nn"].get("raising", {}).get("dropped", ()):
+        _LOG.warning(line)
     if options.framework == "torch":
         from onnx2nn.fx.graph_module import lay_out_state
 

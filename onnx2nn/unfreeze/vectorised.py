@@ -112,18 +112,25 @@ class Vectorised(nn.Module):
         """Returns which keys of the author's state_dict this module has, and why others are missing."""
         return naming_report(self)
 
+    def as_in_file(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Returns the outputs for a batch of one sample in the shapes that the file gives them."""
+        pairs = zip(outputs, self.arrangement.outputs, strict=True)
+        return tuple(output[0] if axis is None else output for output, axis in pairs)
+
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the outputs for inputs by position or by name.
 
         Raises:
             ValueError: an input has another shape than the file's, beside the batch, or another batch than another
-                input; or, where the way is a loop, an output has different shapes for two samples.
+                input; there is no sample; or, where the way is a loop, an output has different shapes for two samples.
             InputError: torch.jit.trace runs the module.
         """
         values = [*args, *(kwargs[name] for name in self._parameters_of_forward[len(args) :])]
         count = self._batch(values)
         if torch.jit.is_tracing():
             raise InputError("torch.jit.trace would keep the batch of its example. Use torch.export.")
+        if not torch.compiler.is_compiling() and not count:
+            raise ValueError("A batch without samples has no shapes of outputs. Give at least one sample.")
         if _is_exported() or (torch.compiler.is_compiling() and self.arrangement.way == "loop"):
             results = self._mapped(values)
         else:
@@ -188,8 +195,6 @@ class Vectorised(nn.Module):
         return tuple(value.movedim(0, axis or 0) for value, axis in zip(results, places, strict=True))
 
     def _looped(self, values: Sequence[Any], count: int) -> tuple[Any, ...]:
-        if not count:
-            raise ValueError("A batch without samples has no shapes of outputs. Give at least one sample.")
         axes = self.arrangement.inputs
         runs = [
             self._one([v if axis is None else v.narrow(axis, k, 1) for v, axis in zip(values, axes, strict=True)])

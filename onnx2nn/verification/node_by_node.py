@@ -69,6 +69,7 @@ def verify_nodes(
     feeds, _ = next(iter(example_feeds(specs, input_shapes, inputs, 1, seed)))
     if module is None:
         module = load(source, input_shapes=fixed_lists(input_shapes))
+    module = getattr(module, "sample", module)  # a vectorised one runs the nodes of the file for each sample
     if not hasattr(module, "graph"):
         raise InputError(f"A {type(module).__name__} knows nothing of the file's nodes. Give a module of onnx2nn.load.")
     probe = Probe(source, feeds)
