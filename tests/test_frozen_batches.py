@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import io
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
 import torch
 import torchvision_schemas
-from realmodels import EXPORTERS, Tensors, as_tuple, check_same, input_names, require_transformers, run_onnxruntime, seeded
+from realmodels import (
+    EXPORTERS,
+    Tensors,
+    as_tuple,
+    check_same,
+    input_names,
+    require_transformers,
+    run_onnxruntime,
+    seeded,
+)
+from tiers import mostly_slow
 from torch import nn
 
 import onnx2nn
-from onnx2nn.errors import FrozenDimensionError, InputError, VerificationError
-from onnx2nn.unfreeze.vectorised import Vectorised
 
 torchvision_schemas.predefine()
 from torchvision import models  # noqa: E402
@@ -220,8 +224,11 @@ CASES = {
     "BERT": Case(bert, words),
     "GRU": Case(gru, image(5, 6), axes=(0, 1)),
 }
-RUNS = [(name, exporter) for name in CASES for exporter in EXPORTERS if (name, exporter) != ("decision by data", "torchscript")]
-FAST = [run for run in RUNS if run[0] in ("columns as rows", "decision by data", "indices into the batch") or run[1] == "torchscript"]
+RUNS = [(name, exporter) for name in CASES for exporter in EXPORTERS]
+RUNS.remove(("decision by data", "torchscript"))  # the older exporter has no torch.cond
+QUICK = ("columns as rows", "decision by data", "indices into the batch")
+OTHERS = ["tensorflow/keras_images", "tensorflow/keras_images_literal", "paddle/paddle_attention"]
+OTHERS += ["oneflow/flowvision_shufflenet"]
 
 
 def exported(name: str, exporter: str) -> tuple[Path, Tensors, dict[str, dict[int, str]]]:
@@ -239,7 +246,9 @@ def alone(path: Path | bytes, inputs: Tensors, axes: tuple[int, ...]) -> Tensors
     return tuple(torch.cat(column, axis) for column, axis in zip(zip(*runs, strict=True), axes, strict=True))
 
 
-@pytest.mark.parametrize(("name", "exporter"), [pytest.param(*run, marks=() if run in FAST else pytest.mark.slow) for run in RUNS])
+@pytest.mark.parametrize(
+    ("name", "exporter"), mostly_slow(RUNS, [run for run in RUNS if run[0] in QUICK or run[1] == "torchscript"])
+)
 def test_each_sample_has_its_own_result(name: str, exporter: str) -> None:
     path, inputs, dynamic = exported(name, exporter)
     module = onnx2nn.load(path, dynamic=dynamic)
@@ -248,13 +257,12 @@ def test_each_sample_has_its_own_result(name: str, exporter: str) -> None:
         check_same(as_tuple(module(*inputs)), alone(path, inputs, CASES[name].axes), "against ONNX Runtime")
 
 
-@pytest.mark.parametrize(
-    "name", ["tensorflow/keras_images", "tensorflow/keras_images_literal", "paddle/paddle_attention", "oneflow/flowvision_shufflenet"]
-)
+@pytest.mark.parametrize("name", mostly_slow(OTHERS, ["tensorflow/keras_images_literal"]))
 def test_files_that_a_simplifier_froze(name: str) -> None:
-    """onnxsim folds the sizes of other frameworks' files, with channels last among them, to constants at a batch of 1."""
+    """onnxsim folds the sizes in files of other frameworks to constants; TensorFlow's hold channels last."""
     path = DATA / f"{name}.onnx"
-    ((key, shape),) = ((v.name, [d.dim_value for d in v.type.tensor_type.shape.dim]) for v in onnx.load(path).graph.input)
+    (value,) = onnx.load(path).graph.input
+    key, shape = value.name, [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     frozen = onnx2nn.simplify(path, input_shapes={key: [1, *shape[1:]]}).model.SerializeToString()
     module = onnx2nn.load(frozen, dynamic={key: {0: "batch"}})
     inputs = (torch.randn(BATCH, *shape[1:]),)

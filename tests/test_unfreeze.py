@@ -130,9 +130,7 @@ def test_a_reshape_has_the_shape_that_the_standard_says(shape: list[int], target
         ([4, 1, 6], [4, "n", 6], [4, 1, 2, 3], [4, 0, 2, 3]),
     ],
 )
-def test_targets_stay_constants(
-    shape: list[int], dims: list[int | str], target: list[int], wanted: list[int]
-) -> None:
+def test_targets_stay_constants(shape: list[int], dims: list[int | str], target: list[int], wanted: list[int]) -> None:
     """A batch at its place in a target becomes a 0; one that is merged with another dimension, or moved, a -1."""
     graph = helper.make_graph(
         [helper.make_node("Reshape", ["x", "t"], ["y"], name="r")],
@@ -170,23 +168,32 @@ def test_values_get_the_shapes_that_they_have_then() -> None:
     assert f.shape == y.shape
 
 
-def _decided(body: list[str], functions: str = "") -> ir.Node | None:
+def _decided(body: list[str]) -> ir.Node | None:
     """Returns the decision by data in a graph that is written in ONNX's text format."""
-    lines = "\n".join(body)
-    text = f'<ir_version: 8, opset_import: ["" : 17, "own" : 1]>\ng (float[1, 3] x, bool s) => (float[1, 3] y) {{{lines}}}\n'
-    return data_decision(reader.read(onnx.parser.parse_model(text + functions)), {"x"})
+    graph = f"g (float[1, 3] x, bool s) => (float[1, 3] y) {{ {' '.join(body)} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "own" : 1]> {graph} {FUNCTION}')
+    return data_decision(reader.read(model), {"x"})
 
 
-IF = "y = If ({}) <then_branch = t () => (float[1, 3] a) {{ a = Neg (x) }}, else_branch = e () => (float[1, 3] b) {{ b = Abs (x) }}>"
+THEN = "then_branch = t () => (float[1, 3] a) {{ a = Neg (x) }}"
+IF = f"y = If ({{}}) <{THEN}, else_branch = e () => (float[1, 3] b) {{{{ b = Abs (x) }}}}>"
+POSITIVE = "m = ReduceMax <keepdims = 0> ({}) zero = Constant <value_float = 0.0> () c = Greater (m, zero)"
+FUNCTION = f'<domain: "own", opset_import: ["" : 17]> Choose (x) => (y) {{ {POSITIVE.format("x")} {IF.format("c")} }}'
+BODY = "i (int64 k, bool go, float[1, 3] v) => (bool on, float[1, 3] w) {{ {} w = Neg (v) }}"
+LOOP = f"start = Identity (s) y = Loop (, start, {{}}) <body = {BODY}>"
 
 
 @pytest.mark.parametrize(
     ("body", "decided"),
     [
         ([IF.format("s")], ""),
-        (["m = ReduceMax <keepdims = 0> (x) zero = Constant <value_float = 0.0> () c = Greater (m, zero)", IF.format("c")], "If"),
+        ([POSITIVE.format("x"), IF.format("c")], "If"),
         (["n = Size (x) m = Constant <value_int = 3> () c = Greater (n, m)", IF.format("c")], ""),
         (["y = Relu (x)"], ""),
+        (["y = own.Choose (x)"], "If"),
+        (["o = Constant <value_floats = [1.0, 2.0, 3.0]> () y = own.Choose (o)"], ""),
+        ([LOOP.format("x", "on = Identity (go)")], ""),
+        ([LOOP.format("x", f"{POSITIVE.format('v')} on = Identity (c)")], "Loop"),
     ],
 )
 def test_decisions_by_data(body: list[str], decided: str) -> None:

@@ -111,7 +111,7 @@ def _export(
 
     known = getattr(module, "meta", {}).get("onnx2nn", {})
     tensors = [to_tensor(array) for array in runs[0][0]]
-    batch = [None] * len(names)
+    batch: Sequence[int | None] = [None] * len(names)
     if isinstance(module, Vectorised):
         batch = module.arrangement.inputs
         tensors = [x if axis is None else x.narrow(axis, 0, 1) for x, axis in zip(tensors, batch, strict=True)]
@@ -139,8 +139,9 @@ def _export(
     dimension_names.rename(program.model, opened)
     _clean(program.model)
     if isinstance(module, Vectorised):
-        labels = [axes.get(name, {}).get(axis) for name, axis in zip(names, batch, strict=True) if axis is not None]
-        scan_over_batch(program.model, batch, module.arrangement.outputs, next(filter(None, labels), "batch"))
+        batched = [(name, axis) for name, axis in zip(names, batch, strict=True) if axis is not None]
+        label = next((axes[name][axis] for name, axis in batched if axis in axes.get(name, ())), "batch")
+        scan_over_batch(program.model, batch, module.arrangement.outputs, label)
     version = program.model.graph.opset_imports.get("", 0)
     if opset is not None and version != opset:
         raise VerificationError(f"torch.onnx.export cannot write opset {opset} of this module. Give opset={version}.")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 
-def scan_over_batch(
-    model: ir.Model, inputs: Sequence[int | None], outputs: Sequence[int | None], batch: str
-) -> None:
+def scan_over_batch(model: ir.Model, inputs: Sequence[int | None], outputs: Sequence[int | None], batch: str) -> None:
     """Moves the nodes of a model to the body of a Scan; the weights stay outside.
 
     Args:
@@ -61,24 +60,26 @@ def scan_over_batch(
     ends: list[ir.Value] = []
     wholes: list[ir.Value] = []
     for value, axis in zip(results, outputs, strict=True):
-        name, dims = value.name, list(value.shape) if value.shape is not None else None
+        name, shape = value.name, value.shape
         whole = ir.Value(name=name, type=value.type)
-        if dims is not None:
+        if shape is not None:
+            dims = list(shape)
             whole.shape = ir.Shape([batch, *dims] if axis is None else [*dims[:axis], batch, *dims[axis + 1 :]])
         value.name = named(f"{name}_one")
         after += changed("Squeeze", value, axis)
         end = after[-1].outputs[0]
         end.name, end.type = named(f"{name}_sample"), value.type
-        end.shape = None if dims is None else ir.Shape(dims if axis is None else [*dims[:axis], *dims[axis + 1 :]])
+        end.shape = shape if shape is None or axis is None else ir.Shape([*shape[:axis], *shape[axis + 1 :]])
         ends.append(end)
         wholes.append(whole)
     body = ir.Graph(samples, ends, nodes=[*before, *nodes, *after], name="sample")
-    attributes = {
+    attributes: dict[str, Any] = {
         "body": body,
         "num_scan_inputs": len(outer),
         "scan_input_axes": [axis for axis in inputs if axis is not None],
         "scan_output_axes": [axis or 0 for axis in outputs],
     }
-    scan = ir.Node("", "Scan", outer, ir.convenience.convert_attributes(attributes), outputs=wholes, name=named("batch"))
+    known = ir.convenience.convert_attributes(attributes)
+    scan = ir.Node("", "Scan", outer, known, outputs=wholes, name=named("batch"))
     graph.append(scan)
     graph.outputs[:] = wholes

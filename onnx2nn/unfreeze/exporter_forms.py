@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -38,28 +40,37 @@ def reshape_whole_gathers(graph: ir.Graph) -> None:
     for node in list(graph):
         if node.op_type != "Gather" or node.domain or node.attributes.get_int("axis", 0) != 0:
             continue
-        flat, indices = node.inputs[0], ir.convenience.get_const_tensor(node.inputs[1]) if node.inputs[1] else None
+        flat, indices = node.inputs[0], _constant(node.inputs[1])
         flatten = None if flat is None else flat.producer()
         if indices is None or flatten is None or flatten.op_type != "Reshape" or flatten.domain:
             continue
-        source, target = flatten.inputs[0], ir.convenience.get_const_tensor(flatten.inputs[1])
+        source, target = flatten.inputs[0], _constant(flatten.inputs[1])
         if source is None or source.shape is None or not source.shape.is_static() or target is None:
             continue
         numbers = indices.numpy()
         if target.numpy().tolist() != [-1] or numbers.size != np.prod(source.shape.numpy(), dtype=int):
             continue
         if (numbers.ravel() == np.arange(numbers.size)).all():
-            sizes = ir.tensor(np.array(numbers.shape, np.int64), name=f"{node.outputs[0].name}_shape")
-            shape = ir.Value(
-                name=sizes.name, shape=ir.Shape(sizes.shape), type=ir.TensorType(sizes.dtype), const_value=sizes
-            )
-            graph.register_initializer(shape)
-            reshape = ir.Node("", "Reshape", [source, shape], name=node.name, num_outputs=1)
-            reshape.metadata_props.update(node.metadata_props)
-            output = node.outputs[0]
-            new = reshape.outputs[0]
-            new.name, new.shape, new.type = output.name, output.shape, output.type
-            output.name = None
-            graph.insert_before(node, reshape)
-            output.replace_all_uses_with(new, replace_graph_outputs=True)
-            graph.remove(node, safe=True)
+            _reshape_instead(graph, node, source, numbers.shape)
+
+
+def _constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    return None if value is None else ir.convenience.get_const_tensor(value)
+
+
+def _reshape_instead(graph: ir.Graph, node: ir.Node, source: ir.Value, sizes: Sequence[int]) -> None:
+    """Puts a Reshape of `source` in the place of `node`."""
+    output = node.outputs[0]
+    tensor = ir.tensor(np.array(sizes, np.int64), name=f"{output.name}_shape")
+    shape = ir.Value(
+        name=tensor.name, shape=ir.Shape([len(sizes)]), type=ir.TensorType(tensor.dtype), const_value=tensor
+    )
+    graph.register_initializer(shape)
+    reshape = ir.Node("", "Reshape", [source, shape], name=node.name, num_outputs=1)
+    reshape.metadata_props.update(node.metadata_props)
+    (new,) = reshape.outputs
+    new.name, new.shape, new.type = output.name, output.shape, output.type
+    output.name = None
+    graph.insert_before(node, reshape)
+    output.replace_all_uses_with(new, replace_graph_outputs=True)
+    graph.remove(node, safe=True)

@@ -225,8 +225,11 @@ def _is_kept(item: Any, value: Points, axis: int, values: Values) -> bool:
     """Returns whether a size of a Reshape's target is the input's dimension at the same place, at every point."""
     if not isinstance(item, Size) or axis >= len(value.shape):
         return False
-    sizes = [item.at(lambda dimension, k=k: values[dimension[0]].sizes(dimension[1])[k]) for k in range(len(value.at))]
-    return tuple(sizes) == value.sizes(axis)
+
+    def at(point: int) -> int:
+        return int(item.at(lambda dimension: values[dimension[0]].sizes(dimension[1])[point]))
+
+    return tuple(map(at, range(len(value.at)))) == value.sizes(axis)
 
 
 def reshaped(shape: Sequence[int], target: Sequence[int], allowzero: int) -> tuple[int, ...] | None:

@@ -81,7 +81,7 @@ def import_dynamic(
     except FrozenDimensionError as error:
         if batch is None:
             raise
-        return vectorised(_of_one_sample(model, prepare, request, batch), input_specs(model), request, batch, str(error))
+        return vectorised(_of_one_sample(model, prepare, request, batch), model, request, batch, str(error))
 
 
 def _of_one_sample(model: ir.Model, prepare: Prepare, request: Request, batch: str) -> fx.GraphModule:

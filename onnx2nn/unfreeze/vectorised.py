@@ -57,6 +57,10 @@ class Vectorised(nn.Module):
 
     arrangement: Arrangement
     meta: dict[str, Any]
+    _program: Callable[..., Any]
+    _sample_graph: fx.Graph
+    _sample_meta: dict[str, Any]
+    _arguments: tuple[str, ...]
 
     def __new__(cls, sample: fx.GraphModule, *_: Any) -> Vectorised:
         """Returns an object of a class of its own, whose `forward` has the parameters of the sample's."""
@@ -79,7 +83,7 @@ class Vectorised(nn.Module):
             _program=type(sample).forward,
             _sample_graph=sample.graph,
             _sample_meta=sample.meta,
-            _parameters_of_forward=tuple(inspect.signature(sample.forward).parameters),
+            _arguments=tuple(inspect.signature(sample.forward).parameters),
         )
         for name, child in sample.named_children():
             self.add_module(name, child)
@@ -92,7 +96,7 @@ class Vectorised(nn.Module):
                 setattr(self, name, value)  # an array of strings
         different = {
             original: name
-            for original, name in zip(arrangement.names[0], self._parameters_of_forward, strict=True)
+            for original, name in zip(arrangement.names[0], self._arguments, strict=True)
             if original != name
         }
         if different:
@@ -125,7 +129,7 @@ class Vectorised(nn.Module):
                 input; there is no sample; or, where the way is a loop, an output has different shapes for two samples.
             InputError: torch.jit.trace runs the module.
         """
-        values = [*args, *(kwargs[name] for name in self._parameters_of_forward[len(args) :])]
+        values = [*args, *(kwargs[name] for name in self._arguments[len(args) :])]
         count = self._batch(values)
         if torch.jit.is_tracing():
             raise InputError("torch.jit.trace would keep the batch of its example. Use torch.export.")

@@ -7,11 +7,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import fx
 
 from onnx2nn.errors import FrozenDimensionError, first_line
-from onnx2nn.importing.inputs import InputSpec
+from onnx2nn.importing.inputs import input_specs
 from onnx2nn.unfreeze.proof import TOLERANCE, difference_of, example, run
 from onnx2nn.unfreeze.request import Request
 from onnx2nn.unfreeze.vectorised import Arrangement, Vectorised
@@ -21,9 +22,7 @@ _SAMPLES = 3
 """The number of samples in the trial of `torch.func.vmap`."""
 
 
-def vectorised(
-    sample: fx.GraphModule, specs: Sequence[InputSpec], request: Request, batch: str, reason: str
-) -> Vectorised:
+def vectorised(sample: fx.GraphModule, model: ir.Model, request: Request, batch: str, reason: str) -> Vectorised:
     """Returns a module that runs another one on each sample of a batch.
 
     It does so with `torch.func.vmap`, if that runs the module, with and without gradients, and each sample has the
@@ -31,7 +30,7 @@ def vectorised(
 
     Args:
         sample: the module at a batch of 1.
-        specs: the inputs.
+        model: the model as in the file.
         request: the dimensions.
         batch: the dimension that counts samples.
         reason: why no constants can follow the batch; noted in `meta`.
@@ -39,17 +38,17 @@ def vectorised(
     Raises:
         FrozenDimensionError: the module does not run on generated inputs, or an output is no tensor.
     """
-    fixed = {name: size[0] if isinstance(size, range) else size for name, size in sample.meta["onnx2nn"]["fixed"].items()}
+    known = sample.meta["onnx2nn"]
+    fixed = {name: size[0] if isinstance(size, range) else size for name, size in known["fixed"].items()}
     sizes = {d: fixed.get(d, 4) for dims in request.opened.values() for d in dims if isinstance(d, str)}
     sizes |= request.sizes
     axes = request.axes(batch)
-    inputs = example(specs, request.opened, {**sizes, batch: _SAMPLES})
+    inputs = example(input_specs(model), request.opened, {**sizes, batch: _SAMPLES})
     alone = [_alone(sample, inputs, axes, index, reason) for index in range(_SAMPLES)]
-    known = sample.meta["onnx2nn"]
     arrangement = Arrangement(
         way="loop",
         inputs=tuple(axes.get(name) for name in known["inputs"]),
-        outputs=tuple(_axis(output.shape) for output in alone[0]),
+        outputs=tuple(map(_axis, model.graph.outputs, zip(*alone, strict=True))),
         shapes=_shapes(known),
         names=(tuple(known["inputs"]), tuple(known["outputs"])),
     )
@@ -68,16 +67,23 @@ def _alone(
         outputs = run(sample, given)
     except Exception as error:  # any error of torch or of an opaque call
         raise FrozenDimensionError(f"{reason} Nor does one sample run alone: {first_line(error)}") from None
-    if len(outputs) != len(sample.meta["onnx2nn"]["outputs"]):
+    tensors = [output for output in outputs if output is not None]
+    if len(tensors) < len(outputs):
         raise FrozenDimensionError(f"{reason} Nor can the samples run one by one, as an output is no tensor.")
-    return outputs
+    return tensors
 
 
-def _axis(shape: Sequence[int]) -> int | None:
-    """Returns the axis of the batch in an output of one sample: `[1, ...]`, or `[T, 1, C]` with the sequence first."""
-    if shape[:1] == (1,):
-        return 0
-    return 1 if len(shape) > 2 and shape[1] == 1 else None
+def _axis(declared: ir.Value, outputs: Sequence[torch.Tensor]) -> int | None:
+    """Returns the axis of the batch in an output of one sample: `[1, ...]`, or `[T, 1, C]` with the sequence first.
+
+    Args:
+        declared: the output in the file. A dimension that it declares dynamic is no batch of 1.
+        outputs: the output of several samples.
+    """
+    rank = outputs[0].ndim
+    dims = declared.shape if declared.shape is not None and len(declared.shape) == rank else [1] * rank
+    ones = [axis for axis in range(rank) if dims[axis] == 1 and all(output.shape[axis] == 1 for output in outputs)]
+    return 0 if 0 in ones else 1 if rank > 2 and 1 in ones else None
 
 
 def _shapes(known: Mapping[str, Any]) -> tuple[tuple[int | str, ...] | None, ...]:
@@ -102,8 +108,8 @@ def _vmaps(
             return False
         found = found if isinstance(found, tuple) else (found,)
         for index, outputs in enumerate(alone):
-            pairs = zip(found, arrangement.outputs, strict=True)
-            own = [r.detach().select(0, index) if axis is None else r.detach().narrow(axis, index, 1) for r, axis in pairs]
+            pairs = [(r.detach(), axis) for r, axis in zip(found, arrangement.outputs, strict=True)]
+            own = [r[index] if axis is None else r.narrow(axis, index, 1) for r, axis in pairs]
             if difference_of(outputs, own) > TOLERANCE:
                 return False
     return True
@@ -132,7 +138,7 @@ def _meta(
 
 
 def _warning(batch: str, arrangement: Arrangement, way: str, reason: str) -> str:
-    how = "torch.func.vmap" if way == "vmap" else "a loop"
+    how = f"over {batch!r} by {'torch.func.vmap' if way == 'vmap' else 'a loop'}"
     added = [name for name, axis in zip(arrangement.names[1], arrangement.outputs, strict=True) if axis is None]
     where = f" The outputs {', '.join(map(repr, added))} get it as a new first axis." if added else ""
-    return f"The model of one sample runs over {batch!r} by {how}, as no constants follow this dimension.{where} {reason}"
+    return f"The model of one sample runs {how}, as no constants follow this dimension.{where} {reason}"

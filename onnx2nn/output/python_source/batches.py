@@ -31,7 +31,7 @@ def batched(name: str, arrangement: Arrangement) -> str:
             f"            return ({results},)",
             "",
             "        results = torch.func.vmap(",
-            f"            one, {_tuple(inputs)}, {_tuple([axis or 0 for axis in outputs])}, randomness=\"different\"",
+            f'            one, {_tuple(inputs)}, {_tuple([axis or 0 for axis in outputs])}, randomness="different"',
             "        )(*inputs)",
         ]
     else:
