@@ -58,7 +58,9 @@ def load(
             least one call.
         dynamic: input name → axis → name of the dimension, for fixed dimensions to make dynamic (PyTorch only).
             Constants that hold the file's size are replaced; the module is run at the file's size and at another size
-            before it is returned. `module.meta["onnx2nn"]["thawed"]` lists the replaced constants.
+            before it is returned. Where no constants follow a batch of 1, the model of one sample runs on each sample,
+            by `torch.func.vmap` or in a loop; the result is then an `nn.Module`, and its `sample` the GraphModule of
+            one sample. `module.meta["onnx2nn"]["thawed"]` says the way; a warning is logged.
         trainable: the weights that get gradients (PyTorch only): all float weights (True), none (False), or a list of
             roles (`"weight"`, `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`).
             Other weights are frozen.
@@ -76,7 +78,8 @@ def load(
         UnsupportedModelError: lists all nodes that cannot be imported.
         MissingDependencyError: the framework is not installed.
         InputError: `framework`, `input_shapes`, `dynamic`, `trainable` or `quantized` do not fit.
-        FrozenDimensionError: a dimension in `dynamic` cannot be made dynamic; the text names the node that fixes it.
+        FrozenDimensionError: a dimension in `dynamic` cannot be made dynamic, and is no batch of 1 of which one sample
+            runs alone; the text names the node that fixes it.
     """
     options = Options(framework, input_shapes or {}, raise_patterns, dynamic, trainable, quantized)
     with gc_pause.paused():

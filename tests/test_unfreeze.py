@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx2nn.importing.plan import plan
 from onnx2nn.reading import reader
 from onnx2nn.unfreeze.data_decisions import data_decision
+from onnx2nn.unfreeze.proof import difference_of
 from onnx2nn.unfreeze.rules import reshaped
 from onnx2nn.unfreeze.search import unfreeze
 from onnx2nn.unfreeze.substitutions import Count, Element, Numbers, Repeat, Size, Substitution, apply
@@ -199,3 +200,19 @@ LOOP = f"start = Identity (s) y = Loop (, start, {{}}) <body = {BODY}>"
 def test_decisions_by_data(body: list[str], decided: str) -> None:
     found = _decided(body)
     assert (found.op_type if found is not None else "") == decided
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "difference"),
+    [
+        ([1.0, -4.0], [1.0, -2.0], 0.5),
+        ([1.0, float("nan")], [1.0, float("nan")], 0.0),
+        ([float("nan"), float("nan")], [float("nan"), float("nan")], 0.0),
+        ([1.0, float("nan")], [1.0, 2.0], float("inf")),
+        ([float("inf"), 1.0], [float("inf"), 2.0], 1.0),
+        ([float("inf"), 1.0], [3.0, 1.0], float("inf")),
+        ([], [], 0.0),
+    ],
+)
+def test_the_difference_of_two_runs(wanted: list[float], found: list[float], difference: float) -> None:
+    assert difference_of([torch.tensor(wanted)], [torch.tensor(found)]) == difference

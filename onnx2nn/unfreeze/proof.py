@@ -113,7 +113,7 @@ def difference_of(wanted: Sequence[torch.Tensor | None], found: Sequence[torch.T
             a, b = a.to(torch.complex128), b.to(torch.complex128)
             same = (a == b) | (a.isnan() & b.isnan())
             scale = torch.where(a.isfinite(), a.abs(), 0).max().clamp(min=1e-6)
-            gaps = torch.where(same, 0, (a - b).abs()).nan_to_num(float("inf"))
+            gaps = torch.where(same, 0, (a - b).abs()).nan_to_num(nan=float("inf"), posinf=float("inf"))
             largest = max(largest, float(gaps.max() / scale))
     return largest
 

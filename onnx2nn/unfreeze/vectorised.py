@@ -195,8 +195,20 @@ class Vectorised(nn.Module):
             results = self._without_batch(given)
             return tuple(value.clone(memory_format=torch.contiguous_format) for value in results)  # permits no aliases
 
+        if not torch.compiler.is_dynamo_compiling():
+            self._settle_recurrent_layers()
         results = map(one, batched, *shared)
         return tuple(value.movedim(0, axis or 0) for value, axis in zip(results, places, strict=True))
+
+    def _settle_recurrent_layers(self) -> None:
+        """Runs each recurrent layer once: it notes the weights that torch.export gave it, which `map` forbids inside.
+
+        Nothing reads the results. They cost one step of each layer in the exported program.
+        """
+        for layer in self.modules():
+            if isinstance(layer, nn.RNNBase):
+                weight = next(layer.parameters())
+                layer(weight.new_zeros(1, layer.input_size))
 
     def _looped(self, values: Sequence[Any], count: int) -> tuple[Any, ...]:
         axes = self.arrangement.inputs
