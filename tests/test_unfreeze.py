@@ -141,7 +141,8 @@ def test_targets_stay_constants(shape: list[int], dims: list[int | str], target:
         [numpy_helper.from_array(np.array(target), "t")],
     )
     model = reader.read(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
-    assert unfreeze(model, plan(model), {"x": dims}, {"n": 1}) == []
+    repairs, _ = unfreeze(model, plan(model), {"x": dims}, {"n": 1})
+    assert repairs == []
     constant, reshape = model.graph
     assert reshape.op_type == "Reshape"
     assert reshape.inputs[1] is constant.outputs[0]
@@ -173,7 +174,8 @@ def _decided(body: list[str]) -> ir.Node | None:
     """Returns the decision by data in a graph that is written in ONNX's text format."""
     graph = f"g (float[1, 3] x, bool s) => (float[1, 3] y) {{ {' '.join(body)} }}"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "own" : 1]> {graph} {FUNCTION}')
-    return data_decision(reader.read(model), {"x"})
+    read = reader.read(model)
+    return data_decision(read, {"x"}, [value for value in read.graph.inputs if value.name == "x"])
 
 
 THEN = "then_branch = t () => (float[1, 3] a) {{ a = Neg (x) }}"
@@ -190,6 +192,7 @@ LOOP = f"start = Identity (s) y = Loop (, start, {{}}) <body = {BODY}>"
         ([IF.format("s")], ""),
         ([POSITIVE.format("x"), IF.format("c")], "If"),
         (["n = Size (x) m = Constant <value_int = 3> () c = Greater (n, m)", IF.format("c")], ""),
+        (["p = NonZero (x) n = Size (p) m = Constant <value_int = 3> () c = Greater (n, m)", IF.format("c")], "If"),
         (["y = Relu (x)"], ""),
         (["y = own.Choose (x)"], "If"),
         (["o = Constant <value_floats = [1.0, 2.0, 3.0]> () y = own.Choose (o)"], ""),

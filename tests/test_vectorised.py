@@ -294,3 +294,30 @@ def test_what_takes_one_sample_says_so(tmp_path: Path) -> None:
         torch.jit.trace(module, (x,))
     with pytest.raises(VerificationError, match=r"Use torch\.export"):
         onnx2nn.save(module, tmp_path / "m.torchscript", example_inputs=[x])
+
+
+def test_statistics_in_training_are_those_of_the_samples_in_turn() -> None:
+    """torch.func.vmap permits no changes in place, so that training with batch statistics is a loop."""
+    body = "f = Reshape (x, flat) g = Gather (f, places) y = BatchNormalization (g, scale, shift, mean, var)"
+    constants = {"flat": np.array([-1]), "places": np.arange(24)[::-1].reshape(1, 2, 3, 4).copy()}
+    constants |= {name: np.array([0.5, 2.0], np.float32) for name in ("scale", "shift", "mean", "var")}
+    file = _model(f"g (float[1, 2, 3, 4] x) => (float[1, 2, 3, 4] y) {{ {body} }}", constants)
+    module, one = onnx2nn.load(file, dynamic={"x": {0: "n"}}), onnx2nn.load(file)
+    assert module.meta["onnx2nn"]["thawed"]["way"] == "vmap"
+    x = torch.randn(3, 2, 3, 4)
+    module.train()
+    one.train()
+    torch.testing.assert_close(module(x), torch.cat([one(sample) for sample in x.split(1)]))
+    for key, value in one.state_dict().items():
+        torch.testing.assert_close(module.state_dict()[key], value)
+    assert any("running" in key for key in one.state_dict())
+
+
+def test_weights_that_are_also_inputs_of_the_file() -> None:
+    """Files of ONNX's first versions list every weight among the inputs."""
+    model = onnx.ModelProto.FromString(mixing())
+    for tensor in model.graph.initializer:
+        model.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    module = onnx2nn.load(model, dynamic={"x": {0: "n"}})
+    x = torch.randn(3, 3, 4)
+    torch.testing.assert_close(module(x), alone(mixing(), x))

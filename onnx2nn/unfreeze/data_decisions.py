@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 import onnx_ir as ir
 
@@ -12,15 +12,16 @@ _SIZES_ONLY = ("Shape", "Size")
 """Operators that read no elements."""
 
 
-def data_decision(model: ir.Model, inputs: Collection[str]) -> ir.Node | None:
+def data_decision(model: ir.Model, inputs: Collection[str], sized: Container[ir.Value]) -> ir.Node | None:
     """Returns an If, or a Loop with a condition or trip count, that depends on elements of inputs; None for none.
 
     Args:
         model: the model.
         inputs: the names of the inputs.
+        sized: the values whose shapes follow from those of the inputs; the shapes of others may depend on elements.
     """
     known = {value for value in model.graph.inputs if value.name in inputs}
-    return _Search(model.functions).first(model.graph, known)
+    return _Search(model.functions, sized).first(model.graph, known)
 
 
 class _Search:
@@ -28,10 +29,11 @@ class _Search:
 
     Args:
         functions: the model's functions.
+        sized: the values whose shapes do not depend on elements.
     """
 
-    def __init__(self, functions: Mapping[ir.OperatorIdentifier, ir.Function]):
-        self._functions = functions
+    def __init__(self, functions: Mapping[ir.OperatorIdentifier, ir.Function], sized: Container[ir.Value]):
+        self._functions, self._sized = functions, sized
 
     def first(self, graph: Iterable[ir.Node], known: set[ir.Value]) -> ir.Node | None:
         """Returns the first decision among nodes in order; adds the values that depend on `known` to it."""
@@ -43,7 +45,8 @@ class _Search:
 
     def _inside(self, node: ir.Node, known: set[ir.Value]) -> ir.Node | None:
         """Follows the values into a node and to its outputs; returns the first decision."""
-        depends = node.op_type not in _SIZES_ONLY and not known.isdisjoint(node.inputs)
+        read = [value for value in node.inputs if node.op_type not in _SIZES_ONLY or value not in self._sized]
+        depends = not known.isdisjoint(read)
         decided = {"If": 1, "Loop": 2}.get(node.op_type, 0) if not node.domain else 0
         if not known.isdisjoint(node.inputs[:decided]):
             return node

@@ -22,7 +22,7 @@ from onnx2nn.unfreeze.exporter_forms import join_constants, reshape_whole_gather
 from onnx2nn.unfreeze.proof import verify, wish
 from onnx2nn.unfreeze.request import Request
 from onnx2nn.unfreeze.rules import Frozen, Repair, Rules
-from onnx2nn.unfreeze.size_points import NodeConflictError, PointsBuilder, SizePoints, Substituted
+from onnx2nn.unfreeze.size_points import NodeConflictError, Points, PointsBuilder, SizePoints, Substituted
 from onnx2nn.unfreeze.substitutions import Substitution, apply
 from onnx2nn.unfreeze.vectorising import vectorised
 
@@ -148,14 +148,14 @@ def _by_constants(model: ir.Model, prepare: Prepare, request: Request, original:
     """
     model = model.clone()
     wanted = wish(request.sizes)
-    decision = data_decision(model, request.inputs()) if request.batch() is not None else None
+    join_constants(model.graph)
+    reshape_whole_gathers(model.graph)
+    repairs, known = unfreeze(model, plan(model), request.opened, request.sizes)
+    decision = data_decision(model, request.inputs(), known) if request.batch() is not None else None
     if decision is not None:
         raise FrozenDimensionError(
             f"{wanted} cannot be dynamic: data decide {decision.op_type} {node_name(decision)!r}, once for all samples."
         )
-    join_constants(model.graph)
-    reshape_whole_gathers(model.graph)
-    repairs = unfreeze(model, plan(model), request.opened, request.sizes)
     try:
         module = _strictly_imported(model, prepare, request.opened)
     except ShapeConflictError as error:
@@ -173,7 +173,7 @@ def _by_constants(model: ir.Model, prepare: Prepare, request: Request, original:
 
 def unfreeze(
     model: ir.Model, plan: Plan, shapes: Mapping[str, Sequence[int | str | None]], sizes: Mapping[str, int]
-) -> list[Repair]:
+) -> tuple[list[Repair], Mapping[ir.Value, Points]]:
     """Replaces constants that depend on freed dimensions by nodes: Shape, Gather, Concat and others.
 
     Args:
@@ -183,7 +183,7 @@ def unfreeze(
         sizes: name of each dimension to make dynamic → its size in the file.
 
     Returns:
-        The constants that no rule covers.
+        The constants that no rule covers, and the values of the model whose shapes follow from those of its inputs.
 
     Raises:
         FrozenDimensionError: a node works at the file's sizes only.
@@ -196,7 +196,7 @@ def unfreeze(
         if walked is not None:
             apply(_substitutions(walked.substitutions))
             value_shapes.declare(model, shapes, walked.values)
-            return repairs
+            return repairs, walked.values
         assert conflict is not None
         if furthest is None or conflict.step > furthest.step:
             furthest = conflict

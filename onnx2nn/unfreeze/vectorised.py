@@ -135,11 +135,16 @@ class Vectorised(nn.Module):
             raise InputError("torch.jit.trace would keep the batch of its example. Use torch.export.")
         if not torch.compiler.is_compiling() and not count:
             raise ValueError("A batch without samples has no shapes of outputs. Give at least one sample.")
-        if _is_exported() or (torch.compiler.is_compiling() and self.arrangement.way == "loop"):
+        vmaps = self.arrangement.way == "vmap" and not self._counts_samples()
+        if _is_exported() or (torch.compiler.is_compiling() and not vmaps):
             results = self._mapped(values)
         else:
-            results = self._vmapped(values) if self.arrangement.way == "vmap" else self._looped(values, count)
+            results = self._vmapped(values) if vmaps else self._looped(values, count)
         return results[0] if len(results) == 1 else results
+
+    def _counts_samples(self) -> bool:
+        """Returns whether a layer notes statistics of each sample, in place: normalisation layers do in training."""
+        return self.training and any(getattr(layer, "running_mean", None) is not None for layer in self.modules())
 
     def _batch(self, values: Sequence[Any]) -> int:
         """Returns the number of samples."""
