@@ -272,8 +272,22 @@ def test_files_that_a_simplifier_froze(name: str) -> None:
     assert module.meta["onnx2nn"]["thawed"]["way"] == "constants"
 
 
-@pytest.mark.parametrize("name", ["CRNN", "columns as rows", "ShuffleNet", "ViT"])
-def test_patterns_are_raised_as_in_the_file(name: str) -> None:
-    path, _, dynamic = exported(name, "torchscript")
-    raised = [onnx2nn.load(path, dynamic=free).meta["onnx2nn"]["raising"]["raised"] for free in (None, dynamic)]
-    assert raised[0] == raised[1]
+CONSTANTS = [(name, exporter) for name, exporter in RUNS if CASES[name].way == "constants"]
+
+
+@pytest.mark.parametrize(
+    ("name", "exporter"), mostly_slow(CONSTANTS, [("columns as rows", "dynamo"), ("CRNN", "torchscript")])
+)
+def test_patterns_are_raised_as_in_the_file(name: str, exporter: str) -> None:
+    path, _, dynamic = exported(name, exporter)
+    literal, freed = (onnx2nn.load(path, dynamic=free) for free in (None, dynamic))
+    assert freed.meta["onnx2nn"]["raising"] == literal.meta["onnx2nn"]["raising"]
+    assert list(freed.state_dict()) == list(literal.state_dict())
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_recurrent_layers_whose_output_is_reshaped_to_rows(exporter: str) -> None:
+    """The reshape of the directions and the one to rows are two; merged, they would hide the layer."""
+    path, _, _ = exported("CRNN", exporter)
+    module = onnx2nn.load(path)
+    assert module.meta["onnx2nn"]["raising"] == {"raised": {"LSTM": 2}, "dropped": []}

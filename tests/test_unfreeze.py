@@ -121,6 +121,24 @@ def test_a_reshape_has_the_shape_that_the_standard_says(shape: list[int], target
         assert found == expected.shape
 
 
+@pytest.mark.parametrize("fill", [0.0, 0.5])
+def test_zeros_as_a_state_are_left_out(fill: float) -> None:
+    state = np.full((1, 1, 3), fill, np.float32)
+    constants = {"W": np.ones((1, 9, 2), np.float32), "R": np.ones((1, 9, 3), np.float32), "h": state}
+    graph = helper.make_graph(
+        [helper.make_node("GRU", ["x", "W", "R", "", "", "h"], ["y"], hidden_size=3)],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 1, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = reader.read(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    unfreeze(model, plan(model), {"x": [4, "n", 2]}, {"n": 1})
+    (gru,) = (node for node in model.graph if node.op_type == "GRU")
+    given = gru.inputs[5] if len(gru.inputs) > 5 else None
+    assert (given is None) == (fill == 0)
+
+
 @pytest.mark.parametrize(
     ("shape", "dims", "target", "wanted"),
     [

@@ -40,10 +40,7 @@ def verify(
     others = {d: 4 for dims in opened.values() for d in dims if isinstance(d, str) and d not in frozen}
     sizes = {**others, **frozen}
     inputs = example(specs, opened, sizes)
-    try:
-        expected = run(original, inputs)
-    except Exception as error:  # any error of torch or of an opaque call
-        raise FrozenDimensionError(f"{wish(frozen)} cannot be dynamic: {first_line(error)}") from None
+    expected = _attempt(original, inputs, f"{wish(frozen)} cannot be dynamic: as in the file")
     if 1 in frozen.values():
         lacks = "is no tensor" if any(output is None for output in expected) else "has no finite numbers"
         if not all(output is not None and bool(output.isfinite().any()) for output in expected):
@@ -51,7 +48,8 @@ def verify(
                 f"{wish(frozen)} cannot be dynamic: on generated inputs an output {lacks}, "
                 "which shows nothing about other sizes."
             )
-    difference = difference_of(expected, run(module, inputs))
+    found = _attempt(module, inputs, f"{wish(frozen)} cannot be dynamic: at the size in the file")
+    difference = difference_of(expected, found)
     if difference > TOLERANCE:
         raise FrozenDimensionError(
             f"{wish(frozen)} cannot be dynamic: at the size in the file the outputs differ by {difference:.3g} of "
@@ -64,11 +62,7 @@ def verify(
         larger = example(specs, opened, {**sizes, name: more})
         if batch:
             larger = {key: _told_apart(value, axes[key]) if key in axes else value for key, value in larger.items()}
-        try:
-            results = run(module, larger)
-        except Exception as error:  # any error of torch or of an opaque call
-            reason = f"{name!r} cannot be dynamic: at size {more} a call fails: {first_line(error)}"
-            raise FrozenDimensionError(reason) from None
+        results = _attempt(module, larger, f"{name!r} cannot be dynamic: at size {more}")
         if more > size and not _parts_agree(original, larger, results, axes, size, batch):
             raise FrozenDimensionError(
                 f"{name!r} ({size} in the file) cannot be dynamic: the results of {more} differ from those of "
@@ -96,6 +90,18 @@ def run(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Ten
         results = module(*inputs.values())
     results = results if isinstance(results, tuple) else (results,)
     return [result if isinstance(result, torch.Tensor) else None for result in results]
+
+
+def _attempt(module: nn.Module, inputs: Mapping[str, torch.Tensor], where: str) -> list[torch.Tensor | None]:
+    """Returns what `run` does.
+
+    Raises:
+        FrozenDimensionError: a call fails; the text begins with `where`.
+    """
+    try:
+        return run(module, inputs)
+    except Exception as error:  # any error of torch or of an opaque call
+        raise FrozenDimensionError(f"{where} a call fails: {first_line(error)}") from None
 
 
 def difference_of(wanted: Sequence[torch.Tensor | None], found: Sequence[torch.Tensor | None]) -> float:
@@ -132,7 +138,7 @@ def _parts_agree(
     """
     parts = {key: inputs[key].split(size, axis) for key, axis in axes.items()}
     runs = [
-        run(original, {key: parts[key][index] if key in parts else value for key, value in inputs.items()})
+        _attempt(original, {k: parts[k][index] if k in parts else v for k, v in inputs.items()}, "One input alone:")
         for index in range(min(map(len, parts.values())))
     ]
     mixed: Any = None

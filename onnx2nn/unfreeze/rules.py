@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.unfreeze.reshape_targets import Factor, divided, product
 from onnx2nn.unfreeze.size_points import Points, Substituted, Values
-from onnx2nn.unfreeze.substitutions import Count, Dimension, Element, Numbers, Repeat, Size
+from onnx2nn.unfreeze.substitutions import Absent, Count, Dimension, Element, Numbers, Repeat, Size
 
 _ANCESTORS = 200
 """The most values before a Reshape among which the one is searched that merged its input's dimension."""
@@ -283,7 +283,7 @@ def _resize(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) 
 
 
 def _recurrent(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
-    """Repeats initial states that are the same for the whole batch up to its size."""
+    """Repeats initial states that are the same for the whole batch up to its size, and leaves out zeros."""
     batch = axis = 0 if node.attributes.get_int("layout", 0) else 1
     found: Substituted = {}
     if not inputs[0].varies(batch):
@@ -293,8 +293,17 @@ def _recurrent(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Value
         if state is None or state.is_dynamic or not same_along(node, position, state, axis):
             continue
         size = Size(((_input(node, 0), batch),))
-        found[position] = Repeat(axis, size, len(state.shape), state.shape[axis] == 1)
+        repeat = Repeat(axis, size, len(state.shape), state.shape[axis] == 1)
+        found[position] = Absent(repeat) if _is_zero(_input(node, position), state) else repeat
     return found
+
+
+def _is_zero(value: ir.Value, known: Points) -> bool:
+    """Returns whether all elements of a value are zero, as far as they are known."""
+    if known.is_known:
+        return not known.frozen.any()
+    tensor = ir.convenience.get_const_tensor(value)
+    return tensor is not None and not tensor.numpy().any()
 
 
 _RULES: dict[str, Callable[[Rules, ir.Node, Sequence[Any], Values], Substituted]] = {
