@@ -59,8 +59,8 @@ def load(
         dynamic: input name → axis → name of the dimension, for fixed dimensions to make dynamic (PyTorch only).
             Constants that hold the file's size are replaced; the module is run at the file's size and at another size
             before it is returned. Where no constants follow a batch of 1, the model of one sample runs on each sample,
-            by `torch.func.vmap` or in a loop; the result is then an `nn.Module`, and its `sample` the GraphModule of
-            one sample. `module.meta["onnx2nn"]["thawed"]` says the way; a warning is logged.
+            by `torch.func.vmap` or in a loop; the result is then an `nn.Module`, and its `one_sample` the GraphModule
+            of one sample. `module.meta["onnx2nn"]["thawed"]` says the way; a warning is logged.
         trainable: the weights that get gradients (PyTorch only): all float weights (True), none (False), or a list of
             roles (`"weight"`, `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`).
             Other weights are frozen.

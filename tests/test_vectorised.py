@@ -157,11 +157,11 @@ def test_the_state_is_one(way: str) -> None:
     module.load_state_dict(doubled)
     after = module(x)
     assert not torch.equal(after, before)
-    for other in (copy.deepcopy(module), module.sample):
+    for other in (copy.deepcopy(module), module.one_sample):
         torch.testing.assert_close(torch.cat([other(sample) for sample in x.split(1)]), after)
     assert module.double()(x.double()).dtype == torch.float64
-    assert not module.train(False).sample.training
-    assert module.train().sample.training
+    assert not module.train(False).one_sample.training
+    assert module.train().one_sample.training
 
 
 def test_only_chosen_weights_train() -> None:
@@ -201,7 +201,7 @@ def test_where_outputs_have_the_batch() -> None:
 
 def _looped(module: Vectorised) -> Vectorised:
     """Returns a vmapped module as a loop."""
-    return Vectorised(module.sample, dataclasses.replace(module.arrangement, way="loop"), module.meta)
+    return Vectorised(module.one_sample, dataclasses.replace(module.batch_arrangement, way="loop"), module.meta)
 
 
 def test_inputs_by_name_shared_ones_and_a_batch_behind_the_time() -> None:
@@ -321,3 +321,26 @@ def test_weights_that_are_also_inputs_of_the_file() -> None:
     module = onnx2nn.load(model, dynamic={"x": {0: "n"}})
     x = torch.randn(3, 3, 4)
     torch.testing.assert_close(module(x), alone(mixing(), x))
+
+
+def test_modules_may_have_common_names() -> None:
+    model = onnx.ModelProto.FromString(mixing("float[1, 3, 4] x", "z = Mul (y, scale)", "float[1, 3, 5] z"))
+    model.graph.initializer.append(numpy_helper.from_array(np.full(5, 2, np.float32), "scale"))
+    names = {"weight": "sample.weight", "scale": "run.scale", "places": "arrangement.places"}
+    for tensor in model.graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    module = onnx2nn.load(model, dynamic={"x": {0: "n"}})
+    assert "sample.weight" in module.state_dict()
+    assert onnx2nn.verify_nodes(model, module).ok
+    x = torch.randn(3, 3, 4)
+    torch.testing.assert_close(module(x), alone(model.SerializeToString(), x))
+    torch.testing.assert_close(pickle.loads(pickle.dumps(module))(x), module(x))
+
+
+def test_an_ncnn_model_takes_one_sample(tmp_path: Path) -> None:
+    pytest.importorskip("ncnn")
+    pytest.importorskip("pnnx")
+    with pytest.raises(InputError, match=r"Give module\.one_sample\."):
+        onnx2nn.to_ncnn(load("vmap"), tmp_path)

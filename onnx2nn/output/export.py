@@ -113,7 +113,7 @@ def _export(
     tensors = [to_tensor(array) for array in runs[0][0]]
     batch: Sequence[int | None] = [None] * len(names)
     if isinstance(module, Vectorised):
-        batch = module.arrangement.inputs
+        batch = module.batch_arrangement.inputs
         tensors = [x if axis is None else x.narrow(axis, 0, 1) for x, axis in zip(tensors, batch, strict=True)]
     opened = [
         {axis: label for axis, label in axes.get(name, {}).items() if axis != own} or None
@@ -141,7 +141,7 @@ def _export(
     if isinstance(module, Vectorised):
         batched = [(name, axis) for name, axis in zip(names, batch, strict=True) if axis is not None]
         label = next((axes[name][axis] for name, axis in batched if axis in axes.get(name, ())), "batch")
-        scan_over_batch(program.model, batch, module.arrangement.outputs, label)
+        scan_over_batch(program.model, batch, module.batch_arrangement.outputs, label)
     version = program.model.graph.opset_imports.get("", 0)
     if opset is not None and version != opset:
         raise VerificationError(f"torch.onnx.export cannot write opset {opset} of this module. Give opset={version}.")
@@ -155,7 +155,7 @@ def _sample(module: Any) -> Any:
     """Returns the module of one sample of a vectorised module, any other module as it is."""
     from onnx2nn.unfreeze.vectorised import Vectorised
 
-    return module.sample if isinstance(module, Vectorised) else module
+    return module.one_sample if isinstance(module, Vectorised) else module
 
 
 def _dynamic_axes(module: Any, given: Mapping[str, Mapping[int, str]] | None) -> dict[str, dict[int, str]]:

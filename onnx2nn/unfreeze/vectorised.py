@@ -55,7 +55,7 @@ class Vectorised(nn.Module):
         meta: the record of the file.
     """
 
-    arrangement: Arrangement
+    batch_arrangement: Arrangement
     meta: dict[str, Any]
     _program: Callable[..., Any]
     _sample_graph: fx.Graph
@@ -67,7 +67,7 @@ class Vectorised(nn.Module):
         parameters = list(inspect.signature(sample.forward).parameters.values())
 
         def forward(self: Vectorised, *args: Any, **kwargs: Any) -> Any:
-            return self.run(*args, **kwargs)
+            return self.run_batch(*args, **kwargs)
 
         first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         forward.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]  # inspect reads it
@@ -78,7 +78,7 @@ class Vectorised(nn.Module):
         super().__init__()
         generate_programs(sample)
         self.__dict__.update(  # not as members: a graph holds no state
-            arrangement=arrangement,
+            batch_arrangement=arrangement,
             meta=meta,
             _program=type(sample).forward,
             _sample_graph=sample.graph,
@@ -105,7 +105,7 @@ class Vectorised(nn.Module):
         self._version = sample._version
 
     @property
-    def sample(self) -> ImportedModule:
+    def one_sample(self) -> ImportedModule:
         """The module of one sample: it shares the submodules, parameters and buffers of this one."""
         module = ImportedModule(self, _own(self, self._sample_graph), self._sample_graph)
         module.meta.update(self._sample_meta)
@@ -116,12 +116,12 @@ class Vectorised(nn.Module):
         """Returns which keys of the author's state_dict this module has, and why others are missing."""
         return naming_report(self)
 
-    def as_in_file(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
+    def outputs_as_in_file(self, outputs: Sequence[Any]) -> tuple[Any, ...]:
         """Returns the outputs for a batch of one sample in the shapes that the file gives them."""
-        pairs = zip(outputs, self.arrangement.outputs, strict=True)
+        pairs = zip(outputs, self.batch_arrangement.outputs, strict=True)
         return tuple(output[0] if axis is None else output for output, axis in pairs)
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
+    def run_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the outputs for inputs by position or by name.
 
         Raises:
@@ -135,7 +135,7 @@ class Vectorised(nn.Module):
             raise InputError("torch.jit.trace would keep the batch of its example. Use torch.export.")
         if not torch.compiler.is_compiling() and not count:
             raise ValueError("A batch without samples has no shapes of outputs. Give at least one sample.")
-        vmaps = self.arrangement.way == "vmap" and not self._counts_samples()
+        vmaps = self.batch_arrangement.way == "vmap" and not self._counts_samples()
         if _is_exported() or (torch.compiler.is_compiling() and not vmaps):
             results = self._mapped(values)
         else:
@@ -149,7 +149,7 @@ class Vectorised(nn.Module):
     def _batch(self, values: Sequence[Any]) -> int:
         """Returns the number of samples."""
         counts: dict[str, int] = {}
-        names, arrangement = self.arrangement.names[0], self.arrangement
+        names, arrangement = self.batch_arrangement.names[0], self.batch_arrangement
         for name, value, axis, shape in zip(names, values, arrangement.inputs, arrangement.shapes, strict=True):
             if shape is not None:
                 dims = [size if isinstance(size, int) and i != axis else None for i, size in enumerate(shape)]
@@ -172,15 +172,15 @@ class Vectorised(nn.Module):
 
     def _without_batch(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Returns the outputs of one sample, without the axis of the batch, for inputs without it."""
-        given = zip(values, self.arrangement.inputs, strict=True)
+        given = zip(values, self.batch_arrangement.inputs, strict=True)
         results = self._one([value if axis is None else value.unsqueeze(axis) for value, axis in given])
         return tuple(
             value if axis is None else value.squeeze(axis)
-            for value, axis in zip(results, self.arrangement.outputs, strict=True)
+            for value, axis in zip(results, self.batch_arrangement.outputs, strict=True)
         )
 
     def _vmapped(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        arrangement = self.arrangement
+        arrangement = self.batch_arrangement
         places = tuple(axis or 0 for axis in arrangement.outputs)
         one: Callable[..., Any] = lambda *values: self._without_batch(values)  # noqa: E731 - a def is no shorter
         vmapped = torch.func.vmap(one, in_dims=arrangement.inputs, out_dims=places, randomness="different")
@@ -190,7 +190,7 @@ class Vectorised(nn.Module):
         """Runs the samples in an operator that torch.export and torch.compile keep."""
         from functorch.experimental.control_flow import map
 
-        axes, places = self.arrangement.inputs, self.arrangement.outputs
+        axes, places = self.batch_arrangement.inputs, self.batch_arrangement.outputs
         batched = [value.movedim(axis, 0) for value, axis in zip(values, axes, strict=True) if axis is not None]
         shared = [value for value, axis in zip(values, axes, strict=True) if axis is None]
 
@@ -216,17 +216,17 @@ class Vectorised(nn.Module):
                 layer(weight.new_zeros(1, layer.input_size))
 
     def _looped(self, values: Sequence[Any], count: int) -> tuple[Any, ...]:
-        axes = self.arrangement.inputs
+        axes = self.batch_arrangement.inputs
         runs = [
             self._one([v if axis is None else v.narrow(axis, k, 1) for v, axis in zip(values, axes, strict=True)])
             for k in range(count)
         ]
         columns = zip(*runs, strict=True)
-        arranged = zip(self.arrangement.names[1], columns, self.arrangement.outputs, strict=True)
+        arranged = zip(self.batch_arrangement.names[1], columns, self.batch_arrangement.outputs, strict=True)
         return tuple(_joined(name, results, axis) for name, results, axis in arranged)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Vectorised, (self.sample, self.arrangement, self.meta)
+        return Vectorised, (self.one_sample, self.batch_arrangement, self.meta)
 
 
 def _joined(name: str, results: Sequence[torch.Tensor], axis: int | None) -> torch.Tensor:

@@ -98,7 +98,7 @@ def _source(model: nn.Module) -> tuple[str, dict[str, str]]:
 
     arrangement = None
     if isinstance(model, Vectorised):
-        arrangement, model = model.arrangement, model.sample
+        arrangement, model = model.batch_arrangement, model.one_sample
     if not isinstance(model, fx.GraphModule):
         raise InputError(
             f"Source is written of imported modules, not of a {type(model).__name__}. Give a module of onnx2nn.load."
