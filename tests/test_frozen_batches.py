@@ -81,6 +81,47 @@ class ColumnsAsRows(nn.Module):
         return self.head(self.recurrent(y)[0]).log_softmax(2)
 
 
+class Strips(nn.Module):
+    """A reader of number plates: five strips of the image are rows of a matrix, then a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 3, padding=1)
+        self.embed = nn.Linear(8 * 16 * 4, 32)
+        self.recurrent = nn.LSTM(32, 12, bidirectional=True)
+        self.head = nn.Linear(24, 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.convolution(x).relu()
+        batch, channels, height, width = y.shape
+        y = y.reshape(batch, channels, height, 5, width // 5).permute(3, 0, 1, 2, 4).reshape(5 * batch, -1)
+        return self.head(self.recurrent(self.embed(y).reshape(5, batch, 32))[0])
+
+
+class Quantised(nn.Module):
+    """Rounds its input to steps of the largest magnitude, of all samples together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        step = x.abs().max() / 127
+        return self.linear((x / step).round() * step)
+
+
+class Best(nn.Module):
+    """The best of all pairs of time and class, as a beam search takes them: the largest of the flattened scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 7)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores, places = self.linear(x).flatten().topk(4)
+        return scores[None], (places // 7)[None]
+
+
 class Gate(nn.Module):
     """Dark images are brightened first: data decide for the whole batch which branch runs."""
 
@@ -216,6 +257,10 @@ CASES = {
     "ShuffleNet": Case(shufflenet, image(3, 64, 64)),
     "CRNN": Case(Crnn, image(1, 32, 40), axes=(1,)),
     "columns as rows": Case(ColumnsAsRows, image(1, 16, 40), axes=(1,)),
+    "strips as rows": Case(Strips, image(3, 16, 20), axes=(1,)),
+    "transformer": Case(lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), image(6, 16)),
+    "one scale of all samples": Case(Quantised, image(4, 6), way="vmap"),
+    "the best of all samples": Case(Best, image(4, 6), way="vmap", axes=(0, 0)),
     "decision by data": Case(Gate, image(3, 8, 8), way="loop"),
     "indices into the batch": Case(Sampled, image(1, 8, 8), way="vmap"),
     "no numbers on random inputs": Case(Hyperbolic, in_the_ball, way="vmap"),

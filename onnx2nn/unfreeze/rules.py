@@ -202,7 +202,7 @@ def _reshape(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values)
     parts = divided(factors, sizes, rules.places(node, (shape, sizes)))
     rules.note_order(node, parts)
     items = [item if isinstance(item, Element) else product(own) for item, own in zip(target, parts, strict=True)]
-    if not any(isinstance(item, Size) for item in items):
+    if not any(isinstance(item, Size) for item in items) or _follows(node, inputs, items, values):
         return {}
     if not node.attributes.get_int("allowzero", 0):
         items = [0 if _is_kept(item, inputs[0], i, values) else item for i, item in enumerate(items)]
@@ -225,11 +225,25 @@ def _is_kept(item: Any, value: Points, axis: int, values: Values) -> bool:
     """Returns whether a size of a Reshape's target is the input's dimension at the same place, at every point."""
     if not isinstance(item, Size) or axis >= len(value.shape):
         return False
+    return tuple(_at(item, values, point) for point in range(len(value.at))) == value.sizes(axis)
 
-    def at(point: int) -> int:
-        return int(item.at(lambda dimension: values[dimension[0]].sizes(dimension[1])[point]))
 
-    return tuple(map(at, range(len(value.at)))) == value.sizes(axis)
+def _follows(node: ir.Node, inputs: Sequence[Any], items: Sequence[Any], values: Values) -> bool:
+    """Returns whether the target of a Reshape, with a 0 or a -1, gives the shape `items` at every point as it is."""
+    if any(isinstance(item, Element) for item in items):
+        return False
+    zeros = node.attributes.get_int("allowzero", 0)
+    for point, (value, target) in enumerate(zip(*inputs[:2], strict=True)):
+        if reshaped(value.shape, target.tolist(), zeros) != tuple(_at(item, values, point) for item in items):
+            return False
+    return True
+
+
+def _at(item: int | Size, values: Values, point: int) -> int:
+    """Returns a size at one point."""
+    if isinstance(item, int):
+        return item
+    return int(item.at(lambda dimension: values[dimension[0]].sizes(dimension[1])[point]))
 
 
 def reshaped(shape: Sequence[int], target: Sequence[int], allowzero: int) -> tuple[int, ...] | None:
