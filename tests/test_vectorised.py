@@ -230,6 +230,10 @@ def test_inputs_that_do_not_fit(way: str) -> None:
         module(torch.randn(3, 4))
     with pytest.raises(ValueError, match="A batch without samples"):
         module(torch.randn(0, 3, 4))
+    with pytest.raises(TypeError, match=r"takes the inputs x\. The call gives 0 by position and z by name\."):
+        module(z=torch.randn(2, 3, 4))
+    with pytest.raises(TypeError, match="gives 2 by position and none by name"):
+        module(torch.randn(2, 3, 4), torch.randn(2, 3, 4))
 
 
 def test_inputs_with_different_batches() -> None:

@@ -46,7 +46,7 @@ class Vectorised(nn.Module):
     so does `torch.compile` where the way is a loop.
 
     Attributes:
-        arrangement: where the samples are.
+        batch_arrangement: where the samples are.
         meta: the record of the file, as an imported module has it.
 
     Args:
@@ -125,11 +125,16 @@ class Vectorised(nn.Module):
         """Returns the outputs for inputs by position or by name.
 
         Raises:
+            TypeError: an input is missing or unknown.
             ValueError: an input has another shape than the file's, beside the batch, or another batch than another
                 input; there is no sample; or, where the way is a loop, an output has different shapes for two samples.
             InputError: torch.jit.trace runs the module.
         """
-        values = [*args, *(kwargs[name] for name in self._arguments[len(args) :])]
+        missing = self._arguments[len(args) :]
+        if len(args) > len(self._arguments) or kwargs.keys() != set(missing):
+            given = f"{len(args)} by position and {', '.join(kwargs) or 'none'} by name"
+            raise TypeError(f"The model takes the inputs {', '.join(self._arguments)}. The call gives {given}.")
+        values = [*args, *(kwargs[name] for name in missing)]
         count = self._batch(values)
         if torch.jit.is_tracing():
             raise InputError("torch.jit.trace would keep the batch of its example. Use torch.export.")
