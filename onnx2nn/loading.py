@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import logging
 import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -22,13 +23,15 @@ from onnx2nn.errors import InputError, UnsupportedModelError
 from onnx2nn.ground import gc_pause
 from onnx2nn.ground.extras import require
 from onnx2nn.importing.inputs import InputShapes, chosen_shapes, input_specs
-from onnx2nn.importing.plan import Report, plan, report
+from onnx2nn.importing.plan import Plan, Report, plan, report
 from onnx2nn.provenance.restore import restore
 from onnx2nn.reading import reader
 from onnx2nn.rewrite import raise_patterns as raise_model
 
 if TYPE_CHECKING:
     import onnx
+
+_LOG = logging.getLogger("onnx2nn")
 
 
 def load(
@@ -57,7 +60,9 @@ def load(
             least one call.
         dynamic: input name → axis → name of the dimension, for fixed dimensions to make dynamic (PyTorch only).
             Constants that hold the file's size are replaced; the module is run at the file's size and at another size
-            before it is returned. `module.meta["onnx2nn"]["thawed"]` lists the replaced constants.
+            before it is returned. Where no constants follow a batch of 1, the model of one sample runs on each sample,
+            by `torch.func.vmap` or in a loop; the result is then an `nn.Module`, and its `one_sample` the GraphModule
+            of one sample. `module.meta["onnx2nn"]["thawed"]` says the way; a warning is logged.
         trainable: the weights that get gradients (PyTorch only): all float weights (True), none (False), or a list of
             roles (`"weight"`, `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`).
             Other weights are frozen.
@@ -75,7 +80,8 @@ def load(
         UnsupportedModelError: lists all nodes that cannot be imported.
         MissingDependencyError: the framework is not installed.
         InputError: `framework`, `input_shapes`, `dynamic`, `trainable` or `quantized` do not fit.
-        FrozenDimensionError: a dimension in `dynamic` cannot be made dynamic; the text names the node that fixes it.
+        FrozenDimensionError: a dimension in `dynamic` cannot be made dynamic, and is no batch of 1 of which one sample
+            runs alone; the text names the node that fixes it.
     """
     options = Options(framework, input_shapes or {}, raise_patterns, dynamic, trainable, quantized)
     with gc_pause.paused():
@@ -185,9 +191,9 @@ def _load_model(model: ir.Model, options: Options) -> Any:
 
 
 def _import(model: ir.Model, options: Options, shapes: InputShapes) -> Any:
-    F, import_graph = _target(options)
+    F, import_model = _target(options)
     with _on_cpu(F) if options.framework == "torch" else contextlib.nullcontext():
-        return _import_to(F, import_graph, model, options, shapes)
+        return _import_to(F, import_model, model, options, shapes)
 
 
 def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
@@ -197,7 +203,7 @@ def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
     return cast("contextlib.AbstractContextManager[Any]", torch.device("cpu"))
 
 
-def _import_to(F: Any, import_graph: Any, model: ir.Model, options: Options, shapes: InputShapes) -> Any:
+def _import_to(F: Any, import_model: Any, model: ir.Model, options: Options, shapes: InputShapes) -> Any:
     done: dict[str, Any] = {}
     if options.framework == "torch":
         from onnx2nn.fx.missing_types import refuse_missing_types
@@ -208,12 +214,18 @@ def _import_to(F: Any, import_graph: Any, model: ir.Model, options: Options, sha
 
         done["dequantized"] = dataclasses.asdict(dequantize(model))
     author = restore(model, unfold=options.raise_patterns)
-    found = plan(model, author)
-    if options.raise_patterns:
+
+    def prepare(model: ir.Model) -> tuple[Plan, dict[str, Any]]:
+        found = plan(model, author)
+        if not options.raise_patterns:
+            return found, {}
         raising = raise_model(model, found.table, F)
-        done["raising"] = {"raised": dict(raising.raised), "dropped": raising.dropped}
-    module = import_graph(model, found, input_shapes=shapes)
+        return found, {"raising": {"raised": dict(raising.raised), "dropped": raising.dropped}}
+
+    module = import_model(model, prepare, input_shapes=shapes)
     module.meta["onnx2nn"].update(done)
+    for line in module.meta["onnx2nn"].get("raising", {}).get("dropped", ()):
+        _LOG.warning(line)
     if options.framework == "torch":
         from onnx2nn.fx.graph_module import lay_out_state
 
@@ -227,12 +239,15 @@ def _import_to(F: Any, import_graph: Any, model: ir.Model, options: Options, sha
 
 
 def _target(options: Options) -> tuple[Any, Any]:
-    """Returns the framework's namespace of tensor functions, and its importer."""
+    """Returns the framework's namespace of tensor functions, and its importer.
+
+    The importer takes a model and a function that raises a model and returns its plan and notes for `meta`.
+    """
     if options.framework == "oneflow":
         from oneflow_bridge import namespace
         from oneflow_bridge.from_onnx import importer
 
-        return namespace, importer.import_graph
+        return namespace, functools.partial(_import_prepared, importer.import_graph)
     torch = require("torch", extra="torch", purpose="Importing to PyTorch")
     if options.dynamic is not None:
         from onnx2nn.unfreeze.search import import_dynamic
@@ -240,4 +255,11 @@ def _target(options: Options) -> tuple[Any, Any]:
         return torch, functools.partial(import_dynamic, dynamic=options.dynamic)
     from onnx2nn.fx.importer import import_graph
 
-    return torch, import_graph
+    return torch, functools.partial(_import_prepared, import_graph)
+
+
+def _import_prepared(import_graph: Any, model: ir.Model, prepare: Any, input_shapes: InputShapes) -> Any:
+    found, notes = prepare(model)
+    module = import_graph(model, found, input_shapes=input_shapes)
+    module.meta["onnx2nn"].update(notes)
+    return module

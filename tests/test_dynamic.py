@@ -14,7 +14,7 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn.errors import FrozenDimensionError, InputError
-from onnx2nn.unfreeze.rules import Factor, aligned
+from onnx2nn.unfreeze.reshape_targets import Factor, aligned
 
 
 class Recurrent(nn.Module):
@@ -128,14 +128,6 @@ def _file(nodes: list[onnx.NodeProto], shape: list[int | str], constants: dict[s
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
 
 
-def test_a_batch_that_would_be_mixed_is_an_error() -> None:
-    """All elements in one row, of which a constant picks some: nothing fails at another size, and all is wrong."""
-    nodes = [helper.make_node("Reshape", ["x", "flat"], ["f"]), helper.make_node("Gather", ["f", "some"], ["y"])]
-    file = _file(nodes, [1, 4], {"flat": [-1], "some": [3, 1]})
-    with pytest.raises(FrozenDimensionError, match="mixes what this dimension keeps apart"):
-        onnx2nn.load(file, dynamic={"x": {0: "n"}})
-
-
 def test_a_dimension_that_the_file_declares_dynamic_and_bakes_in() -> None:
     file = _file([helper.make_node("Reshape", ["x", "target"], ["y"])], ["n", 4], {"target": [3, 2, 2]})
     literal = onnx2nn.load(file)
@@ -149,10 +141,14 @@ def test_a_dimension_that_the_file_declares_dynamic_and_bakes_in() -> None:
     assert torch.equal(freed(x), x.reshape(5, 2, 2))
 
 
-def test_another_dimension_that_is_baked_in_stands_in_the_way() -> None:
+def test_another_dimension_that_is_baked_in_stands_in_the_way_of_constants() -> None:
     file = _file([helper.make_node("Reshape", ["x", "target"], ["y"])], [1, "t"], {"target": [1, 2, 3]})
-    with pytest.raises(FrozenDimensionError, match=r"'n' \(1 in the file\) cannot be dynamic: node 'y' \(Reshape of "):
-        onnx2nn.load(file, dynamic={"x": {0: "n"}})
+    vectorised = onnx2nn.load(file, dynamic={"x": {0: "n"}})
+    x = torch.randn(4, 6)
+    assert torch.equal(vectorised(x), x.reshape(4, 2, 3))
+    thawed = vectorised.meta["onnx2nn"]["thawed"]
+    assert thawed["way"] == "vmap"
+    assert "node 'y' (Reshape of " in thawed["reason"]
     freed = onnx2nn.load(file, dynamic={"x": {0: "n"}}, input_shapes={"x": [1, 6]})
     x = torch.randn(4, 6)
     assert torch.equal(freed(x), x.reshape(4, 2, 3))

@@ -391,7 +391,7 @@ def test_an_image_of_which_the_positions_tell_the_size(width: str) -> None:
     for size in (32, 39):
         inputs = (torch.linspace(-1, 1, 6 * size * size).reshape(2, 3, size, size),)
         check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
-    with pytest.raises(ValueError, match="== 16 is needed by node|<= 39 is needed by node"):
+    with pytest.raises(ValueError, match=r"== 16 is needed by node|<= 39 is needed by node"):
         module(torch.zeros(1, 3, 40, 40))
     assert not LEAVES_THE_GRAPH.search(module.code), module.code
     torch.export.export(module, (torch.zeros(1, 3, 32, 32),), strict=False)

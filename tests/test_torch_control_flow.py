@@ -310,7 +310,7 @@ def test_states_of_another_batch_are_refused(voice: Path) -> None:
         state = torch.zeros(2, batch, 3)
         with pytest.raises(Exception, match="initial_h must have shape"):
             run_onnxruntime(voice, (wave, state, rate))
-        with pytest.raises(ValueError, match="batch == states .*: the initial state of a recurrent layer"):
+        with pytest.raises(ValueError, match=r"batch == states .*: the initial state of a recurrent layer"):
             module(wave, state, rate)
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from onnx2nn.importing.plan import plan
 from onnx2nn.reading import reader
+from onnx2nn.unfreeze.data_decisions import data_decision
+from onnx2nn.unfreeze.proof import difference_of
 from onnx2nn.unfreeze.rules import reshaped
+from onnx2nn.unfreeze.search import unfreeze
 from onnx2nn.unfreeze.substitutions import Count, Element, Numbers, Repeat, Size, Substitution, apply
 
 SIZES = st.builds(
@@ -115,18 +121,123 @@ def test_a_reshape_has_the_shape_that_the_standard_says(shape: list[int], target
         assert found == expected.shape
 
 
-def test_the_pass_changes_the_model_alone() -> None:
-    """A target that holds the batch is computed from the input's shape, by nodes that the file lacks."""
-    from onnx2nn.importing.plan import plan
-    from onnx2nn.unfreeze.search import unfreeze
+@pytest.mark.parametrize("fill", [0.0, 0.5])
+def test_zeros_as_a_state_are_left_out(fill: float) -> None:
+    state = np.full((1, 1, 3), fill, np.float32)
+    constants = {"W": np.ones((1, 9, 2), np.float32), "R": np.ones((1, 9, 3), np.float32), "h": state}
+    graph = helper.make_graph(
+        [helper.make_node("GRU", ["x", "W", "R", "", "", "h"], ["y"], hidden_size=3)],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 1, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = reader.read(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    unfreeze(model, plan(model), {"x": [4, "n", 2]}, {"n": 1})
+    (gru,) = (node for node in model.graph if node.op_type == "GRU")
+    given = gru.inputs[5] if len(gru.inputs) > 5 else None
+    assert (given is None) == (fill == 0)
 
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "target", "wanted"),
+    [
+        ([1, 6], ["n", 6], [1, 2, 3], [0, 2, 3]),
+        ([1, 6], ["n", 6], [1, -1], [0, 6]),
+        ([1, 6], ["n", 6], [0, 2, -1], [0, 2, -1]),
+        ([1, 6], ["n", 6], [-1, 2, 3], [-1, 2, 3]),
+        ([4, 1, 6], [4, "n", 6], [4, 6], [-1, 6]),
+        ([4, 1, 6], [4, "n", 6], [4, 2, 3], [4, -1, 3]),
+        ([4, 1, 6], [4, "n", 6], [4, 1, 2, 3], [4, 0, 2, 3]),
+    ],
+)
+def test_targets_stay_constants(shape: list[int], dims: list[int | str], target: list[int], wanted: list[int]) -> None:
+    """A batch at its place in a target becomes a 0; one that is merged with another dimension, or moved, a -1."""
     graph = helper.make_graph(
         [helper.make_node("Reshape", ["x", "t"], ["y"], name="r")],
         "graph",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2, 3])],
-        [numpy_helper.from_array(np.array([1, 2, 3]), "t")],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array(target), "t")],
     )
     model = reader.read(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
-    assert unfreeze(model, plan(model), {"x": ["n", 6]}, {"n": 1}) == []
-    assert [node.op_type for node in model.graph] == ["Shape", "Constant", "Concat", "Reshape"]
+    repairs, _ = unfreeze(model, plan(model), {"x": dims}, {"n": 1})
+    assert repairs == []
+    (reshape,) = (node for node in model.graph if node.op_type == "Reshape")
+    constant = reshape.inputs[1]
+    assert constant is not None
+    found = ir.convenience.get_const_tensor(constant)
+    assert found is not None
+    assert found.numpy().tolist() == wanted
+
+
+def test_values_get_the_shapes_that_they_have_then() -> None:
+    """Rewrite rules read declared shapes: those of the file hold for its batch alone."""
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "t"], ["f"]), helper.make_node("Relu", ["f"], ["y"])],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 1, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 6])],
+        [numpy_helper.from_array(np.array([4, 6]), "t")],
+        value_info=[helper.make_tensor_value_info("f", TensorProto.FLOAT, [4, 6])],
+    )
+    model = reader.read(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    unfreeze(model, plan(model), {"x": [4, "n", 6]}, {"n": 1})
+    (x,), (y,) = model.graph.inputs, model.graph.outputs
+    assert x.shape == ir.Shape([4, "n", 6])
+    assert y.shape is not None
+    assert [isinstance(dim, int) for dim in y.shape] == [False, True]
+    (f,) = (node.inputs[0] for node in model.graph if node.op_type == "Relu")
+    assert f is not None
+    assert f.shape == y.shape
+
+
+def _decided(body: list[str]) -> ir.Node | None:
+    """Returns the decision by data in a graph that is written in ONNX's text format."""
+    graph = f"g (float[1, 3] x, bool s) => (float[1, 3] y) {{ {' '.join(body)} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "own" : 1]> {graph} {FUNCTION}')
+    read = reader.read(model)
+    return data_decision(read, {"x"}, [value for value in read.graph.inputs if value.name == "x"])
+
+
+THEN = "then_branch = t () => (float[1, 3] a) {{ a = Neg (x) }}"
+IF = f"y = If ({{}}) <{THEN}, else_branch = e () => (float[1, 3] b) {{{{ b = Abs (x) }}}}>"
+POSITIVE = "m = ReduceMax <keepdims = 0> ({}) zero = Constant <value_float = 0.0> () c = Greater (m, zero)"
+FUNCTION = f'<domain: "own", opset_import: ["" : 17]> Choose (x) => (y) {{ {POSITIVE.format("x")} {IF.format("c")} }}'
+BODY = "i (int64 k, bool go, float[1, 3] v) => (bool on, float[1, 3] w) {{ {} w = Neg (v) }}"
+LOOP = f"start = Identity (s) y = Loop (, start, {{}}) <body = {BODY}>"
+
+
+@pytest.mark.parametrize(
+    ("body", "decided"),
+    [
+        ([IF.format("s")], ""),
+        ([POSITIVE.format("x"), IF.format("c")], "If"),
+        (["n = Size (x) m = Constant <value_int = 3> () c = Greater (n, m)", IF.format("c")], ""),
+        (["p = NonZero (x) n = Size (p) m = Constant <value_int = 3> () c = Greater (n, m)", IF.format("c")], "If"),
+        (["y = Relu (x)"], ""),
+        (["y = own.Choose (x)"], "If"),
+        (["o = Constant <value_floats = [1.0, 2.0, 3.0]> () y = own.Choose (o)"], ""),
+        ([LOOP.format("x", "on = Identity (go)")], ""),
+        ([LOOP.format("x", f"{POSITIVE.format('v')} on = Identity (c)")], "Loop"),
+    ],
+)
+def test_decisions_by_data(body: list[str], decided: str) -> None:
+    found = _decided(body)
+    assert (found.op_type if found is not None else "") == decided
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "difference"),
+    [
+        ([1.0, -4.0], [1.0, -2.0], 0.5),
+        ([1.0, float("nan")], [1.0, float("nan")], 0.0),
+        ([float("nan"), float("nan")], [float("nan"), float("nan")], 0.0),
+        ([1.0, float("nan")], [1.0, 2.0], float("inf")),
+        ([float("inf"), 1.0], [float("inf"), 2.0], 1.0),
+        ([float("inf"), 1.0], [3.0, 1.0], float("inf")),
+        ([], [], 0.0),
+    ],
+)
+def test_the_difference_of_two_runs(wanted: list[float], found: list[float], difference: float) -> None:
+    assert difference_of([torch.tensor(wanted)], [torch.tensor(found)]) == difference

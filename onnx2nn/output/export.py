@@ -77,7 +77,7 @@ def export_onnx(
     """
     require("onnxscript", extra="export", purpose="torch.onnx.export")
     check_writable(path)
-    graph = getattr(module, "graph", None)
+    graph = getattr(_sample(module), "graph", None)
     if graph is None:
         raise InputError("The module is no torch.fx.GraphModule, as onnx2nn.load gives. Use torch.onnx.export for it.")
     known = getattr(module, "meta", {}).get("onnx2nn", {})
@@ -107,14 +107,24 @@ def _export(
     import torch
 
     from onnx2nn.output import dimension_names
+    from onnx2nn.output.scanned_batch import scan_over_batch
+    from onnx2nn.unfreeze.vectorised import Vectorised
 
     known = getattr(module, "meta", {}).get("onnx2nn", {})
-    opened = [axes.get(name) or None for name in names]
+    tensors = [to_tensor(array) for array in runs[0][0]]
+    batch: Sequence[int | None] = [None] * len(names)
+    if isinstance(module, Vectorised):
+        batch = module.batch_arrangement.inputs
+        tensors = [x if axis is None else x.narrow(axis, 0, 1) for x, axis in zip(tensors, batch, strict=True)]
+    opened = [
+        {axis: label for axis, label in axes.get(name, {}).items() if axis != own} or None
+        for name, own in zip(names, batch, strict=True)
+    ]
     try:
         with _quiet(), torch.no_grad():
             program = torch.onnx.export(
-                _traceable(module),
-                tuple(to_tensor(array) for array in runs[0][0]),
+                _traceable(_sample(module)),
+                tuple(tensors),
                 input_names=names,
                 output_names=known.get("outputs") or None,
                 dynamic_shapes=(dimension_names.dynamic_shapes(opened),) if opened else (),
@@ -129,6 +139,10 @@ def _export(
     assert program is not None
     dimension_names.rename(program.model, opened)
     _clean(program.model)
+    if isinstance(module, Vectorised):
+        batched = [(name, axis) for name, axis in zip(names, batch, strict=True) if axis is not None]
+        label = next((axes[name][axis] for name, axis in batched if axis in axes.get(name, ())), "batch")
+        scan_over_batch(program.model, batch, module.batch_arrangement.outputs, label)
     version = program.model.graph.opset_imports.get("", 0)
     if opset is not None and version != opset:
         raise VerificationError(f"torch.onnx.export cannot write opset {opset} of this module. Give opset={version}.")
@@ -136,6 +150,13 @@ def _export(
     compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, runs)
     count = sum(1 for _ in program.model.graph)
     return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
+
+
+def _sample(module: Any) -> Any:
+    """Returns the module of one sample of a vectorised module, any other module as it is."""
+    from onnx2nn.unfreeze.vectorised import Vectorised
+
+    return module.one_sample if isinstance(module, Vectorised) else module
 
 
 def _dynamic_axes(module: Any, given: Mapping[str, Mapping[int, str]] | None) -> dict[str, dict[int, str]]:

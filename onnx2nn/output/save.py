@@ -122,7 +122,8 @@ def _first(module: torch.nn.Module) -> str:
     """Returns the import that torch needs before it reads the file back, `""` where it needs none."""
     from torch import fx
 
-    parts = [part for part in module.modules() if isinstance(part, fx.GraphModule)]
+    around = [module.one_sample] if hasattr(type(module), "one_sample") else []  # the program of a vectorised module
+    parts = [part for part in (*around, *module.modules()) if isinstance(part, fx.GraphModule)]
     rows = [getattr(node.target, "row", None) for part in parts for node in part.graph.nodes]
     return " after `import onnx2nn.operators`" if any(row is not None and row.custom_op for row in rows) else ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -31,8 +30,6 @@ from onnx2nn.rewrite.patterns import NODES, Match, matches, roots, tensor_of, un
 from onnx2nn.rewrite.recurrent_layers import RECURRENT, stacks
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, NewNode, Replacement, Rule
 from onnx2nn.rewrite.value_facts import ValueFacts
-
-_LOG = logging.getLogger("onnx2nn")
 
 SMALL_CONSTANT = 64
 """Elements of the largest constant whose values are part of a replacement's signature.
@@ -136,7 +133,6 @@ class _Raiser:
         self.result.raised += Counter({RULE: fewer}) if fewer else Counter()
         for line in channels.dropped:
             self.result.dropped.append(line)
-            _LOG.warning(line)
 
     def _graphs(self) -> Iterator[tuple[ir.Graph | ir.Function, dict[str, int]]]:
         opsets = dict(self.model.graph.opset_imports)
@@ -200,7 +196,6 @@ class _Raiser:
                 name = this.nodes[0].name or this.nodes[0].outputs[0].name
                 line = f"{this.rule} is not applied at node {name!r}, which stays as in the file: {reason}"
                 self.result.dropped.append(line)
-                _LOG.warning(line)
         return self._agreed[key]
 
     def _difference(self, this: Replacement) -> str:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.patterns import origin, readers
-from onnx2nn.rewrite.rewrite_rule import Replacement
+from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, Replacement
 from onnx2nn.rewrite.value_facts import ValueFacts
 
 _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
@@ -37,7 +37,8 @@ class _Layer:
     Attributes:
         node: the LSTM, GRU or RNN node.
         merging: the nodes that concatenate its directions.
-        output: their output, `(steps, batch, directions * hidden)`; None where only the last states are read.
+        output: their output, `(steps, batch, directions * hidden)`, or these elements in the shape that their Reshape
+            gives them; None where only the last states are read.
         target: the target of their Reshape; None for a Squeeze.
         weights: the node's weights; torch's weights of each direction where the file computes ONNX's from them.
         as_torch: whether `weights` are torch's.
@@ -57,6 +58,11 @@ class _Layer:
         """The number of directions, 1 or 2."""
         direction = self.node.attributes.get("direction")
         return 1 + (direction is not None and direction.as_string() == "bidirectional")
+
+    def rows(self, facts: ValueFacts) -> np.ndarray[Any, Any] | None:
+        """Returns a constant target that gives the output another rank than nn.LSTM does, such as rows of a matrix."""
+        target = None if self.target is None else facts.array(self.target)
+        return None if target is None or len(target) == 3 else target
 
     def initial_state(self, index: int) -> ir.Value | None:
         """Returns an initial state, None where it is absent; `index` 1 is the cell state of an LSTM."""
@@ -256,6 +262,9 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
         return None
     source, output = first.node.inputs[0], last.output
     assert source is not None
+    rows = last.rows(facts)
+    if any(layer.rows(facts) is not None for layer in chain[:-1]) or (rows is not None and 0 in rows[2:]):
+        return None  # a 0 copies the number of directions or a later size, which nn.LSTM's output has not
     before, after = source.producer(), None if output is None else _reader(output)
     transposes = [node for node in (after, before) if node is not None and _swaps_batch_and_time(node)]
     batch_first = len(transposes) == 2 or (output is None and len(transposes) == 1)
@@ -276,6 +285,11 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
         num_outputs=1 + count,
         version=1,
     )
+    results, added = list(new.outputs), [new]
+    if rows is not None:
+        target = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(rows))])
+        added += [target, ir.Node("", "Reshape", [results[0], target.outputs[0]], version=REPLACEMENT_OPSET)]
+        results[0] = added[-1].outputs[0]
     old = [output, *(final.value for final in finals if final is not None)]
     merging = [node for layer in reversed(chain) for node in (*layer.merging[::-1], layer.node)]
     concats = [final.node for final in finals if final is not None and final.node is not None]
@@ -285,8 +299,8 @@ def _replacement(chain: Sequence[_Layer], facts: ValueFacts) -> Replacement | No
         else [last.node, *merging, *concats]
     )
     sample = _sample(chain, source, starts, batch_first, facts)
-    pairs = [(a, b) for a, b in zip(old, new.outputs, strict=True) if a is not None]
-    return Replacement(kind, list(dict.fromkeys(nodes)), [a for a, _ in pairs], [new], [b for _, b in pairs], sample)
+    pairs = [(a, b) for a, b in zip(old, results, strict=True) if a is not None]
+    return Replacement(kind, list(dict.fromkeys(nodes)), [a for a, _ in pairs], added, [b for _, b in pairs], sample)
 
 
 def _swaps_batch_and_time(node: ir.Node) -> bool:
@@ -342,6 +356,9 @@ def _initial_state(values: Sequence[ir.Value | None], directions: int, facts: Va
 
 def _is_zeros(value: ir.Value, facts: ValueFacts) -> bool:
     """Returns whether a value is filled with zeros, or a slice of such a value."""
+    array = facts.array(value)
+    if array is not None:
+        return not array.any()
     node = origin(value).producer()
     while node is not None and node.op_type == "Slice" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
@@ -350,7 +367,8 @@ def _is_zeros(value: ir.Value, facts: ValueFacts) -> bool:
         return not fill.any()
     if node is not None and node.op_type == "ConstantFill":
         return "value" not in node.attributes or node.attributes["value"].as_float() == 0
-    return node is not None and node.op_type == "Expand" and facts.number(node.inputs[0]) == 0
+    inner = facts.array(node.inputs[0]) if node is not None and node.op_type == "Expand" else None
+    return inner is not None and not inner.any()
 
 
 def _final_state(nodes: Sequence[ir.Node], index: int) -> _FinalState | None:
@@ -382,6 +400,9 @@ def _sample(
     steps, batch = 5, 3
     for layer in chain:
         target = facts.ints(layer.target) or []
+        rows = layer.rows(facts)
+        if rows is not None and len(rows) == 2 and rows[0] > 0:
+            steps, batch = int(rows[0]), 1
         if len(target) == 3:
             steps, batch = (
                 given if given and given > 0 else default

@@ -146,9 +146,20 @@ def _transposes_sample(match: Match, facts: ValueFacts) -> Sample:
 
 
 def _combined_reshape(match: Match, facts: ValueFacts) -> NewNode | None:
-    """Builds the second reshape alone. A 0 in its target would copy a size of the intermediate shape."""
+    """Builds the second reshape alone. A 0 in its target would copy a size of the intermediate shape.
+
+    The reshape that concatenates the directions of a recurrent layer stays, as a part of the layer.
+    """
     target = facts.array(match["target"])
     if target is None or (target == 0).any() or not _is_small(match, facts):
+        return None
+    before = match["x"].producer()
+    layer = (
+        before.inputs[0].producer()
+        if before is not None and before.op_type == "Transpose" and before.inputs[0]
+        else None
+    )
+    if layer is not None and layer.op_type in facts.table.operators("recurrent"):
         return None
     return NewNode("Reshape", (match["x"], match["target"]))
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import fx
+from torch import nn
 
 from onnx2nn.errors import FrozenDimensionError, first_line
 from onnx2nn.fx.constants import to_torch
 from onnx2nn.importing.inputs import InputSpec, example_inputs
 
-_TOLERANCE = 1e-4  # relative to an output's scale: the order of a sum may depend on the batch size
+TOLERANCE = 1e-4  # relative to an output's scale: the order of a sum may depend on the batch size
 
 
 def verify(
-    original: fx.GraphModule,
-    module: fx.GraphModule,
+    original: nn.Module,
+    module: nn.Module,
     specs: Sequence[InputSpec],
     opened: Mapping[str, Sequence[int | str | None]],
     frozen: Mapping[str, int],
@@ -25,12 +26,31 @@ def verify(
 
     If the second size is a multiple of the frozen one, the run computes several inputs at once. Its results must equal
     the original's results for each input, unless the original mixes the elements of the dimension.
+
+    Args:
+        original: the module at the frozen sizes.
+        module: the module with the dimensions dynamic.
+        specs: the inputs.
+        opened: their dimensions, dynamic ones by name.
+        frozen: name of each freed dimension → its size in the file.
+
+    Raises:
+        FrozenDimensionError: the results differ, or nothing can be compared.
     """
     others = {d: 4 for dims in opened.values() for d in dims if isinstance(d, str) and d not in frozen}
     sizes = {**others, **frozen}
-    inputs = _example(specs, opened, sizes)
-    difference = _difference(_run(original, inputs), _run(module, inputs))
-    if difference > _TOLERANCE:
+    inputs = example(specs, opened, sizes)
+    expected = _attempt(original, inputs, f"{wish(frozen)} cannot be dynamic: as in the file")
+    if 1 in frozen.values():
+        lacks = "is no tensor" if any(output is None for output in expected) else "has no finite numbers"
+        if not all(output is not None and bool(output.isfinite().any()) for output in expected):
+            raise FrozenDimensionError(
+                f"{wish(frozen)} cannot be dynamic: on generated inputs an output {lacks}, "
+                "which shows nothing about other sizes."
+            )
+    found = _attempt(module, inputs, f"{wish(frozen)} cannot be dynamic: at the size in the file")
+    difference = difference_of(expected, found)
+    if difference > TOLERANCE:
         raise FrozenDimensionError(
             f"{wish(frozen)} cannot be dynamic: at the size in the file the outputs differ by {difference:.3g} of "
             "their scale from those of the model as it is."
@@ -39,12 +59,10 @@ def verify(
         axes = {key: list(dims).index(name) for key, dims in opened.items() if name in dims}
         batch = size == 1 or set(axes.values()) == {0}
         more = 3 * size if batch else size // 2 if size > 8 and size % 2 == 0 else 2 * size
-        larger = _example(specs, opened, {**sizes, name: more})
-        try:
-            results = _run(module, larger)
-        except Exception as error:  # any error of torch or of an opaque call
-            reason = f"{name!r} cannot be dynamic: at size {more} a call fails: {first_line(error)}"
-            raise FrozenDimensionError(reason) from None
+        larger = example(specs, opened, {**sizes, name: more})
+        if batch:
+            larger = {key: _told_apart(value, axes[key]) if key in axes else value for key, value in larger.items()}
+        results = _attempt(module, larger, f"{name!r} cannot be dynamic: at size {more}")
         if more > size and not _parts_agree(original, larger, results, axes, size, batch):
             raise FrozenDimensionError(
                 f"{name!r} ({size} in the file) cannot be dynamic: the results of {more} differ from those of "
@@ -57,38 +75,59 @@ def wish(frozen: Mapping[str, int]) -> str:
     return ", ".join(f"{name!r} ({size} in the file)" for name, size in frozen.items())
 
 
-def _example(
+def example(
     specs: Sequence[InputSpec], opened: Mapping[str, Sequence[int | str | None]], sizes: Mapping[str, int]
 ) -> dict[str, torch.Tensor]:
+    """Returns generated inputs with the given sizes of dynamic dimensions."""
     shapes = {name: [sizes[d] if isinstance(d, str) else int(d or 0) for d in dims] for name, dims in opened.items()}
     arrays = example_inputs(specs, shapes)
     return {spec.name: to_torch(arrays[spec.name], spec.dtype) for spec in specs if spec.dtype is not None}
 
 
-def _run(module: fx.GraphModule, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+def run(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor | None]:
+    """Returns the outputs of a module, None for one that is no tensor."""
     with torch.no_grad():
         results = module(*inputs.values())
-    return [r for r in (results if isinstance(results, tuple) else (results,)) if isinstance(r, torch.Tensor)]
+    results = results if isinstance(results, tuple) else (results,)
+    return [result if isinstance(result, torch.Tensor) else None for result in results]
 
 
-def _difference(wanted: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> float:
-    """Returns the largest difference of two runs, relative to each output's scale; infinity for different shapes."""
+def _attempt(module: nn.Module, inputs: Mapping[str, torch.Tensor], where: str) -> list[torch.Tensor | None]:
+    """Returns what `run` does.
+
+    Raises:
+        FrozenDimensionError: a call fails; the text begins with `where`.
+    """
+    try:
+        return run(module, inputs)
+    except Exception as error:  # any error of torch or of an opaque call
+        raise FrozenDimensionError(f"{where} a call fails: {first_line(error)}") from None
+
+
+def difference_of(wanted: Sequence[torch.Tensor | None], found: Sequence[torch.Tensor | None]) -> float:
+    """Returns the largest difference of two runs, relative to each output's scale; infinity for different shapes.
+
+    Outputs that are no tensors are not compared.
+    """
     largest = 0.0
     for a, b in zip(wanted, found, strict=True):
+        if a is None or b is None:
+            continue
         if a.shape != b.shape:
             return float("inf")
         if a.numel():
             a, b = a.to(torch.complex128), b.to(torch.complex128)
             same = (a == b) | (a.isnan() & b.isnan())
-            difference = torch.where(same, 0, (a - b).abs()).max() / a[~a.isnan()].abs().max().clamp(min=1e-6)
-            largest = max(largest, float(difference))
+            scale = torch.where(a.isfinite(), a.abs(), 0).max().clamp(min=1e-6)
+            gaps = torch.where(same, 0, (a - b).abs()).nan_to_num(nan=float("inf"), posinf=float("inf"))
+            largest = max(largest, float(gaps.max() / scale))
     return largest
 
 
 def _parts_agree(
-    original: fx.GraphModule,
+    original: nn.Module,
     inputs: Mapping[str, torch.Tensor],
-    results: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor | None],
     axes: Mapping[str, int],
     size: int,
     batch: bool,
@@ -99,28 +138,47 @@ def _parts_agree(
     """
     parts = {key: inputs[key].split(size, axis) for key, axis in axes.items()}
     runs = [
-        _run(original, {key: parts[key][index] if key in parts else value for key, value in inputs.items()})
+        _attempt(original, {k: parts[k][index] if k in parts else v for k, v in inputs.items()}, "One input alone:")
         for index in range(min(map(len, parts.values())))
     ]
-    mixed = None
+    mixed: Any = None
     if size > 1:
         other = {key: _but_first(part[0], part[1], axes[key]) for key, part in parts.items()}
-        mixed = _run(original, {key: other.get(key, value) for key, value in inputs.items()})
+        mixed = run(original, {key: other.get(key, value) for key, value in inputs.items()})
     for index, whole in enumerate(results):
-        pieces = [run[index] for run in runs]
+        pieces: Any = [outputs[index] for outputs in runs]
+        if whole is None:
+            continue
+        if whole.ndim != pieces[0].ndim:
+            return False
         changed = [a for a in range(whole.ndim) if whole.shape[a] != pieces[0].shape[a]]
-        if not changed and batch and any(_difference([piece], [whole]) > _TOLERANCE for piece in pieces):
+        if not changed and batch and any(difference_of([piece], [whole]) > TOLERANCE for piece in pieces):
             return False  # every input of a batch has a result of its own
+        if len(changed) > 1 and size == 1:
+            return False
         if len(changed) != 1:
             continue
         axis = changed[0]
         if mixed is not None:
             one = pieces[0].shape[axis] // size
-            if _difference([pieces[0].narrow(axis, 0, one)], [mixed[index].narrow(axis, 0, one)]) > _TOLERANCE:
+            if difference_of([pieces[0].narrow(axis, 0, one)], [mixed[index].narrow(axis, 0, one)]) > TOLERANCE:
                 continue
-        if _difference([torch.cat(pieces, axis)], [whole]) > _TOLERANCE:
+        if difference_of([torch.cat(pieces, axis)], [whole]) > TOLERANCE:
             return False
     return True
+
+
+def _told_apart(value: torch.Tensor, axis: int) -> torch.Tensor:
+    """Returns a mask of ones with zeros at the end of each sample but the first, more of them in each; else `value`.
+
+    Generated masks hide nothing, so that a mask that acts on other samples would not show.
+    """
+    if value.is_floating_point() or value.is_complex() or axis == value.ndim - 1 or not bool((value == 1).all()):
+        return value
+    result = value.clone()
+    for index in range(1, min(value.shape[axis], value.shape[-1] // 2)):
+        result.select(axis, index)[..., -index:] = 0
+    return result
 
 
 def _but_first(first: torch.Tensor, rest: torch.Tensor, axis: int) -> torch.Tensor:

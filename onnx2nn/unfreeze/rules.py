@@ -11,16 +11,18 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.errors import OperatorError
 from onnx2nn.optable.registry import load_rows
-from onnx2nn.optable.row import OWN
+from onnx2nn.unfreeze.reshape_targets import Factor, divided, product
 from onnx2nn.unfreeze.size_points import Points, Substituted, Values
-from onnx2nn.unfreeze.substitutions import Count, Dimension, Element, Numbers, Repeat, Size
+from onnx2nn.unfreeze.substitutions import Absent, Count, Dimension, Element, Numbers, Repeat, Size
+
+_ANCESTORS = 200
+"""The most values before a Reshape among which the one is searched that merged its input's dimension."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Rules:
         self._by_name = {dimension.name: dimension for dimension in frozen}
         self._repairs: dict[ir.Node, list[Repair]] = {}
         self._places: dict[Any, dict[str, int]] = {}
+        self._orders: dict[ir.Value, list[list[Factor]]] = {}
         for repair in repairs:
             self._repairs.setdefault(repair.node, []).append(repair)
             if repair.kind == "place":
@@ -114,12 +117,35 @@ class Rules:
                 ):
                     continue
                 if not isinstance(node.graph, ir.Function):
-                    return [*(Factor(d.size, Size((d.source,)), d.name) for d in some), Factor(factor)]
+                    order = self._order(_input(node, 0), sizes, values) if factor > 1 or count > 1 else None
+                    return order or [*(Factor(d.size, Size((d.source,)), d.name) for d in some), Factor(factor)]
                 if count == 1:  # a function does not see the inputs of the graph
                     (dimension,) = some
                     local = undivided if factor == 1 else undivided // factor
                     return [Factor(dimension.size, local, dimension.name), Factor(factor)]
         return [Factor(sizes[0], undivided)]
+
+    def note_order(self, node: ir.Node, parts: list[list[Factor]]) -> None:
+        """Notes the factors of every dimension of a Reshape's output, in their order."""
+        self._orders[node.outputs[0]] = [[f for f in own if f.size != 1 or f.dim is not None] for own in parts]
+
+    def _order(self, value: ir.Value, sizes: Sequence[int], values: Values) -> list[Factor] | None:
+        """Returns the factors of a dimension in the order in which a Reshape before it merged them, None for unknown.
+
+        Args:
+            value: the value with the dimension.
+            sizes: the dimension at every point. Nodes between keep its elements in their order, on any axis.
+            values: the known values.
+        """
+        queue = [value]
+        for current in queue:
+            for axis, parts in enumerate(self._orders.get(current, ())):
+                if values[current].sizes(axis) == sizes and len(parts) > 1:
+                    return parts
+            node = current.producer()
+            if node is not None and len(queue) < _ANCESTORS:
+                queue += [v for v in node.inputs if v is not None and v in values and v not in queue]
+        return None
 
     def _repaired(self, repair: Repair, value: Points) -> Any:
         dimension = Size((self._by_name[repair.name].source,))
@@ -173,9 +199,51 @@ def _reshape(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values)
     if sizes is None or not math.prod(sizes):
         return {}
     factors = [f for axis in range(len(shape)) for f in rules.factors(node, inputs[0], axis, values)]
-    found = aligned(factors, sizes, rules.places(node, (shape, sizes)))
-    items = [item if isinstance(item, Element) or item == -1 else new for item, new in zip(target, found, strict=True)]
+    parts = divided(factors, sizes, rules.places(node, (shape, sizes)))
+    rules.note_order(node, parts)
+    items = [item if isinstance(item, Element) else product(own) for item, own in zip(target, parts, strict=True)]
+    if not any(isinstance(item, Size) for item in items) or _follows(node, inputs, items, values):
+        return {}
+    if not node.attributes.get_int("allowzero", 0):
+        items = [0 if _is_kept(item, inputs[0], i, values) else item for i, item in enumerate(items)]
+    computed = [i for i, item in enumerate(items) if not isinstance(item, int) or item < 1]
+    if len(computed) == 1 and isinstance(items[computed[0]], Size):
+        items[computed[0]] = -1
     return _replaced(inputs, 1, items)
+
+
+def _flatten(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
+    """Notes which dimensions are merged."""
+    rank = len(inputs[0].shape)
+    cut = node.attributes.get_int("axis", 1) % max(rank, 1) if node.attributes.get_int("axis", 1) != rank else rank
+    parts = [rules.factors(node, inputs[0], axis, values) for axis in range(rank)]
+    rules.note_order(node, [[f for own in half for f in own] for half in (parts[:cut], parts[cut:])])
+    return {}
+
+
+def _is_kept(item: Any, value: Points, axis: int, values: Values) -> bool:
+    """Returns whether a size of a Reshape's target is the input's dimension at the same place, at every point."""
+    if not isinstance(item, Size) or axis >= len(value.shape):
+        return False
+    return tuple(_at(item, values, point) for point in range(len(value.at))) == value.sizes(axis)
+
+
+def _follows(node: ir.Node, inputs: Sequence[Any], items: Sequence[Any], values: Values) -> bool:
+    """Returns whether the target of a Reshape, with a 0 or a -1, gives the shape `items` at every point as it is."""
+    if any(isinstance(item, Element) for item in items):
+        return False
+    zeros = node.attributes.get_int("allowzero", 0)
+    for point, (value, target) in enumerate(zip(*inputs[:2], strict=True)):
+        if reshaped(value.shape, target.tolist(), zeros) != tuple(_at(item, values, point) for item in items):
+            return False
+    return True
+
+
+def _at(item: int | Size, values: Values, point: int) -> int:
+    """Returns a size at one point."""
+    if isinstance(item, int):
+        return item
+    return int(item.at(lambda dimension: values[dimension[0]].sizes(dimension[1])[point]))
 
 
 def reshaped(shape: Sequence[int], target: Sequence[int], allowzero: int) -> tuple[int, ...] | None:
@@ -229,27 +297,32 @@ def _resize(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) 
 
 
 def _recurrent(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
-    """Repeats initial states that are the same for the whole batch up to its size."""
-    if node.domain == OWN:  # a raised layer has nn.LSTM's inputs: the states follow the input, with layers first
-        positions: Sequence[int] = range(1, 1 + len(_states(node.op_type)))
-        batch, axis = 0 if node.attributes.get_int("batch_first", 0) else 1, 1
-    else:
-        positions = _states(node.op_type)
-        batch = axis = 0 if node.attributes.get_int("layout", 0) else 1
+    """Repeats initial states that are the same for the whole batch up to its size, and leaves out zeros."""
+    batch = axis = 0 if node.attributes.get_int("layout", 0) else 1
     found: Substituted = {}
     if not inputs[0].varies(batch):
         return found
-    for position in positions:
+    for position in _states(node.op_type):
         state = inputs[position] if position < len(inputs) else None
         if state is None or state.is_dynamic or not same_along(node, position, state, axis):
             continue
         size = Size(((_input(node, 0), batch),))
-        found[position] = Repeat(axis, size, len(state.shape), state.shape[axis] == 1)
+        repeat = Repeat(axis, size, len(state.shape), state.shape[axis] == 1)
+        found[position] = Absent(repeat) if _is_zero(_input(node, position), state) else repeat
     return found
+
+
+def _is_zero(value: ir.Value, known: Points) -> bool:
+    """Returns whether all elements of a value are zero, as far as they are known."""
+    if known.is_known:
+        return not known.frozen.any()
+    tensor = ir.convenience.get_const_tensor(value)
+    return tensor is not None and not tensor.numpy().any()
 
 
 _RULES: dict[str, Callable[[Rules, ir.Node, Sequence[Any], Values], Substituted]] = {
     "Reshape": _reshape,
+    "Flatten": _flatten,
     "Expand": _expand,
     "Slice": _slice,
     "Resize": _resize,
@@ -257,7 +330,7 @@ _RULES: dict[str, Callable[[Rules, ir.Node, Sequence[Any], Values], Substituted]
 
 
 def _rule_of(node: ir.Node) -> Callable[[Rules, ir.Node, Sequence[Any], Values], Substituted] | None:
-    if node.domain not in ("", OWN):
+    if node.domain:
         return None
     return _recurrent if node.op_type in load_rows().operators("recurrent") else _RULES.get(node.op_type)
 
@@ -277,76 +350,3 @@ def same_along(node: ir.Node, position: int, value: Points, axis: int) -> bool:
         return False
     array = tensor.numpy()
     return bool((array == array.take([0], axis)).all())
-
-
-class Factor(NamedTuple):
-    """A factor of a tensor's number of elements.
-
-    Attributes:
-        size: its value at the frozen size.
-        dim: its value at any size; None where it is always `size`.
-        name: the name of the dynamic dimension; `""` for a value computed from dimensions.
-    """
-
-    size: int
-    dim: Any = None
-    name: str = ""
-
-
-def aligned(factors: Sequence[Factor], sizes: Sequence[int], places: Mapping[str, int]) -> list[Any]:
-    """Returns a Reshape's target for any size, from the target at the frozen size.
-
-    A reshape keeps the order of the elements. Every factor of their number therefore covers a range of strides, and a
-    dynamic factor belongs to the target dimension that covers this range. A dynamic factor of frozen size 1 covers
-    none: it replaces a 1 of the target at its position, else multiplies the dimension that begins there, unless
-    `places` decides.
-
-    Args:
-        factors: the factors of the input's dimensions, in their order.
-        sizes: the target at the frozen size.
-        places: name of a dynamic dimension → index of its target dimension.
-
-    Raises:
-        OperatorError: a dynamic dimension is split at a size that does not depend on it.
-    """
-    ends = [1]
-    for size in sizes:
-        ends.append(ends[-1] * size)
-    static = list(sizes)
-    dynamic: list[list[Any]] = [[] for _ in sizes]
-    before = 1
-    for factor in factors:
-        if factor.dim is not None:
-            k, dim = _place(factor, sizes, ends, before, dynamic, places)
-            size = math.gcd(factor.size, static[k]) if dim is not factor.dim else factor.size
-            if static[k] % size:
-                raise OperatorError(f"a dimension of {factor.size} in the file does not divide one of {sizes[k]}.")
-            static[k] //= size
-            dynamic[k].append(dim)
-        before *= factor.size
-    return [math.prod(dims, start=size) for size, dims in zip(static, dynamic, strict=True)]
-
-
-def _place(
-    factor: Factor,
-    sizes: Sequence[int],
-    ends: Sequence[int],
-    before: int,
-    dynamic: Sequence[Sequence[Any]],
-    places: Mapping[str, int],
-) -> tuple[int, Any]:
-    """Returns the target dimension of a factor, and the part of the factor in it."""
-    if factor.name in places:
-        return places[factor.name], factor.dim
-    if factor.size == 1:
-        ones = [k for k, size in enumerate(sizes) if size == 1 and ends[k] == before and not dynamic[k]]
-        begins = [k for k, size in enumerate(sizes) if size > 1 and ends[k] == before]
-        around = [k for k in range(len(sizes)) if ends[k] <= before <= ends[k + 1]]
-        return (ones or begins or around)[0], factor.dim
-    covered = [k for k in range(len(sizes)) if ends[k] < before * factor.size and ends[k + 1] > before]
-    if len(covered) == 1:
-        return covered[0], factor.dim
-    parts = [sizes[k] for k in covered]
-    if math.prod(parts) != factor.size:
-        raise OperatorError(f"a dimension of {factor.size} in the file is split into {parts}.")
-    return covered[0], factor.dim // math.prod(parts[1:])

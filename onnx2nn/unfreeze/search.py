@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
-from torch import fx
+from torch import fx, nn
 
 from onnx2nn.errors import FrozenDimensionError, InputError, UnsupportedModelError
 from onnx2nn.fx.importer import import_graph, import_strictly
 from onnx2nn.fx.trace_errors import ShapeConflictError
 from onnx2nn.importing.inputs import InputShapes, input_dimensions, input_specs
 from onnx2nn.importing.node_facts import node_name
-from onnx2nn.importing.plan import Plan
+from onnx2nn.importing.plan import Plan, plan
+from onnx2nn.unfreeze import value_shapes
 from onnx2nn.unfreeze.candidates import candidates
-from onnx2nn.unfreeze.joined_constants import join_constants
+from onnx2nn.unfreeze.data_decisions import data_decision
+from onnx2nn.unfreeze.exporter_forms import join_constants, reshape_whole_gathers
 from onnx2nn.unfreeze.proof import verify, wish
+from onnx2nn.unfreeze.request import Request
 from onnx2nn.unfreeze.rules import Frozen, Repair, Rules
-from onnx2nn.unfreeze.size_points import NodeConflictError, SizePoints, Substituted
+from onnx2nn.unfreeze.size_points import NodeConflictError, Points, PointsBuilder, SizePoints, Substituted
 from onnx2nn.unfreeze.substitutions import Substitution, apply
+from onnx2nn.unfreeze.vectorising import vectorised
 
 _TRIALS = 200
 """The most constants to try; each costs a walk over the graph behind it."""
@@ -31,19 +35,32 @@ _OTHERS = ((7, 11, 13), (64, 128, 192), (224, 288, 352), (4, 6, 8), (1, 2, 3))
 """Sizes of the file's own dynamic dimensions; the ones at which the walk gets furthest are used."""
 
 
+Prepare = Callable[["ir.Model"], tuple[Plan, dict[str, Any]]]
+"""Raises a model, in place; returns its plan, and what `meta` is to say about it."""
+
+
 def import_dynamic(
-    model: ir.Model, plan: Plan, dynamic: Mapping[str, Mapping[int, str]], *, input_shapes: InputShapes | None = None
-) -> fx.GraphModule:
-    """Returns `model`, which is changed, as a module with dynamic dimensions.
+    model: ir.Model,
+    prepare: Prepare,
+    *,
+    dynamic: Mapping[str, Mapping[int, str]],
+    input_shapes: InputShapes | None = None,
+) -> nn.Module:
+    """Returns `model` as a module with dynamic dimensions.
+
+    Constants that hold the file's sizes are replaced before the model is raised, because a raised operator hides them.
+    Where that does not succeed, and one of the dimensions is a batch of 1, the module of one sample runs on each sample
+    of the batch.
 
     Args:
-        model: from `reader.read`.
-        plan: from `plan.plan`.
+        model: from `reader.read`, with the author's names.
+        prepare: called with the model that is imported, before the import.
         dynamic: input name → axis → name of the dimension; equal names are equal sizes.
         input_shapes: as for `load`; they replace the file's sizes, also of the dimensions in `dynamic`.
 
     Raises:
-        FrozenDimensionError: a node works at the file's size only, or the results at other sizes are wrong.
+        FrozenDimensionError: a node works at the file's size only, or the results at other sizes are wrong, and the
+            dimension is no batch of 1.
         InputError: an unknown input or axis, or one name for two sizes.
         UnsupportedModelError: as for `load`.
     """
@@ -51,27 +68,104 @@ def import_dynamic(
     declared = input_dimensions(model, given)
     _check(declared, dynamic)
     opened = {name: _opened(dims, dynamic.get(name, {})) for name, dims in declared.items() if dims is not None}
-    sizes = _frozen_sizes(model, plan, declared, dynamic, given)
+    sizes = _frozen_sizes(model, prepare, declared, dynamic, given)
     if not sizes:
-        return import_graph(model, plan, input_shapes=opened)
+        return _imported(model, prepare, opened)
 
-    join_constants(model.graph)
-    fixed = {name: [sizes.get(d, d) if isinstance(d, str) else d for d in dims] for name, dims in opened.items()}
+    request = Request(opened, sizes)
+    batch = request.batch()
     try:
-        original = import_strictly(model, plan, input_shapes=fixed)
+        original = _at_file_sizes(model, prepare, request)
+        return _by_constants(model, prepare, request, original)
+    except FrozenDimensionError as error:
+        if batch is None:
+            raise
+        return vectorised(_of_one_sample(model, prepare, request, batch), model, request, batch, str(error))
+
+
+def _of_one_sample(model: ir.Model, prepare: Prepare, request: Request, batch: str) -> fx.GraphModule:
+    """Returns the model at a batch of 1, with the other dimensions as requested.
+
+    Raises:
+        FrozenDimensionError: another dimension cannot be made dynamic.
+        UnsupportedModelError: as for `load`.
+    """
+    rest = Request(
+        {name: [1 if dim == batch else dim for dim in dims] for name, dims in request.opened.items()},
+        {name: size for name, size in request.sizes.items() if name != batch},
+    )
+    if not rest.sizes:
+        return _imported(model.clone(), prepare, rest.opened)
+    return _by_constants(model, prepare, rest, _at_file_sizes(model, prepare, rest))
+
+
+def _imported(model: ir.Model, prepare: Prepare, shapes: InputShapes) -> fx.GraphModule:
+    """Returns `model`, which is changed, as a module."""
+    plan, notes = prepare(model)
+    module = import_graph(model, plan, input_shapes=shapes)
+    module.meta["onnx2nn"].update(notes)
+    return module
+
+
+def _strictly_imported(model: ir.Model, prepare: Prepare, shapes: InputShapes) -> fx.GraphModule:
+    """Returns `model`, which is changed, as a module that accepts all sizes of its dynamic dimensions.
+
+    Raises:
+        ShapeConflictError: it does not.
+        UnsupportedModelError: as for `load`.
+    """
+    plan, notes = prepare(model)
+    module = import_strictly(model, plan, input_shapes=shapes)
+    module.meta["onnx2nn"].update(notes)
+    return module
+
+
+def _at_file_sizes(model: ir.Model, prepare: Prepare, request: Request) -> fx.GraphModule:
+    """Returns a copy of the model as a module with the frozen dimensions as in the file.
+
+    Raises:
+        FrozenDimensionError: a dimension that is dynamic in the file is fixed inside.
+        UnsupportedModelError: as for `load`.
+    """
+    try:
+        return _strictly_imported(model.clone(), prepare, request.fixed())
     except ShapeConflictError as error:  # of a dimension that is dynamic in the file, but baked into a constant
-        raise FrozenDimensionError(_obstacle(error.node, str(error), sizes)) from None
-    repairs = unfreeze(model, plan, opened, sizes)
+        raise FrozenDimensionError(_obstacle(error.node, str(error), request.sizes)) from None
+
+
+def _by_constants(model: ir.Model, prepare: Prepare, request: Request, original: nn.Module) -> fx.GraphModule:
+    """Returns a copy of the model as a module in which constants follow the dynamic dimensions.
+
+    Args:
+        model: the model, which is not changed.
+        prepare: as for `import_dynamic`.
+        request: the dimensions.
+        original: the module at the file's sizes.
+
+    Raises:
+        FrozenDimensionError: there are no such constants, or the results at other sizes are wrong.
+    """
+    model = model.clone()
+    wanted = wish(request.sizes)
+    join_constants(model.graph)
+    reshape_whole_gathers(model.graph)
+    repairs, known = unfreeze(model, plan(model), request.opened, request.sizes)
+    decision = data_decision(model, request.inputs(), known) if request.batch() is not None else None
+    if decision is not None:
+        raise FrozenDimensionError(
+            f"{wanted} cannot be dynamic: data decide {decision.op_type} {node_name(decision)!r}, once for all samples."
+        )
     try:
-        module = import_strictly(model, plan, input_shapes=opened)
-        _refuse_fixed(module, sizes)
+        module = _strictly_imported(model, prepare, request.opened)
+        _refuse_fixed(module, request.sizes)
     except ShapeConflictError as error:
-        raise FrozenDimensionError(_obstacle(error.node, str(error), sizes)) from None
+        raise FrozenDimensionError(_obstacle(error.node, str(error), request.sizes)) from None
     except UnsupportedModelError as error:
-        raise FrozenDimensionError(f"{wish(sizes)} cannot be dynamic: {error}") from None
-    verify(original, module, input_specs(model), opened, sizes)
+        raise FrozenDimensionError(f"{wanted} cannot be dynamic: {error}") from None
+    verify(original, module, input_specs(model), request.opened, request.sizes)
     module.meta["onnx2nn"]["thawed"] = {
-        "frozen": dict(sizes),
+        "way": "constants",
+        "frozen": dict(request.sizes),
         "repairs": [f"{node_name(r.node)} ({r.node.op_type}): {r.kind} of input {r.position}" for r in repairs],
     }
     return module
@@ -90,17 +184,17 @@ def _refuse_fixed(module: fx.GraphModule, sizes: Mapping[str, int]) -> None:
 
 def unfreeze(
     model: ir.Model, plan: Plan, shapes: Mapping[str, Sequence[int | str | None]], sizes: Mapping[str, int]
-) -> list[Repair]:
+) -> tuple[list[Repair], Mapping[ir.Value, Points]]:
     """Replaces constants that depend on freed dimensions by nodes: Shape, Gather, Concat and others.
 
     Args:
-        model: the model, which is changed.
+        model: the model, which is changed; its values get the shapes that they have then.
         plan: its plan.
         shapes: dimensions of the inputs, the freed ones by name.
         sizes: name of each dimension to make dynamic → its size in the file.
 
     Returns:
-        The constants that no rule covers.
+        The constants that no rule covers, and the values of the model whose shapes follow from those of its inputs.
 
     Raises:
         FrozenDimensionError: a node works at the file's sizes only.
@@ -109,10 +203,11 @@ def unfreeze(
     furthest: NodeConflictError | None = None
     for others in _OTHERS:
         points = SizePoints(model, plan, dict(_points(shapes, frozen, others)))
-        substituted, conflict, repairs = _search(points, frozen)
-        if substituted is not None:
-            apply(_substitutions(substituted))
-            return repairs
+        walked, conflict, repairs = _search(points, frozen)
+        if walked is not None:
+            apply(_substitutions(walked.substitutions))
+            value_shapes.declare(model, shapes, walked.values)
+            return repairs, walked.values
         assert conflict is not None
         if furthest is None or conflict.step > furthest.step:
             furthest = conflict
@@ -168,7 +263,7 @@ def _opened(dims: Sequence[int | str], axes: Mapping[int, str]) -> list[int | st
 
 def _frozen_sizes(
     model: ir.Model,
-    plan: Plan,
+    prepare: Prepare,
     declared: Mapping[str, list[int | str] | None],
     dynamic: Mapping[str, Mapping[int, str]],
     given: InputShapes,
@@ -181,7 +276,7 @@ def _frozen_sizes(
             size: Any = (declared[name] or [])[axis]
             if isinstance(size, str):
                 if baked is None:
-                    baked = import_graph(model, plan, input_shapes=given).meta["onnx2nn"]["fixed"]
+                    baked = _imported(model.clone(), prepare, given).meta["onnx2nn"]["fixed"]
                 size = baked.get(size)
             if isinstance(size, int) and sizes.setdefault(label, size) != size:
                 raise InputError(
@@ -192,16 +287,16 @@ def _frozen_sizes(
 
 def _search(
     points: SizePoints, frozen: Sequence[Frozen]
-) -> tuple[dict[ir.Node, Substituted] | None, NodeConflictError | None, list[Repair]]:
+) -> tuple[PointsBuilder | None, NodeConflictError | None, list[Repair]]:
     """Walks the graph repeatedly; replaces one more constant whenever the walk then gets further.
 
     Returns:
-        The substitutions by node, or the error that ends the walk; and the replaced constants.
+        The walk's substitutions and values, or the error that ends it; and the replaced constants.
     """
     found: list[Repair] = []
     tried = 0
 
-    def attempt(more: Sequence[Repair]) -> tuple[dict[ir.Node, Substituted] | None, NodeConflictError | None]:
+    def attempt(more: Sequence[Repair]) -> tuple[PointsBuilder | None, NodeConflictError | None]:
         try:
             return points.run(Rules(frozen, [*found, *more])), None
         except NodeConflictError as error:

@@ -123,8 +123,8 @@ class SizePoints:
         self.constants: dict[ir.Value, Any] = {}
         self.done: dict[Hashable, tuple[Sequence[Any], Any]] = {}
 
-    def run(self, substitute: Substitute) -> dict[ir.Node, Substituted]:
-        """Walks the graph; returns the substitutions by node.
+    def run(self, substitute: Substitute) -> PointsBuilder:
+        """Walks the graph; returns the builder, which holds the substitutions and the known values.
 
         Args:
             substitute: called before every node.
@@ -138,7 +138,7 @@ class SizePoints:
             scope[value] = self._input(value)
             builder.keep(value, scope[value])
         Walk(builder, scope, self.model.graph, dict(self.model.graph.opset_imports)).run()
-        return builder.substitutions
+        return builder
 
     def _input(self, value: ir.Value) -> Any:
         shapes = self._inputs.get(value.name or "")
@@ -148,7 +148,12 @@ class SizePoints:
 
 
 class PointsBuilder(Builder):
-    """Computes the results of nodes at every point; data-dependent results are `UNKNOWN`."""
+    """Computes the results of nodes at every point; data-dependent results are `UNKNOWN`.
+
+    Attributes:
+        values: the known values.
+        substitutions: the substitutions by node.
+    """
 
     passing = (NodeConflictError,)
 

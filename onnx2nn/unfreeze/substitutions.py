@@ -163,7 +163,25 @@ class Repeat:
         return nodes.add("Expand", [value, shape])
 
 
-Substitution = Numbers | Count | Repeat
+@dataclass(frozen=True)
+class Absent:
+    """No value, for an input that is zero without one, such as the initial state of a recurrent operator.
+
+    Attributes:
+        zeros: the zeros of any size that it stands for.
+    """
+
+    zeros: Repeat
+
+    def at(self, value: torch.Tensor, size_of: DimensionSizes) -> torch.Tensor:
+        """Returns the tensor at one point, where it takes the place of `value`."""
+        return self.zeros.at(value, size_of)
+
+    def insert(self, nodes: Inserter, value: ir.Value) -> None:
+        """Returns None: no value takes the place of `value`."""
+
+
+Substitution = Numbers | Count | Repeat | Absent
 
 
 class Inserter:
@@ -219,7 +237,7 @@ class Inserter:
 
 
 def apply(substitutions: Iterator[tuple[ir.Node, int, Substitution]]) -> None:
-    """Inserts the nodes of substitutions before the nodes whose inputs they replace.
+    """Inserts the nodes of substitutions before the nodes whose inputs they replace; removes what nothing reads then.
 
     Args:
         substitutions: node, position of the input, and its substitution.
@@ -230,3 +248,15 @@ def apply(substitutions: Iterator[tuple[ir.Node, int, Substitution]]) -> None:
         value = node.inputs[position]
         assert value is not None
         node.replace_input_with(position, substitution.insert(inserter, value))
+        _remove_unread(value)
+
+
+def _remove_unread(value: ir.Value) -> None:
+    """Removes the node of a value that nothing reads, and the nodes before it whose outputs nothing reads then."""
+    pending = [value]
+    while pending:
+        node = pending.pop().producer()
+        if node is None or node.graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
+            continue
+        pending += [v for v in node.inputs if v is not None]
+        node.graph.remove(node, safe=True)

@@ -7,7 +7,7 @@ oracle's inputs: its difference there is *introduced* by the node itself, the re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -91,16 +91,21 @@ def compare_nodes(
         InputError: the module knows nothing of the file's nodes.
         VerificationError: no oracle can run the model.
     """
-    if not hasattr(module, "graph"):
-        raise InputError(f"A {type(module).__name__} knows nothing of the file's nodes. Give a module of onnx2nn.load.")
+    program: Any = module
+    if hasattr(type(program), "one_sample"):  # a vectorised module runs the nodes of the file for each sample
+        program = program.one_sample
+    if not hasattr(program, "graph"):
+        raise InputError(
+            f"A {type(program).__name__} knows nothing of the file's nodes. Give a module of onnx2nn.load."
+        )
     probe = Probe(source, feeds)
-    lockstep = Lockstep(module, probe, tolerance)
+    lockstep = Lockstep(program, probe, tolerance)
     result = NodeVerification(probe.oracle, _probe=probe, notes=lockstep.notes)
     result.nodes += lockstep.run(memory_limit)
-    made = {name for node in module.graph.nodes for name in node.meta.get("onnx_outputs", ())}
+    made = {name for node in program.graph.nodes for name in node.meta.get("onnx_outputs", ())}
     result.folded += [node_name(node) for node in probe.model.graph.node if not made.intersection(node.output)]
     names = [output.name for output in probe.model.graph.output]
     result.outputs += compare(names, lockstep.outputs, lockstep.expected) if lockstep.outputs is not None else []
-    judge = Judge(result, module, lockstep, probe, tolerance)
+    judge = Judge(result, program, lockstep, probe, tolerance)
     judge.judge()
     return result, judge

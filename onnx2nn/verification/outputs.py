@@ -111,7 +111,10 @@ def verify(
                 raise
             result.notes.append(f"batch size 2 left out: {error}")
             continue
-        compared = compare(oracle.output_names, run_module(module, list(feeds.values())), expected, short)
+        found = run_module(module, list(feeds.values()))
+        adapt = getattr(type(module), "outputs_as_in_file", None)  # a vectorised module adds the batch to some outputs
+        found = found if adapt is None else adapt(module, found)
+        compared = compare(oracle.output_names, found, expected, short)
         if not all(output.ok for output in compared):
             compared = _judged(source, module, feeds, expected, compared, result.notes)
         result.outputs += compared

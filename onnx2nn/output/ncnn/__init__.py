@@ -122,6 +122,8 @@ def to_ncnn(
 
     require("ncnn", extra="ncnn", purpose="Running NCNN models")
     pnnx = require("pnnx", extra="ncnn", purpose="Converting to NCNN")
+    if hasattr(type(module), "one_sample"):  # a vectorised module
+        raise InputError("The module runs over a batch, and an NCNN model over one sample. Give module.one_sample.")
     if not isinstance(module, torch.fx.GraphModule):
         raise InputError("The module is no torch.fx.GraphModule, as onnx2nn.load gives. Use pnnx for it.")
     arrays = _arrays(module, example_inputs, input_shapes)

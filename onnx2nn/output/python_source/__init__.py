@@ -18,7 +18,7 @@ from onnx2nn.verification.module_runs import to_tensor
 
 if TYPE_CHECKING:
     import torch
-    from torch import fx
+    from torch import nn
 
 __all__ = ["source_of", "to_python"]
 
@@ -77,7 +77,7 @@ def to_python(
     return f"{target / 'model.py'}: {len(source.splitlines())} lines, {classes}; {target / 'weights.safetensors'}"
 
 
-def source_of(model: fx.GraphModule) -> str:
+def source_of(model: nn.Module) -> str:
     """Returns the text of `model.py` for an imported module.
 
     Raises:
@@ -86,7 +86,7 @@ def source_of(model: fx.GraphModule) -> str:
     return _source(model)[0]
 
 
-def _source(model: fx.GraphModule) -> tuple[str, dict[str, str]]:
+def _source(model: nn.Module) -> tuple[str, dict[str, str]]:
     """Returns the text of `model.py`, and the new → old keys of buffers that another class holds than in `model`."""
     from torch import fx
 
@@ -94,17 +94,21 @@ def _source(model: fx.GraphModule) -> tuple[str, dict[str, str]]:
     from onnx2nn.output.python_source.model_file import document
     from onnx2nn.output.python_source.partition import divide
     from onnx2nn.output.python_source.program import read_program
+    from onnx2nn.unfreeze.vectorised import Vectorised
 
+    arrangement = None
+    if isinstance(model, Vectorised):
+        arrangement, model = model.batch_arrangement, model.one_sample
     if not isinstance(model, fx.GraphModule):
         raise InputError(
             f"Source is written of imported modules, not of a {type(model).__name__}. Give a module of onnx2nn.load."
         )
     program = read_program(model)
     kinds, moved = make_classes(divide(program))
-    return document(program, kinds), moved
+    return document(program, kinds, arrangement), moved
 
 
-def _tensors(model: fx.GraphModule, namespace: Mapping[str, Any], moved: Mapping[str, str]) -> dict[str, torch.Tensor]:
+def _tensors(model: nn.Module, namespace: Mapping[str, Any], moved: Mapping[str, str]) -> dict[str, torch.Tensor]:
     """Returns the tensors of the source's module, each once, after checking that they are the tensors of `model`."""
     import torch
 

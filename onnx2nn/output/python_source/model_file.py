@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterable
 
 from onnx2nn.control_flow import CONTROL_FLOW
+from onnx2nn.output.python_source.batches import batched
 from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.expressions import WIDTH, Collection, Text, lines, literal
 from onnx2nn.output.python_source.inlining import Inlined
 from onnx2nn.output.python_source.program import Program
 from onnx2nn.output.python_source.render import class_names, render
+from onnx2nn.unfreeze.vectorised import Arrangement
 
 _LOAD = '''\
 def load_model(path: str | Path = WEIGHTS) -> {name}:
@@ -26,8 +28,14 @@ def load_model(path: str | Path = WEIGHTS) -> {name}:
 '''
 
 
-def document(program: Program, kinds: list[Kind]) -> str:
-    """Returns the text of the file for the classes of a program, the model's own the last."""
+def document(program: Program, kinds: list[Kind], arrangement: Arrangement | None = None) -> str:
+    """Returns the text of the file for the classes of a program, the model's own the last.
+
+    Args:
+        program: the program.
+        kinds: the classes.
+        arrangement: where the samples of a batch are, for a program of one sample that runs on each of them.
+    """
     taken = [*program.inlined.names.values(), *program.inlined.functions.values()]
     names = class_names(kinds, dict(program.all_class_names()), taken)
     classes = [render(kind, names, kinds) for kind in kinds]
@@ -46,8 +54,12 @@ def document(program: Program, kinds: list[Kind]) -> str:
         freeze = "\n    for name in FROZEN:\n        model.get_parameter(name).requires_grad_(False)"
         names_of_frozen = Collection("()", tuple(Text(literal(name)) for name in listed))
         classes.insert(0, "\n".join(lines("FROZEN = ", names_of_frozen, "", 0)))
-    text = "\n\n\n".join([*classes, _LOAD.format(name=names[-1], freeze=freeze)])
-    return f"{_head(names[-1], text, program.inlined)}\n\n\n{text}"
+    name = names[-1]
+    if arrangement is not None:
+        classes.append(batched(name, arrangement))
+        name = f"Batched{name}"
+    text = "\n\n\n".join([*classes, _LOAD.format(name=name, freeze=freeze)])
+    return f"{_head(name, text, program.inlined)}\n\n\n{text}"
 
 
 def _head(name: str, text: str, inlined: Inlined) -> str:
