@@ -110,6 +110,8 @@ _TORCH |= {
     "is_complex": Tensor.is_complex,
     "is_floating_point": Tensor.is_floating_point,
     "is_grad_enabled": flow.is_grad_enabled,
+    "compiler": Names("compiler", {"is_compiling": symbolic_sizes.is_compiling}),
+    "_check": symbolic_sizes.require,
     "jit": Names("jit", {"is_tracing": symbolic_sizes.is_tracing}),
     "linalg": Names(
         "linalg",

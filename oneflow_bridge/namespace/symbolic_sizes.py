@@ -25,6 +25,17 @@ def is_tracing() -> bool:
     return False
 
 
+def is_compiling() -> bool:
+    """Whether a program is exported or compiled, in which sizes are symbols: never."""
+    return False
+
+
+def require(condition: Any) -> None:
+    """Raises RuntimeError where a comparison of sizes is false."""
+    if not condition:
+        raise RuntimeError("a condition on sizes is false")
+
+
 def sym_int(number: Any) -> Any:
     """A size as an integer, truncated."""
     return int(number)
