@@ -66,11 +66,20 @@ class Dim:
         """Returns the smaller of two numbers, for all sizes."""
         if isinstance(other, int) and other >= MAX_DIMENSION:
             return self
-        return self.tracer.number(functional.onnx2nn__SizeMin, self, other)
+        return self._extreme(functional.onnx2nn__SizeMin, other, conditions.at_most)
 
     def most(self, other: Any) -> Any:
         """Returns the larger of two numbers, for all sizes."""
-        return self.tracer.number(functional.onnx2nn__SizeMax, self, other)
+        return self._extreme(functional.onnx2nn__SizeMax, other, lambda a, b: conditions.at_most(b, a))
+
+    def _extreme(self, function: Function, other: Any, before: Callable[[Any, Any], conditions.Truth]) -> Any:
+        """Returns the one of two numbers that is proven to be the smaller or larger, else both as one call."""
+        if isinstance(other, (int, Dim)):
+            own, others = self.tracer.expr_of(self), self.tracer.expr_of(other)
+            for number, a, b in ((self, own, others), (other, others, own)):
+                if self.tracer.guards.decide(before(a, b)):
+                    return number
+        return self.tracer.number(function, self, other)
 
     def choose(self, one: Any, other: Any) -> Any:
         """Returns `one` where this is true, else `other`, for all sizes."""

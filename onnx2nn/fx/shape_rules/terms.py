@@ -172,17 +172,28 @@ def _key(value: Any) -> Any:
 
 
 def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns the dtypes of a call's result, None where torch refuses the call.
+
+    On meta tensors some functions import torch's compiler, which takes seconds, so that the CPU is asked first. Two
+    elements cannot be taken for a number; where a tensor without dimensions could be, meta tensors are asked alone.
+    """
     function = getattr(torch.Tensor, function) if isinstance(function, str) else function
-    try:
-        return _dtype_of(run(function, *map(_stand_in, args), **{n: _stand_in(value) for n, value in kwargs.items()}))
-    except Uncovered:
-        return None
+    alone = any(isinstance(value, Spec) and not value.shape for value in (*args, *kwargs.values()))
+    for elements, device in ((1, "meta"),) if alone else ((2, "cpu"), (1, "meta")):
+        try:
+            stand_ins = [_stand_in(value, elements, device) for value in args]
+            named = {name: _stand_in(value, elements, device) for name, value in kwargs.items()}
+            return _dtype_of(run(function, *stand_ins, **named))
+        except Uncovered:
+            pass
+    return None
 
 
 def run(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Returns the result of a call on the meta device, which is not covered where torch refuses it."""
+    """Returns the result of a call, which is not covered where torch refuses it."""
     try:
-        return function(*args, **kwargs)
+        with torch.no_grad():
+            return function(*args, **kwargs)
     except Exception:  # torch refuses calls by errors of many classes; the importer's own run raises it again
         raise Uncovered from None
 
@@ -193,13 +204,13 @@ def _dtype_of(result: Any) -> Any:
     return tuple(map(_dtype_of, result)) if isinstance(result, (list, tuple)) else None
 
 
-def _stand_in(value: Any) -> Any:
+def _stand_in(value: Any, elements: int, device: str) -> Any:
     if isinstance(value, Spec):
         if value.dtype is None:
             raise Uncovered
-        return torch.empty((1,) if value.shape else (), dtype=value.dtype, device="meta")
+        return torch.ones((elements,) if value.shape else (), dtype=value.dtype, device=device)
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_stand_in, value))
+        return type(value)(_stand_in(item, elements, device) for item in value)
     if isinstance(value, Size):
         return 1
     return True if isinstance(value, Condition) else value
