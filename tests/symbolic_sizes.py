@@ -71,6 +71,7 @@ class Symbols:
         self.random = random
         self.point: dict[Symbol, int] = {}
         self._made: dict[tuple[int, int], Number] = {}
+        self._specs: dict[int, Spec] = {}
 
     def size(self, value: int, least: int = 0) -> Number:
         """Returns a number that has a value: an int, a symbol, or a number computed from one."""
@@ -93,7 +94,9 @@ class Symbols:
     def of(self, value: Any) -> Any:
         """Returns an argument with symbolic sizes: tensors as specs, `Free` numbers as sizes."""
         if isinstance(value, torch.Tensor):
-            return Spec(tuple(self.size(size) for size in value.shape), value.dtype)
+            if id(value) not in self._specs:  # a tensor in two places has one spec
+                self._specs[id(value)] = Spec(tuple(self.size(size) for size in value.shape), value.dtype)
+            return self._specs[id(value)]
         if isinstance(value, Free):
             return self.size(int(value), least=self.random.choice((0, -20)) if value >= 0 else -20)
         if isinstance(value, slice):
@@ -188,11 +191,11 @@ def is_covered(random: Random, target: Any, args: tuple[Any, ...], kwargs: dict[
 def _spec(result: Any) -> Any:
     if isinstance(result, torch.Tensor):
         return tuple(result.shape), result.dtype
-    return [_spec(item) for item in result]
+    return None if result is None else [_spec(item) for item in result]
 
 
 def _at(found: Any, point: Mapping[Symbol, int]) -> Any:
     if isinstance(found, Spec):
         assert found.shape is not None
         return tuple(evaluated(size, point) for size in found.shape), found.dtype
-    return [_at(item, point) for item in found]
+    return None if found is None else [_at(item, point) for item in found]

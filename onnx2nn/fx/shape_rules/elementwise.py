@@ -84,8 +84,7 @@ for _function in _OPERATORS:
     partial_rule(_function)(_pointwise(_function, by_kind=True))
 for _function in _FUNCTIONS:
     partial_rule(_function)(_pointwise(_function, symbolic=False))
-for _function in (torch.where, torch.full_like):
-    partial_rule(_function)(_pointwise(_function))
+partial_rule(torch.full_like)(_pointwise(torch.full_like))
 for _name in _TORCH_AND_METHOD:
     _names = [_name] if hasattr(torch.Tensor, _name) else []
     partial_rule(getattr(torch, _name), *_names)(_pointwise(getattr(torch, _name)))
@@ -94,6 +93,17 @@ for _name in _METHODS:
 for _name in _SPECIAL:
     _function = getattr(torch.special, _name)
     partial_rule(_function)(_pointwise(_function))
+
+
+@partial_rule(torch.where)
+def _where(sizes: Sizes, condition: Spec, input: Any, other: Any) -> Result:
+    """Its dtype is that of `input + other`; on meta tensors torch.where imports torch's compiler."""
+    if condition.dtype is not torch.bool:
+        return None
+    specs = [value for value in (condition, input, other) if isinstance(value, Spec)]
+    found = dtypes(operator.add, (_one_of(input), _one_of(other)), {})
+    booleans = all(isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool for value in (input, other))
+    return with_dtypes(broadcast(sizes, [shape_of(spec) for spec in specs]), torch.bool if booleans else found)
 
 
 @partial_rule(operator.pow, torch.pow, "pow")

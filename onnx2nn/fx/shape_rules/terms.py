@@ -176,9 +176,11 @@ def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     On meta tensors some functions import torch's compiler, which takes seconds, so that the CPU is asked first. Two
     elements cannot be taken for a number; where a tensor without dimensions could be, meta tensors are asked alone.
+    Python's operators take tensors for what they are.
     """
+    plain = getattr(function, "__module__", "") == "_operator"
     function = getattr(torch.Tensor, function) if isinstance(function, str) else function
-    alone = any(isinstance(value, Spec) and not value.shape for value in (*args, *kwargs.values()))
+    alone = not plain and any(isinstance(value, Spec) and not value.shape for value in (*args, *kwargs.values()))
     for elements, device in ((1, "meta"),) if alone else ((2, "cpu"), (1, "meta")):
         try:
             stand_ins = [_stand_in(value, elements, device) for value in args]
