@@ -12,6 +12,7 @@ from typing import Any
 
 from onnx2nn.sizes.conditions import Condition, Truth, at_least_zero, equal, negation
 from onnx2nn.sizes.expression import (
+    MAX_DIMENSION,
     Atom,
     Interval,
     Number,
@@ -30,6 +31,7 @@ from onnx2nn.sizes.expression import (
 from onnx2nn.sizes.selection import Choice, Extreme
 from onnx2nn.sizes.solving import solutions
 from onnx2nn.sizes.substitution import operation, replaced
+from onnx2nn.sizes.traversal import ordered_atoms
 
 _STEPS = 120
 """The most sums that one proof looks at."""
@@ -52,6 +54,7 @@ class Facts:
         self.intervals: dict[Symbol, Interval] = dict(outer.intervals) if outer is not None else {}
         self.assumed: dict[Condition, None] = dict(outer.assumed) if outer is not None else {}
         self._decided: dict[Condition, bool | None] = {}
+        self._spans: dict[Atom, Interval] = {}
 
     def settled(self, value: Any) -> Any:
         """Returns a number or condition with the symbols of known value replaced, an int where one value is left."""
@@ -72,17 +75,26 @@ class Facts:
             return number, number
         if not self.intervals or number.symbols.isdisjoint(self.intervals):
             return number.interval
-        return interval_of(number.terms, self._atom_bounds)
+        for atom in ordered_atoms(number, self._is_narrowed):
+            self._spans[atom] = self._atom_bounds(atom)
+        return self._shallow_bounds(number)
+
+    def _is_narrowed(self, atom: Atom) -> bool:
+        return atom not in self._spans and not atom.symbols.isdisjoint(self.intervals)
+
+    def _shallow_bounds(self, number: Number) -> Interval:
+        """Returns the bounds of a number from those that are known of its atoms."""
+        if isinstance(number, int):
+            return number, number
+        return interval_of(number.terms, lambda atom: self._spans.get(atom, atom.interval))
 
     def _atom_bounds(self, atom: Atom) -> Interval:
-        if atom.symbols.isdisjoint(self.intervals):
-            return atom.interval
         if isinstance(atom, Symbol):
             return self.intervals[atom]
         kind, *operands = atom.key
         if kind == "where":
             operands = operands[1:]
-        spans = [self.bounds(operand) for operand in operands]
+        spans = [self._shallow_bounds(operand) for operand in operands]
         # The operation is built anew on symbols with these bounds; its interval is the answer.
         fresh = {}
         for operand, span in zip(operands, spans, strict=True):
@@ -92,12 +104,11 @@ class Facts:
 
     def assume(self, condition: Truth) -> bool:
         """Notes a condition that a guard checks, and what follows from it; returns False where no size fulfils it."""
+        condition = self.settled(condition)
         if isinstance(condition, bool):
             return condition
         if condition.kind == "and":
-            return all(
-                [self.assume(part) for part in map(self.settled, condition.operands) if isinstance(part, Condition)]
-            )
+            return all([self.assume(part) for part in condition.operands])
         self._decided.clear()
         if len(condition.symbols) == 1:
             (symbol,) = condition.symbols
@@ -105,28 +116,35 @@ class Facts:
             if found is not None:
                 if found[0] is not None and found[1] is not None and found[0] > found[1]:
                     return False
-                self.narrow(symbol, found)
-                return True
+                return self.narrow(symbol, found)
         equal_to = _solved(condition)
         if equal_to is not None:
-            self._replace(*equal_to)
-        else:
-            self.assumed[condition] = None
+            return self._replace(*equal_to)
+        self.assumed[condition] = None
         return True
 
-    def narrow(self, symbol: Symbol, interval: Interval) -> None:
-        """Notes narrower bounds of a symbol; one value is its value."""
+    def narrow(self, symbol: Symbol, interval: Interval) -> bool:
+        """Notes narrower bounds of a symbol; one value is its value. Returns False where no size fulfils what is known."""
         self._decided.clear()
+        self._spans.clear()
         least, most = interval
         if least is not None and least == most:
-            self.intervals.pop(symbol, None)
-            self._replace(symbol, least)
-        else:
-            self.intervals[symbol] = interval
+            return self._replace(symbol, least)
+        self.intervals[symbol] = interval
+        return True
 
-    def _replace(self, symbol: Symbol, number: Number) -> None:
-        self.values = {known: replaced(value, {symbol: number}) for known, value in self.values.items()}
+    def _replace(self, symbol: Symbol, number: Number) -> bool:
+        """Notes what a symbol is, and what is known of it of the number; returns False where no size fulfils it."""
+        self._decided.clear()
+        self._spans.clear()
+        least, most = self.intervals.pop(symbol, symbol.interval)
+        ends: list[Truth] = [True if least is None else at_least_zero(subtract(number, least))]
+        if most is not None and most != MAX_DIMENSION:  # that one is no restriction of the model's
+            ends.append(at_least_zero(subtract(most, number)))
+        dependent = [condition for condition in self.assumed if symbol in condition.symbols]
+        self.values = {other: replaced(value, {symbol: number}) for other, value in self.values.items()}
         self.values[symbol] = number
+        return all([self.assume(condition) for condition in (*ends, *dependent)])
 
     def decide(self, condition: Truth) -> bool | None:
         """Returns the truth of a condition for all sizes, None where it is not proven."""

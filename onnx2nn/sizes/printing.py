@@ -10,7 +10,8 @@ from onnx2nn.sizes.expression import Number, Size, Symbol
 from onnx2nn.sizes.rendering import Rendering
 
 _LEVELS = {"or": 0, "and": 1, "+": 3, "-": 3, "*": 4, "//": 4, "%": 4}
-_COMPARISON, _NEGATIVE, _ATOM = 2, 5, 6
+_COMPARISON, _PRODUCT, _NEGATIVE, _ATOM = 2, 5, 6, 7
+"""A product without quotients in it has a level of its own: `-a * b` is `-(a * b)`, but `-a // b` is not `-(a // b)`."""
 
 Text = tuple[str, int]
 """Code, and how tightly its outermost operator binds."""
@@ -38,10 +39,13 @@ class _Printing(Rendering[Text]):
 
     def infix(self, operator: str, a: Text, b: Text) -> Text:
         level = _LEVELS.get(operator, _COMPARISON)
-        return f"{_inside(a, level)} {operator} {_inside(b, level + 1)}", level
+        if level != _LEVELS["*"]:
+            return f"{_inside(a, level)} {operator} {_inside(b, level + 1)}", level
+        whole = operator == "*" and a[1] >= _PRODUCT
+        return f"{_inside(a, level)} {operator} {_inside(b, _NEGATIVE)}", _PRODUCT if whole else level
 
     def negative(self, a: Text) -> Text:
-        return f"-{_inside(a, _LEVELS['*'])}", _LEVELS["+"]
+        return f"-{_inside(a, _PRODUCT)}", _LEVELS["+"]
 
     def call(self, kind: str, operands: list[Text]) -> Text:
         return f"{kind}({', '.join(text for text, _ in operands)})", _ATOM

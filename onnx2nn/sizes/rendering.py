@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import reduce
 from typing import Generic, TypeVar
 
 from onnx2nn.sizes.conditions import Condition, negation
 from onnx2nn.sizes.expression import Atom, Monomial, Number, Size, Symbol, multiply, of_terms, terms_of
+from onnx2nn.sizes.traversal import ordered_atoms
 
 T = TypeVar("T")
 
@@ -41,34 +43,42 @@ class Rendering(ABC, Generic[T]):
 
     def of(self, value: Number | Condition) -> T:
         """Returns the rendered number or condition."""
-        if isinstance(value, Condition):
-            return self._condition(value)
-        return self.known(value) if isinstance(value, int) else self._sum(value)
+        done: dict[Atom, T] = {}
+        for atom in ordered_atoms(value, lambda atom: True, _remainder):
+            done[atom] = self._atom(atom, done)
+        return self._of(value, done)
 
-    def _condition(self, condition: Condition) -> T:
-        if condition.kind in ("and", "or"):
-            return reduce(lambda a, b: self.infix(condition.kind, a, b), map(self.of, condition.operands))
-        (size,) = condition.operands
+    def _of(self, value: Number | Condition, done: Mapping[Atom, T]) -> T:
+        if isinstance(value, Condition):
+            return self._condition(value, done)
+        return self.known(value) if isinstance(value, int) else self._sum(value, done)
+
+    def _condition(self, condition: Condition, done: Mapping[Atom, T]) -> T:
         kind = condition.kind
+        if kind in ("and", "or"):
+            parts = [self._of(operand, done) for operand in condition.operands]
+            return reduce(lambda a, b: self.infix(kind, a, b), parts)
+        (size,) = condition.operands
+        if _remainder(size) is not None:
+            return self.infix(kind, self._of(size, done), self.known(0))
         left = {m: c for m, c in size.terms if m and c > 0}
         right = {m: -c for m, c in size.terms if m and c < 0}
         constant = dict(size.terms).get((), 0)
         if not left:  # `-n + 5 >= 0` is `n <= 5`
             left, right, constant, kind = right, left, -constant, "<=" if kind == ">=" else kind
-        whole = _remainder(size)
-        if whole is not None or not right:
-            rest = constant if whole is None else 0
-            return self.infix(kind, self.of(of_terms(left) if whole is None else size), self.known(-rest))
+        if not right:
+            return self.infix(kind, self._of(of_terms(left), done), self.known(-constant))
         left[()], right[()] = max(constant, 0), max(-constant, 0)
-        return self.infix(kind, self.of(of_terms(left)), self.of(of_terms(right)))
+        return self.infix(kind, self._of(of_terms(left), done), self._of(of_terms(right), done))
 
-    def _sum(self, size: Size) -> T:
+    def _sum(self, size: Size, done: Mapping[Atom, T]) -> T:
         remainder = _remainder(size)
         if remainder is not None:
-            return self.infix("%", *map(self.of, remainder))
+            a, b = (self._of(number, done) for number in remainder)
+            return self.infix("%", a, b)
         total: T | None = None
         for monomial, coefficient in sorted(size.terms, key=lambda term: term[1] < 0):  # a minus does not come first
-            part = self._term(monomial, abs(coefficient))
+            part = self._term(monomial, abs(coefficient), done)
             if total is None:
                 total = self.negative(part) if coefficient < 0 else part
             else:
@@ -76,24 +86,23 @@ class Rendering(ABC, Generic[T]):
         assert total is not None
         return total
 
-    def _term(self, monomial: Monomial, coefficient: int) -> T:
+    def _term(self, monomial: Monomial, coefficient: int, done: Mapping[Atom, T]) -> T:
         parts = [self.known(coefficient)] if coefficient != 1 or not monomial else []
-        return reduce(lambda a, b: self.infix("*", a, b), [*parts, *map(self._atom, monomial)])
+        return reduce(lambda a, b: self.infix("*", a, b), [*parts, *(done[atom] for atom in monomial)])
 
-    def _atom(self, atom: Atom) -> T:
+    def _atom(self, atom: Atom, done: Mapping[Atom, T]) -> T:
         if isinstance(atom, Symbol):
             return self.symbol(atom)
         kind, *operands = atom.key
-        if kind == "//":
-            return self.infix("//", *map(self.of, operands))
-        if kind == "where":
+        if kind == "where" and operands[0].kind == "!=":
             condition, a, b = operands
-            if condition.kind == "!=":
-                condition, a, b = negation(condition), b, a
-            return self.choice(self.of(condition), self.of(a), self.of(b))
-        if kind == "sum":
-            return self.of(operands[0])
-        return self.call(kind, [self.of(operand) for operand in operands])
+            operands = [negation(condition), b, a]
+        made = [self._of(operand, done) for operand in operands]
+        if kind == "//":
+            return self.infix("//", *made)
+        if kind == "where":
+            return self.choice(*made)
+        return made[0] if kind == "sum" else self.call(kind, made)
 
 
 def _remainder(size: Size) -> tuple[Number, Number] | None:

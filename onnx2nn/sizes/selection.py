@@ -44,15 +44,18 @@ def absolute(a: Number) -> Number:
 
 
 def _extreme(kind: str, numbers: Iterable[Number]) -> Number:
-    """Returns a minimum or maximum. Laws: it is associative, and `min(a + c, b + c) = min(a, b) + c`."""
+    """Returns a minimum or maximum. Laws: it is associative, and `min(a + c, b + c) = min(a, b) + c`.
+
+    Of a minimum of several numbers in itself and a constant, `min(min(a, b) + c, d) = min(a + c, b + c, d)`.
+    """
     sign = 1 if kind == "max" else -1
-    pending, items = list(numbers), dict[Number, None]()
-    while pending:
-        item = pending.pop(0)
-        atom = item.terms[0][0][0] if isinstance(item, Size) and len(item.terms[0][0]) == 1 else None
-        alone = isinstance(item, Size) and len(item.terms) == 1 and item.terms[0][1] == 1
-        if alone and isinstance(atom, Extreme) and atom.key[0] == kind:
-            pending = [*atom.key[1:], *pending]
+    items = dict[Number, None]()
+    for item in numbers:
+        constant = _constant(item)
+        alone = subtract(item, constant)
+        lead, factor = alone.terms[0] if isinstance(alone, Size) and len(alone.terms) == 1 else ((), 1)
+        if factor == 1 and len(lead) == 1 and isinstance(lead[0], Extreme) and lead[0].key[0] == kind:
+            items.update((add(part, constant), None) for part in lead[0].key[1:])
         else:
             items[item] = None
     kept = list(items)
@@ -85,7 +88,9 @@ def _constant(number: Number) -> int:
 
 
 def _rank(number: Number) -> Any:
-    return (0, number) if isinstance(number, int) else (1, tuple(map(term_order, number.terms)), number.terms[0][1])
+    if isinstance(number, int):
+        return 0, number
+    return 1, tuple(map(term_order, number.terms)), tuple(coefficient for _, coefficient in number.terms)
 
 
 def _ahead(a: Number, b: Number, sign: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from onnx2nn.sizes.conditions import Condition
 from onnx2nn.sizes.expression import Atom, Interval, Number, Size, Symbol
 from onnx2nn.sizes.substitution import evaluated
+from onnx2nn.sizes.traversal import ordered_atoms
 
 _FARTHEST = 1 << 31
 """The largest size that is tried for a symbol without an upper bound."""
@@ -19,11 +20,17 @@ def direction(number: Number, symbol: Symbol) -> int | None:
     None where this is not known. Sums of numbers with one direction, products of numbers that are not negative,
     quotients by positive constants, minima and maxima keep the direction.
     """
-    if isinstance(number, int) or symbol not in number.symbols:
-        return 0
+    known: dict[Atom, int | None] = {}
+    for atom in ordered_atoms(number, lambda atom: symbol in atom.symbols):
+        known[atom] = _of_atom(atom, symbol, known)
+    return _of_number(number, known)
+
+
+def _of_number(number: Number, known: Mapping[Atom, int | None]) -> int | None:
+    """Returns the direction of a number from those of its atoms; 0 where nothing is known of one."""
     found = set()
-    for monomial, coefficient in number.terms:
-        ways = {_of_atom(atom, symbol) for atom in monomial} - {0}
+    for monomial, coefficient in number.terms if isinstance(number, Size) else ():
+        ways = {known.get(atom, 0) for atom in monomial} - {0}
         if not ways:
             continue
         positive = all((low := atom.interval[0]) is not None and low >= 0 for atom in monomial)
@@ -35,16 +42,14 @@ def direction(number: Number, symbol: Symbol) -> int | None:
     return found.pop() if len(found) == 1 else None if found else 0
 
 
-def _of_atom(atom: Atom, symbol: Symbol) -> int | None:
+def _of_atom(atom: Atom, symbol: Symbol, known: Mapping[Atom, int | None]) -> int | None:
     if atom is symbol:
         return 1
-    if symbol not in atom.symbols:
-        return 0
     kind, *operands = atom.key
     if kind in ("//", "trunc"):
-        return direction(operands[0], symbol) if isinstance(operands[1], int) and operands[1] > 0 else None
+        return _of_number(operands[0], known) if isinstance(operands[1], int) and operands[1] > 0 else None
     if kind in ("min", "max", "sum"):
-        ways = {direction(operand, symbol) for operand in operands} - {0}
+        ways = {_of_number(operand, known) for operand in operands} - {0}
         return ways.pop() if len(ways) == 1 else None
     return None
 
@@ -53,7 +58,7 @@ def solutions(condition: Condition, symbol: Symbol, within: Interval) -> Interva
     """Returns the first and the last value of `symbol`, the only one in the condition, for which it holds.
 
     All values between fulfil it too. The first is greater than the last where no value fulfils it. None where the
-    condition is not monotonic.
+    condition is not monotonic, and where it changes beyond all sizes that are tried.
 
     Args:
         condition: the condition.
@@ -64,9 +69,9 @@ def solutions(condition: Condition, symbol: Symbol, within: Interval) -> Interva
         return None
     (size,) = condition.operands
     way = direction(size, symbol)
-    if not way:
+    if not way or within[0] is None:
         return None
-    low, high = within[0] or 0, _FARTHEST if within[1] is None else within[1]
+    low, high = within[0], _FARTHEST if within[1] is None else within[1]
     try:
         first, last = low, high
         if way > 0:  # it holds from the first size that is at least 0 on
@@ -79,7 +84,9 @@ def solutions(condition: Condition, symbol: Symbol, within: Interval) -> Interva
             first = _first(size, symbol, low, high, lambda value: value <= 0)
     except ZeroDivisionError:
         return None
-    return first, last if last < high or within[1] is not None else None
+    if within[1] is not None or last < high:
+        return first, last
+    return (first, None) if way > 0 and condition.kind == ">=" and first <= high else None
 
 
 def _first(size: Size, symbol: Symbol, low: int, high: int, holds: Any) -> int:

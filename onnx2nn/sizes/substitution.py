@@ -19,6 +19,7 @@ from onnx2nn.sizes.expression import (
     truncated_divide,
 )
 from onnx2nn.sizes.selection import broadcast, choose, maximum, minimum
+from onnx2nn.sizes.traversal import ordered_atoms
 
 _CONDITIONS: Mapping[str, Callable[..., Truth]] = {
     ">=": at_least_zero,
@@ -68,15 +69,30 @@ def evaluated(value: Any, given: Mapping[Symbol, int]) -> Any:
 
 
 class _Replacement:
+    """Replaces atoms in one value; None is known of an atom that divides by 0."""
+
     def __init__(self, given: Mapping[Atom, Number]):
-        self._known: dict[Any, Number] = dict(given)
+        self._known: dict[Atom, Number | None] = dict(given)
         self._symbols = {symbol for atom in given for symbol in atom.symbols}
 
     def of(self, value: Any) -> Any:
+        if self._symbols.isdisjoint(getattr(value, "symbols", ())):
+            return value
+        for atom in ordered_atoms(value, self._is_open):
+            try:
+                self._known[atom] = self._replaced(atom)
+            except ZeroDivisionError:  # it does not matter in a choice of another number
+                self._known[atom] = None
+        return self._of(value)
+
+    def _is_open(self, atom: Atom) -> bool:
+        return atom not in self._known and not self._symbols.isdisjoint(atom.symbols)
+
+    def _of(self, value: Any) -> Any:
         if isinstance(value, Condition):
             if self._symbols.isdisjoint(value.symbols):
                 return value
-            return _CONDITIONS[value.kind](*map(self.of, value.operands))
+            return _CONDITIONS[value.kind](*map(self._of, value.operands))
         if not isinstance(value, Size) or self._symbols.isdisjoint(value.symbols):
             return value
         total: Number = 0
@@ -88,18 +104,17 @@ class _Replacement:
         return total
 
     def _atom(self, atom: Atom) -> Number:
-        known = self._known.get(atom)
+        known = self._known[atom] if atom in self._known else of_terms({(atom,): 1})
         if known is None:
-            if isinstance(atom, Symbol) or self._symbols.isdisjoint(atom.symbols):
-                known = of_terms({(atom,): 1})
-            elif atom.key[0] == "where":  # only the chosen number, as the other one may divide by 0
-                condition = self.of(atom.key[1])
-                if isinstance(condition, bool):
-                    known = self.of(atom.key[2 if condition else 3])
-                else:
-                    known = choose(condition, self.of(atom.key[2]), self.of(atom.key[3]))
-            else:
-                kind, *operands = atom.key
-                known = _ATOMS[kind](*map(self.of, operands))
-            self._known[atom] = known
+            raise ZeroDivisionError("a size is divided by 0")
         return known
+
+    def _replaced(self, atom: Atom) -> Number:
+        kind, *operands = atom.key
+        if isinstance(atom, Symbol):
+            return of_terms({(atom,): 1})
+        if kind == "where":  # only the chosen number, as the other one may divide by 0
+            condition = self._of(operands[0])
+            if isinstance(condition, bool):
+                return self._of(operands[1 if condition else 2])
+        return _ATOMS[kind](*map(self._of, operands))

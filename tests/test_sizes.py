@@ -1,0 +1,278 @@
+"""Size expressions: a normal form evaluates like the expression it came from, is printed and shared as such."""
+
+from __future__ import annotations
+
+import gc
+import operator
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from onnx2nn.sizes import conditions, expression
+from onnx2nn.sizes.conditions import Condition, at_least_zero, at_most, equal, is_zero, less, negation
+from onnx2nn.sizes.expression import (
+    Size,
+    Symbol,
+    bounds,
+    floor_divide,
+    multiply,
+    of_symbol,
+    truncated_divide,
+    without_common_factor,
+)
+from onnx2nn.sizes.facts import Facts
+from onnx2nn.sizes.printing import code_of
+from onnx2nn.sizes.rendering import Rendering
+from onnx2nn.sizes.selection import absolute, broadcast, choose, maximum, minimum
+from onnx2nn.sizes.substitution import evaluated, replaced
+from tests.size_expressions import (
+    INTERVALS,
+    VALUES,
+    Tree,
+    Undefined,
+    as_given,
+    broadcast_size,
+    built,
+    computed,
+    conditions as trees_of_conditions,
+    inside,
+    made_symbols,
+    numbers,
+    truncated,
+)
+
+RULES = settings(deadline=None, database=None, derandomize=True, max_examples=500)
+
+MANY = 2000
+"""Operations within each other: more than Python calls functions within each other."""
+
+_INTERVALS = st.lists(st.sampled_from(INTERVALS), min_size=3, max_size=3)
+_POINTS = st.lists(st.tuples(*[st.sampled_from(VALUES)] * 3), min_size=8, max_size=8)
+_TREES = st.one_of(numbers(3), trees_of_conditions(3))
+
+
+def _made(tree: Tree, intervals: Any, points: Any) -> tuple[list[Symbol], Any, list[tuple[tuple[int, ...], Any]]]:
+    """Returns symbols, the normal form, and the points at which the tree is defined, with its values there."""
+    symbols = made_symbols(intervals)
+    found = []
+    for point in {tuple(map(inside, point, intervals)): None for point in points}:
+        try:
+            found.append((point, computed(tree, point)))
+        except Undefined:
+            continue
+    try:
+        return symbols, built(tree, symbols), found
+    except ZeroDivisionError:
+        assert not found, "a divisor that is 0 nowhere"
+        reject()
+
+
+@RULES
+@given(_TREES, _INTERVALS, _POINTS)
+def test_a_normal_form_evaluates_like_the_expression_it_came_from(tree: Tree, intervals: Any, points: Any) -> None:
+    symbols, value, expected = _made(tree, intervals, points)
+    for point, number in expected:
+        assert evaluated(value, as_given(symbols, point)) == number, f"{value!r} at {point}"
+
+
+@RULES
+@given(_TREES, _INTERVALS, _POINTS, st.permutations(range(3)))
+def test_symbols_may_be_replaced_one_after_the_other(tree: Tree, intervals: Any, points: Any, order: Any) -> None:
+    symbols, value, expected = _made(tree, intervals, points)
+    for point, number in expected:
+        left = value
+        for k in order:
+            left = replaced(left, {symbols[k]: point[k]})
+            assert symbols[k] not in getattr(left, "symbols", ())
+        assert isinstance(left, int)
+        assert left == number, f"{value!r} at {point}"
+
+
+@RULES
+@given(_TREES, numbers(2, 4), _INTERVALS, _POINTS)
+def test_a_symbol_may_be_replaced_by_an_expression(tree: Tree, other: Tree, intervals: Any, points: Any) -> None:
+    intervals = [(None, None), *intervals[:2]]  # what takes its place may be any number
+    symbols, value, _ = _made(tree, intervals, points)
+    for point in points:
+        point = tuple(map(inside, point, intervals))
+        try:
+            first = computed(other, point[1:])
+            number = computed(tree, (first, *point[1:]))
+        except Undefined:
+            continue
+        changed = replaced(value, {symbols[0]: built(other, symbols[1:])})
+        assert evaluated(changed, as_given(symbols[1:], point[1:])) == number, f"{value!r} and {changed!r} at {point}"
+
+
+@RULES
+@given(numbers(3), _INTERVALS, _POINTS)
+def test_a_value_lies_within_the_interval(tree: Tree, intervals: Any, points: Any) -> None:
+    _, value, expected = _made(tree, intervals, points)
+    least, most = bounds(value)
+    for point, number in expected:
+        assert least is None or least <= number, f"{value!r} at {point}"
+        assert most is None or number <= most, f"{value!r} at {point}"
+
+
+@RULES
+@given(_TREES, _INTERVALS, _POINTS)
+def test_the_printed_code_computes_the_value(tree: Tree, intervals: Any, points: Any) -> None:
+    symbols, value, expected = _made(tree, intervals, points)
+    functions = {"min": min, "max": max, "trunc": truncated, "broadcast": broadcast_size, "__builtins__": {}}
+    wanted: list[tuple[Any, Callable[[int], Any]]] = [(value, lambda number: number)]
+    if isinstance(value, Size):  # where signs and comparisons are turned round
+        wanted += [(-value, lambda number: -number), (value * -3, lambda number: number * -3)]
+        wanted += [(at_least_zero(value), lambda number: number >= 0), (at_least_zero(-value), lambda number: number <= 0)]
+        wanted += [(at_least_zero(7 - value), lambda number: number <= 7), (is_zero(value), lambda number: number == 0)]
+    for made, of in wanted:
+        code = compile(code_of(made), "", "eval")
+        for point, number in expected:
+            names = {symbol.name: size for symbol, size in zip(symbols, point, strict=True)}
+            assert eval(code, functions, names) == of(number), f"{made!r} at {point}"
+
+
+@RULES
+@given(trees_of_conditions(3), _INTERVALS, _POINTS)
+def test_the_negation_holds_where_the_condition_does_not(tree: Tree, intervals: Any, points: Any) -> None:
+    symbols, value, expected = _made(tree, intervals, points)
+    opposite = negation(value)
+    assert negation(opposite) is value
+    for point, truth in expected:
+        assert evaluated(opposite, as_given(symbols, point)) == (not truth), f"{value!r} and {opposite!r} at {point}"
+
+
+@RULES
+@given(numbers(3), _INTERVALS, _POINTS)
+def test_dividing_by_the_common_factor_keeps_what_else_is_zero(tree: Tree, intervals: Any, points: Any) -> None:
+    symbols, value, expected = _made(tree, intervals, points)
+    rest = without_common_factor(value)
+    for point, number in expected:
+        left = evaluated(rest, as_given(symbols, point))
+        if number:
+            assert number % left == 0, f"{value!r} and {rest!r} at {point}"
+
+
+def _n(name: str = "n", least: int | None = 0, most: int | None = expression.MAX_DIMENSION) -> Any:
+    return of_symbol(Symbol(name, least, most))
+
+
+def test_a_common_factor_is_taken_out() -> None:
+    b, w, h = _n("b"), _n("w"), _n("h")
+    assert without_common_factor(b * w * h - b * w) is h - 1
+    assert without_common_factor(b * w) is b * w
+    assert without_common_factor(b + 1) is b + 1
+    assert without_common_factor(12) == 12
+
+
+def test_a_comparison_keeps_its_sign() -> None:
+    n = _n()
+    condition = at_least_zero(5 - n)
+    assert repr(condition) == "n <= 5"
+    assert [evaluated(condition, {n.terms[0][0][0]: size}) for size in (4, 5, 6)] == [True, True, False]
+    assert repr(at_least_zero(n - 5)) == "n >= 5"
+    assert repr(at_least_zero(7 - n * 2)) == "n <= 3"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n, m: (n + m) * (n - m) + m * m - n * n,
+        lambda n, m: (n * 3 + m) // 3 - m // 3 - n,
+        lambda n, m: n // 2 // 3 - n // 6,
+        lambda n, m: (n * m) // m - n,
+        lambda n, m: maximum(n, m) - maximum(m, n),
+        lambda n, m: maximum(n + 1, m + 1) - maximum(n, m) - 1,
+        lambda n, m: maximum(n + m, n + m * 2, 3 - n) - maximum(n + m * 2, 3 - n, n + m),
+        lambda n, m: minimum(n * 2 - m, n - m * 2) - minimum(n - m * 2, n * 2 - m),
+        lambda n, m: maximum(maximum(n, m * 3 - 4), 7) - maximum(n, maximum(m * 3 - 4, 7)),
+        lambda n, m: maximum(maximum(n, m * 2) + 1, n * 3 + 1) - maximum(n, m * 2, n * 3) - 1,
+        lambda n, m: maximum(maximum(n, m * 2) + 4, n * 3 + 1) - maximum(n + 4, m * 2 + 4, n * 3 + 1),
+        lambda n, m: absolute(n - m) - absolute(m - n),
+        lambda n, m: broadcast(n, broadcast(m, 1, n)) - broadcast(m, n),
+        lambda n, m: truncated_divide(n * -1, 3) + n // 3,
+        lambda n, m: truncated_divide(n * 6 - m * 3, 3) - n * 2 + m,
+        lambda n, m: choose(equal(n, 0), n * m + 3, 3) - 3,
+        lambda n, m: choose(equal(n, m), n * m, n * n) - n * n,
+    ],
+)
+def test_equal_expressions_are_one(make: Callable[[Any, Any], Any]) -> None:
+    difference = make(_n("n", 1), _n("m", 1))
+    assert isinstance(difference, int), f"{difference!r}"
+    assert difference == 0
+
+
+def test_equal_conditions_are_one() -> None:
+    n, m = _n("n"), _n("m")
+    assert less(n, m) is at_most(n + 1, m)
+    assert less(n * 2, m * 2 - 1) is less(n, m)
+    assert equal(n, m) is equal(m * 3, n * 3)
+    assert equal(n * 2, 7) is False
+
+
+def test_expressions_are_freed() -> None:
+    tables = (expression._atoms, expression._sizes, conditions._conditions)
+    gc.collect()
+    before = [len(table) for table in tables]
+    n = _n()
+    facts = Facts()
+    kept: list[Any] = [maximum(n // k, n % 7, k) + choose(less(n, k), n // 3, 4) for k in range(2, 60)]
+    facts.decide(less(kept[5], n))
+    assert all(len(table) > size + 50 for table, size in zip(tables[:2], before, strict=False))
+    assert len(tables[2]) > before[2]
+    del n, facts, kept
+    gc.collect()
+    assert [len(table) for table in tables] == before
+
+
+DEEP: dict[str, Callable[[Any, Any], Any]] = {
+    "quotients": lambda size, n: floor_divide(size + 1, 2) + n,
+    "remainders": lambda size, n: (size + 1) % 7 + n,
+    "extremes": lambda size, n: maximum(minimum(size * 2, 1000 - n), n * 3) - n,
+    "truncated": lambda size, n: truncated_divide(size - 9, 2) + n,
+    "choices": lambda size, n: choose(less(size, 50), size + n, size - n * 2),
+    "products": lambda size, n: multiply(size, n % 3 + 1) // 2 + 1,
+    "broadcasts": lambda size, n: maximum(broadcast(size + n, 1, size + n) - n, 1) * 1,
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_operations_may_lie_deep_within_each_other(kind: str) -> None:
+    n, start = _n("n", 0, 40), time.process_time()
+    size, step = n, DEEP[kind]
+    for _ in range(MANY):
+        size = step(size, n)
+    (symbol,) = n.symbols
+    expected = 7
+    for _ in range(MANY):
+        expected = step(expected, 7)
+    assert evaluated(size, {symbol: 7}) == expected
+    assert _Values().of(size) == expected
+    assert "n" in repr(size)
+    assert replaced(size, {symbol: n}) is size
+    facts = Facts()
+    facts.narrow(symbol, (3, 9))
+    facts.bounds(size)
+    assert facts.decide(at_least_zero(size - size)) is True
+    facts.decide(less(size, 10**9))
+    assert time.process_time() - start < 10
+
+
+class _Values(Rendering[Any]):
+    """Computes numbers and truths for one value of every symbol."""
+
+    known = staticmethod(lambda number: number)
+    symbol = staticmethod(lambda symbol: 7)
+    negative = staticmethod(operator.neg)
+
+    def infix(self, operator: str, a: Any, b: Any) -> Any:
+        return eval(f"a {operator} b", {"a": a, "b": b})
+
+    def call(self, kind: str, operands: list[Any]) -> Any:
+        return {"min": min, "max": max, "trunc": truncated, "broadcast": broadcast_size}[kind](*operands)
+
+    def choice(self, condition: Any, a: Any, b: Any) -> Any:
+        return a if condition else b
