@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes, rule
 from onnx2nn.fx.spec import Shape, Spec
@@ -135,11 +136,16 @@ def _common(sizes: Sizes, a: Number, b: Number, what: str) -> Number:
 
 _dtypes: dict[Any, Any] = {}
 
+_RANDOM = frozenset({torch.rand_like, torch.randn_like, torch.bernoulli, torch.dropout, F.dropout, F.alpha_dropout})
+"""Functions that draw random numbers."""
+
 
 def dtypes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Returns the dtype of a call's result, or a tuple of dtypes, by running it on tensors of one element.
 
     This is for functions whose dtypes depend on the dtypes of the operands and on which of them have a dimension only.
+    They run on the CPU: on the meta device some of them, such as `torch.relu`, are Python programs that import torch's
+    compiler, which takes seconds.
 
     Args:
         function: a function, or the name of a tensor method.
@@ -173,14 +179,18 @@ def _key(value: Any) -> Any:
 
 def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     function = getattr(torch.Tensor, function) if isinstance(function, str) else function
-    try:
-        return _dtype_of(run(function, *map(_stand_in, args), **{n: _stand_in(value) for n, value in kwargs.items()}))
-    except Uncovered:
-        return None
+    # The CPU lacks some functions of small element types, and random numbers would change its generator's state.
+    for device in ("meta",) if function in _RANDOM else ("cpu", "meta"):
+        try:
+            given, named = run(_stand_in, args, device), run(_stand_in, kwargs, device)
+            return _dtype_of(run(function, *given, **named))
+        except Uncovered:
+            continue
+    return None
 
 
 def run(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Returns the result of a call on the meta device, which is not covered where torch refuses it."""
+    """Returns the result of a call, which is not covered where torch refuses it."""
     try:
         return function(*args, **kwargs)
     except Exception:  # torch refuses calls by errors of many classes; the importer's own run raises it again
@@ -193,13 +203,16 @@ def _dtype_of(result: Any) -> Any:
     return tuple(map(_dtype_of, result)) if isinstance(result, (list, tuple)) else None
 
 
-def _stand_in(value: Any) -> Any:
+def _stand_in(value: Any, device: str) -> Any:
     if isinstance(value, Spec):
         if value.dtype is None:
             raise Uncovered
-        return torch.empty((1,) if value.shape else (), dtype=value.dtype, device="meta")
+        tensor = torch.empty((1,) if value.shape else (), dtype=value.dtype, device=device)
+        return tensor.fill_(1) if device == "cpu" else tensor  # memory may hold a 0, by which integers are not divided
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_stand_in, value))
+        return type(value)(_stand_in(item, device) for item in value)
+    if isinstance(value, dict):
+        return {name: _stand_in(item, device) for name, item in value.items()}
     if isinstance(value, Size):
         return 1
     return True if isinstance(value, Condition) else value
