@@ -122,8 +122,12 @@ def check(
 
 def _guard_text(guard: Mapping[str, Any]) -> str:
     where = f", node {guard['node']!r} ({guard['operator']})" if guard["node"] else ""
-    places = (f"{name}: dimension {place[1]} of {place[0]!r}" for name, place in guard["dimensions"].items() if place)
-    return f"{guard['condition']} ({'; '.join(places)}): {guard['reason']}{where}"
+    places = (
+        f"{name}: dimension {place[1]} of {place[0]!r}" if place is not None else f"{name}: data decide it"
+        for name, place in guard["dimensions"].items()
+    )
+    when = "" if guard["at_entry"] else ", where that runs"
+    return f"{guard['condition']} ({'; '.join(places)}): {guard['reason']}{where}{when}"
 
 
 def _warn_of_fixed(module: Any) -> None:

@@ -196,5 +196,3 @@ def grid(intervals: Sequence[tuple[int | None, int | None]], values: Sequence[in
 def as_given(symbols: Sequence[Symbol], point: Sequence[int]) -> dict[Symbol, Number]:
     """Returns a point as the values of symbols."""
     return dict(zip(symbols, point, strict=True))
-
-

@@ -1,233 +1,484 @@
-"""Guards: what an imported module relies on and is not proven is checked at its entry, wherever the module goes."""
+"""Sizes that a model does not take: an error before anything runs, which no way of deployment loses unsaid."""
 
 from __future__ import annotations
 
+import copy
 import importlib.util
-import pickle
+import os
+import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
-import onnx.parser
+import onnxruntime
 import pytest
 import torch
+from onnx import numpy_helper, parser
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import onnx2nn
-from onnx2nn import functional
-from onnx2nn.sizes.conditions import equal
-from onnx2nn.sizes.expression import Symbol, of_symbol
+from onnx2nn.commands.main import main
 
-HEAD = '<ir_version: 8, opset_import: ["" : 18]>\n'
+ROOT = Path(__file__).resolve().parents[1]
 
-MODELS = {
-    # A Reshape holds the batch of the example.
-    "fixed": (
-        """agraph (float[n,4] x) => (float[3,2,2] y) <int64[3] target = {3, 2, 2}> {
-            r = Relu(x) y = Reshape(r, target) }""",
-        [(3, 4)],
-        (5, 4),
-        ["n == 3", "Reshape", "dimension 0 of input 'x'", "is 5"],
+
+def _model(graph: str) -> onnx.ModelProto:
+    """A model whose initializer `W` of 4x4 is random, so that a layer runs before the node that needs a size."""
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> agraph {graph}')
+    weight = np.random.default_rng(0).standard_normal((4, 4), dtype=np.float32)
+    if re.search(r"\bW\b", graph):
+        model.graph.initializer.append(numpy_helper.from_array(weight, "W"))
+    return model
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with a guard.
+
+    Attributes:
+        graph: the model.
+        right: shapes of the inputs that it takes, for several calls.
+        wrong: shapes that it refuses.
+        condition: the guard, as code.
+        needs: the end of the message, with the sizes of the first wrong call.
+    """
+
+    graph: str
+    right: Sequence[Sequence[Sequence[int]]]
+    wrong: Sequence[Sequence[Sequence[int]]]
+    condition: str
+    needs: str
+
+    @property
+    def message(self) -> str:
+        return rf"The sizes of the inputs do not fit\. {re.escape(self.condition)} is needed{self.needs}"
+
+    def load(self) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of dimensions that are fixed, see the test of it
+            return onnx2nn.load(_model(self.graph))
+
+
+CASES = {
+    "an equation": Case(
+        """(float[n,4] x) => (float[a,b,c] y) <int64[3] target = {3, 2, 2}> {
+            r = Gemm(x, W)  y = Reshape(r, target)
+        }""",
+        [[(3, 4)]],
+        [[(4, 4)], [(1, 4)]],
+        "n == 3",
+        r" by node 'y' \(Reshape\): .*\. Here n, dimension 0 of input 'x', is 4\.",
     ),
-    # Pooling leaves one row, which is squeezed away.
-    "range": (
-        """agraph (float[1,2,h,8] x) => (float[1,2,w] y) <int64[1] axis = {2}> {
-            p = MaxPool<kernel_shape = [8, 1], strides = [8, 1]>(x) y = Squeeze(p, axis) }""",
-        [(1, 2, 8, 8), (1, 2, 15, 8)],
-        (1, 2, 16, 8),
-        ["h >= 8 and h <= 15", "Squeeze", "dimension 2 of input 'x'", "is 16"],
+    "pooled to one row": Case(
+        """(float[1,1,h,4] x) => (float[a,b,c] y) <int64[1] axes = {2}> {
+            r = MatMul(x, W)  p = MaxPool <kernel_shape = [8, 1], strides = [8, 1]> (r)  y = Squeeze(p, axes)
+        }""",
+        [[(1, 1, 9, 4)], [(1, 1, 8, 4)], [(1, 1, 15, 4)]],
+        [[(1, 1, 16, 4)], [(1, 1, 7, 4)]],
+        "h >= 8 and h <= 15",
+        r" by node 'y' \(Squeeze\): .*\. Here h, dimension 2 of input 'x', is 16\.",
     ),
-    # Rows of ten: their number of elements must be a multiple of it.
-    "multiple": (
-        """agraph (float[time,bands] x) => (float[k,10] y) <int64[2] flat = {-1, 10}> {
-            r = Relu(x) y = Reshape(r, flat) }""",
-        [(5, 4), (2, 15)],
-        (3, 7),
-        ["time * bands % 10 == 0", "Reshape", "dimension 1 of input 'x'", "is 7"],
+    "divisible": Case(
+        """(float[n,4] x) => (float[a,b] y) <int64[2] target = {-1, 24}> { r = Gemm(x, W)  y = Reshape(r, target) }""",
+        [[(12, 4)], [(18, 4)], [(60, 4)]],
+        [[(16, 4)], [(3, 4)]],
+        "n % 6 == 0",
+        r" by node 'y' \(Reshape\): .*\. Here n, dimension 0 of input 'x', is 16\.",
     ),
-    # Branches of different ranks: the program's structure depends on the choice.
-    "choice": (
-        """agraph (float[n,1,4] x) => (float[a] y) <int64 one = {1}, int64[1] axes = {0}> {
-            s = Shape<start = 0, end = 1>(x) c = Squeeze(s) e = Equal(c, one)
-            y = If(e) <then_branch = t () => (float[p,q] z) { z = Squeeze(x, axes) },
-                       else_branch = f () => (float[p,q,r] w) { w = Relu(x) }> }""",
-        [(3, 1, 4), (2, 1, 4)],
-        (1, 1, 4),
-        ["n != 1", "If", "dimension 0 of input 'x'", "is 1"],
+    "one name": Case(
+        """(float[n,4] x, float[n,4] z) => (float[a,b] y) { r = Gemm(x, W)  y = Concat <axis = 0> (r, z) }""",
+        [[(3, 4), (3, 4)], [(5, 4), (5, 4)], [(8, 4), (8, 4)]],
+        [[(3, 4), (4, 4)]],
+        "n == z.shape[0]",
+        r": the file gives the dimensions one name\. "
+        r"Here n, dimension 0 of input 'x', is 3, z\.shape\[0\], dimension 0 of input 'z', is 4\.",
+    ),
+    "branches of different rank": Case(
+        """(float[n,4] x) => (float[] y) <int64[1] first = {0}, int64 zero = {0}, int64 limit = {10}> {
+            r = Gemm(x, W)  s = Shape(r)  l = Gather(s, zero)  few = Less(l, limit)
+            y = If (few) <
+                then_branch = t () => (float[] a) { a = Unsqueeze(r, first) },
+                else_branch = e () => (float[] b) { b = Identity(r) }
+            >
+        }""",
+        [[(12, 4)], [(10, 4)], [(40, 4)]],
+        [[(9, 4)], [(1, 4)]],
+        "n >= 10",
+        r" by node 'y' \(If\): the model takes another branch .*\. Here n, dimension 0 of input 'x', is 9\.",
+    ),
+    "in one branch": Case(
+        """(float[n,4] x) => (float[a,b,c] y)
+        <int64[3] target = {3, 2, 2}, int64[3] other = {-1, 2, 2}, int64 zero = {0}, int64 limit = {10}> {
+            r = Gemm(x, W)  s = Shape(x)  l = Gather(s, zero)  few = Less(l, limit)
+            y = If (few) <
+                then_branch = t () => (float[a,b,c] v) { v = Reshape(r, target) },
+                else_branch = e () => (float[a,b,c] w) { w = Reshape(r, other) }
+            >
+        }""",
+        [[(12, 4)], [(10, 4)], [(40, 4)]],
+        [[(4, 4)]],
+        "n >= 10 or n == 3",
+        r" by node 'v' \(Reshape\): .*\. Here n, dimension 0 of input 'x', is 4\.",
+    ),
+    "floats": Case(
+        """(float[n,4] x) => (float[m,4] y) <int64[1] zero = {0}, float factor = {0.3}> {
+            r = Gemm(x, W)  s = Shape(x)  l = Slice(s, zero, one)  f = Cast <to = 1> (l)  g = Mul(f, factor)
+            h = Floor(g)  i = Cast <to = 7> (h)  y = Slice(r, zero, i)
+        }""".replace("float factor", "int64[1] one = {1}, float factor"),
+        [[(10, 4)], [(7, 4)], [(99, 4)]],
+        [[(65536, 4)]],
+        "n <= 65535",
+        r" by node 'h' \(Floor\): .* not exact .*\. Here n, dimension 0 of input 'x', is 65536\.",
     ),
 }
+EACH = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
-def _model(text: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model(HEAD + text)
+def _inputs(shapes: Sequence[Sequence[int]]) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(*shape, generator=generator) for shape in shapes)
 
 
-def _load(text: str) -> Any:
+def _agree(case: Case, run: Callable[..., Any], calls: Sequence[Sequence[Sequence[int]]] | None = None) -> None:
+    """Compares with ONNX Runtime at all right sizes."""
+    session = onnxruntime.InferenceSession(_model(case.graph).SerializeToString(), providers=["CPUExecutionProvider"])
+    for shapes in case.right if calls is None else calls:
+        inputs = _inputs(shapes)
+        feeds = {given.name: value.numpy() for given, value in zip(session.get_inputs(), inputs, strict=True)}
+        torch.testing.assert_close(run(*inputs), torch.from_numpy(session.run(None, feeds)[0]))
+
+
+class _Recorded(TorchDispatchMode):
+    """Notes every operation that torch runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@EACH
+@torch.no_grad()
+def test_a_wrong_size_is_an_error_before_anything_runs(case: Case) -> None:
+    module = case.load()
+    ran: list[str] = []
+    for name, layer in module.named_modules():
+        if layer is not module:
+            layer.register_forward_hook(lambda *_, name=name: ran.append(name))
+    _agree(case, module)
+    assert ran, "a layer runs before the node that needs the size"
+    ran.clear()
+    for index, shapes in enumerate(case.wrong):
+        inputs = _inputs(shapes)
+        with _Recorded() as recorded, pytest.raises(ValueError, match=case.message if index == 0 else "do not fit"):
+            module(*inputs)
+        assert recorded.operations == [] and ran == []
+
+
+@EACH
+def test_guards_are_listed(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In `meta`, by `check` and on the command line: condition, input and node."""
+    (guard,) = case.load().meta["onnx2nn"]["guards"]
+    assert guard["condition"] == case.condition and guard["at_entry"] is True
+    places = guard["dimensions"].values()
+    assert all(re.search(rf"dimension {axis} of input '{name}'", case.needs.replace("\\", "")) for name, axis in places)
+    if guard["node"] is not None:
+        assert f"node '{guard['node']}' \\({guard['operator']}\\)" in case.needs
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return onnx2nn.load(_model(text))
+        warnings.simplefilter("error")  # check is no load
+        (text,) = onnx2nn.check(_model(case.graph)).guards
+    assert text.startswith(f"{case.condition} (") and guard["reason"] in text
+    assert all(f"dimension {axis} of '{name}'" in text for name, axis in places)
+    assert guard["node"] is None or f"node {guard['node']!r} ({guard['operator']})" in text
+    onnx.save(_model(case.graph), tmp_path / "model.onnx")
+    assert main(["check", str(tmp_path / "model.onnx")]) == 0
+    assert f"It takes inputs of these sizes only:\n  {text}\n" in capsys.readouterr().out
 
 
-def _written(folder: Path) -> Any:
-    """Loads what to_python has written."""
-    spec = importlib.util.spec_from_file_location("guarded", folder / "model.py")
+def _exported(module: nn.Module, case: Case, strict: bool) -> Callable[..., Any]:
+    inputs = _inputs(case.right[0])
+    dims = {axis: torch.export.Dim.AUTO for axis in range(4)}
+    shapes = tuple({axis: dims[axis] for axis in range(value.ndim)} for value in inputs)
+    return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict).module()
+
+
+@EACH
+@pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
+@torch.no_grad()
+def test_export_keeps_guards(case: Case, strict: bool) -> None:
+    """The program takes the right sizes and refuses the others, or is specialised to the only size."""
+    program = _exported(case.load(), case, strict)
+    _agree(case, program)
+    for shapes in case.wrong:
+        with pytest.raises((AssertionError, RuntimeError), match=r"Guard failed|Expected|failed"):
+            program(*_inputs(shapes))
+
+
+@EACH
+def test_export_at_a_wrong_size_is_the_modules_error(case: Case) -> None:
+    module, inputs = case.load(), _inputs(case.wrong[0])
+    with pytest.raises(ValueError, match=re.escape(case.condition)):
+        torch.export.export(module, inputs, dynamic_shapes=tuple({0: torch.export.Dim.AUTO} for _ in inputs))
+
+
+@EACH
+@torch.no_grad()
+def test_compilation_keeps_guards(case: Case) -> None:
+    """One compilation serves all right sizes; a wrong one is an error that says the condition."""
+    compilations = []
+
+    def backend(program: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        compilations.append(program)
+        return program.forward
+
+    torch.compiler.reset()
+    module = case.load()
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend=backend)
+    _agree(case, compiled)
+    assert len(compilations) == 1
+    with pytest.raises(RuntimeError, match=re.escape(case.condition)):
+        compiled(*_inputs(case.wrong[0]))
+    _agree(case, compiled)
+    assert len(compilations) == 1
+    torch.compiler.reset()
+    with pytest.raises(ValueError, match=case.message):  # without fullgraph Python raises it
+        torch.compile(module, dynamic=True, backend=backend)(*_inputs(case.wrong[0]))
+
+
+@EACH
+@torch.no_grad()
+def test_copies_keep_guards(case: Case, tmp_path: Path) -> None:
+    """A copy, a pickle and the written source raise the same error."""
+    module, inputs = case.load(), _inputs(case.wrong[0])
+    onnx2nn.save(module, tmp_path / "model.pth")
+    onnx2nn.to_python(module, tmp_path)
+    spec = importlib.util.spec_from_file_location("guarded", tmp_path / "model.py")
     assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules["guarded"] = loaded  # where dataclasses look for it
-    spec.loader.exec_module(loaded)
-    return loaded.load_model()
+    written = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(written)
+    again = torch.load(tmp_path / "model.pth", weights_only=False)
+    for copied in (copy.deepcopy(module), again, written.load_model()):
+        _agree(case, copied)
+        with pytest.raises(ValueError, match=case.message):
+            copied(*inputs)
+    assert again.meta["onnx2nn"]["guards"] == module.meta["onnx2nn"]["guards"]
 
 
-def _refuses(run: Callable[..., Any], inputs: tuple[torch.Tensor, ...], words: list[str]) -> None:
-    with pytest.raises(ValueError) as caught:
-        run(*inputs)
-    missing = [word for word in words if word not in str(caught.value)]
-    assert not missing, f"{missing} in {caught.value}"
+@EACH
+@torch.no_grad()
+def test_a_saved_program_keeps_guards(case: Case, tmp_path: Path) -> None:
+    inputs = _inputs(case.right[0])
+    axes = [dict.fromkeys(range(value.ndim), "d") for value in inputs]
+    onnx2nn.save(case.load(), tmp_path / "model.pt2", example_inputs=inputs, dynamic_axes=axes)
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    _agree(case, program)
+    with pytest.raises((AssertionError, RuntimeError), match=r"Guard failed|Expected|failed"):
+        program(*_inputs(case.wrong[0]))
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_refusal_names_input_condition_and_node_before_anything_runs(name: str) -> None:
-    text, sizes, other, words = MODELS[name]
-    module = _load(text)
-    for size in sizes:
-        module(torch.randn(size))
-    with torch.profiler.profile() as profile:
-        _refuses(module, (torch.randn(other),), words)
-    ran = {event.key for event in profile.key_averages()} & {"aten::relu", "aten::max_pool2d", "aten::reshape"}
-    assert not ran
+@EACH
+@torch.no_grad()
+def test_formats_without_conditions_say_so(case: Case, tmp_path: Path) -> None:
+    """A traced module and an ONNX file check nothing, unless the only size is a part of the format."""
+    module, inputs = case.load(), _inputs(case.right[0])
+    told = onnx2nn.save(module, tmp_path / "model.torchscript", example_inputs=inputs)
+    assert told.endswith(f"; it does not check {case.condition}")
+    pytest.importorskip("onnxscript")
+    told = onnx2nn.export_onnx(module, tmp_path / "model.onnx", example_inputs=inputs)
+    if module.meta["onnx2nn"]["fixed"] == {"n": 3}:
+        assert "does not check" not in told
+        assert onnx.load(tmp_path / "model.onnx").graph.input[0].type.tensor_type.shape.dim[0].dim_value == 3
+    else:
+        assert told.endswith(f"; it does not check {case.condition}")
+    again = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    names = [given.name for given in again.get_inputs()]
+
+    def run(*values: torch.Tensor) -> torch.Tensor:
+        feeds = dict(zip(names, (value.numpy() for value in values), strict=True))
+        return torch.from_numpy(again.run(None, feeds)[0])
+
+    _agree(case, run)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_they_are_listed(name: str) -> None:
-    text, _, _, words = MODELS[name]
-    module = _load(text)
+def test_a_module_without_guards_says_nothing_of_them(tmp_path: Path) -> None:
+    model = _model("(float[n,4] x) => (float[n,4] y) { y = Gemm(x, W) }")
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["guards"] == [] and module.meta["onnx2nn"]["sizes"] == []
+    assert "Require" not in module.code
+    assert "sizes" not in str(onnx2nn.check(model))
+    told = onnx2nn.save(module, tmp_path / "model.torchscript", example_inputs=_inputs([(2, 4)]))
+    assert "check" not in told
+
+
+@pytest.mark.parametrize("case", ["an equation", "pooled to one row", "divisible", "one name"])
+def test_load_warns_once_of_dimensions_that_the_file_fixes(case: str) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        onnx2nn.load(_model(CASES[case].graph))
+    told = {"an equation": "n is 3", "pooled to one row": "h is 8 to 15"}
+    if case in told:
+        (warning,) = caught
+        assert warning.category is UserWarning and warning.filename == __file__
+        assert f"dynamic that its nodes fix: {told[case]}." in str(warning.message)
+    else:
+        assert caught == []
+
+
+def test_a_limit_that_only_huge_sizes_exceed_is_left_to_eager_calls() -> None:
+    """Every dimension that torch.export is told of by name would have to be declared with such a maximum."""
+    module = onnx2nn.load(
+        _model(
+            """(float[n] x) => (float[m] y) <int64[1] zero = {0}, float factor = {0.5}> {
+                s = Shape(x)  f = Cast <to = 1> (s)  g = Mul(f, factor)  h = Floor(g)  i = Cast <to = 7> (h)
+                y = Slice(x, zero, i)
+            }"""
+        )
+    )
     (guard,) = module.meta["onnx2nn"]["guards"]
-    assert guard["condition"] == words[0]
-    assert guard["operator"] == words[1]
-    assert all(place[0] == "x" for place in guard["dimensions"].values())
-    (line,) = onnx2nn.check(_model(text)).guards
-    assert all(word in line for word in words[:2])
-    assert words[0] in str(onnx2nn.check(_model(text)))
-    for sizes in module.meta["onnx2nn"]["sizes"]:  # samples that the guards let pass
-        dims = module.meta["onnx2nn"]["signature"][0]["shape"]
-        module(torch.zeros([sizes.get(dim, dim) for dim in dims]))
+    assert guard["condition"] == "n <= 16777215"
+    huge, x = torch.zeros(1).expand(1 << 24), torch.randn(9)
+    assert module(huge[1:]).shape == ((1 << 23) - 1,)
+    with pytest.raises(ValueError, match=r"n <= 16777215 is needed by node 'h' \(Floor\)"):
+        module(huge)
+    program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},)).module()
+    assert torch.equal(program(x[1:]), module(x[1:]))
+    assert program(huge).shape == (1 << 23,)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_they_travel(name: str, tmp_path: Path) -> None:
-    """As a pickle, and as the source that to_python writes."""
-    text, sizes, other, words = MODELS[name]
-    module = _load(text)
-    _refuses(pickle.loads(pickle.dumps(module)), (torch.randn(other),), words)
-    folder = tmp_path / "written"
-    onnx2nn.to_python(module, folder)
-    written = _written(folder)
-    _refuses(written, (torch.randn(other),), words)
-    for size in sizes:
-        x = torch.randn(size)
-        assert torch.equal(pickle.loads(pickle.dumps(module))(x), module(x))
-        assert torch.equal(written(x), module(x))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_export_and_compilation_hold_them(name: str) -> None:
-    text, sizes, other, _ = MODELS[name]
-    module = _load(text)
-    dims = module.meta["onnx2nn"]["signature"][0]["shape"]
-    auto = tuple(torch.export.Dim.AUTO if isinstance(dim, str) else None for dim in dims)
-    program = torch.export.export(module, (torch.randn(sizes[0]),), dynamic_shapes=(auto,), strict=False).module()
-    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="eager")
-    x = torch.randn(sizes[0])
-    assert torch.equal(program(x), module(x))
-    for size in sizes:
-        x = torch.randn(size)
-        assert torch.equal(compiled(x), module(x))
-    # torch.export takes a dynamic size for 2 or more, and holds no condition that only 0 and 1 do not fulfil.
-    for run in (compiled,) if name == "choice" else (program, compiled):
-        with pytest.raises(Exception, match=r".+"):  # of any class: torch's own checks of sizes
-            run(torch.randn(other))
-
-
-def test_one_warning_names_the_dimensions_that_a_file_fixes() -> None:
-    with pytest.warns(UserWarning, match=r"n is 3\b") as found:
-        onnx2nn.load(_model(MODELS["fixed"][0]))
-    assert len(found) == 1
-    with pytest.warns(UserWarning, match="h is 8 to 15"):
-        onnx2nn.load(_model(MODELS["range"][0]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        onnx2nn.load(_model(MODELS["multiple"][0]))
-
-
-def test_both_branches_of_an_if_on_sizes_are_kept() -> None:
-    text = """agraph (float[n,4] x) => (float[n,4] y) <int64 three = {3}> {
-        s = Shape<start = 0, end = 1>(x) c = Squeeze(s) e = Less(c, three)
-        y = If(e) <then_branch = t () => (float[p,q] z) { z = Neg(x) },
-                   else_branch = f () => (float[p,q] w) { w = Relu(x) }> }"""
-    module = _load(text)
+def test_both_branches_of_a_choice_by_size_are_kept() -> None:
+    case = Case(
+        """(float[n,4] x) => (float[a,b] y) <int64 zero = {0}, int64 limit = {10}, float two = {2.0}> {
+            s = Shape(x)  l = Gather(s, zero)  few = Less(l, limit)
+            y = If (few) <
+                then_branch = t () => (float[a,b] v) { v = Mul(x, two) },
+                else_branch = e () => (float[a,b] w) { w = Gemm(x, W) }
+            >
+        }""",
+        [[(1, 4)], [(9, 4)], [(10, 4)], [(300, 4)]],
+        [],
+        "",
+        "",
+    )
+    module = case.load()
     assert module.meta["onnx2nn"]["guards"] == []
-    for size in (0, 1, 2, 3, 17):
-        x = torch.randn(size, 4)
-        assert torch.equal(module(x), -x if size < 3 else x.relu())
+    _agree(case, module)
+    torch.compiler.reset()
+    with torch.no_grad():
+        _agree(case, torch.compile(module, fullgraph=True, dynamic=True, backend="eager"))
 
 
-def test_dimensions_of_one_name_are_equal() -> None:
-    module = _load("agraph (float[n,4] x, float[n,4] z) => (float[n,4] y) { y = Add(x, z) }")
-    module(torch.ones(3, 4), torch.ones(3, 4))
-    _refuses(module, (torch.ones(3, 4), torch.ones(1, 4)), ["n == z.shape[0]", "dimension 0 of input 'z'"])
+def test_a_branch_that_data_choose_checks_what_it_needs() -> None:
+    module = onnx2nn.load(
+        _model(
+            """(float[n,4] x, bool c) => (float[a,b,d] y) <int64[3] target = {3, 2, 2}, int64[3] other = {-1, 2, 2}> {
+                y = If (c) <
+                    then_branch = t () => (float[a,b,d] v) { v = Reshape(x, target) },
+                    else_branch = e () => (float[a,b,d] w) { w = Reshape(x, other) }
+                >
+            }"""
+        )
+    )
+    (guard,) = module.meta["onnx2nn"]["guards"]
+    assert (guard["condition"], guard["node"], guard["at_entry"]) == ("n == 3", "v", False)
+    (x,) = _inputs([(5, 4)])
+    assert torch.equal(module(x, torch.tensor(False)), x.reshape(5, 2, 2))
+    assert torch.equal(module(x[:3], torch.tensor(True)), x[:3].reshape(3, 2, 2))
+    with pytest.raises(ValueError, match=r"n == 3 is needed by node 'v' .* n, dimension 0 of input 'x', is 5\."):
+        module(x, torch.tensor(True))
 
 
-def test_floats_on_the_way_limit_sizes() -> None:
-    """floor(0.5 * n) in float32 is n // 2 up to 2 ** 24; export holds no limit that only huge sizes exceed."""
-    module = _load("""agraph (float[n] x) => (float[k] y) <float half = {0.5}, int64[1] zero = {0}> {
-        s = Shape(x) f = Cast<to = 1>(s) h = Mul(f, half) g = Floor(h) i = Cast<to = 7>(g)
-        y = Slice(x, zero, i, zero) }""")
-    assert module(torch.ones(7)).shape == (3,)
-    with pytest.raises(ValueError, match=r"n <= 16777215 is needed"):
-        module(torch.empty(1 << 24))
-    auto = ((torch.export.Dim.AUTO,),)
-    program = torch.export.export(module, (torch.ones(7),), dynamic_shapes=auto, strict=False)
-    assert not any("16777215" in str(range_) for range_ in program.range_constraints.values())
-    assert program.module()(torch.ones(40)).shape == (20,)
+def test_a_body_checks_what_it_needs() -> None:
+    module = onnx2nn.load(
+        _model(
+            """(float[t,n] x) => (float[t,a,b] y) <int64[2] target = {2, 3}> {
+                y = Scan <num_scan_inputs = 1, body = s (float[n] v) => (float[a,b] w) { w = Reshape(v, target) }> (x)
+            }"""
+        )
+    )
+    (guard,) = module.meta["onnx2nn"]["guards"]
+    assert (guard["condition"], guard["node"], guard["at_entry"]) == ("n == 6", "w", False)
+    (x,) = _inputs([(4, 6)])
+    assert torch.equal(module(x), x.reshape(4, 2, 3))
+    with pytest.raises(ValueError, match=r"n == 6 is needed by node 'w' .* n, dimension 1 of input 'x', is 5\."):
+        module(x[:, :5])
+
+
+PAIRS = "(float[n] x) => (int64[a,b] y) <int64[2] target = {-1, 2}> { p = NonZero(x)  y = Reshape(p, target) }"
+
+
+def test_a_condition_on_sizes_that_data_decide() -> None:
+    model = _model(PAIRS)
+    module = onnx2nn.load(model)
+    (guard,) = module.meta["onnx2nn"]["guards"]
+    assert guard["dimensions"] == {"u0": None} and guard["at_entry"] is False
+    (text,) = onnx2nn.check(model).guards
+    assert text.startswith("u0 % 2 == 0 (u0: data decide it): ") and "node 'y' (Reshape)" in text
+    x = torch.tensor([1.0, 0.0, 2.0, 3.0, 4.0])
+    assert module(x).tolist() == [[0, 2], [3, 4]]
+    with pytest.raises(ValueError, match=r"sizes that data decide do not fit\. u0 % 2 == 0 .* Here u0 is 3\."):
+        module(x[:4])
+    program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},)).module()
+    assert program(x).tolist() == [[0, 2], [3, 4]]
+    with pytest.raises(RuntimeError):
+        program(x[:4])
 
 
 def test_sizes_that_data_decide_have_bounds() -> None:
-    """No more elements are found than there are: Min(found, n) is what was found."""
-    module = _load("""agraph (float[n] x) => (int64[k] y) {
-        p = NonZero(x) s = Shape<start = 1, end = 2>(p) t = Shape(x) y = Min(s, t) }""")
-    assert functional.onnx2nn__SizeMin not in {node.target for node in module.graph.nodes}
-    assert module(torch.tensor([0.0, 1, 2])).tolist() == [2]
-
-
-def test_a_trace_and_an_onnx_file_hold_no_conditions(tmp_path: Path) -> None:
-    """What the documentation says of them: their own operators refuse, or nothing does."""
-    module = _load(MODELS["multiple"][0])
-    x = torch.randn(5, 4)
-    traced = torch.jit.trace(module, (x,))
-    assert torch.equal(traced(torch.ones(2, 15)), module(torch.ones(2, 15)))
-    with pytest.raises(RuntimeError):
-        traced(torch.ones(3, 7))
-    assert "agrees" in onnx2nn.export_onnx(module, tmp_path / "again.onnx")
-
-
-def test_load_imports_no_symbolic_machinery() -> None:
-    code = (
-        "import sys, torch, torch.fx, torch.nn, onnx_ir\n"  # onnx_ir has sympy
-        "before = set(sys.modules)\n"
-        "import onnx, onnx.parser, onnx2nn\n"
-        f"text = {HEAD + MODELS['multiple'][0]!r}\n"
-        "onnx2nn.load(onnx.parser.parse_model(text))\n"
-        "new = set(sys.modules) - before\n"
-        "print([m for m in new if m.startswith(('sympy', 'torch._dynamo', 'torch.fx.experimental.symbolic_shapes'))])\n"
+    """Of 12 elements at most 12 are not zero: no other branch is imported, and nothing is guarded."""
+    module = onnx2nn.load(
+        _model(
+            """(float[12] x) => (float[] y) <int64[1] one = {1}, int64[1] most = {12}, int64[1] first = {0}> {
+                p = NonZero(x)  s = Shape(p)  c = Gather(s, one)  few = LessOrEqual(c, most)  t = Squeeze(few, first)
+                q = Squeeze(p, first)  g = Gather(x, q)
+                y = If (t) <
+                    then_branch = v () => (float[k] a) { a = Identity(g) },
+                    else_branch = w () => (float[a,b] b) { b = Unsqueeze(g, first) }
+                >
+            }"""
+        )
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    assert module.meta["onnx2nn"]["guards"] == []
+    assert not any(isinstance(child, onnx2nn.control_flow.If) for child in module.modules())
+    x = torch.arange(12.0)
+    assert torch.equal(module(x), x[1:])
 
 
-def test_a_condition_is_printed_as_code() -> None:
-    n = of_symbol(Symbol("n"))
-    assert repr(equal((n + 3) // 4 * 2, 6)) == "(n + 3) // 4 == 3"
+LAYERS = """(float[n,3,h,w] x) => (float[n,6] y)
+<float[6,3,3,3] k = {KERNEL}, int64[3] rows = {0, 6, -1}, int64[1] last = {2}> {
+    c = Conv <pads = [1, 1, 1, 1]> (x, k)  r = Relu(c)  p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+    f = Reshape(p, rows)  m = ReduceMean <keepdims = 0> (f, last)  g = Gelu(m)  s = Sigmoid(g)  t = Add(s, m)
+    y = Softmax(t)
+}""".replace("KERNEL", ", ".join(["0.1"] * 162))
+
+
+@pytest.mark.parametrize("graph", [CASES["divisible"].graph, CASES["in one branch"].graph, LAYERS, PAIRS])
+def test_load_imports_nothing_of_torchs_symbolic_shapes(graph: str, tmp_path: Path) -> None:
+    """Nothing but what the imports of torch, onnx and onnx_ir bring in themselves."""
+    onnx.save(_model(graph), tmp_path / "model.onnx")
+    listing = "import torch, torch.fx, torch.nn, onnx, onnx_ir, sys; {}; print(sorted(sys.modules))"
+    found = []
+    for code in ("0", "import onnx2nn; onnx2nn.load('model.onnx')"):
+        done = subprocess.run(
+            [sys.executable, "-c", listing.format(code)],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(set(re.findall(r"'([\w.]+)'", done.stdout)))
+    more = found[1] - found[0]
+    assert "onnx2nn.fx.guards" in more
+    unwanted = ("sympy", "torch._dynamo", "torch.fx.experimental.symbolic_shapes", "torch.utils._sympy")
+    assert sorted(name for name in more if name.startswith(unwanted)) == []

@@ -13,7 +13,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from onnx2nn.sizes import conditions, expression
-from onnx2nn.sizes.conditions import Condition, at_least_zero, at_most, equal, is_zero, less, negation
+from onnx2nn.sizes.conditions import at_least_zero, at_most, equal, is_zero, less, negation
 from onnx2nn.sizes.expression import (
     Size,
     Symbol,
@@ -38,11 +38,13 @@ from tests.size_expressions import (
     broadcast_size,
     built,
     computed,
-    conditions as trees_of_conditions,
     inside,
     made_symbols,
     numbers,
     truncated,
+)
+from tests.size_expressions import (
+    conditions as trees_of_conditions,
 )
 
 RULES = settings(deadline=None, database=None, derandomize=True, max_examples=500)
@@ -126,7 +128,10 @@ def test_the_printed_code_computes_the_value(tree: Tree, intervals: Any, points:
     wanted: list[tuple[Any, Callable[[int], Any]]] = [(value, lambda number: number)]
     if isinstance(value, Size):  # where signs and comparisons are turned round
         wanted += [(-value, lambda number: -number), (value * -3, lambda number: number * -3)]
-        wanted += [(at_least_zero(value), lambda number: number >= 0), (at_least_zero(-value), lambda number: number <= 0)]
+        wanted += [
+            (at_least_zero(value), lambda number: number >= 0),
+            (at_least_zero(-value), lambda number: number <= 0),
+        ]
         wanted += [(at_least_zero(7 - value), lambda number: number <= 7), (is_zero(value), lambda number: number == 0)]
     for made, of in wanted:
         code = compile(code_of(made), "", "eval")

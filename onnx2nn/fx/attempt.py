@@ -116,7 +116,8 @@ class Attempt:
             if symbol is None:
                 continue
             least, most = facts.intervals.get(symbol, (None, None))
-            if least is not None and most is not None and most < guards.limits.get(symbol, MAX_DIMENSION):
+            limit = guards.limits[symbol].limit if symbol in guards.limits else None
+            if least is not None and most is not None and most < (limit or MAX_DIMENSION):
                 found[name] = range(least, most + 1)
         return found
 
@@ -127,21 +128,23 @@ class Attempt:
             return []
         names = {symbol: name for name in self.state.subject.names if (symbol := self.state.symbol(name)) is not None}
         needed = [guard.condition for guard in guards.found if guard.condition.symbols <= names.keys()]
-        found = []
-        for points in guards.points(frozenset(names)):
-            fit = (point for point in points if all(fulfilled(condition, point) for condition in needed))
-            found += [{names[symbol]: size for symbol, size in point.items() if symbol in names} for point in fit]
+        found: list[dict[str, int]] = []
+        for points in guards.points(frozenset(names)) if names else ():
+            for point in points:
+                sizes = {names[symbol]: size for symbol, size in point.items() if symbol in names}
+                if sizes not in found and all(fulfilled(condition, point) for condition in needed):
+                    found.append(sizes)
         return found[:_SIZES]
 
     def _meta(self, module: fx.GraphModule) -> dict[str, Any]:
         """Returns the record of the file in the module's `meta`."""
-        graph, author = self.state.model.graph, self.state.author
+        graph, author, tracer = self.state.model.graph, self.state.author, self._builder.tracer
         return {
             "inputs": [value.name for value in graph.inputs],
             "outputs": [value.name for value in graph.outputs],
             "fixed": self.fixed(),
             "sizes": self._sizes(),
-            "guards": [guard.record(self._builder.tracer.symbols) for guard in self._builder.tracer.guards.found],
+            "guards": [guard.record(tracer.symbols) for guard in dict.fromkeys(tracer.guards.listed())],
             "signature": [self._signature(spec) for spec in input_specs(self.state.model)],
             "naming": naming_of(author, module.state_dict(keep_vars=True) if author is not None else {}),
         }

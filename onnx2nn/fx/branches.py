@@ -56,6 +56,10 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
     results = [[outside(tracer, spec_of(value)) for value in values] for values in outputs]
     if sizes is not None and any(map(_differ, *results)) and not sizes.by_data:
         return _inline(walk, branches, tracer.guards.choice(sizes))
+    if sizes is not None and not sizes.by_data:
+        for child, chosen in zip(children, (sizes, negation(sizes)), strict=True):
+            assert isinstance(chosen, Condition)
+            tracer.guards.lift(child.tracer.guards, chosen)
     specs = tuple(unify(tracer, a, b) for a, b in zip(*results, strict=True))
     modules = [t.finish(tuple(o), name) for t, o, name in zip(traced, outputs, ("Then", "Else"), strict=True)]
     captured = (condition, *traced[0].captured, *traced[1].captured)

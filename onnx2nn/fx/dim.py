@@ -104,7 +104,7 @@ class Dim:
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        return f"Dim({self.expr!r})"
+        return repr(self.expr)
 
     def __eq__(self, other: object) -> Any:
         return self._compare(operator.eq, other)

@@ -27,6 +27,10 @@ _LIMITS = tuple((1 << digits) - 1 for digits in (24, 22, 20, 18, 16))
 """The limits of dimensions that are tried where float arithmetic must be exact."""
 
 _BRANCH = "the model takes another branch for these sizes, which the import left out"
+_LIMIT = "the file computes with numbers that are not exact for larger sizes"
+
+_HUGE = 1 << 20
+"""A limit from here on is left to eager calls: an exported dimension would need it as its declared maximum."""
 
 
 Choices = Mapping[str, bool]
@@ -41,11 +45,16 @@ class Guard:
         condition: the condition, on dimensions of inputs.
         reason: what it is needed for.
         node: domain, operator and name of the node that needs it, empty where the model as a whole does.
+        at_entry: whether the module checks it before it computes anything; otherwise it is checked where data decide
+            the sizes, or whether the node runs at all.
+        limit: the largest size for which float arithmetic is exact, None for other conditions.
     """
 
     condition: Condition
     reason: str
     node: tuple[str, ...] = ()
+    at_entry: bool = True
+    limit: int | None = None
 
     @property
     def text(self) -> str:
@@ -62,6 +71,7 @@ class Guard:
             "reason": self.reason,
             "node": self.node[2] if self.node else None,
             "operator": self.node[1] if self.node else None,
+            "at_entry": self.at_entry,
         }
 
 
@@ -75,7 +85,9 @@ class Guards(Sizes):
 
     Attributes:
         facts: what is known of sizes.
-        found: the guards.
+        found: the guards that the program checks before it computes anything, beside `limits`.
+        limits: the dimensions that are limited because float arithmetic must be exact, and the guards.
+        later: the guards that inner programs check, or this one where data decide a size.
         chosen: the conditions for which the structure of the program was chosen, and their truths.
     """
 
@@ -83,7 +95,9 @@ class Guards(Sizes):
         self._tracer = tracer
         self.facts: Facts = Facts(None if outer is None else outer.facts)
         self.found: list[Guard] = []
-        self.limits: dict[Symbol, int] = {}
+        self.limits: dict[Symbol, Guard] = {}
+        self.later: list[Guard] = []
+        self._outer = outer
         self.chosen: list[tuple[Condition, bool]] = [] if outer is None else outer.chosen
         self._choices = choices
 
@@ -148,9 +162,17 @@ class Guards(Sizes):
                 condition = solved if isinstance(solved, Condition) else condition
         guard = Guard(condition, reason, self._tracer.meta.get("onnx", ()))
         if self._of_own_data(condition):
-            self._check(condition, guard.text)
+            self._check_now(guard)
         else:
             self.found.append(guard)
+
+    def lift(self, inner: Guards, chosen: Condition) -> None:
+        """Takes over the guards of the program of a branch, which runs where a condition on sizes holds."""
+        for guard in [guard for guard in inner.found if not guard.condition.by_data]:
+            inner.found.remove(guard)
+            condition = disjunction((negation(chosen), guard.condition))
+            assert isinstance(condition, Condition)
+            self.found.append(replace(guard, condition=condition))
 
     def equal(self, a: Number, b: Number, reason: str) -> Number:
         """Requires two numbers to be equal; returns the one of which more is known."""
@@ -209,18 +231,15 @@ class Guards(Sizes):
     def _restrict(self, condition: Condition, most: int) -> None:
         for symbol in condition.symbols:
             least, known = self.facts.intervals.get(symbol, symbol.interval)
-            if known is not None and known <= most:
+            bound = at_most(of_symbol(symbol), most)
+            if (known is not None and known <= most) or not isinstance(bound, Condition):
                 continue
             self.facts.narrow(symbol, (least, most))
+            guard = Guard(bound, _LIMIT, self._tracer.meta.get("onnx", ()), limit=most)
             if symbol in self._tracer.symbols.own:
-                self._check_limit(symbol, most)
+                self._check_now(guard)
             else:
-                self.limits[symbol] = most
-
-    def _check_limit(self, symbol: Symbol, most: int) -> None:
-        condition = at_most(of_symbol(symbol), most)
-        if isinstance(condition, Condition):
-            self._check(condition, f"{condition!r} is needed: the file computes sizes in float32", limit=True)
+                self.limits[symbol] = guard
 
     def choice(self, condition: Truth) -> bool:
         """Returns the truth of a condition on which the program's structure depends; guarded unless it is proven.
@@ -264,9 +283,16 @@ class Guards(Sizes):
         """Returns whether a symbol of the condition is read from a result of this program."""
         return any(symbol in self._tracer.symbols.own for symbol in condition.symbols)
 
+    def listed(self) -> list[Guard]:
+        """Returns all guards of the program, and of those in it."""
+        return [*self.found, *self.limits.values(), *self.later]
+
     def record(self) -> None:
         """Records the checks of all guards, in front of everything else that the program computes."""
-        symbols = {symbol for guard in self.found for symbol in guard.condition.symbols} | self.limits.keys()
+        if self._outer is not None:
+            self._outer.later += [replace(guard, at_entry=False) for guard in self.listed()]
+        guards = [*self.found, *self.limits.values()]
+        symbols = {symbol for guard in guards for symbol in guard.condition.symbols}
         if not symbols:
             return
         sources = {symbol: self._tracer.symbols.read(symbol).node for symbol in sorted(symbols, key=_number)}
@@ -278,21 +304,29 @@ class Guards(Sizes):
                 if node.op != "placeholder":
                     first.prepend(node)
         with self._tracer.graph.inserting_before(first):
-            for guard in self.found:
-                self._check(guard.condition, guard.text)
-            for symbol, most in self.limits.items():
-                self._check_limit(symbol, most)
+            for guard in guards:
+                _check(self._tracer, guard)
 
-    def _check(self, condition: Condition, text: str, limit: bool = False) -> None:
-        """Records a check where nodes are recorded now."""
-        symbols = sorted(condition.symbols, key=_number)
-        named = ", ".join(f"{self._tracer.symbols.title(symbol)} is {{}}" for symbol in symbols)
-        escaped = text.replace("{", "{{").replace("}", "}}")
-        message = f"The sizes of the inputs do not fit. {escaped}. Here {named}."
-        sizes = [self._tracer.symbols.read(symbol).node for symbol in symbols]
-        truth = _Nodes(self._tracer).of(condition)
-        kwargs = {"message": message, **({"limit": True} if limit else {})}
-        self._tracer.create("call_function", functional.onnx2nn__Require, (truth, *sizes), kwargs)
+    def _check_now(self, guard: Guard) -> None:
+        self.later.append(replace(guard, at_entry=False))
+        _check(self._tracer, guard)
+
+
+def _check(tracer: Tracer, guard: Guard) -> None:
+    """Records a check where nodes are recorded now."""
+    symbols = sorted(guard.condition.symbols, key=_number)
+    named = ", ".join(f"{tracer.symbols.title(symbol)} is {{}}" for symbol in symbols)
+    escaped = guard.text.replace("{", "{{").replace("}", "}}")
+    sizes_of = "that data decide" if guard.condition.by_data else "of the inputs"
+    message = f"The sizes {sizes_of} do not fit. {escaped}. Here {named}."
+    sizes = [tracer.symbols.read(symbol).node for symbol in symbols]
+    truth = _Nodes(tracer).of(guard.condition)
+    kwargs: dict[str, Any] = {"message": message}
+    if guard.condition.by_data:
+        kwargs["by_data"] = True
+    elif guard.limit is not None and guard.limit >= _HUGE:
+        kwargs["limit"] = True
+    tracer.create("call_function", functional.onnx2nn__Require, (truth, *sizes), kwargs)
 
 
 def _number(symbol: Symbol) -> int:

@@ -50,16 +50,18 @@ def size_floor(F: Any, A: Any) -> Any:
 
 
 @op("Require", 1, domain=OWN)
-def require(F: Any, condition: Any, *sizes_0: Any, message: str, limit: bool = False) -> None:
+def require(F: Any, condition: Any, *sizes_0: Any, message: str, limit: bool = False, by_data: bool = False) -> None:
     """Raises ValueError where a condition on sizes is false; `sizes_0` are put into the message.
 
-    Export and compilation keep the condition, unless it is a `limit` that only huge sizes exceed; torch.jit.trace
-    holds no conditions.
+    Export and compilation keep the condition, as they keep the branch that a Python program takes; one on sizes that
+    data decide (`by_data`) is checked when the program runs. They leave out a `limit` that only huge sizes exceed.
+    torch.jit.trace holds no conditions.
     """
-    if F.compiler.is_compiling():
-        if not limit:
-            F._check(condition)
-    elif not F.jit.is_tracing() and not condition:
+    if F.jit.is_tracing() or (limit and F.compiler.is_compiling()):
+        return
+    if by_data and F.compiler.is_compiling():
+        F._check(condition)
+    elif not condition:
         raise ValueError(message.format(*sizes_0))
 
 

@@ -182,7 +182,7 @@ def squeeze(F: Any, data: Any, axes: Any = None) -> Any:
         axes = [axis for axis, size in enumerate(data.shape) if size == 1]
     axes = sorted(axis % data.ndim if data.ndim else 0 for axis in axes)
     for axis in axes:
-        demand(data.shape[axis] == 1, f"axes={axes} of the shape {list(data.shape)} are not all of size 1")
+        demand(data.shape[axis] == 1, f"axes={axes} of the shape {list(data.shape)} must have size 1")
     if not axes:
         return data
     return data.squeeze(axes[0]) if len(axes) == 1 else data.squeeze(tuple(axes))

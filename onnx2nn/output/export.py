@@ -21,6 +21,7 @@ from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
+from onnx2nn.output.save import unchecked
 from onnx2nn.verification.module_runs import run_module, to_tensor
 from onnx2nn.verification.oracle import Oracle
 from onnx2nn.verification.outputs import short_floats
@@ -67,7 +68,7 @@ def export_onnx(
         opset: version of ai.onnx; the exporter's own choice if left out.
 
     Returns:
-        A line that describes the file.
+        A line that describes the file, also the conditions on sizes that the file, unlike the module, does not check.
 
     Raises:
         InputError: the module accepts no generated inputs, or the file cannot be written.
@@ -149,7 +150,7 @@ def _export(
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
     compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, runs)
     count = sum(1 for _ in program.model.graph)
-    return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
+    return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}{unchecked(module, axes)}"
 
 
 def _sample(module: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ def save(
         dynamic_axes: for each input axis → name of the dynamic dimensions, kept dynamic in `.pt2`.
 
     Returns:
-        A line that describes the file.
+        A line that describes the file, also the conditions on sizes that a traced module does not check.
 
     Raises:
         InputError: no module, unknown ending, missing `example_inputs`, or the file cannot be written.
@@ -162,7 +162,23 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
         raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
     check_same(module, traced, tensors)
     torch.jit.save(traced, str(path))
-    return f"traced TorchScript module, read back with torch.jit.load{_first(module)}"
+    return f"traced TorchScript module, read back with torch.jit.load{_first(module)}{unchecked(module)}"
+
+
+def unchecked(module: torch.nn.Module, axes: Mapping[str, Collection[int]] | None = None) -> str:
+    """Returns the conditions on sizes that are lost in a format that holds none, as the end of a description.
+
+    Args:
+        module: the module; `""` is returned for one without guards.
+        axes: the dynamic axes of each input in that format, None for all axes.
+    """
+    guards = getattr(module, "meta", {}).get("onnx2nn", {}).get("guards", ())
+    lost: dict[str, None] = {}
+    for guard in guards:
+        places = [place for place in guard["dimensions"].values() if place is not None]
+        if axes is None or not places or any(axis in axes.get(name, ()) for name, axis in places):
+            lost[guard["condition"]] = None
+    return f"; it does not check {', '.join(lost)}" if lost else ""
 
 
 def check_same(module: Callable[..., Any], converted: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes, rule
 from onnx2nn.fx.spec import Shape, Spec
@@ -135,11 +136,16 @@ def _common(sizes: Sizes, a: Number, b: Number, what: str) -> Number:
 
 _dtypes: dict[Any, Any] = {}
 
+_RANDOM = frozenset({torch.rand_like, torch.randn_like, torch.bernoulli, torch.dropout, F.dropout, F.alpha_dropout})
+"""Functions that draw random numbers."""
+
 
 def dtypes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Returns the dtype of a call's result, or a tuple of dtypes, by running it on tensors of one element.
 
     This is for functions whose dtypes depend on the dtypes of the operands and on which of them have a dimension only.
+    They run on the CPU: on the meta device some of them, such as `torch.relu`, are Python programs that import torch's
+    compiler, which takes seconds.
 
     Args:
         function: a function, or the name of a tensor method.
@@ -171,17 +177,41 @@ def _key(value: Any) -> Any:
     return type(value), None if isinstance(value, (Size, Condition)) else value
 
 
+_OPERATORS = frozenset(
+    {
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "truediv",
+        "floordiv",
+        "mod",
+        "remainder",
+        "fmod",
+        "pow",
+        "and",
+        "or",
+        "xor",
+        "eq",
+        "ne",
+    }
+    | {"lt", "le", "gt", "ge", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or"}
+)
+"""Names of functions of two operands, of which a tensor is never taken for a number."""
+
+
 def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Returns the dtypes of a call's result, None where torch refuses the call.
 
     On meta tensors some functions import torch's compiler, which takes seconds, so that the CPU is asked first. Two
     elements cannot be taken for a number; where a tensor without dimensions could be, meta tensors are asked alone.
-    Python's operators take tensors for what they are.
+    Operators take tensors for what they are. Random numbers would change the state of the CPU's generator.
     """
-    plain = getattr(function, "__module__", "") == "_operator"
+    name = function if isinstance(function, str) else getattr(function, "__name__", "")
+    plain = name.strip("_") in _OPERATORS
     function = getattr(torch.Tensor, function) if isinstance(function, str) else function
     alone = not plain and any(isinstance(value, Spec) and not value.shape for value in (*args, *kwargs.values()))
-    for elements, device in ((1, "meta"),) if alone else ((2, "cpu"), (1, "meta")):
+    for elements, device in ((1, "meta"),) if alone or function in _RANDOM else ((2, "cpu"), (1, "meta")):
         try:
             stand_ins = [_stand_in(value, elements, device) for value in args]
             named = {name: _stand_in(value, elements, device) for name, value in kwargs.items()}
