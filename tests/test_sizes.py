@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import operator
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -246,7 +245,7 @@ DEEP: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("kind", DEEP)
 def test_operations_may_lie_deep_within_each_other(kind: str) -> None:
-    n, start = _n("n", 0, 40), time.process_time()
+    n = _n("n", 0, 40)
     size, step = n, DEEP[kind]
     for _ in range(MANY):
         size = step(size, n)
@@ -263,7 +262,6 @@ def test_operations_may_lie_deep_within_each_other(kind: str) -> None:
     facts.bounds(size)
     assert facts.decide(at_least_zero(size - size)) is True
     facts.decide(less(size, 10**9))
-    assert time.process_time() - start < 10
 
 
 class _Values(Rendering[Any]):

@@ -124,7 +124,7 @@ class Facts:
         return True
 
     def narrow(self, symbol: Symbol, interval: Interval) -> bool:
-        """Notes narrower bounds of a symbol; one value is its value. Returns False where no size fulfils what is known."""
+        """Notes narrower bounds of a symbol, one of which is its value; False where no size fulfils what is known."""
         self._decided.clear()
         self._spans.clear()
         least, most = interval

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +12,17 @@ from onnx2nn.sizes.rendering import Rendering
 
 _LEVELS = {"or": 0, "and": 1, "+": 3, "-": 3, "*": 4, "//": 4, "%": 4}
 _COMPARISON, _PRODUCT, _NEGATIVE, _ATOM = 2, 5, 6, 7
-"""A product without quotients in it has a level of its own: `-a * b` is `-(a * b)`, but `-a // b` is not `-(a // b)`."""
+"""A product without quotients has a level of its own: `-a * b` is `-(a * b)`, but `-a // b` is not `-(a // b)`."""
+
+_LONGEST = 4000
+"""The most characters of an expression. A longer part that others hold would be written out in each of them."""
 
 Text = tuple[str, int]
 """Code, and how tightly its outermost operator binds."""
 
 
 def code_of(value: Number | Condition, name: Callable[[Symbol], str] = lambda symbol: symbol.name) -> str:
-    """Returns a number or condition as Python code.
+    """Returns a number or condition as Python code; parts of thousands of characters are named by a digest instead.
 
     Args:
         value: it.
@@ -40,18 +44,22 @@ class _Printing(Rendering[Text]):
     def infix(self, operator: str, a: Text, b: Text) -> Text:
         level = _LEVELS.get(operator, _COMPARISON)
         if level != _LEVELS["*"]:
-            return f"{_inside(a, level)} {operator} {_inside(b, level + 1)}", level
+            return _named(f"{_inside(a, level)} {operator} {_inside(b, level + 1)}", level)
         whole = operator == "*" and a[1] >= _PRODUCT
-        return f"{_inside(a, level)} {operator} {_inside(b, _NEGATIVE)}", _PRODUCT if whole else level
+        return _named(f"{_inside(a, level)} {operator} {_inside(b, _NEGATIVE)}", _PRODUCT if whole else level)
 
     def negative(self, a: Text) -> Text:
         return f"-{_inside(a, _PRODUCT)}", _LEVELS["+"]
 
     def call(self, kind: str, operands: list[Text]) -> Text:
-        return f"{kind}({', '.join(text for text, _ in operands)})", _ATOM
+        return _named(f"{kind}({', '.join(text for text, _ in operands)})", _ATOM)
 
     def choice(self, condition: Text, a: Text, b: Text) -> Text:
-        return f"({a[0]} if {condition[0]} else {b[0]})", _ATOM
+        return _named(f"({a[0]} if {condition[0]} else {b[0]})", _ATOM)
+
+
+def _named(code: str, level: int) -> Text:
+    return (code, level) if len(code) <= _LONGEST else (f"long_{zlib.crc32(code.encode()):08x}", _ATOM)
 
 
 def _inside(text: Text, level: int) -> str:
