@@ -32,7 +32,7 @@ ROUNDED_ONCE = r"test_attention.*(fp16|bf16)(?!.*expanded)|_dft|_stft|resize.*ne
 CANCELLED = 1e-14
 """A difference that float64 makes, relative to the largest value of a transform."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.held
 
 
 @functools.cache

@@ -98,7 +98,7 @@ for _name in _SPECIAL:
 @partial_rule(torch.where)
 def _where(sizes: Sizes, condition: Spec, input: Any, other: Any) -> Result:
     """Its dtype is that of `input + other`; on meta tensors torch.where imports torch's compiler."""
-    if condition.dtype is not torch.bool:
+    if not isinstance(condition, Spec) or condition.dtype is not torch.bool:
         return None
     specs = [value for value in (condition, input, other) if isinstance(value, Spec)]
     found = dtypes(operator.add, (_one_of(input), _one_of(other)), {})
@@ -110,6 +110,8 @@ def _where(sizes: Sizes, condition: Spec, input: Any, other: Any) -> Result:
 def _pow(sizes: Sizes, input: Any, exponent: Any) -> Result:
     whole = isinstance(input, Spec) and input.dtype is not None and not (input.dtype.is_floating_point)
     if whole and isinstance(exponent, Size):  # torch refuses a negative power of integers
+        return None
+    if isinstance(input, Spec) and input.dtype is torch.bool:  # of which devices have their own ideas
         return None
     found = dtypes(torch.pow, (input, exponent), {})
     return with_dtypes(broadcast(sizes, [shape_of(x) for x in (input, exponent) if isinstance(x, Spec)]), found)

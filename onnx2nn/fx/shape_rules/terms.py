@@ -199,18 +199,27 @@ _OPERATORS = frozenset(
 )
 """Names of functions of two operands, of which a tensor is never taken for a number."""
 
+_LOGICAL = frozenset(
+    {"and", "or", "xor", "eq", "ne", "invert", "logical_and", "logical_or", "logical_not", "logical_xor"}
+)
+"""Names of functions of which the CPU and meta tensors take the same booleans."""
+
 
 def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Returns the dtypes of a call's result, None where torch refuses the call.
 
     On meta tensors some functions import torch's compiler, which takes seconds, so that the CPU is asked first. Two
     elements cannot be taken for a number; where a tensor without dimensions could be, meta tensors are asked alone.
-    Operators take tensors for what they are. Random numbers would change the state of the CPU's generator.
+    Operators take tensors for what they are. Of booleans the CPU takes more calls. Random numbers would change the
+    state of the CPU's generator.
     """
     name = function if isinstance(function, str) else getattr(function, "__name__", "")
-    plain = name.strip("_") in _OPERATORS
+    specs = [value for value in (*args, *kwargs.values()) if isinstance(value, Spec)]
+    plain = name.strip("_") in _OPERATORS and len(args) == 2 and not kwargs
+    logical = name.strip("_") in _LOGICAL
     function = getattr(torch.Tensor, function) if isinstance(function, str) else function
-    alone = not plain and any(isinstance(value, Spec) and not value.shape for value in (*args, *kwargs.values()))
+    alone = not plain and any(not spec.shape for spec in specs)
+    alone = alone or (not logical and any(spec.dtype is torch.bool for spec in specs))
     for elements, device in ((1, "meta"),) if alone or function in _RANDOM else ((2, "cpu"), (1, "meta")):
         try:
             stand_ins = [_stand_in(value, elements, device) for value in args]
