@@ -22,7 +22,6 @@ from onnx2nn.sizes.conditions import (
     unequal,
 )
 from onnx2nn.sizes.expression import (
-    Number,
     Symbol,
     add,
     floor_divide,
@@ -193,6 +192,6 @@ def grid(intervals: Sequence[tuple[int | None, int | None]], values: Sequence[in
     return itertools.product(*(sorted({inside(value, interval) for value in values}) for interval in intervals))
 
 
-def as_given(symbols: Sequence[Symbol], point: Sequence[int]) -> dict[Symbol, Number]:
+def as_given(symbols: Sequence[Symbol], point: Sequence[int]) -> dict[Symbol, int]:
     """Returns a point as the values of symbols."""
     return dict(zip(symbols, point, strict=True))

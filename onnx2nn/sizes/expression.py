@@ -204,7 +204,10 @@ def _times(one: Interval, other: Interval) -> Interval:
     lows: list[float] = []
     for a in (-math.inf if one[0] is None else one[0], math.inf if one[1] is None else one[1]):
         for b in (-math.inf if other[0] is None else other[0], math.inf if other[1] is None else other[1]):
-            lows.append(0 if a == 0 or b == 0 else a * b)
+            if isinstance(a, float) or isinstance(b, float):  # an infinite one; the other may be too large for a float
+                lows.append(0 if a == 0 or b == 0 else math.inf if (a > 0) == (b > 0) else -math.inf)
+            else:
+                lows.append(a * b)
     low, high = min(lows), max(lows)
     return (None if low == -math.inf else low, None if high == math.inf else high)  # type: ignore[return-value]  # ints, for the infinities are gone
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onnx2nn.sizes.conditions import Condition
-from onnx2nn.sizes.expression import Interval, Symbol, of_symbol
+from onnx2nn.sizes.expression import Interval, Number, Symbol, of_symbol
 from onnx2nn.sizes.solving import fulfilled, solutions
 from onnx2nn.sizes.substitution import replaced
 
@@ -52,27 +52,40 @@ def _inside(value: int, interval: Interval) -> int:
 def moved(point: Point, within: dict[Symbol, Interval], conditions: Iterable[Condition]) -> Point:
     """Returns a point at which a condition holds if moving one symbol, or all its symbols to one value, does it."""
     for condition in conditions:
-        known = [symbol for symbol in condition.symbols if symbol in point]
+        known = sorted((symbol for symbol in condition.symbols if symbol in point), key=lambda item: -item.number)
         if len(known) < len(condition.symbols) or fulfilled(condition, point):
             continue
-        for symbol in sorted(known, key=lambda item: -item.number):
-            others = {other: value for other, value in point.items() if other is not symbol}
-            found = _value(replaced(condition, others), symbol, within[symbol])
+        for symbol in known:
+            others = {other: of_symbol(other) if other is symbol else value for other, value in point.items()}
+            found = _value(condition, others, symbol, within[symbol])
             if found is not None:
                 point = {**point, symbol: found}
                 break
         else:
-            common = Symbol("", *within[known[0]])
-            found = _value(replaced(condition, {s: of_symbol(common) for s in known}), common, common.interval)
+            common = Symbol("", *_shared(within[symbol] for symbol in known))
+            found = _value(condition, {s: of_symbol(common) for s in known}, common, common.interval)
             if found is not None:
                 point = {**point, **dict.fromkeys(known, found)}
     return point
 
 
-def _value(condition: object, symbol: Symbol, within: Interval) -> int | None:
-    if not isinstance(condition, Condition):
+def _shared(intervals: Iterable[Interval]) -> Interval:
+    """Returns the bounds of what lies in all intervals; the first is above the last where nothing does."""
+    lows, highs = zip(*intervals, strict=True)
+    return max((low for low in lows if low is not None), default=None), min(
+        (high for high in highs if high is not None), default=None
+    )
+
+
+def _value(condition: Condition, others: Mapping[Symbol, Number], symbol: Symbol, within: Interval) -> int | None:
+    """Returns the first value of a symbol for which a condition on it and `others` holds, None where none is found."""
+    if within[0] is not None and within[1] is not None and within[0] > within[1]:
         return None
-    found = solutions(condition, symbol, within)
+    try:
+        left = replaced(condition, others)
+    except ZeroDivisionError:
+        return None
+    found = solutions(left, symbol, within) if isinstance(left, Condition) else None
     if found is None or (found[1] is not None and found[0] is not None and found[0] > found[1]):
         return None
     return found[0]

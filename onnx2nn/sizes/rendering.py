@@ -111,6 +111,10 @@ def _remainder(size: Size) -> tuple[Number, Number] | None:
         for atom in monomial:
             if atom.key[0] == "//" and coefficient < 0:
                 _, a, b = atom.key
+                others = list(monomial)
+                others.remove(atom)
+                if terms_of(b).get(tuple(others)) != -coefficient:
+                    continue  # this term is none of `b * (a // b)`
                 whole = multiply(of_terms({(atom,): 1}), multiply(b, -1))
                 rest = dict(size.terms)
                 if all(rest.pop(m, 0) == c for m, c in terms_of(whole).items()) and of_terms(rest) is a:
