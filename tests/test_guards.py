@@ -24,7 +24,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import onnx2nn
+from onnx2nn import functional
 from onnx2nn.commands.main import main
+from onnx2nn.sizes.conditions import equal
+from onnx2nn.sizes.expression import Symbol, of_symbol
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -92,10 +95,20 @@ CASES = {
         "n % 6 == 0",
         r" by node 'y' \(Reshape\): .*\. Here n, dimension 0 of input 'x', is 16\.",
     ),
+    "a product divisible": Case(
+        """(float[time,bands] x) => (float[a,b] y) <int64[2] target = {-1, 10}> {
+            r = Relu(x)  y = Reshape(r, target)
+        }""",
+        [[(5, 4)], [(2, 15)], [(30, 7)]],
+        [[(3, 7)]],
+        "time * bands % 10 == 0",
+        r" by node 'y' \(Reshape\): .*\. "
+        r"Here time, dimension 0 of input 'x', is 3, bands, dimension 1 of input 'x', is 7\.",
+    ),
     "one name": Case(
         """(float[n,4] x, float[n,4] z) => (float[a,b] y) { r = Gemm(x, W)  y = Concat <axis = 0> (r, z) }""",
         [[(3, 4), (3, 4)], [(5, 4), (5, 4)], [(8, 4), (8, 4)]],
-        [[(3, 4), (4, 4)]],
+        [[(3, 4), (4, 4)], [(3, 4), (1, 4)]],
         "n == z.shape[0]",
         r": the file gives the dimensions one name\. "
         r"Here n, dimension 0 of input 'x', is 3, z\.shape\[0\], dimension 0 of input 'z', is 4\.",
@@ -176,7 +189,7 @@ def test_a_wrong_size_is_an_error_before_anything_runs(case: Case) -> None:
         if layer is not module:
             layer.register_forward_hook(lambda *_, name=name: ran.append(name))
     _agree(case, module)
-    assert ran, "a layer runs before the node that needs the size"
+    assert ran or not dict(module.named_children()), "a layer runs before the node that needs the size"
     ran.clear()
     for index, shapes in enumerate(case.wrong):
         inputs = _inputs(shapes)
@@ -222,6 +235,15 @@ def test_export_keeps_guards(case: Case, strict: bool) -> None:
     for shapes in case.wrong:
         with pytest.raises((AssertionError, RuntimeError), match=r"Guard failed|Expected|failed"):
             program(*_inputs(shapes))
+
+
+@EACH
+@torch.no_grad()
+def test_the_listed_sizes_fulfil_the_guards(case: Case) -> None:
+    module = case.load()
+    shapes = [given["shape"] for given in module.meta["onnx2nn"]["signature"]]
+    for sizes in module.meta["onnx2nn"]["sizes"]:
+        module(*_inputs([[sizes.get(dim, dim) for dim in shape] for shape in shapes]))
 
 
 @EACH
@@ -292,14 +314,16 @@ def test_formats_without_conditions_say_so(case: Case, tmp_path: Path) -> None:
     """A traced module and an ONNX file check nothing, unless the only size is a part of the format."""
     module, inputs = case.load(), _inputs(case.right[0])
     told = onnx2nn.save(module, tmp_path / "model.torchscript", example_inputs=inputs)
-    assert told.endswith(f"; it does not check {case.condition}")
+    chosen = "; of what is chosen at node 'y' (If) it holds the side that the example takes"
+    end = f"; it does not check {case.condition}{chosen if case is CASES['in one branch'] else ''}"
+    assert told.endswith(end)
     pytest.importorskip("onnxscript")
     told = onnx2nn.export_onnx(module, tmp_path / "model.onnx", example_inputs=inputs)
     if module.meta["onnx2nn"]["fixed"] == {"n": 3}:
         assert "does not check" not in told
         assert onnx.load(tmp_path / "model.onnx").graph.input[0].type.tensor_type.shape.dim[0].dim_value == 3
     else:
-        assert told.endswith(f"; it does not check {case.condition}")
+        assert told.endswith(end)
     again = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     names = [given.name for given in again.get_inputs()]
 
@@ -355,7 +379,32 @@ def test_a_limit_that_only_huge_sizes_exceed_is_left_to_eager_calls() -> None:
     assert program(huge).shape == (1 << 23,)
 
 
-def test_both_branches_of_a_choice_by_size_are_kept() -> None:
+def test_export_holds_no_condition_that_only_0_and_1_do_not_fulfil() -> None:
+    """torch.export takes a dynamic size for 2 or more; calls and compiled modules check it."""
+    module = onnx2nn.load(
+        _model(
+            """(float[n,1,4] x) => (float[] y) <int64 one = {1}, int64[1] axes = {0}> {
+                s = Shape <start = 0, end = 1> (x)  c = Squeeze(s)  e = Equal(c, one)
+                y = If (e) <
+                    then_branch = t () => (float[p,q] z) { z = Squeeze(x, axes) },
+                    else_branch = f () => (float[p,q,r] w) { w = Relu(x) }
+                >
+            }"""
+        )
+    )
+    x = torch.randn(3, 1, 4)
+    program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},)).module()
+    torch.compiler.reset()
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="eager")
+    for run in (module, program, compiled):
+        assert torch.equal(run(x), x.relu())
+    with pytest.raises(ValueError, match=r"n != 1 is needed by node 'y' \(If\)"):
+        module(x[:1])
+    with pytest.raises(RuntimeError, match="n != 1 is needed"):
+        compiled(x[:1])
+
+
+def test_both_branches_of_a_choice_by_size_are_kept(tmp_path: Path) -> None:
     case = Case(
         """(float[n,4] x) => (float[a,b] y) <int64 zero = {0}, int64 limit = {10}, float two = {2.0}> {
             s = Shape(x)  l = Gather(s, zero)  few = Less(l, limit)
@@ -375,6 +424,17 @@ def test_both_branches_of_a_choice_by_size_are_kept() -> None:
     torch.compiler.reset()
     with torch.no_grad():
         _agree(case, torch.compile(module, fullgraph=True, dynamic=True, backend="eager"))
+    inputs = _inputs(case.right[2])
+    program = torch.export.export(module, inputs, dynamic_shapes=({0: torch.export.Dim.AUTO},)).module()
+    _agree(case, program, case.right[2:])
+    with pytest.raises(AssertionError, match="Guard failed"):
+        program(*_inputs(case.right[1]))
+    pytest.importorskip("onnxscript")
+    for told in (
+        onnx2nn.save(module, tmp_path / "model.torchscript", example_inputs=inputs),
+        onnx2nn.export_onnx(module, tmp_path / "model.onnx"),
+    ):
+        assert told.endswith("; of what is chosen at node 'y' (If) it holds the side that the example takes")
 
 
 def test_a_branch_that_data_choose_checks_what_it_needs() -> None:
@@ -453,6 +513,23 @@ def test_sizes_that_data_decide_have_bounds() -> None:
     assert torch.equal(module(x), x[1:])
 
 
+def test_the_smaller_of_a_number_that_data_decide_and_its_bound_is_the_number() -> None:
+    module = onnx2nn.load(
+        _model(
+            """(float[n] x) => (int64[k] y) {
+                p = NonZero(x)  s = Shape <start = 1, end = 2> (p)  t = Shape(x)  y = Min(s, t)
+            }"""
+        )
+    )
+    assert functional.onnx2nn__SizeMin not in {node.target for node in module.graph.nodes}
+    assert module(torch.tensor([0.0, 1, 2])).tolist() == [2]
+
+
+def test_a_condition_is_printed_as_code() -> None:
+    n = of_symbol(Symbol("n"))
+    assert repr(equal((n + 3) // 4 * 2, 6)) == "(n + 3) // 4 == 3"
+
+
 LAYERS = """(float[n,3,h,w] x) => (float[n,6] y)
 <float[6,3,3,3] k = {KERNEL}, int64[3] rows = {0, 6, -1}, int64[1] last = {2}> {
     c = Conv <pads = [1, 1, 1, 1]> (x, k)  r = Relu(c)  p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
@@ -482,3 +559,15 @@ def test_load_imports_nothing_of_torchs_symbolic_shapes(graph: str, tmp_path: Pa
     assert "onnx2nn.fx.guards" in more
     unwanted = ("sympy", "torch._dynamo", "torch.fx.experimental.symbolic_shapes", "torch.utils._sympy")
     assert sorted(name for name in more if name.startswith(unwanted)) == []
+
+
+def test_load_draws_no_random_numbers() -> None:
+    """Shapes of random functions are inferred without the generator, whose state is the caller's."""
+    model = _model(
+        """(float[n,4] x) => (float[n,4] y, float[n,4] z) <float ratio = {0.5}, bool training = {1}> {
+            y, mask = Dropout(x, ratio, training)  z = RandomUniformLike(x)
+        }"""
+    )
+    before = torch.get_rng_state()
+    onnx2nn.load(model)
+    assert torch.equal(torch.get_rng_state(), before)

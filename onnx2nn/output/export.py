@@ -21,7 +21,7 @@ from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
-from onnx2nn.output.save import unchecked
+from onnx2nn.output.save import one_sided, unchecked
 from onnx2nn.verification.module_runs import run_module, to_tensor
 from onnx2nn.verification.oracle import Oracle
 from onnx2nn.verification.outputs import short_floats
@@ -68,7 +68,8 @@ def export_onnx(
         opset: version of ai.onnx; the exporter's own choice if left out.
 
     Returns:
-        A line that describes the file, also the conditions on sizes that the file, unlike the module, does not check.
+        A line that describes the file, also the conditions on sizes that the file, unlike the module, does not check,
+        and the nodes at which it holds one side of what sizes choose.
 
     Raises:
         InputError: the module accepts no generated inputs, or the file cannot be written.
@@ -150,7 +151,8 @@ def _export(
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
     compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, runs)
     count = sum(1 for _ in program.model.graph)
-    return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}{unchecked(module, axes)}"
+    lost = unchecked(module, axes) + one_sided(module, traced=False)
+    return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}{lost}"
 
 
 def _sample(module: Any) -> Any:

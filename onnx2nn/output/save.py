@@ -17,6 +17,7 @@ from onnx2nn.verification.value_comparison import compare
 
 if TYPE_CHECKING:
     import torch
+    from torch import fx
 
 
 def save(
@@ -45,7 +46,8 @@ def save(
         dynamic_axes: for each input axis → name of the dynamic dimensions, kept dynamic in `.pt2`.
 
     Returns:
-        A line that describes the file, also the conditions on sizes that a traced module does not check.
+        A line that describes the file, also the conditions on sizes that a traced module does not check, and the If
+        nodes of which it holds one branch.
 
     Raises:
         InputError: no module, unknown ending, missing `example_inputs`, or the file cannot be written.
@@ -120,12 +122,15 @@ def _save_program(
 
 def _first(module: torch.nn.Module) -> str:
     """Returns the import that torch needs before it reads the file back, `""` where it needs none."""
+    rows = [getattr(node.target, "row", None) for part in _programs(module) for node in part.graph.nodes]
+    return " after `import onnx2nn.operators`" if any(row is not None and row.custom_op for row in rows) else ""
+
+
+def _programs(module: torch.nn.Module) -> list[fx.GraphModule]:
     from torch import fx
 
     around = [module.one_sample] if hasattr(type(module), "one_sample") else []  # the program of a vectorised module
-    parts = [part for part in (*around, *module.modules()) if isinstance(part, fx.GraphModule)]
-    rows = [getattr(node.target, "row", None) for part in parts for node in part.graph.nodes]
-    return " after `import onnx2nn.operators`" if any(row is not None and row.custom_op for row in rows) else ""
+    return [part for part in (*around, *module.modules()) if isinstance(part, fx.GraphModule)]
 
 
 def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[int, str]]) -> str:
@@ -162,7 +167,8 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
         raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
     check_same(module, traced, tensors)
     torch.jit.save(traced, str(path))
-    return f"traced TorchScript module, read back with torch.jit.load{_first(module)}{unchecked(module)}"
+    lost = unchecked(module) + one_sided(module, traced=True)
+    return f"traced TorchScript module, read back with torch.jit.load{_first(module)}{lost}"
 
 
 def unchecked(module: torch.nn.Module, axes: Mapping[str, Collection[int]] | None = None) -> str:
@@ -179,6 +185,30 @@ def unchecked(module: torch.nn.Module, axes: Mapping[str, Collection[int]] | Non
         if axes is None or not places or any(axis in axes.get(name, ()) for name, axis in places):
             lost[guard["condition"]] = None
     return f"; it does not check {', '.join(lost)}" if lost else ""
+
+
+def one_sided(module: torch.nn.Module, traced: bool) -> str:
+    """Returns the choices of which a format holds the side that the example takes, as the end of a description.
+
+    Args:
+        module: the module; `""` is returned for one without such choices.
+        traced: whether the format is that of torch.jit.trace, which holds one branch of every If; torch.export and an
+            ONNX file hold one side of what sizes choose.
+    """
+    from onnx2nn import functional
+    from onnx2nn.control_flow import If
+
+    found: dict[str, None] = {}
+    for part in _programs(module):
+        for node in part.graph.nodes:
+            if traced:
+                chosen = node.op == "call_module" and isinstance(part.get_submodule(str(node.target)), If)
+            else:
+                chosen = node.target is functional.onnx2nn__SizeIf
+            if chosen:
+                _, operator, name = node.meta.get("onnx", ("", "If" if traced else "SizeIf", str(node)))
+                found[f"{name!r} ({operator})"] = None
+    return f"; of what is chosen at node {', '.join(found)} it holds the side that the example takes" if found else ""
 
 
 def check_same(module: Callable[..., Any], converted: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
