@@ -26,8 +26,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import onnx2nn
 from onnx2nn import functional
 from onnx2nn.commands.main import main
+from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.tensor import Tensor
+from onnx2nn.fx.tracer import Tracer
 from onnx2nn.sizes.conditions import equal
-from onnx2nn.sizes.expression import Symbol, of_symbol
+from onnx2nn.sizes.expression import Symbol, of_symbol, subtract, truncated_divide
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -571,3 +574,22 @@ def test_load_draws_no_random_numbers() -> None:
     before = torch.get_rng_state()
     onnx2nn.load(model)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("size", "quotient"), [((7, 3), -3), ((7, 7), 3), ((6, 3), -3), ((0, 2), 0)])
+def test_a_truncated_quotient_by_a_size_of_any_sign_is_checked(size: tuple[int, int], quotient: int) -> None:
+    """`n / (m - 5)`, rounded towards zero."""
+    n, m = of_symbol(Symbol("n")), of_symbol(Symbol("m"))
+    for wanted in (quotient, quotient - 1):
+        tracer = Tracer()
+        x = tracer.placeholder("x", Spec((n, m), torch.float32))
+        assert isinstance(x, Tensor)
+        for axis, name in enumerate("nm"):
+            tracer.guards.declare(x, ("x", axis), name, None)
+        tracer.guards.demand(equal(truncated_divide(n, subtract(m, 5)), wanted), "the test asks for it")
+        module = tracer.finish(x)
+        if wanted == quotient:
+            assert module(torch.zeros(size)).shape == size
+        else:
+            with pytest.raises(ValueError, match="the test asks for it"):
+                module(torch.zeros(size))

@@ -214,7 +214,7 @@ def _operators() -> None:
         setattr(Ratio, f"__r{name}__", reflected)
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
-        def compare(self: Ratio, other: Any, function: Any = getattr(operator, name)) -> Any:  # noqa: B008
+        def compare(self: Ratio, other: Any, function: Any = getattr(operator, name)) -> Any:  # noqa: B008  # the name of this round
             return Ratio.computed(self.tracer, function, (self, other)) if _is_number(other) else NotImplemented
 
         setattr(Ratio, f"__{name}__", compare)

@@ -187,13 +187,13 @@ def _operators() -> None:
         setattr(Tensor, f"__r{name}__", reflected)
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
-        def compare(self: Tensor, other: Any, function: Any = getattr(operator, name)) -> Any:  # noqa: B008
+        def compare(self: Tensor, other: Any, function: Any = getattr(operator, name)) -> Any:  # noqa: B008  # the name of this round
             return self.tracer.call("call_function", function, (self, other), {})
 
         setattr(Tensor, f"__{name}__", compare)
     for name in ("neg", "invert", "abs"):
 
-        def unary(self: Tensor, function: Any = getattr(operator, name)) -> Any:  # noqa: B008
+        def unary(self: Tensor, function: Any = getattr(operator, name)) -> Any:  # noqa: B008  # the name of this round
             return self.tracer.call("call_function", function, (self,), {})
 
         setattr(Tensor, f"__{name}__", unary)
