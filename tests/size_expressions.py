@@ -30,7 +30,6 @@ from onnx2nn.sizes.expression import (
     of_symbol,
     subtract,
     truncated_divide,
-    truncated_remainder,
 )
 from onnx2nn.sizes.selection import absolute, broadcast, choose, maximum, minimum
 
@@ -75,7 +74,7 @@ OPERATIONS: Mapping[str, tuple[int, Callable[..., Any], Callable[..., Any]]] = {
     "//": (2, floor_divide, _by(lambda a, b: a // b)),
     "%": (2, floor_remainder, _by(lambda a, b: a % b)),
     "trunc": (2, truncated_divide, _by(truncated)),
-    "fmod": (2, truncated_remainder, _by(lambda a, b: int(math.fmod(a, b)))),
+    "fmod": (2, lambda a, b: subtract(a, multiply(b, truncated_divide(a, b))), _by(lambda a, b: int(math.fmod(a, b)))),
     "min": (2, minimum, min),
     "max": (2, maximum, max),
     "min3": (3, minimum, min),

@@ -451,8 +451,3 @@ def truncated_divide(a: Number, b: Number) -> Number:
 def floor_remainder(a: Number, b: Number) -> Number:
     """Returns the remainder with the divisor's sign, as ONNX's Mod: `a - b * (a // b)`."""
     return subtract(a, multiply(b, floor_divide(a, b)))
-
-
-def truncated_remainder(a: Number, b: Number) -> Number:
-    """Returns the remainder with the dividend's sign, as ONNX's Mod with `fmod=1`."""
-    return subtract(a, multiply(b, truncated_divide(a, b)))
