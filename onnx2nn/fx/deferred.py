@@ -24,13 +24,18 @@ def generate_programs(root: nn.Module) -> None:
     """Generates the missing programs of `root` and the modules in it."""
     with _GENERATING:
         for module in root.modules():
-            if isinstance(module, DeferredModule) and isinstance(_forward(module), _Forward):
-                fx.GraphModule.recompile(module)
+            if isinstance(module, DeferredModule):
+                module.generate()
 
 
-def _forward(module: nn.Module) -> Any:
-    """Returns the attribute `forward` of the module's class without evaluating it; subclasses may inherit it."""
-    return inspect.getattr_static(type(module), "forward")
+def is_deferred(kind: type[nn.Module]) -> bool:
+    """Returns whether the program of a class is not generated yet."""
+    return isinstance(_forward(kind), _Forward)
+
+
+def _forward(kind: type[nn.Module]) -> Any:
+    """Returns the attribute `forward` of a class without evaluating it; subclasses may inherit it."""
+    return inspect.getattr_static(kind, "forward")
 
 
 class _Forward:
@@ -84,12 +89,22 @@ class DeferredModule(fx.GraphModule):
         Returns:
             The `torch.fx.graph.PythonCode` of the graph; None where it is deferred.
         """
-        if _forward(self) is nn.Module.forward:  # on a class of its own, which torch gives each GraphModule
-            type(self).forward = _Forward(self)  # type: ignore[assignment]  # mypy takes no descriptor for a function
-        if isinstance(_forward(self), _Forward):
+        if self.defer():
             return None
         with _GENERATING:
             return super().recompile()
+
+    def defer(self) -> bool:
+        """Defers the program of a new class; returns whether the program of this module's class is deferred."""
+        kind = type(self)  # a class of its own, which torch gives each GraphModule
+        if _forward(kind) is nn.Module.forward:
+            kind.forward = _Forward(self)  # type: ignore[assignment]  # mypy takes no descriptor for a function
+        return is_deferred(kind)
+
+    def generate(self) -> None:
+        """Generates the program, if it is deferred."""
+        if is_deferred(type(self)):
+            fx.GraphModule.recompile(self)
 
     @property
     def code(self) -> str:

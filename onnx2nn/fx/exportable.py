@@ -11,8 +11,47 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
+from onnx2nn.fx.deferred import DeferredModule
+
 _GATES = {nn.LSTM: (0, 3, 1, 2), nn.GRU: (1, 0, 2), nn.RNN: (0,)}
 """The positions of ONNX's gates in torch's order."""
+
+
+class ExportableModule(DeferredModule):
+    """A module whose program torch.onnx.export sees in the form that it exports correctly."""
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The program; while torch.onnx.export runs, a copy that it exports correctly, see `for_exporter`.
+
+        torch.onnx.export interprets the graph of a GraphModule, and calls a GraphModule inside another module.
+        """
+        graph = super().graph
+        return for_exporter(self, graph) if torch.onnx.is_in_onnx_export() else graph
+
+    @graph.setter
+    def graph(self, graph: fx.Graph) -> None:
+        fx.GraphModule.graph.fset(self, graph)  # type: ignore[attr-defined]  # mypy sees the value, not the property
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the outputs for inputs by position or by name."""
+        if torch.onnx.is_in_onnx_export():
+            return self._interpreted(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def _interpreted(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the outputs by interpreting `graph`."""
+        program = fx.Interpreter(self)
+        names = [str(node.target) for node in program.graph.nodes if node.op == "placeholder"]
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return program.run(*args, *(kwargs[name] for name in names[len(args) :]))
+
+        self.forward = forward  # for this call, so that hooks run
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            del self.forward
 
 
 def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:

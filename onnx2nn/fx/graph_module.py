@@ -10,12 +10,11 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.fx.constants import memory_of
-from onnx2nn.fx.deferred import DeferredModule
-from onnx2nn.fx.exportable import for_exporter
+from onnx2nn.fx.exportable import ExportableModule
 from onnx2nn.provenance.naming_reports import NamingReport, naming_report
 
 
-class ImportedModule(DeferredModule):
+class ImportedModule(ExportableModule):
     """A model as a `torch.fx.GraphModule` with a record of its file in `meta`.
 
     Its pickle is a plain GraphModule with `meta`: `torch.load` needs onnx2nn only if an operator does. For such a
@@ -23,7 +22,7 @@ class ImportedModule(DeferredModule):
     """
 
     # torch.jit.script does not compile these properties
-    __jit_unused_properties__ = [*DeferredModule.__jit_unused_properties__, "_version"]  # noqa: RUF012, it is torch's
+    __jit_unused_properties__ = [*ExportableModule.__jit_unused_properties__, "_version"]  # noqa: RUF012, it is torch's
 
     @property
     def _version(self) -> int:  # type: ignore[override]  # a class attribute of nn.Module
@@ -33,39 +32,6 @@ class ImportedModule(DeferredModule):
     @_version.setter
     def _version(self, version: int) -> None:
         self.meta["onnx2nn"]["version"] = version
-
-    @property
-    def graph(self) -> fx.Graph:
-        """The program; while torch.onnx.export runs, a copy that it exports correctly, see `exportable`.
-
-        torch.onnx.export interprets the graph of a GraphModule, and calls a GraphModule inside another module.
-        """
-        graph = super().graph
-        return for_exporter(self, graph) if torch.onnx.is_in_onnx_export() else graph
-
-    @graph.setter
-    def graph(self, graph: fx.Graph) -> None:
-        fx.GraphModule.graph.fset(self, graph)  # type: ignore[attr-defined]  # mypy sees the value, not the property
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the outputs for inputs by position or by name."""
-        if torch.onnx.is_in_onnx_export():
-            return self._interpreted(*args, **kwargs)
-        return super().__call__(*args, **kwargs)
-
-    def _interpreted(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the outputs by interpreting `graph`."""
-        program = fx.Interpreter(self)
-        names = [str(node.target) for node in program.graph.nodes if node.op == "placeholder"]
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            return program.run(*args, *(kwargs[name] for name in names[len(args) :]))
-
-        self.forward = forward  # for this call, so that hooks run
-        try:
-            return super().__call__(*args, **kwargs)
-        finally:
-            del self.forward
 
     def naming_report(self) -> NamingReport:
         """Returns which keys of the author's state_dict this module has, and why others are missing."""

@@ -90,9 +90,9 @@ def _source(model: nn.Module) -> tuple[str, dict[str, str]]:
     """Returns the text of `model.py`, and the new → old keys of buffers that another class holds than in `model`."""
     from torch import fx
 
+    from onnx2nn.fx.blocks.partition import divide
     from onnx2nn.output.python_source.classes import make_classes
     from onnx2nn.output.python_source.model_file import document
-    from onnx2nn.output.python_source.partition import divide
     from onnx2nn.output.python_source.program import read_program
     from onnx2nn.unfreeze.vectorised import Vectorised
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import fx
 
+from onnx2nn.fx.blocks.partition import Partition, Region
+from onnx2nn.fx.blocks.scopes import Path
+from onnx2nn.fx.blocks.value_hints import annotation
 from onnx2nn.output.python_source.class_bodies import Body, Kind
 from onnx2nn.output.python_source.expressions import Attribute, Call, Collection, Expression, Text, Value
 from onnx2nn.output.python_source.forward_calls import ForwardCalls
 from onnx2nn.output.python_source.init_statements import InitStatements
 from onnx2nn.output.python_source.layout import Layout
-from onnx2nn.output.python_source.node_hints import annotation
-from onnx2nn.output.python_source.partition import Partition, Region
-from onnx2nn.output.python_source.program import Path
 from onnx2nn.output.python_source.values import Values
 
 

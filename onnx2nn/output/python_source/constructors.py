@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from onnx2nn.errors import InputError
+from onnx2nn.fx.blocks.scopes import Path
 from onnx2nn.output.python_source.expressions import Call, Expression, Hole, Text, Unless, literal
-from onnx2nn.output.python_source.program import Path
 from onnx2nn.output.python_source.values import Values
 
 UNKNOWN = object()

@@ -8,6 +8,9 @@ from typing import Any
 
 from torch import fx
 
+from onnx2nn.fx.blocks.partition import ACTIVATIONS, Region
+from onnx2nn.fx.blocks.scopes import Path
+from onnx2nn.fx.blocks.value_hints import row_of
 from onnx2nn.fx.tracer import ASSERTIONS
 from onnx2nn.output.python_source.constructors import function_name
 from onnx2nn.output.python_source.expressions import (
@@ -24,8 +27,6 @@ from onnx2nn.output.python_source.expressions import (
 )
 from onnx2nn.output.python_source.init_statements import activation
 from onnx2nn.output.python_source.layout import Layout
-from onnx2nn.output.python_source.partition import ACTIVATIONS, Region
-from onnx2nn.output.python_source.program import Path, row_of
 from onnx2nn.output.python_source.values import Values
 
 

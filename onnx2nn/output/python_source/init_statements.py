@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from onnx2nn.fx.blocks.partition import Region, module_of
+from onnx2nn.fx.blocks.scopes import Path, common, is_attribute
 from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.constructors import arguments_of, constructor, signature
 from onnx2nn.output.python_source.expressions import Call, Collection, Expression, Modules, New, Text
 from onnx2nn.output.python_source.layout import Layout
-from onnx2nn.output.python_source.partition import Region, module_of
-from onnx2nn.output.python_source.program import Path, common, is_attribute, is_control_flow
+from onnx2nn.output.python_source.program import is_control_flow
 from onnx2nn.output.python_source.values import Values
 
 Instance = Callable[[Layout, Path], tuple[Kind, list[Any]]]

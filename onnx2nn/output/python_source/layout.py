@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import torch
 from torch import fx, nn
 
+from onnx2nn.fx.blocks.partition import Partition, divide
+from onnx2nn.fx.blocks.scopes import Path, common, is_attribute
 from onnx2nn.output.python_source.constructors import arguments_of
 from onnx2nn.output.python_source.expressions import Attribute, Call, Expression, Subscript, Text, literal
-from onnx2nn.output.python_source.partition import Partition, divide
-from onnx2nn.output.python_source.program import Path, common, is_attribute, is_control_flow
+from onnx2nn.output.python_source.program import is_control_flow
 
 
 class Layout:

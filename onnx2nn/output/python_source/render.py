@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from torch import nn
 
-from onnx2nn.ground.naming import identifier
+from onnx2nn.fx.blocks.scopes import Path, is_attribute
+from onnx2nn.fx.blocks.value_hints import class_name_of
 from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.expressions import (
     Attribute,
@@ -25,7 +26,6 @@ from onnx2nn.output.python_source.expressions import (
     modules,
     substitute,
 )
-from onnx2nn.output.python_source.program import Path, is_attribute
 from onnx2nn.output.python_source.steps import make_steps
 from onnx2nn.output.python_source.value_names import MEMBERS, TAKEN, ValueNames, unique_name
 
@@ -43,7 +43,7 @@ def class_names(kinds: list[Kind], known: Mapping[Path, str], others: Iterable[s
     for kind in [kinds[-1], *kinds[:-1]]:
         name = known.get(kind.paths[0], "")
         if not is_attribute(name) or hasattr(nn, name):
-            name = _name_from_path(kind.paths[0])
+            name = class_name_of(kind.paths[0])
         taken = {*names.values(), *reserved}
         number, wanted = 2, name
         while name in taken:
@@ -51,18 +51,6 @@ def class_names(kinds: list[Kind], known: Mapping[Path, str], others: Iterable[s
             number += 1
         names[kind.number] = name
     return [names[kind.number] for kind in kinds]
-
-
-def _name_from_path(path: Path) -> str:
-    words = [step for step in path if not step.isdecimal()][-1:] or ["Model"]
-    word = words[0].rstrip("0123456789_-")
-    above = [step for step in path[:-1] if not step.isdecimal()]
-    if len(word) < 3 and above:
-        word = f"{above[-1]}_{word}"  # an `f` or a `c`
-    if len(word) > 3 and word.endswith("s") and not word.endswith("ss") and path and path[-1] != words[0]:
-        word = word[:-1]  # one of the `layers`
-    parts = [part for part in re.split(r"[\W_]+", word) if part] or ["Module"]
-    return identifier("".join(part[0].upper() + part[1:] for part in parts))
 
 
 def render(kind: Kind, names: list[str], kinds: list[Kind]) -> str:

@@ -8,8 +8,8 @@ import torch
 from torch import fx
 
 from onnx2nn.errors import InputError
+from onnx2nn.fx.blocks.value_hints import annotation, suggested_name
 from onnx2nn.output.python_source.expressions import Collection, Expression, Hole, Slice, Text, Value, literal
-from onnx2nn.output.python_source.node_hints import annotation, suggested_name
 
 
 class Values:

@@ -1,11 +1,15 @@
-"""Names and annotations for the values of a forward."""
+"""Names and annotations for the values of a forward, and names of classes."""
 
 from __future__ import annotations
+
+import re
 
 from torch import fx
 
 from onnx2nn import functional
-from onnx2nn.output.python_source.program import is_size, row_of
+from onnx2nn.fx.blocks.scopes import Path, is_size
+from onnx2nn.ground.naming import identifier
+from onnx2nn.optable.row import Row
 
 
 def suggested_name(node: fx.Node) -> str:
@@ -50,3 +54,22 @@ def annotation(node: fx.Node) -> str:
     if whole and arguments and all(annotation(arg) in ("int", "float") for arg in arguments):
         return "float" if getattr(node.target, "__name__", "") == "truediv" else "int"
     return "Tensor"
+
+
+def row_of(node: fx.Node) -> Row | None:
+    """Returns the operator that a call runs as one function, None for any other call."""
+    row: Row | None = getattr(node.target, "row", None)
+    return row
+
+
+def class_name_of(path: Path) -> str:
+    """Returns a name for the class of the module at a path."""
+    words = [step for step in path if not step.isdecimal()][-1:] or ["Model"]
+    word = words[0].rstrip("0123456789_-")
+    above = [step for step in path[:-1] if not step.isdecimal()]
+    if len(word) < 3 and above:
+        word = f"{above[-1]}_{word}"  # an `f` or a `c`
+    if len(word) > 3 and word.endswith("s") and not word.endswith("ss") and path and path[-1] != words[0]:
+        word = word[:-1]  # one of the `layers`
+    parts = [part for part in re.split(r"[\W_]+", word) if part] or ["Module"]
+    return identifier("".join(part[0].upper() + part[1:] for part in parts))

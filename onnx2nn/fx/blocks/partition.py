@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from onnx2nn.output.python_source.program import Path, Program, is_attribute
+from onnx2nn.fx.blocks.scopes import Path, Scoped, is_attribute
 
 Item = Any
 """A part of a body: an `fx.Node`, or a `Region` that is called."""
@@ -59,12 +59,12 @@ class Partition:
         children: the containers directly inside each container.
     """
 
-    program: Program
+    program: Scoped
     regions: dict[Path, Region] = field(default_factory=dict)
     children: dict[Path, list[Path]] = field(default_factory=dict)
 
 
-def divide(program: Program) -> Partition:
+def divide(program: Scoped) -> Partition:
     """Returns the regions of `program`."""
     result = Partition(program)
     for path in sorted(program.containers, key=lambda path: (len(path), path)):

@@ -1,0 +1,1 @@
+"""Nested programs: a flat program in, a tree of modules that run out."""

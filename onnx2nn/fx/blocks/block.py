@@ -1,0 +1,123 @@
+"""A block: a module of the author's with a program of its own, whose class it shares with equal blocks."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from torch import fx, nn
+
+from onnx2nn.fx.deferred import generate_programs, is_deferred
+from onnx2nn.fx.exportable import ExportableModule
+
+
+class Block(ExportableModule):
+    """A module inside an imported one, with a program of its own.
+
+    A `torch.fx.GraphModule` has a class of its own; a block's is that of all blocks with an equal program and the same
+    name, in all modules. After its graph was changed, `recompile` gives it another class.
+
+    Args:
+        holder: the module with its submodules and state, which the block takes over.
+        graph: its program.
+    """
+
+    generated: Mapping[str, Any] | None = None
+    """What `fx.GraphModule.recompile` set on the block for which the program of the class was generated."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Block:
+        """Returns an object of the class itself, unlike `fx.GraphModule`."""
+        return object.__new__(cls)
+
+    def __init__(self, holder: nn.Module, graph: fx.Graph):
+        fx.GraphModule.__init__(self, holder, graph, type(self).__name__)
+        self.__dict__.update(
+            vars(holder)
+        )  # torch copies the attributes that the graph reads, and makes buffers persistent
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The program. It may be changed after this, so that the class gets its own first."""
+        self._keep_program()
+        graph: fx.Graph = ExportableModule.graph.fget(self)  # type: ignore[attr-defined]  # mypy sees the value
+        return graph
+
+    @graph.setter
+    def graph(self, graph: fx.Graph) -> None:
+        self._keep_program()
+        ExportableModule.graph.fset(self, graph)  # type: ignore[attr-defined]  # mypy sees the value, not the property
+
+    def _keep_program(self) -> None:
+        """Generates the program of the class, which other blocks share, before this block's may change."""
+        if self._is_complete:
+            generate_programs(self)
+
+    @property
+    def _is_complete(self) -> bool:
+        return "meta" in vars(self)  # the constructor of GraphModule sets it last
+
+    def generate(self) -> None:
+        """Generates the program of the class, if it has none yet, and the attributes of this block that describe it."""
+        kind = type(self)
+        if is_deferred(kind):
+            before = vars(self).copy()
+            fx.GraphModule.recompile(self)
+            kind.generated = {name: value for name, value in vars(self).items() if before.get(name) is not value}
+        elif kind.generated is not None:
+            self.__dict__.update(kind.generated)
+
+    def recompile(self) -> Any:
+        """Generates the program again; a program that differs from the class's gives the block a class of its own.
+
+        Returns:
+            The `torch.fx.graph.PythonCode` of the graph; None where nothing was generated yet.
+        """
+        kind = type(self)
+        if self.defer() or not self._is_complete:
+            return None
+        code = fx.GraphModule.graph.fget(self).python_code("self")  # type: ignore[attr-defined]  # as above
+        if code.src != self.code:
+            self.__class__ = new_class(kind.__name__)
+            self.generate()
+        return code
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Block:
+        """Returns a copy of the same class."""
+        result = object.__new__(type(self))
+        memo[id(self)] = result
+        result.__dict__.update(copy.deepcopy(vars(self), memo))
+        fx.GraphModule.graph.fget(result).owning_module = result  # type: ignore[attr-defined]  # as above
+        return result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, (body, imports) = super().__reduce__()
+        outside = {"_non_persistent_buffers_set": body["_non_persistent_buffers_set"]}  # torch makes all persistent
+        return rebuild, ({**body, "_graphmodule_cls_name": type(self).__name__}, imports), outside
+
+
+_CLASSES: weakref.WeakValueDictionary[Hashable, type[Block]] = weakref.WeakValueDictionary()
+
+
+def class_of(name: str, program: Hashable) -> type[Block]:
+    """Returns the class of the blocks of a name with equal programs.
+
+    Args:
+        name: of the class.
+        program: what determines the program.
+    """
+    found = _CLASSES.get((name, program))
+    if found is None:
+        found = _CLASSES[name, program] = new_class(name)
+    return found
+
+
+def new_class(name: str) -> type[Block]:
+    """Returns a class whose program is not generated yet."""
+    return type(name, (Block,), {"__module__": __name__})
+
+
+def is_block(module: nn.Module) -> bool:
+    """Returns whether a module that a program calls is a block, or the `nn.Sequential` of blocks and layers."""
+    return isinstance(module, Block) or type(module) is nn.Sequential

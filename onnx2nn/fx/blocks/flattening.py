@@ -1,0 +1,107 @@
+"""A nested program as one flat list of calls."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx, nn
+
+from onnx2nn.fx.blocks.block import is_block
+from onnx2nn.fx.blocks.scopes import Path, declared_scope, path_of
+
+
+def flattened(module: fx.GraphModule) -> fx.GraphModule:
+    """Returns a module with the state and modules of `module` that calls its layers itself, and no block.
+
+    The two share everything but the program; a module without blocks is returned as it is.
+    """
+    if not any(node.op == "call_module" and is_block(module.get_submodule(node.target)) for node in module.graph.nodes):
+        return module
+    result = fx.GraphModule(nn.Module(), fx.Graph(), type(module).__name__)
+    for name, child in module._modules.items():
+        result.add_module(name, child)
+    result._parameters, result._buffers = module._parameters, module._buffers
+    result._non_persistent_buffers_set = module._non_persistent_buffers_set
+    result.meta, result.training = module.meta, module.training
+    graph, _ = flat_graph(module)
+    result.graph = graph
+    return result
+
+
+def flat_graph(
+    module: fx.GraphModule, inline: Callable[[nn.Module], bool] = is_block
+) -> tuple[fx.Graph, dict[fx.Node, Path | None]]:
+    """Returns a graph of the calls of `module`, with the calls of inner modules in place of calls of these.
+
+    Args:
+        module: the module of the program.
+        inline: which of the modules that are called are replaced by their calls.
+
+    Returns:
+        The graph, and for each call the path of its container, where it is known.
+    """
+    graph = fx.Graph()
+    placed: dict[fx.Node, Path | None] = {}
+    graph.output(_inlined(graph, module, (), {}, placed, inline))
+    return graph, placed
+
+
+def _inlined(
+    graph: fx.Graph,
+    module: fx.GraphModule,
+    prefix: Path,
+    known: dict[fx.Node, Any],
+    placed: dict[fx.Node, Path | None],
+    inline: Callable[[nn.Module], bool],
+) -> Any:
+    """Copies the calls of `module` to `graph`; returns its output."""
+    inside_block = bool(prefix) and is_block(module)
+    for node in module.graph.nodes:
+        if node.op == "output":
+            return fx.map_arg(node.args[0], known.__getitem__)
+        if node in known:
+            continue
+        path = (*prefix, *path_of(node.target)) if node.op in ("call_module", "get_attr") else ()
+        called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if called is not None and inline(called):
+            given = [known[arg] if isinstance(arg, fx.Node) else arg for arg in node.args]
+            if isinstance(called, fx.GraphModule):
+                inputs = [inner for inner in called.graph.nodes if inner.op == "placeholder"]
+                known[node] = _inlined(graph, called, path, dict(zip(inputs, given, strict=True)), placed, inline)
+            else:
+                known[node] = _series(graph, called, path, given, placed, inline)
+        elif node.target is operator.getitem and isinstance(known.get(node.args[0]), (tuple, list)):
+            known[node] = known[node.args[0]][node.args[1]]
+        else:
+            copy = known[node] = graph.node_copy(node, known.__getitem__)
+            if path:
+                copy.target = ".".join(path)
+            scope = None if inside_block else declared_scope(node)
+            placed[copy] = (*prefix, *scope) if scope is not None else prefix or None
+    raise AssertionError("a graph without an output")
+
+
+def _series(
+    graph: fx.Graph,
+    module: nn.Module,
+    prefix: Path,
+    given: list[Any],
+    placed: dict[fx.Node, Path | None],
+    inline: Callable[[nn.Module], bool],
+) -> Any:
+    """Copies the calls of an `nn.Sequential` to `graph`; returns its output."""
+    (value,) = given
+    for name, inner in module.named_children():
+        path = (*prefix, name)
+        if not inline(inner):
+            value = graph.call_module(".".join(path), (value,))
+            value.meta.update(getattr(inner, "_onnx_meta", {}))
+            placed[value] = prefix
+        elif isinstance(inner, fx.GraphModule):
+            placeholders = [node for node in inner.graph.nodes if node.op == "placeholder"]
+            value = _inlined(graph, inner, path, dict(zip(placeholders, [value], strict=True)), placed, inline)
+        else:
+            value = _series(graph, inner, path, [value], placed, inline)
+    return value

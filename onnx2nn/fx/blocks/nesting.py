@@ -1,0 +1,268 @@
+"""Makes a tree of modules that run out of a flat program."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from onnx2nn.fx.blocks.block import Block, class_of
+from onnx2nn.fx.blocks.partition import Partition, Region, divide, module_of
+from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_scope, is_attribute
+from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
+from onnx2nn.fx.module_tree import remove
+from onnx2nn.fx.retracer import Retracer
+
+
+def nest(module: fx.GraphModule) -> dict[str, Any]:
+    """Makes the containers of an imported module run: each gets the calls that belong to it, and its parent calls it.
+
+    A container becomes a block, or an `nn.Sequential` where its calls are a chain of modules, or an `nn.ModuleList`
+    where it holds numbered modules. The keys of the state_dict stay.
+
+    Args:
+        module: its graph calls its layers itself; it gets one that calls blocks.
+
+    Returns:
+        Which containers run (`blocks`, the class by path), and why others do not (`flat`, the reason by path).
+    """
+    program = Scoped(module, module.graph)
+    program.find_containers({node: declared_scope(node) for node in module.graph.nodes})
+    partition = divide(program)
+    return _Nesting(partition, module).run()
+
+
+class _Nesting:
+    """Builds the modules of a partition, the innermost first.
+
+    Args:
+        partition: of the program of `root`.
+        root: the flat module.
+    """
+
+    def __init__(self, partition: Partition, root: fx.GraphModule):
+        self.partition, self.program, self.root = partition, partition.program, root
+        self.blocks: dict[str, str] = {}
+
+    def run(self) -> dict[str, Any]:
+        """Replaces the containers by modules that run, and the root's graph."""
+        regions = self.partition.regions
+        for path in sorted(regions, key=len, reverse=True):
+            if path:
+                self._replace(regions[path])
+        body = _Body(self, regions[()])
+        graph = body.graph(self.program.graph.output_node())
+        self.root.graph = graph
+        self._list_modules()
+        return {"blocks": self.blocks, "flat": dict(self.partition.flat)}
+
+    def _replace(self, region: Region) -> None:
+        """Puts the module of a region in the place of its container."""
+        path = region.path
+        holder = self.program.module(path)
+        if region.slots is not None:
+            module: nn.Module = self._sequential(region, holder)
+        else:
+            graph, key = _Body(self, region).graph_and_key()
+            kind = class_of(self._class_name(path), key)
+            module = Block(kind, holder, graph)
+        self.program.module(path[:-1]).add_module(path[-1], module)
+        self.blocks[".".join(path)] = type(module).__name__
+
+    def _class_name(self, path: Path) -> str:
+        name = self.program.class_names.get(path, "")
+        return name if is_attribute(name) and not hasattr(nn, name) else class_name_of(path)
+
+    def _sequential(self, region: Region, holder: nn.Module) -> nn.Sequential:
+        """Returns the `nn.Sequential` of a region; its calls' notes are `onnx_calls`, by the name of the module."""
+        assert region.slots is not None
+        result = nn.Sequential()
+        calls: dict[str, dict[str, Any]] = {}
+        for name, item in region.slots.items():
+            if item is None:
+                child: nn.Module = nn.Identity()
+            elif isinstance(item, fx.Node) and item.op != "call_module":
+                found = module_of(item)
+                assert found is not None
+                kind, options = found
+                child = kind(**options)
+            else:
+                child = holder.get_submodule(name)
+            if isinstance(item, fx.Node):
+                calls[name] = dict(item.meta)
+            result.add_module(name, child)
+        result.onnx_calls = calls  # type: ignore[assignment]  # a plain attribute, which every way of saving keeps
+        return result
+
+    def _list_modules(self) -> None:
+        """Makes lists of the containers that hold numbered modules and nothing else."""
+        for path in sorted(self.program.containers, key=len):
+            if not path or path in self.partition.regions:
+                continue
+            around = self.root.get_submodule(".".join(path[:-1]))
+            holder = getattr(around, path[-1], None)
+            if type(holder) is not nn.Module or [*holder.parameters(False), *holder.buffers(False)]:
+                continue
+            children = dict(holder.named_modules(remove_duplicate=False))
+            names = [name for name in children if name and "." not in name]
+            if names and sorted(names, key=lambda n: (len(n), n)) == [str(number) for number in range(len(names))]:
+                around.add_module(path[-1], nn.ModuleList([children[str(number)] for number in range(len(names))]))
+
+
+class _Body:
+    """Builds the graph of one region.
+
+    Args:
+        nesting: of the program.
+        region: a region whose inner regions are modules already.
+    """
+
+    def __init__(self, nesting: _Nesting, region: Region):
+        self.nesting, self.region, self.program = nesting, region, nesting.program
+        self.result = fx.Graph()
+        self.known: dict[fx.Node, fx.Node] = {}
+        self.packed: dict[tuple[fx.Node, ...], fx.Node] = {}
+        self.buffers = 0
+
+    def graph_and_key(self) -> tuple[fx.Graph, Hashable]:
+        """Returns the graph of a block, and what determines its program."""
+        self._arguments()
+        self._calls()
+        results = tuple(self.known[node] for node in self.region.outputs)
+        self.result.output(results[0] if len(results) == 1 else results)
+        return self.result, program_key(self.result)
+
+    def graph(self, output: fx.Node) -> fx.Graph:
+        """Returns the graph of the root, with the `output` of the flat graph."""
+        for node in self.region.inputs:
+            self.known[node] = self.result.placeholder(node.target)
+            self.known[node].meta = node.meta
+        self._calls()
+        copied = self.result.output(fx.map_arg(output.args[0], self.known.__getitem__))
+        copied.meta = output.meta
+        return self.result
+
+    def _arguments(self) -> None:
+        """Adds the arguments: `x` for the value that passes from module to module, others by their origin."""
+        arguments = self.region.arguments
+        tensors = [a for a in arguments if isinstance(a, fx.Node) and a.op != "get_attr" and annotation(a) == "Tensor"]
+        inputs = [argument for argument in tensors if argument.op == "placeholder"]
+        main = next((a for a in tensors if a.op == "call_module"), tensors[0] if tensors else None)
+        taken: set[str] = {"x", "self", "torch", "device"}
+        for argument in arguments:
+            if isinstance(argument, tuple):
+                self.packed[argument] = self.result.placeholder(_unique("features", taken))
+            elif argument is main and len(inputs) < 2:
+                self.known[argument] = self.result.placeholder("x")
+            else:
+                kind = annotation(argument)
+                type_of = {"int": int, "float": float, "torch.device": torch.device}.get(kind)
+                name = _unique(suggested_name(argument), taken)
+                self.known[argument] = self.result.placeholder(name, type_of)
+
+    def _calls(self) -> None:
+        for item in self.region.items:
+            if isinstance(item, Region):
+                self._call_block(item)
+            else:
+                self.known[item] = self._copy(item)
+
+    def _call_block(self, region: Region) -> None:
+        given = tuple(
+            list(map(self.known.__getitem__, argument)) if isinstance(argument, tuple) else self.known[argument]
+            for argument in region.arguments
+        )
+        called = self.result.call_module(self._inside(region.path), given)
+        if len(region.outputs) == 1:
+            self.known[region.outputs[0]] = called
+            return
+        for index, node in enumerate(region.outputs):
+            self.known[node] = self.result.call_function(operator.getitem, (called, index))
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        target = node.target
+        if node.op == "call_module":
+            target = self._inside(tuple(str(target).split(".")))
+        elif node.op == "get_attr":
+            target = self._attribute(node)
+        args, kwargs = node.args, node.kwargs
+        if self.packed and node.target is torch.cat and isinstance(args[0], (list, tuple)):
+            joined = self.packed.get(tuple(args[0]))  # type: ignore[arg-type]  # a tuple of nodes is a key
+            args = args if joined is None else (joined, *args[1:])
+        copied = self.result.create_node(
+            node.op,
+            target,
+            fx.map_arg(args, lambda arg: self.known.get(arg, arg)),
+            fx.map_arg(kwargs, self.known.__getitem__),
+        )
+        copied.meta = node.meta
+        return copied
+
+    def _inside(self, path: Path) -> str:
+        """Returns the path of a module as this region's module calls it."""
+        assert path[: len(self.region.path)] == self.region.path, "a region calls modules inside of it"
+        return ".".join(path[len(self.region.path) :])
+
+    def _attribute(self, node: fx.Node) -> str:
+        """Returns the name of a constant or weight in this region's module, to which a buffer elsewhere moves."""
+        path = tuple(str(node.target).split("."))
+        inside = path[: len(self.region.path)] == self.region.path
+        if inside and path[len(self.region.path)] != "constants" and self._is_own(path):
+            return self._inside(path)
+        holder = self.program.module(self.region.path)
+        buffer = self.program.root.get_buffer(str(node.target))
+        name = self._free_name(holder)
+        holder.register_buffer(name, buffer, persistent=False)
+        remove(self.program.root, str(node.target))
+        return name
+
+    def _is_own(self, path: Path) -> bool:
+        """Returns whether the containers between this region and what stands at `path` are no regions of their own."""
+        start = len(self.region.path) + 1
+        return all(path[:end] not in self.nesting.partition.regions for end in range(start, len(path)))
+
+    def _free_name(self, holder: nn.Module) -> str:
+        while True:
+            self.buffers += 1
+            name = f"constant{self.buffers if self.buffers > 1 else ''}"
+            if not hasattr(holder, name):
+                return name
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """Returns `name`, numbered where it is taken, and takes it."""
+    wanted, number = name, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    taken.add(name)
+    return name
+
+
+def program_key(graph: fx.Graph) -> Hashable:
+    """Returns a value that is equal for graphs whose programs differ at most in names of values."""
+    numbers: dict[fx.Node, int] = {}
+
+    def plain(value: Any) -> Hashable:
+        if isinstance(value, fx.Node):
+            return numbers[value]
+        if isinstance(value, (list, tuple)):
+            return (type(value), *map(plain, value))
+        if isinstance(value, dict):
+            return (dict, *((name, plain(item)) for name, item in value.items()))
+        if isinstance(value, slice):
+            return (slice, plain(value.start), plain(value.stop), plain(value.step))
+        return (type(value), repr(value))
+
+    found = []
+    for node in graph.nodes:
+        numbers[node] = len(numbers)
+        if node.op == "placeholder":
+            found.append((node.op, node.type))
+        else:
+            found.append((node.op, node.target, plain(node.args), plain(node.kwargs)))
+    return tuple(found)

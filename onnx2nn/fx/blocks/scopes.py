@@ -1,0 +1,254 @@
+"""Where the calls of a program belong: the path of the container of each."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import keyword
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from onnx2nn.ground.naming import identifier, split_scopes
+
+Path = tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Scoped:
+    """A program as one flat list of calls, each with the path of its container in the tree of modules.
+
+    Attributes:
+        root: the module of the program.
+        graph: its calls.
+        layers: paths of the modules that are called: `torch.nn` layers.
+        containers: paths of the modules that hold modules or weights; the empty path is the root.
+        scope: the path of each node's container.
+        class_names: the author's class names of containers, where the exporter noted them.
+    """
+
+    root: nn.Module
+    graph: fx.Graph
+    layers: set[Path] = field(default_factory=set)
+    containers: set[Path] = field(default_factory=set)
+    scope: dict[fx.Node, Path] = field(default_factory=dict)
+    class_names: dict[Path, str] = field(default_factory=dict)
+
+    @functools.cached_property
+    def persistent(self) -> frozenset[str]:
+        """The keys of the state_dict."""
+        return frozenset(self.root.state_dict(keep_vars=True))
+
+    @functools.cached_property
+    def tensors(self) -> frozenset[str]:
+        """The keys of all parameters and buffers, also of buffers in no state_dict."""
+        found = (self.root.named_parameters, self.root.named_buffers)
+        return frozenset(name for named in found for name, _ in named(remove_duplicate=False))
+
+    def is_movable(self, node: fx.Node) -> bool:
+        """Returns whether a node reads a buffer in no state_dict, which any module may hold."""
+        key = str(node.target)
+        return node.op == "get_attr" and key in self.tensors and key not in self.persistent
+
+    def parameters(self, path: Path) -> dict[str, nn.Parameter]:
+        """Returns the parameters that the module at `path` holds itself, by name."""
+        return dict(self.module(path).named_parameters(recurse=False, remove_duplicate=False))
+
+    def buffers(self, path: Path) -> dict[str, torch.Tensor]:
+        """Returns the buffers that the module at `path` holds itself, by name."""
+        return dict(self.module(path).named_buffers(recurse=False, remove_duplicate=False))
+
+    def children(self, path: Path) -> list[str]:
+        """Returns the names of the modules that the module at `path` holds itself, all names of a shared module."""
+        return list(self.module(path)._modules)
+
+    def module(self, path: Path) -> nn.Module:
+        """Returns the module at `path`."""
+        return self.root.get_submodule(".".join(path))
+
+    def find_containers(self, placed: dict[fx.Node, Path | None]) -> None:
+        """Finds the layers and containers, and gives every call its container.
+
+        Args:
+            placed: the path of a call's container, where it is known; others follow from the file's names.
+        """
+        self.layers = {path_of(node.target) for node in self.graph.nodes if node.op == "call_module"}
+        self.containers = {
+            path
+            for name, _ in self.root.named_modules(remove_duplicate=False)
+            if not _inside(path := path_of(name), self.layers)
+        }
+        for node in self.graph.nodes:
+            _note_classes(self, node)
+        _place(self, placed)
+        _read_sizes_near_their_use(self)
+        _move_out(self)
+
+
+def path_of(target: Any) -> Path:
+    """Returns a dotted path as its steps."""
+    return tuple(str(target).split(".")) if target else ()
+
+
+def _inside(path: Path, layers: set[Path]) -> bool:
+    return any(path[:end] in layers for end in range(1, len(path) + 1))
+
+
+def is_attribute(name: str) -> bool:
+    """Returns whether a module's name can be written after a dot."""
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def common(paths: Iterable[Path]) -> Path:
+    """Returns the longest path that all of `paths` begin with."""
+    first, *others = paths
+    for other in others:
+        end = 0
+        while end < min(len(first), len(other)) and first[end] == other[end]:
+            end += 1
+        first = first[:end]
+    return first
+
+
+def declared_scope(node: fx.Node) -> Path | None:
+    """Returns the module path that the file names for a node, None where it names none."""
+    scopes = _metadata(node, "scopes")
+    if len(scopes) > 1 and not str(scopes[0]).startswith("_"):
+        return path_of(scopes[-2])
+    name = node.meta.get("onnx", ("", "", ""))[2]
+    return tuple(split_scopes(name)[:-1]) if "/" in name else None
+
+
+def _metadata(node: fx.Node, key: str) -> list[Any]:
+    try:
+        found = ast.literal_eval(node.meta.get(key) or "[]")
+    except (ValueError, SyntaxError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _note_classes(program: Scoped, node: fx.Node) -> None:
+    for scope, name in zip(_metadata(node, "scopes")[:-1], _metadata(node, "classes"), strict=False):
+        program.class_names.setdefault(path_of(scope), str(name).rsplit(".", 1)[-1])
+
+
+def _place(program: Scoped, placed: dict[fx.Node, Path | None]) -> None:
+    """Gives every node a scope: its module's, else the one in the file, else the common scope of its neighbours."""
+
+    def clip(path: Path) -> Path:
+        """Returns the innermost container at or above `path`; the tree may hold a step as an identifier."""
+        found: Path = ()
+        for step in path:
+            inner = next(
+                ((*found, name) for name in (step, identifier(step)) if (*found, name) in program.containers), None
+            )
+            if inner is None:
+                break
+            found = inner
+        return found
+
+    scope = program.scope
+    for node in program.graph.nodes:
+        if node.op in ("placeholder", "output"):
+            scope[node] = ()
+        elif node.op == "call_module":
+            scope[node] = clip(path_of(node.target)[:-1])
+        elif node.op != "get_attr" and placed.get(node) is not None:
+            scope[node] = clip(placed[node] or ())
+    for node in program.graph.nodes:
+        if node not in scope and node.op != "get_attr":
+            before = [scope[arg] for arg in node.all_input_nodes if arg.op not in ("get_attr", "placeholder")]
+            after = _next_scopes(node, scope)
+            meetings = [common((one, other)) for one in before or after for other in after or before]
+            scope[node] = max(meetings, key=len, default=())
+    for node in [node for node in program.graph.nodes if node.op == "get_attr"]:
+        if program.is_movable(node):
+            scope[node] = common([scope[user] for user in node.users])
+            continue
+        holder = clip(path_of(node.target)[:-1])
+
+        def meeting(user: fx.Node, holder: Path = holder) -> Path:
+            return common((scope[user], holder))
+
+        _copy_for_users(program, node, meeting)
+
+
+def _next_scopes(node: fx.Node, scope: dict[fx.Node, Path]) -> list[Path]:
+    """Returns the scopes of the nearest users of `node` that have one."""
+    found, seen, queue = [], {node}, list(node.users)
+    while queue:
+        user = queue.pop()
+        if user in seen:
+            continue
+        seen.add(user)
+        if user in scope:
+            found.append(scope[user])
+        else:
+            queue += user.users
+    return found
+
+
+def _copy_for_users(program: Scoped, node: fx.Node, scope_for: Callable[[fx.Node], Path]) -> None:
+    """Replaces `node` by a copy in each of the scopes that `scope_for` gives for its users."""
+    copies: dict[Path, fx.Node] = {}
+    for user in list(node.users):
+        scope = scope_for(user)
+        if scope not in copies:
+            if not copies:
+                copies[scope] = node
+            else:
+                with program.graph.inserting_after(node):
+                    copies[scope] = program.graph.node_copy(node)
+            program.scope[copies[scope]] = scope
+        if copies[scope] is not node:
+            user.replace_input_with(node, copies[scope])
+    program.scope.setdefault(node, ())
+
+
+def is_size(node: fx.Node) -> bool:
+    """Returns whether a node reads a size or the device of a tensor, which the import does once for all uses."""
+    return node.target == "size" or node.target is getattr
+
+
+def _read_sizes_near_their_use(program: Scoped) -> None:
+    """Copies reads of sizes into every region that has the tensor."""
+    scope = program.scope
+    for node in [node for node in program.graph.nodes if is_size(node)]:
+        tensor = node.args[0]
+        if not isinstance(tensor, fx.Node):
+            continue
+        present = [scope[tensor], *(scope[user] for user in tensor.users if not is_size(user))]
+
+        def nearest(user: fx.Node, present: list[Path] = present) -> Path:
+            return max((common((scope[user], path)) for path in present), key=len)
+
+        _copy_for_users(program, node, nearest)
+
+
+def _move_out(program: Scoped) -> None:
+    """Moves values that several regions share, and that no weight affects, to the innermost region around all of them.
+
+    An attention mask is computed in the first layer of a file and used in all layers; here it becomes their argument.
+    """
+    scope = program.scope
+    weighted: dict[fx.Node, list[Path]] = {}  # scopes of the layers and weights that a node depends on
+    for node in program.graph.nodes:
+        held = node.op == "get_attr" and not program.is_movable(node)
+        own = [scope[node]] if node.op == "call_module" or held else []
+        weighted[node] = list(dict.fromkeys([*own, *(path for arg in node.all_input_nodes for path in weighted[arg])]))
+    for node in reversed(program.graph.nodes):
+        if node.op in ("placeholder", "output", "call_module") or not node.users:
+            continue
+        target = common([scope[node], *(scope[user] for user in node.users)])
+        while target != scope[node] and node.op != "get_attr":
+            level = scope[node][: len(target) + 1]
+            if any(path[: len(level)] == level for path in weighted[node]):
+                break
+            scope[node] = target
+        if program.is_movable(node):
+            scope[node] = common([scope[user] for user in node.users])
+        elif node.op == "get_attr":
+            scope[node] = target
