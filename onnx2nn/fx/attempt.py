@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx, nn
 
+from onnx2nn.fx.blocks.nesting import nest
 from onnx2nn.fx.builder import TorchBuilder
 from onnx2nn.fx.graph_module import ImportedModule
 from onnx2nn.fx.import_state import Known, TorchImport
@@ -65,10 +66,11 @@ class Attempt:
         module = self._builder.tracer.finish(self._result, identifier(graph.name or "Model"), ImportedModule)
         if state.author is not None:
             _keep_keys(module, state.author)
+        tree = nest(module)
         different = {original: name for name, original in self._renamed.items() if original != name}
         if different:
             module.register_forward_pre_hook(RenameInputs(different), with_kwargs=True)
-        module.meta["onnx2nn"] = self._meta(module)
+        module.meta["onnx2nn"] = self._meta(module) | {"tree": tree}
         if state.author is not None and state.author.listed:
             set_versions(module, graph)
         return module.eval()

@@ -254,9 +254,11 @@ def _traceable(module: Any) -> fx.GraphModule:
     from torch import fx
     from torch.fx import traceback
 
+    from onnx2nn.fx.blocks.flattening import flattened
     from onnx2nn.fx.exportable import for_exporter
     from onnx2nn.fx.module_tree import container
 
+    module = flattened(module)
     copied = fx.GraphModule(module, for_exporter(module, module.graph))
     for name, parameter in module.named_parameters(remove_duplicate=False):  # a tied weight has several keys
         holder, last = container(copied, name)

@@ -98,6 +98,9 @@ def compare_nodes(
         raise InputError(
             f"A {type(program).__name__} knows nothing of the file's nodes. Give a module of onnx2nn.load."
         )
+    from onnx2nn.fx.blocks.flattening import flattened
+
+    program = flattened(program)
     probe = Probe(source, feeds)
     lockstep = Lockstep(program, probe, tolerance)
     result = NodeVerification(probe.oracle, _probe=probe, notes=lockstep.notes)

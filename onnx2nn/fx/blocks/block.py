@@ -24,6 +24,9 @@ class Block(ExportableModule):
         graph: its program.
     """
 
+    program: Hashable = None
+    """The `program_key` of the class."""
+
     generated: Mapping[str, Any] | None = None
     """What `fx.GraphModule.recompile` set on the block for which the program of the class was generated."""
 
@@ -77,11 +80,13 @@ class Block(ExportableModule):
         kind = type(self)
         if self.defer() or not self._is_complete:
             return None
-        code = fx.GraphModule.graph.fget(self).python_code("self")  # type: ignore[attr-defined]  # as above
-        if code.src != self.code:
-            self.__class__ = new_class(kind.__name__)
+        graph = fx.GraphModule.graph.fget(self)  # type: ignore[attr-defined]  # as above
+        program = program_key(graph)
+        if program != kind.program:
+            self.__class__ = class_of(kind.__name__, program)
+            self.defer()
             self.generate()
-        return code
+        return graph.python_code("self")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Block:
         """Returns a copy of the same class."""
@@ -101,23 +106,38 @@ _CLASSES: weakref.WeakValueDictionary[Hashable, type[Block]] = weakref.WeakValue
 
 
 def class_of(name: str, program: Hashable) -> type[Block]:
-    """Returns the class of the blocks of a name with equal programs.
+    """Returns the class of the blocks of a name with equal programs; its program is generated at its first use.
 
     Args:
         name: of the class.
-        program: what determines the program.
+        program: the `program_key` of their graphs.
     """
     found = _CLASSES.get((name, program))
     if found is None:
-        found = _CLASSES[name, program] = new_class(name)
+        found = _CLASSES[name, program] = type(name, (Block,), {"__module__": __name__, "program": program})
     return found
 
 
-def new_class(name: str) -> type[Block]:
-    """Returns a class whose program is not generated yet."""
-    return type(name, (Block,), {"__module__": __name__})
+def program_key(graph: fx.Graph) -> Hashable:
+    """Returns a value that is equal for graphs whose programs differ at most in names of values."""
+    numbers: dict[fx.Node, int] = {}
 
+    def plain(value: Any) -> Hashable:
+        if isinstance(value, fx.Node):
+            return numbers[value]
+        if isinstance(value, (list, tuple)):
+            return (type(value), *map(plain, value))
+        if isinstance(value, dict):
+            return (dict, *((name, plain(item)) for name, item in value.items()))
+        if isinstance(value, slice):
+            return (slice, plain(value.start), plain(value.stop), plain(value.step))
+        return (type(value), repr(value))
 
-def is_block(module: nn.Module) -> bool:
-    """Returns whether a module that a program calls is a block, or the `nn.Sequential` of blocks and layers."""
-    return isinstance(module, Block) or type(module) is nn.Sequential
+    found = []
+    for node in graph.nodes:
+        numbers[node] = len(numbers)
+        if node.op == "placeholder":
+            found.append((node.op, node.type))
+        else:
+            found.append((node.op, node.target, plain(node.args), plain(node.kwargs)))
+    return tuple(found)

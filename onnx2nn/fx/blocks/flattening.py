@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from onnx2nn.fx.blocks.block import is_block
+from onnx2nn.fx.blocks.block import Block
 from onnx2nn.fx.blocks.scopes import Path, declared_scope, path_of
 
 
@@ -17,7 +17,8 @@ def flattened(module: fx.GraphModule) -> fx.GraphModule:
 
     The two share everything but the program; a module without blocks is returned as it is.
     """
-    if not any(node.op == "call_module" and is_block(module.get_submodule(node.target)) for node in module.graph.nodes):
+    blocks = set(module.meta.get("onnx2nn", {}).get("tree", {}).get("blocks", ()))  # a pickle has plain GraphModules
+    if not blocks:
         return module
     result = fx.GraphModule(nn.Module(), fx.Graph(), type(module).__name__)
     for name, child in module._modules.items():
@@ -25,19 +26,19 @@ def flattened(module: fx.GraphModule) -> fx.GraphModule:
     result._parameters, result._buffers = module._parameters, module._buffers
     result._non_persistent_buffers_set = module._non_persistent_buffers_set
     result.meta, result.training = module.meta, module.training
-    graph, _ = flat_graph(module)
+    graph, _ = flat_graph(module, lambda path, inner: ".".join(path) in blocks)
     result.graph = graph
     return result
 
 
 def flat_graph(
-    module: fx.GraphModule, inline: Callable[[nn.Module], bool] = is_block
+    module: fx.GraphModule, inline: Callable[[Path, nn.Module], bool]
 ) -> tuple[fx.Graph, dict[fx.Node, Path | None]]:
     """Returns a graph of the calls of `module`, with the calls of inner modules in place of calls of these.
 
     Args:
         module: the module of the program.
-        inline: which of the modules that are called are replaced by their calls.
+        inline: says of the path of a module that is called, and of the module, whether its calls replace it.
 
     Returns:
         The graph, and for each call the path of its container, where it is known.
@@ -54,10 +55,10 @@ def _inlined(
     prefix: Path,
     known: dict[fx.Node, Any],
     placed: dict[fx.Node, Path | None],
-    inline: Callable[[nn.Module], bool],
+    inline: Callable[[Path, nn.Module], bool],
 ) -> Any:
     """Copies the calls of `module` to `graph`; returns its output."""
-    inside_block = bool(prefix) and is_block(module)
+    inside_block = isinstance(module, Block)
     for node in module.graph.nodes:
         if node.op == "output":
             return fx.map_arg(node.args[0], known.__getitem__)
@@ -65,7 +66,7 @@ def _inlined(
             continue
         path = (*prefix, *path_of(node.target)) if node.op in ("call_module", "get_attr") else ()
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
-        if called is not None and inline(called):
+        if called is not None and inline(path, called):
             given = [known[arg] if isinstance(arg, fx.Node) else arg for arg in node.args]
             if isinstance(called, fx.GraphModule):
                 inputs = [inner for inner in called.graph.nodes if inner.op == "placeholder"]
@@ -89,15 +90,15 @@ def _series(
     prefix: Path,
     given: list[Any],
     placed: dict[fx.Node, Path | None],
-    inline: Callable[[nn.Module], bool],
+    inline: Callable[[Path, nn.Module], bool],
 ) -> Any:
     """Copies the calls of an `nn.Sequential` to `graph`; returns its output."""
     (value,) = given
     for name, inner in module.named_children():
         path = (*prefix, name)
-        if not inline(inner):
+        if not inline(path, inner):
             value = graph.call_module(".".join(path), (value,))
-            value.meta.update(getattr(inner, "_onnx_meta", {}))
+            value.meta.update(getattr(module, "onnx_calls", {}).get(name, {}))
             placed[value] = prefix
         elif isinstance(inner, fx.GraphModule):
             placeholders = [node for node in inner.graph.nodes if node.op == "placeholder"]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import operator
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from onnx2nn.fx.blocks.block import Block, class_of
+from onnx2nn.fx.blocks.block import class_of, program_key
 from onnx2nn.fx.blocks.partition import Partition, Region, divide, module_of
 from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_scope, is_attribute
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
 from onnx2nn.fx.module_tree import remove
-from onnx2nn.fx.retracer import Retracer
 
 
 def nest(module: fx.GraphModule) -> dict[str, Any]:
@@ -69,7 +67,7 @@ class _Nesting:
         else:
             graph, key = _Body(self, region).graph_and_key()
             kind = class_of(self._class_name(path), key)
-            module = Block(kind, holder, graph)
+            module = kind(holder, graph)
         self.program.module(path[:-1]).add_module(path[-1], module)
         self.blocks[".".join(path)] = type(module).__name__
 
@@ -211,7 +209,7 @@ class _Body:
         """Returns the name of a constant or weight in this region's module, to which a buffer elsewhere moves."""
         path = tuple(str(node.target).split("."))
         inside = path[: len(self.region.path)] == self.region.path
-        if inside and path[len(self.region.path)] != "constants" and self._is_own(path):
+        if not self.region.path or not self.program.is_movable(node) or (inside and self._is_own(path)):
             return self._inside(path)
         holder = self.program.module(self.region.path)
         buffer = self.program.root.get_buffer(str(node.target))
@@ -241,28 +239,3 @@ def _unique(name: str, taken: set[str]) -> str:
         name = f"{wanted}_{number}"
     taken.add(name)
     return name
-
-
-def program_key(graph: fx.Graph) -> Hashable:
-    """Returns a value that is equal for graphs whose programs differ at most in names of values."""
-    numbers: dict[fx.Node, int] = {}
-
-    def plain(value: Any) -> Hashable:
-        if isinstance(value, fx.Node):
-            return numbers[value]
-        if isinstance(value, (list, tuple)):
-            return (type(value), *map(plain, value))
-        if isinstance(value, dict):
-            return (dict, *((name, plain(item)) for name, item in value.items()))
-        if isinstance(value, slice):
-            return (slice, plain(value.start), plain(value.stop), plain(value.step))
-        return (type(value), repr(value))
-
-    found = []
-    for node in graph.nodes:
-        numbers[node] = len(numbers)
-        if node.op == "placeholder":
-            found.append((node.op, node.type))
-        else:
-            found.append((node.op, node.target, plain(node.args), plain(node.kwargs)))
-    return tuple(found)

@@ -57,11 +57,13 @@ class Partition:
         program: the divided program.
         regions: by path; the root's is at `()`.
         children: the containers directly inside each container.
+        flat: why a container is no region, by its dotted path.
     """
 
     program: Scoped
     regions: dict[Path, Region] = field(default_factory=dict)
     children: dict[Path, list[Path]] = field(default_factory=dict)
+    flat: dict[str, str] = field(default_factory=dict)
 
 
 def divide(program: Scoped) -> Partition:
@@ -98,6 +100,7 @@ class _Divider:
             if not isinstance(order, list):
                 regions.remove(order)  # it and its neighbours need each other: dissolve it into the body around
                 del self.partition.regions[order.path]
+                self.partition.flat[".".join(order.path)] = "a value that leaves it comes back into it"
                 nodes += [item for item in order.items if isinstance(item, fx.Node)]
                 regions += [item for item in order.items if isinstance(item, Region)]
                 continue
@@ -112,11 +115,14 @@ class _Divider:
             region.slots = self._slots(region) if self._is_list(path) else None
             return [], [region]
         if not nodes and not regions:
+            self.partition.flat[".".join(path)] = "the file names no call of it"
             return [], []
         self._connect(region)
         numbered = self._is_list(path)
         region.slots = self._slots(region) if numbered or _is_series(region) else None
         if (numbered and region.slots is None) or not region.outputs:
+            reason = "it is a list of modules" if region.outputs else "nothing outside uses a value of it"
+            self.partition.flat[".".join(path)] = reason
             return nodes, regions
         self.partition.regions[path] = region
         return [], [region]

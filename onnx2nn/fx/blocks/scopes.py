@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from onnx2nn.fx.tracer import ASSERTIONS
 from onnx2nn.ground.naming import identifier, split_scopes
 
 Path = tuple[str, ...]
@@ -240,6 +241,8 @@ def _move_out(program: Scoped) -> None:
         own = [scope[node]] if node.op == "call_module" or held else []
         weighted[node] = list(dict.fromkeys([*own, *(path for arg in node.all_input_nodes for path in weighted[arg])]))
     for node in reversed(program.graph.nodes):
+        if node.target in ASSERTIONS and not weighted[node]:
+            scope[node] = ()  # a check of the inputs stands at the entry
         if node.op in ("placeholder", "output", "call_module") or not node.users:
             continue
         target = common([scope[node], *(scope[user] for user in node.users)])

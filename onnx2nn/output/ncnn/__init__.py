@@ -120,12 +120,15 @@ def to_ncnn(
     """
     import torch
 
+    from onnx2nn.fx.blocks.flattening import flattened
+
     require("ncnn", extra="ncnn", purpose="Running NCNN models")
     pnnx = require("pnnx", extra="ncnn", purpose="Converting to NCNN")
     if hasattr(type(module), "one_sample"):  # a vectorised module
         raise InputError("The module runs over a batch, and an NCNN model over one sample. Give module.one_sample.")
     if not isinstance(module, torch.fx.GraphModule):
         raise InputError("The module is no torch.fx.GraphModule, as onnx2nn.load gives. Use pnnx for it.")
+    module = flattened(module)
     arrays = _arrays(module, example_inputs, input_shapes)
     expected = run_module(module, arrays)
     tensors = [to_tensor(array) for array in arrays]

@@ -12,7 +12,6 @@ from torch import fx, nn
 
 from onnx2nn import control_flow
 from onnx2nn.errors import InputError
-from onnx2nn.fx.blocks.block import is_block
 from onnx2nn.fx.blocks.flattening import flat_graph
 from onnx2nn.fx.blocks.scopes import Path, Scoped, path_of
 from onnx2nn.fx.blocks.value_hints import row_of
@@ -54,7 +53,7 @@ def read_program(module: fx.GraphModule) -> Program:
 
 
 def _read(module: fx.GraphModule, inlined: Inlined) -> Program:
-    graph, placed = flat_graph(module, lambda called: is_block(called) or isinstance(called, fx.GraphModule))
+    graph, placed = flat_graph(module, lambda _, called: isinstance(called, (fx.GraphModule, nn.Sequential)))
     program = Program(module, graph, inlined=inlined)
     _note_foreign(program)
     for node in graph.nodes:
