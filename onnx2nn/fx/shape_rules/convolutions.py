@@ -15,10 +15,10 @@ from onnx2nn.sizes.expression import Number
 
 def _filled(sizes: Sizes, batch: Number, channels: Number, spatial: tuple[Number, ...]) -> None:
     """Requires what torch's convolutions do: an empty input has no images or no channels."""
-    some = conjunction(less(0, size) for size in spatial)
-    sizes.require(
-        disjunction([equal(batch, 0), equal(channels, 0), some]), "an input of a convolution that is not empty"
-    )
+    some = conjunction([less(0, size) for size in spatial])
+    if some is not True:
+        some = disjunction([equal(batch, 0), equal(channels, 0), some])
+        sizes.require(some, "an input of a convolution that is not empty")
 
 
 def _operands(rank: int, input: Spec, weight: Spec, bias: Spec | None, groups: Any) -> tuple[Shape, Shape, int]:

@@ -20,7 +20,10 @@ from onnx2nn.sizes.expression import Number, Size
 
 def is_number(*values: Any) -> bool:
     """Returns whether all values are ints, known or symbolic; a bool is none."""
-    return all(type(value) is int or isinstance(value, Size) for value in values)
+    for value in values:  # noqa: SIM110  # a generator costs more than all else that most rules do
+        if type(value) is not int and not isinstance(value, Size):
+            return False
+    return True
 
 
 def numbers(value: Any) -> list[Number]:
@@ -57,9 +60,11 @@ def per_axis(value: Any, count: int) -> list[Number]:
 
 def known_per_axis(value: Any, count: int, least: int = 0) -> list[int]:
     """Returns a setting of windows as one known int for each axis, of which none is below `least`."""
-    known = [item for item in per_axis(value, count) if isinstance(item, int)]
-    if len(known) != count or (known and min(known) < least):
-        raise Uncovered
+    known = []
+    for item in per_axis(value, count):
+        if not isinstance(item, int) or item < least:
+            raise Uncovered
+        known.append(item)
     return known
 
 
@@ -133,6 +138,8 @@ def equal_shapes(sizes: Sizes, a: Sequence[Number], b: Sequence[Number], reason:
     """Requires two shapes to be equal; returns the one of which more is known. It covers shapes of one rank."""
     if len(a) != len(b):
         raise Uncovered
+    if a == b:  # sizes are the same where they are one object
+        return tuple(a)
     return tuple(sizes.equal(m, n, reason) for m, n in zip(a, b, strict=True))
 
 
@@ -155,7 +162,7 @@ def broadcast(
             start = 0
         for axis in range(start, len(shape)):
             at = axis - len(shape)
-            if result[at] is not shape[axis]:
+            if result[at] != shape[axis]:
                 result[at] = _common(sizes, result[at], shape[axis], reason)
     return tuple(result)
 
