@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from onnx2nn.fx.shape_rules.operands import axis_of, broadcast, dtypes, shape_of, with_dtypes
+from onnx2nn.fx.shape_rules.operands import axis_of, broadcast, common_dtype, dtypes, shape_of, with_dtypes
 from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes, Uncovered, rule
 from onnx2nn.fx.spec import Spec
 from onnx2nn.sizes.conditions import disjunction, equal
@@ -49,7 +49,7 @@ _TORCH_AND_METHOD = (
 
 _METHODS = (
     "bool", "byte", "char", "short", "int", "long", "half", "bfloat16", "float", "double", "contiguous", "type",
-    "where", "__and__", "__or__", "__xor__",
+    "__and__", "__or__", "__xor__",
 )  # fmt: skip
 
 _SPECIAL = ("erf", "erfc", "expit", "gammaln", "log_ndtr", "ndtr", "ndtri", "xlog1py", "i0")
@@ -99,12 +99,18 @@ for _name in _SPECIAL:
 @rule(torch.where)
 def _where(sizes: Sizes, condition: Spec, input: Any, other: Any) -> Result:
     """Its dtype is that of `input + other`; on meta tensors torch.where imports torch's compiler."""
-    if not isinstance(condition, Spec) or condition.dtype is not torch.bool:
+    if common_dtype(condition) is not torch.bool:  # torch takes bytes on some devices only
         raise Uncovered
     specs = [value for value in (condition, input, other) if isinstance(value, Spec)]
     found = dtypes(operator.add, (_one_of(input), _one_of(other)), {})
     booleans = all(isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool for value in (input, other))
     return with_dtypes(broadcast(sizes, [shape_of(spec) for spec in specs]), torch.bool if booleans else found)
+
+
+@rule("where")
+def _where_method(sizes: Sizes, input: Spec, condition: Spec, other: Any) -> Result:
+    shape_of(input)
+    return _where(sizes, condition, input, other)
 
 
 @rule(operator.pow, torch.pow, "pow")

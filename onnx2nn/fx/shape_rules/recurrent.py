@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from onnx2nn.fx.shape_rules.operands import broadcast, common_float, equal_shapes, expand_into, positive_int, shape_of
 from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
 from onnx2nn.fx.spec import Shape, Spec
-from onnx2nn.sizes.conditions import equal, less
-from onnx2nn.sizes.expression import Number
+from onnx2nn.sizes.conditions import disjunction, equal, less
+from onnx2nn.sizes.expression import Number, product
 
 
 @rule(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
@@ -107,13 +107,17 @@ def _multi_head_attention(
     attn_mask: Spec | None = None,
     **others: Any,
 ) -> Result:
-    """The rule of self-attention over a batch, whose weights are not asked for."""
-    x, dtype = shape_of(query, 3), common_float(query, in_proj_weight, in_proj_bias, out_proj_weight)
-    if key != query or value != query or bias_k is not None or bias_v is not None or others:
+    """The rule of attention over a batch with one projection for all operands, whose weights are not asked for."""
+    x, dtype = shape_of(query, 3), common_float(query, key, value, in_proj_weight, in_proj_bias, out_proj_weight)
+    if bias_k is not None or bias_v is not None or others:
         raise Uncovered
     if in_proj_weight is None or add_zero_attn or need_weights:
         raise Uncovered
     length, batch, features = x
+    keys, batch_of_keys, width = equal_shapes(sizes, shape_of(key, 3), shape_of(value), "the shapes of keys and values")
+    sizes.equal(width, features, "the features of queries and keys")
+    fits = disjunction([equal(batch_of_keys, batch), equal(product((keys, features)), 0)])
+    sizes.require(fits, "the batch of queries and keys")
     sizes.equal(features, embed_dim_to_check, "the features of an attention")
     sizes.require(equal(features % positive_int(num_heads), 0), "the heads of an attention")
     parameters: tuple[tuple[Spec | None, Shape], ...] = (
@@ -127,8 +131,8 @@ def _multi_head_attention(
     if out_proj_bias is not None:
         expand_into(sizes, shape_of(out_proj_bias), x, "the bias of an attention")
     masks: tuple[tuple[Spec | None, Shape], ...] = (
-        (attn_mask, (batch * num_heads, length, length)),
-        (key_padding_mask, (batch, length)),
+        (attn_mask, (batch * num_heads, length, keys)),
+        (key_padding_mask, (batch, keys)),
     )
     for mask, wanted in masks:
         if mask is None:
