@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,9 +53,8 @@ class If(nn.Module):
                 return self._then(*captured) if then_takes else self._else(*captured)
             # torch.cond keeps integers of the outer program, and no truths.
             truths = [isinstance(value, (bool, torch.SymBool)) for value in captured]
-            kept = [
-                torch.sym_ite(value, 1, 0) if truth else value for value, truth in zip(captured, truths, strict=True)
-            ]
+            pairs = zip(captured, truths, strict=True)
+            kept = [torch.sym_ite(v, 1, 0) if truth else v for v, truth in pairs]
             then = self._fresh(self._then, kept, truths)
             otherwise = self._fresh(self._else, kept, truths)
             tensors = tuple(v for v in captured if isinstance(v, torch.Tensor))
@@ -74,7 +74,12 @@ class If(nn.Module):
         sizes = ((own[i].shape[axis], a, b) for i, axis, a, b in limits)
         return all(a <= size <= b for size, a, b in sizes)
 
-    def _fresh(self, branch: Callable[..., Any], kept: Sequence[Any], truths: Sequence[bool]) -> Callable[..., Any]:
+    def _fresh(
+        self,
+        branch: Callable[..., Any],
+        kept: Sequence[Any],
+        truths: Sequence[bool],
+    ) -> Callable[..., Any]:
         """Returns a branch that takes tensors, and whose results are contiguous copies.
 
         torch.cond permits no aliases of inputs or constants, no strides that differ
@@ -102,7 +107,11 @@ class If(nn.Module):
                 return tuple(map(copy, result))
             return copy(result)
 
-        return run
+        if torch.compiler.is_dynamo_compiling():
+            return run
+        # Dynamo keeps what it compiled of a code object, with the numbers of that export.
+        code = run.__code__.replace()
+        return types.FunctionType(code, globals(), run.__name__, None, run.__closure__)
 
 
 class Loop(nn.Module):
