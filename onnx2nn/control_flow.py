@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,8 +51,14 @@ class If(nn.Module):
                 message = "The branch that is chosen does not take these sizes."
                 torch._assert_async(cond if then_takes else ~cond, message)
                 return self._then(*captured) if then_takes else self._else(*captured)
-            then, otherwise = self._fresh(self._then), self._fresh(self._else)
-            return torch.cond(cond, then, otherwise, captured)
+            # torch.cond keeps integers of the outer program, and no truths.
+            truths = [isinstance(value, (bool, torch.SymBool)) for value in captured]
+            pairs = zip(captured, truths, strict=True)
+            kept = [torch.sym_ite(v, 1, 0) if truth else v for v, truth in pairs]
+            then = self._fresh(self._then, kept, truths)
+            otherwise = self._fresh(self._else, kept, truths)
+            tensors = tuple(v for v in captured if isinstance(v, torch.Tensor))
+            return torch.cond(cond, then, otherwise, tensors)
         return self._then(*captured) if cond else self._else(*captured)
 
     def _then(self, *captured: Any) -> Any:
@@ -67,12 +74,23 @@ class If(nn.Module):
         sizes = ((own[i].shape[axis], a, b) for i, axis, a, b in limits)
         return all(a <= size <= b for size, a, b in sizes)
 
-    def _fresh(self, branch: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a branch whose results are contiguous copies.
+    def _fresh(
+        self,
+        branch: Callable[..., Any],
+        kept: Sequence[Any],
+        truths: Sequence[bool],
+    ) -> Callable[..., Any]:
+        """Returns a branch that takes tensors, and whose results are contiguous copies.
 
-        torch.cond permits no aliases of inputs or constants, and no strides that differ
-        between the branches.
+        torch.cond permits no aliases of inputs or constants, no strides that differ
+        between the branches, and no numbers as operands.
+
+        Args:
+            branch: takes the captured values.
+            kept: the captured values, with integers in place of truths.
+            truths: whether each captured value is a truth.
         """
+        held = [isinstance(value, torch.Tensor) for value in kept]
 
         def copy(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
@@ -80,12 +98,20 @@ class If(nn.Module):
             return value.clone(memory_format=torch.contiguous_format)
 
         def run(*values: Any) -> Any:
-            result = branch(*values)
+            tensors, given = iter(values), []
+            for number, truth, is_held in zip(kept, truths, held, strict=True):
+                value = next(tensors) if is_held else number
+                given.append(value != 0 if truth else value)
+            result = branch(*given)
             if isinstance(result, tuple):
                 return tuple(map(copy, result))
             return copy(result)
 
-        return run
+        if torch.compiler.is_dynamo_compiling():
+            return run
+        # Dynamo keeps what it compiled of a code object, with the numbers of that export.
+        code = run.__code__.replace()
+        return types.FunctionType(code, globals(), run.__name__, None, run.__closure__)
 
 
 class Loop(nn.Module):

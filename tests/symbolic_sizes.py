@@ -191,7 +191,7 @@ def is_covered(random: Random, target: Any, args: tuple[Any, ...], kwargs: dict[
 def _spec(result: Any) -> Any:
     if isinstance(result, torch.Tensor):
         return tuple(result.shape), result.dtype
-    return None if result is None else [_spec(item) for item in result]
+    return None if result is None else [_spec(item) for item in result]  # weights that are not asked for are None
 
 
 def _at(found: Any, point: Mapping[Symbol, int]) -> Any:

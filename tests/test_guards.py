@@ -316,10 +316,13 @@ def test_a_saved_program_keeps_guards(case: Case, tmp_path: Path) -> None:
 def test_formats_without_conditions_say_so(case: Case, tmp_path: Path) -> None:
     """A traced module and an ONNX file check nothing, unless the only size is a part of the format."""
     module, inputs = case.load(), _inputs(case.right[0])
-    told = onnx2nn.save(module, tmp_path / "model.torchscript", example_inputs=inputs)
-    chosen = "; of what is chosen at node 'y' (If) it holds the side that the example takes"
-    end = f"; it does not check {case.condition}{chosen if case is CASES['in one branch'] else ''}"
-    assert told.endswith(end)
+    end = f"; it does not check {case.condition}"
+    if case is CASES["in one branch"]:
+        with pytest.raises(onnx2nn.errors.VerificationError, match=r"both branches of node 'y' \(If\)"):
+            onnx2nn.save(module, tmp_path / "model.torchscript", example_inputs=inputs)
+        end += "; of what is chosen at node 'y' (If) it holds the side that the example takes"
+    else:
+        assert onnx2nn.save(module, tmp_path / "model.torchscript", example_inputs=inputs).endswith(end)
     pytest.importorskip("onnxscript")
     told = onnx2nn.export_onnx(module, tmp_path / "model.onnx", example_inputs=inputs)
     if module.meta["onnx2nn"]["fixed"] == {"n": 3}:
@@ -375,7 +378,7 @@ def test_a_limit_that_only_huge_sizes_exceed_is_left_to_eager_calls() -> None:
     assert guard["condition"] == "n <= 16777215"
     huge, x = torch.zeros(1).expand(1 << 24), torch.randn(9)
     assert module(huge[1:]).shape == ((1 << 23) - 1,)
-    with pytest.raises(ValueError, match=r"n <= 16777215 is needed by node 'h' \(Floor\)"):
+    with pytest.raises(ValueError, match=r"n <= 16777215 is needed by node 'f' \(Cast\)"):
         module(huge)
     program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},)).module()
     assert torch.equal(program(x[1:]), module(x[1:]))
@@ -407,37 +410,69 @@ def test_export_holds_no_condition_that_only_0_and_1_do_not_fulfil() -> None:
         compiled(x[:1])
 
 
-def test_both_branches_of_a_choice_by_size_are_kept(tmp_path: Path) -> None:
-    case = Case(
-        """(float[n,4] x) => (float[a,b] y) <int64 zero = {0}, int64 limit = {10}, float two = {2.0}> {
-            s = Shape(x)  l = Gather(s, zero)  few = Less(l, limit)
-            y = If (few) <
-                then_branch = t () => (float[a,b] v) { v = Mul(x, two) },
-                else_branch = e () => (float[a,b] w) { w = Gemm(x, W) }
-            >
-        }""",
-        [[(1, 4)], [(9, 4)], [(10, 4)], [(300, 4)]],
-        [],
-        "",
-        "",
-    )
+CHOICES = {
+    "values": """(float[n,4] x) => (float[a,b] y) <int64 zero = {0}, int64 limit = {10}, float two = {2.0}> {
+        s = Shape(x)  l = Gather(s, zero)  few = Less(l, limit)
+        y = If (few) <
+            then_branch = t () => (float[a,b] v) { v = Mul(x, two) },
+            else_branch = e () => (float[a,b] w) { w = Gemm(x, W) }
+        >
+    }""",
+    "sizes": """(float[n,4] x) => (float[a,b] y)
+    <int64 zero = {0}, int64[1] first = {0}, int64[1] two = {2}, int64 limit = {10}> {
+        s = Shape(x)  l = Gather(s, zero)  few = Less(l, limit)  v1 = Unsqueeze(l, first)  half = Div(v1, two)
+        y = If (few) <
+            then_branch = t () => (float[a,b] v) { v = Gemm(x, W) },
+            else_branch = e () => (float[a,b] w) { w = Slice(x, first, half, first) }
+        >
+    }""",
+    "nested": """(float[n,4] x) => (float[a,b] y)
+    <int64 zero = {0}, int64[1] first = {0}, int64[1] three = {3}, int64 limit = {10}, int64 other = {20}> {
+        s = Shape(x)  l = Gather(s, zero)  few = Less(l, limit)  some = Less(l, other)
+        y = If (few) <
+            then_branch = t () => (float[a,b] v) { v = Gemm(x, W) },
+            else_branch = e () => (float[a,b] w) {
+                w = If (some) <
+                    then_branch = u () => (float[a,b] c) { c = Relu(x) },
+                    else_branch = f () => (float[a,b] d) { d = Slice(x, first, three, first) }
+                >
+            }
+        >
+    }""",
+    "a size": """(float[n,4] x) => (float[k,4] y)
+    <int64 zero = {0}, int64[1] first = {0}, int64[1] three = {3}, int64 limit = {10}> {
+        s = Shape(x)  l = Gather(s, zero)  few = Less(l, limit)  v = Unsqueeze(l, first)  k = Where(few, v, three)
+        y = Slice(x, first, k, first)
+    }""",
+}
+"""Models that choose by the number of rows."""
+
+
+@pytest.mark.parametrize("graph", CHOICES.values(), ids=CHOICES)
+@torch.no_grad()
+def test_both_sides_of_a_choice_by_size_are_kept(graph: str, tmp_path: Path) -> None:
+    """By the module, and in all formats, at sizes of each side, whatever the example takes."""
+    case = Case(graph, [[(4, 4)], [(9, 4)], [(10, 4)], [(19, 4)], [(20, 4)], [(300, 4)]], [], "", "")
     module = case.load()
     assert module.meta["onnx2nn"]["guards"] == []
     _agree(case, module)
     torch.compiler.reset()
-    with torch.no_grad():
-        _agree(case, torch.compile(module, fullgraph=True, dynamic=True, backend="eager"))
-    inputs = _inputs(case.right[2])
-    program = torch.export.export(module, inputs, dynamic_shapes=({0: torch.export.Dim.AUTO},)).module()
-    _agree(case, program, case.right[2:])
-    with pytest.raises(AssertionError, match="Guard failed"):
-        program(*_inputs(case.right[1]))
+    _agree(case, torch.compile(module, fullgraph=True, dynamic=True, backend="eager"))
+    for shapes in (case.right[1], case.right[2]):
+        inputs = _inputs(shapes)
+        for strict in (False, True):
+            _agree(case, _exported(module, Case(graph, [shapes], [], "", ""), strict))
+        onnx2nn.save(module, tmp_path / "model.pt2", example_inputs=inputs, dynamic_axes=[{0: "n"}])
+        _agree(case, torch.export.load(tmp_path / "model.pt2").module())
+        told = onnx2nn.save(module, tmp_path / "model.torchscript", example_inputs=inputs)
+        assert told == "traced TorchScript module, read back with torch.jit.load"
+        _agree(case, torch.jit.load(tmp_path / "model.torchscript"))
     pytest.importorskip("onnxscript")
-    for told in (
-        onnx2nn.save(module, tmp_path / "model.torchscript", example_inputs=inputs),
-        onnx2nn.export_onnx(module, tmp_path / "model.onnx"),
-    ):
-        assert told.endswith("; of what is chosen at node 'y' (If) it holds the side that the example takes")
+    for examples in (None, _inputs(case.right[1]), _inputs(case.right[2])):
+        told = onnx2nn.export_onnx(module, tmp_path / "model.onnx", example_inputs=examples)
+        assert "holds the side" not in told
+        again = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+        _agree(case, lambda x, again=again: torch.from_numpy(again.run(None, {"x": x.numpy()})[0]))
 
 
 def test_a_branch_that_data_choose_checks_what_it_needs() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper, parser
@@ -354,7 +355,7 @@ def test_nothing_that_is_reshaped_to_something_fails_in_the_call() -> None:
 def test_numbers_that_small_sizes_hide(tmp_path: Path) -> None:
     """At least one frame of 256: all small sizes have one, and the dimension that a Reshape copies follows it."""
     path = tmp_path / "frames.onnx"
-    model = onnx.parser.parse_model("""
+    model = parser.parse_model("""
     <ir_version: 8, opset_import: ["" : 18]>
     graph (float[1, samples] x) => (float[frames, 4] y)
     <int64 hop = {256}, int64 one = {1}, int64[1] nought = {0}, int64[1] axis = {1}, int64[3] rows = {-1, 1, 4},
@@ -386,7 +387,7 @@ def test_an_image_of_which_the_positions_tell_the_size(width: str) -> None:
     """
     table, weight = ", ".join(map(str, range(68))), ", ".join(["0.5", "-0.25"] * 384)
     text = text.replace("height, width", f"height, {width}")
-    model = onnx.parser.parse_model(text.replace("TABLE", table).replace("WEIGHT", weight))
+    model = parser.parse_model(text.replace("TABLE", table).replace("WEIGHT", weight))
     module = onnx2nn.load(model)
     for size in (32, 39):
         inputs = (torch.linspace(-1, 1, 6 * size * size).reshape(2, 3, size, size),)
@@ -400,7 +401,7 @@ def test_an_image_of_which_the_positions_tell_the_size(width: str) -> None:
 def test_names_of_one_dimension_of_which_one_is_multiplied() -> None:
     """Attention to a memory joins samples and heads; the exporter gives the memory's samples a name of their own."""
     module = onnx2nn.load(
-        onnx.parser.parse_model("""
+        parser.parse_model("""
     <ir_version: 8, opset_import: ["" : 17]>
     graph (float[samples, 6] x, float[others, 6] memory) => (float[n, 3] y)
     <int64 heads = {2}, int64[1] width = {3}, int64[1] axis = {0}> {
@@ -416,7 +417,7 @@ def test_names_of_one_dimension_of_which_one_is_multiplied() -> None:
 
 def test_a_dimension_named_after_others() -> None:
     """Decoders with a cache call the length of their mask `past_sequence_length + sequence_length`."""
-    model = onnx.parser.parse_model("""
+    model = parser.parse_model("""
     <ir_version: 8, opset_import: ["" : 17]>
     graph (float[batch, length, 4] x, float[batch, past, 4] old, float[batch, "past + 2 * length // 2", 1] mask)
         => (float[batch, all, 4] y) { joined = Concat<axis = 1>(old, x) y = Mul(joined, mask) }
@@ -431,7 +432,7 @@ def test_a_dimension_named_after_others() -> None:
     "name", ["a + past", "past - past", "past + 9 * 9999999999", "past.b + 1", "past +", "(" * 999]
 )
 def test_a_dimension_whose_name_says_nothing(name: str) -> None:
-    model = onnx.parser.parse_model(f"""
+    model = parser.parse_model(f"""
     <ir_version: 8, opset_import: ["" : 17]>
     graph (float[past] x, float["{name}"] y) => (float[past] z, float["{name}"] w) {{ z = Neg(x) w = Neg(y) }}
     """)
@@ -445,13 +446,13 @@ def test_a_number_to_the_power_of_a_tensor() -> None:
     <ir_version: 8, opset_import: ["" : 17]>
     graph (float[n] x) => (float[n] y) <float c = {2.0}> { y = Pow(c, x) }
     """
-    y = onnx2nn.load(onnx.parser.parse_model(text))(torch.tensor([1.0, 2.0, 3.0]))
+    y = onnx2nn.load(parser.parse_model(text))(torch.tensor([1.0, 2.0, 3.0]))
     torch.testing.assert_close(y, torch.tensor([2.0, 4.0, 8.0]))
 
 
 def test_numbers_that_meet_data() -> None:
     """They become tensors; a list of them in torch.tensor would be what the example of torch.jit.trace had."""
-    model = onnx.parser.parse_model("""
+    model = parser.parse_model("""
         <ir_version: 8, opset_import: ["": 17]>
         g (float[N, M] x, int64[2] i) => (int64[2] one, int64[2] two, int64[1, 2] four, int64[2] none, float[1] half)
             <int64 zero = {0}, int64[1] axis = {0}, int64[2] square = {1, 2}, float[1] by = {0.5}> {
@@ -471,7 +472,7 @@ def test_numbers_that_meet_data() -> None:
 
 
 def test_the_shape_of_an_unknown_rank() -> None:
-    model = onnx.parser.parse_model("""
+    model = parser.parse_model("""
         <ir_version: 8, opset_import: ["": 17]>
         g (float[] x, int64[2] i) => (int64[2] y, int64 z) { shape = Shape(x) y = Mul(i, shape) z = Size(x) }
     """)
@@ -486,7 +487,7 @@ def test_the_shape_of_an_unknown_rank() -> None:
 @pytest.mark.parametrize("added", [1, 0.25])
 def test_a_size_that_is_rounded_down(added: float) -> None:
     """As the length behind a convolution; by whole numbers it is one division."""
-    model = onnx.parser.parse_model(f"""
+    model = parser.parse_model(f"""
         <ir_version: 8, opset_import: ["": 17]>
         g (float[N, T] x) => (float[M, N] y)
             <int64[1] last = {{1}}, int64[1] zero = {{0}}, float[1] two = {{2}}, float[1] added = {{{added}}}> {{
@@ -550,3 +551,26 @@ def test_sizes_that_a_constant_has_in_their_places() -> None:
     for size in ((4, 3, 2), (4, 1, 2), (5, 3, 1)):  # sizes of 1 are broadcast
         x = torch.randn(size)
         assert torch.equal(module(x), x - torch.arange(1.0, 7).reshape(3, 2))
+
+
+ROUNDED = {
+    "a square": """(float[n] x) => (int64[1] y) <int64[1] zero = {0}, float three = {3.0}> {
+        s = Shape(x)  f = Cast<to = 1>(s)  m = Mul(f, f)  d = Sub(m, three)  r = Floor(d)  y = Cast<to = 7>(r)
+    }""",
+    "a product of halves": """(float[n] x) => (int64[1] y) <float half = {0.5}, float other = {1.5}> {
+        s = Shape(x)  f = Cast<to = 1>(s)  d = Sub(f, half)  m = Mul(d, f)  q = Div(m, other)  r = Ceil(q)
+        y = Cast<to = 7>(r)
+    }""",
+}
+"""Models that compute with floats that float32 rounds at large sizes."""
+
+
+@pytest.mark.parametrize("graph", ROUNDED.values(), ids=ROUNDED)
+def test_floats_round_as_the_file_says(graph: str) -> None:
+    text = f'<ir_version: 9, opset_import: ["" : 20]> rounded {graph}'
+    content = parser.parse_model(text).SerializeToString()
+    module = onnx2nn.load(content)
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    for size in (1, 7, 4095, 4097, 4999, 5000, 9999):
+        x = np.zeros(size, np.float32)
+        assert module(torch.from_numpy(x)).tolist() == session.run(None, {"x": x})[0].tolist(), size

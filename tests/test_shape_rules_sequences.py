@@ -129,15 +129,18 @@ def multi_head_attention(random: Random) -> Call:
     heads, length, batch = random.randint(1, 3), random.randint(1, 4), random.randint(1, 4)
     features = _near(random, heads * random.randint(1, 3))
     x, biased = stored(length, batch, features), random.random() < 0.5
+    columns = random.choice((length, random.randint(1, 4)))
+    k = x if columns == length else stored(columns, max(_near(random, batch), 1), features)
+    v = k if random.random() < 0.9 else stored(columns, batch, max(_near(random, features), 1))
     bias = (stored(3 * features), stored(_near(random, features))) if biased else (None, None)
     weights = stored(_near(random, 3 * features), features), stored(features, features)
     options: dict[str, Any] = dict(training=False, need_weights=False)
     if random.random() < 0.4:
-        shape = random.choice(((length, length), (batch * heads, length, length)))
+        shape = random.choice(((length, columns), (batch * heads, length, columns)))
         options["attn_mask"] = stored(*tuple(_near(random, size) for size in shape))
     if random.random() < 0.3:
-        options["key_padding_mask"] = stored(_near(random, batch), _near(random, length))
-    before = (x, x, x, Free(features), heads, weights[0], bias[0], None, None, False, 0.0, weights[1], bias[1])
+        options["key_padding_mask"] = stored(_near(random, batch), _near(random, columns))
+    before = (x, k, v, Free(features), heads, weights[0], bias[0], None, None, False, 0.0, weights[1], bias[1])
     return before, options
 
 

@@ -19,8 +19,9 @@ from onnx2nn.fx.trace_errors import BranchConflictError
 from onnx2nn.fx.tracer import Tracer
 from onnx2nn.importing.control_flow import BRANCHES, branches_of, constant_truth, module_path
 from onnx2nn.optable.shape_values import ShapeValues
-from onnx2nn.sizes.conditions import Condition, negation
+from onnx2nn.sizes.conditions import Condition, Truth, negation
 from onnx2nn.sizes.expression import MAX_DIMENSION, Size
+from onnx2nn.sizes.facts import Facts
 
 
 def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
@@ -63,7 +64,8 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
     specs = tuple(unify(tracer, a, b) for a, b in zip(*results, strict=True))
     modules = [t.finish(tuple(o), name) for t, o, name in zip(traced, outputs, ("Then", "Else"), strict=True)]
     captured = (condition, *traced[0].captured, *traced[1].captured)
-    serves = [_served(tracer, child) for child in traced]
+    truths: Sequence[Truth] = (True, True) if sizes is None else (sizes, negation(sizes))
+    serves = [_served(tracer, child, truth) for child, truth in zip(traced, truths, strict=True)]
     module = If(modules[0], modules[1], len(traced[0].captured), serves if any(serves) else ())
     name = module_path(node) if path is None else path.split(".")
     outcome: Sequence[Any] = tracer.call_module(name, module, captured, specs, own=path is not None)
@@ -86,10 +88,17 @@ def _child(builder: TorchBuilder, branch: ir.Graph, slot: str, path: str | None)
     return child
 
 
-def _served(tracer: Tracer, child: Tracer) -> list[tuple[int, int, int, int]]:
-    """Returns the sizes that a branch accepts: position among the captured values, axis, least and greatest size."""
+def _served(tracer: Tracer, child: Tracer, chosen: Truth) -> list[tuple[int, int, int, int]]:
+    """Returns the sizes that a branch accepts: position among the captured values, axis, least and greatest size.
+
+    Args:
+        tracer: records the enclosing program.
+        child: records the branch.
+        chosen: the condition on sizes that chooses the branch; it limits when the branch runs, not what it accepts.
+    """
     served = []
-    facts, outer = child.guards.facts, tracer.guards.facts
+    facts, outer = child.guards.facts, Facts(tracer.guards.facts)
+    outer.assume(chosen)
     for position, value in enumerate(child.captured):
         shape = value.spec.shape if isinstance(value, Tensor) else None
         for axis, size in enumerate(shape or ()):

@@ -20,6 +20,7 @@ from onnx2nn.optable.row import Row
 from onnx2nn.optable.shape_values import ShapeValues, evaluate
 from onnx2nn.sizes.conditions import at_most, conjunction
 from onnx2nn.sizes.expression import Size
+from onnx2nn.sizes.reals import DIGITS, is_exact
 
 MAX_CONSTANT_BYTES = 8 << 30
 """The most memory of a constant that is computed at import; a file of a few bytes can require more."""
@@ -88,16 +89,20 @@ def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any]
     dtypes = [None if v is None else v.dtype if isinstance(v, ShapeValues) else v.numpy().dtype for v in inputs]
     result = evaluate(row, arrays, dtypes, attributes)
     for values in result if isinstance(result, tuple) else (result,):
-        if values.dtype.kind in "iu" and values.dtype.itemsize < 8:
+        if values.dtype.name in DIGITS or (values.dtype.kind in "iu" and values.dtype.itemsize < 8):
             _check_range(values, guards)
     return result
 
 
 def _check_range(values: ShapeValues, guards: Guards) -> None:
-    """Makes sure that numbers fit into their integer type, which would wrap around."""
-    limits = np.iinfo(values.dtype)
+    """Makes sure that integers fit into their type: an integer type would wrap around, and a float type would round."""
     for number in values.array.flat:
-        if isinstance(number, Dim) and isinstance(number.expr, Size):
+        if not isinstance(number, Dim) or not isinstance(number.expr, Size):
+            continue
+        if (digits := DIGITS.get(values.dtype.name)) is not None:
+            guards.limit(is_exact(number.expr, digits))
+        else:
+            limits = np.iinfo(values.dtype)
             guards.limit(conjunction((at_most(int(limits.min), number.expr), at_most(number.expr, int(limits.max)))))
 
 

@@ -72,14 +72,15 @@ class Ratio:
         if len(args) != 2:
             raise TraceError("a choice between floats computed from sizes")
         a, b = (cls._of(tracer, arg) for arg in args)
+        for operand in (a, b):
+            if operand.is_exact:
+                operand._check()
         if function is operator.truediv:
             return a._divided(b)
         if function is operator.mul:
             return a._times(b)
         if not (a.is_exact and b.is_exact):
             raise TraceError("a rounded float computed from sizes")
-        a._check()
-        b._check()
         common = max(a.denominator, b.denominator)
         one, other = (n.numerator * (common // n.denominator) for n in (a, b))
         if function in _COMPARISONS:

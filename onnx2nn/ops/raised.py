@@ -37,9 +37,11 @@ def size_where(F: Any, condition: Any, A: Any, B: Any) -> Any:
 
 @op("SizeIf", 1, domain=OWN)
 def size_if(F: Any, condition: Any, A: Any, B: Any) -> Any:
-    """`A` where a condition on sizes of inputs holds, else `B`; export and compilation hold one of them."""
+    """`A` where a condition on sizes of inputs holds, else `B`; export and compilation hold both."""
     if F.jit.is_tracing():
         return F.where(F.as_tensor(condition), F.as_tensor(A), F.as_tensor(B))
+    if F.compiler.is_compiling() and condition is not True and condition is not False:
+        return B + (A - B) * F.sym_ite(condition, 1, 0)  # sym_ite takes no symbolic number beside a plain one
     return A if condition else B
 
 

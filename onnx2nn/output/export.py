@@ -69,7 +69,7 @@ def export_onnx(
 
     Returns:
         A line that describes the file, also the conditions on sizes that the file, unlike the module, does not check,
-        and the nodes at which it holds one side of what sizes choose.
+        and the If and Loop nodes of which it holds the branch or the iterations of the example.
 
     Raises:
         InputError: the module accepts no generated inputs, or the file cannot be written.

@@ -34,7 +34,7 @@ def save(
     | `.pth`, `.pt` | the module, pickled | `torch.load(path, weights_only=False)` |
     | `.safetensors` | parameters and buffers | `safetensors.torch.load_model(module, path)` |
     | `.pt2` | a torch.export program | `torch.export.load(path).module()` |
-    | `.torchscript` | a traced TorchScript module | `torch.jit.load(path)` |
+    | `.torchscript` | a traced TorchScript module with both branches of If nodes | `torch.jit.load(path)` |
 
     A program or traced module is run once on `example_inputs` and compared with the module before it is written. If it
     calls operators of `torch.ops.onnx2nn`, `import onnx2nn.operators` before reading it; the returned line says so.
@@ -46,13 +46,14 @@ def save(
         dynamic_axes: for each input axis → name of the dynamic dimensions, kept dynamic in `.pt2`.
 
     Returns:
-        A line that describes the file, also the conditions on sizes that a traced module does not check, and the If
-        nodes of which it holds one branch.
+        A line that describes the file, also the conditions on sizes that a traced module does not check, and the Loop
+        nodes of which it holds the example's iterations.
 
     Raises:
         InputError: no module, unknown ending, missing `example_inputs`, or the file cannot be written.
         MissingDependencyError: torch or safetensors is not installed.
-        VerificationError: the module cannot be exported or traced, or the result gives other outputs.
+        VerificationError: the module cannot be exported or traced, a trace cannot hold both branches of an If, or the
+            result gives other outputs.
     """
     target = Path(path)
     writer = check_target(target)
@@ -161,8 +162,12 @@ def _is_symbolic(size: Any) -> bool:
 def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.Tensor, ...], *_: Any) -> str:
     import torch
 
+    from onnx2nn.output.scripted_branches import trace
+
     try:
-        traced = torch.jit.trace(module, tensors, check_trace=False)
+        traced = trace(module, tensors)
+    except VerificationError:
+        raise
     except Exception as error:  # torch.jit raises errors of many classes
         raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
     check_same(module, traced, tensors)
@@ -188,27 +193,30 @@ def unchecked(module: torch.nn.Module, axes: Mapping[str, Collection[int]] | Non
 
 
 def one_sided(module: torch.nn.Module, traced: bool) -> str:
-    """Returns the choices of which a format holds the side that the example takes, as the end of a description.
+    """Returns what a format holds for the example's sizes only, as the end of a description.
 
     Args:
-        module: the module; `""` is returned for one without such choices.
-        traced: whether the format is that of torch.jit.trace, which holds one branch of every If; torch.export and an
-            ONNX file hold one side of what sizes choose.
+        module: the module; `""` is returned for one of which nothing is lost.
+        traced: whether the format is that of torch.jit.trace, which holds both branches of every If. An ONNX file holds
+            one where the branches accept different sizes. Both hold the example's iterations of a Loop.
     """
-    from onnx2nn import functional
-    from onnx2nn.control_flow import If
+    from torch import fx
 
-    found: dict[str, None] = {}
+    from onnx2nn.control_flow import If, Loop
+
+    branches: dict[str, None] = {}
+    loops: dict[str, None] = {}
     for part in _programs(module):
         for node in part.graph.nodes:
-            if traced:
-                chosen = node.op == "call_module" and isinstance(part.get_submodule(str(node.target)), If)
-            else:
-                chosen = node.target is functional.onnx2nn__SizeIf
-            if chosen:
-                _, operator, name = node.meta.get("onnx", ("", "If" if traced else "SizeIf", str(node)))
-                found[f"{name!r} ({operator})"] = None
-    return f"; of what is chosen at node {', '.join(found)} it holds the side that the example takes" if found else ""
+            called = part.get_submodule(str(node.target)) if node.op == "call_module" else None
+            _, operator, name = node.meta.get("onnx", ("", type(called).__name__, str(node)))
+            if isinstance(called, If) and called.serves and not traced:
+                branches[f"{name!r} ({operator})"] = None
+            elif isinstance(called, Loop) and any(isinstance(value, fx.Node) for value in node.args[:2]):
+                loops[f"{name!r} ({operator})"] = None
+    text = f"; of what is chosen at node {', '.join(branches)} it holds the side that the example takes"
+    text = text if branches else ""
+    return text + (f"; of node {', '.join(loops)} it holds as many iterations as the example has" if loops else "")
 
 
 def check_same(module: Callable[..., Any], converted: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:

@@ -6,12 +6,25 @@ whose result must be checked at run time where sizes are dynamic.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
+from onnx2nn.fx.shape_rules import (  # noqa: F401  # modules register their rules
+    convolutions,
+    creation,
+    elementwise,
+    gathering,
+    images,
+    indexing,
+    joining,
+    losses,
+    normalisations,
+    pools,
+    products,
+    rearranging,
+    recurrent,
+    reductions,
+    reshaping,
+    scans,
+    spectra,
+)
 from onnx2nn.fx.shape_rules.rule import RULES
-
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = ["RULES"]

@@ -1,4 +1,4 @@
-"""Rules of functions that make tensors from numbers."""
+"""Shape rules of functions that make tensors from numbers: filled or drawn at random, ranges, windows, triangles."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes
-from onnx2nn.fx.shape_rules.terms import Uncovered, is_number, numbers, partial_rule, run, shape_of, variadic
+from onnx2nn.fx.shape_rules.operands import is_number, numbers, run, shape_of, variadic
+from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes, Uncovered, rule
 from onnx2nn.fx.spec import Shape, Spec
 from onnx2nn.sizes.conditions import Condition, at_least_zero, at_most
 from onnx2nn.sizes.expression import Number, Size
@@ -19,6 +19,12 @@ def _checked(sizes: Sizes, shape: list[Number]) -> Shape:
     for size in shape:
         sizes.require(at_least_zero(size), "the size of a new tensor")
     return tuple(shape)
+
+
+def _given(size: tuple[Any, ...], options: dict[str, Any]) -> list[Number]:
+    """Returns a size that is given by place, as ints or as one list, or by name."""
+    named = options.get("size")
+    return variadic(size) if named is None else numbers(named)
 
 
 def _kind(number: Any) -> torch.dtype:
@@ -43,51 +49,50 @@ def _of_size(find: Callable[[], torch.dtype], *, floats: bool = False) -> Rule:
     """
 
     def made(sizes: Sizes, *size: Any, dtype: torch.dtype | None = None, **options: Any) -> Result:
-        named = options.pop("size", None)
-        shape = variadic(size) if named is None else numbers(named)
+        shape = _given(size, options)
         found = find() if dtype is None else dtype
-        return Spec(_checked(sizes, shape), found) if found.is_floating_point or not floats else None
+        if floats and not found.is_floating_point:
+            raise Uncovered
+        return Spec(_checked(sizes, shape), found)
 
     return made
 
 
 for _function in (torch.zeros, torch.ones, torch.empty):
-    partial_rule(_function)(_of_size(torch.get_default_dtype))
+    rule(_function)(_of_size(torch.get_default_dtype))
 for _function in (torch.rand, torch.randn):
-    partial_rule(_function)(_of_size(torch.get_default_dtype, floats=True))
-partial_rule(torch.randperm)(_of_size(lambda: torch.int64))
+    rule(_function)(_of_size(torch.get_default_dtype, floats=True))
+rule(torch.randperm)(_of_size(lambda: torch.int64))
 
 
-@partial_rule("new_zeros", "new_ones", "new_empty")
+@rule("new_zeros", "new_ones", "new_empty")
 def _new(sizes: Sizes, input: Spec, *size: Any, dtype: torch.dtype | None = None, **options: Any) -> Result:
-    named = options.pop("size", None)
-    shape = variadic(size) if named is None else numbers(named)
-    return Spec(_checked(sizes, shape), input.dtype if dtype is None else dtype)
+    return Spec(_checked(sizes, _given(size, options)), input.dtype if dtype is None else dtype)
 
 
-@partial_rule("new_full")
+@rule("new_full")
 def _new_full(
     sizes: Sizes, input: Spec, size: Any, fill_value: Any, dtype: torch.dtype | None = None, **options: Any
 ) -> Result:
     return Spec(_checked(sizes, numbers(size)), input.dtype if dtype is None else dtype)
 
 
-@partial_rule(torch.full)
+@rule(torch.full)
 def _full(sizes: Sizes, size: Any, fill_value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Result:
     if not isinstance(size, (list, tuple)):
-        return None
+        raise Uncovered
     return Spec(_checked(sizes, numbers(size)), _kind(fill_value) if dtype is None else dtype)
 
 
-@partial_rule(torch.randint)
+@rule(torch.randint)
 def _randint(sizes: Sizes, *args: Any, dtype: torch.dtype | None = None, **options: Any) -> Result:
     size = options.get("size", args[-1] if args else None)
     if not isinstance(size, (list, tuple)):
-        return None
+        raise Uncovered
     return Spec(_checked(sizes, numbers(size)), torch.int64 if dtype is None else dtype)
 
 
-@partial_rule(torch.tensor, torch.as_tensor)
+@rule(torch.tensor, torch.as_tensor)
 def _tensor(sizes: Sizes, data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Result:
     if isinstance(data, Spec):
         return Spec(shape_of(data), data.dtype if dtype is None else dtype)
@@ -107,22 +112,22 @@ def _nested(data: Any) -> tuple[tuple[int, ...], set[torch.dtype]]:
     return (len(data), *(shapes.pop() if shapes else ())), set().union(*(kinds for _, kinds in items))
 
 
-@partial_rule(torch.scalar_tensor)
+@rule(torch.scalar_tensor)
 def _scalar_tensor(sizes: Sizes, s: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Result:
     _kind(s)
     return Spec((), torch.get_default_dtype() if dtype is None else dtype)
 
 
-@partial_rule(torch.arange)
+@rule(torch.arange)
 def _arange(sizes: Sizes, *bounds: Any, dtype: torch.dtype | None = None, **options: Any) -> Result:
     if not 1 <= len(bounds) <= 3 or any(name in options for name in ("start", "end", "step")):
-        return None
+        raise Uncovered
     if all(type(bound) in (int, float) for bound in bounds):
         made = run(torch.arange, *bounds, dtype=dtype, device="meta")
         return Spec(tuple(made.shape), made.dtype)
     start, end, step = ((0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1))[:3]
-    if not (is_number(start) and is_number(end)) or type(step) is not int or step == 0:
-        return None
+    if not is_number(start, end) or type(step) is not int or step == 0:
+        raise Uncovered
     sign = 1 if step > 0 else -1
     distance = (end - start) * sign
     sizes.require(at_least_zero(distance), "start and end of arange")
@@ -130,31 +135,35 @@ def _arange(sizes: Sizes, *bounds: Any, dtype: torch.dtype | None = None, **opti
     return Spec((length,), torch.int64 if dtype is None else dtype)
 
 
-@partial_rule(torch.eye)
+@rule(torch.eye)
 def _eye(sizes: Sizes, n: Any, m: Any = None, *, dtype: torch.dtype | None = None, **options: Any) -> Result:
     shape = numbers([n, n if m is None else m])
     return Spec(_checked(sizes, shape), torch.get_default_dtype() if dtype is None else dtype)
 
 
-@partial_rule(torch.linspace)
+@rule(torch.linspace)
 def _linspace(
     sizes: Sizes, start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **options: Any
 ) -> Result:
     if _kind(start).is_complex or _kind(end).is_complex:
-        return None
+        raise Uncovered
     return Spec(_checked(sizes, numbers([steps])), torch.get_default_dtype() if dtype is None else dtype)
 
 
-@partial_rule(torch.hann_window, torch.hamming_window, torch.blackman_window, torch.bartlett_window)
+@rule(torch.hann_window, torch.hamming_window, torch.blackman_window, torch.bartlett_window)
 def _window(sizes: Sizes, window_length: Any, *shape: Any, dtype: torch.dtype | None = None, **options: Any) -> Result:
     found = torch.get_default_dtype() if dtype is None else dtype
-    return Spec(_checked(sizes, numbers([window_length])), found) if found.is_floating_point else None
+    if not found.is_floating_point:
+        raise Uncovered
+    return Spec(_checked(sizes, numbers([window_length])), found)
 
 
-@partial_rule(torch.triu, torch.tril, "triu", "tril")
+@rule(torch.triu, torch.tril, "triu", "tril")
 def _triangle(sizes: Sizes, input: Spec, diagonal: Any = 0) -> Result:
     shape = shape_of(input)
-    return Spec(shape, input.dtype) if len(shape) >= 2 and is_number(diagonal) else None
+    if len(shape) < 2 or not is_number(diagonal):
+        raise Uncovered
+    return Spec(shape, input.dtype)
 
 
 def _indices(function: Any) -> Rule:
@@ -164,10 +173,10 @@ def _indices(function: Any) -> Rule:
         if all(type(number) is int for number in (row, col, offset)):
             return Spec(tuple(run(function, row, col, offset, device="meta").shape), dtype)
         if not isinstance(row, Size) or row is not col or type(offset) is not int:
-            return None
+            raise Uncovered
         beyond = offset if function is torch.triu_indices else -offset
         if beyond not in (0, 1):  # the other counts are limited by the size
-            return None
+            raise Uncovered
         sizes.require(at_most(0, row), "the size of a triangle")
         return Spec((2, row * (row + 1 - 2 * beyond) // 2), dtype)
 
@@ -175,4 +184,4 @@ def _indices(function: Any) -> Rule:
 
 
 for _triangle_indices in (torch.triu_indices, torch.tril_indices):
-    partial_rule(_triangle_indices)(_indices(_triangle_indices))
+    rule(_triangle_indices)(_indices(_triangle_indices))

@@ -1,6 +1,6 @@
-"""Rules of functions that compute each element from the elements at the same place of the operands.
+"""Shape rules of functions that compute each element from the elements at the same place of the operands.
 
-The shape is that of the operands, broadcast together. The dtype comes from torch itself: see `terms.dtypes`.
+The shape is that of the operands, broadcast together. The dtype comes from torch itself: see `operands.dtypes`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes
-from onnx2nn.fx.shape_rules.terms import Uncovered, axis_of, broadcast, dtypes, partial_rule, shape_of, with_dtypes
+from onnx2nn.fx.shape_rules.operands import axis_of, broadcast, common_dtype, dtypes, shape_of, with_dtypes
+from onnx2nn.fx.shape_rules.rule import Result, Rule, Sizes, Uncovered, rule
 from onnx2nn.fx.spec import Spec
 from onnx2nn.sizes.conditions import disjunction, equal
 from onnx2nn.sizes.expression import Size
@@ -42,14 +42,14 @@ _TORCH_AND_METHOD = (
     "greater", "greater_equal", "gt", "heaviside", "hypot", "isfinite", "isinf", "isnan", "isneginf", "isposinf",
     "isreal", "ldexp", "le", "lerp", "less", "less_equal", "lgamma", "log", "log10", "log1p", "log2", "logaddexp",
     "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "lt", "masked_fill", "maximum",
-    "minimum", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter", "not_equal", "positive", "pow",
+    "minimum", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "nextafter", "not_equal", "positive",
     "rad2deg", "reciprocal", "relu", "remainder", "round", "rsqrt", "rsub", "sgn", "sigmoid", "sign", "signbit", "sin",
     "sinc", "sinh", "sqrt", "square", "sub", "subtract", "tan", "tanh", "true_divide", "trunc", "xlogy",
 )  # fmt: skip
 
 _METHODS = (
     "bool", "byte", "char", "short", "int", "long", "half", "bfloat16", "float", "double", "contiguous", "type",
-    "where", "__and__", "__or__", "__xor__",
+    "__and__", "__or__", "__xor__",
 )  # fmt: skip
 
 _SPECIAL = ("erf", "erfc", "expit", "gammaln", "log_ndtr", "ndtr", "ndtri", "xlog1py", "i0")
@@ -65,12 +65,13 @@ def _pointwise(function: Any, *, by_kind: bool = False, symbolic: bool = True) -
     """
 
     def pointwise(sizes: Sizes, *args: Any, device: Any = None, **kwargs: Any) -> Result:
-        shapes = [shape_of(value) for value in (*args, *kwargs.values()) if isinstance(value, Spec)]
-        if not symbolic and any(isinstance(value, Size) for value in (*args, *kwargs.values())):
-            return None
-        kinds = tuple(_one_of(arg) for arg in args) if by_kind else args
+        values = (*args, *kwargs.values()) if kwargs else args
+        shapes = [shape_of(value) for value in values if isinstance(value, Spec)]
+        if not shapes or (not symbolic and any(isinstance(value, Size) for value in values)):
+            raise Uncovered
+        kinds = tuple([_one_of(arg) for arg in args]) if by_kind else args
         found = dtypes(function, kinds, kwargs)
-        return with_dtypes(broadcast(sizes, shapes), found) if shapes else None
+        return with_dtypes(shapes[0] if len(shapes) == 1 else broadcast(sizes, shapes), found)
 
     return pointwise
 
@@ -81,43 +82,49 @@ def _one_of(value: Any) -> Any:
 
 
 for _function in _OPERATORS:
-    partial_rule(_function)(_pointwise(_function, by_kind=True))
+    rule(_function)(_pointwise(_function, by_kind=True))
 for _function in _FUNCTIONS:
-    partial_rule(_function)(_pointwise(_function, symbolic=False))
-partial_rule(torch.full_like)(_pointwise(torch.full_like))
+    rule(_function)(_pointwise(_function, symbolic=False))
+rule(torch.full_like)(_pointwise(torch.full_like))
 for _name in _TORCH_AND_METHOD:
     _names = [_name] if hasattr(torch.Tensor, _name) else []
-    partial_rule(getattr(torch, _name), *_names)(_pointwise(getattr(torch, _name)))
+    rule(getattr(torch, _name), *_names)(_pointwise(getattr(torch, _name)))
 for _name in _METHODS:
-    partial_rule(_name)(_pointwise(_name))
+    rule(_name)(_pointwise(_name))
 for _name in _SPECIAL:
     _function = getattr(torch.special, _name)
-    partial_rule(_function)(_pointwise(_function))
+    rule(_function)(_pointwise(_function))
 
 
-@partial_rule(torch.where)
+@rule(torch.where)
 def _where(sizes: Sizes, condition: Spec, input: Any, other: Any) -> Result:
     """Its dtype is that of `input + other`; on meta tensors torch.where imports torch's compiler."""
-    if not isinstance(condition, Spec) or condition.dtype is not torch.bool:
-        return None
+    if common_dtype(condition) is not torch.bool:  # torch takes bytes on some devices only
+        raise Uncovered
     specs = [value for value in (condition, input, other) if isinstance(value, Spec)]
     found = dtypes(operator.add, (_one_of(input), _one_of(other)), {})
     booleans = all(isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool for value in (input, other))
     return with_dtypes(broadcast(sizes, [shape_of(spec) for spec in specs]), torch.bool if booleans else found)
 
 
-@partial_rule(operator.pow, torch.pow, "pow")
+@rule("where")
+def _where_method(sizes: Sizes, input: Spec, condition: Spec, other: Any) -> Result:
+    shape_of(input)
+    return _where(sizes, condition, input, other)
+
+
+@rule(operator.pow, torch.pow, "pow")
 def _pow(sizes: Sizes, input: Any, exponent: Any) -> Result:
     whole = isinstance(input, Spec) and input.dtype is not None and not (input.dtype.is_floating_point)
     if whole and isinstance(exponent, Size):  # torch refuses a negative power of integers
-        return None
+        raise Uncovered
     if isinstance(input, Spec) and input.dtype is torch.bool:  # of which devices have their own ideas
-        return None
+        raise Uncovered
     found = dtypes(torch.pow, (input, exponent), {})
     return with_dtypes(broadcast(sizes, [shape_of(x) for x in (input, exponent) if isinstance(x, Spec)]), found)
 
 
-@partial_rule(torch.softmax, torch.log_softmax, F.softmax, F.log_softmax, F.softmin, "softmax", "log_softmax")
+@rule(torch.softmax, torch.log_softmax, F.softmax, F.log_softmax, F.softmin, "softmax", "log_softmax")
 def _softmax(sizes: Sizes, input: Spec, dim: Any, _stacklevel: Any = 3, dtype: Any = None) -> Result:
     if isinstance(_stacklevel, torch.dtype):  # of torch.softmax, which has no other parameter
         dtype = _stacklevel
@@ -126,18 +133,18 @@ def _softmax(sizes: Sizes, input: Spec, dim: Any, _stacklevel: Any = 3, dtype: A
     return Spec(shape, input.dtype if dtype is None else dtype)
 
 
-@partial_rule(torch.prelu, F.prelu, "prelu")
+@rule(torch.prelu, "prelu")
 def _prelu(sizes: Sizes, input: Spec, weight: Spec) -> Result:
     shape, slopes = shape_of(input), shape_of(weight)
     if len(slopes) > 1 or not shape or input.dtype != weight.dtype:
-        return None
+        raise Uncovered
     for slope in slopes:
         channels = shape[1] if len(shape) > 1 else 1
         sizes.require(disjunction([equal(slope, 1), equal(slope, channels)]), "the channels and slopes of prelu")
     return Spec(shape, input.dtype)
 
 
-@partial_rule("to")
+@rule("to")
 def _to(sizes: Sizes, input: Spec, *args: Any, dtype: Any = None, other: Any = None, **options: Any) -> Result:
     for value in (*args, other):
         if isinstance(value, Spec):
@@ -147,26 +154,28 @@ def _to(sizes: Sizes, input: Spec, *args: Any, dtype: Any = None, other: Any = N
     return Spec(shape_of(input), dtype or input.dtype)
 
 
-@partial_rule("type_as")
+@rule("type_as")
 def _type_as(sizes: Sizes, input: Spec, other: Spec) -> Result:
     return Spec(shape_of(input), other.dtype)
 
 
-@partial_rule("cpu")
+@rule("cpu")
 def _moved(sizes: Sizes, input: Spec) -> Result:
     return Spec(shape_of(input), input.dtype)
 
 
-@partial_rule(torch.view_as_real)
+@rule(torch.view_as_real)
 def _view_as_real(sizes: Sizes, input: Spec) -> Result:
-    return Spec((*shape_of(input), 2), dtypes(torch.real, (input,), {})) if _is_complex(input) else None
+    if not _is_complex(input):
+        raise Uncovered
+    return Spec((*shape_of(input), 2), dtypes(torch.real, (input,), {}))
 
 
-@partial_rule(torch.view_as_complex)
+@rule(torch.view_as_complex)
 def _view_as_complex(sizes: Sizes, input: Spec) -> Result:
     shape = shape_of(input)
     if not shape or _is_complex(input):
-        return None
+        raise Uncovered
     sizes.equal(shape[-1], 2, "the last dimension of view_as_complex")
     real = Spec((), input.dtype)
     return Spec(shape[:-1], dtypes(torch.complex, (real, real), {}))

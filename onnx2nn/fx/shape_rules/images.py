@@ -1,4 +1,4 @@
-"""Shape rules of images that are resized or sampled."""
+"""Shape rules of images that are resized or sampled: `interpolate`, `grid_sample`, `affine_grid`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.nn import functional as F
 
-from onnx2nn.fx.shape_rules.operands import common_float, is_number, per_axis, positive
+from onnx2nn.fx.shape_rules.operands import common_float, numbers, per_axis, positive, shape_of
 from onnx2nn.fx.shape_rules.pools import adaptive_pool
-from onnx2nn.fx.shape_rules.rule import Result, Sizes, rule
+from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
 from onnx2nn.fx.spec import Shape, Spec
 from onnx2nn.sizes.conditions import at_most
 from onnx2nn.sizes.expression import MAX_DIMENSION, Number
@@ -26,31 +26,29 @@ _LONGEST = 1 << 27
 """A length that no axis of an image exceeds; a guard may require that."""
 
 
-def _scaled(sizes: Sizes, size: Number, factor: Any) -> Number | None:
-    """Returns `int(size * factor)` in float64, as torch computes it; None where rounding decides over an unknown size.
+def _scaled(sizes: Sizes, size: Number, factor: Any) -> Number:
+    """Returns `int(size * factor)` in float64, as torch computes it; rounding must not decide over a size.
 
     A factor from a float32 is exact up to sizes far beyond those of images, which is required.
     """
     if not isinstance(factor, (int, float)) or isinstance(factor, bool) or not 0 < factor < _MANTISSA:
-        return None
+        raise Uncovered
     if isinstance(size, int):
         return int(float(size) * factor)
     exact = Fraction(factor)
     limit = _MANTISSA // exact.numerator
     if limit < _LONGEST:
-        return None
+        raise Uncovered
     if limit < MAX_DIMENSION:
         sizes.require(at_most(size, limit), "the size of an image, which its scaling does not round")
     return size * exact.numerator // exact.denominator
 
 
-def _scaled_sizes(sizes: Sizes, spatial: Shape, factors: Any) -> Shape | None:
+def _scaled_sizes(sizes: Sizes, spatial: Shape, factors: Any) -> list[Number]:
     given = factors if isinstance(factors, (list, tuple)) else [factors] * len(spatial)
     if len(given) != len(spatial):
-        return None
-    outputs = [_scaled(sizes, size, factor) for size, factor in zip(spatial, given, strict=True)]
-    found = tuple(output for output in outputs if output is not None)
-    return found if len(found) == len(outputs) else None
+        raise Uncovered
+    return [_scaled(sizes, size, factor) for size, factor in zip(spatial, given, strict=True)]
 
 
 @rule(F.interpolate)
@@ -64,26 +62,24 @@ def _interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Result:
-    x, dtype = input.shape, common_float(input)
-    if x is None or dtype is None or len(x) not in _MODES or (size is None) == (scale_factor is None):
-        return None
+    x, dtype = shape_of(input, *_MODES), common_float(input)
+    if (size is None) == (scale_factor is None):
+        raise Uncovered
     if antialias and mode not in ("bilinear", "bicubic"):
-        return None
+        raise Uncovered
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
-        return None
+        raise Uncovered
     spatial = x[2:]
     if size is None:
         outputs = _scaled_sizes(sizes, spatial, scale_factor)
     elif isinstance(size, (list, tuple)) and len(size) != len(spatial):
-        return None
+        raise Uncovered
     else:
         outputs = per_axis(size, len(spatial))
-    if outputs is None:
-        return None
     if mode == "area":
         return adaptive_pool(len(spatial), is_max=False)(sizes, input, outputs)
     if mode not in _MODES[len(x)]:
-        return None
+        raise Uncovered
     positive(sizes, x[1:], "an image that is not empty")
     positive(sizes, outputs, "a resized image that is not empty")
     return Spec((*x[:2], *outputs), dtype)
@@ -98,13 +94,12 @@ def _grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool | None = None,
 ) -> Result:
-    x, points, dtype = input.shape, grid.shape, common_float(input, grid)
-    if x is None or points is None or dtype is None or len(x) not in (4, 5) or len(points) != len(x):
-        return None
+    x, dtype = shape_of(input, 4, 5), common_float(input, grid)
+    points = shape_of(grid, len(x))
     if mode not in ("bilinear", "nearest", "bicubic") or padding_mode not in ("zeros", "border", "reflection"):
-        return None
+        raise Uncovered
     if mode == "bicubic" and len(x) == 5:
-        return None
+        raise Uncovered
     batch = sizes.equal(x[0], points[0], "the batch of an image and its grid")
     sizes.equal(points[-1], len(x) - 2, "the coordinates of a grid")
     positive(sizes, x[2:], "an image that is not empty")
@@ -113,11 +108,9 @@ def _grid_sample(
 
 @rule(F.affine_grid)
 def _affine_grid(sizes: Sizes, theta: Spec, size: Any, align_corners: bool | None = None) -> Result:
-    matrices, dtype = theta.shape, common_float(theta)
-    if matrices is None or dtype is None or len(matrices) != 3 or not isinstance(size, (list, tuple)):
-        return None
-    if len(size) not in (4, 5) or not all(map(is_number, size)):
-        return None
+    matrices, dtype, size = shape_of(theta, 3), common_float(theta), numbers(size)
+    if len(size) not in (4, 5):
+        raise Uncovered
     axes = len(size) - 2
     batch = sizes.equal(matrices[0], size[0], "the batch of affine matrices")
     sizes.equal(matrices[1], axes, "the rows of an affine matrix")

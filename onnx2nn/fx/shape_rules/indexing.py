@@ -1,4 +1,4 @@
-"""Rules of indexing: `x[...]`, `select`, `narrow` and the functions that take an index tensor."""
+"""Shape rules of indexing: `x[...]`, `select` and `narrow`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from typing import Any
 
 import torch
 
-from onnx2nn.fx.shape_rules.rule import Result, Sizes
-from onnx2nn.fx.shape_rules.terms import (
-    Uncovered,
+from onnx2nn.fx.shape_rules.operands import (
     axis_of,
     broadcast,
     chosen,
     is_number,
     larger,
-    partial_rule,
     put,
     shape_of,
     smaller,
 )
+from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
 from onnx2nn.fx.spec import Shape, Spec
 from onnx2nn.sizes.conditions import at_least_zero, at_most, conjunction, less
 from onnx2nn.sizes.expression import MAX_DIMENSION, Number
@@ -28,7 +26,7 @@ INDEX_TYPES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 """The dtypes of index tensors; uint8 is a mask, like bool."""
 
 
-@partial_rule(operator.getitem, "__getitem__")
+@rule(operator.getitem, "__getitem__")
 def _getitem(sizes: Sizes, a: Spec, b: Any) -> Result:
     return Spec(indexed(sizes, shape_of(a), b if type(b) is tuple else (b,)), a.dtype)
 
@@ -117,22 +115,22 @@ def _length(sizes: Sizes, size: Number, start: Number, end: Number) -> Number:
     return chosen(sizes, negative, from_end, end - start)
 
 
-@partial_rule(torch.select, "select")
+@rule(torch.select, "select")
 def _select(sizes: Sizes, input: Spec, dim: Any, index: Any) -> Result:
     shape = shape_of(input)
     axis = axis_of(dim, len(shape))
     if not is_number(index):
-        return None
+        raise Uncovered
     require_index(sizes, shape[axis], index)
     return Spec(put(shape, axis), input.dtype)
 
 
-@partial_rule(torch.narrow, "narrow")
+@rule(torch.narrow, "narrow")
 def _narrow(sizes: Sizes, input: Spec, dim: Any, start: Any, length: Any) -> Result:
     shape = shape_of(input)
     axis = axis_of(dim, len(shape))
-    if not is_number(start) or not is_number(length):
-        return None
+    if not is_number(start, length):
+        raise Uncovered
     size = shape[axis]
     first = chosen(sizes, less(start, 0), start + size, start)
     fits = [at_least_zero(start + size), at_least_zero(length), at_most(first + length, size)]

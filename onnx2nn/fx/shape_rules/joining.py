@@ -1,4 +1,4 @@
-"""Rules of functions that join tensors or take one apart."""
+"""Shape rules of functions that join tensors or take one apart: cat, stack, split, chunk, unbind."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ from typing import Any
 
 import torch
 
-from onnx2nn.fx.shape_rules.rule import Result, Sizes
-from onnx2nn.fx.shape_rules.terms import Uncovered, axis_of, dtypes, is_number, numbers, partial_rule, put, shape_of
+from onnx2nn.fx.shape_rules.operands import (
+    axis_of,
+    dtypes,
+    equal_shapes,
+    is_number,
+    numbers,
+    positive_int,
+    put,
+    shape_of,
+)
+from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
 from onnx2nn.fx.spec import Spec
 from onnx2nn.sizes.conditions import at_least_zero, equal
 from onnx2nn.sizes.expression import Number
 
 
-@partial_rule(torch.cat, torch.concat, torch.concatenate)
+@rule(torch.cat, torch.concat, torch.concatenate)
 def _cat(sizes: Sizes, tensors: Any, dim: Any = 0) -> Result:
     shapes = [shape_of(tensor) for tensor in tensors]
     rank = max(map(len, shapes), default=0)
     # torch leaves out vectors without elements, whatever the rank of the others.
     kept = [shape for shape in shapes if not (rank > 1 and len(shape) == 1 and sizes.decide(equal(shape[0], 0)))]
     if not kept or any(len(shape) != rank for shape in kept):
-        return None
+        raise Uncovered
     axis = axis_of(dim, rank)
     first, *others = kept
     result = list(first)
@@ -33,25 +42,22 @@ def _cat(sizes: Sizes, tensors: Any, dim: Any = 0) -> Result:
     return Spec(tuple(result), dtypes(torch.cat, (list(tensors),), {}))
 
 
-@partial_rule(torch.stack)
+@rule(torch.stack)
 def _stack(sizes: Sizes, tensors: Any, dim: Any = 0) -> Result:
     shapes = [shape_of(tensor) for tensor in tensors]
-    if len({len(shape) for shape in shapes}) != 1:
-        return None
-    result = list(shapes[0])
+    if not shapes:
+        raise Uncovered
+    axis, result = axis_of(dim, len(shapes[0]) + 1), shapes[0]
     for shape in shapes[1:]:
-        result = [
-            sizes.equal(a, b, "the sizes of tensors that are stacked") for a, b in zip(result, shape, strict=True)
-        ]
-    result.insert(axis_of(dim, len(result) + 1), len(shapes))
-    return Spec(tuple(result), dtypes(torch.stack, (list(tensors),), {}))
+        result = equal_shapes(sizes, result, shape, "the sizes of tensors that are stacked")
+    return Spec((*result[:axis], len(shapes), *result[axis:]), dtypes(torch.stack, (list(tensors),), {}))
 
 
 def _parts(input: Spec, axis: int, lengths: list[Number]) -> Result:
     return tuple(Spec(put(shape_of(input), axis, length), input.dtype) for length in lengths)
 
 
-@partial_rule(torch.split, "split")
+@rule(torch.split, "split")
 def _split(sizes: Sizes, tensor: Spec, split_size_or_sections: Any, dim: Any = 0) -> Result:
     shape = shape_of(tensor)
     axis = axis_of(dim, len(shape))
@@ -75,31 +81,29 @@ def _equal_lengths(sizes: Sizes, size: Number, length: Any) -> list[Number]:
     return [min(length, size - start) for start in range(0, size, length)] or [0]
 
 
-@partial_rule(torch.chunk, "chunk")
+@rule(torch.chunk, "chunk")
 def _chunk(sizes: Sizes, input: Spec, chunks: Any, dim: Any = 0) -> Result:
     shape = shape_of(input)
     axis = axis_of(dim, len(shape))
-    if type(chunks) is not int or chunks < 1:
-        return None
-    size = shape[axis]
+    size, chunks = shape[axis], positive_int(chunks)
     if sizes.decide(equal(size % chunks, 0)) is True:
         return _parts(input, axis, [size // chunks] * chunks)
     return _parts(input, axis, _equal_lengths(sizes, size, -(-size // chunks)))
 
 
-@partial_rule(torch.tensor_split, "tensor_split")
+@rule(torch.tensor_split, "tensor_split")
 def _tensor_split(sizes: Sizes, input: Spec, indices_or_sections: Any, dim: Any = 0) -> Result:
     shape = shape_of(input)
     axis = axis_of(dim, len(shape))
-    count = indices_or_sections
-    if type(count) is not int or count < 1:
-        return None
+    count = positive_int(indices_or_sections)
     return _parts(input, axis, [(shape[axis] + (count - 1 - part)) // count for part in range(count)])
 
 
-@partial_rule(torch.unbind, "unbind")
+@rule(torch.unbind, "unbind")
 def _unbind(sizes: Sizes, input: Spec, dim: Any = 0) -> Result:
     shape = shape_of(input)
     axis = axis_of(dim, len(shape))
     size = shape[axis]
-    return (Spec(put(shape, axis), input.dtype),) * size if isinstance(size, int) else None
+    if not isinstance(size, int):
+        raise Uncovered
+    return (Spec(put(shape, axis), input.dtype),) * size

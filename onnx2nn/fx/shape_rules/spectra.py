@@ -1,4 +1,4 @@
-"""Shape rules of Fourier transforms."""
+"""Shape rules of Fourier transforms along one axis: `fft`, `ifft`, `rfft`, `irfft`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from typing import Any
 
 import torch
 
-from onnx2nn.fx.shape_rules.operands import axis_of, is_number, replaced_at
-from onnx2nn.fx.shape_rules.rule import Result, Sizes, rule
+from onnx2nn.fx.shape_rules.operands import axis_of, is_number, put, shape_of
+from onnx2nn.fx.shape_rules.rule import Result, Sizes, Uncovered, rule
 from onnx2nn.fx.spec import Spec
 from onnx2nn.sizes.conditions import less
 
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 _REAL = {wide: real for real, wide in _COMPLEX.items()}
+_KINDS: dict[str, dict[Any, torch.dtype]] = {
+    "half": {**_COMPLEX},
+    "full": {**_COMPLEX, **{wide: wide for wide in _REAL}},
+    "real": {**_REAL},
+}
+"""The dtypes of results by the dtypes of operands, by what the result is."""
 
 
 def _transform(sizes: Sizes, input: Spec, n: Any, dim: Any, *, result: str) -> Result:
@@ -25,21 +31,13 @@ def _transform(sizes: Sizes, input: Spec, n: Any, dim: Any, *, result: str) -> R
         dim: the axis.
         result: `"half"`, a spectrum of the frequencies up to half the sampling rate; `"full"`; `"real"`, a signal.
     """
-    shape, dtype = input.shape, input.dtype
-    axis = axis_of(dim, len(shape)) if shape else None
-    if shape is None or axis is None or not (n is None or is_number(n)):
-        return None
-    if result == "half":
-        kept = _COMPLEX.get(dtype) if dtype is not None else None
-    elif result == "full":
-        kept = _COMPLEX.get(dtype, dtype if dtype in _REAL else None) if dtype is not None else None
-    else:
-        kept = _REAL.get(dtype) if dtype is not None else None
-    if kept is None:
-        return None
+    shape = shape_of(input)
+    axis, kept = axis_of(dim, len(shape)), _KINDS[result].get(input.dtype)
+    if kept is None or not (n is None or is_number(n)):
+        raise Uncovered
     length = n if n is not None else 2 * (shape[axis] - 1) if result == "real" else shape[axis]
     sizes.require(less(0, length), "the length of a Fourier transform")
-    return Spec(replaced_at(shape, axis, length // 2 + 1 if result == "half" else length), kept)
+    return Spec(put(shape, axis, length // 2 + 1 if result == "half" else length), kept)
 
 
 @rule(torch.fft.rfft)

@@ -70,7 +70,7 @@ def _head(name: str, text: str, inlined: Inlined) -> str:
         ("pathlib", "Path"),
         ("torch", "nn"),
     }
-    imports |= {(module, "") for module in ("math", "operator") if re.search(rf"\b{module}\.", text)}
+    imports |= {(module, "") for module in ("math", "operator", "types") if re.search(rf"\b{module}\.", text)}
     imports |= {("collections", "OrderedDict")} if "OrderedDict(" in text else set()
     imports |= {("collections.abc", name) for name in ("Callable", "Sequence") if f"{name}[" in text}
     imports |= {("typing", "Any")} if re.search(r"\bAny\b", text) else set()
