@@ -258,8 +258,7 @@ def _traceable(module: Any) -> fx.GraphModule:
     from onnx2nn.fx.exportable import for_exporter
     from onnx2nn.fx.module_tree import container
 
-    module = flattened(module)
-    copied = fx.GraphModule(module, for_exporter(module, module.graph))
+    copied = fx.GraphModule(module, for_exporter(module, flattened(module).graph))
     for name, parameter in module.named_parameters(remove_duplicate=False):  # a tied weight has several keys
         holder, last = container(copied, name)
         if last not in dict(holder.named_parameters(recurse=False, remove_duplicate=False)):

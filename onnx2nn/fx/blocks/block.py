@@ -54,12 +54,8 @@ class Block(ExportableModule):
 
     def _keep_program(self) -> None:
         """Generates the program of the class, which other blocks share, before this block's may change."""
-        if self._is_complete:
+        if _is_complete(self):
             generate_programs(self)
-
-    @property
-    def _is_complete(self) -> bool:
-        return "meta" in vars(self)  # the constructor of GraphModule sets it last
 
     def generate(self) -> None:
         """Generates the program of the class, if it has none yet, and the attributes of this block that describe it."""
@@ -78,7 +74,7 @@ class Block(ExportableModule):
             The `torch.fx.graph.PythonCode` of the graph; None where nothing was generated yet.
         """
         kind = type(self)
-        if self.defer() or not self._is_complete:
+        if self.defer() or not _is_complete(self):
             return None
         graph = fx.GraphModule.graph.fget(self)  # type: ignore[attr-defined]  # as above
         program = program_key(graph)
@@ -100,6 +96,10 @@ class Block(ExportableModule):
         rebuild, (body, imports) = super().__reduce__()
         outside = {"_non_persistent_buffers_set": body["_non_persistent_buffers_set"]}  # torch makes all persistent
         return rebuild, ({**body, "_graphmodule_cls_name": type(self).__name__}, imports), outside
+
+
+def _is_complete(block: Block) -> bool:
+    return "meta" in vars(block)  # the constructor of GraphModule sets it last
 
 
 _CLASSES: weakref.WeakValueDictionary[Hashable, type[Block]] = weakref.WeakValueDictionary()
@@ -133,7 +133,7 @@ def program_key(graph: fx.Graph) -> Hashable:
             return (slice, plain(value.start), plain(value.stop), plain(value.step))
         return (type(value), repr(value))
 
-    found = []
+    found: list[Hashable] = []
     for node in graph.nodes:
         numbers[node] = len(numbers)
         if node.op == "placeholder":

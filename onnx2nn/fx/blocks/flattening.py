@@ -13,21 +13,16 @@ from onnx2nn.fx.blocks.scopes import Path, declared_scope, path_of
 
 
 def flattened(module: fx.GraphModule) -> fx.GraphModule:
-    """Returns a module with the state and modules of `module` that calls its layers itself, and no block.
+    """Returns a module that calls the layers of `module` itself, and no block; it shares the layers and the state.
 
-    The two share everything but the program; a module without blocks is returned as it is.
+    A module without blocks is returned as it is.
     """
     blocks = set(module.meta.get("onnx2nn", {}).get("tree", {}).get("blocks", ()))  # a pickle has plain GraphModules
     if not blocks:
         return module
-    result = fx.GraphModule(nn.Module(), fx.Graph(), type(module).__name__)
-    for name, child in module._modules.items():
-        result.add_module(name, child)
-    result._parameters, result._buffers = module._parameters, module._buffers
-    result._non_persistent_buffers_set = module._non_persistent_buffers_set
+    graph, _ = flat_graph(module, lambda path, _: ".".join(path) in blocks)
+    result = fx.GraphModule(module, graph, type(module).__name__)
     result.meta, result.training = module.meta, module.training
-    graph, _ = flat_graph(module, lambda path, inner: ".".join(path) in blocks)
-    result.graph = graph
     return result
 
 

@@ -14,6 +14,10 @@ from onnx2nn.fx.blocks.partition import Partition, Region, divide, module_of
 from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_scope, is_attribute
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
 from onnx2nn.fx.module_tree import remove
+from onnx2nn.fx.retracer import Retracer
+
+_RESERVED = frozenset({"self", "torch", "device"})
+"""Names that a program uses itself."""
 
 
 def nest(module: fx.GraphModule) -> dict[str, Any]:
@@ -45,6 +49,7 @@ class _Nesting:
     def __init__(self, partition: Partition, root: fx.GraphModule):
         self.partition, self.program, self.root = partition, partition.program, root
         self.blocks: dict[str, str] = {}
+        self.buffers = {name for name, _ in root.named_buffers(remove_duplicate=False)}
 
     def run(self) -> dict[str, Any]:
         """Replaces the containers by modules that run, and the root's graph."""
@@ -121,10 +126,12 @@ class _Body:
 
     def __init__(self, nesting: _Nesting, region: Region):
         self.nesting, self.region, self.program = nesting, region, nesting.program
-        self.result = fx.Graph()
+        buffers = nesting.buffers
+        read = [item.target for item in region.items if isinstance(item, fx.Node) and item.op == "get_attr"]
+        self.result = fx.Graph(tracer_cls=Retracer if buffers.intersection(map(str, read)) else None)
         self.known: dict[fx.Node, fx.Node] = {}
         self.packed: dict[tuple[fx.Node, ...], fx.Node] = {}
-        self.buffers = 0
+        self.moved = 0
 
     def graph_and_key(self) -> tuple[fx.Graph, Hashable]:
         """Returns the graph of a block, and what determines its program."""
@@ -137,7 +144,7 @@ class _Body:
     def graph(self, output: fx.Node) -> fx.Graph:
         """Returns the graph of the root, with the `output` of the flat graph."""
         for node in self.region.inputs:
-            self.known[node] = self.result.placeholder(node.target)
+            self.known[node] = self.result.placeholder(str(node.target))
             self.known[node].meta = node.meta
         self._calls()
         copied = self.result.output(fx.map_arg(output.args[0], self.known.__getitem__))
@@ -150,7 +157,7 @@ class _Body:
         tensors = [a for a in arguments if isinstance(a, fx.Node) and a.op != "get_attr" and annotation(a) == "Tensor"]
         inputs = [argument for argument in tensors if argument.op == "placeholder"]
         main = next((a for a in tensors if a.op == "call_module"), tensors[0] if tensors else None)
-        taken: set[str] = {"x", "self", "torch", "device"}
+        taken: set[str] = {"x", *_RESERVED}
         for argument in arguments:
             if isinstance(argument, tuple):
                 self.packed[argument] = self.result.placeholder(_unique("features", taken))
@@ -174,7 +181,8 @@ class _Body:
             list(map(self.known.__getitem__, argument)) if isinstance(argument, tuple) else self.known[argument]
             for argument in region.arguments
         )
-        called = self.result.call_module(self._inside(region.path), given)
+        target = self._inside(region.path)
+        called = self.result.create_node("call_module", target, given, name=_value_name(target))
         if len(region.outputs) == 1:
             self.known[region.outputs[0]] = called
             return
@@ -196,6 +204,7 @@ class _Body:
             target,
             fx.map_arg(args, lambda arg: self.known.get(arg, arg)),
             fx.map_arg(kwargs, self.known.__getitem__),
+            name=_value_name(target) if isinstance(target, str) else None,
         )
         copied.meta = node.meta
         return copied
@@ -225,10 +234,15 @@ class _Body:
 
     def _free_name(self, holder: nn.Module) -> str:
         while True:
-            self.buffers += 1
-            name = f"constant{self.buffers if self.buffers > 1 else ''}"
+            self.moved += 1
+            name = f"constant{self.moved if self.moved > 1 else ''}"
             if not hasattr(holder, name):
                 return name
+
+
+def _value_name(target: str) -> str | None:
+    """Returns a name for the result of a module that is called as the module itself in the program; else None."""
+    return "result" if target in _RESERVED else None
 
 
 def _unique(name: str, taken: set[str]) -> str:

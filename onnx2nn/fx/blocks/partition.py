@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from onnx2nn.fx.blocks.scopes import Path, Scoped, is_attribute
+from onnx2nn.fx.blocks.scopes import Path, Scoped, is_attribute, is_size
 
 Item = Any
 """A part of a body: an `fx.Node`, or a `Region` that is called."""
@@ -40,7 +40,7 @@ class Region:
     def arguments(self) -> list[fx.Node | tuple[fx.Node, ...]]:
         """The arguments of its forward: its inputs; inputs that it joins before anything else are one list."""
         inside = set(contents(self))
-        tensors = {node for node in self.inputs if node.op != "get_attr" and node.target != "size"}
+        tensors = {node for node in self.inputs if node.op != "get_attr" and not is_size(node)}
         for item in self.items if self.path and self.slots is None and len(tensors) > 1 else ():
             joined: Any = item.args[0] if isinstance(item, fx.Node) and item.target is torch.cat else ()
             alone = [node for node in joined if isinstance(node, fx.Node) and set(node.users) & inside == {item}]

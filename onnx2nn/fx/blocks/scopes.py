@@ -64,7 +64,8 @@ class Scoped:
 
     def children(self, path: Path) -> list[str]:
         """Returns the names of the modules that the module at `path` holds itself, all names of a shared module."""
-        return list(self.module(path)._modules)
+        modules = self.module(path).named_modules(remove_duplicate=False)
+        return [name for name, _ in modules if name and "." not in name]
 
     def module(self, path: Path) -> nn.Module:
         """Returns the module at `path`."""
@@ -211,7 +212,7 @@ def _copy_for_users(program: Scoped, node: fx.Node, scope_for: Callable[[fx.Node
 
 def is_size(node: fx.Node) -> bool:
     """Returns whether a node reads a size or the device of a tensor, which the import does once for all uses."""
-    return node.target == "size" or node.target is getattr
+    return (node.op == "call_method" and node.target == "size") or node.target is getattr
 
 
 def _read_sizes_near_their_use(program: Scoped) -> None:

@@ -42,10 +42,8 @@ _NAMES = {
 
 def annotation(node: fx.Node) -> str:
     """Returns the annotation of a node's value."""
-    if node.target == "size":
-        return "int"
     if is_size(node):
-        return "torch.device" if node.args[1] == "device" else "object"
+        return "int" if node.target == "size" else "torch.device" if node.args[1] == "device" else "object"
     if node.target is functional.onnx2nn__SizeAt:
         return "int"
     arguments = node.all_input_nodes

@@ -56,6 +56,8 @@ def function_name(function: Callable[..., Any]) -> str:
 
 def signature(kind: type[nn.Module]) -> Mapping[str, inspect.Parameter]:
     """Returns the parameters of a layer's constructor; recurrent layers declare them in their base."""
+    if kind is nn.Identity:
+        return {}  # it takes any, and keeps none
     if not issubclass(kind, nn.RNNBase):
         return inspect.signature(kind).parameters
     parameters = dict(inspect.signature(nn.RNNBase).parameters)

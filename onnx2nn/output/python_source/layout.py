@@ -11,7 +11,7 @@ from onnx2nn.fx.blocks.partition import Partition, divide
 from onnx2nn.fx.blocks.scopes import Path, common, is_attribute
 from onnx2nn.output.python_source.constructors import arguments_of
 from onnx2nn.output.python_source.expressions import Attribute, Call, Expression, Subscript, Text, literal
-from onnx2nn.output.python_source.program import is_control_flow
+from onnx2nn.output.python_source.program import Program, is_control_flow
 
 
 class Layout:
@@ -29,7 +29,9 @@ class Layout:
     """
 
     def __init__(self, partition: Partition, prefix: Path = ()):
-        self.partition, self.program, self.prefix = partition, partition.program, prefix
+        program = partition.program
+        assert isinstance(program, Program)
+        self.partition, self.program, self.prefix = partition, program, prefix
         self.bodies = {path: Layout(divide(body), (*prefix, *path)) for path, body in self.program.bodies.items()}
         self.ties = [pair for pair in _ties(self.program.root) if self.body_at(common(pair)) is None]
         self.added = list(self._added())
