@@ -224,18 +224,21 @@ def _source(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]], n
 def _symbolic(
     model: ir.Model, plan: Plan, shapes: Mapping[str, Sequence[int | str | None]], frozen: Mapping[str, int]
 ) -> SymbolicGraph:
-    """Returns the graph with a symbol for every dynamic dimension, and none for one that is named by arithmetic."""
+    """Returns the graph with a symbol for every dynamic dimension that is not named by arithmetic of others.
+
+    The symbols are at least 1: an empty dimension has other rules in some operators, as a 0 in a Reshape's target.
+    """
     names = dict.fromkeys([*frozen, *(dim for dims in shapes.values() for dim in dims if isinstance(dim, str))])
     known: dict[str, Number] = {}
 
     def size_of(name: str) -> Number:
         if name not in known:
             named = None if name in frozen else named_after_others(name, names, size_of)
-            known[name] = of_symbol(Symbol(name)) if named is None else named
+            known[name] = of_symbol(Symbol(name, 1)) if named is None else named
         return known[name]
 
     def dimension(dim: int | str | None) -> Number:
-        return size_of(dim) if isinstance(dim, str) else of_symbol(Symbol("any")) if dim is None else dim
+        return size_of(dim) if isinstance(dim, str) else of_symbol(Symbol("any", 1)) if dim is None else dim
 
     freed = {_symbol(size_of(name)): size for name, size in frozen.items()}
     given = {name: [dimension(dim) for dim in dims] for name, dims in shapes.items()}

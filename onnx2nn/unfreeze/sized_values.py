@@ -127,10 +127,9 @@ class Sized:
         """Returns a value of this type with other elements, integers and size expressions."""
         array = np.empty(len(elements), dtype=object)
         array[:] = [self._tracer.number_of(item) for item in elements]
-        array = array.reshape(shape)
-        if any(isinstance(item, Dim) for item in array.flat):
-            return Sized(self._tracer, ShapeValues(array, self.kind.numpy()))
-        return Sized(self._tracer, Constant.of(torch.tensor(array.tolist(), dtype=self.dtype)))
+        if any(isinstance(item, Dim) for item in array):
+            return Sized(self._tracer, ShapeValues(array.reshape(shape), self.kind.numpy()))
+        return Sized(self._tracer, Constant.of(torch.tensor(array.tolist(), dtype=self.dtype).reshape(shape)))
 
     def with_shape(self, sizes: tuple[Number, ...]) -> Sized:
         """Returns a value of this type with another shape, whose elements are not known."""
