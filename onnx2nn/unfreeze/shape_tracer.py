@@ -25,6 +25,13 @@ from onnx2nn.sizes.substitution import replaced
 Note = tuple[str, tuple[Any, ...]]
 """A method of `FreeingGuards` and its arguments, which add a condition to the facts."""
 
+_MULTIPLES = 3
+"""A condition that holds at no more multiples of the file's size is taken for the mark of a constant with that size.
+
+Only where constants are searched depends on this number: the module checks any other condition at its entry, or the
+call that needs it does. The proof by running goes up to this multiple.
+"""
+
 
 class ShapeTracer(Tracer):
     """Infers the shapes in row bodies; its graph holds nothing but names for results.
@@ -138,12 +145,9 @@ class FreeingGuards(Guards):
         return found
 
     def _leaves_free(self, symbol: Symbol, conditions: list[Condition]) -> bool:
-        """Returns whether a freed dimension is more than its size in the file.
-
-        It is not fixed, its bound is at least twice that size, and new conditions hold at all multiples of that size.
-        """
+        """Returns whether a freed dimension is neither fixed nor tied, and new conditions allow its multiples."""
         most = self.facts.intervals.get(symbol, symbol.interval)[1]
-        if symbol in self.facts.values or (most is not None and most < 2 * self._tracer.freed[symbol]):
+        if symbol in self.facts.values or (most is not None and most < _MULTIPLES * self._tracer.freed[symbol]):
             return False
         own = [condition for condition in conditions if symbol in condition.symbols]
         return all(Facts().decide(_at_multiples(condition, self._tracer.point)) for condition in own)
@@ -156,9 +160,9 @@ class FreeingGuards(Guards):
 
 
 def _at_multiples(condition: Condition, sizes: Mapping[Symbol, int]) -> Truth:
-    """Returns a condition for multiples of sizes."""
+    """Returns a condition for the first multiples of sizes, another one for each symbol."""
     given: dict[Any, Number] = {
-        symbol: multiply(of_symbol(Symbol(symbol.name, 1)), sizes[symbol])
+        symbol: multiply(of_symbol(Symbol(symbol.name, 1, _MULTIPLES)), sizes[symbol])
         for symbol in condition.symbols
         if symbol in sizes
     }
