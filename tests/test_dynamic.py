@@ -214,7 +214,8 @@ def test_a_table_bounds_a_length() -> None:
         """(float[1,3,2] x) => (float[1,3,2] y)
         <int64[1] begin = {0}, int64[1] rows = {0}, int64[1] steps = {1}, float[24] numbers = {ROW},
          int64[2] pairs = {12, 2}> {
-            table = Reshape(numbers, pairs)  size = Shape <start = 1, end = 2> (x)  own = Slice(table, begin, size, rows)
+            table = Reshape(numbers, pairs)  size = Shape <start = 1, end = 2> (x)
+            own = Slice(table, begin, size, rows)
             sum = Add(x, own)  mean = ReduceMean(sum, steps)  y = Sub(sum, mean)
         }""".replace("ROW", ", ".join(map(str, range(24))))
     )

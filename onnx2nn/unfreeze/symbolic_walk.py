@@ -75,6 +75,7 @@ class SymbolicGraph:
         self.model, self.plan, self.tracer = model, plan, tracer
         self.constants: dict[ir.Value, Any] = {}
         self.done: dict[Hashable, tuple[Sequence[Any], Sized, list[Note]]] = {}
+        self.replaced: dict[Hashable, tuple[Sized, Sized]] = {}
         self._inputs = {value: self._input(value, shapes.get(value.name or "")) for value in model.graph.inputs}
 
     def run(self, substitute: Substitute) -> SymbolicBuilder:
@@ -138,7 +139,13 @@ class SymbolicBuilder(Builder):
         if not found:
             return list(values)
         self.substitutions[node] = found
-        return [found[i].of(v, self._size) if i in found else v for i, v in enumerate(values)]
+        return [self._replaced(v, found[i]) if i in found else v for i, v in enumerate(values)]
+
+    def _replaced(self, value: Sized, substitution: Substitution) -> Sized:
+        """Returns what a substitution gives for a value: the same object in all walks where it is the same."""
+        result = substitution.of(value, self._size)
+        key = (id(value), result.spec, None if isinstance(result.value, Tensor) else tuple(result.elements))
+        return self._graph.replaced.setdefault(key, (value, result))[1]  # keeps the value alive, because of its id
 
     def _size(self, dimension: tuple[ir.Value, int]) -> Number:
         value, axis = dimension
@@ -295,9 +302,12 @@ def _if(walk: Walk[SymbolicBuilder], node: ir.Node, inputs: list[Any]) -> Sequen
 
 
 def _loop(walk: Walk[SymbolicBuilder], node: ir.Node, inputs: list[Any]) -> Sequence[Any]:
-    """Walks the body once, as in the first iteration; the trip count and the scan outputs are unknown."""
+    """Walks the body once, as in the first iteration; the trip count and the scan outputs are unknown.
+
+    Where a carried value has another shape after it, nothing is known of the values inside in later iterations.
+    """
     form = loop_form(node, inputs)
-    tracer = walk.builder.tracer
+    tracer, before = walk.builder.tracer, set(walk.builder.values)
     counters = [Sized(tracer, tracer.tensor(Spec((), dtype))) for dtype in (torch.int64, torch.bool)]
     carried = [value.unread() for value in form.initial]
     for value, known in (bindings := dict(zip(form.body.inputs, [*counters, *carried], strict=True))).items():
@@ -305,6 +315,9 @@ def _loop(walk: Walk[SymbolicBuilder], node: ir.Node, inputs: list[Any]) -> Sequ
     with tracer.aside():
         results = walk.inside(form.body, bindings)[1 : 1 + len(carried)]
     known_after = [one if one.is_like(other) else UNKNOWN for one, other in zip(carried, results, strict=True)]
+    if UNKNOWN in known_after:
+        for value in walk.builder.values.keys() - before:
+            del walk.builder.values[value]
     return [*known_after, *[UNKNOWN] * (len(node.outputs) - len(carried))]
 
 
