@@ -93,6 +93,7 @@ def test_sizes_that_were_never_exported(name: str, exporter: str) -> None:
     model = seeded(build)
     path = EXPORTERS[exporter](f"fixed_{name}", model, (torch.randn(shape),))
     imported = onnx2nn.load(path, dynamic={"x": axes})
+    assert imported.meta["onnx2nn"]["thawed"]["way"] == "constants"
     for size in (shape, other):
         x = torch.randn(size)
         torch.testing.assert_close(imported(x), model(x), rtol=1e-4, atol=1e-5)

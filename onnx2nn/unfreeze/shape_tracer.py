@@ -52,7 +52,8 @@ class ShapeTracer(Tracer):
         self.restart()
 
     def restart(self) -> None:
-        """Forgets all facts about sizes."""
+        """Forgets all facts about sizes, and the nodes, on which nothing depends."""
+        self.graph = fx.Graph()
         self._adopt(Facts())
 
     @contextmanager
