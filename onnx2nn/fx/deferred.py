@@ -127,7 +127,8 @@ class DeferredModule(fx.GraphModule):
 
     def __reduce_package__(self, exporter: Any) -> tuple[Any, ...]:
         generate_programs(self)
-        return super().__reduce_package__(_PackageExporter(exporter, self.code, self._pickled_source()))
+        given: Any = _PackageExporter(exporter, self.code, self._pickled_source())
+        return super().__reduce_package__(given)
 
     def _pickled_source(self) -> str:
         return pickled_source(self.graph, frozenset(name for name, _ in self.named_buffers(remove_duplicate=False)))
