@@ -10,6 +10,7 @@ import io
 import logging
 import pkgutil
 import random
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,24 +22,10 @@ import torch
 from torch import nn
 
 from tests.ecosystem import tools
-from tests.ecosystem.observing import difference
+from tests.ecosystem.observing import difference, outputs_of
+from tests.ecosystem.stored import DIFFERS, FAILS, ORIGINAL_FAILS, SAME, Cell
 from tests.ecosystem.subjects.subject import SUBJECTS
 from tests.realmodels import EXPORTERS
-
-SAME, DIFFERS, FAILS, ORIGINAL_FAILS = "same", "differs", "import fails", "original fails"
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """How a tool does on an import beside the original.
-
-    Attributes:
-        status: one of `SAME`, `DIFFERS`, `FAILS` and `ORIGINAL_FAILS`.
-        reason: the difference or the error, `""` for `SAME`.
-    """
-
-    status: str
-    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +55,11 @@ def tool_names() -> list[str]:
 def tool(name: str) -> ModuleType:
     """Returns the module of a tool."""
     return importlib.import_module(f"{tools.__name__}.{name}")
+
+
+def text(name: str) -> str:
+    """Returns a sentence on a tool: the first one of its docstring."""
+    return (tool(name).__doc__ or "").strip().splitlines()[0]
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -102,7 +94,23 @@ def cells(name: str, model: str) -> dict[str, Cell]:
             found[exporter] = Cell(FAILS, _in_words(error))
         else:
             reason = difference(expected, seen)
-            found[exporter] = Cell(DIFFERS, reason) if reason else Cell(SAME)
+            found[exporter] = Cell(DIFFERS, reason.strip(": ")) if reason else Cell(SAME)
+    return found
+
+
+def modules(model: str) -> dict[str, tuple[int, int]]:
+    """Returns by exporter how many modules of the original run in the import, and how many run in the original."""
+    expected = _running(Maker(model))
+    return {exporter: (len(expected & _running(Maker(model, exporter))), len(expected)) for exporter in EXPORTERS}
+
+
+def _running(make: Maker) -> set[str]:
+    found: set[str] = set()
+    module = make()
+    for name, inner in module.named_modules(remove_duplicate=False):
+        inner.register_forward_hook(lambda *_, name=name: found.add(name))
+    with _quiet():
+        outputs_of(module, SUBJECTS[make.subject])
     return found
 
 
@@ -120,7 +128,10 @@ def _quiet() -> Iterator[None]:
     """Tools print tables and warn; what they say is in what `use` returns."""
     logging.disable(logging.WARNING)
     try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -130,5 +141,5 @@ def _quiet() -> Iterator[None]:
 def _in_words(error: Exception) -> str:
     """Returns the type and the first line of an error, without paths of this machine."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-    text = f"{type(error).__name__}: {lines[0]}"
+    text = re.sub(r" at 0x[0-9a-f]+", "", f"{type(error).__name__}: {lines[0]}")
     return text.replace(str(Path(__file__).parents[2]), "…")[:160]

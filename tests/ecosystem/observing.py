@@ -65,6 +65,23 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return [tensor for item in value for tensor in tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
+def results(value: Any) -> list[Any]:
+    """Returns the tensors and numbers in the result of a module."""
+    if isinstance(value, (bool, int, float)):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [item for one in value for item in results(one)] if isinstance(value, (list, tuple)) else tensors(value)
+
+
+def by_name(calls: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the order of calls, and what was seen of each module."""
+    found: dict[str, Any] = {"order": [name for name, _ in calls]}
+    for name, seen in calls:
+        found.setdefault(name, []).append(seen)
+    return found
+
+
 def number_of(outputs: torch.Tensor) -> torch.Tensor:
     """Returns a number to differentiate, in which every element of the outputs has a weight of its own."""
     return (outputs * torch.linspace(-1, 1, outputs.numel()).view_as(outputs)).sum()
@@ -121,7 +138,7 @@ def difference(expected: Any, found: Any, where: str = "") -> str:
         return next(filter(None, (difference(expected[k], found[k], f"{where} {k}".strip()) for k in expected)), "")
     if isinstance(expected, (list, tuple)):
         if len(expected) != len(found):
-            return f"{where}: {len(found)} instead of {len(expected)}"
+            return f"{where}: {len(found)} values instead of {len(expected)}"
         pairs = zip(expected, found, strict=True)
         return next(filter(None, (difference(one, two, where) for one, two in pairs)), "")
     return "" if expected == found else f"{where}: {found} instead of {expected}"

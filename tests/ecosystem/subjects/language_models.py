@@ -63,7 +63,18 @@ class GPT2(GPT2LMHeadModel):
     """Two layers of GPT-2."""
 
     def __init__(self) -> None:
-        super().__init__(GPT2Config(vocab_size=100, n_embd=32, n_layer=2, n_head=4, n_positions=40, use_cache=False))
+        super().__init__(
+            GPT2Config(
+                vocab_size=100,
+                n_embd=32,
+                n_layer=2,
+                n_head=4,
+                n_positions=40,
+                use_cache=False,
+                bos_token_id=1,
+                eos_token_id=2,
+            )
+        )
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Returns the logits `(N, T, 100)` of token ids and a mask `(N, T)`, both int64."""

@@ -26,15 +26,15 @@ class UNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.down1, self.down2, self.bottom = Stage(3, 8), Stage(8, 16), Stage(16, 16)
-        self.pool = nn.MaxPool2d(2)
+        self.pool1, self.pool2 = nn.MaxPool2d(2), nn.MaxPool2d(2)
         self.expand = nn.ConvTranspose2d(16, 16, 2, 2)
         self.up2, self.up1 = Stage(32, 8), Stage(16, 8)
         self.head = nn.Conv2d(8, 2, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first = self.down1(x)
-        second = self.down2(self.pool(first))
-        bottom = self.bottom(self.pool(second))
+        second = self.down2(self.pool1(first))
+        bottom = self.bottom(self.pool2(second))
         up = self.up2(torch.cat([self.expand(bottom), second], 1))
         up = functional.interpolate(up, scale_factor=2.0, mode="nearest")
         return self.head(self.up1(torch.cat([up, first], 1)))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.ecosystem.observing import Make, block_of, outputs_of, tensors
+from tests.ecosystem.observing import Make, block_of, outputs_of, results
 from tests.ecosystem.subjects.subject import Subject
 
 TITLE = "a block called alone"
@@ -27,10 +27,10 @@ def use(make: Make, subject: Subject) -> Any:
     outputs_of(module, subject)
     for handle in handles:
         handle.remove()
-    results = {}
+    found = {}
     for path in subject.blocks:
         (x, *others), kwargs = arguments[path]
         x = torch.randn(x.shape, generator=torch.Generator().manual_seed(2))
         with torch.no_grad():
-            results[path] = tensors(block_of(module, path)(x, *others, **kwargs))
-    return results
+            found[path] = results(block_of(module, path)(x, *others, **kwargs))
+    return found

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
-
 from tests.ecosystem.observing import Make, outputs_of
 from tests.ecosystem.subjects.subject import Subject
 
@@ -13,13 +11,12 @@ TITLE = "channel pruning (torch-pruning)"
 
 
 def use(make: Make, subject: Subject) -> Any:
-    """Returns the outputs without the channel, and how many parameters went."""
+    """Returns the outputs without the channel."""
     import torch_pruning
 
     module = make()
     layer = module.get_submodule(subject.pruned)
     graph = torch_pruning.DependencyGraph().build_dependency(module, subject.inputs(2))
-    by_kind = {nn.Conv2d: torch_pruning.prune_conv_out_channels, nn.Linear: torch_pruning.prune_linear_out_channels}
-    prune = by_kind[type(layer)]
+    prune = graph.get_pruner_of_module(layer).prune_out_channels
     graph.get_pruning_group(layer, prune, idxs=[1]).prune()
     return outputs_of(module, subject) + outputs_of(module, subject, 3)

@@ -35,8 +35,12 @@ def use(make: Make, subject: Subject) -> Any:
     """Returns the count for the convolutions, linear, recurrent and activation layers."""
     import ptflops
 
+    module = make()
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.bias = None  # the bias of a folded norm would count
     count, _ = ptflops.get_model_complexity_info(
-        _Called(make()),
+        _Called(module),
         (1,),
         input_constructor=lambda _: {"inputs": subject.inputs(1)},
         as_strings=False,
