@@ -1,0 +1,59 @@
+"""Uses every tool on every original and import, which takes minutes: `python -m tests.ecosystem --write`.
+
+python -m tests.ecosystem --write                         # the stored results and docs/ecosystem.md
+python -m tests.ecosystem --write --tool lora --model gpt2  # likewise, asking only of these anew
+python -m tests.ecosystem --tool lora                     # prints what is found, changes nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import time
+
+import torch
+
+from tests.ecosystem import cells, stored
+from tests.ecosystem.document import DOCUMENT, document
+from tests.ecosystem.subjects.subject import SUBJECTS
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write tests/ecosystem/results.json and docs/ecosystem.md")
+    parser.add_argument("--tool", action="append", choices=cells.tool_names(), help="only this one, may be repeated")
+    parser.add_argument("--model", action="append", choices=list(SUBJECTS), help="only this one, may be repeated")
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # as the tests do; the ranks are two processes
+    old = stored.read() if stored.PATH.exists() else None
+    found: dict[str, dict[str, dict[str, stored.Cell]]] = {}
+    for name, model in cells.pairs():
+        asked = name in (options.tool or [name]) and model in (options.model or [model])
+        kept = old.cells.get(name, {}).get(model) if old else None
+        if asked:
+            start = time.perf_counter()
+            row = cells.cells(name, model)
+            words = " | ".join(f"{cell.status} {cell.reason}".strip() for cell in row.values())
+            print(f"{time.perf_counter() - start:5.1f} s  {name}, {model}: {words}", flush=True)
+        elif kept:
+            row = dict(kept)
+        else:
+            continue
+        found.setdefault(name, {})[model] = row
+    if not options.write:
+        return
+    models = [model for model in SUBJECTS if model in (options.model or [model]) or not old or model not in old.modules]
+    results = stored.Results(
+        versions={package: importlib.metadata.version(package) for package in stored.PACKAGES},
+        titles={name: cells.tool(name).TITLE for name in found},
+        texts={name: cells.text(name) for name in found},
+        cells=found,
+        modules={**(old.modules if old else {}), **{model: cells.modules(model) for model in models}},
+    )
+    stored.write(results)
+    DOCUMENT.write_text(document(stored.read()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""What the table says of a tool, a model and an exporter."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import io
+import logging
+import pkgutil
+import random
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tests.ecosystem import tools
+from tests.ecosystem.observing import difference, outputs_of
+from tests.ecosystem.stored import DIFFERS, FAILS, ORIGINAL_FAILS, SAME, Cell
+from tests.ecosystem.subjects.subject import SUBJECTS
+from tests.realmodels import EXPORTERS
+
+
+@dataclasses.dataclass(frozen=True)
+class Maker:
+    """Makes fresh modules, in other processes too.
+
+    Attributes:
+        subject: name of the model.
+        exporter: of the file that is imported, `""` for the original.
+    """
+
+    subject: str
+    exporter: str = ""
+
+    def __call__(self) -> nn.Module:
+        """Returns the original or an import."""
+        subject = SUBJECTS[self.subject]
+        return subject.imported(self.exporter) if self.exporter else subject.original()
+
+
+def tool_names() -> list[str]:
+    """Returns the names of all tools, which are modules of `tests.ecosystem.tools`."""
+    return sorted(module.name for module in pkgutil.iter_modules(tools.__path__))
+
+
+@functools.cache
+def tool(name: str) -> ModuleType:
+    """Returns the module of a tool."""
+    return importlib.import_module(f"{tools.__name__}.{name}")
+
+
+def text(name: str) -> str:
+    """Returns a sentence on a tool: the first one of its docstring."""
+    return (tool(name).__doc__ or "").strip().splitlines()[0]
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Returns the names of every tool and of the models that it is used on."""
+    found = []
+    for name in tool_names():
+        applies = getattr(tool(name), "applies", lambda _: True)
+        found += [(name, subject.name) for subject in SUBJECTS.values() if applies(subject)]
+    return found
+
+
+def cells(name: str, model: str) -> dict[str, Cell]:
+    """Uses a tool on a model and on its imports.
+
+    Args:
+        name: of the tool.
+        model: name of the subject.
+
+    Returns:
+        A cell by exporter.
+    """
+    try:
+        expected = _use(name, Maker(model))
+    except Exception as error:  # whatever a tool raises on the original is what the cell says
+        return dict.fromkeys(EXPORTERS, Cell(ORIGINAL_FAILS, _in_words(error)))
+    found = {}
+    for exporter in EXPORTERS:
+        SUBJECTS[model].file(exporter)  # an export that fails is no answer
+        try:
+            seen = _use(name, Maker(model, exporter))
+        except Exception as error:  # likewise on the import
+            found[exporter] = Cell(FAILS, _in_words(error))
+        else:
+            reason = difference(expected, seen)
+            found[exporter] = Cell(DIFFERS, reason.strip(": ")) if reason else Cell(SAME)
+    return found
+
+
+def modules(model: str) -> dict[str, tuple[int, int]]:
+    """Returns by exporter how many modules of the original run in the import, and how many run in the original."""
+    expected = _running(Maker(model))
+    return {exporter: (len(expected & _running(Maker(model, exporter))), len(expected)) for exporter in EXPORTERS}
+
+
+def _running(make: Maker) -> set[str]:
+    found: set[str] = set()
+    module = make()
+    for name, inner in module.named_modules(remove_duplicate=False):
+        inner.register_forward_hook(lambda *_, name=name: found.add(name))
+    with _quiet():
+        outputs_of(module, SUBJECTS[make.subject])
+    return found
+
+
+def _use(name: str, make: Maker) -> Any:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    with _quiet():
+        return tool(name).use(make, SUBJECTS[make.subject])
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Tools print tables and warn; what they say is in what `use` returns."""
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _in_words(error: Exception) -> str:
+    """Returns the type and the first line of an error, without paths of this machine."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    text = re.sub(r" at 0x[0-9a-f]+", "", f"{type(error).__name__}: {lines[0]}")
+    return text.replace(str(Path(__file__).parents[2]), "…")[:160]

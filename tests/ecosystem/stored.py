@@ -1,0 +1,87 @@
+"""The stored results: what a run wrote, which tests compare with and the document shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PATH = Path(__file__).with_name("results.json")
+
+SAME, DIFFERS, FAILS, ORIGINAL_FAILS = "same", "differs", "import fails", "original fails"
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "transformers",
+    "captum",
+    "accelerate",
+    "peft",
+    "torch-pruning",
+    "ptflops",
+    "fvcore",
+    "torchao",
+)
+"""Whose versions the results are of."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """How a tool does on an import beside the original.
+
+    Attributes:
+        status: one of `SAME`, `DIFFERS`, `FAILS` and `ORIGINAL_FAILS`.
+        reason: the difference or the error, `""` for `SAME`.
+    """
+
+    status: str
+    reason: str = ""
+
+
+Cells = Mapping[str, Mapping[str, Mapping[str, Cell]]]
+"""A cell by tool, model and exporter."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """What a run found.
+
+    Attributes:
+        versions: by package.
+        titles: what the table calls the tools, by name.
+        texts: a sentence on each.
+        cells: by tool, model and exporter.
+        modules: by model and exporter, how many of the modules that run in the original run in the import, and how
+            many there are.
+    """
+
+    versions: Mapping[str, str]
+    titles: Mapping[str, str]
+    texts: Mapping[str, str]
+    cells: Cells
+    modules: Mapping[str, Mapping[str, tuple[int, int]]]
+
+
+def read() -> Results:
+    """Returns the results of the file."""
+    found: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
+    cells = {
+        tool: {
+            model: {exporter: Cell(**cell) for exporter, cell in exporters.items()}
+            for model, exporters in models.items()
+        }
+        for tool, models in found.pop("cells").items()
+    }
+    modules = {
+        model: {exporter: (run, all_of_them) for exporter, (run, all_of_them) in exporters.items()}
+        for model, exporters in found.pop("modules").items()
+    }
+    return Results(cells=cells, modules=modules, **found)
+
+
+def write(results: Results) -> None:
+    """Writes the file."""
+    text = json.dumps(dataclasses.asdict(results), indent=1, ensure_ascii=False)
+    PATH.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,27 @@
+"""PEFT's LoRA on linear layers, GPT-2's Conv1D and a convolution."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+
+from tests.ecosystem.observing import Make, outputs_of
+from tests.ecosystem.subjects.subject import Subject
+
+TITLE = "LoRA (PEFT)"
+
+
+def use(make: Make, subject: Subject) -> Any:
+    """Returns which layers are adapted, and the outputs with the adapters, before and after they are merged."""
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(make(), LoraConfig(r=2, target_modules=list(subject.adapted)))
+    adapters = {name: x for name, x in model.named_parameters() if "lora_" in name}
+    for name, parameter in adapters.items():
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        with torch.no_grad():
+            parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    seen = {"adapters": sorted(adapters), "outputs": outputs_of(model, subject)}
+    return {**seen, "merged": outputs_of(model.merge_and_unload(), subject)}
