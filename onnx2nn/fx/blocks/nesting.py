@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.block import class_of, program_key
-from onnx2nn.fx.blocks.partition import Partition, Region, divide, module_of
+from onnx2nn.fx.blocks.partition import Partition, Region, divide
 from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_scope, is_attribute
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
+from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
 from onnx2nn.fx.module_tree import remove
 
 _RESERVED = frozenset({"self", "torch", "device"})
@@ -31,10 +33,15 @@ def nest(module: fx.GraphModule) -> dict[str, Any]:
     Returns:
         Which containers run (`blocks`, the class by path), and why others do not (`flat`, the reason by path).
     """
+    make_modules(module)
+    added = add_scopes(module)
     program = Scoped(module, module.graph)
     program.find_containers({node: declared_scope(node) for node in module.graph.nodes})
     partition = divide(program)
-    return _Nesting(partition, module).run()
+    tree = _Nesting(partition, module).run()
+    for path in remove_empty(module, added):
+        tree["flat"].pop(".".join(path), None)
+    return tree
 
 
 class _Nesting:

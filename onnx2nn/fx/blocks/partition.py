@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import heapq
-import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx, nn
-from torch.nn import functional as F
+from torch import fx
 
+from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.scopes import Path, Scoped, is_attribute, is_size
 
 Item = Any
@@ -229,29 +228,6 @@ def contents(item: Item) -> Iterable[fx.Node]:
 
 def _is_used(item: Item) -> bool:
     return any(node.users for node in contents(item))
-
-
-ACTIVATIONS: dict[Any, type[nn.Module]] = {
-    F.relu: nn.ReLU, torch.relu: nn.ReLU, F.gelu: nn.GELU, F.silu: nn.SiLU, F.relu6: nn.ReLU6, F.elu: nn.ELU,
-    F.selu: nn.SELU, F.mish: nn.Mish, F.softplus: nn.Softplus, F.hardswish: nn.Hardswish, F.softsign: nn.Softsign,
-    F.hardsigmoid: nn.Hardsigmoid, F.leaky_relu: nn.LeakyReLU, torch.tanh: nn.Tanh, torch.sigmoid: nn.Sigmoid,
-    F.max_pool2d: nn.MaxPool2d, F.avg_pool2d: nn.AvgPool2d, F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-    F.celu: nn.CELU, F.max_pool1d: nn.MaxPool1d, F.hardtanh: nn.Hardtanh,
-}  # fmt: skip
-"""Functions of one tensor that are modules too, whose other arguments have the same names and order."""
-
-
-def module_of(node: fx.Node) -> tuple[type[nn.Module], dict[str, Any]] | None:
-    """Returns the module that does the same as a function call, with its constructor's arguments; None for others."""
-    if node.target is torch.clamp and len(node.args) == 3 and all(isinstance(bound, float) for bound in node.args[1:]):
-        low, high = node.args[1:]
-        return (nn.ReLU6, {}) if (low, high) == (0.0, 6.0) else (nn.Hardtanh, {"min_val": low, "max_val": high})
-    if node.target == "flatten":
-        return nn.Flatten, {"start_dim": 0, **dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False))}
-    kind = ACTIVATIONS.get(node.target)
-    if kind is None:
-        return None
-    return kind, {**dict(zip(inspect.signature(kind).parameters, node.args[1:], strict=False)), **node.kwargs}
 
 
 _GAP = 16

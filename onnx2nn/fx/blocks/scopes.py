@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from onnx2nn import functional
 from onnx2nn.fx.tracer import ASSERTIONS
 from onnx2nn.ground.naming import identifier, split_scopes
 
@@ -86,6 +87,7 @@ class Scoped:
         for node in self.graph.nodes:
             _note_classes(self, node)
         _place(self, placed)
+        _compute_sizes_near_their_use(self)
         _read_sizes_near_their_use(self)
         _move_out(self)
 
@@ -122,6 +124,24 @@ def declared_scope(node: fx.Node) -> Path | None:
         return path_of(scopes[-2])
     name = node.meta.get("onnx", ("", "", ""))[2]
     return tuple(split_scopes(name)[:-1]) if "/" in name else None
+
+
+def declared_module(node: fx.Node) -> Path | None:
+    """Returns the module path that an exporter of torch notes for a node; None where the name is of another framework.
+
+    In files of TensorFlow and Paddle a scope may name an operation, and no module.
+    """
+    scopes = _metadata(node, "scopes")
+    if scopes:
+        return path_of(scopes[-2]) if len(scopes) > 1 else ()
+    name = node.meta.get("onnx", ("", "", ""))[2]
+    return tuple(split_scopes(name)[:-1]) if name.startswith("/") else None
+
+
+def declared_class(node: fx.Node) -> str:
+    """Returns the class of the author's module that called a node, where the exporter notes it."""
+    classes = _metadata(node, "classes")
+    return str(classes[-2]).rsplit(".", 1)[-1] if len(classes) > 1 else ""
 
 
 def _metadata(node: fx.Node, key: str) -> list[Any]:
@@ -215,6 +235,26 @@ def is_size(node: fx.Node) -> bool:
     return (node.op == "call_method" and node.target == "size") or node.target is getattr
 
 
+def is_number(node: fx.Node) -> bool:
+    """Returns whether a node is a size of a tensor, or computes a number of numbers."""
+    if node.op == "call_method":
+        return node.target == "size" and len(node.args) == 2
+    if node.op != "call_function":
+        return False
+    plain = getattr(node.target, "__module__", "") in ("_operator", "builtins", "math") and node.target is not getattr
+    used = node.all_input_nodes
+    return (plain or node.target in _OF_NUMBERS) and bool(used) and all(map(is_number, used))
+
+
+_OF_NUMBERS = (functional.onnx2nn__SizeFloor, functional.onnx2nn__SizeIf)
+
+
+def _compute_sizes_near_their_use(program: Scoped) -> None:
+    """Copies what is computed of sizes alone into every region that uses it, so that no number leaves a region."""
+    for node in reversed([node for node in program.graph.nodes if not is_size(node) and is_number(node)]):
+        _copy_for_users(program, node, program.scope.__getitem__)
+
+
 def _read_sizes_near_their_use(program: Scoped) -> None:
     """Copies reads of sizes into every region that has the tensor."""
     scope = program.scope
@@ -241,6 +281,7 @@ def _move_out(program: Scoped) -> None:
         held = node.op == "get_attr" and not program.is_movable(node)
         own = [scope[node]] if node.op == "call_module" or held else []
         weighted[node] = list(dict.fromkeys([*own, *(path for arg in node.all_input_nodes for path in weighted[arg])]))
+    stateful = {path[:end] for paths in weighted.values() for path in paths for end in range(len(path) + 1)}
     for node in reversed(program.graph.nodes):
         if node.target in ASSERTIONS and not weighted[node]:
             scope[node] = ()  # a check of the inputs stands at the entry
@@ -249,8 +290,8 @@ def _move_out(program: Scoped) -> None:
         target = common([scope[node], *(scope[user] for user in node.users)])
         while target != scope[node] and node.op != "get_attr":
             level = scope[node][: len(target) + 1]
-            if any(path[: len(level)] == level for path in weighted[node]):
-                break
+            if level not in stateful or any(path[: len(level)] == level for path in weighted[node]):
+                break  # a module without weights, such as a rotary embedding, gives what it computes
             scope[node] = target
         if program.is_movable(node):
             scope[node] = common([scope[user] for user in node.users])

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import fx
 
-from onnx2nn.fx.blocks.partition import ACTIVATIONS, Region
+from onnx2nn.fx.blocks.activations import ACTIVATIONS
+from onnx2nn.fx.blocks.partition import Region
 from onnx2nn.fx.blocks.scopes import Path
 from onnx2nn.fx.blocks.value_hints import row_of
 from onnx2nn.fx.tracer import ASSERTIONS

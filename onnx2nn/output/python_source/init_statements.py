@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from onnx2nn.fx.blocks.partition import Region, module_of
+from onnx2nn.fx.blocks.activations import module_of
+from onnx2nn.fx.blocks.partition import Region
 from onnx2nn.fx.blocks.scopes import Path, common, is_attribute
 from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.constructors import arguments_of, constructor, signature

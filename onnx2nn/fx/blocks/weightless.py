@@ -1,0 +1,115 @@
+"""Modules without weights: the file has no key of theirs, and a scope around their calls at most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx, nn
+
+from onnx2nn.fx.blocks.activations import module_of
+from onnx2nn.fx.blocks.scopes import Path, declared_class, declared_module
+from onnx2nn.fx.module_tree import container
+from onnx2nn.ground.naming import identifier
+
+_FUNCTIONS = ("call_function", "call_method")
+
+Made = tuple[type[nn.Module], dict[str, Any]]
+"""The class of a module and the arguments of its constructor."""
+
+
+def make_modules(root: fx.GraphModule) -> None:
+    """Makes modules of the calls of functions in scopes of their own, which were modules of the author's.
+
+    The tree of an import is that of the weights. What the author called as a module without weights, `nn.ReLU`, is in
+    the file as a scope around one operator. Calls in one scope are calls of one module, and so are those in scopes
+    that the older exporter numbered, `relu` and `relu_1`.
+
+    Args:
+        root: a flat program; its graph is changed in place.
+    """
+    groups: dict[Path, list[fx.Node]] = {}
+    for node in root.graph.nodes:
+        path = declared_module(node)
+        if path:
+            groups.setdefault(path, []).append(node)
+    made: dict[Path, Made] = {}
+    for path, nodes in groups.items():
+        found = [_author_module(node) for node in nodes]
+        first = found[0]
+        if first is None or any(other != first for other in found):
+            continue
+        place = _place(root, path)
+        if not place:
+            continue
+        base = (*place[:-1], place[-1].rstrip("0123456789").removesuffix("_"))
+        if place[-1] != base[-1] and made.get(base) == first:
+            place = base  # the second call of a module
+        else:
+            around, name = container(root, ".".join(place))
+            if hasattr(around, name):
+                continue
+            kind, options = first
+            around.add_module(name, kind(**options))
+            made[place] = first
+        for node in nodes:
+            node.op, node.target = "call_module", ".".join(place)
+            node.args, node.kwargs = node.args[:1], {}
+
+
+def _author_module(node: fx.Node) -> Made | None:
+    """Returns the module that a call in a scope of its own was, None where it is no call of a module of one tensor."""
+    if node.op not in _FUNCTIONS or len(node.all_input_nodes) != 1:
+        return None
+    if declared_class(node) == "AdaptiveAvgPool2d" and node.target == "mean":
+        options = {**dict(zip(("dim", "keepdim"), node.args[1:], strict=False)), **node.kwargs}
+        if options in ({"dim": [2, 3], "keepdim": True}, {"dim": [3, 2], "keepdim": True}):
+            return nn.AdaptiveAvgPool2d, {"output_size": 1}
+    return module_of(node)
+
+
+def add_scopes(root: fx.GraphModule) -> list[Path]:
+    """Adds a container for each scope of the author's that has calls and no weights, as a rotary embedding has.
+
+    Args:
+        root: a flat program.
+
+    Returns:
+        The paths of the containers that were added.
+    """
+    before = {name for name, _ in root.named_modules(remove_duplicate=False)}
+    for path in dict.fromkeys(declared_module(node) for node in root.graph.nodes if node.op in _FUNCTIONS):
+        place = _place(root, (*path, "")) if path else None
+        if place:
+            container(root, ".".join(place))
+    added = [name for name, _ in root.named_modules(remove_duplicate=False) if name not in before]
+    return [tuple(name.split(".")) for name in added]
+
+
+def remove_empty(root: fx.GraphModule, added: list[Path]) -> list[Path]:
+    """Removes the containers of `add_scopes` that hold nothing, and returns their paths."""
+    removed = []
+    for path in reversed(added):
+        around = root.get_submodule(".".join(path[:-1]))
+        module = getattr(around, path[-1], None)
+        if type(module) is nn.Module and not [*module.children()]:
+            delattr(around, path[-1])
+            removed.append(path)
+    return removed
+
+
+def _place(root: nn.Module, path: Path) -> Path:
+    """Returns the names of a scope in the tree; an empty path where a layer or anything else stands in its way."""
+    found: list[str] = []
+    around: nn.Module | None = root
+    for step in path[:-1]:
+        names = (step, step if step.isdecimal() else identifier(step))
+        inner = next((name for name in names if around is not None and hasattr(around, name)), None)
+        if inner is not None:
+            around = getattr(around, inner)
+            if type(around) is not nn.Module:
+                return ()
+        else:
+            around = None
+        found.append(inner or names[1])
+    last = path[-1]
+    return (*found, last if last.isdecimal() else identifier(last) if last else "")
