@@ -2,6 +2,7 @@
 
     python -m tests.size_graphs --graphs 500 --seed 0  # a table, and the smallest graph of each cause
     python -m tests.size_graphs --seed 0 --only 17     # one graph, and its result at each of its sizes
+    python -m tests.size_graphs --importer oneflow     # in an environment with OneFlow, which needs no PyTorch
 
 A graph starts from one or two float inputs with the dynamic dimensions `n` and `m`. Steps compute numbers from the
 shapes so far (`tests/size_numbers.py`), consumers make tensors whose shapes or values depend on them
@@ -18,7 +19,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -26,7 +27,6 @@ from io import StringIO
 import numpy as np
 import onnx
 import onnxruntime
-import torch
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
@@ -163,15 +163,57 @@ def oracle(content: bytes) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def outcomes(graph: SizeGraph) -> list[Outcome]:
+Module = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+"""Runs an imported module on the values of its inputs."""
+
+
+def _outputs(found: object) -> tuple[object, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def import_to_torch(content: bytes) -> Module:
+    """Imports a file for PyTorch."""
+    import torch
+
+    torch.set_num_threads(1)
+    module = onnx2nn.load(content)
+
+    def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        with torch.no_grad():
+            found = module(*map(torch.from_numpy, inputs))
+        return [value.detach().numpy() for value in _outputs(found)]
+
+    return run
+
+
+def import_to_oneflow(content: bytes) -> Module:
+    """Imports a file for OneFlow."""
+    from oneflow_bridge.runtime import import_oneflow
+
+    flow = import_oneflow()
+    module = onnx2nn.load(content, framework="oneflow")
+
+    def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        with flow.no_grad():
+            found = module(*map(flow.tensor, inputs))
+        return [value.numpy() for value in _outputs(found)]
+
+    return run
+
+
+IMPORTERS: Mapping[str, Callable[[bytes], Module]] = {"torch": import_to_torch, "oneflow": import_to_oneflow}
+"""The importers that can be asked, by the name of their framework, which they import when they are called."""
+
+
+def outcomes(graph: SizeGraph, importer: Callable[[bytes], Module] = import_to_torch) -> list[Outcome]:
     """Loads a graph once, runs it at its points, and compares with ONNX Runtime on the same file."""
     content = graph.model.SerializeToString()
-    module: torch.nn.Module | None = None
+    module: Module | None = None
     failure: Exception | str = ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            module = onnx2nn.load(content)
+            module = importer(content)
     except Exception as error:  # whatever an import raises is what is measured
         failure = error
     try:
@@ -195,17 +237,16 @@ def outcomes(graph: SizeGraph) -> list[Outcome]:
 
 def _outcome(
     graph: SizeGraph,
-    module: torch.nn.Module,
+    module: Module,
     point: dict[str, int],
     inputs: dict[str, np.ndarray],
     expected: list[np.ndarray],
 ) -> Outcome:
     try:
-        with torch.no_grad(), redirect_stderr(StringIO()):  # torch.fx prints where a forward failed
-            found = module(*(torch.from_numpy(value) for value in inputs.values()))
-    except Exception as error:  # ours or PyTorch's: the class is judged by `names_its_reason`
+        with redirect_stderr(StringIO()):  # torch.fx prints where a forward failed
+            arrays = module(list(inputs.values()))
+    except Exception as error:  # ours or the framework's: the class is judged by `names_its_reason`
         return Outcome(point, REFUSED, error)
-    arrays = [value.detach().numpy() for value in (found if isinstance(found, tuple) else (found,))]
     difference = _difference(graph, arrays, expected)
     if not difference:
         return Outcome(point, RIGHT)
@@ -308,12 +349,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="other graphs for each seed")
     parser.add_argument("--only", type=int, help="one graph by its number, at each size")
     parser.add_argument("--shown", type=int, default=3, help="of how many causes of each kind to print the graph")
+    parser.add_argument("--importer", choices=list(IMPORTERS), default="torch", help="the framework to import for")
     options = parser.parse_args()
-    torch.set_num_threads(1)
     tally, started = Tally(), time.perf_counter()
     for index in range(options.graphs) if options.only is None else [options.only]:
         graph = build(random.Random(options.seed * 1_000_003 + index))
-        results = outcomes(graph)
+        results = outcomes(graph, IMPORTERS[options.importer])
         tally.add(graph, results, f"--only {index}")
         if options.only is not None:
             print(graph)
