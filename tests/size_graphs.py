@@ -41,9 +41,6 @@ POINTS = 12
 RTOL = 1e-6
 """Of the largest element, for floats that were computed with; all else is equal bit by bit."""
 
-DISPUTABLE = ("Resize",)
-"""Operators about which ONNX Runtime differs from the standard: onnx's reference is asked about their files too."""
-
 INPUTS: tuple[tuple[tuple[str | int, ...], ...], ...] = (
     (("n",),),
     (("n", 4),),
@@ -126,6 +123,63 @@ def size_graphs() -> st.SearchStrategy[SizeGraph]:
     return st.randoms(use_true_random=False, note_method_calls=False).map(build)
 
 
+def _cropped_first(graph: onnx.GraphProto) -> None:
+    """Replaces each Pad by a Slice that crops, for negative pads, and a Pad that does not."""
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _cropped_first(attribute.g)
+        if node.op_type != "Pad":
+            nodes.append(node)
+            continue
+        data, pads, value, axes = [*node.input, ""][:4]
+        text = f"""crop (data, pads{", axes" if axes else ""}) => (part, added) {{
+            zero = Constant <value_int = 0> ()
+            negative = Neg (pads)
+            crops = Max (negative, zero)
+            added = Max (pads, zero)
+            before, after = Split <axis = 0, num_outputs = 2> (crops)
+            whole = Shape (data)
+            sizes = {"Gather (whole, axes)" if axes else "Identity (whole)"}
+            ends = Sub (sizes, after)
+            part = Slice (data, before, ends{", axes" if axes else ""})
+        }}"""
+        body = onnx.parser.parse_graph(text)
+        known = {"data": data, "pads": pads, "axes": axes}
+        for inner in body.node:
+            for names in (inner.input, inner.output):
+                names[:] = [known.get(name, f"{node.output[0]}_{name}") for name in names]
+        padded = onnx.NodeProto()
+        padded.CopyFrom(node)
+        padded.input[:2] = [f"{node.output[0]}_part", f"{node.output[0]}_added"]
+        nodes += [*body.node, padded]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def second_opinion(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray] | None:
+    """Asks another oracle about operators of which a release of ONNX Runtime is known to be wrong; None for others.
+
+    ONNX Runtime 1.23 does not write Pad's padding where a crop leaves nothing.
+    """
+    operators = operators_of(model.graph)
+    if "Pad" in operators:
+        twin = onnx.ModelProto()
+        twin.CopyFrom(model)
+        _cropped_first(twin.graph)
+        model = twin
+    if "Resize" in operators:
+        return ReferenceEvaluator(model).run(None, inputs)
+    return oracle(model.SerializeToString()).run(None, inputs) if "Pad" in operators else None
+
+
+def operators_of(graph: onnx.GraphProto) -> set[str]:
+    """Returns the operators of a graph and of the graphs in it."""
+    inner = (attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g"))
+    return {node.op_type for node in graph.node}.union(*map(operators_of, inner))
+
+
 RIGHT, WRONG, REFUSED, NOT_LOADED, DISPUTED, NO_ORACLE = (
     "right",
     "silently wrong",
@@ -175,7 +229,6 @@ def import_to_torch(content: bytes) -> Module:
     """Imports a file for PyTorch."""
     import torch
 
-    torch.set_num_threads(1)
     module = onnx2nn.load(content)
 
     def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -250,13 +303,12 @@ def _outcome(
     difference = _difference(graph, arrays, expected)
     if not difference:
         return Outcome(point, RIGHT)
-    if not any(node.op_type in DISPUTABLE for node in graph.model.graph.node):
-        return Outcome(point, WRONG, difference)
     try:
-        reference = ReferenceEvaluator(graph.model).run(None, inputs)
-    except Exception:  # the reference lacks cases; then ONNX Runtime decides
-        return Outcome(point, WRONG, difference)
-    return Outcome(point, WRONG if _difference(graph, arrays, reference) else DISPUTED, difference)
+        other = second_opinion(graph.model, inputs)
+    except Exception:  # onnx's reference lacks cases; then ONNX Runtime decides
+        other = None
+    agreed = other is not None and not _difference(graph, arrays, other)
+    return Outcome(point, DISPUTED if agreed else WRONG, difference)
 
 
 def _difference(graph: SizeGraph, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> str:
@@ -351,6 +403,10 @@ def main() -> int:
     parser.add_argument("--shown", type=int, default=3, help="of how many causes of each kind to print the graph")
     parser.add_argument("--importer", choices=list(IMPORTERS), default="torch", help="the framework to import for")
     options = parser.parse_args()
+    if options.importer == "torch":
+        import torch
+
+        torch.set_num_threads(1)
     tally, started = Tally(), time.perf_counter()
     for index in range(options.graphs) if options.only is None else [options.only]:
         graph = build(random.Random(options.seed * 1_000_003 + index))

@@ -187,11 +187,7 @@ class FlowBuilder(Builder):
         return traced(value) if isinstance(value, Live) else value
 
     def _shape_values(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-        """Returns the results of a row on sizes and numbers computed from them; None where it has none.
-
-        Raises:
-            NeedsValues: its results are numbers that the import does not know.
-        """
+        """Returns the results of a row on sizes and numbers computed from them; None where it has none, or unknown ones."""
         if row.on_shape_values is None or not inputs:
             return None
         first = inputs[0]
@@ -199,21 +195,16 @@ class FlowBuilder(Builder):
             if row.reads_shape and isinstance(first, Live) and isinstance(first.known, Spec):
                 numbers = row.on_shape_values(Traced(self._shapes, first.name, first.known), **attributes)
                 return ShapeValues(np.asarray(numbers, dtype=object), np.dtype(np.int64))
-            if not any(map(is_numbers, inputs)):
-                return None
             values = [_numbers_of(value) for value in inputs]
-            if any(value is False for value in values):
+            if not any(map(is_numbers, inputs)) or any(value is False for value in values):
                 return None
             arrays = [None if value is None else value.array for value in values]
             try:
                 result = evaluate(row, arrays, [value and value.dtype for value in values], attributes)
-            except (NeedsValues, OperatorError):
-                raise NeedsValues("numbers that are not known") from None
             except Exception:  # a body may fail in any way on numbers that it does not expect
-                raise NeedsValues("numbers that are not known") from None
-            if self.state.sizes.demands or any(map(_is_rounded, result if isinstance(result, tuple) else [result])):
-                raise NeedsValues("numbers that must be computed at run time")
-            return result
+                return None
+            rounded = any(map(_is_rounded, result if isinstance(result, tuple) else [result]))
+            return None if self.state.sizes.demands or rounded else result
 
     @functools.cached_property
     def _shapes(self) -> Recorder:

@@ -114,7 +114,7 @@ _SAME = (
     "logsigmoid long mish nan_to_num neg negative normalize ones_like positive prelu rand_like randn_like reciprocal "
     "relu relu6 rms_norm roll round rsqrt selu sgn sigmoid sign signbit silu sin sinc sinh softmax softmin softplus "
     "softshrink softsign sqrt square tan tanh tanhshrink threshold to tril triu trunc type type_as zeros_like "
-    "batch_norm bool bfloat16 full_like bernoulli argsort scatter scatter_add scatter_reduce index_fill index_copy "
+    "batch_norm channel_shuffle bool bfloat16 full_like bernoulli argsort scatter scatter_add scatter_reduce index_fill index_copy "
     "index_put index_add masked_fill alpha_dropout cpu cuda"
 )
 
@@ -414,8 +414,23 @@ def _split(x: Any, sizes: Any, dim: Any = 0) -> list[Shape]:
     shape = shape_of(x)
     axis = _axis(dim, len(shape))
     if not isinstance(sizes, (list, tuple)):
-        raise Uncovered
+        sizes = _pieces(shape[axis], sizes)
     return [_put(shape, axis, _size(size)) for size in sizes]
+
+
+@rule("chunk")
+def _chunk(x: Any, chunks: int, dim: Any = 0) -> list[Shape]:
+    size = shape_of(x)[_axis(dim, len(shape_of(x)))]
+    if not isinstance(size, int):
+        raise Uncovered
+    return _split(x, -(-size // chunks), dim)
+
+
+def _pieces(size: Number, length: Any) -> list[int]:
+    """Returns the lengths of the pieces of a known size."""
+    if not isinstance(size, int) or not isinstance(length, int) or length < 1 or not size:
+        raise Uncovered
+    return [length] * (size // length) + [size % length] * (size % length > 0)
 
 
 @rule("unbind")
@@ -525,3 +540,42 @@ def _recurrent(x: Any, hx: Any, *options: Any) -> list[Shape]:
     *_, bidirectional, _batch_first = options
     hidden = shape_of(states[0])[-1] * (2 if bidirectional else 1)
     return [(*shape[:2], hidden), *map(shape_of, states)]
+
+
+@rule("multi_head_attention_forward")
+def _multi_head_attention(query: Any, *_: Any, need_weights: bool = True, **__: Any) -> list[Any]:
+    if need_weights:
+        raise Uncovered
+    return [shape_of(query), None]
+
+
+@rule("select")
+def _select(x: Any, dim: Any, index: Any) -> Shape:
+    shape = shape_of(x)
+    return _put(shape, _axis(dim, len(shape)))
+
+
+@rule("narrow")
+def _narrow(x: Any, dim: Any, start: Any, length: Any) -> Shape:
+    shape = shape_of(x)
+    return _put(shape, _axis(dim, len(shape)), _size(length))
+
+
+@rule("unflatten")
+def _unflatten(x: Any, dim: Any, sizes: Any) -> Shape:
+    shape = shape_of(x)
+    if any(isinstance(size, int) and size == -1 for size in sizes):
+        raise Uncovered
+    return _put(shape, _axis(dim, len(shape)), *map(_size, sizes))
+
+
+@rule("pixel_shuffle")
+def _pixel_shuffle(x: Any, factor: int) -> Shape:
+    *front, channels, height, width = shape_of(x)
+    return (*front, channels // (factor * factor), height * factor, width * factor)
+
+
+@rule("pixel_unshuffle")
+def _pixel_unshuffle(x: Any, factor: int) -> Shape:
+    *front, channels, height, width = shape_of(x)
+    return (*front, channels * factor * factor, height // factor, width // factor)

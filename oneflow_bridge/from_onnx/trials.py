@@ -22,7 +22,7 @@ from onnx2nn.sizes.substitution import evaluated
 
 Point = Mapping[Symbol, int]
 
-_TRIED = (5, 64, 224, 2)
+_TRIED = (5, 64, 224, 2, 32, 1)
 """What dynamic sizes are in a trial, one number after the other until the call succeeds."""
 
 _BATCH = 2

@@ -84,16 +84,20 @@ class Writer:
             return constant
         uses: set[str] = set()
         arguments = [self._literal(row, i, value, inputs, uses) for i, value in enumerate(inputs)]
-        for name, value in attributes.items():
-            arguments.append(f"{name}={self.program.argument(value, uses, self.placement.constant)}")
-        names = [self.program.name(variable_name(node, i)) for i in range(max(len(node.outputs), 1))]
-        several = len(names) > 1
-        self.program.add_operator(tuple(names) if several else names[0], row, arguments, uses)
         numbers = (
             row.on_shape_values is not None
             and bool(inputs)
             and (row.reads_shape or all(isinstance(v, (Constant, type(None))) or is_numbers(v) for v in inputs))
         )
+        if numbers and any(isinstance(part, Spec) for part in (known if isinstance(known, tuple) else [known])):
+            # With one tensor among its inputs an operator returns tensors, as the spec says.
+            first = next(place for place, value in enumerate(inputs) if value is not None)
+            arguments[first], numbers = f"ops.as_tensor({arguments[first]})", False
+        for name, value in attributes.items():
+            arguments.append(f"{name}={self.program.argument(value, uses, self.placement.constant)}")
+        names = [self.program.name(variable_name(node, i)) for i in range(max(len(node.outputs), 1))]
+        several = len(names) > 1
+        self.program.add_operator(tuple(names) if several else names[0], row, arguments, uses)
         unchecked = not is_safe(inputs)
         if not several:
             return self._live(names[0], known[0] if isinstance(known, tuple) else known, numbers, unchecked)
