@@ -20,7 +20,7 @@ from oneflow_bridge.from_onnx import operators
 from oneflow_bridge.from_onnx.constants import Constant, onnx_type
 from oneflow_bridge.from_onnx.dim import Dim, unknown_size
 from oneflow_bridge.from_onnx.import_state import MAX_ELEMENTS, FlowImport
-from oneflow_bridge.from_onnx.live import Live, flat, is_known, is_numbers, is_safe, known_of
+from oneflow_bridge.from_onnx.live import Live, checks_of, flat, is_known, is_numbers, is_static, known_of
 from oneflow_bridge.from_onnx.placement import Placement
 from oneflow_bridge.from_onnx.program import Program, literal
 from oneflow_bridge.from_onnx.recording import Call, Recorder, Spec, Traced
@@ -150,7 +150,7 @@ class FlowBuilder(Builder):
         except OperatorError:
             raise
         except Exception as error:  # OneFlow has no common class of errors
-            if is_safe(inputs) or is_lacking(error):
+            if is_static(inputs) or is_lacking(error):
                 raise OperatorError(_reason(error)) from None
             raise NeedsValues("the body fails on sizes that are not known") from None
         if row.random or row.call == "packed" or any(map(is_numbers, inputs)) or at_run_time:
@@ -259,7 +259,7 @@ class FlowBuilder(Builder):
         for call in calls:
             self.writer.call(call, inputs)
         used = {value.name for call in calls for value in leaves(call.inputs) if isinstance(value, Traced)}
-        self.writer.require(inputs, used)
+        self.program.required |= checks_of(inputs) - used
         return self._recorded(result, inputs)
 
     def _recorded(self, value: Any, inputs: Sequence[Any]) -> Any:
@@ -270,7 +270,8 @@ class FlowBuilder(Builder):
             if known:
                 return known[0]
             fixed = bool(live) and all(i.fixed for i in live)
-            return Live(value.name, self.program, value.spec, fixed=fixed, unchecked=not is_safe(inputs))
+            checks = frozenset() if is_static(inputs) else frozenset({value.name})
+            return Live(value.name, self.program, value.spec, fixed=fixed, checks=checks)
         if isinstance(value, (list, tuple)):
             return type(value)(self._recorded(item, inputs) for item in value)
         return self._settled(value, [i for i in inputs if isinstance(i, Constant) and i.weight])

@@ -26,8 +26,8 @@ class Live:
             None where nothing is.
         numbers: whether it is a `ShapeValues` at run time.
         fixed: whether it is computed from weights and constants only, not from inputs.
-        unchecked: whether its computation may fail at some sizes. What is known of its shape holds where it does not,
-            so that it must be computed where only its shape is used.
+        checks: the tensors whose computation may fail at some sizes, so that what is known holds where it does not:
+            they must be computed where only their shapes are used.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Live:
     known: Spec | ShapeValues | None
     numbers: bool = False
     fixed: bool = False
-    unchecked: bool = False
+    checks: frozenset[str] = frozenset()
 
 
 def is_known(value: Any) -> bool:
@@ -55,13 +55,15 @@ def flat(values: Any) -> list[Any]:
     return [x for value in values for x in (flat(value) if isinstance(value, (list, tuple)) else [value])]
 
 
-def is_safe(inputs: Any) -> bool:
-    """Returns whether a call with these inputs is the same at all sizes, so that it never fails if it did not once."""
-    return not any(
-        value.unchecked or not isinstance(value.known, Spec) or not value.known.is_static
-        for value in flat(inputs)
-        if isinstance(value, Live)
-    )
+def is_static(inputs: Any) -> bool:
+    """Returns whether the shapes of all run time values are known, so that a call fails at all sizes or at none."""
+    live = [value for value in flat(inputs) if isinstance(value, Live)]
+    return all(isinstance(value.known, Spec) and value.known.is_static and not value.checks for value in live)
+
+
+def checks_of(inputs: Any) -> frozenset[str]:
+    """Returns the tensors that must be computed where only what is known of the inputs is used."""
+    return frozenset().union(*(value.checks for value in flat(inputs) if isinstance(value, Live)))
 
 
 def known_of(result: Any) -> Any:

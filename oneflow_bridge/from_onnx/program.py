@@ -223,10 +223,10 @@ class Program:
 
     def finish(self, outputs: Sequence[str], uses: set[str]) -> ImportedModule:
         """Returns the module whose forward returns `outputs`, which read the names `uses`."""
-        needed = uses | self.required
+        needed = set(uses)
         kept: list[tuple[Line, set[str]]] = []
         for line in reversed(self.lines):
-            if not line.names & needed:
+            if line.names.isdisjoint(needed) and line.names.isdisjoint(self.required):
                 continue
             last = (line.uses - needed) | (line.names - needed)  # to be freed: no later line reads these names
             kept.append((line, last))

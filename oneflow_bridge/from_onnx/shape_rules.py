@@ -7,6 +7,7 @@ knows nothing is an `unknown_size`. It raises `Uncovered` for calls that it does
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -297,12 +298,18 @@ def _pad(x: Any, pad: Any, mode: str = "constant", value: Any = None) -> Shape:
 
 
 @rule("interpolate")
-def _interpolate(x: Any, size: Any = None, *_: Any, **__: Any) -> Shape:
+def _interpolate(x: Any, size: Any = None, scale_factor: Any = None, *_: Any, **__: Any) -> Shape:
     shape = shape_of(x)
-    if size is None:
-        return (*shape[:2], *(unknown_size() for _ in shape[2:]))
-    sizes = list(size) if isinstance(size, (list, tuple)) else [size] * (len(shape) - 2)
-    return (*shape[:2], *map(_size, sizes))
+    given = scale_factor if size is None else size
+    each = list(given) if isinstance(given, (list, tuple)) else [given] * (len(shape) - 2)
+    sizes = map(_size, each) if size is not None else map(_scaled, shape[2:], each)
+    return (*shape[:2], *sizes)
+
+
+def _scaled(size: Number, factor: Any) -> Number:
+    if isinstance(size, int):
+        return math.floor(size * float(factor))
+    return size * int(factor) if float(factor).is_integer() else unknown_size()
 
 
 @rule("reshape", "view")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from oneflow_bridge.from_onnx.constants import Constant
-from oneflow_bridge.from_onnx.live import Live, constant_numbers, flat, is_numbers, is_safe
+from oneflow_bridge.from_onnx.live import Live, checks_of, constant_numbers, is_numbers, is_static
 from oneflow_bridge.from_onnx.module import ImportedModule
 from oneflow_bridge.from_onnx.placement import Placement
 from oneflow_bridge.from_onnx.program import Program, literal
@@ -80,7 +80,7 @@ class Writer:
             known = None
         constant = constant_numbers(known)
         if constant is not None:
-            self.require(inputs)
+            self.program.required |= checks_of(inputs)
             return constant
         uses: set[str] = set()
         arguments = [self._literal(row, i, value, inputs, uses) for i, value in enumerate(inputs)]
@@ -98,17 +98,10 @@ class Writer:
         names = [self.program.name(variable_name(node, i)) for i in range(max(len(node.outputs), 1))]
         several = len(names) > 1
         self.program.add_operator(tuple(names) if several else names[0], row, arguments, uses)
-        unchecked = not is_safe(inputs)
         if not several:
-            return self._live(names[0], known[0] if isinstance(known, tuple) else known, numbers, unchecked)
+            return self._live(names[0], known[0] if isinstance(known, tuple) else known, numbers, inputs)
         parts = known if isinstance(known, tuple) else [known] * len(names)
-        return tuple(self._live(name, part, numbers, unchecked) for name, part in zip(names, parts, strict=False))
-
-    def require(self, inputs: Sequence[Any], used: Set[str] = frozenset()) -> None:
-        """Keeps the lines that compute inputs of which only the shape is used, where they may fail at some sizes."""
-        for value in flat(inputs):
-            if isinstance(value, Live) and value.unchecked and value.name not in used:
-                self.program.required.add(value.name)
+        return tuple(self._live(name, part, numbers, inputs) for name, part in zip(names, parts, strict=False))
 
     def module(self, node: ir.Node, module: Any, inputs: Sequence[Any]) -> list[Live]:
         """Adds a call of `module`, which runs the graphs of a node; returns the node's outputs."""
@@ -116,12 +109,13 @@ class Writer:
         arguments = ", ".join(self.source(value, uses) for value in inputs)
         names = tuple(self.program.name(value.name or "output") for value in node.outputs)
         self.program.add_module_call(names, module_path(node), module.eval(), arguments, uses)
-        return [Live(name, self.program, None, unchecked=True) for name in names]
+        return [Live(name, self.program, None, checks=frozenset({name})) for name in names]
 
-    def _live(self, name: str, known: Any, numbers: bool, unchecked: bool) -> Live:
-        if not isinstance(known, (Spec, ShapeValues)):
-            return Live(name, self.program, None, numbers, unchecked=unchecked)
-        return Live(name, self.program, known, isinstance(known, ShapeValues), unchecked=unchecked)
+    def _live(self, name: str, known: Any, numbers: bool, inputs: Sequence[Any]) -> Live:
+        if isinstance(known, ShapeValues):
+            return Live(name, self.program, known, True, checks=checks_of(inputs))
+        checks = frozenset() if is_static(inputs) else frozenset({name})
+        return Live(name, self.program, known if isinstance(known, Spec) else None, numbers, checks=checks)
 
     def _literal(self, row: Row, position: int, value: Any, inputs: Sequence[Any], uses: set[str]) -> str:
         """Returns the source of an operator's input; short constants that may be shape values become literals."""
