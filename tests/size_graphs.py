@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field, replace
 from io import StringIO
+from typing import Any
 
 import numpy as np
 import onnx
@@ -133,7 +134,7 @@ def _cropped_first(graph: onnx.GraphProto) -> None:
         if node.op_type != "Pad":
             nodes.append(node)
             continue
-        data, pads, value, axes = [*node.input, ""][:4]
+        data, pads, _value, axes = [*node.input, ""][:4]
         text = f"""crop (data, pads{", axes" if axes else ""}) => (part, added) {{
             zero = Constant <value_int = 0> ()
             negative = Neg (pads)
@@ -170,7 +171,7 @@ def second_opinion(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> lis
         _cropped_first(twin.graph)
         model = twin
     if "Resize" in operators:
-        return ReferenceEvaluator(model).run(None, inputs)
+        return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, inputs)]
     return oracle(model.SerializeToString()).run(None, inputs) if "Pad" in operators else None
 
 
@@ -221,7 +222,7 @@ Module = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 """Runs an imported module on the values of its inputs."""
 
 
-def _outputs(found: object) -> tuple[object, ...]:
+def _outputs(found: Any) -> tuple[Any, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 

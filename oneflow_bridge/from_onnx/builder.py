@@ -2,8 +2,8 @@
 
 The row body of every node runs at import on tensors of known type, whose dimensions are ints and symbolic numbers. The
 calls that it makes become lines of the forward, and calls with constant weights become `oneflow.nn` layers. Where the
-body needs values, or sizes that are not proven, or computes with sizes, the node becomes one line that evaluates its row
-at run time.
+body needs values, or sizes that are not proven, or computes with sizes, the node becomes one line that evaluates its
+row at run time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from oneflow_bridge.from_onnx.program import Program, literal
 from oneflow_bridge.from_onnx.recording import Call, Recorder, Spec, Traced
 from oneflow_bridge.from_onnx.trials import is_lacking, leaves
 from oneflow_bridge.from_onnx.writer import Writer, variable_name
-from oneflow_bridge.namespace import MissingNameError
 from oneflow_bridge.namespace.dtypes import as_dtype
 from oneflow_bridge.namespace.indexing import IndexRangeError
 from oneflow_bridge.namespace.tensor import Tensor
@@ -187,7 +186,7 @@ class FlowBuilder(Builder):
         return traced(value) if isinstance(value, Live) else value
 
     def _shape_values(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-        """Returns the results of a row on sizes and numbers computed from them; None where it has none, or unknown ones."""
+        """Returns the results of a row on sizes and numbers computed from them; None where they are not known."""
         if row.on_shape_values is None or not inputs:
             return None
         first = inputs[0]
@@ -195,12 +194,16 @@ class FlowBuilder(Builder):
             if row.reads_shape and isinstance(first, Live) and isinstance(first.known, Spec):
                 numbers = row.on_shape_values(Traced(self._shapes, first.name, first.known), **attributes)
                 return ShapeValues(np.asarray(numbers, dtype=object), np.dtype(np.int64))
-            values = [_numbers_of(value) for value in inputs]
-            if not any(map(is_numbers, inputs)) or any(value is False for value in values):
+            if not any(map(is_numbers, inputs)):
+                return None
+            values = [None if value is None else _numbers_of(value) for value in inputs]
+            present = [value for value in values if value is not None]
+            if len(present) < sum(value is not None for value in inputs):
                 return None
             arrays = [None if value is None else value.array for value in values]
+            dtypes = [None if value is None else value.dtype for value in values]
             try:
-                result = evaluate(row, arrays, [value and value.dtype for value in values], attributes)
+                result = evaluate(row, arrays, dtypes, attributes)
             except Exception:  # a body may fail in any way on numbers that it does not expect
                 return None
             rounded = any(map(_is_rounded, result if isinstance(result, tuple) else [result]))
@@ -303,12 +306,10 @@ def _short(value: Any) -> Any:
     return value if short is None else short
 
 
-def _numbers_of(value: Any) -> ShapeValues | bool | None:
-    """Returns an input as shape values, None where it is absent, False where it is a tensor."""
-    if value is None:
-        return None
+def _numbers_of(value: Any) -> ShapeValues | None:
+    """Returns an input as shape values, None where it is a tensor."""
     known = value.known if isinstance(value, Live) else _short(value)
-    return known if isinstance(known, ShapeValues) else False
+    return known if isinstance(known, ShapeValues) else None
 
 
 def _is_rounded(value: ShapeValues) -> bool:

@@ -1,4 +1,4 @@
-"""Symbolic numbers that row bodies compute with during an import: dynamic dimensions, and what is computed from them."""
+"""Symbolic numbers in row bodies during an import: dynamic dimensions, and numbers and truths computed from them."""
 
 from __future__ import annotations
 
@@ -81,15 +81,15 @@ def expression_of(value: Any) -> Any:
         return bool(value)
     if isinstance(value, (int, np.integer)):
         return int(value)
-    if isinstance(value, (float, np.floating)) and float(value).is_integer():
-        raise NeedsValues("a float beside a size")
     raise NeedsValues(f"a {type(value).__name__} beside a size")
 
 
 def _integer(value: Any) -> Number:
     """Returns a number as an integer expression: 1 or 0 for a truth."""
     expr = expression_of(value)
-    return selection.choose(expr, 1, 0) if isinstance(expr, Condition) else int(expr) if isinstance(expr, bool) else expr
+    return (
+        selection.choose(expr, 1, 0) if isinstance(expr, Condition) else int(expr) if isinstance(expr, bool) else expr
+    )
 
 
 class Dim(Deferred):

@@ -19,6 +19,7 @@ from onnx2nn.importing.node_facts import Scope
 from onnx2nn.importing.plan import Plan
 from onnx2nn.importing.walk import Walk
 
+
 def import_graph(
     model: ir.Model, plan: Plan, *, input_shapes: Mapping[str, Sequence[int | str | None]] | None = None
 ) -> ImportedModule:
