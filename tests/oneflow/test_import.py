@@ -401,16 +401,15 @@ def _computed(text: str) -> onnx.ModelProto:
 
 
 def test_numbers_that_are_the_same_at_some_sizes_only():
-    """The smaller of a size and 4 is 4 at most sizes, and the half of its distance to 40 is rounded towards zero."""
-    proto = _computed("""(float[n] x) => (float[k] y, int64[1] half)
+    """The larger of a size and 4 is 4 at small sizes, and half of a distance is rounded towards zero."""
+    proto = _computed("""(float[n] x) => (float[k] y, int64[1] half, float[l] part)
         <int64[1] four = {4}, int64[1] zero = {0}, int64[1] forty = {40}, int64[1] two = {2}> {
             size = Shape (x)
-            end = Min (size, four)
-            part = Slice (x, zero, end)
-            count = Shape (part)
-            y = Expand (part, count)
+            end = Max (size, four)
+            y = ConstantOfShape (end)
             distance = Sub (size, forty)
             half = Div (distance, two)
+            part = Slice (x, zero, four)
         }""")
     module = None
     for size in (1, 3, 4, 39, 41, 300):
