@@ -24,7 +24,7 @@ from oneflow_bridge.from_onnx.live import Live, checks_of, flat, is_known, is_nu
 from oneflow_bridge.from_onnx.placement import Placement
 from oneflow_bridge.from_onnx.program import Program, literal
 from oneflow_bridge.from_onnx.recording import Call, Recorder, Spec, Traced
-from oneflow_bridge.from_onnx.trials import is_lacking, leaves
+from oneflow_bridge.from_onnx.trials import is_lacking, leaves, symbols_in
 from oneflow_bridge.from_onnx.writer import Writer, variable_name
 from oneflow_bridge.namespace.dtypes import as_dtype
 from oneflow_bridge.namespace.indexing import IndexRangeError
@@ -235,7 +235,9 @@ class FlowBuilder(Builder):
         """
         arguments = [self._argument(_short(value), _Stand) for value in inputs]
         try:
-            self.state.trials.run(lambda *values: operators.apply(row, values, attributes), arguments, {})
+            self.state.trials.run(
+                lambda *values: operators.apply(row, values, attributes), arguments, {}, symbols_in(arguments)
+            )
         except OperatorError as error:
             if is_lacking(error):
                 raise

@@ -16,7 +16,7 @@ from oneflow_bridge import namespace
 from oneflow_bridge.from_onnx.dim import Dim, Sizes, unknown_size
 from oneflow_bridge.from_onnx.layers import Layer, layer_for
 from oneflow_bridge.from_onnx.shape_rules import COUNTS_RESULTS, RULES, Uncovered
-from oneflow_bridge.from_onnx.trials import Point, Trials, is_symbolic, leaves, replaced, stand_in
+from oneflow_bridge.from_onnx.trials import Point, Trials, is_symbolic, leaves, replaced, stand_in, symbols_in
 from oneflow_bridge.namespace import Names, dtypes
 from oneflow_bridge.namespace.dtypes import DType, flow
 from oneflow_bridge.namespace.methods import BINARY, COMPARISONS
@@ -242,13 +242,12 @@ class Recorder:
         """
         name = target.rsplit(".", 1)[-1]
         layer = layer_for(name, args, kwargs) if self.layers and kind != "method" else None
-        result, point = self.trials.run(function, args, kwargs)
-        if point:
-            shapes = self._shapes(target if target in RULES else name, args, kwargs, result)
+        symbols = symbols_in((args, kwargs))
+        shapes = self._shapes(target if target in RULES else name, args, kwargs) if symbols else None
+        result, point = self.trials.run(function, args, kwargs, symbols, shapes)
+        if shapes is not None:
             _check_rule(target, result, shapes, point)
-        else:
-            shapes = None
-        wrapped = self._wrap(result, shapes)
+        wrapped = self._wrap(result, _unknown(result) if symbols and shapes is None else shapes)
         if name in ("zeros", "new_zeros", "zeros_like"):
             wrapped.spec = replace(wrapped.spec, zeros=True)
         self.calls.append(Call(kind, target, tuple(args), kwargs, _names(wrapped), layer))
@@ -263,17 +262,15 @@ class Recorder:
                 names.update(_traced_names(call.inputs))
         return kept[::-1]
 
-    def _shapes(self, name: str, args: Any, kwargs: dict[str, Any], result: Any) -> Any:
-        """Returns the shapes of a call's results, nested as they are; unknown dimensions where no rule covers it."""
+    def _shapes(self, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Returns the shapes of a call's results by its rule, nested as they are; None where no rule covers it."""
         try:
             found = RULES[name](*args, **kwargs) if name in RULES else None
         except (Uncovered, ZeroDivisionError):
             found = None
-        if found is not None:
-            return found
-        if name in COUNTS_RESULTS:
+        if found is None and name in COUNTS_RESULTS:
             raise NeedsValues(f"the results of {name} depend on sizes")
-        return _unknown(result)
+        return found
 
     def call_opaque(self, function: Any, args: Any, kwargs: Any, specs: Any) -> Any:
         """Refuses a body that returns strings, so that the row becomes one call at run time; the op table calls it.

@@ -6,7 +6,7 @@ are known they tell the shapes too. Of other sizes they say nothing: `shape_rule
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -77,21 +77,29 @@ class Trials:
         self.batches: set[Symbol] = set()
         self._order = list(_TRIED)
 
-    def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Point]:
+    def run(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, symbols: Collection[Symbol], shapes: Any = None
+    ) -> tuple[Any, Point]:
         """Returns the result of a call on stand-ins, and the sizes at which it ran.
+
+        Args:
+            function: the function.
+            args: its arguments: those with a `spec` stand for tensors, and `Dim`s for numbers.
+            kwargs: its named arguments.
+            symbols: the symbols in them, `symbols_in`.
+            shapes: the shapes of its results, where a rule says them: too large ones are not computed.
 
         Raises:
             NeedsValues: it fails at all sizes that are tried, or it depends on values.
             Exception: the call has no dynamic sizes and fails, or OneFlow lacks what it needs.
         """
-        specs = [value for value in leaves((args, kwargs)) if is_symbolic(value)]
-        symbols = {symbol for spec in specs for symbol in _symbols_of(spec)}
         if not symbols:
             return _run(function, args, kwargs, {}), {}
         failure: Exception | None = None
         for size in list(self._order):
             point = {symbol: _BATCH if symbol in self.batches else size for symbol in symbols}
             try:
+                _check_sizes(shapes, point)
                 result = _run(function, args, kwargs, point)
             except Exception as error:  # OneFlow has no common class of errors
                 if is_lacking(error):
@@ -106,6 +114,24 @@ class Trials:
 def is_symbolic(value: Any) -> bool:
     """Returns whether a value is a run time tensor or a symbolic number."""
     return isinstance(value, Dim) or hasattr(value, "spec")
+
+
+def symbols_in(value: Any) -> set[Symbol]:
+    """Returns the symbols in the shapes of tensors and in the numbers among nested arguments."""
+    return {symbol for item in leaves(value) if is_symbolic(item) for symbol in _symbols_of(item)}
+
+
+def _check_sizes(shapes: Any, point: Point) -> None:
+    """Checks the shapes that a rule says, as far as they are known.
+
+    Raises:
+        ValueError: a size is negative, or a tensor is too large.
+    """
+    for shape in shapes if isinstance(shapes, list) else [shapes]:
+        known = [size for size in shape or () if isinstance(size, int) or size.symbols <= point.keys()]
+        sizes = [evaluated(size, point) for size in known]
+        if any(size < 0 for size in sizes) or np.prod(sizes, dtype=float) > _MOST:
+            raise ValueError(f"a result with the sizes {sizes}")
 
 
 def _symbols_of(value: Any) -> Iterator[Symbol]:

@@ -25,7 +25,7 @@ _SAME = (
     "randn_like reciprocal relu relu6 rms_norm roll round rsqrt selu sgn sigmoid sign signbit silu sin sinc sinh "
     "softmax softmin softplus softshrink softsign sqrt square tan tanh tanhshrink threshold to tril triu trunc type "
     "type_as zeros_like batch_norm channel_shuffle bool bfloat16 full_like bernoulli argsort scatter scatter_add "
-    "scatter_reduce index_fill index_copy index_put index_add masked_fill alpha_dropout cpu cuda"
+    "scatter_reduce index_fill index_copy index_put index_add alpha_dropout cpu cuda"
 )
 """Functions whose result has the shape of their first operand."""
 
@@ -52,6 +52,11 @@ def _elementwise(x: Any, y: Any, **_: Any) -> Shape:
 @rule("where")
 def _where(condition: Any, x: Any, y: Any) -> Shape:
     return broadcast(shape_of(condition), shape_of(x), shape_of(y))
+
+
+@rule("masked_fill")
+def _masked_fill(x: Any, mask: Any, value: Any) -> Shape:
+    return broadcast(shape_of(x), shape_of(mask))
 
 
 @rule("clamp", "clip", "clamp_min", "clamp_max")

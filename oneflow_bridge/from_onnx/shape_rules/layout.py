@@ -19,6 +19,7 @@ from oneflow_bridge.from_onnx.shape_rules.rule import (
     size_of,
     variadic,
 )
+from oneflow_bridge.namespace.dtypes import bool_
 from onnx2nn.optable.row import NeedsValues
 from onnx2nn.sizes import selection
 from onnx2nn.sizes.expression import Number, bounds, product
@@ -190,7 +191,11 @@ def _getitem(x: Any, key: Any) -> Shape:
             continue
         if isinstance(item, slice):
             result.append(_sliced(shape[axis], item))
-        elif isinstance(item, (bool, list)) or (isinstance(item, int) and indexed):
+        elif (
+            isinstance(item, (bool, list))
+            or getattr(item, "dtype", None) is bool_
+            or (isinstance(item, int) and indexed)
+        ):
             raise Uncovered
         elif not isinstance(item, int):
             result += shape_of(item)
