@@ -49,7 +49,7 @@ RULES = {
     "onnx2nn.__main__": "onnx2nn.commands",
     "oneflow_bridge.runtime": "onnx2nn.errors",
     "oneflow_bridge.namespace": BRIDGE,
-    "oneflow_bridge.from_onnx": f"{SHARED} {BRIDGE} oneflow_bridge.namespace",
+    "oneflow_bridge.from_onnx": f"{SHARED} {BRIDGE} onnx2nn.sizes oneflow_bridge.namespace",
     "oneflow_bridge.to_onnx": f"{SHARED} {BRIDGE} onnx2nn.rewrite {MEASURES}",
     "oneflow_bridge": f"{BRIDGE} oneflow_bridge.to_onnx",
     **dict.fromkeys(

@@ -1,9 +1,9 @@
 """The builder of OneFlow modules: nodes become lines of the source of a module's forward.
 
-The row body of every node runs at import on samples of the graph's inputs, at two sizes where the model has dynamic
-dimensions. Where the body makes the same calls at every size, the calls become lines of the forward, and calls with
-constant weights become `oneflow.nn` layers. Otherwise the node becomes one line that evaluates its row at run time.
-The samples also find operators that OneFlow lacks at import, not only at run time.
+The row body of every node runs at import on tensors of known type, whose dimensions are ints and symbolic numbers. The
+calls that it makes become lines of the forward, and calls with constant weights become `oneflow.nn` layers. Where the
+body needs values, or sizes that are not proven, or computes with sizes, the node becomes one line that evaluates its
+row at run time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ import onnx_ir as ir
 from oneflow_bridge import namespace
 from oneflow_bridge.from_onnx import operators
 from oneflow_bridge.from_onnx.constants import Constant, onnx_type
-from oneflow_bridge.from_onnx.import_state import MAX_ELEMENTS, FlowImport, ShapeConflictError
-from oneflow_bridge.from_onnx.live import Live, flat, has_samples, is_numbers, same_results, samples_of
+from oneflow_bridge.from_onnx.dim import Dim, unknown_size
+from oneflow_bridge.from_onnx.import_state import MAX_ELEMENTS, FlowImport
+from oneflow_bridge.from_onnx.live import Live, checks_of, flat, is_known, is_numbers, is_static, known_of
 from oneflow_bridge.from_onnx.placement import Placement
 from oneflow_bridge.from_onnx.program import Program, literal
-from oneflow_bridge.from_onnx.recording import Recorder, Traced
+from oneflow_bridge.from_onnx.recording import Call, Recorder, Spec, Traced
+from oneflow_bridge.from_onnx.trials import is_lacking, leaves, symbols_in
 from oneflow_bridge.from_onnx.writer import Writer, variable_name
-from oneflow_bridge.namespace import MissingNameError
+from oneflow_bridge.namespace.dtypes import as_dtype
 from oneflow_bridge.namespace.indexing import IndexRangeError
 from oneflow_bridge.namespace.tensor import Tensor
 from onnx2nn.errors import OperatorError
@@ -33,7 +35,7 @@ from onnx2nn.importing.node_facts import body_arguments, lays_out_weight, node_n
 from onnx2nn.importing.plan import UNKNOWN_TYPE, TypeOf
 from onnx2nn.importing.walk import Walk
 from onnx2nn.optable.row import NeedsValues, Row
-from onnx2nn.optable.shape_values import ShapeValues
+from onnx2nn.optable.shape_values import ShapeValues, evaluate
 
 
 class FlowBuilder(Builder):
@@ -46,7 +48,6 @@ class FlowBuilder(Builder):
     """
 
     state: FlowImport
-    passing = (ShapeConflictError,)
 
     def __init__(self, state: FlowImport, regions: Regions, program: Program):
         super().__init__(state, regions)
@@ -62,13 +63,7 @@ class FlowBuilder(Builder):
         return Constant.initializer(value)
 
     def inputs(self, node: ir.Node, values: Sequence[Any]) -> list[Any]:
-        """Returns the inputs of a node as values of this program.
-
-        Raises:
-            OperatorError: the node fails at all sample sizes.
-        """
-        if self.state.refused and node_name(node) in self.state.refused:
-            raise OperatorError(self.state.refused[node_name(node)])
+        """Returns the inputs of a node as values of this program."""
         return [self.writer.own(value) for value in values]
 
     def output(self, value: Any) -> Any:
@@ -76,13 +71,11 @@ class FlowBuilder(Builder):
         return self.writer.own(value)
 
     def type_of(self, value: Any) -> TypeOf:
-        """Returns the ONNX type of a run time value, by its samples."""
-        if not isinstance(value, Live) or value.samples is None:
-            return UNKNOWN_TYPE
-        sample = value.samples[0]
-        return (
-            ir.DataType.from_numpy(sample.dtype) if isinstance(sample, ShapeValues) else onnx_type(sample.dtype)
-        ), ""
+        """Returns the ONNX type of a run time value."""
+        known = value.known if isinstance(value, Live) else None
+        if isinstance(known, ShapeValues):
+            return ir.DataType.from_numpy(known.dtype), ""
+        return (onnx_type(known.dtype), "") if isinstance(known, Spec) else UNKNOWN_TYPE
 
     def begin(self, node: ir.Node) -> None:
         """Counts a node; lines that are added from now on have its name as their comment."""
@@ -117,7 +110,7 @@ class FlowBuilder(Builder):
         folded = self._settled_results(result, inputs)
         if not lays_out_weight(row, inputs) and not self.placement.loses_weight(inputs, folded):
             return folded
-        table = self.writer.operator(node, row, inputs, attributes, [folded.value] * self.state.points)
+        table = self.writer.operator(node, row, inputs, attributes, known_of(folded.value))
         table.fixed = True
         return table
 
@@ -136,57 +129,54 @@ class FlowBuilder(Builder):
         return Constant.of(value) if isinstance(value, np.ndarray) else value
 
     def record(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Adds the calls that the body makes on the samples, or one line where the calls differ between sizes."""
+        """Adds the calls that the body makes, or one line where the body computes with sizes."""
         _check_size(row, inputs)
-        if not all(map(has_samples, inputs)):
-            raise NeedsValues("an input without samples")
+        if not all(map(is_known, inputs)):
+            raise NeedsValues("an input of which nothing is known")
+        numbers = self._shape_values(row, inputs, attributes)
+        if numbers is not None:
+            return self.writer.operator(node, row, inputs, attributes, numbers)
+        sizes = self.state.sizes
+        recorder = self._recorder(node, inputs)
         try:
-            if row.random or row.call == "packed" or row.reads_shape or any(map(is_numbers, inputs)):
-                values = [self._values(inputs, point) for point in range(self.state.points)]
-                samples = [operators.apply(row, value, attributes) for value in values]
-                return self.writer.operator(node, row, inputs, attributes, samples)
-            return self._record(node, row, inputs, attributes)
+            with sizes.node(recorder):
+                arguments = self._arguments(row, inputs, recorder, _refuse_static)
+                result = row.body(recorder.F, *arguments, **attributes)
+                calls = recorder.needed(result)
+                at_run_time = bool(sizes.demands) or any(call.has_sizes for call in calls)
         except (NeedsValues, IndexRangeError):
             raise NeedsValues("the body depends on values") from None
-        except MissingNameError:
+        except OperatorError:
             raise
         except Exception as error:  # OneFlow has no common class of errors
-            self._refuse(node, error)
-            raise NeedsValues("the samples do not fit") from None
+            if is_static(inputs) or is_lacking(error):
+                raise OperatorError(_reason(error)) from None
+            raise NeedsValues("the body fails on sizes that are not known") from None
+        if row.random or row.call == "packed" or any(map(is_numbers, inputs)) or at_run_time:
+            return self.writer.operator(node, row, inputs, attributes, known_of(result))
+        return self._written(calls, result, inputs)
 
-    def _refuse(self, node: ir.Node, error: Exception) -> None:
-        """Raises for a node that fails on the samples; returns where it may run at run time all the same.
+    def _recorder(self, node: ir.Node, inputs: Sequence[Any]) -> Recorder:
+        prefix = self.program.prefix(variable_name(node, 0))
+        layers = not any(isinstance(value, Live) and value.fixed for value in inputs)
+        return Recorder(prefix, self.state.sizes, self.state.trials, layers=layers)
 
-        Raises:
-            OperatorError: the node fails on every input, as OneFlow lacks a function or the sizes are fixed.
-            ShapeConflictError: the sample sizes may be the cause.
-        """
-        reason = _reason(error)
-        if "OneFlow 0.9 has no" in reason or not self.state.sizes:
-            raise OperatorError(reason) from None
-        if self.state.strict:
-            raise ShapeConflictError(node, reason) from None
+    def _arguments(self, row: Row, inputs: Sequence[Any], recorder: Recorder, static: Any) -> list[Any]:
+        """Returns a node's inputs as its body takes them while it is recorded."""
+        present = [
+            value.known if isinstance(value, Live) and isinstance(value.known, ShapeValues) else value
+            for value in inputs
+        ]
 
-    def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        """Adds the line that evaluates `row` at run time.
+        def traced(value: Any) -> Any:
+            if isinstance(value, ShapeValues):
+                return recorder.traced(_spec_of(value))
+            return Traced(recorder, value.name, value.known)
 
-        Raises:
-            OperatorError: on samples, the row needs a function that OneFlow lacks.
-        """
-        _check_size(row, inputs)
-        if all(map(has_samples, inputs)):
-            try:
-                operators.apply(row, self._values(inputs, 0), attributes)
-            except OperatorError as error:
-                if isinstance(error, MissingNameError) or "OneFlow 0.9 has no" in str(error):
-                    raise
-            except Exception:  # the values of the samples may be the cause
-                pass
-        return self.writer.operator(node, row, inputs, attributes, None)
+        def tensor(value: Any) -> Any:
+            return traced(value) if isinstance(value, ShapeValues) else self._argument(value, traced)
 
-    def _values(self, inputs: Sequence[Any], point: int) -> list[Any]:
-        """Returns samples of `inputs` at one of the sample sizes."""
-        return [_sample(value, point) for value in inputs]
+        return body_arguments(row, present, tensor, static)
 
     def _argument(self, value: Any, traced: Any) -> Any:
         if isinstance(value, Constant):
@@ -195,43 +185,113 @@ class FlowBuilder(Builder):
             return [self._argument(item, traced) for item in value]
         return traced(value) if isinstance(value, Live) else value
 
-    def _record(self, node: ir.Node, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
-        """Adds the calls of the body, or one line that evaluates the row where the calls depend on sizes."""
-        prefix = self.program.prefix(variable_name(node, 0))
-        layers = not any(isinstance(value, Live) and value.fixed for value in inputs)
-        runs = []
-        for point in range(self.state.points):
-            recorder = Recorder(prefix, layers=layers)
+    def _shape_values(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
+        """Returns the results of a row on sizes and numbers computed from them; None where they are not known."""
+        if row.on_shape_values is None or not inputs:
+            return None
+        first = inputs[0]
+        with self.state.sizes.node(None):
+            if row.reads_shape and isinstance(first, Live) and isinstance(first.known, Spec):
+                numbers = row.on_shape_values(Traced(self._shapes, first.name, first.known), **attributes)
+                return ShapeValues(np.asarray(numbers, dtype=object), np.dtype(np.int64))
+            if not any(map(is_numbers, inputs)):
+                return None
+            values = [None if value is None else _numbers_of(value) for value in inputs]
+            present = [value for value in values if value is not None]
+            if len(present) < sum(value is not None for value in inputs):
+                return None
+            arrays = [None if value is None else value.array for value in values]
+            dtypes = [None if value is None else value.dtype for value in values]
+            try:
+                result = evaluate(row, arrays, dtypes, attributes)
+            except Exception:  # a body may fail in any way on numbers that it does not expect
+                return None
+            rounded = any(map(_is_rounded, result if isinstance(result, tuple) else [result]))
+            return None if self.state.sizes.demands or rounded else result
 
-            def traced(live: Live, recorder: Recorder = recorder, point: int = point) -> Any:
-                assert live.samples is not None
-                return Traced(recorder, live.name, live.samples[point])
+    @functools.cached_property
+    def _shapes(self) -> Recorder:
+        """A recorder for values of which the shape alone is read."""
+        return Recorder("", self.state.sizes, self.state.trials)
 
-            arguments = body_arguments(row, inputs, functools.partial(self._argument, traced=traced), _refuse_static)
-            result = row.body(recorder.F, *arguments, **attributes)
-            runs.append((recorder.calls, result))
-        calls, result = runs[0]
-        if any(other != calls or not same_results(result, end) for other, end in runs[1:]):
-            samples = [samples_of(end) for _, end in runs]
-            return self.writer.operator(node, row, inputs, attributes, samples)
+    def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        """Adds the line that evaluates `row` at run time.
+
+        Raises:
+            OperatorError: the row needs a function that OneFlow lacks.
+        """
+        _check_size(row, inputs)
+        known = None
+        if all(map(is_known, inputs)):
+            self._try(row, inputs, attributes)
+            known = self._declared(node, row, inputs, attributes)
+        return self.writer.operator(node, row, inputs, attributes, known)
+
+    def _try(self, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> None:
+        """Runs a row on stand-ins for its inputs.
+
+        Raises:
+            OperatorError: OneFlow lacks what it needs.
+        """
+        arguments = [self._argument(_short(value), _Stand) for value in inputs]
+        try:
+            self.state.trials.run(
+                lambda *values: operators.apply(row, values, attributes), arguments, {}, symbols_in(arguments)
+            )
+        except OperatorError as error:
+            if is_lacking(error):
+                raise
+        except Exception:  # the values of the stand-ins may be the cause
+            pass
+
+    def _declared(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        """Returns the specs that a row declares for its results, in a tuple; None where it declares none."""
+        if row.results is None:
+            return None
+        recorder = self._recorder(node, inputs)
+        try:
+            with self.state.sizes.node(recorder):
+                static = lambda name, live: Traced(recorder, live.name, live.known)  # noqa: E731
+                arguments = self._arguments(row, inputs, recorder, static)
+                declared = list(row.results(recorder.F, *arguments, **attributes))
+                named: dict[str, Any] = {}
+                return tuple(Spec(tuple(_declared_size(s, named) for s in shape), dtype) for shape, dtype in declared)
+        except Exception:  # a row declares results for the inputs that it expects
+            return None
+
+    def _written(self, calls: Sequence[Call], result: Any, inputs: Sequence[Any]) -> Any:
+        """Adds the recorded calls of a body; returns its result as the scope holds it."""
         for call in calls:
             self.writer.call(call, inputs)
-        if isinstance(result, tuple):
-            return tuple(self._recorded(item, [end[i] for _, end in runs], inputs) for i, item in enumerate(result))
-        return self._recorded(result, [end for _, end in runs], inputs)
+        used = {value.name for call in calls for value in leaves(call.inputs) if isinstance(value, Traced)}
+        self.program.required |= checks_of(inputs) - used
+        return self._recorded(result, inputs)
 
-    def _recorded(self, value: Any, ends: Sequence[Any], inputs: Sequence[Any]) -> Any:
-        """Returns one result of a recorded body as the scope holds it."""
+    def _recorded(self, value: Any, inputs: Sequence[Any]) -> Any:
+        """Returns one result of a recorded body as the scope holds it, or a tuple of them."""
         if isinstance(value, Traced):
             live = [i for i in flat(inputs) if isinstance(i, Live)]
             known = [i for i in live if i.name == value.name]
             if known:
                 return known[0]
             fixed = bool(live) and all(i.fixed for i in live)
-            return Live(value.name, self.program, [end.sample for end in ends], fixed=fixed)
-        if isinstance(value, list):
-            return [self._recorded(item, [end[i] for end in ends], inputs) for i, item in enumerate(value)]
+            checks = frozenset() if is_static(inputs) else frozenset({value.name})
+            return Live(value.name, self.program, value.spec, fixed=fixed, checks=checks)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._recorded(item, inputs) for item in value)
         return self._settled(value, [i for i in inputs if isinstance(i, Constant) and i.weight])
+
+
+class _Stand:
+    """Stands for a run time value in a trial: it has its spec."""
+
+    def __init__(self, value: Live):
+        known = value.known
+        self.spec = _spec_of(known) if isinstance(known, ShapeValues) else known
+
+
+def _spec_of(numbers: ShapeValues) -> Spec:
+    return Spec(numbers.array.shape, as_dtype(numbers.dtype))
 
 
 FlowWalk = Walk[FlowBuilder]
@@ -242,14 +302,28 @@ def _refuse_static(name: str, value: Any) -> Any:
     raise NeedsValues(f"input {name} is computed from data")
 
 
-def _sample(value: Any, point: int) -> Any:
-    """Returns a sample of `value` at one of the sample sizes."""
-    if isinstance(value, Constant):
-        short = literal(value)
-        return value.value if short is None else short
-    if isinstance(value, list):
-        return [_sample(item, point) for item in value]
-    return value.samples[point] if isinstance(value, Live) and value.samples is not None else value
+def _short(value: Any) -> Any:
+    """Returns a short constant of numbers as shape values, any other value as it is."""
+    short = literal(value) if isinstance(value, Constant) else None
+    return value if short is None else short
+
+
+def _numbers_of(value: Any) -> ShapeValues | None:
+    """Returns an input as shape values, None where it is a tensor."""
+    known = value.known if isinstance(value, Live) else _short(value)
+    return known if isinstance(known, ShapeValues) else None
+
+
+def _is_rounded(value: ShapeValues) -> bool:
+    """Returns whether shape values are floats computed from sizes, which their type may round."""
+    return value.dtype.kind == "f" and any(isinstance(number, Dim) for number in value.array.flat)
+
+
+def _declared_size(size: Any, named: dict[str, Any]) -> Any:
+    """Returns a size that a row declares as an expression; equal names are one unknown size."""
+    if isinstance(size, str):
+        return named.setdefault(size, unknown_size())
+    return size.expr if isinstance(size, Dim) else int(size)
 
 
 def _reason(error: Exception) -> str:

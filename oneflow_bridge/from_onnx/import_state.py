@@ -1,58 +1,43 @@
-"""The state that all graphs of one import to OneFlow share: sample sizes and weights."""
+"""The state that all graphs of one import to OneFlow share: what is known of sizes, and weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from oneflow_bridge.from_onnx.constants import dtype_of
-from oneflow_bridge.namespace.dtypes import numpy_dtype
-from oneflow_bridge.namespace.tensor import Tensor, from_array
+from oneflow_bridge.from_onnx.dim import Sizes
+from oneflow_bridge.from_onnx.recording import Spec
+from oneflow_bridge.from_onnx.trials import Trials
+from oneflow_bridge.namespace.tensor import Tensor
 from onnx2nn.errors import OperatorError
 from onnx2nn.importing.import_state import ImportState
 from onnx2nn.importing.plan import Plan
+from onnx2nn.sizes.expression import Symbol, of_symbol
 
 MAX_ELEMENTS = 1 << 31
 """Largest number of elements of a node's result with known sizes; a small file can declare a larger one."""
 
 
-class ShapeConflictError(Exception):
-    """A node fails at the sample sizes."""
-
-    def __init__(self, node: ir.Node, reason: str):
-        super().__init__(reason)
-        self.node, self.reason = node, reason
-
-
 class FlowImport(ImportState):
-    """One import at one choice of sample sizes.
+    """One import.
 
     Args:
         model: the model.
         plan: its plan.
         inputs: dimensions of the inputs.
-        sizes: the sample sizes of each dynamic dimension.
-        strict: whether a node that fails at the sample sizes ends the import by `ShapeConflictError`; otherwise it
-            becomes one line that evaluates its row.
-        refused: nodes that failed at all sample sizes → the reason.
+
+    Attributes:
+        sizes: what is known of sizes.
+        trials: runs calls for the types of their results.
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        plan: Plan,
-        inputs: Mapping[str, list[int | str] | None],
-        sizes: Mapping[str, tuple[int, ...]],
-        strict: bool,
-        refused: Mapping[str, str] | None = None,
-    ):
+    def __init__(self, model: ir.Model, plan: Plan, inputs: Mapping[str, list[int | str] | None]):
         super().__init__(model, plan)
-        self.inputs, self.sizes, self.strict = inputs, sizes, strict
-        self.refused = refused or {}
-        self.points = max((len(set(values)) for values in sizes.values()), default=1)
+        self.inputs = inputs
+        self.sizes, self.trials = Sizes(), Trials()
         self._weights: dict[tuple[str, tuple[int, ...], str], Tensor] = {}
 
     def shared_weight(self, name: str, tensor: Tensor) -> Tensor:
@@ -60,15 +45,13 @@ class FlowImport(ImportState):
         known = self._weights.setdefault((name, tuple(tensor.shape), tensor.dtype.name), tensor)
         return known if known is tensor or np.array_equal(known.numpy(), tensor.numpy()) else tensor
 
-    def samples(self, value: ir.Value, limit: int | None) -> list[Any] | None:
-        """Returns samples of an input of the model, one per sample size; None where the file gives no shape.
+    def spec(self, value: ir.Value) -> Spec | None:
+        """Returns what is known of an input of the model, None where the file gives no shape or no type.
 
-        Args:
-            value: the input.
-            limit: of an input that holds indices: the size of the dimension that they index.
+        Each dynamic dimension is a symbol of its own: nothing checks that those with one name are equal.
 
         Raises:
-            OperatorError: the samples are too large, or OneFlow has no dtype for them.
+            OperatorError: it is too large, or OneFlow has no dtype for it.
         """
         if not isinstance(value.type, (ir.TensorType, type(None))) or value.dtype == ir.DataType.STRING:
             return None
@@ -76,14 +59,9 @@ class FlowImport(ImportState):
         dims = self.inputs[value.name or ""]
         if dims is None or dtype is None:
             return None
-        samples = []
-        for point in range(self.points):
-            shape = [self.sizes[d][min(point, len(self.sizes[d]) - 1)] if isinstance(d, str) else d for d in dims]
-            if np.prod(shape, dtype=float) > MAX_ELEMENTS:
-                raise OperatorError(f"its shape is {shape} and the limit is {MAX_ELEMENTS} elements.")
-            if dtype.is_floating_point:
-                array = np.random.default_rng(point).random(shape, dtype=np.float32).astype(numpy_dtype(dtype))
-            else:
-                array = np.full(shape, 0 if limit is not None and limit < 2 else 1, dtype=numpy_dtype(dtype))
-            samples.append(from_array(array, dtype))
-        return samples
+        least = [dim for dim in dims if isinstance(dim, int)]
+        if np.prod(least, dtype=float) > MAX_ELEMENTS:
+            raise OperatorError(f"its shape is {dims} and the limit is {MAX_ELEMENTS} elements.")
+        symbols = [dim if isinstance(dim, int) else Symbol(dim) for dim in dims]
+        self.trials.batches |= {symbol for symbol in symbols[:1] if isinstance(symbol, Symbol)}
+        return Spec(tuple(dim if isinstance(dim, int) else of_symbol(dim) for dim in symbols), dtype)

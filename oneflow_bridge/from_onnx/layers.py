@@ -54,7 +54,11 @@ def _holds(value: Any) -> bool:
 
 
 def _is_zeros(value: Any) -> bool:
-    return isinstance(value, Tensor) and not value.numpy().any()
+    """Whether a value is zeros, constant or of a size that is known at run time."""
+    if isinstance(value, Tensor):
+        return not value.numpy().any()
+    spec = getattr(value, "spec", None)
+    return spec is not None and bool(spec.zeros)
 
 
 def _is_index(dtype: Any) -> bool:

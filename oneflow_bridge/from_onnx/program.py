@@ -57,12 +57,16 @@ class Program:
 
     Args:
         parent: the program of the outer graph, for a subgraph; both share parameters of the same weight.
+
+    Attributes:
+        required: names that are computed though no output needs them, because their lines check sizes.
     """
 
     def __init__(self, parent: Program | None = None):
         self.module = ImportedModule()
         self.parameters: list[str] = []
         self.lines: list[Line] = []
+        self.required: set[str] = set()
         self.comment = ""
         self._paths = Names(_TAKEN)
         self._taken: set[str] = set(RESERVED)
@@ -222,7 +226,7 @@ class Program:
         needed = set(uses)
         kept: list[tuple[Line, set[str]]] = []
         for line in reversed(self.lines):
-            if not line.names & needed:
+            if line.names.isdisjoint(needed) and line.names.isdisjoint(self.required):
                 continue
             last = (line.uses - needed) | (line.names - needed)  # to be freed: no later line reads these names
             kept.append((line, last))

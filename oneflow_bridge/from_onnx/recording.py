@@ -1,40 +1,44 @@
-"""Records the calls that a row's body makes while it runs on sample values.
+"""Records the calls that a row's body makes while it runs on run time tensors whose values are not known.
 
-Inside a body a tensor is a `Traced`, which has the shape, dtype and values of a sample. Every call of the namespace on
-it is recorded as a `Call`. Constants are plain namespace tensors: a call on constants only is evaluated and not
-recorded. The importer runs a body on samples of several sizes and uses the recorded calls only where they are equal for
-all samples, so that no sample's size becomes a constant of the module.
+Inside a body a tensor is a `Traced`, which has a dtype and a shape of ints and symbolic numbers (`dim.Dim`). Every call
+of the namespace on it is recorded as a `Call`. Constants are plain namespace tensors: a call on constants only is
+evaluated and not recorded. A body that needs an undecided size, as a number or for a branch, raises `NeedsValues`.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from oneflow_bridge import namespace
+from oneflow_bridge.from_onnx.dim import Dim, Sizes, unknown_size
 from oneflow_bridge.from_onnx.layers import Layer, layer_for
+from oneflow_bridge.from_onnx.shape_rules import COUNTS_RESULTS, RULES, Uncovered
+from oneflow_bridge.from_onnx.trials import Point, Trials, is_symbolic, leaves, replaced, stand_in, symbols_in
 from oneflow_bridge.namespace import Names, dtypes
+from oneflow_bridge.namespace.dtypes import DType, flow
 from oneflow_bridge.namespace.methods import BINARY, COMPARISONS
 from oneflow_bridge.namespace.tensor import Deferred, Size, Tensor
+from onnx2nn.errors import OperatorError
 from onnx2nn.optable.row import NeedsValues
+from onnx2nn.sizes.expression import Number
+from onnx2nn.sizes.substitution import evaluated
 
 _PLAIN = frozenset({"promote_types", "result_type", "is_tensor", "broadcast_shapes", "is_floating_point", "is_complex"})
-_PLAIN |= {"finfo", "iinfo", "can_cast", "get_default_dtype", "numel", "no_grad"}
+_PLAIN |= {"finfo", "iinfo", "can_cast", "get_default_dtype", "no_grad"}
 """Functions of the namespace that do not return a tensor."""
 
 _DATA_DEPENDENT = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"})
 _DATA_DEPENDENT |= {"repeat_interleave", "equal", "allclose"}
-"""Functions with a data-dependent result shape or value, which a sample cannot tell."""
+"""Functions with a data-dependent result shape or value."""
 
 _MAX_FOLDED = 1 << 16
 """Largest number of elements of a tensor that is created at import; larger tensors are created at run time."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """One recorded call.
 
@@ -54,37 +58,35 @@ class Call:
     results: Any
     layer: Layer | None = None
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Call):
-            return NotImplemented
-        return _same(self._facts(), other._facts())
+    @property
+    def inputs(self) -> Any:
+        """The arguments of the call, or of the layer that replaces it."""
+        return (self.args, self.kwargs) if self.layer is None else self.layer.inputs
 
-    def _facts(self) -> tuple[Any, ...]:
-        """Returns the attributes that equal calls share; the arguments of a layer's call are left out."""
-        if self.layer is not None:
-            return (self.layer.kind, self.layer.config, self.layer.state, self.layer.inputs, self.results)
-        return (self.kind, self.target, self.args, self.kwargs, self.results)
-
-    __hash__ = None  # type: ignore[assignment]
+    @property
+    def has_sizes(self) -> bool:
+        """Whether a symbolic number is among them."""
+        return any(isinstance(value, Dim) for value in leaves(self.inputs))
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Returns whether two arguments are equal, the values of tensors included."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, Traced):
-        return a.name == b.name
-    if isinstance(a, Tensor):
-        return a.dtype is b.dtype and a.shape == b.shape and bool(np.array_equal(a.numpy(), b.numpy(), equal_nan=False))
-    if isinstance(a, np.ndarray):
-        return bool(np.array_equal(a, b))
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())
-    if isinstance(a, slice):
-        return _same((a.start, a.stop, a.step), (b.start, b.stop, b.step))
-    return bool(a == b) or a is b
+@dataclass(frozen=True, eq=False)
+class Spec:
+    """What is known of a run time tensor.
+
+    Attributes:
+        shape: its dimensions: ints, or size expressions in the dimensions of inputs.
+        dtype: its type.
+        zeros: whether all its elements are 0.
+    """
+
+    shape: tuple[Number, ...]
+    dtype: DType
+    zeros: bool = False
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all dimensions are known."""
+        return all(isinstance(size, int) for size in self.shape)
 
 
 class Traced(Deferred):
@@ -93,21 +95,25 @@ class Traced(Deferred):
     Attributes:
         recorder: records the calls on it.
         name: its variable in the program.
-        sample: its value for the sample inputs.
+        spec: its shape and dtype.
     """
 
-    __slots__ = ("name", "recorder", "sample")
+    __slots__ = ("name", "recorder", "spec")
     __array_priority__ = 1000
     __array__ = __array_interface__ = __array_struct__ = None  # numpy must not convert it to an array
     __hash__ = object.__hash__
 
-    def __init__(self, recorder: Recorder, name: str, sample: Tensor):
-        self.recorder, self.name, self.sample = recorder, name, sample
+    def __init__(self, recorder: Recorder, name: str, spec: Spec):
+        self.recorder, self.name, self.spec = recorder, name, spec
 
-    shape = property(lambda self: self.sample.shape)
-    ndim = property(lambda self: self.sample.ndim)
-    dtype = property(lambda self: self.sample.dtype)
-    device = property(lambda self: self.sample.device)
+    @property
+    def shape(self) -> Size:
+        """The dims: ints where they are known, else symbolic numbers."""
+        return Size(map(self.recorder.sizes.number, self.spec.shape))
+
+    ndim = property(lambda self: len(self.spec.shape))
+    dtype = property(lambda self: self.spec.dtype)
+    device = property(lambda self: flow.device("cpu"))
 
     @property
     def T(self) -> Traced:
@@ -123,23 +129,23 @@ class Traced(Deferred):
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or one dim of it."""
-        return self.sample.size(dim)
+        return self.shape if dim is None else self.shape[dim]
 
     def dim(self) -> int:
         """The rank."""
-        return self.sample.ndim
+        return len(self.spec.shape)
 
-    def numel(self) -> int:
+    def numel(self) -> Any:
         """How many elements."""
-        return self.sample.numel()
+        return self.shape.numel()
 
     def element_size(self) -> int:
         """Bytes of an element."""
-        return self.sample.element_size()
+        return self.spec.dtype.itemsize
 
     def is_floating_point(self) -> bool:
         """Whether the type is a float type."""
-        return self.sample.is_floating_point()
+        return self.spec.dtype.is_floating_point
 
     def is_complex(self) -> bool:
         """Never."""
@@ -163,7 +169,7 @@ class Traced(Deferred):
         raise NeedsValues("the body writes to a tensor")
 
     def __len__(self) -> int:
-        return len(self.sample)
+        return operator.index(self.shape[0])
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.unbind(0))
@@ -204,50 +210,67 @@ _attach_operators()
 
 
 def is_traced(value: Any) -> bool:
-    """Returns whether `value` is, or holds, a run time tensor."""
-    if isinstance(value, (list, tuple)):
-        return any(map(is_traced, value))
-    if isinstance(value, dict):
-        return any(map(is_traced, value.values()))
-    if isinstance(value, slice):
-        return is_traced((value.start, value.stop, value.step))
-    return isinstance(value, Traced)
-
-
-def sampled(value: Any) -> Any:
-    """Returns `value` with the sample in place of every traced tensor."""
-    if isinstance(value, Traced):
-        return value.sample
-    if isinstance(value, (list, tuple)) and not isinstance(value, Size):
-        return type(value)(map(sampled, value))
-    if isinstance(value, dict):
-        return {name: sampled(item) for name, item in value.items()}
-    if isinstance(value, slice):
-        return slice(sampled(value.start), sampled(value.stop), sampled(value.step))
-    return value
+    """Returns whether `value` is, or holds, a run time tensor or a symbolic number."""
+    return any(map(is_symbolic, leaves(value)))
 
 
 class Recorder:
-    """Records the calls of one body on one set of samples.
+    """Records the calls of the body of one node.
 
     Args:
         prefix: prefix of the names of results; a number follows.
+        sizes: what is known of sizes.
+        trials: runs calls for the types of their results.
         layers: whether calls with constant weights become layers.
+
+    Attributes:
+        calls: the calls.
     """
 
-    def __init__(self, prefix: str, layers: bool = True):
-        self.prefix, self.layers = prefix, layers
+    def __init__(self, prefix: str, sizes: Sizes, trials: Trials, layers: bool = True):
+        self.prefix, self.sizes, self.trials, self.layers = prefix, sizes, trials, layers
         self.calls: list[Call] = []
         self.count = 0
         self.F = RecordingNames(self, "", namespace)
 
     def call(self, kind: str, target: str, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-        """Records a call and returns its result."""
-        layer = layer_for(target.rsplit(".", 1)[-1], args, kwargs) if self.layers and kind != "method" else None
-        result = function(*sampled(args), **sampled(kwargs))
-        wrapped = self._wrap(result)
+        """Records a call and returns its result.
+
+        Raises:
+            NeedsValues: its result depends on values, or on undecided sizes in more than its shape.
+            Exception: it fails whatever the values of its inputs are.
+        """
+        name = target.rsplit(".", 1)[-1]
+        layer = layer_for(name, args, kwargs) if self.layers and kind != "method" else None
+        symbols = symbols_in((args, kwargs))
+        shapes = self._shapes(target if target in RULES else name, args, kwargs) if symbols else None
+        result, point = self.trials.run(function, args, kwargs, symbols, shapes)
+        if shapes is not None:
+            _check_rule(target, result, shapes, point)
+        wrapped = self._wrap(result, _unknown(result) if symbols and shapes is None else shapes)
+        if name in ("zeros", "new_zeros", "zeros_like"):
+            wrapped.spec = replace(wrapped.spec, zeros=True)
         self.calls.append(Call(kind, target, tuple(args), kwargs, _names(wrapped), layer))
         return wrapped
+
+    def needed(self, result: Any) -> list[Call]:
+        """Returns the calls on which the result of the body depends."""
+        names, kept = set(_traced_names(result)), []
+        for call in reversed(self.calls):
+            if not names.isdisjoint(_result_names(call.results)):
+                kept.append(call)
+                names.update(_traced_names(call.inputs))
+        return kept[::-1]
+
+    def _shapes(self, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Returns the shapes of a call's results by its rule, nested as they are; None where no rule covers it."""
+        try:
+            found = RULES[name](*args, **kwargs) if name in RULES else None
+        except (Uncovered, ZeroDivisionError):
+            found = None
+        if found is None and name in COUNTS_RESULTS:
+            raise NeedsValues(f"the results of {name} depend on sizes")
+        return found
 
     def call_opaque(self, function: Any, args: Any, kwargs: Any, specs: Any) -> Any:
         """Refuses a body that returns strings, so that the row becomes one call at run time; the op table calls it.
@@ -262,18 +285,60 @@ class Recorder:
         """The recorder itself, under the name that `registry.at_run_time` uses."""
         return self
 
-    def _wrap(self, result: Any) -> Any:
+    def _wrap(self, result: Any, shapes: Any) -> Any:
+        """Returns the result of a trial as traced tensors of some shapes, of its own where all sizes are known."""
         if isinstance(result, (list, tuple)):
-            return tuple(map(self._wrap, result))
+            parts = [None] * len(result) if shapes is None else shapes
+            return tuple(self._wrap(item, shape) for item, shape in zip(result, parts, strict=True))
         if result is None:
             return None
         if not isinstance(result, Tensor):
             raise NeedsValues(f"a call returns a {type(result).__name__}, not a tensor")
+        return self.traced(Spec(tuple(result.shape if shapes is None else shapes), result.dtype))
+
+    def traced(self, spec: Spec) -> Traced:
+        """Returns the next result of the body."""
         self.count += 1
-        return Traced(self, f"{self.prefix}_{self.count}", result)
+        return Traced(self, f"{self.prefix}_{self.count}", spec)
+
+
+def _unknown(result: Any) -> Any:
+    if isinstance(result, (list, tuple)):
+        return [_unknown(item) for item in result]
+    return tuple(unknown_size() for _ in result.shape) if isinstance(result, Tensor) else None
+
+
+def _check_rule(target: str, result: Any, shapes: Any, point: Point) -> None:
+    """Compares the shapes of a rule with those of a trial.
+
+    Raises:
+        OperatorError: they differ: the rule is wrong.
+    """
+    if isinstance(result, (list, tuple)) and isinstance(shapes, list) and len(result) == len(shapes):
+        for item, shape in zip(result, shapes, strict=True):
+            _check_rule(target, item, shape, point)
+    elif isinstance(result, Tensor):
+        known = [size if _is_unknown(size, point) else evaluated(size, point) for size in shapes]
+        if len(known) != result.ndim or any(a != b for a, b in zip(known, result.shape, strict=True) if type(a) is int):
+            raise OperatorError(f"the shape rule of {target} says {known} where the result has {tuple(result.shape)}.")
+    elif result is not None:
+        raise OperatorError(f"the shape rule of {target} has other results than the call.")
+
+
+def _is_unknown(size: Number, point: Point) -> bool:
+    """Returns whether a size has symbols that stand for sizes of results."""
+    return not isinstance(size, int) and not size.symbols <= point.keys()
 
 
 Traced.tracer = property(lambda self: self.recorder)  # type: ignore[attr-defined]
+
+
+def _traced_names(value: Any) -> list[str]:
+    return [item.name for item in leaves(value) if isinstance(item, Traced)]
+
+
+def _result_names(results: Any) -> list[str]:
+    return list(leaves(results))
 
 
 def _names(result: Any) -> Any:
@@ -315,7 +380,19 @@ class RecordingNames:
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: function(*sampled(args), **sampled(kwargs))
+    """Returns a function that reads types and ranks only, on tensors that stand in for the run time ones."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(value, Dim) for value in leaves((args, kwargs))):
+            raise NeedsValues("a function of sizes")
+        given = replaced((args, kwargs), lambda value: _of_one_element(value) if isinstance(value, Traced) else value)
+        return function(*given[0], **given[1])
+
+    return call
+
+
+def _of_one_element(value: Traced) -> Tensor:
+    return stand_in((1,) * value.ndim, value.dtype, {})
 
 
 def _has_tensor(value: Any) -> bool:

@@ -9,12 +9,11 @@ from typing import Any
 import onnx_ir as ir
 
 from oneflow_bridge.from_onnx.constants import Constant
-from oneflow_bridge.from_onnx.live import Live, constant_numbers, is_numbers
+from oneflow_bridge.from_onnx.live import Live, checks_of, constant_numbers, is_numbers, is_static
 from oneflow_bridge.from_onnx.module import ImportedModule
 from oneflow_bridge.from_onnx.placement import Placement
 from oneflow_bridge.from_onnx.program import Program, literal
-from oneflow_bridge.from_onnx.recording import Call
-from oneflow_bridge.namespace.tensor import Tensor
+from oneflow_bridge.from_onnx.recording import Call, Spec
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.control_flow import module_path
 from onnx2nn.optable.row import Row
@@ -37,11 +36,11 @@ class Writer:
         self.captured: list[Live] = []
         self._captures: dict[Live, Live] = {}
 
-    def argument(self, value: ir.Value, samples: list[Any] | None = None) -> Live:
+    def argument(self, value: ir.Value, known: Spec | None = None) -> Live:
         """Returns an input of the graph as an argument of the program."""
         name = self.program.name(value.name or "input")
         self.program.parameters.append(name)
-        return Live(name, self.program, samples)
+        return Live(name, self.program, known)
 
     def finish(self, outputs: Sequence[Any]) -> ImportedModule:
         """Returns the program's module, whose outputs are `outputs`."""
@@ -72,36 +71,37 @@ class Writer:
             call = dataclasses.replace(call, layer=dataclasses.replace(call.layer, state=state))
         self.program.add_call(call, self.placement.constant, layer)
 
-    def operator(
-        self, node: ir.Node, row: Row, inputs: Sequence[Any], attributes: dict[str, Any], samples: list[Any] | None
-    ) -> Any:
-        """Adds the line that evaluates a row at run time; `samples` are its results at the sample sizes."""
-        if row.operator in ("SequenceConstruct", "SequenceEmpty") or (samples and isinstance(samples[0], list)):
-            samples = None
-        known = constant_numbers(samples)
-        if known is not None:
-            return known
+    def operator(self, node: ir.Node, row: Row, inputs: Sequence[Any], attributes: dict[str, Any], known: Any) -> Any:
+        """Adds the line that evaluates a row at run time.
+
+        `known`: a `Spec` or `ShapeValues` of its result, a tuple of them for several, or None.
+        """
+        if row.operator in ("SequenceConstruct", "SequenceEmpty") or isinstance(known, list):
+            known = None
+        constant = constant_numbers(known)
+        if constant is not None:
+            self.program.required |= checks_of(inputs)
+            return constant
         uses: set[str] = set()
         arguments = [self._literal(row, i, value, inputs, uses) for i, value in enumerate(inputs)]
+        numbers = (
+            row.on_shape_values is not None
+            and bool(inputs)
+            and (row.reads_shape or all(isinstance(v, (Constant, type(None))) or is_numbers(v) for v in inputs))
+        )
+        if numbers and any(isinstance(part, Spec) for part in (known if isinstance(known, tuple) else [known])):
+            # With one tensor among its inputs an operator returns tensors, as the spec says.
+            first = next(place for place, value in enumerate(inputs) if value is not None)
+            arguments[first], numbers = f"ops.as_tensor({arguments[first]})", False
         for name, value in attributes.items():
             arguments.append(f"{name}={self.program.argument(value, uses, self.placement.constant)}")
         names = [self.program.name(variable_name(node, i)) for i in range(max(len(node.outputs), 1))]
         several = len(names) > 1
         self.program.add_operator(tuple(names) if several else names[0], row, arguments, uses)
-        numbers = (
-            samples is None
-            and row.on_shape_values is not None
-            and bool(inputs)
-            and (row.reads_shape or all(isinstance(v, (Constant, type(None))) or is_numbers(v) for v in inputs))
-        )
         if not several:
-            values = None if samples is None else [s[0] if isinstance(s, tuple) else s for s in samples]
-            return self._live(names[0], values, numbers)
-        return tuple(
-            self._live(name, None if samples is None else [s[i] for s in samples], numbers)
-            for i, name in enumerate(names)
-            if samples is None or i < len(samples[0])
-        )
+            return self._live(names[0], known[0] if isinstance(known, tuple) else known, numbers, inputs)
+        parts = known if isinstance(known, tuple) else [known] * len(names)
+        return tuple(self._live(name, part, numbers, inputs) for name, part in zip(names, parts, strict=False))
 
     def module(self, node: ir.Node, module: Any, inputs: Sequence[Any]) -> list[Live]:
         """Adds a call of `module`, which runs the graphs of a node; returns the node's outputs."""
@@ -109,12 +109,13 @@ class Writer:
         arguments = ", ".join(self.source(value, uses) for value in inputs)
         names = tuple(self.program.name(value.name or "output") for value in node.outputs)
         self.program.add_module_call(names, module_path(node), module.eval(), arguments, uses)
-        return [Live(name, self.program, None) for name in names]
+        return [Live(name, self.program, None, checks=frozenset({name})) for name in names]
 
-    def _live(self, name: str, samples: list[Any] | None, numbers: bool) -> Live:
-        if samples is None or not all(isinstance(sample, (Tensor, ShapeValues)) for sample in samples):
-            return Live(name, self.program, None, numbers)
-        return Live(name, self.program, samples, isinstance(samples[0], ShapeValues))
+    def _live(self, name: str, known: Any, numbers: bool, inputs: Sequence[Any]) -> Live:
+        if isinstance(known, ShapeValues):
+            return Live(name, self.program, known, True, checks=checks_of(inputs))
+        checks = frozenset() if is_static(inputs) else frozenset({name})
+        return Live(name, self.program, known if isinstance(known, Spec) else None, numbers, checks=checks)
 
     def _literal(self, row: Row, position: int, value: Any, inputs: Sequence[Any], uses: set[str]) -> str:
         """Returns the source of an operator's input; short constants that may be shape values become literals."""

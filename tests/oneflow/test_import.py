@@ -394,3 +394,66 @@ def test_tied_weights_keep_all_their_keys(tmp_path: Path):
         np.testing.assert_allclose(module(tokens).numpy(), original(tokens).numpy(), rtol=1e-5, atol=1e-6)
     assert set(module.state_dict()) == set(original.state_dict())
     assert module.head.weight is module.embed.weight and module.second.weight is module.first.weight
+
+
+def _computed(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> sizes {text}')
+
+
+def test_numbers_that_are_the_same_at_some_sizes_only():
+    """The larger of a size and 4 is 4 at small sizes, and half of a distance is rounded towards zero."""
+    proto = _computed("""(float[n] x) => (float[k] y, int64[1] half, float[l] part)
+        <int64[1] four = {4}, int64[1] zero = {0}, int64[1] forty = {40}, int64[1] two = {2}> {
+            size = Shape (x)
+            end = Max (size, four)
+            y = ConstantOfShape (end)
+            distance = Sub (size, forty)
+            half = Div (distance, two)
+            part = Slice (x, zero, four)
+        }""")
+    module = None
+    for size in (1, 3, 4, 39, 41, 300):
+        module = agree(proto, normal(size), module=module)
+
+
+def test_a_size_that_only_the_shape_of_a_sum_restricts():
+    """The shape of the sum is known where its operands fit; where they do not, the sum fails as it does elsewhere."""
+    proto = _computed("""(float[n] x) => (int64[1] y) <float[4] other = {1, 2, 3, 4}> {
+            sum = Add (x, other)
+            y = Shape (sum)
+        }""")
+    module = agree(proto, normal(4))
+    agree(proto, normal(1), module=module)
+    with pytest.raises(Exception, match=r"size of tensor|broadcast|[Ss]hape"):
+        module(flow.tensor(normal(3)))
+
+
+def test_dimensions_of_one_name_may_differ():
+    """The file says that both are `n`, which nothing checks, so that nothing relies on it."""
+    proto = _computed("""(float[n] x, float[n] y) => (float[k] z, int64[1] same) {
+            z = Concat <axis = 0> (x, y)
+            first = Shape (x)
+            second = Shape (y)
+            same = Sub (first, second)
+        }""")
+    module = agree(proto, normal(3), normal(3))
+    with flow.no_grad():
+        z, same = module(flow.tensor(normal(3)), flow.tensor(normal(5)))
+    assert tuple(z.shape) == (8,) and same.numpy().tolist() == [-2]
+
+
+def test_layers_behind_sizes_that_are_read_at_run_time():
+    """A Reshape to computed sizes is one line, and the layers behind it stay layers."""
+    proto = _computed("""(float[n, t, 6] x) => (float[a, b, c] y)
+        <int64[1] rest = {-1}, int64[1] six = {6}, float[6] scale = {1, 2, 3, 4, 5, 6},
+         float[6] bias = {0, 1, 2, 3, 4, 5},
+         int64[1] zero = {0}, int64[1] one = {1}> {
+            size = Shape (x)
+            batch = Slice (size, zero, one)
+            to = Concat <axis = 0> (batch, rest, six)
+            flat = Reshape (x, to)
+            y = LayerNormalization <axis = -1> (flat, scale, bias)
+        }""")
+    module = agree(proto, normal(2, 3, 6))
+    agree(proto, normal(5, 1, 6), module=module)
+    assert any(isinstance(layer, flow.nn.LayerNorm) for layer in module.modules()), module.code
