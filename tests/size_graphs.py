@@ -253,6 +253,7 @@ class Tally:
     causes: Counter[tuple[str, str]] = field(default_factory=Counter)
     hit: Counter[str] = field(default_factory=Counter)
     refused_at: Counter[str] = field(default_factory=Counter)
+    unnamed: int = 0
     smallest: dict[tuple[str, str], tuple[SizeGraph, Outcome, str]] = field(default_factory=dict)
 
     def add(self, graph: SizeGraph, results: Sequence[Outcome], label: str = "") -> None:
@@ -266,6 +267,9 @@ class Tally:
                 least = min(result.point.values())
                 self.refused_at[str(least) if least < 2 else "2 or more"] += 1
             kind = result.kind, result.cause
+            if result.kind == REFUSED and not names_its_reason(graph, result):
+                self.unnamed += 1
+                kind = result.kind, f"names no input, {result.cause}"
             self.causes[kind] += 1
             if kind not in self.smallest or graph.model.ByteSize() < self.smallest[kind][0].model.ByteSize():
                 self.smallest[kind] = graph, result, label
@@ -286,6 +290,8 @@ class Tally:
             lines.append(f"  {kind:<22}{self.kinds[kind]:>7} points {share:>8.2%}   in {self.hit[kind]} graphs")
         refused = self.refused_at.items()
         lines += [f"  refused where the smallest size is {size}: {count}" for size, count in sorted(refused)]
+        if self.unnamed:
+            lines.append(f"  refused, and the error names no input or no condition: {self.unnamed}")
         return "\n".join(lines)
 
     def listing(self, shown: int, kinds: Sequence[str] = (WRONG, REFUSED, NOT_LOADED, DISPUTED)) -> str:

@@ -1,4 +1,7 @@
-"""Resize by nearest elements takes the elements that ONNX Runtime takes, where coordinates fall near their borders."""
+"""Resize by nearest elements takes the elements that ONNX Runtime takes, where coordinates fall near their borders.
+
+Images that are empty, before or after, are refused by name where torch refuses them.
+"""
 
 from __future__ import annotations
 
@@ -192,3 +195,35 @@ def test_a_layer_where_torch_takes_the_same_elements(scale: float, layer: bool) 
     assert (
         any(isinstance(part, torch.nn.Upsample) or "interpolate" in module.code for part in module.modules()) == layer
     )
+
+
+EMPTY_OR_NOT = {
+    "by a scale, torch's interpolate": ("half_pixel", Target(scale=0.5), "n // 2 >= 1", [1, 0]),
+    "to a size, torch's interpolate": ("half_pixel", Target(size=3), "n >= 1", [0]),
+    "to a share, torch's interpolate": ("half_pixel", Target(share=(1, 2)), "n // 2 >= 1", [1, 0]),
+    "to a size, by gathering": ("asymmetric", Target(size=3), "n >= 1", [0]),
+}
+
+
+@pytest.mark.parametrize("case", EMPTY_OR_NOT)
+def test_an_image_that_is_empty_is_refused_by_name(case: str) -> None:
+    """torch's interpolate takes none, and a scale is a quotient by the input's size."""
+    transformation, target, condition, empty = EMPTY_OR_NOT[case]
+    model = resize(target, "n", transformation, "round_prefer_floor")
+    (mode,) = (attribute for attribute in model.graph.node[-1].attribute if attribute.name == "mode")
+    mode.s = b"linear"
+    module, session = onnx2nn.load(model), session_of(model)
+    assert condition in [guard["condition"] for guard in module.meta["onnx2nn"]["guards"]]
+    for size in range(1 + max(empty), 5):
+        x = np.arange(2 * size, dtype=np.float32).reshape(1, 1, 2, size)
+        (expected,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(module(torch.from_numpy(x)).numpy(), expected, rtol=1e-6)
+    for size in empty:
+        with pytest.raises(ValueError, match=rf"is needed by node 'y' \(Resize\): .* Here n, dimension 3 .* is {size}"):
+            module(torch.zeros(1, 1, 2, size))
+
+
+def test_an_image_of_fixed_size_may_become_empty() -> None:
+    """A scale of 0.5 leaves nothing of one element, in ONNX Runtime too."""
+    model = resize(Target(scale=0.5), 1, "half_pixel", "round_prefer_floor")
+    check(onnx2nn.load(model), session_of(model), 1, "0.5")
