@@ -235,7 +235,9 @@ def _with_reference(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> li
         names = [name for name in node.input if name]
         before.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
         given = dict(zip(names, oracle(before.SerializeToString()).run(None, values), strict=True))
-        (values[node.output[0]],) = ReferenceEvaluator(node).run(None, given)
+        results = ReferenceEvaluator(node).run(None, given)
+        assert isinstance(results, list)
+        values[node.output[0]] = results[0]
         rest.graph.input.append(onnx.helper.make_tensor_value_info(node.output[0], onnx.TensorProto.FLOAT, None))
         del nodes[place]
     return oracle(rest.SerializeToString()).run(None, values)

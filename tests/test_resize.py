@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 import torch
@@ -227,3 +228,16 @@ def test_an_image_of_fixed_size_may_become_empty() -> None:
     """A scale of 0.5 leaves nothing of one element, in ONNX Runtime too."""
     model = resize(Target(scale=0.5), 1, "half_pixel", "round_prefer_floor")
     check(onnx2nn.load(model), session_of(model), 1, "0.5")
+
+
+def test_a_scale_that_the_graph_computes_refuses_no_size() -> None:
+    """`20 / n` is rounded, so that the size of the result is not known; at a size of 1 neither."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        agraph (float[1,1,2,n] x) => (float[1,1,2,m] y) <float[3] ones = {1, 1, 1}, float twenty = {20}> {
+            size = Shape <start = 3> (x)  float_size = Cast <to = 1> (size)
+            scale = Div(twenty, float_size)  scales = Concat <axis = 0> (ones, scale)
+            y = Resize <mode = "nearest"> (x, "", scales)
+        }""")
+    module, session = onnx2nn.load(model), session_of(model)
+    for size in (1, 2, 3, 7, 20, 41):
+        check(module, session, size, "20 / n")
