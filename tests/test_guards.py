@@ -20,6 +20,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper, parser
+from onnxruntime.quantization import quantize_dynamic
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -582,20 +583,29 @@ FIXED = """(float[1,3,8,8] x) => (float[1,1,6] y)
 }""".replace("KERNEL", ", ".join(["0.1"] * 162))
 
 
-@pytest.mark.parametrize(
-    ("graph", "wanted"),
-    [
-        (CASES["divisible"].graph, ""),
-        (CASES["in one branch"].graph, ""),
-        (LAYERS, ""),
-        (PAIRS, ""),
-        (FIXED, "dynamic={'x': {0: 'n', 2: 'h'}}"),
-    ],
-    ids=["divisible", "in one branch", "layers", "pairs", "freed by constants"],
-)
-def test_load_imports_nothing_of_torchs_symbolic_shapes(graph: str, wanted: str, tmp_path: Path) -> None:
+def _dynamically_quantised(folder: Path) -> onnx.ModelProto:
+    """A MatMul of which ONNX Runtime's quantiser makes DynamicQuantizeLinear and MatMulInteger."""
+    onnx.save(_model("(float[n,4] x) => (float[n,4] y) { y = MatMul(x, W) }"), folder / "float.onnx")
+    quantize_dynamic(folder / "float.onnx", folder / "quantised.onnx")
+    return onnx.load(folder / "quantised.onnx")
+
+
+_UNSYMBOLIC = {
+    "divisible": (CASES["divisible"].graph, ""),
+    "in one branch": (CASES["in one branch"].graph, ""),
+    "layers": (LAYERS, ""),
+    "pairs": (PAIRS, ""),
+    "dynamically quantised": (_dynamically_quantised, ""),
+    "freed by constants": (FIXED, "dynamic={'x': {0: 'n', 2: 'h'}}"),
+}
+
+
+@pytest.mark.parametrize(("graph", "wanted"), _UNSYMBOLIC.values(), ids=_UNSYMBOLIC)
+def test_load_imports_nothing_of_torchs_symbolic_shapes(
+    graph: str | Callable[[Path], onnx.ModelProto], wanted: str, tmp_path: Path
+) -> None:
     """Nothing but what the imports of torch, onnx and onnx_ir bring in themselves."""
-    onnx.save(_model(graph), tmp_path / "model.onnx")
+    onnx.save(_model(graph) if isinstance(graph, str) else graph(tmp_path), tmp_path / "model.onnx")
     listing = "import torch, torch.fx, torch.nn, onnx, onnx_ir, sys; {}; print(sorted(sys.modules))"
     found = []
     way = "constants" if wanted else "none"

@@ -1,4 +1,7 @@
-"""Resize by nearest elements takes the elements that ONNX Runtime takes, where coordinates fall near their borders."""
+"""Resize by nearest elements takes the elements that ONNX Runtime takes, where coordinates fall near their borders.
+
+Images that are empty, before or after, are refused by name where torch refuses them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 import torch
@@ -192,3 +196,48 @@ def test_a_layer_where_torch_takes_the_same_elements(scale: float, layer: bool) 
     assert (
         any(isinstance(part, torch.nn.Upsample) or "interpolate" in module.code for part in module.modules()) == layer
     )
+
+
+EMPTY_OR_NOT = {
+    "by a scale, torch's interpolate": ("half_pixel", Target(scale=0.5), "n // 2 >= 1", [1, 0]),
+    "to a size, torch's interpolate": ("half_pixel", Target(size=3), "n >= 1", [0]),
+    "to a share, torch's interpolate": ("half_pixel", Target(share=(1, 2)), "n // 2 >= 1", [1, 0]),
+    "to a size, by gathering": ("asymmetric", Target(size=3), "n >= 1", [0]),
+}
+
+
+@pytest.mark.parametrize("case", EMPTY_OR_NOT)
+def test_an_image_that_is_empty_is_refused_by_name(case: str) -> None:
+    """torch's interpolate takes none, and a scale is a quotient by the input's size."""
+    transformation, target, condition, empty = EMPTY_OR_NOT[case]
+    model = resize(target, "n", transformation, "round_prefer_floor")
+    (mode,) = (attribute for attribute in model.graph.node[-1].attribute if attribute.name == "mode")
+    mode.s = b"linear"
+    module, session = onnx2nn.load(model), session_of(model)
+    assert condition in [guard["condition"] for guard in module.meta["onnx2nn"]["guards"]]
+    for size in range(1 + max(empty), 5):
+        x = np.arange(2 * size, dtype=np.float32).reshape(1, 1, 2, size)
+        (expected,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(module(torch.from_numpy(x)).numpy(), expected, rtol=1e-6)
+    for size in empty:
+        with pytest.raises(ValueError, match=rf"is needed by node 'y' \(Resize\): .* Here n, dimension 3 .* is {size}"):
+            module(torch.zeros(1, 1, 2, size))
+
+
+def test_an_image_of_fixed_size_may_become_empty() -> None:
+    """A scale of 0.5 leaves nothing of one element, in ONNX Runtime too."""
+    model = resize(Target(scale=0.5), 1, "half_pixel", "round_prefer_floor")
+    check(onnx2nn.load(model), session_of(model), 1, "0.5")
+
+
+def test_a_scale_that_the_graph_computes_refuses_no_size() -> None:
+    """`20 / n` is rounded, so that the size of the result is not known; at a size of 1 neither."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        agraph (float[1,1,2,n] x) => (float[1,1,2,m] y) <float[3] ones = {1, 1, 1}, float twenty = {20}> {
+            size = Shape <start = 3> (x)  float_size = Cast <to = 1> (size)
+            scale = Div(twenty, float_size)  scales = Concat <axis = 0> (ones, scale)
+            y = Resize <mode = "nearest"> (x, "", scales)
+        }""")
+    module, session = onnx2nn.load(model), session_of(model)
+    for size in (1, 2, 3, 7, 20, 41):
+        check(module, session, size, "20 / n")

@@ -347,6 +347,15 @@ def test_a_proof_takes_a_limited_time(kind: str) -> None:
     assert truth is None or fulfilled(condition, dict.fromkeys(condition.symbols, 5)) == truth
 
 
+def test_a_case_in_which_a_divisor_is_zero_proves_nothing() -> None:
+    """The divisor is at least 1: no case with 0 occurs, but a case distinction need not find that out."""
+    n, m = of_symbol(Symbol("n")), of_symbol(Symbol("m"))
+    divisor = maximum(1000 % maximum(n, 1), 1)
+    condition = at_most(m // divisor * divisor, m)
+    assert Facts().decide(condition) is not False
+    assert Facts().decide(at_most(m, m // divisor * divisor)) is None
+
+
 def test_a_choice_between_numbers_that_are_equal_there_is_no_choice() -> None:
     n, m = _symbols("n", "m")
     assert choose(equal(n, m), n * 3, m * 3) is m * 3

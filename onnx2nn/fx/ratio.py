@@ -139,7 +139,7 @@ class Ratio:
             if self.factor is not None or not alone or not whole:
                 raise TraceError("a size times a number, which float32 rounds")
             return Ratio(self.tracer, self.numerator, 1, other.factor)
-        powers = (n.is_exact and n.numerator in (1, -1) and isinstance(n.numerator, int) for n in (self, other))
+        powers = (n.is_exact and isinstance(n.numerator, int) and n.numerator in (1, -1) for n in (self, other))
         if not (self.is_exact and other.is_exact) and not any(powers):
             raise TraceError("a rounded float computed from sizes times a number")
         return self._made(self.tracer, self.numerator * other.numerator, self.denominator * other.denominator)

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.extras import require
-from onnx2nn.ops.shape import partly_known
+from onnx2nn.ops.shape import demand, partly_known
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
@@ -26,18 +26,29 @@ class Axis:
     Attributes:
         index: the axis.
         size, output: its size before and after, an int or a dynamic size.
-        scale: the factor between them.
-        given: whether the scale is given, by the node or the policy on the aspect ratio, not computed as output / size.
+        factor: the scale that the node gives, or the policy on the aspect ratio; None where it is output / size.
         start, end: the region of interest along the axis, as fractions.
     """
 
     index: int
     size: Any
     output: Any
-    scale: Any
-    given: bool
+    factor: Any
     start: float
     end: float
+
+    @property
+    def given(self) -> bool:
+        """Whether the scale is not computed from the sizes."""
+        return self.factor is not None
+
+    @functools.cached_property
+    def scale(self) -> Any:
+        """The factor between the sizes; a quotient of dynamic sizes limits them, so that it is computed at its use."""
+        if self.factor is not None:
+            return self.factor
+        demand(self.size > 0, "at least one element along a resized axis")
+        return self.output / self.size
 
     @property
     def static(self) -> bool:
@@ -47,7 +58,7 @@ class Axis:
     @property
     def kept(self) -> bool:
         """Whether every coordinate transformation without a region of interest leaves the axis unchanged."""
-        if not self.given and not self.static:
+        if not self.given:
             return (self.size == self.output) is True
         return isinstance(self.scale, (int, float)) and self.scale == 1
 
@@ -107,12 +118,12 @@ def _axes_of(
     if len(roi) != 2 * len(indices):
         raise OperatorError(f"it has {len(roi)} numbers of the region for {len(indices)} axes.")
     inputs = [X.shape[index] for index in indices]
+    factors: list[Any] = [None] * len(indices)
     if scales:
         factors = [_number(scale) for scale in given]
         outputs = [_scaled(size, factor) for size, factor in zip(inputs, factors, strict=True)]
     elif policy == "stretch":
         outputs = given
-        factors = [output / size for output, size in zip(outputs, inputs, strict=True)]
     elif policy in ("not_larger", "not_smaller"):
         if not all(isinstance(n, int) for n in (*given, *inputs)):
             raise NeedsValues("keep_aspect_ratio_policy over dynamic sizes")
@@ -122,8 +133,7 @@ def _axes_of(
     else:
         raise OperatorError(f"keep_aspect_ratio_policy={policy!r} is none of stretch, not_larger, not_smaller.")
     columns = zip(indices, inputs, outputs, factors, roi[: len(indices)], roi[len(indices) :], strict=True)
-    given_scale = bool(scales) or policy != "stretch"
-    return [Axis(i, size, out, factor, given_scale, lo, hi) for i, size, out, factor, lo, hi in columns]
+    return [Axis(*column) for column in columns]
 
 
 _CORNERS_OF_OUTPUT = "align_corners, of the output's whole size"
@@ -290,11 +300,12 @@ def _interpolated(F: Any, X: Any, axes: Sequence[Axis], method: Method) -> Any:
         return None
     spatial.sort(key=lambda axis: axis.index)
     size = _interpolate_size(spatial)
-    if size is None:
+    if size is None or not _is_image(X, spatial):
         return None
     if method.mode == "nearest":
         for mode in ("nearest", "nearest-exact"):
             if all(_same_nearest(axis, method, mode) for axis in spatial):
+                _demand_image(X, spatial)
                 return F.nn.functional.interpolate(X, **size, mode=mode)
         return None
     if method.antialias or (method.mode == "cubic" and (X.ndim != 4 or method.cubic_coeff_a != -0.75)):
@@ -311,7 +322,24 @@ def _interpolated(F: Any, X: Any, axes: Sequence[Axis], method: Method) -> Any:
     if not exact.get(method.transformation, False):
         return None
     align = method.transformation in ("align_corners", _CORNERS_OF_OUTPUT)
+    _demand_image(X, spatial)
     return F.nn.functional.interpolate(X, **size, mode=mode, align_corners=align)
+
+
+def _lengths(X: Any, axes: Sequence[Axis]) -> list[Any]:
+    """Returns the sizes that are at least 1 in an image which torch's interpolate takes; batches may be empty."""
+    return [X.shape[1], *(axis.output for axis in axes), *(axis.size for axis in axes)]
+
+
+def _is_image(X: Any, axes: Sequence[Axis]) -> bool:
+    """Whether no size of an image is known to be 0."""
+    return not any((length > 0) is False for length in _lengths(X, axes))
+
+
+def _demand_image(X: Any, axes: Sequence[Axis]) -> None:
+    """Requires that torch's interpolate takes the image, as its own error would name no input."""
+    for length in _lengths(X, axes):
+        demand(length > 0, "an image that is not empty, before and after it is resized")
 
 
 def _is_whole(axis: Axis) -> bool:
@@ -374,7 +402,7 @@ def _same_at_all_indices(scale: float, transformation: str, nearest: str, mode: 
         return False  # an output of one element is the first, from any size
     exact = math.frexp(scale)[0] == 0.5  # a power of 2: neither side rounds, and the indices repeat
     step = 1 << 14 if exact else 1 << 20
-    axis = Axis(0, 1 << 24, 1 << 24, scale, True, 0.0, 1.0)
+    axis = Axis(0, 1 << 24, 1 << 24, scale, 0.0, 1.0)
     return all(
         _same_indices(
             np.arange(first, first + step, dtype=np.float32), axis, transformation, nearest, mode, np.float32(1 / scale)

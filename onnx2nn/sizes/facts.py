@@ -279,7 +279,11 @@ class _Proof:
             most = self._facts.bounds(fact)[1]
             if most is not None and most < 0:
                 return True
-        return self.not_negative(replaced(size, {atom: value}), [*given, *found], splits)
+        try:
+            there = replaced(size, {atom: value})
+        except ZeroDivisionError:  # the case may not occur, which is not proven
+            return False
+        return self.not_negative(there, [*given, *found], splits)
 
     def _without_quotient(self, size: Size) -> Number | None:
         """Returns a lower bound of a multiple of `size`, in which one quotient is replaced by its linear bound."""

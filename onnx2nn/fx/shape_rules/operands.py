@@ -286,10 +286,8 @@ _OPERATORS = frozenset(
 )
 """Names of functions of two operands, of which a tensor is never taken for a number."""
 
-_LOGICAL = frozenset(
-    {"and", "or", "xor", "eq", "ne", "invert", "logical_and", "logical_or", "logical_not", "logical_xor"}
-)
-"""Names of functions of which the CPU and meta tensors take the same booleans."""
+_SHIFTS = frozenset({"lshift", "rshift"})
+"""Names of functions of which the CPU takes booleans and meta tensors do not."""
 
 
 def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -297,17 +295,24 @@ def _run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     On meta tensors some functions import torch's compiler, which takes seconds, so that the CPU is asked first. Two
     elements cannot be taken for a number; where a tensor without dimensions could be, meta tensors are asked alone.
-    Operators take tensors for what they are. Of booleans the CPU takes more calls. Random numbers would change the
-    state of the CPU's generator.
+    Operators take tensors for what they are, and every function does so with its first operand. Of booleans only the
+    CPU is asked, but for shifts, of which it takes more calls. Random numbers would change the state of the CPU's
+    generator.
     """
     name = function if isinstance(function, str) else getattr(function, "__name__", "")
     specs = [value for value in (*args, *kwargs.values()) if isinstance(value, Spec)]
     plain = name.strip("_") in _OPERATORS and len(args) == 2 and not kwargs
-    logical = name.strip("_") in _LOGICAL
+    first = len(specs) == 1 and bool(args) and args[0] is specs[0]
+    boolean = any(spec.dtype is torch.bool for spec in specs)
     function = getattr(torch.Tensor, function) if isinstance(function, str) else function
-    alone = not plain and any(not spec.shape for spec in specs)
-    alone = alone or (not logical and any(spec.dtype is torch.bool for spec in specs))
-    for elements, device in ((1, "meta"),) if alone or function in _RANDOM else ((2, "cpu"), (1, "meta")):
+    if boolean and name.strip("_") in _SHIFTS:
+        return None
+    cpu, meta = (2, "cpu"), (1, "meta")
+    if function in _RANDOM or (not plain and not first and any(not spec.shape for spec in specs)):
+        asked = [meta]
+    else:
+        asked = [cpu] if boolean else [cpu, meta]
+    for elements, device in asked:
         try:
             stand_ins = [_stand_in(value, elements, device) for value in args]
             named = {name: _stand_in(value, elements, device) for name, value in kwargs.items()}
