@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickletools
+import re
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -55,3 +58,17 @@ def _read_state(path: Path) -> Any:
 
 
 _READERS = {".pth": _read_module, ".pt2": _read_program, ".torchscript": _read_torchscript, ".safetensors": _read_state}
+
+
+def names_of_ours(path: Path) -> set[str]:
+    """Returns module and name of what a pickle and the programs in it name of ours."""
+    with zipfile.ZipFile(path) as archive:
+        (member,) = (name for name in archive.namelist() if name.endswith("data.pkl"))
+        pickle = archive.read(member)
+    found = set()
+    for opcode, argument, _ in pickletools.genops(pickle):
+        if opcode.name == "GLOBAL":
+            found.add(str(argument))
+        elif isinstance(argument, str):
+            found |= {" ".join(pair) for pair in re.findall(r"^from (\S+) import (\S+)", argument, re.MULTILINE)}
+    return {name for name in found if name.startswith("onnx2nn")}

@@ -16,6 +16,7 @@ from realmodels import check_same, check_travels, run, run_onnxruntime
 from torch import fx
 
 import onnx2nn
+from onnx2nn.fx.blocks.flattening import flattened
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.rewrite import channels_first, channels_first_forms
 from onnx2nn.rewrite.minimum_cut import FlowNetwork
@@ -38,7 +39,7 @@ such a normalisation of images to channels first; in one of sequences it writes 
 
 
 def _permutes(module: fx.GraphModule) -> int:
-    return sum(str(node.target).split(".")[-1] in ("permute", "transpose") for node in module.graph.nodes)
+    return sum(str(node.target).split(".")[-1] in ("permute", "transpose") for node in flattened(module).graph.nodes)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -93,6 +93,7 @@ def test_sizes_that_were_never_exported(name: str, exporter: str) -> None:
     model = seeded(build)
     path = EXPORTERS[exporter](f"fixed_{name}", model, (torch.randn(shape),))
     imported = onnx2nn.load(path, dynamic={"x": axes})
+    assert imported.meta["onnx2nn"]["thawed"]["way"] == "constants"
     for size in (shape, other):
         x = torch.randn(size)
         torch.testing.assert_close(imported(x), model(x), rtol=1e-4, atol=1e-5)
@@ -188,3 +189,42 @@ def test_all_elements_picked_in_order_are_a_reshape() -> None:
     file = _file(nodes, [1, 4], {"flat": [-1], "all": [[[0, 1], [2, 3]]]})
     x = torch.randn(3, 4)
     assert torch.equal(onnx2nn.load(file, dynamic={"x": {0: "n"}})(x), x.reshape(3, 2, 2))
+
+
+def _parsed(graph: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g {graph}')
+
+
+def test_a_dimension_that_is_cut_off_is_not_the_freed_one() -> None:
+    """The first 64 steps are as many as the freed length at small multiples of the file's, but not above 64."""
+    model = _parsed(
+        """(float[1,4,3] x) => (float[1,1,4,3] y)
+        <int64[1] begin = {0}, int64[1] end = {64}, int64[1] axis = {1}, int64[4] target = {1, 1, 4, 3}> {
+            first = Slice(x, begin, end, axis)  y = Reshape(first, target)
+        }"""
+    )
+    imported = onnx2nn.load(model, dynamic={"x": {0: "n", 1: "t"}})
+    for n, t in ((1, 4), (2, 20), (3, 64), (2, 100)):
+        x = torch.randn(n, t, 3)
+        assert torch.equal(imported(x), x[:, None, :64])
+
+
+def test_a_table_bounds_a_length() -> None:
+    """Positions are read from a table of 12 rows: a length of up to 12 is free, the sum refuses others."""
+    model = _parsed(
+        """(float[1,3,2] x) => (float[1,3,2] y)
+        <int64[1] begin = {0}, int64[1] rows = {0}, int64[1] steps = {1}, float[24] numbers = {ROW},
+         int64[2] pairs = {12, 2}> {
+            table = Reshape(numbers, pairs)  size = Shape <start = 1, end = 2> (x)
+            own = Slice(table, begin, size, rows)
+            sum = Add(x, own)  mean = ReduceMean(sum, steps)  y = Sub(sum, mean)
+        }""".replace("ROW", ", ".join(map(str, range(24))))
+    )
+    imported = onnx2nn.load(model, dynamic={"x": {1: "t"}})
+    table = torch.arange(24.0).reshape(12, 2)
+    for t in (1, 3, 7, 12):
+        x = torch.randn(1, t, 2)
+        y = x + table[:t]
+        torch.testing.assert_close(imported(x), y - y.mean(1, keepdim=True))
+    with pytest.raises(RuntimeError, match=r"tensor a \(13\) must match the size of tensor b \(12\)"):
+        imported(torch.randn(1, 13, 2))

@@ -575,14 +575,35 @@ LAYERS = """(float[n,3,h,w] x) => (float[n,6] y)
     y = Softmax(t)
 }""".replace("KERNEL", ", ".join(["0.1"] * 162))
 
+FIXED = """(float[1,3,8,8] x) => (float[1,1,6] y)
+<float[6,3,3,3] k = {KERNEL}, int64[3] rows = {1, 6, 16}, int64[3] once = {1, 1, 6}, int64[1] last = {2}> {
+    c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, k)  r = Reshape(c, rows)
+    m = ReduceMean <keepdims = 0> (r, last)  g = Gelu(m)  y = Reshape(g, once)
+}""".replace("KERNEL", ", ".join(["0.1"] * 162))
 
-@pytest.mark.parametrize("graph", [CASES["divisible"].graph, CASES["in one branch"].graph, LAYERS, PAIRS])
-def test_load_imports_nothing_of_torchs_symbolic_shapes(graph: str, tmp_path: Path) -> None:
+
+@pytest.mark.parametrize(
+    ("graph", "wanted"),
+    [
+        (CASES["divisible"].graph, ""),
+        (CASES["in one branch"].graph, ""),
+        (LAYERS, ""),
+        (PAIRS, ""),
+        (FIXED, "dynamic={'x': {0: 'n', 2: 'h'}}"),
+    ],
+    ids=["divisible", "in one branch", "layers", "pairs", "freed by constants"],
+)
+def test_load_imports_nothing_of_torchs_symbolic_shapes(graph: str, wanted: str, tmp_path: Path) -> None:
     """Nothing but what the imports of torch, onnx and onnx_ir bring in themselves."""
     onnx.save(_model(graph), tmp_path / "model.onnx")
     listing = "import torch, torch.fx, torch.nn, onnx, onnx_ir, sys; {}; print(sorted(sys.modules))"
     found = []
-    for code in ("0", "import onnx2nn; onnx2nn.load('model.onnx')"):
+    way = "constants" if wanted else "none"
+    loading = (
+        f"import onnx2nn; module = onnx2nn.load('model.onnx', {wanted}); "
+        f"assert module.meta['onnx2nn'].get('thawed', {{'way': 'none'}})['way'] == {way!r}"
+    )
+    for code in ("0", loading):
         done = subprocess.run(
             [sys.executable, "-c", listing.format(code)],
             cwd=tmp_path,

@@ -11,6 +11,7 @@ from tiers import mostly_slow
 from torch import nn
 
 import onnx2nn
+from onnx2nn.fx.blocks.flattening import flattened
 
 FEATURES, HEADS, STEPS = 8, 2, 5
 
@@ -63,7 +64,8 @@ def test_masks(exporter: str) -> None:
     module = onnx2nn.load(path)
     report = module.meta["onnx2nn"]["raising"]
     assert (report["raised"]["MultiheadAttention"], report["dropped"]) == (5 + (exporter == "dynamo"), [])
-    calls = re.findall(r"self\.([\w.]+)\([^()]*, (None|\w+), False(?:, (\w+))?\)", module.code)
+    code = flattened(module).code
+    calls = re.findall(r"self\.([\w.]+)\([^()]*, (None|\w+), False(?:, (\w+))?\)", code)
     masks = {name: given for name, *given in calls}
     assert masks | {"plain": ["None", ""], "causal.self_attn": ["None", "triu"]} == {
         "both": ["padding", "future"],
@@ -72,7 +74,7 @@ def test_masks(exporter: str) -> None:
         "plain": ["None", ""],
         "padded.self_attn": ["padding", ""],
         "causal.self_attn": ["None", "triu"],
-    }, module.code
+    }, code
     if exporter == "dynamo":
         original.load_state_dict(module.state_dict())
     literal = onnx2nn.load(path, raise_patterns=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import pickletools
 import re
 import zipfile
 from collections.abc import Iterator
@@ -46,25 +45,16 @@ def test_loads_in_a_fresh_process(path: Path, fresh: Pool) -> None:
 
 def test_every_kind_is_there() -> None:
     """The files of 0.1 name each of our modules that its saved imports may name."""
-    named = {name for path in FILES if path.parent.name == "0.1" and path.suffix == ".pth" for name in _names(path)}
+    named = {
+        name
+        for path in FILES
+        if path.parent.name == "0.1" and path.suffix == ".pth"
+        for name in saved_modules.names_of_ours(path)
+    }
     control_flow = {"If", "Loop", "Scan", "BatchedScan", "SequenceMap", "Gradient"}
     assert {f"onnx2nn.control_flow {name}" for name in control_flow} <= named
     assert {"onnx2nn.tracing Retracer", "onnx2nn.regions RenameInputs", "onnx2nn.ops.ml pick_strings"} <= named
     assert any(name.startswith("onnx2nn.functional ") for name in named)
-
-
-def _names(path: Path) -> set[str]:
-    """Returns module and name of what a pickle and the programs in it name of ours."""
-    with zipfile.ZipFile(path) as archive:
-        (member,) = (name for name in archive.namelist() if name.endswith("data.pkl"))
-        pickle = archive.read(member)
-    found = set()
-    for opcode, argument, _ in pickletools.genops(pickle):
-        if opcode.name == "GLOBAL":
-            found.add(str(argument))
-        elif isinstance(argument, str):
-            found |= {" ".join(pair) for pair in re.findall(r"^from (\S+) import (\S+)", argument, re.MULTILINE)}
-    return {name for name in found if name.startswith("onnx2nn")}
 
 
 def _writer(path: Path) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn import functional
+from onnx2nn.fx.blocks.flattening import flattened
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.repeated_nodes import Repeats
 from onnx2nn.fx.spec import Spec
@@ -228,9 +229,10 @@ def test_a_layer_stays_one_behind_calls_of_its_function() -> None:
             del node.attribute[:]
     model.opset_import.add(domain=DOMAIN, version=1)
     module, _ = _loaded(model, lambda F, x, weight, bias: F.nn.functional.linear(x, weight, bias))
-    calls = [node for node in module.graph.nodes if node.target is nn.functional.linear]
+    nodes = flattened(module).graph.nodes
+    calls = [node for node in nodes if node.target is nn.functional.linear]
     assert len(calls) == 2
-    assert [node.target for node in module.graph.nodes if node.op == "call_module"] == ["linear.2", "linear.3"]
+    assert [node.target for node in nodes if node.op == "call_module"] == ["linear.2", "linear.3"]
 
 
 def test_layers_stay_layers_of_their_own() -> None:

@@ -35,7 +35,7 @@ RULES = {
     "onnx2nn.functional": TABLE,
     "onnx2nn.operators": f"{TABLE} onnx2nn.functional",
     "onnx2nn.fx": f"{TABLE} onnx2nn.provenance onnx2nn.sizes onnx2nn.importing onnx2nn.control_flow onnx2nn.functional",
-    "onnx2nn.tracing": "onnx2nn.fx",
+    "onnx2nn.tracing": "",
     "onnx2nn.regions": "onnx2nn.fx",
     "onnx2nn.dequantize": f"{TORCH} onnx2nn.rewrite",
     "onnx2nn.unfreeze": f"{TORCH} onnx2nn.rewrite",

@@ -23,6 +23,7 @@ from realmodels import (
     run,
     seeded,
 )
+from saved_modules import names_of_ours
 from tiers import mostly_slow
 from torch import nn
 
@@ -287,3 +288,19 @@ def test_travels(name: str, exporter: str) -> None:
     _, path = _export(name, exporter)
     travels = case.travels.get(exporter, tuple(TRAVELS))
     check_travels(onnx2nn.load(path), case.inputs(case.sizes[0]), case.inputs(case.sizes[1]), travels=travels)
+
+
+@pytest.mark.parametrize(("name", "exporter"), [("bert", "torchscript"), ("bert", "dynamo"), ("gpt2", "dynamo")])
+def test_a_whole_module_needs_torch_alone(name: str, exporter: str, tmp_path: Path) -> None:
+    """Buffers that sizes index, and a module named `self`, are read where onnx2nn is not installed."""
+    case = CASES[name]
+    _, exported = _export(name, exporter)
+    module = onnx2nn.load(exported)
+    path = tmp_path / f"{name}.pth"
+    onnx2nn.save(module, path)
+    assert names_of_ours(path) <= {"onnx2nn.functional onnx2nn__Require"}, names_of_ours(path)  # a guard
+    read = torch.load(path, weights_only=False)
+    inputs = case.inputs(case.sizes[1])
+    torch.testing.assert_close(read(*inputs), module(*inputs), rtol=0, atol=0)
+    assert list(read.state_dict()) == list(module.state_dict())
+    assert [type(m).__name__ for m in read.modules()][1:] == [type(m).__name__ for m in module.modules()][1:]

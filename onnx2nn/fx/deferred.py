@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from onnx2nn.fx.retracer import Retracer
+from onnx2nn.fx.pickled_source import pickled_source
 
 _GENERATING = threading.RLock()  # while torch writes a graph's program, the graph's nodes have other names
 
@@ -67,11 +67,8 @@ class DeferredModule(fx.GraphModule):
     def __init__(
         self, holder: nn.Module, own: Mapping[str, tuple[Any, bool]], graph: fx.Graph, name: str = "GraphModule"
     ):
-        buffers = {name for name, _ in holder.named_buffers()}
-        buffers |= {path for path, (value, _) in own.items() if _is_buffer(value)}
-        reads = bool(buffers) and any(node.op == "get_attr" and node.target in buffers for node in graph.nodes)
         # Not from `holder`: torch copies non-persistent buffers as persistent ones.
-        super().__init__(nn.Module(), fx.Graph(tracer_cls=Retracer if reads else None), name)
+        super().__init__(nn.Module(), fx.Graph(), name)
         for path, child in holder.named_children():
             self.add_module(path, child)
         for path, (value, persistent) in own.items():
@@ -123,11 +120,38 @@ class DeferredModule(fx.GraphModule):
 
     def __reduce__(self) -> tuple[Any, ...]:
         generate_programs(self)  # torch copies the attributes before it generates the code
-        return super().__reduce__()
+        rebuild, (body, imports) = super().__reduce__()
+        outside = {"_non_persistent_buffers_set": body["_non_persistent_buffers_set"]}  # torch makes all persistent
+        named = {"_code": self._pickled_source(), "_graphmodule_cls_name": type(self).__name__}
+        return rebuild, ({**body, **named}, imports), outside
 
     def __reduce_package__(self, exporter: Any) -> tuple[Any, ...]:
         generate_programs(self)
-        return super().__reduce_package__(exporter)
+        given: Any = _PackageExporter(exporter, self.code, self._pickled_source())
+        return super().__reduce_package__(given)
+
+    def _pickled_source(self) -> str:
+        return pickled_source(self.graph, frozenset(name for name, _ in self.named_buffers(remove_duplicate=False)))
+
+
+class _PackageExporter:
+    """Gives a `torch.package.PackageExporter` the source for unpickling in place of a program.
+
+    Args:
+        exporter: to which all else is passed on.
+        code: the program.
+        source: its source for unpickling.
+    """
+
+    def __init__(self, exporter: Any, code: str, source: str):
+        self._exporter, self._code, self._source = exporter, code, source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._exporter, name)
+
+    def save_source_string(self, module_name: str, src: str, *args: Any, **kwargs: Any) -> None:
+        """Saves the source of a module, see torch."""
+        self._exporter.save_source_string(module_name, src.replace(self._code, self._source), *args, **kwargs)
 
 
 def _is_buffer(value: Any) -> bool:

@@ -38,12 +38,9 @@ class ImportedModule(ExportableModule):
         return naming_report(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        rebuild, arguments = super().__reduce__()
-        return (
-            rebuild,
-            arguments,
-            {"meta": self.meta, "_version": self._version},
-        )  # torch's `__reduce__` leaves `meta` out
+        rebuild, arguments, outside = super().__reduce__()
+        outside |= {"meta": self.meta, "_version": self._version}  # torch leaves `meta` out
+        return rebuild, arguments, outside
 
 
 def lay_out_state(module: nn.Module) -> None:

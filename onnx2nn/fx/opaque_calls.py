@@ -48,7 +48,7 @@ def call(
     Raises:
         OperatorError: `row.results` found a shape conflict.
     """
-    known = _results(tracer, row, arguments, attributes, strict)
+    known = specs_of(tracer, row, arguments, attributes, strict)
     specs = [
         _declared(tracer, value, kind, known[index] if index < len(known) else None)
         for index, (value, kind) in enumerate(outputs)
@@ -58,10 +58,21 @@ def call(
     return tracer.call_opaque(function, tuple(arguments), attributes, result, once=bool(known))
 
 
-def _results(
+def specs_of(
     tracer: Tracer, row: Row, arguments: Sequence[Any], attributes: dict[str, Any], strict: bool
 ) -> Sequence[Spec]:
-    """Returns the specs of `row.results`; nothing where the row has none, or the rank of an input is unknown."""
+    """Returns the specs of `row.results`; nothing where the row has none, or the rank of an input is unknown.
+
+    Args:
+        tracer: has the symbols of sizes that data decide.
+        row: the node's row.
+        arguments: from `Arguments.of_operator`.
+        attributes: the node's.
+        strict: whether a shape conflict is an error.
+
+    Raises:
+        OperatorError: `row.results` found a shape conflict.
+    """
     if row.results is None or any(isinstance(value, Opaque) for value in arguments):
         return ()
     try:

@@ -30,7 +30,6 @@ from onnx2nn.fx.module_tree import paths_around, put_module
 from onnx2nn.fx.namespace import Namespace
 from onnx2nn.fx.placement_protocol import Anonymous, Placement
 from onnx2nn.fx.ratio import Ratio
-from onnx2nn.fx.retracer import Retracer
 from onnx2nn.fx.spec import Known, Spec
 from onnx2nn.fx.symbols import Symbols
 from onnx2nn.fx.tensor import TRACED, Opaque, Tensor, is_traced, leaves
@@ -63,7 +62,7 @@ class Tracer:
         self, parent: Tracer | None = None, choices: Choices = MappingProxyType({}), placement: Placement = _ANONYMOUS
     ):
         self.parent = parent
-        self.graph = fx.Graph(tracer_cls=Retracer)  # for copies; the module chooses its own
+        self.graph = fx.Graph()
         self.root = nn.Module()
         self.F = Namespace(self)
         self.placement = placement

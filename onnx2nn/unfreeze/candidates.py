@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.unfreeze.rules import Frozen, Repair, reshaped, same_along
-from onnx2nn.unfreeze.size_points import Points, Values
+from onnx2nn.unfreeze.sized_values import Sized
+from onnx2nn.unfreeze.symbolic_walk import Values
 
 _ANCESTORS = 400
 """The most nodes before a failing one that are searched for a constant with the frozen size."""
@@ -19,13 +20,13 @@ _SMALL = 64
 
 
 def candidates(
-    node: ir.Node, inputs: Sequence[Points | None], frozen: Sequence[Frozen], values: Values
+    node: ir.Node, inputs: Sequence[Sized | None], frozen: Sequence[Frozen], values: Values
 ) -> Iterator[Repair]:
     """Yields constants that may make `node` fail, the likeliest first.
 
     Args:
         node: the node that fails.
-        inputs: its inputs at every point.
+        inputs: its inputs.
         frozen: the dimensions to make dynamic.
         values: the known values before it.
     """
@@ -48,7 +49,7 @@ def candidates(
                     yield Repair(ancestor, index, "range", 0, dimension.name)
 
 
-def _broadcast(node: ir.Node, inputs: Sequence[Points | None], frozen: Sequence[Frozen]) -> Iterator[Repair]:
+def _broadcast(node: ir.Node, inputs: Sequence[Sized | None], frozen: Sequence[Frozen]) -> Iterator[Repair]:
     """Yields inputs with the frozen size on an axis on which another input has it too, and all slices are the same."""
     shapes = [None if value is None else value.shape for value in inputs]
     for dimension in frozen:

@@ -17,9 +17,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.optable.registry import load_rows
+from onnx2nn.sizes import expression
+from onnx2nn.sizes.expression import Number
 from onnx2nn.unfreeze.reshape_targets import Factor, divided, product
-from onnx2nn.unfreeze.size_points import Points, Substituted, Values
+from onnx2nn.unfreeze.sized_values import Sized
 from onnx2nn.unfreeze.substitutions import Absent, Count, Dimension, Element, Numbers, Repeat, Size
+from onnx2nn.unfreeze.symbolic_walk import Substituted, Values
 
 _ANCESTORS = 200
 """The most values before a Reshape among which the one is searched that merged its input's dimension."""
@@ -100,66 +103,61 @@ class Rules:
         own = {r.name: r.index for r in self._repairs.get(node, ()) if r.kind == "place"}
         return {**self._places.get(shapes, {}), **own}
 
-    def factors(self, node: ir.Node, value: Points, axis: int, values: Values) -> list[Factor]:
+    def factors(self, node: ir.Node, value: Sized, axis: int, values: Values) -> list[Factor]:
         """Returns the factors of a dimension: freed dimensions and a number, or the dimension itself."""
-        sizes = value.sizes(axis)
-        if len(set(sizes)) == 1:
-            return [Factor(sizes[0])]
+        size, frozen = value.sizes[axis], value.shape[axis]
+        if isinstance(size, int):
+            return [Factor(size)]
         undivided = Size(((_input(node, 0), axis),))
         for count in (1, 2):
             for some in itertools.combinations(self._frozen, count):
-                own = math.prod(dimension.size for dimension in some)
-                columns = [values[d.source[0]].sizes(d.source[1]) for d in some]
-                products = [math.prod(column) for column in zip(*columns, strict=True)]
-                factor = sizes[0] // own
-                if sizes[0] % own or any(
-                    size != product * factor for size, product in zip(sizes, products, strict=True)
-                ):
+                freed = expression.product(values[d.source[0]].sizes[d.source[1]] for d in some)
+                factor = expression.divided(size, freed) if isinstance(freed, expression.Size) else None
+                if not isinstance(factor, int):
                     continue
                 if not isinstance(node.graph, ir.Function):
-                    order = self._order(_input(node, 0), sizes, values) if factor > 1 or count > 1 else None
+                    order = self._order(_input(node, 0), size, values) if factor > 1 or count > 1 else None
                     return order or [*(Factor(d.size, Size((d.source,)), d.name) for d in some), Factor(factor)]
                 if count == 1:  # a function does not see the inputs of the graph
                     (dimension,) = some
                     local = undivided if factor == 1 else undivided // factor
                     return [Factor(dimension.size, local, dimension.name), Factor(factor)]
-        return [Factor(sizes[0], undivided)]
+        return [Factor(frozen, undivided)]
 
     def note_order(self, node: ir.Node, parts: list[list[Factor]]) -> None:
         """Notes the factors of every dimension of a Reshape's output, in their order."""
         self._orders[node.outputs[0]] = [[f for f in own if f.size != 1 or f.dim is not None] for own in parts]
 
-    def _order(self, value: ir.Value, sizes: Sequence[int], values: Values) -> list[Factor] | None:
+    def _order(self, value: ir.Value, size: Number, values: Values) -> list[Factor] | None:
         """Returns the factors of a dimension in the order in which a Reshape before it merged them, None for unknown.
 
         Args:
             value: the value with the dimension.
-            sizes: the dimension at every point. Nodes between keep its elements in their order, on any axis.
+            size: the dimension. Nodes between keep its elements in their order, on any axis.
             values: the known values.
         """
         queue = [value]
         for current in queue:
             for axis, parts in enumerate(self._orders.get(current, ())):
-                if values[current].sizes(axis) == sizes and len(parts) > 1:
+                if values[current].sizes[axis] == size and len(parts) > 1:
                     return parts
             node = current.producer()
             if node is not None and len(queue) < _ANCESTORS:
                 queue += [v for v in node.inputs if v is not None and v in values and v not in queue]
         return None
 
-    def _repaired(self, repair: Repair, value: Points) -> Any:
+    def _repaired(self, repair: Repair, value: Sized) -> Any:
         dimension = Size((self._by_name[repair.name].source,))
-        rank = value.frozen.ndim
+        rank = len(value.shape)
         if repair.kind == "repeat":
             return Repeat(repair.index, dimension, rank, value.shape[repair.index] == 1)
         if not value.is_known:
             return None
-        kind = ir.DataType.from_numpy(value.frozen.numpy().dtype)
         if repair.kind == "range":
-            return Count(dimension, rank, kind)
+            return Count(dimension, rank, value.kind)
         items: list[Any] = _items(value)
         items[repair.index] = dimension
-        return Numbers(tuple(items), value.shape, kind)
+        return Numbers(tuple(items), value.shape, value.kind)
 
 
 def _input(node: ir.Node, position: int) -> ir.Value:
@@ -168,16 +166,15 @@ def _input(node: ir.Node, position: int) -> ir.Value:
     return value
 
 
-def _items(value: Points) -> list[Any]:
+def _items(value: Sized) -> list[Any]:
     """Returns the elements of a list of sizes: numbers, and `Element`s for sizes that are computed already."""
-    columns = zip(*(known.reshape(-1).tolist() for known in value), strict=True)
-    return [column[0] if len(set(column)) == 1 else Element(index) for index, column in enumerate(columns)]
+    return [item if isinstance(item, (int, float)) else Element(index) for index, item in enumerate(value.elements)]
 
 
 def _sizes(inputs: Sequence[Any], position: int) -> list[Any] | None:
     """Returns the list of sizes in a node's input, see `_items`; None where it is unknown."""
     value = inputs[position] if position < len(inputs) else None
-    if value is None or not value.is_known or value.frozen.ndim != 1 or value.is_dynamic:
+    if value is None or not value.is_known or len(value.shape) != 1 or value.is_dynamic:
         return None
     return _items(value)
 
@@ -185,8 +182,7 @@ def _sizes(inputs: Sequence[Any], position: int) -> list[Any] | None:
 def _replaced(inputs: Sequence[Any], position: int, items: Sequence[Any]) -> Substituted:
     if list(items) == _sizes(inputs, position):
         return {}
-    dtype = ir.DataType.from_numpy(inputs[position].frozen.numpy().dtype)
-    return {position: Numbers(tuple(items), (len(items),), dtype)}
+    return {position: Numbers(tuple(items), (len(items),), inputs[position].kind)}
 
 
 def _reshape(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -> Substituted:
@@ -195,7 +191,7 @@ def _reshape(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values)
     if target is None:
         return {}
     shape = inputs[0].shape
-    sizes = reshaped(shape, inputs[1].frozen.tolist(), node.attributes.get_int("allowzero", 0))
+    sizes = reshaped(shape, inputs[1].frozen, node.attributes.get_int("allowzero", 0))
     if sizes is None or not math.prod(sizes):
         return {}
     factors = [f for axis in range(len(shape)) for f in rules.factors(node, inputs[0], axis, values)]
@@ -221,29 +217,34 @@ def _flatten(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values)
     return {}
 
 
-def _is_kept(item: Any, value: Points, axis: int, values: Values) -> bool:
-    """Returns whether a size of a Reshape's target is the input's dimension at the same place, at every point."""
+def _is_kept(item: Any, value: Sized, axis: int, values: Values) -> bool:
+    """Returns whether a size of a Reshape's target is always the input's dimension at the same place."""
     if not isinstance(item, Size) or axis >= len(value.shape):
         return False
-    return tuple(_at(item, values, point) for point in range(len(value.at))) == value.sizes(axis)
+    return value.same(_number(item, values), value.sizes[axis])
 
 
 def _follows(node: ir.Node, inputs: Sequence[Any], items: Sequence[Any], values: Values) -> bool:
-    """Returns whether the target of a Reshape, with a 0 or a -1, gives the shape `items` at every point as it is."""
+    """Returns whether the target of a Reshape, with a 0 or a -1, always gives the shape `items` as it is."""
     if any(isinstance(item, Element) for item in items):
         return False
-    zeros = node.attributes.get_int("allowzero", 0)
-    for point, (value, target) in enumerate(zip(*inputs[:2], strict=True)):
-        if reshaped(value.shape, target.tolist(), zeros) != tuple(_at(item, values, point) for item in items):
+    value, target = inputs[0], inputs[1].elements
+    if not node.attributes.get_int("allowzero", 0):
+        target = [value.sizes[i] if size == 0 and i < len(value.shape) else size for i, size in enumerate(target)]
+    count = expression.product(value.sizes)
+    if -1 in target:
+        known = expression.product(size for size in target if size != -1)
+        if known == 0:
             return False
-    return True
+        target = [expression.floor_divide(count, known) if size == -1 else size for size in target]
+    wanted = (_number(item, values) for item in items)
+    same: bool = value.same(expression.product(target), count)
+    return same and all(value.same(size, item) for size, item in zip(target, wanted, strict=True))
 
 
-def _at(item: int | Size, values: Values, point: int) -> int:
-    """Returns a size at one point."""
-    if isinstance(item, int):
-        return item
-    return int(item.at(lambda dimension: values[dimension[0]].sizes(dimension[1])[point]))
+def _number(item: int | Size, values: Values) -> Number:
+    """Returns a size as an expression."""
+    return item if isinstance(item, int) else item.of(lambda dimension: values[dimension[0]].sizes[dimension[1]])
 
 
 def reshaped(shape: Sequence[int], target: Sequence[int], allowzero: int) -> tuple[int, ...] | None:
@@ -275,7 +276,7 @@ def _slice(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Values) -
         return {}
     for position, axis in enumerate(range(len(ends)) if axes is None else axes):
         if inputs[0].varies(axis) and ends[position] == inputs[0].shape[axis]:
-            ends[position] = int(np.iinfo(inputs[2].frozen.numpy().dtype).max)
+            ends[position] = int(np.iinfo(inputs[2].kind.numpy()).max)
     return _replaced(inputs, 2, ends)
 
 
@@ -308,16 +309,8 @@ def _recurrent(rules: Rules, node: ir.Node, inputs: Sequence[Any], values: Value
             continue
         size = Size(((_input(node, 0), batch),))
         repeat = Repeat(axis, size, len(state.shape), state.shape[axis] == 1)
-        found[position] = Absent(repeat) if _is_zero(_input(node, position), state) else repeat
+        found[position] = Absent(repeat) if state.is_zero else repeat
     return found
-
-
-def _is_zero(value: ir.Value, known: Points) -> bool:
-    """Returns whether all elements of a value are zero, as far as they are known."""
-    if known.is_known:
-        return not known.frozen.any()
-    tensor = ir.convenience.get_const_tensor(value)
-    return tensor is not None and not tensor.numpy().any()
 
 
 _RULES: dict[str, Callable[[Rules, ir.Node, Sequence[Any], Values], Substituted]] = {
@@ -341,7 +334,7 @@ def _states(operator: str) -> list[int]:
     return [] if row is None else [i for i, name in enumerate(row.inputs) if name.startswith("initial_")]
 
 
-def same_along(node: ir.Node, position: int, value: Points, axis: int) -> bool:
+def same_along(node: ir.Node, position: int, value: Sized, axis: int) -> bool:
     """Returns whether all slices of an input along an axis are equal."""
     if value.shape[axis] == 1:
         return True

@@ -10,10 +10,12 @@ from torch import fx, nn
 
 from onnx2nn.errors import FrozenDimensionError, InputError, UnsupportedModelError
 from onnx2nn.fx.importer import import_graph, import_strictly
+from onnx2nn.fx.named_sizes import named_after_others
 from onnx2nn.fx.trace_errors import ShapeConflictError
 from onnx2nn.importing.inputs import InputShapes, input_dimensions, input_specs
 from onnx2nn.importing.node_facts import node_name
 from onnx2nn.importing.plan import Plan, plan
+from onnx2nn.sizes.expression import Number, Size, Symbol, of_symbol
 from onnx2nn.unfreeze import value_shapes
 from onnx2nn.unfreeze.candidates import candidates
 from onnx2nn.unfreeze.data_decisions import data_decision
@@ -21,18 +23,21 @@ from onnx2nn.unfreeze.exporter_forms import join_constants, reshape_whole_gather
 from onnx2nn.unfreeze.proof import verify, wish
 from onnx2nn.unfreeze.request import Request
 from onnx2nn.unfreeze.rules import Frozen, Repair, Rules
-from onnx2nn.unfreeze.size_points import NodeConflictError, Points, PointsBuilder, SizePoints, Substituted
+from onnx2nn.unfreeze.shape_tracer import ShapeTracer
+from onnx2nn.unfreeze.sized_values import Sized
 from onnx2nn.unfreeze.substitutions import Substitution, apply
+from onnx2nn.unfreeze.symbolic_walk import NodeConflictError, Substituted, SymbolicBuilder, SymbolicGraph
 from onnx2nn.unfreeze.vectorising import vectorised
 
 _TRIALS = 200
 """The most constants to try; each costs a walk over the graph behind it."""
 
-_MULTIPLES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
-"""Factors of the size in the file at further points, different ones for every point and dimension."""
+_STAND_INS = tuple(64 * prime for prime in (13, 17, 19, 23, 29, 31, 37, 41))
+"""Sizes in place of the file's own dynamic dimensions, where a substitution is proposed from numbers.
 
-_OTHERS = ((7, 11, 13), (64, 128, 192), (224, 288, 352), (4, 6, 8), (1, 2, 3))
-"""Sizes of the file's own dynamic dimensions; the ones at which the walk gets furthest are used."""
+Their product with a size of the file is seldom that of others, and networks divide a length by powers of two. The walk
+decides for all sizes whether the proposal fits.
+"""
 
 
 Prepare = Callable[["ir.Model"], tuple[Plan, dict[str, Any]]]
@@ -184,7 +189,7 @@ def _refuse_fixed(module: fx.GraphModule, sizes: Mapping[str, int]) -> None:
 
 def unfreeze(
     model: ir.Model, plan: Plan, shapes: Mapping[str, Sequence[int | str | None]], sizes: Mapping[str, int]
-) -> tuple[list[Repair], Mapping[ir.Value, Points]]:
+) -> tuple[list[Repair], Mapping[ir.Value, Sized]]:
     """Replaces constants that depend on freed dimensions by nodes: Shape, Gather, Concat and others.
 
     Args:
@@ -200,21 +205,13 @@ def unfreeze(
         FrozenDimensionError: a node works at the file's sizes only.
     """
     frozen = [Frozen(name, size, _source(model, shapes, name)) for name, size in sizes.items()]
-    furthest: NodeConflictError | None = None
-    for others in _OTHERS:
-        points = SizePoints(model, plan, dict(_points(shapes, frozen, others)))
-        walked, conflict, repairs = _search(points, frozen)
-        if walked is not None:
-            apply(_substitutions(walked.substitutions))
-            value_shapes.declare(model, shapes, walked.values)
-            return repairs, walked.values
+    walked, conflict, repairs = _search(_symbolic(model, plan, shapes, sizes), frozen)
+    if walked is None:
         assert conflict is not None
-        if furthest is None or conflict.step > furthest.step:
-            furthest = conflict
-        if all(d in sizes for dims in shapes.values() for d in dims if not isinstance(d, int)):
-            break  # there are no other dynamic dimensions
-    assert furthest is not None
-    raise FrozenDimensionError(_obstacle(furthest.node, str(furthest), sizes))
+        raise FrozenDimensionError(_obstacle(conflict.node, str(conflict), sizes))
+    apply(_substitutions(walked.substitutions))
+    value_shapes.declare(model, shapes, walked.values)
+    return repairs, walked.values
 
 
 def _source(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]], name: str) -> tuple[ir.Value, int]:
@@ -224,17 +221,36 @@ def _source(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]], n
     return value, list(shapes[value.name or ""]).index(name)
 
 
-def _points(
-    shapes: Mapping[str, Sequence[int | str | None]], frozen: Sequence[Frozen], others: Sequence[int]
-) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
-    """Yields the shapes of every input at the file's sizes and at two more points."""
-    sizes: dict[int | str | None, Sequence[int]] = {
-        f.name: (f.size, f.size * _MULTIPLES[2 * k % 12], f.size * _MULTIPLES[(2 * k + 1) % 12])
-        for k, f in enumerate(frozen)
-    }
-    for name, dims in shapes.items():
-        columns = [(d,) * 3 if isinstance(d, int) else sizes.get(d, others) for d in dims]
-        yield name, [tuple(column[point] for column in columns) for point in range(3)]
+def _symbolic(
+    model: ir.Model, plan: Plan, shapes: Mapping[str, Sequence[int | str | None]], frozen: Mapping[str, int]
+) -> SymbolicGraph:
+    """Returns the graph with a symbol for every dynamic dimension that is not named by arithmetic of others.
+
+    The symbols are at least 1: an empty dimension has other rules in some operators, as a 0 in a Reshape's target.
+    """
+    names = dict.fromkeys([*frozen, *(dim for dims in shapes.values() for dim in dims if isinstance(dim, str))])
+    known: dict[str, Number] = {}
+
+    def size_of(name: str) -> Number:
+        if name not in known:
+            named = None if name in frozen else named_after_others(name, names, size_of)
+            known[name] = of_symbol(Symbol(name, 1)) if named is None else named
+        return known[name]
+
+    def dimension(dim: int | str | None) -> Number:
+        return size_of(dim) if isinstance(dim, str) else of_symbol(Symbol("any", 1)) if dim is None else dim
+
+    freed = {_symbol(size_of(name)): size for name, size in frozen.items()}
+    given = {name: [dimension(dim) for dim in dims] for name, dims in shapes.items()}
+    others = [symbol for dims in given.values() for size in dims for symbol in getattr(size, "symbols", ())]
+    stand_ins = {symbol: _STAND_INS[k % len(_STAND_INS)] for k, symbol in enumerate(dict.fromkeys(others))}
+    return SymbolicGraph(model, plan, ShapeTracer(freed, stand_ins), given)
+
+
+def _symbol(size: Number) -> Symbol:
+    assert isinstance(size, Size)
+    (symbol,) = size.symbols
+    return symbol
 
 
 def _substitutions(by_node: Mapping[ir.Node, Substituted]) -> Iterator[tuple[ir.Node, int, Substitution]]:
@@ -286,8 +302,8 @@ def _frozen_sizes(
 
 
 def _search(
-    points: SizePoints, frozen: Sequence[Frozen]
-) -> tuple[PointsBuilder | None, NodeConflictError | None, list[Repair]]:
+    graph: SymbolicGraph, frozen: Sequence[Frozen]
+) -> tuple[SymbolicBuilder | None, NodeConflictError | None, list[Repair]]:
     """Walks the graph repeatedly; replaces one more constant whenever the walk then gets further.
 
     Returns:
@@ -296,9 +312,9 @@ def _search(
     found: list[Repair] = []
     tried = 0
 
-    def attempt(more: Sequence[Repair]) -> tuple[PointsBuilder | None, NodeConflictError | None]:
+    def attempt(more: Sequence[Repair]) -> tuple[SymbolicBuilder | None, NodeConflictError | None]:
         try:
-            return points.run(Rules(frozen, [*found, *more])), None
+            return graph.run(Rules(frozen, [*found, *more])), None
         except NodeConflictError as error:
             return None, error
 

@@ -1,24 +1,24 @@
-"""Substitutions for constants that hold a frozen size: their values at given sizes, and their ONNX nodes."""
+"""Substitutions for constants that hold a frozen size: their values for all sizes, and their ONNX nodes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 
 from onnx2nn.importing.node_facts import node_name
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
+from onnx2nn.sizes.expression import Number, floor_divide, multiply, product
+from onnx2nn.unfreeze.sized_values import Sized
 
 Dimension = tuple["ir.Value", int]
 """A value of the graph and one of its axes."""
 
-DimensionSizes = Callable[[Dimension], int]
-"""Returns the size of a dimension at one point."""
+DimensionSizes = Callable[[Dimension], Number]
+"""Returns the size of a dimension."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Size:
     def __floordiv__(self, divisor: int) -> Size:
         return Size(self.dimensions, self.number, self.divisor * divisor)
 
-    def at(self, size_of: DimensionSizes) -> int:
+    def of(self, size_of: DimensionSizes) -> Number:
         """Returns the number for the given sizes."""
-        return self.number * math.prod(map(size_of, self.dimensions)) // self.divisor
+        return floor_divide(multiply(product(map(size_of, self.dimensions)), self.number), self.divisor)
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,9 @@ class Numbers:
     shape: tuple[int, ...]
     dtype: ir.DataType = ir.DataType.INT64
 
-    def at(self, value: torch.Tensor, size_of: DimensionSizes) -> torch.Tensor:
-        """Returns the tensor at one point, where it takes the place of `value`."""
-        items = [_number(item, value, size_of) for item in self.items]
-        return torch.tensor(items, dtype=value.dtype).reshape(self.shape)
+    def of(self, value: Sized, size_of: DimensionSizes) -> Sized:
+        """Returns the value that takes the place of `value`."""
+        return value.with_elements([_number(item, value, size_of) for item in self.items], self.shape)
 
     def insert(self, nodes: Inserter, value: ir.Value) -> ir.Value:
         """Returns the value that the inserted nodes compute in place of `value`."""
@@ -97,10 +96,10 @@ class Numbers:
         return nodes.cast(vector, self.dtype)
 
 
-def _number(item: int | Size | Element, value: torch.Tensor, size_of: DimensionSizes) -> int:
+def _number(item: int | Size | Element, value: Sized, size_of: DimensionSizes) -> Any:
     if isinstance(item, Element):
-        return int(value.reshape(-1)[item.index])
-    return item.at(size_of) if isinstance(item, Size) else item
+        return value.elements[item.index]
+    return item.of(size_of) if isinstance(item, Size) else item
 
 
 @dataclass(frozen=True)
@@ -117,9 +116,9 @@ class Count:
     rank: int
     dtype: ir.DataType
 
-    def at(self, value: torch.Tensor, size_of: DimensionSizes) -> torch.Tensor:
-        """Returns the tensor at one point, where it takes the place of `value`."""
-        return torch.arange(self.size.at(size_of), dtype=value.dtype).reshape((*[1] * (self.rank - 1), -1))
+    def of(self, value: Sized, size_of: DimensionSizes) -> Sized:
+        """Returns the value that takes the place of `value`."""
+        return value.with_shape((*[1] * (self.rank - 1), self.size.of(size_of)))
 
     def insert(self, nodes: Inserter, value: ir.Value) -> ir.Value:
         """Returns the value that the inserted nodes compute in place of `value`."""
@@ -146,10 +145,9 @@ class Repeat:
     rank: int
     single: bool
 
-    def at(self, value: torch.Tensor, size_of: DimensionSizes) -> torch.Tensor:
-        """Returns the tensor at one point, where it takes the place of `value`."""
-        sizes = [self.size.at(size_of) if axis == self.axis else -1 for axis in range(self.rank)]
-        return value.narrow(self.axis, 0, 1).expand(sizes)
+    def of(self, value: Sized, size_of: DimensionSizes) -> Sized:
+        """Returns the value that takes the place of `value`."""
+        return value.with_shape((*value.sizes[: self.axis], self.size.of(size_of), *value.sizes[self.axis + 1 :]))
 
     def insert(self, nodes: Inserter, value: ir.Value) -> ir.Value:
         """Returns the value that the inserted nodes compute in place of `value`."""
@@ -173,9 +171,9 @@ class Absent:
 
     zeros: Repeat
 
-    def at(self, value: torch.Tensor, size_of: DimensionSizes) -> torch.Tensor:
-        """Returns the tensor at one point, where it takes the place of `value`."""
-        return self.zeros.at(value, size_of)
+    def of(self, value: Sized, size_of: DimensionSizes) -> Sized:
+        """Returns the value that takes the place of `value`."""
+        return self.zeros.of(value, size_of)
 
     def insert(self, nodes: Inserter, value: ir.Value) -> None:
         """Returns None: no value takes the place of `value`."""

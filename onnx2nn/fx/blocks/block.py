@@ -92,11 +92,6 @@ class Block(ExportableModule):
         fx.GraphModule.graph.fget(result).owning_module = result  # type: ignore[attr-defined]  # as above
         return result
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        rebuild, (body, imports) = super().__reduce__()
-        outside = {"_non_persistent_buffers_set": body["_non_persistent_buffers_set"]}  # torch makes all persistent
-        return rebuild, ({**body, "_graphmodule_cls_name": type(self).__name__}, imports), outside
-
 
 def _is_complete(block: Block) -> bool:
     return "meta" in vars(block)  # the constructor of GraphModule sets it last

@@ -14,7 +14,6 @@ from onnx2nn.fx.blocks.partition import Partition, Region, divide, module_of
 from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_scope, is_attribute
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
 from onnx2nn.fx.module_tree import remove
-from onnx2nn.fx.retracer import Retracer
 
 _RESERVED = frozenset({"self", "torch", "device"})
 """Names that a program uses itself."""
@@ -49,7 +48,6 @@ class _Nesting:
     def __init__(self, partition: Partition, root: fx.GraphModule):
         self.partition, self.program, self.root = partition, partition.program, root
         self.blocks: dict[str, str] = {}
-        self.buffers = {name for name, _ in root.named_buffers(remove_duplicate=False)}
 
     def run(self) -> dict[str, Any]:
         """Replaces the containers by modules that run, and the root's graph."""
@@ -126,9 +124,7 @@ class _Body:
 
     def __init__(self, nesting: _Nesting, region: Region):
         self.nesting, self.region, self.program = nesting, region, nesting.program
-        buffers = nesting.buffers
-        read = [item.target for item in region.items if isinstance(item, fx.Node) and item.op == "get_attr"]
-        self.result = fx.Graph(tracer_cls=Retracer if buffers.intersection(map(str, read)) else None)
+        self.result = fx.Graph()
         self.known: dict[fx.Node, fx.Node] = {}
         self.packed: dict[tuple[fx.Node, ...], fx.Node] = {}
         self.moved = 0
