@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from tests.ecosystem.subjects.subject import Subject
+if TYPE_CHECKING:  # torchvision is not installed wherever these functions are tested
+    from tests.ecosystem.subjects.subject import Subject
 
 Make = Callable[[], nn.Module]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 
 import pytest
+import torch
 
 from tests.ecosystem import stored
 from tests.ecosystem.document import COMMAND, DOCUMENT, document
@@ -15,6 +17,15 @@ STORED = stored.read()
 
 def test_document() -> None:
     assert DOCUMENT.read_text(encoding="utf-8") == document(STORED), f"out of date: {COMMAND}"
+
+
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """Threads of small models wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -36,7 +47,7 @@ def _require(model: str) -> None:
 
 @pytest.mark.slow
 @pinned
-@pytest.mark.usefixtures("_installed")
+@pytest.mark.usefixtures("_installed", "_one_thread")
 def test_every_pair_is_stored() -> None:
     from tests.ecosystem import cells
 
@@ -47,7 +58,7 @@ def test_every_pair_is_stored() -> None:
 
 @pytest.mark.slow
 @pinned
-@pytest.mark.usefixtures("_installed")
+@pytest.mark.usefixtures("_installed", "_one_thread")
 @pytest.mark.parametrize(("name", "model"), [(name, model) for name, row in STORED.cells.items() for model in row])
 def test_tool(name: str, model: str) -> None:
     """Both exporters, since the original's run is shared; reasons may be worded otherwise."""
@@ -63,7 +74,7 @@ def test_tool(name: str, model: str) -> None:
 
 @pytest.mark.slow
 @pinned
-@pytest.mark.usefixtures("_installed")
+@pytest.mark.usefixtures("_installed", "_one_thread")
 @pytest.mark.parametrize("model", list(STORED.modules))
 def test_modules_that_run(model: str) -> None:
     from tests.ecosystem import cells
