@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -45,12 +47,31 @@ def _check(constant: np.ndarray, build: object, shape: tuple[int, int]) -> None:
     (node,) = model.graph
     source = model.graph.inputs[0]
     substitution: Substitution = build(source)  # type: ignore[operator]
-    expected = substitution.at(torch.from_numpy(constant.copy()), lambda dimension: shape[dimension[1]]).numpy()
+    expected = _expected(substitution, constant, shape)
     apply(iter([(node, 0, substitution)]))
     session = ReferenceEvaluator(ir.to_proto(model))
     (found,) = session.run(None, {"x": np.zeros(shape, np.float32)})
     assert found.dtype == constant.dtype
     np.testing.assert_array_equal(found, expected)
+
+
+def _expected(substitution: Substitution, constant: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Returns what stands in the place of a constant where the input has a shape."""
+
+    def number(item: int | Size | Element) -> int:
+        if isinstance(item, Element):
+            return int(constant.reshape(-1)[item.index])
+        if isinstance(item, Size):
+            return item.number * math.prod(shape[axis] for _, axis in item.dimensions) // item.divisor
+        return item
+
+    if isinstance(substitution, Numbers):
+        return np.array([*map(number, substitution.items)], constant.dtype).reshape(substitution.shape)
+    if isinstance(substitution, Count):
+        return np.arange(number(substitution.size), dtype=constant.dtype).reshape(*[1] * (substitution.rank - 1), -1)
+    assert isinstance(substitution, Repeat)
+    first = constant.take([0], substitution.axis)
+    return first.repeat(number(substitution.size), substitution.axis)
 
 
 def _size(parts: tuple[list[int], int, int], source: ir.Value) -> Size:

@@ -64,9 +64,11 @@ class Attempt:
         """Returns the module of the recorded program; called once, for the attempt whose program is taken."""
         state, graph = self.state, self.state.model.graph
         module = self._builder.tracer.finish(self._result, identifier(graph.name or "Model"), ImportedModule)
+        assert isinstance(module, ImportedModule)
         if state.author is not None:
             _keep_keys(module, state.author)
         tree = nest(module)
+        module.share(ImportedModule)
         different = {original: name for name, original in self._renamed.items() if original != name}
         if different:
             module.register_forward_pre_hook(RenameInputs(different), with_kwargs=True)

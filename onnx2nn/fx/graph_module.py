@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from onnx2nn.fx.blocks.block import SharedProgram
 from onnx2nn.fx.constants import memory_of
-from onnx2nn.fx.exportable import ExportableModule
 from onnx2nn.provenance.naming_reports import NamingReport, naming_report
 
 
-class ImportedModule(ExportableModule):
+class ImportedModule(SharedProgram):
     """A model as a `torch.fx.GraphModule` with a record of its file in `meta`.
 
     Its pickle is a plain GraphModule with `meta`: `torch.load` needs onnx2nn only if an operator does. For such a
@@ -22,7 +22,7 @@ class ImportedModule(ExportableModule):
     """
 
     # torch.jit.script does not compile these properties
-    __jit_unused_properties__ = [*ExportableModule.__jit_unused_properties__, "_version"]  # noqa: RUF012, it is torch's
+    __jit_unused_properties__ = [*SharedProgram.__jit_unused_properties__, "_version"]  # noqa: RUF012, it is torch's
 
     @property
     def _version(self) -> int:  # type: ignore[override]  # a class attribute of nn.Module

@@ -1,11 +1,11 @@
-"""A block: a module of the author's with a program of its own, whose class it shares with equal blocks."""
+"""Modules that share their class with all modules that have an equal program, as the blocks of an import do."""
 
 from __future__ import annotations
 
 import copy
 import weakref
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from torch import fx, nn
 
@@ -13,32 +13,26 @@ from onnx2nn.fx.deferred import generate_programs, is_deferred
 from onnx2nn.fx.exportable import ExportableModule
 
 
-class Block(ExportableModule):
-    """A module inside an imported one, with a program of its own.
+class SharedProgram(ExportableModule):
+    """A module whose class is that of all modules of one kind and name with an equal program, in all imports.
 
-    A `torch.fx.GraphModule` has a class of its own; a block's is that of all blocks with an equal program and the same
-    name, in all modules. After its graph was changed, `recompile` gives it another class.
-
-    Args:
-        holder: the module with its submodules and state, which the block takes over.
-        graph: its program.
+    A `torch.fx.GraphModule` has a class of its own. After the graph of such a module was changed, `recompile` gives it
+    another class.
     """
 
     program: Hashable = None
-    """The `program_key` of the class."""
+    """The `program_key` of the class; None for a module whose class is not shared yet."""
+
+    kind: type[SharedProgram]
+    """What the class derives from."""
 
     generated: Mapping[str, Any] | None = None
-    """What `fx.GraphModule.recompile` set on the block for which the program of the class was generated."""
+    """What `fx.GraphModule.recompile` set on the module for which the program of the class was generated."""
 
-    def __new__(cls, *_: Any, **__: Any) -> Block:
-        """Returns an object of the class itself, unlike `fx.GraphModule`."""
-        return object.__new__(cls)
-
-    def __init__(self, holder: nn.Module, graph: fx.Graph):
-        fx.GraphModule.__init__(self, holder, graph, type(self).__name__)
-        self.__dict__.update(
-            vars(holder)
-        )  # torch copies the attributes that the graph reads, and makes buffers persistent
+    def share(self, kind: type[SharedProgram]) -> None:
+        """Gives a module with a class of its own the class of all modules of a kind and name with its program."""
+        self.__class__ = class_of(kind, type(self).__name__, program_key(self.graph))
+        self.defer()
 
     @property
     def graph(self) -> fx.Graph:
@@ -53,12 +47,12 @@ class Block(ExportableModule):
         ExportableModule.graph.fset(self, graph)  # type: ignore[attr-defined]  # mypy sees the value, not the property
 
     def _keep_program(self) -> None:
-        """Generates the program of the class, which other blocks share, before this block's may change."""
-        if _is_complete(self):
+        """Generates the program of the class, which other modules share, before this one's may change."""
+        if _is_complete(self) and type(self).program is not None:
             generate_programs(self)
 
     def generate(self) -> None:
-        """Generates the program of the class, if it has none yet, and the attributes of this block that describe it."""
+        """Generates the program of the class, if it has none, and the attributes of this module that describe it."""
         kind = type(self)
         if is_deferred(kind):
             before = vars(self).copy()
@@ -68,7 +62,7 @@ class Block(ExportableModule):
             self.__dict__.update(kind.generated)
 
     def recompile(self) -> Any:
-        """Generates the program again; a program that differs from the class's gives the block a class of its own.
+        """Generates the program again; a program that differs from the class's gives the module a class of its own.
 
         Returns:
             The `torch.fx.graph.PythonCode` of the graph; None where nothing was generated yet.
@@ -76,15 +70,17 @@ class Block(ExportableModule):
         kind = type(self)
         if self.defer() or not _is_complete(self):
             return None
+        if kind.program is None:
+            return super().recompile()
         graph = fx.GraphModule.graph.fget(self)  # type: ignore[attr-defined]  # as above
         program = program_key(graph)
         if program != kind.program:
-            self.__class__ = class_of(kind.__name__, program)
+            self.__class__ = class_of(kind.kind, kind.__name__, program)
             self.defer()
             self.generate()
         return graph.python_code("self")
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Block:
+    def __deepcopy__(self, memo: dict[int, Any]) -> SharedProgram:
         """Returns a copy of the same class."""
         result = object.__new__(type(self))
         memo[id(self)] = result
@@ -93,24 +89,49 @@ class Block(ExportableModule):
         return result
 
 
-def _is_complete(block: Block) -> bool:
-    return "meta" in vars(block)  # the constructor of GraphModule sets it last
-
-
-_CLASSES: weakref.WeakValueDictionary[Hashable, type[Block]] = weakref.WeakValueDictionary()
-
-
-def class_of(name: str, program: Hashable) -> type[Block]:
-    """Returns the class of the blocks of a name with equal programs; its program is generated at its first use.
+class Block(SharedProgram):
+    """A module inside an imported one, with a program of its own.
 
     Args:
+        holder: the module with its submodules and state, which the block takes over.
+        graph: its program.
+    """
+
+    def __new__(cls, *_: Any, **__: Any) -> Block:
+        """Returns an object of the class itself, unlike `fx.GraphModule`."""
+        return object.__new__(cls)
+
+    def __init__(self, holder: nn.Module, graph: fx.Graph):
+        fx.GraphModule.__init__(self, holder, graph, type(self).__name__)
+        self.__dict__.update(
+            vars(holder)
+        )  # torch copies the attributes that the graph reads, and makes buffers persistent
+
+
+def _is_complete(module: SharedProgram) -> bool:
+    return "meta" in vars(module)  # the constructor of GraphModule sets it last
+
+
+_CLASSES: weakref.WeakValueDictionary[Hashable, type[SharedProgram]] = weakref.WeakValueDictionary()
+
+
+_Kind = TypeVar("_Kind", bound=SharedProgram)
+
+
+def class_of(kind: type[_Kind], name: str, program: Hashable) -> type[_Kind]:
+    """Returns the class of the modules of a kind and name with equal programs, generated at its first use.
+
+    Args:
+        kind: the class that it derives from.
         name: of the class.
         program: the `program_key` of their graphs.
     """
-    found = _CLASSES.get((name, program))
+    key = (kind, name, program)
+    found = _CLASSES.get(key)
     if found is None:
-        found = _CLASSES[name, program] = type(name, (Block,), {"__module__": __name__, "program": program})
-    return found
+        names = {"__module__": kind.__module__, "program": program, "kind": kind}
+        found = _CLASSES[key] = type(name, (kind,), names)
+    return cast(type[_Kind], found)
 
 
 def program_key(graph: fx.Graph) -> Hashable:

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
-from onnx2nn.fx.blocks.block import class_of, program_key
+from onnx2nn.fx.blocks.block import Block, class_of, program_key
 from onnx2nn.fx.blocks.partition import Partition, Region, divide
 from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_scope, is_attribute
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
@@ -76,7 +76,7 @@ class _Nesting:
             module: nn.Module = self._sequential(region, holder)
         else:
             graph, key = _Body(self, region).graph_and_key()
-            kind = class_of(self._class_name(path), key)
+            kind = class_of(Block, self._class_name(path), key)
             module = kind(holder, graph)
         self.program.module(path[:-1]).add_module(path[-1], module)
         self.blocks[".".join(path)] = type(module).__name__
