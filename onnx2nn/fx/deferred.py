@@ -16,6 +16,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.fx.pickled_source import pickled_source
+from onnx2nn.fx.readable_code import readable
 
 _GENERATING = threading.RLock()  # while torch writes a graph's program, the graph's nodes have other names
 
@@ -105,9 +106,9 @@ class DeferredModule(fx.GraphModule):
 
     @property
     def code(self) -> str:
-        """The program as Python."""
+        """The program as Python, as an author could have written it."""
         generate_programs(self)
-        return super().code
+        return readable(super().code, self)
 
     def __str__(self) -> str:
         generate_programs(self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -56,7 +55,8 @@ class ExportableModule(DeferredModule):
 
 def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:
     """Returns a copy of the graph of `module` to trace while torch.onnx.export runs."""
-    copied = copy.deepcopy(graph)
+    copied = _NamedGraph()
+    copied.output(copied.graph_copy(graph, {}))
     for node in copied.nodes:
         if node.target in _REPLACEMENTS:
             node.target = _REPLACEMENTS[node.target]
@@ -71,6 +71,26 @@ def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:
             elif type(layer) in _GATES and not torch.jit.is_tracing():  # the older exporter writes these layers itself
                 _replace_recurrent(node, layer)
     return copied
+
+
+class _NamedGraph(fx.Graph):
+    """A graph that gives its names as TorchScript's do: the older exporter asks whatever a model has as `graph`."""
+
+    def inputs(self) -> list[_Name]:
+        """Returns the names of the arguments."""
+        return [_Name(str(node.target)) for node in self.nodes if node.op == "placeholder"]
+
+    def outputs(self) -> list[_Name]:
+        """Returns the names of the results."""
+        return [_Name(node.name) for node in self.output_node().all_input_nodes]
+
+
+class _Name(str):
+    """A name as a value of TorchScript has it."""
+
+    def debugName(self) -> str:
+        """Returns the name."""
+        return str(self)
 
 
 def _operator(function: Any) -> Any:
