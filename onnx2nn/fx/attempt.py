@@ -67,7 +67,7 @@ class Attempt:
         assert isinstance(module, ImportedModule)
         if state.author is not None:
             _keep_keys(module, state.author)
-        tree = nest(module)
+        tree = nest(module, self._builder.tracer.specs)
         module.share(ImportedModule)
         different = {original: name for name, original in self._renamed.items() if original != name}
         if different:

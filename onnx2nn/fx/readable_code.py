@@ -42,11 +42,9 @@ class _Readable(ast.NodeTransformer):
         """Writes `getattr(self.layers, "0")` as an index."""
         self.generic_visit(node)
         match node:
-            case ast.Call(func=ast.Name(id="getattr"), args=[holder, ast.Constant(value=str(name))]) if name.isdecimal():
-                container = self._module(holder)
-                if isinstance(container, (nn.ModuleList, nn.Sequential)) and str(int(name)) == name:
-                    if list(container)[int(name) : int(name) + 1] == [container.get_submodule(name)]:
-                        return ast.Subscript(holder, ast.Constant(int(name)), ast.Load())
+            case ast.Call(func=ast.Name(id="getattr"), args=[holder, ast.Constant(value=str(name))]):
+                if _is_item(self._module(holder), name):
+                    return ast.Subscript(holder, ast.Constant(int(name)), ast.Load())
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -78,6 +76,13 @@ class _Readable(ast.NodeTransformer):
                 around = self._module(inner)
                 return around[index] if isinstance(around, (nn.ModuleList, nn.Sequential)) else None
         return None
+
+
+def _is_item(container: object, name: str) -> bool:
+    """Returns whether a module in a list has the name of its index."""
+    if not isinstance(container, (nn.ModuleList, nn.Sequential)):
+        return False
+    return name in [key for index, (key, _) in enumerate(container.named_children()) if key == str(index)]
 
 
 def _is_slice(node: ast.expr) -> bool:

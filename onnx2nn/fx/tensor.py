@@ -29,6 +29,7 @@ class Tensor:
 
     def __init__(self, tracer: Tracer, node: fx.Node, spec: Spec):
         self.tracer, self.node, self.spec = tracer, node, spec
+        tracer.specs[node] = spec
         self._shape: tuple[Any, ...] | None = None
         self.elements: tuple[Any, ...] = ()  # of a vector of sizes: known ones, None for others
 

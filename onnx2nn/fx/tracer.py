@@ -63,6 +63,7 @@ class Tracer:
     ):
         self.parent = parent
         self.graph = fx.Graph()
+        self.specs: dict[fx.Node, Spec] = {}
         self.root = nn.Module()
         self.F = Namespace(self)
         self.placement = placement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -16,12 +16,13 @@ from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_scope, is_attribute
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
 from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
 from onnx2nn.fx.module_tree import remove
+from onnx2nn.fx.spec import Spec
 
 _RESERVED = frozenset({"self", "torch", "device"})
 """Names that a program uses itself."""
 
 
-def nest(module: fx.GraphModule) -> dict[str, Any]:
+def nest(module: fx.GraphModule, specs: Mapping[fx.Node, Spec]) -> dict[str, Any]:
     """Makes the containers of an imported module run: each gets the calls that belong to it, and its parent calls it.
 
     A container becomes a block, or an `nn.Sequential` where its calls are a chain of modules, or an `nn.ModuleList`
@@ -29,13 +30,14 @@ def nest(module: fx.GraphModule) -> dict[str, Any]:
 
     Args:
         module: its graph calls its layers itself; it gets one that calls blocks.
+        specs: shapes of its values.
 
     Returns:
         Which containers run (`blocks`, the class by path), and why others do not (`flat`, the reason by path).
     """
     make_modules(module)
     added = add_scopes(module)
-    program = Scoped(module, module.graph)
+    program = Scoped(module, module.graph, specs)
     program.find_containers({node: declared_scope(node) for node in module.graph.nodes})
     partition = divide(program)
     tree = _Nesting(partition, module).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import keyword
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,10 @@ import torch
 from torch import fx, nn
 
 from onnx2nn import functional
+from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.tracer import ASSERTIONS
 from onnx2nn.ground.naming import identifier, split_scopes
+from onnx2nn.sizes.expression import Size
 
 Path = tuple[str, ...]
 
@@ -26,6 +28,7 @@ class Scoped:
     Attributes:
         root: the module of the program.
         graph: its calls.
+        specs: shapes of its values, where they are known.
         layers: paths of the modules that are called: `torch.nn` layers.
         containers: paths of the modules that hold modules or weights; the empty path is the root.
         scope: the path of each node's container.
@@ -34,6 +37,7 @@ class Scoped:
 
     root: nn.Module
     graph: fx.Graph
+    specs: Mapping[fx.Node, Spec] = field(default_factory=dict)
     layers: set[Path] = field(default_factory=set)
     containers: set[Path] = field(default_factory=set)
     scope: dict[fx.Node, Path] = field(default_factory=dict)
@@ -87,6 +91,7 @@ class Scoped:
         for node in self.graph.nodes:
             _note_classes(self, node)
         _place(self, placed)
+        _check_inputs_first(self)
         _compute_sizes_near_their_use(self)
         _read_sizes_near_their_use(self)
         _move_out(self)
@@ -256,18 +261,79 @@ def _compute_sizes_near_their_use(program: Scoped) -> None:
 
 
 def _read_sizes_near_their_use(program: Scoped) -> None:
-    """Copies reads of sizes into every region that has the tensor."""
-    scope = program.scope
+    """Reads sizes in every region from a tensor that is there: the same one, or one with an equal dimension."""
+    scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
+    equal = _equal_dimensions(program)
+    reads: dict[tuple[Path, fx.Node, int], fx.Node] = {}
     for node in [node for node in program.graph.nodes if is_size(node)]:
         tensor = node.args[0]
         if not isinstance(tensor, fx.Node):
             continue
         present = [scope[tensor], *(scope[user] for user in tensor.users if not is_size(user))]
+        size = _dimension(program, node)
+        for user in list(node.users):
+            if size is None or scope[user] in present or user.target in ASSERTIONS:
+                continue
+            before = (item for item in equal.get((scope[user], size), ()) if position[item[0]] < position.get(user, 0))
+            other, axis = next(before, (None, 0))
+            if other is None:
+                continue
+            key = (scope[user], other, axis)
+            if key not in reads:
+                with program.graph.inserting_after(other):
+                    reads[key] = program.graph.call_method("size", (other, axis))
+                scope[reads[key]] = scope[user]
+            user.replace_input_with(node, reads[key])
 
         def nearest(user: fx.Node, present: list[Path] = present) -> Path:
             return max((common((scope[user], path)) for path in present), key=len)
 
         _copy_for_users(program, node, nearest)
+        if not node.users:
+            program.graph.erase_node(node)
+            del scope[node]
+
+
+def _dimension(program: Scoped, node: fx.Node) -> Size | None:
+    """Returns the size expression that a node reads, None where it is not known, or a number."""
+    spec = program.specs.get(node.args[0]) if node.target == "size" and len(node.args) == 2 else None  # type: ignore[arg-type]
+    axis = node.args[1] if spec is not None else None
+    size = spec.shape[axis] if spec is not None and spec.shape is not None and isinstance(axis, int) else None
+    return size if isinstance(size, Size) else None
+
+
+def _equal_dimensions(program: Scoped) -> dict[tuple[Path, Size], list[tuple[fx.Node, int]]]:
+    """Returns the tensors that are used in each region, by the size expressions of their dimensions."""
+    found: dict[tuple[Path, Size], list[tuple[fx.Node, int]]] = {}
+    seen: set[tuple[Path, fx.Node]] = set()
+    for node in program.graph.nodes:
+        for tensor in node.all_input_nodes if node.op in ("call_function", "call_method", "call_module") else ():
+            spec = program.specs.get(tensor)
+            if is_size(node) or spec is None or spec.shape is None or (program.scope[node], tensor) in seen:
+                continue
+            seen.add((program.scope[node], tensor))
+            for axis, size in enumerate(spec.shape):
+                if isinstance(size, Size):
+                    found.setdefault((program.scope[node], size), []).append((tensor, axis))
+    return found
+
+
+def _weighted(program: Scoped) -> dict[fx.Node, list[Path]]:
+    """Returns the scopes of the layers and weights that each node depends on."""
+    found: dict[fx.Node, list[Path]] = {}
+    for node in program.graph.nodes:
+        held = node.op == "get_attr" and not program.is_movable(node)
+        own = [program.scope[node]] if node.op == "call_module" or held else []
+        found[node] = list(dict.fromkeys([*own, *(path for arg in node.all_input_nodes for path in found[arg])]))
+    return found
+
+
+def _check_inputs_first(program: Scoped) -> None:
+    """Places the checks that no weight affects at the entry."""
+    weighted = _weighted(program)
+    for node in program.graph.nodes:
+        if node.target in ASSERTIONS and not weighted[node]:
+            program.scope[node] = ()
 
 
 def _move_out(program: Scoped) -> None:
@@ -276,15 +342,9 @@ def _move_out(program: Scoped) -> None:
     An attention mask is computed in the first layer of a file and used in all layers; here it becomes their argument.
     """
     scope = program.scope
-    weighted: dict[fx.Node, list[Path]] = {}  # scopes of the layers and weights that a node depends on
-    for node in program.graph.nodes:
-        held = node.op == "get_attr" and not program.is_movable(node)
-        own = [scope[node]] if node.op == "call_module" or held else []
-        weighted[node] = list(dict.fromkeys([*own, *(path for arg in node.all_input_nodes for path in weighted[arg])]))
+    weighted = _weighted(program)
     stateful = {path[:end] for paths in weighted.values() for path in paths for end in range(len(path) + 1)}
     for node in reversed(program.graph.nodes):
-        if node.target in ASSERTIONS and not weighted[node]:
-            scope[node] = ()  # a check of the inputs stands at the entry
         if node.op in ("placeholder", "output", "call_module") or not node.users:
             continue
         target = common([scope[node], *(scope[user] for user in node.users)])

@@ -24,12 +24,17 @@ def suggested_name(node: fx.Node) -> str:
         return next((step for step in reversed(steps) if step.isidentifier() and step not in ("weight",)), "weight")
     if node.target is getattr:
         return str(node.args[1])
+    if node.target in _VIEWS and isinstance(node.args[0], fx.Node):
+        return suggested_name(node.args[0])
     row = row_of(node)
     if row is not None:
         return row.operator.lower()
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "value")
     return _NAMES.get(name.strip("_"), name.strip("_"))
 
+
+_VIEWS = frozenset({"unsqueeze", "squeeze", "expand", "to", "contiguous"})
+"""Calls whose result has the name of their tensor."""
 
 _NAMES = {
     "size": "size", "add": "total", "sub": "difference", "mul": "product", "truediv": "quotient", "cat": "joined",
