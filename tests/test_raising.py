@@ -229,7 +229,7 @@ _IMAGES = {"GroupNorm": 2, "InstanceNorm": 1, "normalize": 1, "PixelShuffle": 1,
 _IMAGE_CALLS = {"functional.group_norm(": 1, "functional.instance_norm(": 1, "functional.normalize(": 1}
 _IMAGE_CALLS |= {"pixel_shuffle(": 1, "pixel_unshuffle(": 1}
 _ATTENTION = "scaled_dot_product_attention"
-_MASKS = {"is_causal = True": 1, "scale = 0.3": 1, "attn_mask = scores": 2}
+_MASKS = {"is_causal=True": 1, "scale=0.3": 1, "attn_mask=scores": 2}
 
 CASES = {
     "recurrent-torchscript": Case(
@@ -284,7 +284,7 @@ CASES = {
         lambda: Attentions(True),
         _attended,
         {_ATTENTION: 8, "transpose": 6, "repeat_interleave": 2},
-        {**_MASKS, f"{_ATTENTION}(": 8, "softmax(": 0, "enable_gqa = True": 1},
+        {**_MASKS, f"{_ATTENTION}(": 8, "softmax(": 0, "enable_gqa=True": 1},
     ),
 }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import inspect
 
-import torch
 from torch import nn
 
 
@@ -61,7 +61,7 @@ class _Readable(ast.NodeTransformer):
         self.generic_visit(node)
         if ast.unparse(node.value) == "torch._C._nn":
             public = getattr(nn.functional, node.attr, None)
-            if public is not None and public is getattr(torch._C._nn, node.attr):
+            if inspect.isbuiltin(public):  # the same function
                 node.value = ast.parse("torch.nn.functional", mode="eval").body
         return node
 
