@@ -263,13 +263,14 @@ def _compute_sizes_near_their_use(program: Scoped) -> None:
 def _read_sizes_near_their_use(program: Scoped) -> None:
     """Reads sizes in every region from a tensor that is there: the same one, or one with an equal dimension."""
     scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
-    equal = _equal_dimensions(program)
+    equal, fed = _equal_dimensions(program), _fed(program)
     reads: dict[tuple[Path, fx.Node, int], fx.Node] = {}
     for node in [node for node in program.graph.nodes if is_size(node)]:
         tensor = node.args[0]
         if not isinstance(tensor, fx.Node):
             continue
         present = [scope[tensor], *(scope[user] for user in tensor.users if not is_size(user))]
+        present += [scope[user] for user in node.users if scope[user] not in fed]
         size = _dimension(program, node)
         for user in list(node.users):
             if size is None or scope[user] in present or user.target in ASSERTIONS:
@@ -292,6 +293,18 @@ def _read_sizes_near_their_use(program: Scoped) -> None:
         if not node.users:
             program.graph.erase_node(node)
             del scope[node]
+
+
+def _fed(program: Scoped) -> set[Path]:
+    """Returns the regions that take a tensor; another takes one whose sizes or device it reads, in place of these."""
+    found: set[Path] = {()}
+    for node in program.graph.nodes:
+        inside = program.scope[node]
+        for used in () if is_size(node) else node.all_input_nodes:
+            known = used.op == "get_attr" or is_size(used) or is_number(used)
+            if not known and program.scope[used][: len(inside)] != inside:
+                found.add(inside)
+    return found
 
 
 def _dimension(program: Scoped, node: fx.Node) -> Size | None:

@@ -1,0 +1,184 @@
+"""The containers of an import are modules that run, as their author wrote them."""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from realmodels import EXPORTERS, check_same, run, seeded
+from torch import nn
+from torch.nn import functional as F
+
+import onnx2nn
+from onnx2nn.fx.blocks.flattening import flattened
+
+
+class Positions(nn.Module):
+    """A module whose buffer is in no state_dict, as rotary embeddings are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.linspace(0.1, 1, 8), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cos(torch.arange(x.size(1), device=x.device)[:, None] * self.steps)
+
+
+class Residual(nn.Module):
+    """A block whose one activation is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act, self.second = nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        heads = self.act(self.first(x)).reshape(x.size(0), x.size(1), 4, 4)
+        return self.act(x + self.second(heads.transpose(2, 3).reshape(x.size(0), x.size(1), 16)) * positions)
+
+
+class Model(nn.Module):
+    """Two equal blocks in a list, a module without weights before them, and a function that is no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = Positions()
+        self.layers = nn.ModuleList(Residual() for _ in range(2))
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        positions = self.positions(x)
+        for layer in self.layers:
+            x = layer(x, positions)
+        return F.silu(self.head(x))
+
+
+def _inputs(batch: int, length: int = 5) -> tuple[torch.Tensor]:
+    return (torch.randn(batch, length, 8, generator=torch.Generator().manual_seed(batch)),)
+
+
+def _path(exporter: str) -> Path:
+    return EXPORTERS[exporter]("blocks", seeded(Model), _inputs(2), _inputs(3, 7))
+
+
+both = pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+
+
+@both
+def test_modules_are_the_authors(exporter: str) -> None:
+    """Each module of the original is there; blocks give what the original's give, for what they take."""
+    original, module = seeded(Model).eval(), onnx2nn.load(_path(exporter))
+    assert [name for name, _ in original.named_modules()] == [
+        name for name in dict(original.named_modules()) if name in dict(module.named_modules())
+    ]
+    names = {name: type(m) for name, m in original.named_modules() if type(m).__module__.startswith("torch.nn")}
+    assert {name: type(module.get_submodule(name)) for name in names} == names
+    (x,) = _inputs(3, 6)
+    positions = original.positions(x)
+    check_same(run(module.positions, (x,)), (positions,), "a module without weights")
+    for layer in "01":
+        ours, theirs = module.layers.get_submodule(layer), original.layers.get_submodule(layer)
+        check_same(run(ours, (x, positions)), (theirs(x, positions),), "a block with two arguments")
+    check_same(run(module.head, (x,)), (original.head(x),), "a list of modules")
+
+
+@both
+def test_calls_are_the_originals(exporter: str) -> None:
+    """Hooks see the same modules in the same order, a shared activation twice in each block."""
+    seen: dict[str, list[tuple[str, torch.Tensor]]] = {}
+    for kind, model in {"theirs": seeded(Model).eval(), "ours": onnx2nn.load(_path(exporter))}.items():
+        calls = seen.setdefault(kind, [])
+        for name, inner in model.named_modules():
+            inner.register_forward_hook(lambda m, args, result, name=name, calls=calls: calls.append((name, result)))
+        model(*_inputs(3, 6))
+    assert [name for name, _ in seen["ours"]] == [name for name, _ in seen["theirs"]]
+    assert [name for name, _ in seen["ours"]].count("layers.0.act") == 2
+    for (name, ours), (_, theirs) in zip(seen["ours"], seen["theirs"], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@both
+def test_equal_blocks_are_one_class(exporter: str) -> None:
+    """Blocks, imports and copies of equal programs have one class each, so that their states can be stacked."""
+    module, again = onnx2nn.load(_path(exporter)), onnx2nn.load(_path(exporter))
+    first, second = module.layers.get_submodule("0"), module.layers.get_submodule("1")
+    assert type(first) is type(second) is type(again.layers.get_submodule("0"))
+    assert type(module) is type(again) is type(copy.deepcopy(module))
+    torch.func.stack_module_state([module, again])
+    state, _ = torch.func.stack_module_state([first, second])
+    x, positions = torch.randn(2, 3, 6, 8), torch.randn(6, 8)
+    together = torch.func.vmap(lambda s, x: torch.func.functional_call(first, s, (x, positions)))(state, x)
+    check_same(run(second, (x[1], positions)), (together[1],), "one of the stack")
+
+
+@both
+def test_what_a_block_takes(exporter: str) -> None:
+    """Sizes are read from the tensors that are there: a block takes the author's two tensors and nothing else."""
+    module = onnx2nn.load(_path(exporter))
+    graph = flattened(module).graph
+    assert {node.target for node in graph.nodes if node.op == "call_module"} >= {"layers.0.act", "layers.1.first"}
+    for layer in "01":
+        block = module.layers.get_submodule(layer)
+        arguments = [node for node in block.graph.nodes if node.op == "placeholder"]
+        assert [argument.type for argument in arguments] == [None, None], block.code
+    assert set(module.meta["onnx2nn"]["tree"]["flat"]) <= {"layers"}
+
+
+def test_a_changed_block_is_its_own() -> None:
+    """An edit of one block leaves the others, and what is imported later, as they were."""
+    module = onnx2nn.load(_path("dynamo"))
+    first, second = module.layers.get_submodule("0"), module.layers.get_submodule("1")
+    (x,), positions = _inputs(2), torch.ones(5, 8)
+    before, other = first(x, positions), second(x, positions)
+    (add,) = (node for node in first.graph.nodes if "add" in node.name)
+    add.target = torch.sub
+    first.recompile()
+    assert type(first) is not type(second)
+    assert not torch.equal(first(x, positions), before)
+    assert torch.equal(second(x, positions), other)
+    again = onnx2nn.load(_path("dynamo"))
+    assert torch.equal(again.layers.get_submodule("0")(x, positions), before)
+
+
+@both
+def test_a_pickle_has_the_same_modules(exporter: str) -> None:
+    """Names of classes, keys of the state_dict, and what is in none."""
+    module = onnx2nn.load(_path(exporter))
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    read = torch.load(file, weights_only=False)
+    described = [(name, type(m).__name__) for name, m in read.named_modules()]
+    assert described == [(name, type(m).__name__) for name, m in module.named_modules()]
+    assert list(read.state_dict()) == list(module.state_dict())
+    check_same(run(read, _inputs(3, 6)), run(module, _inputs(3, 6)), "read again")
+
+
+@both
+def test_code_is_what_an_author_writes(exporter: str) -> None:
+    """Lists are indexed, and no line releases a value; the text runs."""
+    module = onnx2nn.load(_path(exporter))
+    assert "self.layers[0](" in module.code
+    assert "self.layers[1](" in module.code
+    assert " = None" not in module.code
+    assert "getattr(self" not in module.code
+    names: dict[str, object] = {}
+    exec(f"import torch\n{module.code}", names)
+    check_same(run(lambda x: names["forward"](module, x), _inputs(2)), run(module, _inputs(2)), "the text")  # type: ignore[operator]
+
+
+@both
+@pytest.mark.parametrize("names", [{}, {"input_names": ["x"]}, {"input_names": ["x"], "output_names": ["y"]}])
+def test_the_older_exporter_asks_for_names(exporter: str, names: dict[str, list[str]], tmp_path: Path) -> None:
+    """It reads `model.graph` of any model for the names that dynamic axes may have."""
+    module = onnx2nn.load(_path(exporter))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module, _inputs(2), tmp_path / "m.onnx", dynamo=False, dynamic_axes={"x": {0: "n", 1: "t"}}, **names
+        )
+    inputs = _inputs(2)
+    check_same(run(onnx2nn.load(tmp_path / "m.onnx"), inputs), run(module, inputs), "exported again")
