@@ -22,7 +22,7 @@ import onnx_ir as ir
 from onnx2nn.errors import InputError, UnsupportedModelError
 from onnx2nn.ground import gc_pause
 from onnx2nn.ground.extras import require
-from onnx2nn.importing.inputs import InputShapes, chosen_shapes, input_specs
+from onnx2nn.importing.inputs import InputShapes, chosen_shapes
 from onnx2nn.importing.plan import Plan, Report, plan, report
 from onnx2nn.provenance.restore import restore
 from onnx2nn.reading import reader
@@ -98,8 +98,8 @@ def check(
 ) -> Report:
     """Returns a report of a model's operators, of all nodes that `load` cannot import, and of the sizes that it takes.
 
-    A model with dynamic dimensions is imported to PyTorch for the last part, if PyTorch is installed; other models are
-    not imported.
+    If PyTorch is installed, a model whose operators are known is imported for what only an import shows: the sizes, and
+    how much of the file is in blocks that can be called.
 
     Args:
         source: as for `load`.
@@ -110,13 +110,14 @@ def check(
     """
     model = reader.read(source, base_dir=base_dir)
     found = report(model)
-    dims = [dim for spec in input_specs(model) for dim in spec.shape or ()]
-    if found.ok and not all(isinstance(dim, int) for dim in dims) and importlib.util.find_spec("torch") is not None:
+    if found.ok and importlib.util.find_spec("torch") is not None:
         try:
             module = _load_model(model, Options("torch", {}, True, None, False, "keep"))
         except UnsupportedModelError as error:
             return dataclasses.replace(found, problems=list(error.problems))
-        found.guards.extend(map(_guard_text, module.meta["onnx2nn"]["guards"]))
+        known = module.meta["onnx2nn"]
+        found.guards.extend(map(_guard_text, known["guards"]))
+        return dataclasses.replace(found, tree=known["tree"])
     return found
 
 

@@ -21,6 +21,10 @@ from onnx2nn.provenance.author import Author
 ADVICE = "Register a body for it with onnx2nn.register(...)."
 
 
+LIST = "it is a list of modules"
+"""Why a container that is called by nobody is no fault."""
+
+
 @dataclass
 class Report:
     """The result of `check`.
@@ -29,11 +33,13 @@ class Report:
         operators: the number of nodes of each operator, by `domain::name`.
         problems: the operators that cannot be imported; empty where `load` will find every operator.
         guards: the conditions on the sizes of inputs that the imported module checks at its entry, with their reasons.
+        tree: `meta["onnx2nn"]["tree"]` of the imported module; empty where it was not imported.
     """
 
     operators: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
     guards: list[str] = field(default_factory=list)
+    tree: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -44,8 +50,17 @@ class Report:
         head = f"{sum(self.operators.values())} nodes of {len(self.operators)} operators"
         if self.ok:
             limits = ["It takes inputs of these sizes only:", *(f"  {guard}" for guard in self.guards)]
-            return "\n".join([f"{head}, all of them known.", *(limits if self.guards else [])])
+            return "\n".join([f"{head}, all of them known.", *self._blocks(), *(limits if self.guards else [])])
         return "\n".join([f"{head}; unknown:", *(f"  {problem}" for problem in self.problems)])
+
+    def _blocks(self) -> list[str]:
+        if not self.tree:
+            return []
+        inside, calls, blocks = self.tree["inside"], self.tree["calls"], len(self.tree["blocks"])
+        return [
+            f"{inside} of {calls} calls are inside of {blocks} blocks, which can be called alone.",
+            *(f"  {path} cannot: {reason}." for path, reason in self.tree["flat"].items() if reason != LIST),
+        ]
 
 
 @functools.cache

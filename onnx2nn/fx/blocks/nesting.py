@@ -33,7 +33,8 @@ def nest(module: fx.GraphModule, specs: Mapping[fx.Node, Spec]) -> dict[str, Any
         specs: shapes of its values.
 
     Returns:
-        Which containers run (`blocks`, the class by path), and why others do not (`flat`, the reason by path).
+        Which containers run (`blocks`, the class by path), why others do not (`flat`, the reason by path), the number
+        of `calls`, and of those `inside` of blocks.
     """
     make_modules(module)
     added = add_scopes(module)
@@ -68,7 +69,10 @@ class _Nesting:
         graph = body.graph(self.program.graph.output_node())
         self.root.graph = graph
         self._list_modules()
-        return {"blocks": self.blocks, "flat": dict(self.partition.flat)}
+        calls = [node for node in self.program.graph.nodes if node.op.startswith("call_")]
+        outside = [item for item in regions[()].items if isinstance(item, fx.Node) and item.op.startswith("call_")]
+        count = {"calls": len(calls), "inside": len(calls) - len(outside)}
+        return {"blocks": self.blocks, "flat": dict(self.partition.flat), **count}
 
     def _replace(self, region: Region) -> None:
         """Puts the module of a region in the place of its container."""

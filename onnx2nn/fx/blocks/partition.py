@@ -12,6 +12,7 @@ from torch import fx
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.scopes import Path, Scoped, is_attribute, is_size
+from onnx2nn.importing.plan import LIST
 
 Item = Any
 """A part of a body: an `fx.Node`, or a `Region` that is called."""
@@ -120,7 +121,7 @@ class _Divider:
         numbered = self._is_list(path)
         region.slots = self._slots(region) if numbered or _is_series(region) else None
         if (numbered and region.slots is None) or not region.outputs:
-            reason = "it is a list of modules" if region.outputs else "nothing outside uses a value of it"
+            reason = LIST if region.outputs else "nothing outside uses a value of it"
             self.partition.flat[".".join(path)] = reason
             return nodes, regions
         self.partition.regions[path] = region
