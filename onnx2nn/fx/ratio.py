@@ -122,6 +122,8 @@ class Ratio:
         if other.factor is not None or not (self.is_exact or (self.factor is None and powers)) or not other.is_exact:
             raise TraceError("a quotient of a size, which float32 rounds")
         below = self.denominator * other.numerator
+        if isinstance(below, int) and below == 0:  # infinite or no number, which no size is
+            raise TraceError("a size is divided by 0")
         if (below >= 0) is not True:
             raise TraceError("a size is divided by a number that may be negative")
         above = self.numerator * other.denominator
