@@ -508,6 +508,28 @@ def test_a_branch_may_divide_by_a_size_that_is_zero(graph: str) -> None:
     _agree(case, module)
 
 
+QUOTIENTS = {
+    "of itself": "q = Div(f, f)",
+    "of its double": "p = Add(f, f)  q = Div(p, f)",
+    "of another size": "t = Shape <start = 1> (x)  c = Cast <to = 1> (t)  q = Div(c, f)",
+}
+
+
+@pytest.mark.parametrize("nodes", QUOTIENTS.values(), ids=QUOTIENTS)
+@torch.no_grad()
+def test_a_float_quotient_by_no_rows_is_refused(nodes: str) -> None:
+    """It is infinite or no number, and what an integer cast from it is depends on the processor."""
+    graph = f"""(float[n,4] x) => (int64[1] y) <int64[1] zero = {{0}}, int64[1] one = {{1}}> {{
+        s = Shape(x)  l = Slice(s, zero, one)  f = Cast <to = 1> (l)  {nodes}  g = Floor(q)  y = Cast <to = 7> (g)
+    }}"""
+    case = Case(graph, [[(1, 4)], [(3, 4)], [(40, 4)]], [], "", "")
+    module = case.load()
+    _agree(case, module)
+    needs = r"n >= 1 is needed by node 'q' \(Div\): .* Here n, dimension 0 of input 'x', is 0"
+    with pytest.raises(ValueError, match=needs):
+        module(torch.zeros(0, 4))
+
+
 def test_a_branch_that_data_choose_checks_what_it_needs() -> None:
     module = onnx2nn.load(
         _model(
