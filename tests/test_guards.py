@@ -476,6 +476,60 @@ def test_both_sides_of_a_choice_by_size_are_kept(graph: str, tmp_path: Path) -> 
         _agree(case, lambda x, again=again: torch.from_numpy(again.run(None, {"x": x.numpy()})[0]))
 
 
+EMPTY = {
+    "a remainder": """(float[n,4] x) => (float[a,b] y)
+    <int64 zero = {0}, int64[1] first = {0}, int64 hundred = {100}, int64[1] three = {3}> {
+        s = Shape(x)  l = Gather(s, zero)  none = LessOrEqual(l, zero)  q = Mod(hundred, l)
+        y = If (none) <
+            then_branch = t () => (float[a,b] v) { r = Mod(q, three)  v = Slice(x, first, r, first) },
+            else_branch = e () => (float[a,b] w) { u = Unsqueeze(q, first)  w = Slice(x, first, u, first) }
+        >
+    }""",
+    "a quotient of floats": """(float[n,4] x) => (float[a,b] y)
+    <int64[1] zero = {0}, int64[1] one = {1}, float two = {2.0}> {
+        s = Shape(x)  l = Slice(s, zero, one)  none = LessOrEqual(l, zero)
+        y = If (none) <
+            then_branch = t () => (float[a,b] v) {
+                f = Cast <to = 1> (l)  q = Div(f, f)  g = Floor(q)  i = Cast <to = 7> (g)  v = Slice(x, zero, i, zero)
+            },
+            else_branch = e () => (float[a,b] w) { w = Mul(x, two) }
+        >
+    }""",
+}
+"""Models with a branch for no rows, in which their number is a divisor."""
+
+
+@pytest.mark.parametrize("graph", EMPTY.values(), ids=EMPTY)
+@torch.no_grad()
+def test_a_branch_may_divide_by_a_size_that_is_zero(graph: str) -> None:
+    case = Case(graph, [[(1, 4)], [(7, 4)], [(40, 4)], [(99, 4)]], [], "", "")
+    module = case.load()
+    assert module.meta["onnx2nn"]["guards"] == []
+    _agree(case, module)
+
+
+QUOTIENTS = {
+    "of itself": "q = Div(f, f)",
+    "of its double": "p = Add(f, f)  q = Div(p, f)",
+    "of another size": "t = Shape <start = 1> (x)  c = Cast <to = 1> (t)  q = Div(c, f)",
+}
+
+
+@pytest.mark.parametrize("nodes", QUOTIENTS.values(), ids=QUOTIENTS)
+@torch.no_grad()
+def test_a_float_quotient_by_no_rows_is_refused(nodes: str) -> None:
+    """It is infinite or no number, and what an integer cast from it is depends on the processor."""
+    graph = f"""(float[n,4] x) => (int64[1] y) <int64[1] zero = {{0}}, int64[1] one = {{1}}> {{
+        s = Shape(x)  l = Slice(s, zero, one)  f = Cast <to = 1> (l)  {nodes}  g = Floor(q)  y = Cast <to = 7> (g)
+    }}"""
+    case = Case(graph, [[(1, 4)], [(3, 4)], [(40, 4)]], [], "", "")
+    module = case.load()
+    _agree(case, module)
+    needs = r"n >= 1 is needed by node 'q' \(Div\): .* Here n, dimension 0 of input 'x', is 0"
+    with pytest.raises(ValueError, match=needs):
+        module(torch.zeros(0, 4))
+
+
 def test_a_branch_that_data_choose_checks_what_it_needs() -> None:
     module = onnx2nn.load(
         _model(

@@ -356,6 +356,21 @@ def test_a_case_in_which_a_divisor_is_zero_proves_nothing() -> None:
     assert Facts().decide(at_most(m, m // divisor * divisor)) is None
 
 
+def test_nothing_is_known_of_a_number_that_divides_by_zero() -> None:
+    """It is computed for no sizes that are left, and other numbers of the same symbols are known."""
+    n, m = of_symbol(Symbol("n", 0, None)), of_symbol(Symbol("m"))
+    facts = Facts()
+    assert facts.assume(equal(n, 0))
+    assert facts.settled(n + 3) == 3
+    for number in (m % n, m // n, 4 // (4 * n) + m, choose(less(m, 5), 8 // n, 1)):
+        assert facts.settled(number) is number
+        condition = at_most(number + m * m, 7)
+        assert facts.decide(condition) is None
+        assert facts.assume(condition)
+        assert facts.decide(condition)
+    assert facts.settled(n * m) == 0
+
+
 def test_a_choice_between_numbers_that_are_equal_there_is_no_choice() -> None:
     n, m = _symbols("n", "m")
     assert choose(equal(n, m), n * 3, m * 3) is m * 3

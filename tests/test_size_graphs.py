@@ -11,7 +11,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from onnx import NodeProto, TensorProto, helper, shape_inference
 
-from tests.size_graphs import REFUSED, WRONG, SizeGraph, Tally, build, names_its_reason, oracle, outcomes, size_graphs
+from tests.size_graphs import (
+    NOT_LOADED,
+    REFUSED,
+    WRONG,
+    SizeGraph,
+    Tally,
+    build,
+    names_its_reason,
+    oracle,
+    outcomes,
+    size_graphs,
+)
 
 FAST = 300
 PARTS, IN_A_PART = 8, 2500
@@ -20,7 +31,7 @@ PARTS, IN_A_PART = 8, 2500
 MOST_REFUSED = 0.01
 """Of the points at which ONNX Runtime answers."""
 
-REASONS_ARE_NAMED = False
+REASONS_ARE_NAMED = True
 """Whether each refusal must be an error of ours that names an input and a condition."""
 
 SETTINGS = settings(
@@ -41,7 +52,7 @@ def check_some(rules: settings, chosen: int | None = None) -> None:
         tally.add(graph, results)
         for result in results:
             assert result.kind != WRONG, f"silently wrong at {result.point}: {result.detail}\n{graph}"
-            if REASONS_ARE_NAMED and result.kind == REFUSED:
+            if REASONS_ARE_NAMED and result.kind in (REFUSED, NOT_LOADED):
                 assert names_its_reason(graph, result), f"at {result.point}: {result.detail!r}\n{graph}"
 
     test = rules(given(size_graphs())(check))

@@ -12,6 +12,7 @@ from torch import fx
 from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.sizes import reals
+from onnx2nn.sizes.conditions import at_most
 from onnx2nn.sizes.expression import Size, divided
 
 if TYPE_CHECKING:
@@ -118,17 +119,21 @@ class Ratio:
             self.tracer.guards.limit(reals.keeps_whole_part(numerator, denominator, _DIGITS))
 
     def _divided(self, other: Ratio) -> Any:
+        """Returns the quotient; a guard refuses a divisor of 0, for which it is infinite or no number."""
         powers = reals.is_power_of_two(other.numerator) and other.is_exact
         if other.factor is not None or not (self.is_exact or (self.factor is None and powers)) or not other.is_exact:
             raise TraceError("a quotient of a size, which float32 rounds")
         below = self.denominator * other.numerator
+        if isinstance(below, int) and below == 0:  # infinite or no number, which no size is
+            raise TraceError("a size is divided by 0")
         if (below >= 0) is not True:
             raise TraceError("a size is divided by a number that may be negative")
         above = self.numerator * other.denominator
         over = (self.tracer.expr_of(above), self.tracer.expr_of(below))
-        if isinstance(over[0], Size) and isinstance(over[1], Size) and isinstance(exact := divided(*over), int):
-            return exact  # such as 2 * n / n
-        return self._made(self.tracer, above, below)
+        exact = divided(*over) if isinstance(over[0], Size) and isinstance(over[1], Size) else None
+        result = exact if isinstance(exact, int) else self._made(self.tracer, above, below)  # such as 2 * n / n
+        self.tracer.guards.demand(at_most(1, over[1]), "a float is divided by a size")
+        return result
 
     def _times(self, other: Ratio) -> Any:
         if self.factor is not None:

@@ -57,12 +57,18 @@ class Facts:
         self._spans: dict[Atom, Interval] = {}
 
     def settled(self, value: Any) -> Any:
-        """Returns a number or condition with the symbols of known value replaced, an int where one value is left."""
+        """Returns a number or condition with the symbols of known value replaced, an int where one value is left.
+
+        It is returned as it is where it then divides by 0: the model computes it for no sizes that are left.
+        """
         symbols = getattr(value, "symbols", None)
         if not symbols:
             return value
         if self.values and not symbols.isdisjoint(self.values):
-            value = replaced(value, self.values)
+            try:
+                value = replaced(value, self.values)
+            except ZeroDivisionError:  # in the branch of an If that runs at no sizes, or whose nodes then fail
+                return value
         if self.intervals and isinstance(value, Size) and not value.symbols.isdisjoint(self.intervals):
             least, most = self.bounds(value)
             if least is not None and least == most:
