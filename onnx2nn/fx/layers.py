@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class Layer:
         state: its parameters and buffers by dotted name; None for an absent one (`bias=False`).
         inputs: the positional arguments of its call.
         structure: the nesting of the layer's results, by position in the function's (`(0, (1, 2))`); None: the same.
+        keywords: the keyword arguments of its call.
     """
 
     kind: type[nn.Module]
@@ -32,6 +33,7 @@ class Layer:
     state: dict[str, torch.Tensor | None]
     inputs: tuple[Any, ...]
     structure: Any = None
+    keywords: dict[str, Any] = field(default_factory=dict)
 
     def build(self) -> nn.Module:
         """Returns the layer with its weights; torch's initialisation is skipped, because it would be overwritten."""
@@ -92,7 +94,7 @@ def layer_for(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> L
     found = None if name is None else _LAYERS.find(name, args, kwargs)
     if found is None:
         return None
-    return Layer(getattr(nn, found.kind), found.config, found.state, found.inputs, found.structure)
+    return Layer(getattr(nn, found.kind), found.config, found.state, found.inputs, found.structure, found.keywords)
 
 
 def unchecked(function: Any, args: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

@@ -18,6 +18,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn import functional
+from onnx2nn.fx.batch_first import attend_batch_first
 from onnx2nn.fx.captures import Captures
 from onnx2nn.fx.deferred import DeferredModule
 from onnx2nn.fx.dim import Dim, Integers
@@ -152,7 +153,7 @@ class Tracer:
         specs = self.infer(kind, target, args, kwargs).specs
         layer = layer_for(target, self._settled(args), self._settled(kwargs)) if kind == "call_function" else None
         if layer is not None and not is_traced(list(layer.config.values())) and self.placement.fits(layer):
-            node = self.record("call_module", self.held.add_layer(layer), layer.inputs)
+            node = self.record("call_module", self.held.add_layer(layer), layer.inputs, layer.keywords)
             if layer.structure is None:
                 return self.wrap(node, specs)
             return tuple(leaves(self.wrap(node, _arranged(specs, layer.structure))))
@@ -255,6 +256,7 @@ class Tracer:
         self.graph.output(self.argument(self.own(outputs)))
         self.guards.record()
         _erase_unused(self.graph, self.held)
+        attend_batch_first(self.graph, self.root)
         self.captures.drop_unused()
         return kind(self.root, self.held.own, self.graph, name)
 
