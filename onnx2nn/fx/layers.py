@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from onnx2nn.importing.layers import Framework, Layers
+from onnx2nn.layers import Conv1D
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,19 @@ def layer_for(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> L
     if found is None:
         return None
     return Layer(getattr(nn, found.kind), found.config, found.state, found.inputs, found.structure, found.keywords)
+
+
+def stored_transposed(layer: Layer) -> Layer | None:
+    """Returns the `Conv1D` that does what an `nn.Linear` does, whose weight it holds transposed; None for others.
+
+    Args:
+        layer: its input is a traced tensor.
+    """
+    weight, bias = (layer.state.get(name) for name in ("weight", "bias"))
+    if layer.kind is not nn.Linear or weight is None or bias is None or not weight.numel() or layer.inputs[0].ndim < 2:
+        return None
+    config = dict(nf=layer.config["out_features"], nx=layer.config["in_features"])
+    return Layer(Conv1D, config, {"weight": weight.T, "bias": bias}, layer.inputs)
 
 
 def unchecked(function: Any, args: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
