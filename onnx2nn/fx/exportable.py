@@ -126,15 +126,15 @@ def _places(sorted_sequence: Any, input: Any, right: bool = False) -> Any:
 
 def _replace_attention(node: fx.Node, layer: nn.MultiheadAttention) -> None:
     """Replaces the call of a layer with masks by `_heads`, which gives torch's results for fully masked rows."""
-    query, key, value, padding, need_weights, mask = (*node.args, None)[:6]
-    if need_weights or (padding is None and mask is None):
+    padding, mask = (node.kwargs.get(name) for name in ("key_padding_mask", "attn_mask"))
+    if node.kwargs.get("need_weights", True) or (padding is None and mask is None):
         return
     names = ["in_proj_weight", "out_proj.weight"]
     names += [] if layer.in_proj_bias is None else ["in_proj_bias", "out_proj.bias"]
     with node.graph.inserting_before(node):
         state = [node.graph.get_attr(f"{node.target}.{name}") for name in names]
     node.op, node.target = "call_function", _heads
-    node.args, node.kwargs = (state, query, key, value, padding, mask), {"heads": layer.num_heads}
+    node.args, node.kwargs = (state, *node.args, padding, mask), {"heads": layer.num_heads}
 
 
 def _heads(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from onnx2nn.importing.layers import Framework, Layers
+from onnx2nn.layers import Conv1D
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Layer:
         state: its parameters and buffers by dotted name; None for an absent one (`bias=False`).
         inputs: the positional arguments of its call.
         structure: the nesting of the layer's results, by position in the function's (`(0, (1, 2))`); None: the same.
+        keywords: the keyword arguments of its call.
     """
 
     kind: type[nn.Module]
@@ -32,6 +34,7 @@ class Layer:
     state: dict[str, torch.Tensor | None]
     inputs: tuple[Any, ...]
     structure: Any = None
+    keywords: dict[str, Any] = field(default_factory=dict)
 
     def build(self) -> nn.Module:
         """Returns the layer with its weights; torch's initialisation is skipped, because it would be overwritten."""
@@ -92,7 +95,20 @@ def layer_for(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> L
     found = None if name is None else _LAYERS.find(name, args, kwargs)
     if found is None:
         return None
-    return Layer(getattr(nn, found.kind), found.config, found.state, found.inputs, found.structure)
+    return Layer(getattr(nn, found.kind), found.config, found.state, found.inputs, found.structure, found.keywords)
+
+
+def stored_transposed(layer: Layer) -> Layer | None:
+    """Returns the `Conv1D` that does what an `nn.Linear` does, whose weight it holds transposed; None for others.
+
+    Args:
+        layer: its input is a traced tensor.
+    """
+    weight, bias = (layer.state.get(name) for name in ("weight", "bias"))
+    if layer.kind is not nn.Linear or weight is None or bias is None or not weight.numel() or layer.inputs[0].ndim < 2:
+        return None
+    config = dict(nf=layer.config["out_features"], nx=layer.config["in_features"])
+    return Layer(Conv1D, config, {"weight": weight.T, "bias": bias}, layer.inputs)
 
 
 def unchecked(function: Any, args: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

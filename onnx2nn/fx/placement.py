@@ -96,6 +96,12 @@ class NamedPlacement:
         weight = self.origins.find(layer.state.get("weight"))
         return layer_path(node, self.at.step, weight.name if weight is not None else ""), False
 
+    def caller(self) -> str | None:
+        """Returns the author's module that computes what is being recorded, None where the file does not say."""
+        node = self.at.node
+        place = place_of(node) if node is not None and self.author is not None else None
+        return None if place is None else place.path
+
     def fits(self, layer: Layer) -> bool:
         """Returns whether a layer reads data and would hold the author's weights unchanged, under their keys."""
         if any(isinstance(value, Tensor) and self._is_fixed(value.node) for value in layer.inputs):

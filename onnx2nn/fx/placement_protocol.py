@@ -29,6 +29,9 @@ class Placement(Protocol):
     def layer(self, layer: Layer) -> tuple[list[str], bool]:
         """Returns the path of a layer, and whether it is the author's path, which is reserved for it."""
 
+    def caller(self) -> str | None:
+        """Returns the author's module that computes what is being recorded, None where the file does not say."""
+
     def describe(self, module: nn.Module) -> None:
         """Notes the origin of a layer on the layer."""
 
@@ -55,6 +58,10 @@ class Anonymous:
     def layer(self, layer: Layer) -> tuple[list[str], bool]:
         """Returns the layer's kind."""
         return [layer.kind.__name__.lower()], False
+
+    def caller(self) -> str | None:
+        """Returns None."""
+        return None
 
     def describe(self, module: nn.Module) -> None:
         """Notes nothing."""

@@ -18,6 +18,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn import functional
+from onnx2nn.fx.batch_first import attend_batch_first
 from onnx2nn.fx.captures import Captures
 from onnx2nn.fx.deferred import DeferredModule
 from onnx2nn.fx.dim import Dim, Integers
@@ -25,11 +26,12 @@ from onnx2nn.fx.factories import MAKING
 from onnx2nn.fx.guards import Choices, Guards
 from onnx2nn.fx.held_state import HeldState
 from onnx2nn.fx.inference import Inference
-from onnx2nn.fx.layers import layer_for
+from onnx2nn.fx.layers import Layer, layer_for, stored_transposed
 from onnx2nn.fx.module_tree import paths_around, put_module
 from onnx2nn.fx.namespace import Namespace
 from onnx2nn.fx.placement_protocol import Anonymous, Placement
 from onnx2nn.fx.ratio import Ratio
+from onnx2nn.fx.rows import Rows
 from onnx2nn.fx.spec import Known, Spec
 from onnx2nn.fx.symbols import Symbols
 from onnx2nn.fx.tensor import TRACED, Opaque, Tensor, is_traced, leaves
@@ -76,6 +78,7 @@ class Tracer:
         self.symbols: Symbols = Symbols(self, None if parent is None else parent.symbols)
         self.guards: Guards = Guards(self, None if parent is None else parent.guards, choices)
         self.integers = Integers(self)
+        self.rows: Rows = Rows(self)
         self._inference: Inference = Inference(self)
         self._attributes: dict[Any, fx.Node] = {}
         self._calls: dict[Any, Any] = {}
@@ -151,15 +154,30 @@ class Tracer:
         if self.parent is not None:
             args, kwargs = self.own(args), self.own(kwargs)
         specs = self.infer(kind, target, args, kwargs).specs
-        layer = layer_for(target, self._settled(args), self._settled(kwargs)) if kind == "call_function" else None
-        if layer is not None and not is_traced(list(layer.config.values())) and self.placement.fits(layer):
-            node = self.record("call_module", self.held.add_layer(layer), layer.inputs)
+        layer = self._layer(target, args, kwargs) if kind == "call_function" else None
+        if kind == "call_method" and (joined := self.rows.joined(target, args, specs)) is not None:
+            layer, specs = joined
+        if layer is not None:
+            node = self.record("call_module", self.held.add_layer(layer), layer.inputs, layer.keywords)
             if layer.structure is None:
-                return self.wrap(node, specs)
+                result = self.wrap(node, specs)
+                self.rows.note_layer(layer, result)
+                return result
             return tuple(leaves(self.wrap(node, _arranged(specs, layer.structure))))
         if target in MAKING and "device" not in kwargs and self._reference is not None:
             kwargs = {**kwargs, "device": self._reference.device}
-        return self.wrap(self.record(kind, target, args, kwargs), specs)
+        result = self.wrap(self.record(kind, target, args, kwargs), specs)
+        if kind == "call_method":
+            self.rows.note_reshape(target, args, result)
+        return result
+
+    def _layer(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer | None:
+        """Returns the layer that replaces a call, with the author's weights as they are stored."""
+        layer = layer_for(function, self._settled(args), self._settled(kwargs))
+        if layer is None or is_traced(list(layer.config.values())):
+            return None
+        candidates = (layer, stored_transposed(layer))
+        return next((found for found in candidates if found is not None and self.placement.fits(found)), None)
 
     def _settled(self, value: Any) -> Any:
         """Returns arguments with the symbolic numbers that are known by now as plain ones."""
@@ -256,6 +274,7 @@ class Tracer:
         self.graph.output(self.argument(self.own(outputs)))
         self.guards.record()
         _erase_unused(self.graph, self.held)
+        attend_batch_first(self.graph, self.root)
         self.captures.drop_unused()
         return kind(self.root, self.held.own, self.graph, name)
 

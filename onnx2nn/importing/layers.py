@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -25,6 +25,7 @@ class Layer:
         inputs: the positional arguments of its call.
         structure: the nesting of the layer's results, by position in the function's (`(0, (1, 2))`); None: the same.
         index_limit: the number of rows of an embedding, None for other layers.
+        keywords: the keyword arguments of its call.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Layer:
     inputs: tuple[Any, ...]
     structure: Any = None
     index_limit: int | None = None
+    keywords: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -321,15 +323,18 @@ def _multi_head_attention(
     state |= {} if plain else biases
     if not all(map(framework.holds, state.values())) or (bias_k, bias_v) != (None, None) or training or add_zero_attn:
         return None
+    if query.ndim != 3:
+        return None
     config: dict[str, Any] = dict(embed_dim=embed_dim_to_check, num_heads=num_heads)
-    further: tuple[Any, ...]
+    masks = dict(key_padding_mask=key_padding_mask, attn_mask=attn_mask)
     if framework.options:
         config |= dict(dropout=dropout_p, bias=not plain)
-        further = (key_padding_mask, need_weights) if attn_mask is None else (key_padding_mask, need_weights, attn_mask)
-    elif need_weights:
+        keywords: dict[str, Any] = {name: mask for name, mask in masks.items() if mask is not None}
+        keywords |= {} if need_weights else dict(need_weights=False)
+        return Layer("MultiheadAttention", config, state, (query, key, value), keywords=keywords)
+    if need_weights:
         return None
-    else:
-        further = () if key_padding_mask is None and attn_mask is None else (key_padding_mask, attn_mask)
+    further = () if key_padding_mask is None and attn_mask is None else tuple(masks.values())
     return Layer("MultiheadAttention", config, state, (query, key, value, *further))
 
 

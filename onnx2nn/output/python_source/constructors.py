@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from onnx2nn.errors import InputError
 from onnx2nn.fx.blocks.scopes import Path
+from onnx2nn.layers import LAYERS
 from onnx2nn.output.python_source.expressions import Call, Expression, Hole, Text, Unless, literal
 from onnx2nn.output.python_source.values import Values
 
@@ -129,7 +130,7 @@ def constructor(values: Values, kind: type[nn.Module], given: Mapping[str, Any])
             kwargs.append((name, expression))
     if kind in POOLS and kwargs and kwargs[0][0] == "stride":
         args.append(kwargs.pop(0)[1])
-    return Call(Text(f"nn.{kind.__name__}"), tuple(args), tuple(kwargs))
+    return Call(Text(kind.__name__ if kind in LAYERS else f"nn.{kind.__name__}"), tuple(args), tuple(kwargs))
 
 
 def _number(values: Values, value: Any, name: str) -> Expression:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 
 from onnx2nn.control_flow import CONTROL_FLOW
+from onnx2nn.layers import LAYERS
 from onnx2nn.output.python_source.batches import batched
 from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.expressions import WIDTH, Collection, Text, lines, literal
@@ -39,7 +40,8 @@ def document(program: Program, kinds: list[Kind], arrangement: Arrangement | Non
     taken = [*program.inlined.names.values(), *program.inlined.functions.values()]
     names = class_names(kinds, dict(program.all_class_names()), taken)
     classes = [render(kind, names, kinds) for kind in kinds]
-    used = [kind for kind in CONTROL_FLOW if any(re.search(rf"\b{kind.__name__}\(", text) for text in classes)]
+    own = (*LAYERS, *CONTROL_FLOW)
+    used = [kind for kind in own if any(re.search(rf"\b{kind.__name__}\(", text) for text in classes)]
     inlined = [program.inlined.text()] if program.inlined.texts else []
     classes = [*inlined, *(inspect.getsource(kind).rstrip() for kind in used), *classes]
     frozen = {id(p) for p in program.root.parameters() if not p.requires_grad}

@@ -15,6 +15,7 @@ from onnx2nn.errors import InputError
 from onnx2nn.fx.blocks.flattening import flat_graph
 from onnx2nn.fx.blocks.scopes import Path, Scoped, path_of
 from onnx2nn.fx.blocks.value_hints import row_of
+from onnx2nn.layers import LAYERS
 from onnx2nn.output.python_source.inlining import ForeignError, Inlined
 
 
@@ -104,7 +105,7 @@ def _foreign(program: Program, node: fx.Node) -> str:
     elif node.op == "call_module":
         layer = program.root.get_submodule(str(node.target))
         kind = type(layer)
-        if not kind.__module__.startswith("torch.nn.") and not is_control_flow(layer):
+        if not kind.__module__.startswith("torch.nn.") and kind not in LAYERS and not is_control_flow(layer):
             return f"{kind.__name__} is a module of {kind.__module__}"
     elif node.op == "get_attr":
         value = operator.attrgetter(str(node.target))(program.root)

@@ -12,6 +12,7 @@ from torch import nn
 
 from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.ground.naming import identifier
+from onnx2nn.layers import LAYERS
 from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.expressions import (
     Attribute,
@@ -29,7 +30,7 @@ from onnx2nn.output.python_source.steps import Step
 
 RESERVED = frozenset({"self", "torch", "nn", "F", "Tensor", "Path", "OrderedDict", "load_file", "math", "operator"})
 RESERVED |= {"getattr", "float", "super", "abs", "max", "min", "round", "int", "bool"}  # functions that a forward calls
-RESERVED |= {"Any", "Callable", "Sequence", *(kind.__name__ for kind in CONTROL_FLOW)}
+RESERVED |= {"Any", "Callable", "Sequence", *(kind.__name__ for kind in (*CONTROL_FLOW, *LAYERS))}
 TAKEN = RESERVED | frozenset(keyword.kwlist) | frozenset(dir(builtins))
 MEMBERS = frozenset(dir(nn.Module())) | frozenset(vars(nn.Module()))
 _LONGEST_NAME = 22

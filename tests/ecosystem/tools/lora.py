@@ -1,4 +1,4 @@
-"""PEFT's LoRA on linear layers, GPT-2's Conv1D and a convolution."""
+"""PEFT's LoRA on linear layers, GPT-2's Conv1D and a convolution; ours is registered as a linear layer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from onnx2nn.layers import Conv1D
 from tests.ecosystem.observing import Make, outputs_of
 from tests.ecosystem.subjects.subject import Subject
 
@@ -16,8 +17,14 @@ TITLE = "LoRA (PEFT)"
 def use(make: Make, subject: Subject) -> Any:
     """Returns which layers are adapted, and the outputs with the adapters, before and after they are merged."""
     from peft import LoraConfig, get_peft_model
+    from peft.tuners import lora
 
-    model = get_peft_model(make(), LoraConfig(r=2, target_modules=list(subject.adapted)))
+    module = make()
+    config = LoraConfig(r=2, target_modules=list(subject.adapted))
+    if any(isinstance(layer, Conv1D) for layer in module.modules()):
+        config.fan_in_fan_out = True  # PEFT sets it for the Conv1D of transformers
+        config._register_custom_module({Conv1D: lora.Linear})
+    model = get_peft_model(module, config)
     adapters = {name: x for name, x in model.named_parameters() if "lora_" in name}
     for name, parameter in adapters.items():
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))

@@ -1,0 +1,79 @@
+"""Calls of nn.MultiheadAttention with the batch first, as the author has it, and without transposes around them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from torch import fx, nn
+
+_SWAPPED = {0: 1, 1: 0, 2: 2, -1: -1, -2: -3, -3: -2}
+"""A dimension of a tensor of rank 3 → the same one after its first two have been exchanged."""
+
+
+def attend_batch_first(graph: fx.Graph, root: nn.Module) -> None:
+    """Makes a layer `batch_first` where each of its calls has transposed inputs and a result that is transposed back.
+
+    Calls with masks stay: with a bool mask and the batch first, torch chooses a function in eval mode whose result is
+    NaN where all keys are masked, and which is 0 otherwise.
+
+    Args:
+        graph: a recorded program.
+        root: the module that holds its layers.
+    """
+    calls: dict[nn.MultiheadAttention, list[fx.Node]] = {}
+    for node in graph.find_nodes(op="call_module"):
+        layer = root.get_submodule(str(node.target))
+        if type(layer) is nn.MultiheadAttention:
+            calls.setdefault(layer, []).append(node)
+    for layer, nodes in calls.items():
+        if all(map(_is_between_transposes, nodes)):
+            layer.batch_first = True
+            for node in nodes:
+                _drop_transposes(node)
+
+
+def _is_between_transposes(call: fx.Node) -> bool:
+    if "key_padding_mask" in call.kwargs or "attn_mask" in call.kwargs or not all(map(_exchanges, call.args)):
+        return False
+    values = _values(call)
+    return values is not None and all(_exchanges(use) or _dimension(use) is not None for use in values.users)
+
+
+def _exchanges(node: Any) -> bool:
+    """Returns whether a node exchanges the first two dimensions of a tensor."""
+    return node.op == "call_method" and node.target == "transpose" and tuple(node.args[1:]) in ((0, 1), (1, 0))
+
+
+def _dimension(node: fx.Node) -> int | None:
+    """Returns which dimension's size a node reads, None where it does something else."""
+    read = node.op == "call_method" and node.target == "size" and len(node.args) == 2
+    return _SWAPPED.get(node.args[1]) if read else None  # type: ignore[arg-type]  # an int, as the program is recorded
+
+
+def _values(call: fx.Node) -> fx.Node | None:
+    """Returns the node that takes the attended values from a call's result, None where more than that is used."""
+    (values, *others) = call.users or [None]
+    taken = values is not None and not others and values.target is operator.getitem and values.args[1] == 0
+    return values if taken else None
+
+
+def _drop_transposes(call: fx.Node) -> None:
+    """Gives the call what was transposed, and what it returns to the users of the transposed result."""
+    graph, before, values = call.graph, dict.fromkeys(call.all_input_nodes), _values(call)
+    assert values is not None
+    call.args = tuple(node.args[0] for node in call.args)  # type: ignore[union-attr]  # each is a transpose
+    names: list[str] = []
+    for use in list(values.users):
+        if _exchanges(use):
+            names += use.meta.get("onnx_outputs", ())
+            use.replace_all_uses_with(values)
+            graph.erase_node(use)
+        else:
+            use.args = (values, _dimension(use))
+    for node in before:
+        if not node.users:
+            graph.erase_node(node)
+    values.meta.pop("onnx_outputs", None)  # the file's value is the transposed one
+    if names:
+        values.meta["onnx_outputs"] = tuple(names)
