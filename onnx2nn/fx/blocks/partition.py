@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -35,6 +36,11 @@ class Region:
     inputs: list[fx.Node] = field(default_factory=list)
     outputs: list[fx.Node] = field(default_factory=list)
     slots: dict[str, Item | None] | None = None
+
+    @functools.cached_property
+    def contents(self) -> tuple[fx.Node, ...]:
+        """Its calls and those of the regions in it; its items change their order alone."""
+        return tuple(node for item in self.items for node in contents(item))
 
     @property
     def arguments(self) -> list[fx.Node | tuple[fx.Node, ...]]:
@@ -172,7 +178,7 @@ class _Divider:
         if len(order) == len(first):
             return order
         stuck = [region for region in regions if waits[region]]
-        return min(stuck, key=lambda region: sum(1 for _ in contents(region)))
+        return min(stuck, key=lambda region: len(contents(region)))
 
     def _canonical(self, order: list[Item]) -> list[Item]:
         """Returns a region's items in an order that depends on its structure alone, so that equal regions are equal."""
@@ -218,13 +224,9 @@ class _Divider:
         region.outputs = [node for node in sorted(inside, key=self.position.__getitem__) if set(node.users) - inside]
 
 
-def contents(item: Item) -> Iterable[fx.Node]:
-    """Yields the nodes of an item."""
-    if isinstance(item, fx.Node):
-        yield item
-    else:
-        for inner in item.items:
-            yield from contents(inner)
+def contents(item: Item) -> tuple[fx.Node, ...]:
+    """Returns the nodes of an item."""
+    return (item,) if isinstance(item, fx.Node) else item.contents
 
 
 def _is_used(item: Item) -> bool:

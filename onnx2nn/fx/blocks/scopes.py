@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import keyword
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,12 +149,18 @@ def declared_class(node: fx.Node) -> str:
     return str(classes[-2]).rsplit(".", 1)[-1] if len(classes) > 1 else ""
 
 
-def _metadata(node: fx.Node, key: str) -> list[Any]:
+def _metadata(node: fx.Node, key: str) -> Sequence[Any]:
+    return _parsed(node.meta.get(key) or "[]")
+
+
+@functools.lru_cache(1 << 12)
+def _parsed(text: str) -> tuple[Any, ...]:
+    """Returns the items of a list that an exporter wrote, none for another text."""
     try:
-        found = ast.literal_eval(node.meta.get(key) or "[]")
-    except (ValueError, SyntaxError):
-        return []
-    return found if isinstance(found, list) else []
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the file may hold anything
+        return ()
+    return tuple(found) if isinstance(found, list) else ()
 
 
 def _note_classes(program: Scoped, node: fx.Node) -> None:
