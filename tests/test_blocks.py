@@ -182,3 +182,42 @@ def test_the_older_exporter_asks_for_names(exporter: str, names: dict[str, list[
         )
     inputs = _inputs(2)
     check_same(run(onnx2nn.load(tmp_path / "m.onnx"), inputs), run(module, inputs), "exported again")
+
+
+class Joined(nn.Module):
+    """A layer that joins what it is given, as those of a DenseNet."""
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.linear, self.gate = nn.Linear(features, 4), nn.Sigmoid()
+
+    def forward(self, features: list[torch.Tensor]) -> torch.Tensor:
+        return self.gate(self.linear(torch.cat(features, -1)))
+
+
+class Dense(nn.Module):
+    """Each layer takes what all layers before it gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Joined(8 + 4 * index) for index in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = [x]
+        for layer in self.layers:
+            features.append(layer(features))
+        return torch.cat(features, -1)
+
+
+@both
+def test_a_block_that_takes_a_list(exporter: str, tmp_path: Path) -> None:
+    """It takes the author's list; the flat program, and the source that is written of it, give the same."""
+    module = onnx2nn.load(EXPORTERS[exporter]("joined", seeded(Dense), _inputs(2), _inputs(3, 7)))
+    inputs = _inputs(3, 6)
+    expected = seeded(Dense).eval()
+    check_same(run(module, inputs), (expected(*inputs),), "the import")
+    check_same(run(flattened(module), inputs), run(module, inputs), "the flat program")
+    x, y = *inputs, torch.randn(3, 6, 4)
+    check_same((module.layers[1]([x, y]),), (expected.layers[1]([x, y]),), "a block")
+    onnx2nn.to_python(module, tmp_path)
+    assert "nn.Sigmoid()" in (tmp_path / "model.py").read_text()

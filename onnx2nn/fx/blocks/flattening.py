@@ -62,7 +62,7 @@ def _inlined(
         path = (*prefix, *path_of(node.target)) if node.op in ("call_module", "get_attr") else ()
         called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
         if called is not None and inline(path, called):
-            given = [known[arg] if isinstance(arg, fx.Node) else arg for arg in node.args]
+            given = list(fx.map_arg(node.args, known.__getitem__))
             if isinstance(called, fx.GraphModule):
                 inputs = [inner for inner in called.graph.nodes if inner.op == "placeholder"]
                 known[node] = _inlined(graph, called, path, dict(zip(inputs, given, strict=True)), placed, inline)
