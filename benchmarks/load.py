@@ -101,6 +101,8 @@ def time_table(repeats: int, notes: list[str]) -> Table:
         "ResNet50": models.exported("resnet50", "torchscript")[1],
         "BERT base": models.exported("bert_base", "dynamo")[1],
         "2000 nodes": models.many_nodes(2000),
+        "text recogniser": models.exported("recogniser", "torchscript")[1],
+        "voice detector": models.exported("voice_detector", "dynamo")[1],
     }.items():
         results = measure_times(path, repeats)
         reference = results["onnxruntime"]

@@ -89,6 +89,64 @@ def _bert_base() -> torch.nn.Module:
     return Hidden()
 
 
+class Recogniser(torch.nn.Module):
+    """Reads a line of text as CRNN does (Shi et al. 2015): convolutions, then two bidirectional LSTMs over columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[torch.nn.Module] = []
+        before = 1
+        for width, pool in ((64, 2), (128, 2), (256, 0), (256, (2, 1)), (512, 0), (512, (2, 1)), (512, (2, 1))):
+            layers += [torch.nn.Conv2d(before, width, 3, padding=1), torch.nn.BatchNorm2d(width), torch.nn.ReLU()]
+            layers += [torch.nn.MaxPool2d(pool)] if pool else []
+            before = width
+        self.features = torch.nn.Sequential(*layers)
+        self.columns = torch.nn.LSTM(512, 256, num_layers=2, bidirectional=True)
+        self.classes = torch.nn.Linear(512, 37)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Returns scores `(columns, batch, 37)` for images `(batch, 1, 32, width)`."""
+        found, _ = self.columns(self.features(image).squeeze(2).permute(2, 0, 1))
+        return self.classes(found)
+
+
+class VoiceDetector(torch.nn.Module):
+    """Tells speech from noise in a frame of sound, with a state: short-time spectra, convolutions, an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spectrum = torch.nn.Conv1d(1, 258, 256, 128, bias=False)
+        self.encoder = torch.nn.Sequential(
+            *(
+                layer
+                for i, o in ((129, 128), (128, 64), (64, 64), (64, 128))
+                for layer in (_conv(i, o), torch.nn.ReLU())
+            )
+        )
+        self.memory, self.score = torch.nn.LSTM(128, 128), torch.nn.Linear(128, 1)
+
+    def forward(self, sound: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns a probability `(batch, 1)` and the next states `(1, batch, 128)` for sound `(batch, samples)`."""
+        real, imaginary = self.spectrum(sound.unsqueeze(1)).chunk(2, 1)
+        found = self.encoder((real.square() + imaginary.square()).sqrt())
+        _, (h, c) = self.memory(found.permute(2, 0, 1), (h, c))
+        return self.score(h[0].relu()).sigmoid(), h, c
+
+
+def _conv(inputs: int, outputs: int) -> torch.nn.Module:
+    return torch.nn.Conv1d(inputs, outputs, 3, padding=1)
+
+
+def _line(batch: int) -> Tensors:
+    return (torch.randn(batch, 1, 32, 96 + 4 * batch, generator=torch.Generator().manual_seed(0)),)
+
+
+def _sound(batch: int) -> Tensors:
+    generator = torch.Generator().manual_seed(0)
+    states = [torch.zeros(1, batch, 128) for _ in range(2)]
+    return torch.randn(batch, 512 + 128 * batch, generator=generator), *states
+
+
 def _image(batch: int) -> Tensors:
     return (torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(0)),)
 
@@ -103,6 +161,8 @@ ORIGINALS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], Tensor
     "mobilenet_v2": (_torchvision("mobilenet_v2"), _image),
     "vit_b_16": (_torchvision("vit_b_16"), _image),
     "bert_base": (_bert_base, _sentence),
+    "recogniser": (Recogniser, _line),
+    "voice_detector": (VoiceDetector, _sound),
 }
 
 

@@ -57,11 +57,10 @@ def function_name(function: Callable[..., Any]) -> str:
 
 def signature(kind: type[nn.Module]) -> Mapping[str, inspect.Parameter]:
     """Returns the parameters of a layer's constructor; recurrent layers declare them in their base."""
-    found = inspect.signature(kind).parameters
-    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in found.values()):
-        return {}  # nn.Identity takes any and keeps none; others, such as nn.Sigmoid, have nn.Module's constructor
     if not issubclass(kind, nn.RNNBase):
-        return found
+        found = inspect.signature(kind).parameters
+        # nn.Identity takes any and keeps none; others, such as nn.Sigmoid, have nn.Module's constructor
+        return {} if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in found.values()) else found
     parameters = dict(inspect.signature(nn.RNNBase).parameters)
     del parameters["mode"]
     if kind is nn.RNN:
