@@ -22,9 +22,6 @@ from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.points import Point
 from onnx2nn.sizes.substitution import replaced
 
-Note = tuple[str, tuple[Any, ...]]
-"""A method of `FreeingGuards` and its arguments, which add a condition to the facts."""
-
 _MULTIPLES = 3
 """A condition that holds at no more multiples of the file's size is taken for the mark of a constant with that size.
 
@@ -61,7 +58,6 @@ class ShapeTracer(Tracer):
         """Forgets the facts that are found inside: nodes that may not run restrict no sizes."""
         guards = self.guards
         self._adopt(Facts(guards.facts))
-        self.guards.version = guards.version
         try:
             yield
         finally:
@@ -103,10 +99,6 @@ class FreeingGuards(Guards):
     Args:
         tracer: the tracer.
         facts: what is known of sizes.
-
-    Attributes:
-        notes: the conditions that the current node added to the facts.
-        version: stands for all conditions before the current node; equal ones for equal facts.
     """
 
     _tracer: ShapeTracer
@@ -114,31 +106,15 @@ class FreeingGuards(Guards):
     def __init__(self, tracer: ShapeTracer, facts: Facts):
         super().__init__(tracer, None, {})
         self.facts = facts
-        self.notes: list[Note] = []
-        self.version: Any = ()
-
-    def take_notes(self) -> list[Note]:
-        """Returns the conditions since the last call of this method; they are part of `version` from now on."""
-        notes, self.notes = self.notes, []
-        if notes:
-            self.version = (self.version, *(arguments for _, arguments in notes))
-        return notes
-
-    def limit(self, condition: Truth) -> None:
-        """Notes that float arithmetic must be exact."""
-        if self.facts.decide(condition) is not True:
-            super().limit(condition)
-            self.notes.append(("limit", (condition,)))
 
     def points(self, symbols: frozenset[Symbol]) -> Iterator[list[Point]]:
         """Raises TraceError: what only samples tell is not known."""
         raise TraceError(f"only samples of {', '.join(sorted(symbol.name for symbol in symbols))} tell it")
 
     def _checked(self, condition: Truth, reason: str) -> Condition | None:
-        before = self.facts.assumed.keys() | ()
+        before = set(self.facts.assumed)
         found = super()._checked(condition, reason)
         if found is not None:
-            self.notes.append(("demand", (found, reason)))
             more = [known for known in self.facts.assumed if known not in before]
             for symbol in found.symbols & self._tracer.freed.keys():
                 if not self._leaves_free(symbol, more):

@@ -6,7 +6,7 @@ is found here. What cannot be decided for all sizes is not known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from onnx2nn.importing.walk import UNKNOWN, Walk
 from onnx2nn.optable.row import NeedsValues, Row
 from onnx2nn.optable.shape_values import ShapeValues
 from onnx2nn.sizes.expression import Number, Size
-from onnx2nn.unfreeze.shape_tracer import Note, ShapeTracer
+from onnx2nn.unfreeze.shape_tracer import ShapeTracer
 from onnx2nn.unfreeze.sized_values import MAX_ELEMENTS, Sized
 from onnx2nn.unfreeze.substitutions import Substitution
 
@@ -74,8 +74,6 @@ class SymbolicGraph:
     def __init__(self, model: ir.Model, plan: Plan, tracer: ShapeTracer, shapes: Mapping[str, Sequence[Number]]):
         self.model, self.plan, self.tracer = model, plan, tracer
         self.constants: dict[ir.Value, Any] = {}
-        self.done: dict[Hashable, tuple[Sequence[Any], Sized, list[Note]]] = {}
-        self.replaced: dict[Hashable, tuple[Sized, Sized]] = {}
         self._inputs = {value: self._input(value, shapes.get(value.name or "")) for value in model.graph.inputs}
 
     def run(self, substitute: Substitute) -> SymbolicBuilder:
@@ -139,13 +137,7 @@ class SymbolicBuilder(Builder):
         if not found:
             return list(values)
         self.substitutions[node] = found
-        return [self._replaced(v, found[i]) if i in found else v for i, v in enumerate(values)]
-
-    def _replaced(self, value: Sized, substitution: Substitution) -> Sized:
-        """Returns what a substitution gives for a value: the same object in all walks where it is the same."""
-        result = substitution.of(value, self._size)
-        key = (id(value), result.spec, None if isinstance(result.value, Tensor) else tuple(result.elements))
-        return self._graph.replaced.setdefault(key, (value, result))[1]  # keeps the value alive, because of its id
+        return [found[i].of(value, self._size) if i in found else value for i, value in enumerate(values)]
 
     def _size(self, dimension: tuple[ir.Value, int]) -> Number:
         value, axis = dimension
@@ -158,29 +150,6 @@ class SymbolicBuilder(Builder):
     def type_of(self, value: Any) -> TypeOf:
         """Returns the ONNX type of a value."""
         return value.kind if isinstance(value, Sized) else None, ""
-
-    def replay(self, node: ir.Node, version: int, inputs: Sequence[Any]) -> tuple[Hashable, Any]:
-        """Returns the node's result in an earlier walk with equal facts and inputs; a search repeats most walks."""
-        if isinstance(node.graph, ir.Function):  # the result may depend on attributes of the call
-            return None, None
-        self.tracer.guards.take_notes()
-        key = (node, self.tracer.guards.version, *map(id, inputs))
-        known = self._graph.done.get(key)
-        if known is None:
-            return key, None
-        for method, arguments in known[2]:
-            getattr(self.tracer.guards, method)(*arguments)
-        self.tracer.guards.take_notes()
-        return key, known[1]
-
-    def learn(self, key: Hashable, row: Row, inputs: Sequence[Any], run: Callable[[], Any]) -> Any:
-        """Returns the result of `run`, and notes it."""
-        self.tracer.guards.take_notes()
-        result = run()
-        notes = self.tracer.guards.take_notes()
-        if key is not None and isinstance(result, Sized):
-            self._graph.done[key] = (inputs, result, notes)  # keeps the inputs alive, because the key holds their ids
-        return result
 
     def attribute(self, tensor: ir.TensorProtocol) -> Any:
         """Returns a tensor of the file."""
