@@ -6,6 +6,7 @@ import copy
 import io
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -165,9 +166,9 @@ def test_code_is_what_an_author_writes(exporter: str) -> None:
     assert "self.layers[1](" in module.code
     assert " = None" not in module.code
     assert "getattr(self" not in module.code
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(f"import torch\n{module.code}", names)
-    check_same(run(lambda x: names["forward"](module, x), _inputs(2)), run(module, _inputs(2)), "the text")  # type: ignore[operator]
+    check_same(run(lambda x: names["forward"](module, x), _inputs(2)), run(module, _inputs(2)), "the text")
 
 
 @both

@@ -204,7 +204,7 @@ class FlowBuilder(Builder):
             dtypes = [None if value is None else value.dtype for value in values]
             try:
                 result = evaluate(row, arrays, dtypes, attributes)
-            except Exception:  # a body may fail in any way on numbers that it does not expect
+            except Exception:  # a form for other numbers fails in any way: then the node is a line that runs the row
                 return None
             rounded = any(map(_is_rounded, result if isinstance(result, tuple) else [result]))
             return None if self.state.sizes.demands or rounded else result
@@ -241,7 +241,7 @@ class FlowBuilder(Builder):
         except OperatorError as error:
             if is_lacking(error):
                 raise
-        except Exception:  # the values of the stand-ins may be the cause
+        except Exception:  # the stand-ins' values may be the cause, and a real one is raised when the line runs
             pass
 
     def _declared(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
@@ -249,14 +249,17 @@ class FlowBuilder(Builder):
         if row.results is None:
             return None
         recorder = self._recorder(node, inputs)
+
+        def static(name: str, live: Any) -> Traced:
+            return Traced(recorder, live.name, live.known)
+
         try:
             with self.state.sizes.node(recorder):
-                static = lambda name, live: Traced(recorder, live.name, live.known)  # noqa: E731
                 arguments = self._arguments(row, inputs, recorder, static)
                 declared = list(row.results(recorder.F, *arguments, **attributes))
                 named: dict[str, Any] = {}
                 return tuple(Spec(tuple(_declared_size(s, named) for s in shape), dtype) for shape, dtype in declared)
-        except Exception:  # a row declares results for the inputs that it expects
+        except Exception:  # a row may declare results for some inputs alone: then their shapes are not known
             return None
 
     def _written(self, calls: Sequence[Call], result: Any, inputs: Sequence[Any]) -> Any:

@@ -12,6 +12,7 @@ from onnx2nn.fx.builder import TorchBuilder
 from onnx2nn.fx.graph_module import ImportedModule
 from onnx2nn.fx.import_state import Known, TorchImport
 from onnx2nn.fx.module_tree import container
+from onnx2nn.fx.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.state_versions import set_versions
 from onnx2nn.fx.subgraphs import REGIONS, RenameInputs
 from onnx2nn.fx.tracer import Tracer
@@ -24,7 +25,7 @@ from onnx2nn.provenance.naming_reports import naming_of
 from onnx2nn.sizes.expression import MAX_DIMENSION, of_symbol
 from onnx2nn.sizes.solving import fulfilled
 
-_RESERVED = frozenset({"self", "torch", "device", "inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn"})
+_RESERVED = PROGRAM_NAMES | {"inf", "nan", "pytree", "fx_pytree", "operator", "math", "onnx2nn"}
 """Names in the generated forward; no argument may have one of them."""
 
 _SIZES = 4

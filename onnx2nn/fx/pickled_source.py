@@ -11,8 +11,8 @@ import copy
 
 from torch import fx
 
-_HIDING = frozenset({"self", "torch", "device"})
-"""Names that a generated program uses itself."""
+PROGRAM_NAMES = frozenset({"self", "torch", "device"})
+"""Names that a generated program uses itself; no value may have one of them."""
 
 
 def pickled_source(graph: fx.Graph, buffers: frozenset[str]) -> str:
@@ -49,4 +49,4 @@ def _is_read(node: fx.Node, buffers: frozenset[str]) -> bool:
 
 
 def _hides(node: fx.Node) -> bool:
-    return node.op == "call_module" and node.target in _HIDING
+    return node.op == "call_module" and node.target in PROGRAM_NAMES

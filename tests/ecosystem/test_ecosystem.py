@@ -32,7 +32,7 @@ def _one_thread() -> Iterator[None]:
 def _installed() -> None:
     for package in stored.PACKAGES:
         if package != "transformers" and importlib.util.find_spec(package.replace("-", "_")) is None:
-            pytest.skip(f"needs {package}")
+            pytest.skip(f"{package} is not installed: the oldest versions of everything have no such tools")
 
 
 pinned = pytest.mark.pinned(*stored.PACKAGES)

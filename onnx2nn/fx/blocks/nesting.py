@@ -16,10 +16,8 @@ from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_scope, is_attribute
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
 from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
 from onnx2nn.fx.module_tree import remove
+from onnx2nn.fx.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.spec import Spec
-
-_RESERVED = frozenset({"self", "torch", "device"})
-"""Names that a program uses itself."""
 
 
 def nest(module: fx.GraphModule, specs: Mapping[fx.Node, Spec]) -> dict[str, Any]:
@@ -166,7 +164,7 @@ class _Body:
         tensors = [a for a in arguments if isinstance(a, fx.Node) and a.op != "get_attr" and annotation(a) == "Tensor"]
         inputs = [argument for argument in tensors if argument.op == "placeholder"]
         main = next((a for a in tensors if a.op == "call_module"), tensors[0] if tensors else None)
-        taken: set[str] = {"x", *_RESERVED}
+        taken: set[str] = {"x", *PROGRAM_NAMES}
         for argument in arguments:
             if isinstance(argument, tuple):
                 self.packed[argument] = self.result.placeholder(_unique("features", taken))
@@ -251,7 +249,7 @@ class _Body:
 
 def _value_name(target: str) -> str | None:
     """Returns a name for the result of a module that is called as the module itself in the program; else None."""
-    return "result" if target in _RESERVED else None
+    return "result" if target in PROGRAM_NAMES else None
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -315,10 +315,12 @@ def _fed(program: Scoped) -> set[Path]:
 
 def _dimension(program: Scoped, node: fx.Node) -> Size | None:
     """Returns the size expression that a node reads, None where it is not known, or a number."""
-    spec = program.specs.get(node.args[0]) if node.target == "size" and len(node.args) == 2 else None  # type: ignore[arg-type]
-    axis = node.args[1] if spec is not None else None
-    size = spec.shape[axis] if spec is not None and spec.shape is not None and isinstance(axis, int) else None
-    return size if isinstance(size, Size) else None
+    match node.target, node.args:
+        case "size", (fx.Node() as tensor, int(axis)):
+            spec = program.specs.get(tensor)
+            size = None if spec is None or spec.shape is None else spec.shape[axis]
+            return size if isinstance(size, Size) else None
+    return None
 
 
 def _equal_dimensions(program: Scoped) -> dict[tuple[Path, Size], list[tuple[fx.Node, int]]]:
@@ -349,9 +351,10 @@ def _weighted(program: Scoped) -> dict[fx.Node, list[Path]]:
 
 def _check_inputs_first(program: Scoped) -> None:
     """Places the checks that no weight affects at the entry."""
-    weighted = _weighted(program)
-    for node in program.graph.nodes:
-        if node.target in ASSERTIONS and not weighted[node]:
+    checks = [node for node in program.graph.nodes if node.target in ASSERTIONS]
+    weighted = _weighted(program) if checks else {}
+    for node in checks:
+        if not weighted[node]:
             program.scope[node] = ()
 
 

@@ -18,7 +18,7 @@ from tests.ecosystem.subjects.networks import Tagger, UNet
 from tests.realmodels import EXPORTERS, Tensors, seeded
 
 torchvision_schemas.predefine()
-import torchvision  # noqa: E402
+import torchvision  # noqa: E402  # after the line above, without which it does not load
 
 
 @dataclass(frozen=True)
