@@ -136,11 +136,8 @@ def declared_module(node: fx.Node) -> Path | None:
 
     In files of TensorFlow and Paddle a scope may name an operation, and no module.
     """
-    scopes = _metadata(node, "scopes")
-    if scopes:
-        return path_of(scopes[-2]) if len(scopes) > 1 else ()
-    name = node.meta.get("onnx", ("", "", ""))[2]
-    return tuple(split_scopes(name)[:-1]) if name.startswith("/") else None
+    of_torch = _metadata(node, "scopes") or node.meta.get("onnx", ("", "", ""))[2].startswith("/")
+    return declared_scope(node) if of_torch else None
 
 
 def declared_class(node: fx.Node) -> str:
