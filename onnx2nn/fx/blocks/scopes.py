@@ -188,10 +188,11 @@ def _place(program: Scoped, placed: dict[fx.Node, Path | None]) -> None:
             scope[node] = clip(path_of(node.target)[:-1])
         elif node.op != "get_attr" and placed.get(node) is not None:
             scope[node] = clip(placed[node] or ())
+    following = _next_scopes(program)
     for node in program.graph.nodes:
         if node not in scope and node.op != "get_attr":
             before = [scope[arg] for arg in node.all_input_nodes if arg.op not in ("get_attr", "placeholder")]
-            after = _next_scopes(node, scope)
+            after = following[node]
             meetings = [common((one, other)) for one in before or after for other in after or before]
             scope[node] = max(meetings, key=len, default=())
     for node in [node for node in program.graph.nodes if node.op == "get_attr"]:
@@ -206,18 +207,14 @@ def _place(program: Scoped, placed: dict[fx.Node, Path | None]) -> None:
         _copy_for_users(program, node, meeting)
 
 
-def _next_scopes(node: fx.Node, scope: dict[fx.Node, Path]) -> list[Path]:
-    """Returns the scopes of the nearest users of `node` that have one."""
-    found, seen, queue = [], {node}, list(node.users)
-    while queue:
-        user = queue.pop()
-        if user in seen:
-            continue
-        seen.add(user)
-        if user in scope:
-            found.append(scope[user])
-        else:
-            queue += user.users
+def _next_scopes(program: Scoped) -> dict[fx.Node, dict[Path, None]]:
+    """Returns the scopes of the nearest users that have one, for each call that has none."""
+    found: dict[fx.Node, dict[Path, None]] = {}
+    for node in reversed(program.graph.nodes):
+        if node not in program.scope and node.op != "get_attr":
+            scopes = found[node] = {}
+            for user in node.users:
+                scopes |= {program.scope[user]: None} if user in program.scope else found[user]
     return found
 
 
