@@ -88,6 +88,9 @@ class Scoped:
             for name, _ in self.root.named_modules(remove_duplicate=False)
             if not _inside(path := path_of(name), self.layers)
         }
+        if self.containers == {()}:
+            self.scope = dict.fromkeys(self.graph.nodes, ())
+            return
         for node in self.graph.nodes:
             _note_classes(self, node)
         _place(self, placed)
