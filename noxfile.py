@@ -52,6 +52,12 @@ def fast_and_slow(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def fuzz(session: nox.Session) -> None:
+    """Mutated models, `-- --minutes 30 --seed 1`; see tests/fuzz/driver.py."""
+    session.run(sys.executable, "-m", "tests.fuzz.driver", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def full(session: nox.Session) -> None:
     """Everything but the held tests, or with `-- --shard 1/4` a part of it."""
     session.notify("zoo_tensorflow", posargs=[])
@@ -135,7 +141,7 @@ def oneflow_zoo(session: nox.Session) -> None:
 def benchmark(session: nox.Session) -> None:
     """The benchmarks beside the other importers: `nox -s benchmark -- run.py resnet18`."""
     session.install("-c", "constraints.txt", "-e", ".[test]", "onnx2torch==1.5.15", "onnx2pytorch==0.6.0")
-    for script, *arguments in [session.posargs] if session.posargs else [["load.py"], ["run.py"]]:
+    for script, *arguments in [session.posargs] if session.posargs else [["load.py"], ["run.py"], ["tree.py"]]:
         session.run("python", f"benchmarks/{script}", *arguments)
 
 

@@ -31,6 +31,17 @@ def _onnx2nn() -> Load:
     return load
 
 
+def _without_elements() -> Load:
+    """Loads to the meta device, and runs there."""
+    import onnx2nn
+
+    def load(path: Path) -> Loaded:
+        module = onnx2nn.load(path, device="meta")
+        return lambda inputs: module(*(x.to("meta") for x in inputs))
+
+    return load
+
+
 def _torch_fx() -> Load:
     """Loads by copying the nodes of a known graph: the least time of any importer to a `torch.fx.GraphModule`."""
     import onnx2nn
@@ -129,6 +140,9 @@ IMPORTERS: dict[str, Callable[[], Load]] = {
     "onnx2pytorch": _onnx2pytorch,
     "onnxruntime": _onnxruntime,
 }
+
+MEMORY: dict[str, Callable[[], Load]] = {**IMPORTERS, "onnx2nn on the meta device": _without_elements}
+"""Ways to load whose memory is measured."""
 
 PARTS: dict[str, Callable[[], Load]] = {
     "of it: nodes of torch.fx": _torch_fx,

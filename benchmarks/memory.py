@@ -45,7 +45,7 @@ def main() -> None:
 
     inputs = [torch.ones(1, int(width))]
     try:
-        load = importers.IMPORTERS[name]()
+        load = importers.MEMORY[name]()
         load(Path(small))(inputs)
         settle()
         own = resident()["now"]

@@ -74,19 +74,60 @@ def _torchvision(name: str) -> Callable[[], torch.nn.Module]:
     return build
 
 
-def _bert_base() -> torch.nn.Module:
-    torchvision_schemas.predefine()
-    from transformers import BertConfig, BertModel
+def _bert(**sizes: int) -> Callable[[], torch.nn.Module]:
+    def build() -> torch.nn.Module:
+        torchvision_schemas.predefine()
+        from transformers import BertConfig, BertModel
 
-    class Hidden(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = BertModel(BertConfig())
+        class Hidden(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = BertModel(BertConfig(**sizes))
 
-        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-            return self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True)[0]
+            def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+                return self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True)[0]
 
-    return Hidden()
+        return Hidden()
+
+    return build
+
+
+class TransformerLayer(torch.nn.Module):
+    """One layer of a transformer, whose four matrices are layers of its own."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_mlp = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.attention, self.projection = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.mlp = torch.nn.Sequential(
+            torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the next hidden states for hidden states `(batch, steps, width)`."""
+        parts = self.attention(self.before_attention(x)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        found = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.projection(found.transpose(1, 2).flatten(2))
+        return x + self.mlp(self.before_mlp(x))
+
+
+class Transformer(torch.nn.Module):
+    """A deep transformer of narrow layers: most of its time goes into calls, and most of a load into nodes."""
+
+    def __init__(self, layers: int = 48, width: int = 64) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(1000, width)
+        self.layers = torch.nn.ModuleList(TransformerLayer(width, 4) for _ in range(layers))
+        self.norm = torch.nn.LayerNorm(width)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Returns hidden states `(batch, steps, width)` for tokens `(batch, steps)`."""
+        x = self.embedding(input_ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)
 
 
 class Recogniser(torch.nn.Module):
@@ -155,12 +196,21 @@ def _sentence(batch: int) -> Tensors:
     return torch.arange(batch * 16).reshape(batch, 16), torch.ones(batch, 16, dtype=torch.int64)
 
 
+def _tokens(batch: int) -> Tensors:
+    return (torch.arange(batch * 16).reshape(batch, 16),)
+
+
 ORIGINALS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], Tensors]]] = {
     "resnet18": (_torchvision("resnet18"), _image),
     "resnet50": (_torchvision("resnet50"), _image),
     "mobilenet_v2": (_torchvision("mobilenet_v2"), _image),
     "vit_b_16": (_torchvision("vit_b_16"), _image),
-    "bert_base": (_bert_base, _sentence),
+    "bert_base": (_bert(), _sentence),
+    "bert_small": (
+        _bert(hidden_size=64, num_hidden_layers=4, num_attention_heads=4, intermediate_size=256, vocab_size=1000),
+        _sentence,
+    ),
+    "transformer_48": (Transformer, _tokens),
     "recogniser": (Recogniser, _line),
     "voice_detector": (VoiceDetector, _sound),
 }

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oneflow_bridge.runtime import error_text, import_oneflow
-from onnx2nn.commands.running import OK, Parser, run
+from onnx2nn.commands.running import Parser, run
+from onnx2nn.commands.statuses import OK
 from onnx2nn.errors import InputError, UnsupportedModelError
 
 if TYPE_CHECKING:

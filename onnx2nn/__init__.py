@@ -1,38 +1,89 @@
 """ONNX files as live modules: `onnx2nn.load("model.onnx")`.
 
 The package's public names. ONNX files and modules come in; modules, reports and exported files go out. Only users,
-`backend` and the commands import from here.
+`backend` and the commands import from here. A name is imported at its first use: a command answers an interrupt in its
+own words from its first moment, not only after numpy and onnx are there.
 """
 
 from __future__ import annotations
 
-from onnx2nn.importing.plan import Report
-from onnx2nn.loading import check, load
-from onnx2nn.optable.registry import register
-from onnx2nn.output.export import export_onnx
-from onnx2nn.output.ncnn import NcnnModel, to_ncnn
-from onnx2nn.output.python_source import to_python
-from onnx2nn.output.save import save
-from onnx2nn.output.simplify import simplify
-from onnx2nn.provenance.naming_reports import NamingReport, naming_report
-from onnx2nn.verification.node_by_node import verify_nodes
-from onnx2nn.verification.node_reports import NodeVerification
-from onnx2nn.verification.outputs import verify
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onnx2nn.ground.limits import Limits
+    from onnx2nn.importing.plan import Report
+    from onnx2nn.language import generate, to_transformers
+    from onnx2nn.loading import check, load
+    from onnx2nn.optable.registry import register
+    from onnx2nn.optimization import optimize
+    from onnx2nn.output.export import export_onnx
+    from onnx2nn.output.ncnn import NcnnModel, to_ncnn
+    from onnx2nn.output.python_source import to_python
+    from onnx2nn.output.save import save
+    from onnx2nn.output.simplify import simplify
+    from onnx2nn.provenance.naming_reports import NamingReport, naming_report
+    from onnx2nn.verification.node_by_node import verify_nodes
+    from onnx2nn.verification.node_reports import NodeVerification
+    from onnx2nn.verification.outputs import verify
 
 __all__ = [
+    "Limits",
     "NamingReport",
     "NcnnModel",
     "NodeVerification",
     "Report",
     "check",
     "export_onnx",
+    "generate",
     "load",
     "naming_report",
+    "optimize",
     "register",
     "save",
     "simplify",
     "to_ncnn",
     "to_python",
+    "to_transformers",
     "verify",
     "verify_nodes",
 ]
+
+_HOMES = {
+    "Limits": "ground.limits",
+    "NamingReport": "provenance.naming_reports",
+    "NcnnModel": "output.ncnn",
+    "NodeVerification": "verification.node_reports",
+    "Report": "importing.plan",
+    "check": "loading",
+    "export_onnx": "output.export",
+    "generate": "language",
+    "load": "loading",
+    "naming_report": "provenance.naming_reports",
+    "optimize": "optimization",
+    "register": "optable.registry",
+    "save": "output.save",
+    "simplify": "output.simplify",
+    "to_ncnn": "output.ncnn",
+    "to_python": "output.python_source",
+    "to_transformers": "language",
+    "verify": "verification.outputs",
+    "verify_nodes": "verification.node_by_node",
+}
+"""Public name → the module that has it."""
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    path = f"{__name__}.{home or name}"
+    try:
+        found = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name != path:
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    return globals().setdefault(name, getattr(found, name) if home else found)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

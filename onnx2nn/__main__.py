@@ -2,6 +2,6 @@
 
 import sys
 
-from onnx2nn.commands.main import main
+from onnx2nn.commands.entry import onnx2nn
 
-sys.exit(main())
+sys.exit(onnx2nn())

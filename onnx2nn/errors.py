@@ -9,15 +9,95 @@ name of its node.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+LONGEST_MESSAGE = 20_000
+"""Characters of a message, by default; what a longer one says further is left out, and counted."""
+
+LONGEST_NAME = 200
+"""Characters of a name in a list."""
+
+MOST_LISTED = 50
+"""Entries of a list in a message; the number of the others follows."""
+
+
+def shown(text: str, longest: int | None = LONGEST_MESSAGE) -> str:
+    """Returns a text for a terminal or a log: without characters that control these, and not too long.
+
+    Names come from files of strangers. A terminal obeys escape sequences, and characters that turn the direction of
+    text hide what stands there. Both are written as Python escapes them.
+
+    Args:
+        text: the text; its lines stay lines.
+        longest: its most characters, None for any number.
+    """
+    if longest is not None and len(text) > longest:
+        text = f"{text[:longest]}... ({len(text) - longest} more characters)"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown_name(text: str, longest: int = LONGEST_NAME) -> str:
+    """Returns a name of a file as `shown`, in one line."""
+    return shown(text, longest).replace("\n", "\\n")
+
+
+def listed(entries: Sequence[object], kind: str) -> list[str]:
+    """Returns the lines of a list, indented, of which a message shows the first ones.
+
+    Args:
+        entries: the entries.
+        kind: what they are, in the plural.
+    """
+    lines = [f"  {entry}" for entry in entries[:MOST_LISTED]]
+    return lines + [f"  and {len(entries) - MOST_LISTED} more {kind}"] * (len(entries) > MOST_LISTED)
 
 
 class Onnx2nnError(Exception):
-    """Base of the errors below; its text is one message written for the person at the keyboard."""
+    """Base of the errors below; its text is one message written for the person at the keyboard.
+
+    It is as `shown` gives it: names in it control no terminal, and its length is limited.
+    """
+
+    def __init__(self, *arguments: object):
+        self._whole = arguments
+        super().__init__(*arguments)
+        self.limit_length(LONGEST_MESSAGE)
+
+    def limit_length(self, longest: int) -> None:
+        """Shows so many characters of the text, and counts the others."""
+        self.args = tuple(shown(value, longest) if isinstance(value, str) else value for value in self._whole)
 
 
 class ModelFileError(Onnx2nnError):
     """The input is not a readable ONNX model: missing, truncated, not ONNX, inconsistent, or outside a stated limit."""
+
+
+class LimitError(ModelFileError):
+    """The file costs more than a limit allows; the text names the limit, both numbers, and how to raise it.
+
+    Attributes:
+        limit: the limit's name in `onnx2nn.Limits`.
+        found: the number found, or how far it was counted.
+        allowed: the number allowed.
+    """
+
+    def __init__(self, limit: str, found: float, allowed: float, what: str, unit: str = ""):
+        self.limit, self.found, self.allowed, self._what, self._unit = limit, found, allowed, what, unit
+        super().__init__(
+            f"{what} {f'{found} {unit}'.strip()}, above the limit of {allowed} (Limits.{limit}). If the file is to be "
+            f"trusted, raise it: limits=onnx2nn.Limits({limit}=...), or --limit {limit}=... of a command."
+        )
+
+    def of_file(self, path: str) -> LimitError:
+        """Returns the error with the file's path before its text."""
+        return LimitError(self.limit, self.found, self.allowed, f"{path}: {self._what}", self._unit)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.limit, self.found, self.allowed, self._what, self._unit)
 
 
 class MissingDependencyError(Onnx2nnError):
@@ -26,6 +106,10 @@ class MissingDependencyError(Onnx2nnError):
 
 class InputError(Onnx2nnError):
     """A value or option of the caller does not fit the model: an unknown input name, a wrong rank or dtype."""
+
+
+class ModuleInputError(InputError, TypeError, RuntimeError):
+    """The inputs of a call are not the model's; also a `TypeError` and a `RuntimeError`, as for any other module."""
 
 
 class OperatorError(Onnx2nnError):
@@ -64,10 +148,11 @@ class Problem:
     nodes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        where = ", ".join(self.nodes[:3]) + (", ..." if len(self.nodes) > 3 else "")
-        name = f"{self.domain or 'ai.onnx'}::{self.operator}-{self.version}"
+        where = ", ".join(map(shown_name, self.nodes[:3])) + (", ..." if len(self.nodes) > 3 else "")
+        name = f"{shown_name(self.domain) or 'ai.onnx'}::{shown_name(self.operator)}-{self.version}"
         count = f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}"
-        return f"{name} ({count}: {where}): {self.reason} {self.advice}".rstrip()
+        reason = shown_name(self.reason, LONGEST_MESSAGE // 20)
+        return f"{name} ({count}: {where}): {reason} {self.advice}".rstrip()
 
 
 class UnsupportedModelError(Onnx2nnError):
@@ -76,7 +161,7 @@ class UnsupportedModelError(Onnx2nnError):
     def __init__(self, problems: list[Problem]):
         self.problems = problems
         count = sum(len(problem.nodes) for problem in problems)
-        lines = [f"{count} node{'s' * (count != 1)} cannot be imported:", *(f"  {problem}" for problem in problems)]
+        lines = [f"{count} node{'s' * (count != 1)} cannot be imported:", *listed(problems, "problems")]
         super().__init__("\n".join(lines))
 
 
@@ -85,7 +170,7 @@ class NcnnError(Onnx2nnError):
 
     def __init__(self, summary: str, obstacles: list[str]):
         self.obstacles = obstacles
-        super().__init__("\n".join([f"{summary}:", *(f"  {obstacle}" for obstacle in obstacles)]))
+        super().__init__("\n".join([f"{summary}:", *listed(obstacles, "obstacles")]))
 
 
 def first_line(error: BaseException) -> str:

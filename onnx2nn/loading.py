@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import importlib.util
 import logging
 import os
@@ -19,13 +20,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import onnx_ir as ir
 
-from onnx2nn.errors import InputError, UnsupportedModelError
+from onnx2nn.errors import LONGEST_MESSAGE, InputError, UnsupportedModelError, shown_name
 from onnx2nn.ground import gc_pause
 from onnx2nn.ground.extras import require
+from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.importing.inputs import InputShapes, chosen_shapes
-from onnx2nn.importing.plan import Plan, Report, plan, report
+from onnx2nn.importing.model_report import refuse_malformed, report
+from onnx2nn.importing.plan import Plan, Report, plan
+from onnx2nn.optimization import check_mode
+from onnx2nn.optimization import optimize as optimized
 from onnx2nn.provenance.restore import restore
 from onnx2nn.reading import reader
+from onnx2nn.reading.mapped import mapping
+from onnx2nn.reading.read_ahead import reading_ahead
 from onnx2nn.rewrite import raise_patterns as raise_model
 
 if TYPE_CHECKING:
@@ -40,10 +47,16 @@ def load(
     framework: str = "torch",
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     base_dir: str | os.PathLike[str] | None = None,
+    follow_links: bool = False,
     raise_patterns: bool = True,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
     trainable: bool | Collection[str] = True,
     quantized: str = "keep",
+    blocks: str = "named",
+    dtype: Any = None,
+    device: Any = None,
+    optimize: str | None = None,
+    limits: Limits | None = None,
 ) -> Any:
     """Imports an ONNX model as a module with its weights, in eval mode.
 
@@ -53,6 +66,9 @@ def load(
         input_shapes: dimensions by input name that replace the file's, for each input all of them; an int is fixed, a
             str names a dynamic dimension (equal names are equal dimensions), None is a dynamic dimension of its own.
         base_dir: folder of the external data where `source` is neither a path nor a file opened from one.
+        follow_links: whether external data may be symbolic links, wherever they lead, and files with several hard
+            links. Otherwise it must lie in the folder; links are followed in a Hugging Face cache only, from a
+            snapshot to the blobs beside it.
         raise_patterns: whether operators that the exporter decomposed (layer normalisation, attention, GELU) become
             one call again. Each replacement is compared with the replaced nodes at import, and dropped if they differ;
             `module.meta["onnx2nn"]["raising"]` counts the replacements and lists the dropped ones. Attention returns 0
@@ -69,32 +85,54 @@ def load(
         quantized: `"keep"` computes with the file's integers; `"dequantize"` makes QDQ, QLinear and dynamically
             quantised models float models, whose weights train and whose activations are not rounded (PyTorch
             only). `module.meta["onnx2nn"]["dequantized"]` lists the changes and the nodes that stay quantised.
+        blocks: what becomes a block that can be called alone (PyTorch only): `"named"`, what the file names; or
+            `"repeated"`, also equal parts of what it names no scopes and no keys of the author's for, one after the
+            other with different weights: `block.0`, `block.1`, ... Their weights have other keys than without it;
+            `module.meta["onnx2nn"]["tree"]["keys"]` has the keys without it by the new ones.
+        dtype: a float type of torch for the weights, such as `torch.bfloat16` (PyTorch only); None for the file's. It
+            is the same as `.to(dtype)` afterwards: casts that the author's model has to the type of its weights follow
+            it, what guards precision (tables of positions, masks, norms) stays.
+        device: where the weights go (PyTorch only); by default torch's default device, which `with torch.device(...)`
+            sets. To another device than the CPU they go from the mapped file, which must not become shorter
+            meanwhile. On `"meta"` weights have no elements and are not read; constants outside of state_dict have
+            theirs, on the CPU.
+        optimize: `"eager"` or `"compile"` for a faster module for inference, see `onnx2nn.optimize` (PyTorch only).
+        limits: what the file may cost beyond its own size; by default `onnx2nn.Limits()`.
 
     Returns:
         A module that takes the graph's inputs by position or by name. It returns a tensor for one output, a tuple in
-        the file's order for several outputs. Its weights are contiguous and on the CPU, regardless of torch's default
-        device.
+        the file's order for several outputs. Its weights are contiguous.
 
     Raises:
+        LimitError: the file costs more than a limit allows.
         ModelFileError: the source is not a readable model.
         UnsupportedModelError: lists all nodes that cannot be imported.
         MissingDependencyError: the framework is not installed.
-        InputError: `framework`, `input_shapes`, `dynamic`, `trainable` or `quantized` do not fit.
+        InputError: `framework`, `input_shapes`, `dynamic`, `trainable`, `quantized`, `blocks`, `dtype`, `device` or
+            `optimize` do not fit.
         FrozenDimensionError: a dimension in `dynamic` cannot be made dynamic, and is no batch of 1 of which one sample
             runs alone; the text names the node that fixes it.
     """
-    options = Options(framework, input_shapes or {}, raise_patterns, dynamic, trainable, quantized)
-    with gc_pause.paused():
-        model = reader.read(source, base_dir=base_dir)
-        module = _load_model(model, options)
+    options = Options(
+        framework, input_shapes or {}, raise_patterns, dynamic, trainable, quantized, blocks, dtype, device, optimize
+    )
+    account = Account(limits)
+    with (
+        gc_pause.paused(),
+        reader.opened(source, base_dir=base_dir, follow_links=follow_links, account=account) as model,
+        mapping(model) if options.elsewhere else reading_ahead(model),
+    ):
+        module = _load_model(model, options, account)
     _warn_of_fixed(module)
-    return module
+    return module if optimize is None else optimized(module, optimize)
 
 
 def check(
     source: str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto,
     *,
     base_dir: str | os.PathLike[str] | None = None,
+    follow_links: bool = False,
+    limits: Limits | None = None,
 ) -> Report:
     """Returns a report of a model's operators, of all nodes that `load` cannot import, and of the sizes that it takes.
 
@@ -104,21 +142,25 @@ def check(
     Args:
         source: as for `load`.
         base_dir: folder of the external data where `source` is no path.
+        follow_links: as for `load`.
+        limits: as for `load`.
 
     Raises:
+        LimitError: the file costs more than a limit allows.
         ModelFileError: the source is not a readable model.
     """
-    model = reader.read(source, base_dir=base_dir)
-    found = report(model)
-    if found.ok and importlib.util.find_spec("torch") is not None:
+    account = Account(limits)
+    with reader.opened(source, base_dir=base_dir, follow_links=follow_links, account=account) as model:
+        found = report(model)
+        if not found.ok or importlib.util.find_spec("torch") is None:
+            return found
         try:
-            module = _load_model(model, Options("torch", {}, True, None, False, "keep"))
+            module = _load_model(model, Options(trainable=False), account)
         except UnsupportedModelError as error:
             return dataclasses.replace(found, problems=list(error.problems))
-        known = module.meta["onnx2nn"]
-        found.guards.extend(map(_guard_text, known["guards"]))
-        return dataclasses.replace(found, tree=known["tree"])
-    return found
+    known = module.meta["onnx2nn"]
+    found.guards.extend(map(_guard_text, known["guards"]))
+    return dataclasses.replace(found, tree=known["tree"])
 
 
 def _guard_text(guard: Mapping[str, Any]) -> str:
@@ -136,7 +178,7 @@ def _warn_of_fixed(module: Any) -> None:
     record = module.meta["onnx2nn"]
     fixed = record.get("fixed")
     if fixed:
-        texts = [f"{name} is {_size_text(size)}" for name, size in fixed.items()]
+        texts = [f"{shown_name(name)} is {shown_name(_size_text(size))}" for name, size in fixed.items()]
         warnings.warn(
             f"The file declares dimensions as dynamic that its nodes fix: {', '.join(texts)}. "
             f"model.meta['onnx2nn']['guards'] names the nodes; load(..., dynamic=...) makes a dimension dynamic.",
@@ -156,29 +198,62 @@ class Options:
         InputError: a value is unknown, or the framework does not support the option.
     """
 
-    framework: str
-    input_shapes: InputShapes
-    raise_patterns: bool
-    dynamic: Mapping[str, Mapping[int, str]] | None
-    trainable: bool | Collection[str]
-    quantized: str
+    framework: str = "torch"
+    input_shapes: InputShapes = dataclasses.field(default_factory=dict)
+    raise_patterns: bool = True
+    dynamic: Mapping[str, Mapping[int, str]] | None = None
+    trainable: bool | Collection[str] = True
+    quantized: str = "keep"
+    blocks: str = "named"
+    dtype: Any = None
+    device: Any = None
+    optimize: str | None = None
 
     def __post_init__(self) -> None:
         if self.framework not in ("torch", "oneflow"):
             raise InputError(f"framework={self.framework!r}: give 'torch' or 'oneflow'.")
         if self.quantized not in ("keep", "dequantize"):
             raise InputError(f"quantized={self.quantized!r}: give 'keep' or 'dequantize'.")
+        if self.blocks not in ("named", "repeated"):
+            raise InputError(f"blocks={self.blocks!r}: give 'named' or 'repeated'.")
+        if self.optimize is not None:
+            check_mode(self.optimize)
         words = () if isinstance(self.trainable, bool) else self.trainable
         if not isinstance(words, Collection) or not all(isinstance(word, str) for word in words):
             raise InputError(f"trainable={self.trainable!r}: give True, False, or roles and patterns of keys.")
+        if self.dtype is not None and not getattr(self.dtype, "is_floating_point", False):
+            raise InputError(f"dtype={self.dtype!r}: give a float type of torch, such as torch.bfloat16.")
         if self.framework != "torch":
-            defaults = {"dynamic": None, "trainable": True, "quantized": "keep"}
+            defaults = {field.name: field.default for field in dataclasses.fields(self)[3:]}
             given = [name for name, default in defaults.items() if getattr(self, name) != default]
             if given:
                 raise InputError(f"{given[0]} needs framework='torch'. Leave it out for OneFlow.")
 
+    @functools.cached_property
+    def elsewhere(self) -> Any:
+        """The device of the module, None for the CPU and in other frameworks.
 
-def _load_model(model: ir.Model, options: Options) -> Any:
+        Raises:
+            InputError: torch has no such device.
+        """
+        if self.framework != "torch" or importlib.util.find_spec("torch") is None:
+            return None
+        torch = importlib.import_module("torch")
+        try:
+            device = _default_device(torch) if self.device is None else torch.device(self.device)
+        except (RuntimeError, TypeError) as error:
+            raise InputError(f"device={self.device!r}: {str(error).splitlines()[0]}") from error
+        return None if device.type == "cpu" else device
+
+
+def _default_device(torch: Any) -> Any:
+    """Returns the device of new parameters, which `accelerate.init_empty_weights` changes too."""
+    probe = torch.nn.Module()
+    probe.register_parameter("probe", torch.nn.Parameter(torch.empty(0)))
+    return probe.probe.device
+
+
+def _load_model(model: ir.Model, options: Options, account: Account) -> Any:
     """Returns `model` as a module; the model must not be used afterwards.
 
     Raises:
@@ -187,7 +262,7 @@ def _load_model(model: ir.Model, options: Options) -> Any:
     """
     shapes = chosen_shapes(model, options.input_shapes)
     try:
-        return _import(model, options, shapes)
+        return _import(model, options, shapes, account)
     except UnsupportedModelError as error:  # the import did not reach the nodes behind them
         unknown = report(model).problems
         known = {(problem.domain, problem.operator, problem.reason) for problem in unknown}
@@ -195,10 +270,10 @@ def _load_model(model: ir.Model, options: Options) -> Any:
         raise UnsupportedModelError([*unknown, *others]) from error.__cause__
 
 
-def _import(model: ir.Model, options: Options, shapes: InputShapes) -> Any:
+def _import(model: ir.Model, options: Options, shapes: InputShapes, account: Account) -> Any:
     F, import_model = _target(options)
     with _on_cpu(F) if options.framework == "torch" else contextlib.nullcontext():
-        return _import_to(F, import_model, model, options, shapes)
+        return _import_to(F, import_model, model, options, shapes, account)
 
 
 def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
@@ -208,7 +283,10 @@ def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
     return cast("contextlib.AbstractContextManager[Any]", torch.device("cpu"))
 
 
-def _import_to(F: Any, import_model: Any, model: ir.Model, options: Options, shapes: InputShapes) -> Any:
+def _import_to(
+    F: Any, import_model: Any, model: ir.Model, options: Options, shapes: InputShapes, account: Account
+) -> Any:
+    refuse_malformed(model)
     done: dict[str, Any] = {}
     if options.framework == "torch":
         from onnx2nn.fx.missing_types import refuse_missing_types
@@ -221,21 +299,27 @@ def _import_to(F: Any, import_model: Any, model: ir.Model, options: Options, sha
     author = restore(model, unfold=options.raise_patterns)
 
     def prepare(model: ir.Model) -> tuple[Plan, dict[str, Any]]:
-        found = plan(model, author)
+        found = plan(model, author, account.renewed(), options.blocks)
         if not options.raise_patterns:
             return found, {}
-        raising = raise_model(model, found.table, F)
+        raising = raise_model(model, found.table, F, account.renewed())
         return found, {"raising": {"raised": dict(raising.raised), "dropped": raising.dropped}}
 
     module = import_model(model, prepare, input_shapes=shapes)
     module.meta["onnx2nn"].update(done)
     for line in module.meta["onnx2nn"].get("raising", {}).get("dropped", ()):
-        _LOG.warning(line)
+        _LOG.warning(shown_name(line, LONGEST_MESSAGE))
     if options.framework == "torch":
+        from onnx2nn.fx.devices import move
         from onnx2nn.fx.graph_module import lay_out_state
 
         gc_pause.collect_young()  # the dropped tracer holds the weights in the file's layout
-        lay_out_state(module)
+        if options.elsewhere is None:
+            lay_out_state(module)
+        else:
+            move(module, options.elsewhere)
+    if options.dtype is not None:
+        module.to(options.dtype)
     if options.trainable is not True:
         from onnx2nn.fx.training import choose_trainable
 

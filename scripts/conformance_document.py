@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from onnx import defs
 
 from onnx2nn.optable.registry import load_rows
 from scripts.conformance import Result
+from scripts.contrib_document import section as contrib_section
+from scripts.edges import Edge, section
 
 Pair = tuple[str, str, int]
 """Domain, operator, revision."""
@@ -63,13 +65,21 @@ def _grouped(results: Sequence[Result], field: str) -> dict[str, list[Result]]:
     return groups
 
 
-def document(version: str, results: Sequence[Result], judges: dict[Pair, str]) -> str:
+def document(
+    version: str,
+    results: Sequence[Result],
+    judges: dict[Pair, str],
+    contrib: Mapping[str, str],
+    edges: Sequence[Edge],
+) -> str:
     """Returns the text of docs/conformance.md.
 
     Args:
         version: of onnx, whose suite was run.
         results: of the suite's cases.
         judges: who judges each pair: `onnxruntime`, `reference`, `stored` data or a `distribution`; `""` for nobody.
+        contrib: who judges each operator of ONNX Runtime's own domain, see `contrib_document.section`.
+        edges: what operators answer at the edges of their numbers.
     """
     kinds = _grouped(results, "kind")
     passed = sum(result.verdict == "passed" for result in results)
@@ -98,6 +108,8 @@ def document(version: str, results: Sequence[Result], judges: dict[Pair, str]) -
     ]
     lines += _misses(results)
     lines += _matrix(judges)
+    lines += contrib_section(contrib)
+    lines += section(edges)
     operators = _grouped(results, "operator")
     lines += ["## By operator", "", "The last operator of a case's model.", ""]
     lines += _table(["operator", *_COUNTED], [[name, *_counts(operators[name])] for name in sorted(operators)])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # works from a clone that is not installed
 
-from onnx2nn.commands.onnx2pytorch import onnx2pytorch
+from onnx2nn.commands.entry import onnx2pytorch
 
 if __name__ == "__main__":
     sys.exit(onnx2pytorch())

@@ -125,6 +125,14 @@ def judges(results: Sequence[conformance.Result]) -> dict[Pair, str]:
     return found
 
 
+def contrib() -> dict[str, str]:
+    """Returns each operator of com.microsoft → who judges its cases, as `contrib_document.section` takes it."""
+    names = {schema.name for schema in runtime.get_all_operator_schema() if schema.domain == "com.microsoft"}
+    rows = {row.operator for row in load_rows() if row.domain == "com.microsoft"}
+    runs = {case.operator for case in all_cases() if case.domain == "com.microsoft" and case.expected is None}
+    return {name: "" if name not in rows else "onnxruntime" if name in runs else "stored" for name in sorted(names)}
+
+
 def reviewed(lines: Iterable[str]) -> list[str]:
     """Returns `lines`, a revision each, with those of the installed onnx that rows of the table serve."""
     table = load_rows()

@@ -156,7 +156,7 @@ def model_of(case: Case, version: int, dynamic: bool = False) -> tuple[onnx.Mode
     while names and not names[-1]:
         names.pop()
     outputs = ["" if i in case.absent else f"out{i}" for i in range(case.outputs)]
-    tensors = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
+    tensors = {name: _attribute(case, version, name, value) for name, value in attributes.items()}
     node = helper.make_node(case.operator, names, outputs, name="node", domain=case.domain, **tensors)
     results = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(case.types[i])), None)
@@ -173,6 +173,20 @@ def model_of(case: Case, version: int, dynamic: bool = False) -> tuple[onnx.Mode
         helper.find_min_ir_version_for([helper.make_opsetid("", min(max(version, 8), 21))]) if not case.domain else 8
     )
     return helper.make_model(graph, opset_imports=opsets, ir_version=max(ir_version, 4)), feeds
+
+
+def _attribute(case: Case, version: int, name: str, value: Any) -> Any:
+    """Returns the value of an attribute in the type of its revision; a case states it for the newest one."""
+    if isinstance(value, np.ndarray):
+        return numpy_helper.from_array(value)
+    known = onnx.defs.has(case.operator, case.domain)
+    schema = onnx.defs.get_schema(case.operator, version, case.domain) if known else None
+    kind = schema.attributes[name].type if schema is not None and name in schema.attributes else None
+    if kind == onnx.defs.OpSchema.AttrType.FLOAT and isinstance(value, int):
+        return float(value)
+    if kind == onnx.defs.OpSchema.AttrType.INT and isinstance(value, (list, tuple)) and len(value) == 1:
+        return value[0]
+    return value
 
 
 def oracle(case: Case, version: int) -> tuple[str, list[Any]] | None:

@@ -8,8 +8,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import helper, numpy_helper
 from realmodels import EXPORTERS, check_same, run, seeded
 from torch import nn
 from torch.nn import functional as F
@@ -222,3 +225,52 @@ def test_a_block_that_takes_a_list(exporter: str, tmp_path: Path) -> None:
     check_same((module.layers[1]([x, y]),), (expected.layers[1]([x, y]),), "a block")
     onnx2nn.to_python(module, tmp_path)
     assert "nn.Sigmoid()" in (tmp_path / "model.py").read_text()
+
+
+def test_a_deep_chain_of_sums() -> None:
+    """Whether a sum is a number follows from its operands, thousands of which may stand in a row."""
+    nodes = [helper.make_node("MatMul", ["x", "first.weight"], ["x0"], "/first/MatMul")]
+    nodes += [helper.make_node("Add", [f"x{i}", "x"], [f"x{i + 1}"], f"/Add_{i}") for i in range(3000)]
+    nodes += [helper.make_node("MatMul", ["x3000", "block.second.weight"], ["y"], "/block/second/MatMul")]
+    sizes = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 4]) for name in "xy"]
+    keys = ("first.weight", "block.second.weight")
+    weights = [numpy_helper.from_array(np.eye(4, dtype=np.float32), key) for key in keys]
+    graph = helper.make_graph(nodes, "deep", sizes[:1], sizes[1:], weights)
+    opset = [helper.make_opsetid("", 17)]
+    module = onnx2nn.load(helper.make_model(graph, opset_imports=opset, ir_version=8, producer_name="pytorch"))
+    assert module.meta["onnx2nn"]["tree"]["blocks"]
+    assert torch.equal(module(torch.ones(1, 4)), torch.full((1, 4), 3001.0))
+
+
+class Shuffled(nn.Module):
+    """A convolution after which a function changes the order of channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([x[:, :4], self.conv(x[:, 4:])], 1)
+        n, channels, h, w = x.size()
+        return x.view(n, 2, channels // 2, h, w).transpose(1, 2).contiguous().view(n, channels, h, w)
+
+
+class Stages(nn.Module):
+    """Two of them in a series."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.Sequential(Shuffled(), Shuffled())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.stages(x)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_layer_made_of_functions_is_inside_their_module(exporter: str) -> None:
+    """It has no scope of its own; beside the module of the scope, it would break the series."""
+    original, inputs = seeded(Stages), (torch.randn(2, 8, 5, 5),)
+    module = onnx2nn.load(EXPORTERS[exporter]("blocks_shuffled", original, inputs, (torch.randn(3, 8, 5, 5),)))
+    assert [name for name, _ in module.stages.named_children()] == ["0", "1"]
+    assert isinstance(module.stages[1].channel_shuffle, nn.ChannelShuffle)
+    check_same(run(module.stages[0], inputs), run(original.stages[0], inputs), "the first stage")

@@ -130,3 +130,15 @@ def test_program_of_a_module_whose_class_is_derived() -> None:
             torch.nn.utils.parametrize.remove_parametrizations(module, "w", leave_parametrized=False)
         weight = torch.tensor([1.0, 4.0])
         torch.testing.assert_close(module(x), x * (weight if undone else torch.nn.functional.softplus(weight)))
+
+
+@pytest.mark.parametrize("copied", [lambda _: onnx2nn.load(DIGITS), copy.copy, copy.deepcopy])
+def test_a_class_whose_first_module_is_gone(copied: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
+    """Equal modules share a class; torch's tracers ask the class, not the module, for `forward`."""
+    first = onnx2nn.load(DIGITS)
+    other = copied(first)
+    kinds = [type(module) for module in other.modules()]
+    assert kinds == [type(module) for module in first.modules()]
+    del first
+    assert all(hasattr(kind, "forward") for kind in kinds)
+    other(torch.zeros(1, 8, 8, 1))

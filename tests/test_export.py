@@ -555,8 +555,8 @@ def test_wrong_file_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     clean = export._clean
 
-    def broken(model: object) -> None:
-        clean(model)
+    def broken(model: Any, calls: Any) -> None:
+        clean(model, calls)
         for node in model.graph:
             if node.op_type == "Relu":
                 node.op_type = "Neg"

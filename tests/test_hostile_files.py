@@ -21,7 +21,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnx2nn
 from onnx2nn.errors import ModelFileError, Onnx2nnError, UnsupportedModelError
-from onnx2nn.reading.reader import Limits, read
+from onnx2nn.ground.limits import Account, Limits
+from onnx2nn.reading.reader import read
 
 OPSETS = [helper.make_opsetid("", 17)]
 RELU = helper.make_node("Relu", ["x"], ["y"])
@@ -193,7 +194,7 @@ INCONSISTENT = {
         "calls itself",
     ),
     "function twice": (lambda: model_of(functions=[function_of("f", [])] * 2), "function twice"),
-    "laughs": (lambda: laughs(12), "Limits.nodes"),
+    "laughs": (lambda: laughs(12), "Limits.expansion"),
     "long chain of functions": (lambda: chain(2000), "function_depth"),
     "deep subgraphs": (lambda: nested(28), "subgraph_depth"),
     "two opsets": (two_opsets, "two versions"),
@@ -216,10 +217,11 @@ def test_inconsistent_models(tmp_path, name):
 
 
 def test_what_is_within_the_limits_is_read():
-    for proto in (nested(24), laughs(4), chain(63)):
+    for proto in (nested(24), laughs(3), chain(63)):
         read(proto)
+    read(laughs(4), account=Account(Limits(expansion=1000)))
     with pytest.raises(ModelFileError, match=r"Limits\.nodes"):
-        read(laughs(4), limits=Limits(nodes=10000))
+        read(laughs(4), account=Account(Limits(nodes=10)))
 
 
 def tensor(**kwargs):
@@ -264,59 +266,10 @@ def test_bad_tensors(tmp_path, name):
             read(tmp_path / "m.onnx")
 
 
-def external(location="w.bin", **entries):
+def external_model():
     proto = tensor(**EXTERNAL)
-    for key, value in {"location": location, **entries}.items():
-        proto.external_data.add(key=key, value=value)
+    proto.external_data.add(key="location", value="w.bin")
     return model_of(initializers=[proto])
-
-
-@pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        ({"location": "/etc/passwd"}, "unsafe"),
-        ({"location": "../w.bin"}, "unsafe"),
-        ({"location": "sub/../../w.bin"}, "unsafe"),
-        ({"location": "..\\w.bin"}, "unsafe"),
-        ({"location": "C:w.bin"}, "unsafe"),
-        ({"location": "w\0.bin"}, "unsafe"),
-        ({"location": "link"}, "link"),
-        ({"location": "folder/w.bin"}, "link"),
-        ({"location": "null"}, "link"),
-        ({"location": "."}, "link|directory"),
-        ({"location": "sub"}, "directory"),
-        ({"location": "missing"}, "does not exist"),
-        ({"location": "fifo"}, "regular file"),
-        ({"offset": "-1"}, "offset"),
-        ({"offset": "1e3"}, "offset"),
-        ({"offset": "9" * 5000}, "offset"),
-        ({"offset": "9"}, "16 bytes only"),
-        ({"offset": "9223372036854775807"}, "16 bytes only"),
-        ({"length": "4"}, "needs 8 bytes"),
-        ({"length": "\u0664"}, "length"),
-    ],
-)
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")
-def test_external_data_stays_in_the_folder(tmp_path, entries, message):
-    folder = tmp_path / "model"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "w.bin").write_bytes(bytes(16))
-    (tmp_path / "w.bin").write_bytes(bytes(16))
-    os.symlink(tmp_path / "w.bin", folder / "link")
-    os.symlink(tmp_path, folder / "folder")
-    os.symlink("/dev/zero", folder / "null")
-    os.mkfifo(folder / "fifo")
-    (folder / "m.onnx").write_bytes(external(**entries).SerializeToString())
-    with pytest.raises(ModelFileError, match=message):
-        read(folder / "m.onnx")
-
-
-def test_external_strings_are_refused(tmp_path):
-    proto = external()
-    proto.graph.initializer[0].data_type = TensorProto.STRING
-    (tmp_path / "w.bin").write_bytes(bytes(16))
-    with pytest.raises(ModelFileError, match="strings"):
-        read(proto, base_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -352,9 +305,9 @@ CONTRADICTORY = {
     "no branch": ('c = Constant <value_int = 1> () ["n"] y = If(c)', "attribute 'then_branch' is missing"),
     "branches that are numbers": (
         'c = Constant <value_int = 1> () ["n"] y = If <then_branch = 1, else_branch = 2> (c)',
-        "cannot be computed",
+        "attribute 'then_branch' is of type INT",
     ),
-    "no inputs": ('["n"] y = Einsum <equation = "i->i"> ()', "cannot be computed"),
+    "no inputs": ('["n"] y = Einsum <equation = "i->i"> ()', "input 'Inputs' is missing"),
     "no body of a map": ('["n"] y = SequenceMap(x)', "attribute 'body' is missing"),
     "no sequence": (
         '["n"] y = SequenceMap <body = each (float[2, 2] item) => (float[2, 2] i) { i = Neg(item) }> (x)',
@@ -465,7 +418,7 @@ def seeds():
     everything.graph.sparse_initializer.append(sparse)
     everything.graph.value_info.append(value_info("i", ["N", 300]))
     yield everything.SerializeToString()
-    yield external().SerializeToString()
+    yield external_model().SerializeToString()
     folder = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data")
     for path in sorted(glob.glob(os.path.join(folder, "light", "*squeezenet.onnx"))):
         with open(path, "rb") as stream:

@@ -97,7 +97,7 @@ def test_weights_in_two_layouts_share_their_memory() -> None:
 
 @pytest.mark.parametrize("kind", ["context", "default"])
 def test_the_default_device_does_not_split_a_module(kind: str, images: torch.Tensor) -> None:
-    """Weights are read to the CPU; a part of the state elsewhere would be of no use."""
+    """The whole state is there; a part of it elsewhere would be of no use."""
     if kind == "context":
         with torch.device("meta"):
             loaded = onnx2nn.load(DIGITS)
@@ -107,7 +107,8 @@ def test_the_default_device_does_not_split_a_module(kind: str, images: torch.Ten
             loaded = onnx2nn.load(DIGITS)
         finally:
             torch.set_default_device(None)
-    assert {tensor.device.type for tensor in loaded.state_dict().values()} == {"cpu"}
+    assert {tensor.device.type for tensor in loaded.state_dict().values()} == {"meta"}
+    loaded.load_state_dict(onnx2nn.load(DIGITS).state_dict(), assign=True)
     assert loaded(images).shape == (3, 10)
 
 
@@ -167,13 +168,17 @@ def test_what_no_output_needs_is_not_in_the_module() -> None:
 
 
 def test_laying_out_state_writes_to_no_memory_that_others_have() -> None:
-    """Two arrays over one memory have storages of their own; a part of a table gets memory of its own."""
-    shared, own, table = (np.arange(24, dtype=np.float32) + 100 * i for i in range(3))
+    """Two arrays over one memory have storages of their own; a part of a table gets memory of its own.
+
+    Of two matrices of one size, one gets the memory that the other had.
+    """
+    shared, own, other, table = (np.arange(24, dtype=np.float32) + 100 * i for i in range(4))
     module = torch.nn.Module()
     for name, tensor in {
         "turned": torch.from_numpy(shared).reshape(4, 6).T,
         "tail": torch.from_numpy(shared[6:]),
         "matrix": torch.from_numpy(own).reshape(4, 6).T,
+        "other": torch.from_numpy(other).reshape(6, 4).T,
         "columns": torch.from_numpy(table).reshape(4, 6)[:, 1:3],
         "expanded": torch.from_numpy(np.ones((3, 1), np.float32)).expand(3, 5),
     }.items():
@@ -184,8 +189,11 @@ def test_laying_out_state_writes_to_no_memory_that_others_have() -> None:
     for name, parameter in module.named_parameters():
         assert torch.equal(parameter, before[name]), name
     found = {name for name, parameter in module.named_parameters() if parameter.is_contiguous()}
-    assert found == {"tail", "matrix", "columns"}
-    assert module.matrix.data_ptr() == addresses["matrix"]
+    assert found == {"tail", "matrix", "other", "columns"}
+    now = {name: parameter.data_ptr() for name, parameter in module.named_parameters()}
+    assert (now["matrix"] == addresses["other"]) != (now["other"] == addresses["matrix"])
+    assert (shared == np.arange(24)).all()
+    assert (table == np.arange(24) + 300).all()
     assert module.columns.untyped_storage().nbytes() == 8 * 4
 
 

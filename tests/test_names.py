@@ -234,9 +234,9 @@ def test_parts_of_every_kind(fresh: bool) -> None:
 class Shared(nn.Module):
     """A layer that is called twice, as ALBERT has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, bias: bool = True) -> None:
         super().__init__()
-        self.inner, self.outer = nn.Linear(6, 5), nn.Linear(5, 6)
+        self.inner, self.outer = nn.Linear(6, 5, bias=bias), nn.Linear(5, 6, bias=bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(2):
@@ -244,11 +244,12 @@ class Shared(nn.Module):
         return x
 
 
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("exporter", EXPORTERS)
-def test_a_layer_that_is_called_twice_is_one(exporter: str) -> None:
+def test_a_layer_that_is_called_twice_is_one(exporter: str, bias: bool) -> None:
     """The exporter transposes its weight for each call."""
-    original, inputs = seeded(Shared), (_normal(2, 3, 6),)
-    module = onnx2nn.load(EXPORTERS[exporter]("names_shared", original, inputs, (_normal(4, 3, 6),)))
+    original, inputs = seeded(lambda: Shared(bias)), (_normal(2, 3, 6),)
+    module = onnx2nn.load(EXPORTERS[exporter](f"names_shared_{bias}", original, inputs, (_normal(4, 3, 6),)))
     _check_strict(original, module, inputs)
     assert {key for key, _ in module.named_parameters(remove_duplicate=False)} == set(original.state_dict())
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import onnx2nn
 from onnx2nn.errors import MissingDependencyError
 from onnx2nn.ground.extras import require
 
@@ -19,7 +20,7 @@ tomllib = pytest.importorskip("tomllib", reason="the standard library reads TOML
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-CORE = {"numpy", "onnx", "onnx_ir"}
+CORE = {"numpy", "onnx", "onnx_ir", "packaging"}
 OPTIONAL = {"torch", "safetensors", "onnxruntime", "onnxsim", "rich", "oneflow", "ncnn", "pnnx", "scipy", "torchvision"}
 
 
@@ -67,7 +68,7 @@ def test_imports_at_module_level_are_declared() -> None:
 def _modules_reached_only_with_torch() -> set[Path]:
     """The files that `import onnx2nn` and reading a model do not load: they may import their framework at the top."""
     done = _python(
-        "import sys, onnx2nn.commands.main; from onnx2nn.importing.plan import report\n"
+        "import sys, onnx2nn.commands.main; from onnx2nn.importing.model_report import report\n"
         "from onnx2nn.reading import reader; report(reader.read('examples/digits/digits.onnx'))\n"
         "print([m.__file__ for n, m in sys.modules.items() if n.startswith('onnx2nn')])"
     )
@@ -184,3 +185,22 @@ def test_wheel_holds_the_licence(wheel: list[str]) -> None:
     assert PROJECT["license"] == "Apache-2.0"
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel)
     assert "Copyright The onnx2nn authors" in (ROOT / "LICENSE").read_text()
+
+
+def test_public_names_are_found_where_they_are_declared() -> None:
+    """The list for type checkers, the names and the table of their modules are the same."""
+    tree = ast.parse((ROOT / "onnx2nn" / "__init__.py").read_text())
+    declared = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__" and node.module != "typing"
+        for alias in node.names
+    }
+    assert declared == {name: f"onnx2nn.{home}" for name, home in onnx2nn._HOMES.items()}
+    assert onnx2nn.__all__ == sorted(declared)
+    for name, module in declared.items():
+        assert getattr(onnx2nn, name) is getattr(sys.modules[str(module)], name)
+    assert set(onnx2nn.__all__) <= set(dir(onnx2nn))
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        onnx2nn.no_such_name  # noqa: B018, the access is the test
+    assert onnx2nn.errors.InputError is not None

@@ -9,7 +9,8 @@ A private name is, in this test,
   from none of torch's, and any that starts with `_dynamo`, by which Dynamo is told what to do with a function;
 - a member that a class derived from one of torch's defines under such a name, which overrides torch's.
 
-`__names__` of Python's are not private. `PUBLIC` lists what torch itself documents despite its underscore.
+`__names__` of Python's are not private. `PUBLIC` lists what torch itself documents despite its underscore, and what has
+no public form, with the reason.
 """
 
 from __future__ import annotations
@@ -27,10 +28,16 @@ PACKAGE = Path(__file__).resolve().parents[1] / "onnx2nn"
 PUBLIC = {
     "torch._assert": "the documentation of torch.fx tells to write assertions with it, which a trace keeps",
     "torch._assert_async": "the operator that torch.export writes for assertions of data, and keeps",
+    "torch._inductor.aoti_compile_and_package": "torch's documentation of AOTInductor names it, and has no other name",
+    "torch._inductor.aoti_load_package": "likewise",
+    "torch.utils._python_dispatch.TorchDispatchMode": "documented in torch's notes on extending it, as a mode's base",
+    "_owning_module": "a graph and its module refer to each other by it; no public name makes one reference weak",
     "torch._check": "documented among torch's functions for control flow on sizes",
     "nn.Module._version": "nn.Module's source documents it as the version of a class's state",
     "fx.GraphModule._version": "likewise",
     "_version": "likewise",
+    "_apply": "what .to(), .half() and .bfloat16() call, also inside another module; no public hook sees a conversion",
+    "torch._subclasses.fake_tensor.FakeTensorMode": "documented in torch's notes on fake tensors",
 }
 
 

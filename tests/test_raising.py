@@ -23,6 +23,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 import onnx2nn
 from onnx2nn.fx.blocks.flattening import flattened
+from onnx2nn.fx.readable_code import readable
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.rewrite.activation import any_shape
 from onnx2nn.rewrite.patterns import NODES, NUMBER, Notation, matches, parse
@@ -222,7 +223,7 @@ _SEQUENCES = {
     "Hardswish": 1,
     "Hardsigmoid": 1,
 }
-_ACTIVATIONS = {"gelu(x)": 1, "approximate = 'tanh'": 1, "silu(": 1, "mish(": 1, "softplus(": 2, "hardswish(": 1}
+_ACTIVATIONS = {"gelu(x)": 1, "approximate='tanh'": 1, "silu(": 1, "mish(": 1, "softplus(": 2, "hardswish(": 1}
 _ACTIVATIONS |= {"hardsigmoid(": 1, "functional.layer_norm(": 1}
 _NORMS = (nn.MultiheadAttention, NonDynamicallyQuantizableLinear, nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.RMSNorm)
 _IMAGES = {"GroupNorm": 2, "InstanceNorm": 1, "normalize": 1, "PixelShuffle": 1, "PixelUnshuffle": 1}
@@ -302,7 +303,7 @@ def test_raised(name: str) -> None:
     literal = onnx2nn.load(path, raise_patterns=False)
     assert module.meta["onnx2nn"]["raising"] == {"raised": case.raised, "dropped": []}
     assert "raising" not in literal.meta["onnx2nn"]
-    code = flattened(module).code
+    code = readable(flattened(module).code, module)
     counts = {call: len(re.findall(rf"(?<![a-z_]){re.escape(call)}", code)) for call in case.calls}
     assert counts == case.calls, code
     layers = [type(layer) for layer in module.modules() if type(layer).__module__.startswith("torch.nn.modules")]

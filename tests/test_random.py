@@ -100,3 +100,26 @@ def test_bernoulli(operator: str, version: int) -> None:
     values = draw(operator, version, chances, dtype=TensorProto.INT32)
     assert values.dtype == torch.int32 and values.shape == chances.shape
     assert (values.double().mean(0) - torch.tensor([0, 0.3, 1])).abs().max() < 5 * 0.5 / COUNT**0.5
+
+
+@pytest.mark.parametrize("operator", ["BiasDropout", "BitmaskDropout", "BitmaskBiasDropout"])
+def test_dropout_of_onnx_runtime_in_training(operator: str) -> None:
+    """A quarter of the elements is dropped, the others are scaled, and the mask, packed or not, says which."""
+    data, bias, residual = (np.random.default_rng(i).random((40, 1000), np.float32) for i in range(3))
+    biased = "Bias" in operator
+    inputs = [data, bias, residual] if biased else [data]
+    names = [f"in{i}" for i in range(len(inputs))]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [40, 1000]) for name in names]
+    constants = [helper.make_tensor("ratio", TensorProto.FLOAT, [], [0.25]), helper.make_tensor("train", 9, [], [True])]
+    node = helper.make_node(operator, [*names, "ratio", "train"], ["Y", "mask"], domain="com.microsoft")
+    results = [helper.make_empty_tensor_value_info(name) for name in ("Y", "mask")]
+    graph = helper.make_graph([node], "random", infos, results, constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    module = onnx2nn.load(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    Y, mask = (x.numpy() for x in module(*map(torch.from_numpy, inputs)))
+    if operator.startswith("Bitmask"):
+        mask = (mask[:, None] >> np.arange(32, dtype=np.uint32) & 1).reshape(-1)[: data.size].reshape(data.shape)
+    kept = mask.astype(bool)
+    assert abs(kept.mean() - 0.75) < 5 * (0.25 * 0.75 / data.size) ** 0.5
+    total, added = (data + bias, residual) if biased else (data, 0)
+    np.testing.assert_allclose(Y, np.where(kept, total / 0.75, 0) + added, rtol=1e-5)

@@ -1,12 +1,17 @@
 """Saving: every ending reads back to the same numbers, and a file is complete or absent."""
 
+import copy
+import io
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
+from realmodels import export_dynamo, seeded
+from saved_modules import names_of_ours
 from torch import nn
 
 import onnx2nn
@@ -70,6 +75,98 @@ def test_reads_back_equal(module: Shared, x: torch.Tensor, ending: str, tmp_path
     assert len(told.splitlines()) == 1
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     torch.testing.assert_close(READERS[ending](path)(x), module(x), rtol=0, atol=0)
+
+
+NMS = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[1, 5, 4] boxes, float[1, 1, 5] scores) => (int64[k, 3] y)
+{ ["pick"] y = NonMaxSuppression(boxes, scores) }
+"""
+BRANCHES = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[3] x, bool flag) => (float[3] y)
+{ y = If (flag) <then_branch = yes () => (float[3] a) { a = Neg(x) },
+                 else_branch = no () => (float[3] b) { b = Exp(x) }> }
+"""
+GUARDED = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[n] x, float[n] z) => (float[m] y) { s = Shape(z) ["fit"] y = Reshape(x, s) }
+"""
+DOTTED = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[3] x_1) => (float[3] y) { y = Relu(x_1) }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "listed"),
+    [
+        (NMS, {"NonMaxSuppression ('pick')"}),
+        (BRANCHES, {"If"}),
+        (GUARDED, {"onnx2nn::Require"}),
+        (DOTTED, set()),
+        (DOTTED.replace("x_1", '"x.1"'), {"RenameInputs"}),
+    ],
+)
+def test_a_pickle_that_needs_onnx2nn_says_why(text: str, listed: set[str], tmp_path: Path) -> None:
+    """What the pickle names of ours is what is listed."""
+    path = tmp_path / "model.pth"
+    told = onnx2nn.save(onnx2nn.load(onnx.parser.parse_model(text)), path)
+    assert len(told.splitlines()) == 1
+    found = told.partition("torch has no ")[2]
+    assert set(filter(None, found.split(", "))) == listed
+    functions = {name.split(" ")[0].replace("::", "__") for name in listed}
+    assert {name.split(" ")[1] for name in names_of_ours(path)} == functions
+
+
+class Positions(nn.Module):
+    """Buffers in no state_dict: one of a block's, one of the model's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.register_buffer("steps", torch.linspace(0.1, 1, 4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x * self.steps)
+
+
+class Around(nn.Module):
+    """A block and a buffer around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Positions()
+        self.register_buffer("scale", torch.linspace(1, 2, 4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.block(x) / self.scale
+
+
+def _pickled(module: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [_pickled, copy.deepcopy, copy.copy, lambda m: copy.deepcopy(_pickled(m)), lambda m: _pickled(copy.deepcopy(m))],
+    ids=["pickle", "deepcopy", "copy", "deepcopy of a pickle", "pickle of a deepcopy"],
+)
+@pytest.mark.parametrize("path", ["", "block"])
+def test_a_copy_has_the_same_state(copied: Callable[[nn.Module], nn.Module], path: str) -> None:
+    """torch makes all buffers of a GraphModule persistent."""
+    module = onnx2nn.load(export_dynamo("state-of-copies", seeded(Around), (torch.randn(2, 4),)))
+    assert {"block.steps", "scale"} == {name for name, _ in module.named_buffers()}
+    module = module.get_submodule(path)
+    again = copied(module)
+    assert list(again.state_dict()) == list(module.state_dict())
+    assert not {name for name, _ in again.named_buffers()} & again.state_dict().keys()
+    assert [name for name, _ in again.named_buffers()] == [name for name, _ in module.named_buffers()]
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(again(x), module(x), rtol=0, atol=0)
 
 
 def test_weight_used_twice_is_stored_once(module: Shared, tmp_path: Path) -> None:

@@ -14,6 +14,11 @@ import torch
 from onnx import parser
 
 import onnx2nn
+from onnx2nn.fx.spec import Spec
+from onnx2nn.fx.tensor import Tensor
+from onnx2nn.fx.trace_errors import TraceError
+from onnx2nn.fx.tracer import Tracer
+from onnx2nn.sizes.expression import Symbol, of_symbol
 
 
 def _detector() -> onnx.ModelProto:
@@ -336,3 +341,16 @@ def test_what_is_written_where_a_mask_says(kind: type[torch.nn.Module], way: str
     program = _WAYS[way](onnx2nn.load(path), (x,), tmp_path)
     for values in (x, torch.randn(6, 3), x.abs(), -x.abs()):
         assert torch.equal(program(values), kind()(values))
+
+
+def test_a_size_beside_what_is_no_number_yet() -> None:
+    """A number that data decide has a placeholder, which is moved but not computed with: no program may hold it."""
+    tracer = Tracer()
+    x = tracer.placeholder("x", Spec((of_symbol(Symbol("n")),), torch.float32))
+    assert isinstance(x, Tensor)
+    tracer.guards.declare(x, ("x", 0), "n", None)
+    (n,) = x.shape
+    unknown: Any = object()
+    for compute in (lambda: n.least(unknown), lambda: n.most(unknown), lambda: (n == 0).choose(n, unknown)):
+        with pytest.raises(TraceError):
+            compute()

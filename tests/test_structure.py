@@ -18,7 +18,8 @@ TORCH = f"{SHARED} onnx2nn.sizes onnx2nn.control_flow onnx2nn.layers onnx2nn.fun
 LOADING = f"{TORCH} onnx2nn.rewrite onnx2nn.dequantize onnx2nn.unfreeze"
 MEASURES = " ".join(f"onnx2nn.verification.{name}" for name in ("noise", "oracle", "value_comparison"))
 """The part of the verification that knows arrays and ONNX Runtime only; no framework is imported there."""
-AFTER = f"{LOADING} onnx2nn.loading onnx2nn.verification {MEASURES}"
+RUNS = "onnx2nn.verification.module_runs"
+AFTER = f"{LOADING} onnx2nn.optimization onnx2nn.loading onnx2nn.verification {MEASURES} {RUNS}"
 BRIDGE = "onnx2nn.errors oneflow_bridge.runtime"
 
 RULES = {
@@ -41,11 +42,14 @@ RULES = {
     "onnx2nn.regions": "onnx2nn.fx",
     "onnx2nn.dequantize": f"{TORCH} onnx2nn.rewrite",
     "onnx2nn.unfreeze": f"{TORCH} onnx2nn.rewrite",
-    "onnx2nn.loading": f"{LOADING} oneflow_bridge.from_onnx oneflow_bridge.namespace",
-    **dict.fromkeys(MEASURES.split(), f"{BASE} {MEASURES}"),
-    "onnx2nn.verification": f"{LOADING} onnx2nn.loading {MEASURES}",
+    "onnx2nn.optimization": f"{TORCH} {MEASURES} {RUNS}",
+    "onnx2nn.loading": f"{LOADING} onnx2nn.optimization oneflow_bridge.from_onnx oneflow_bridge.namespace",
+    **dict.fromkeys(MEASURES.split(), f"{BASE} onnx2nn.reading {MEASURES}"),
+    RUNS: f"{BASE} {MEASURES}",
+    "onnx2nn.verification": f"{LOADING} onnx2nn.loading {MEASURES} {RUNS}",
     "onnx2nn.output": AFTER,
-    "onnx2nn": f"{AFTER} onnx2nn.output",
+    "onnx2nn.language": AFTER,
+    "onnx2nn": f"{AFTER} onnx2nn.output onnx2nn.language",
     "onnx2nn.backend": f"{AFTER} onnx2nn.output onnx2nn",
     "onnx2nn.commands": f"{AFTER} onnx2nn.output onnx2nn",
     "onnx2nn.__main__": "onnx2nn.commands",
@@ -74,14 +78,14 @@ def _modules(root: Path) -> dict[str, Path]:
 
 
 def _imported(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
-    """Returns the modules that one imports, at its top or inside a function."""
+    """Returns the modules that one imports, at its top or inside a function; of `onnx2nn`, those of its names."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     guarded = (node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
     typing_only = {inner for node in guarded for statement in node.body for inner in ast.walk(statement)}
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
     for node in ast.walk(tree):
-        if node in typing_only:
+        if node in typing_only and name != "onnx2nn":
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from onnx2nn.optable.registry import load_rows
-from scripts import conformance, conformance_document, measured
-from tests import case_tables
+from scripts import conformance, conformance_document, contrib_document, edges, measured
+from tests import case_tables, edge_cases
 from tests.cases import all_cases
 
 ROOT = Path(__file__).parents[1]
@@ -95,14 +95,28 @@ def test_exported(writing: bool) -> None:
 
 
 @of_pinned_versions
+def test_edges(writing: bool) -> None:
+    found = edge_cases.edges()
+    settle_text(edges.STORED, edges.text(found), writing)
+    assert [edge for edge in found if edge.differs != bool(edge.ruling)] == [], "rulings missing, or needless"
+
+
+@of_pinned_versions
 def test_conformance_document(writing: bool, record_property: Callable[[str, object], None]) -> None:
     onnx_version, results = conformance.stored("torch")
     record_property("score", f"ONNX's conformance suite, as stored: {conformance.score(results)}")
     judges = case_tables.judges(results)
     nobody = [pair for pair, judge in judges.items() if not judge]
     assert len(nobody) < 0.05 * len(judges), nobody
-    text = conformance_document.document(onnx_version, results, judges)
+    contrib = case_tables.contrib()
+    text = conformance_document.document(onnx_version, results, judges, contrib, edges.stored())
     settle_text(conformance_document.DOCUMENT, text, writing)
+
+
+@of_pinned_versions
+def test_operators_of_onnx_runtime_without_a_row_have_a_reason() -> None:
+    reasons = [operator for operators in contrib_document.LEFT_OUT.values() for operator in operators]
+    assert sorted(reasons) == [operator for operator, judge in case_tables.contrib().items() if not judge]
 
 
 def test_what_was_measured_is_about_operators_of_the_table() -> None:

@@ -30,6 +30,8 @@ from oneflow_bridge.namespace.dtypes import as_dtype
 from oneflow_bridge.namespace.indexing import IndexRangeError
 from oneflow_bridge.namespace.tensor import Tensor
 from onnx2nn.errors import OperatorError
+from onnx2nn.ground.limits import TooLargeError
+from onnx2nn.importing import bounded
 from onnx2nn.importing.builder import Builder, Regions
 from onnx2nn.importing.node_facts import body_arguments, lays_out_weight, node_name
 from onnx2nn.importing.plan import UNKNOWN_TYPE, TypeOf
@@ -100,8 +102,8 @@ class FlowBuilder(Builder):
         _check_size(row, inputs)
         values = body_arguments(row, inputs, lambda value: self._argument(value, None), _refuse_static)
         try:
-            result = row.run(namespace, *values, **attributes)
-        except OperatorError:
+            result = bounded.run(row, namespace, values, attributes, self.state.account)
+        except (OperatorError, TooLargeError):
             raise
         except NeedsValues as error:
             raise OperatorError(f"it needs values that are not known at import: {error}.") from None

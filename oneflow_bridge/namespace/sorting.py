@@ -122,8 +122,11 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 def unique(
     x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """The distinct elements in ascending order, with the index of each element among them and their counts."""
-    found = np.unique(x.numpy(), return_inverse=True, return_counts=True, axis=dim)
+    """The distinct elements in ascending order, with the index of each element among them and their counts.
+
+    NaNs are unequal, as in torch.
+    """
+    found = np.unique(x.numpy(), return_inverse=True, return_counts=True, axis=dim, equal_nan=False)
     values, inverse, counts = found
     inverse = inverse.reshape(x.shape if dim is None else (-1,))
     return _results(x, values, inverse, counts, return_inverse, return_counts)

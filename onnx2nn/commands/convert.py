@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import onnx2nn
 from onnx2nn.commands import simplify
-from onnx2nn.commands.options import add_debug, add_input_options, add_onnx_path, named_shapes
+from onnx2nn.commands.options import (
+    add_blocks,
+    add_debug,
+    add_input_options,
+    add_limit,
+    add_onnx_path,
+    limits_of,
+    named_shapes,
+    specs_of,
+)
 from onnx2nn.commands.verdict import report
 from onnx2nn.errors import InputError
 from onnx2nn.ground.atomic_files import check_writable
@@ -17,7 +26,6 @@ from onnx2nn.ground.terminal import Terminal
 from onnx2nn.importing import inputs
 from onnx2nn.importing.inputs import InputSpec
 from onnx2nn.output.save import check_target
-from onnx2nn.reading import reader
 from onnx2nn.verification.outputs import Verification
 
 if TYPE_CHECKING:
@@ -27,6 +35,9 @@ PYTORCH_PATH_HELP = (
     "where the PyTorch model is saved; the ending says how: .pth or .pt the whole module, .safetensors its weights, "
     ".pt2 a torch.export program, .torchscript a traced module; left out: only compared"
 )
+
+EXTRAS: tuple[str, ...] = ("torch", "verify")
+"""What `pip install onnx2nn[...]` adds that the command needs."""
 
 
 def add(commands: Any) -> None:
@@ -65,6 +76,8 @@ def add_options(parser: argparse.ArgumentParser, *, simplify_by_default: bool) -
         parser.add_argument(
             "--simplify", action="store_true", help="simplify before the import (--simplify_path implies it)"
         )
+    add_blocks(parser)
+    add_limit(parser)
     add_debug(parser)
 
 
@@ -74,7 +87,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         check_target(arguments.pytorch_path)
     if arguments.simplify_path:
         check_writable(arguments.simplify_path)
-    specs = inputs.input_specs(reader.read(arguments.onnx_path))
+    limits = limits_of(arguments)
+    specs = specs_of(arguments)
     given = named_shapes(arguments.input_shape, specs)
     sizes = inputs.resolve_shapes(specs, given)
     with terminal.step("loading PyTorch and ONNX Runtime"):
@@ -88,10 +102,22 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         model = simplification.model if simplification and simplification.simplified and not freed else model
     with terminal.step(f"importing {arguments.onnx_path}"):
         module = onnx2nn.load(
-            model, input_shapes=None if arguments.dynamic_input_shape else given, dynamic=freed or None
+            model,
+            input_shapes=None if arguments.dynamic_input_shape else given,
+            dynamic=freed or None,
+            blocks=arguments.blocks,
+            follow_links=arguments.follow_links,
+            limits=limits,
         )
     with terminal.step("comparing with ONNX Runtime"):
-        result = onnx2nn.verify(arguments.onnx_path, module, input_shapes=given, seed=arguments.seed)
+        result = onnx2nn.verify(
+            arguments.onnx_path,
+            module,
+            input_shapes=given,
+            seed=arguments.seed,
+            follow_links=arguments.follow_links,
+            limits=limits,
+        )
     if arguments.pytorch_path:
         with terminal.step(f"saving {arguments.pytorch_path}"):
             dynamic = _dynamic_axes(specs, () if arguments.dynamic_input_shape else given)

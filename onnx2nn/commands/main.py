@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Sequence
 
-from onnx2nn.commands import check, convert, ncnn, ops, simplify, verify
+from onnx2nn.commands import doctor
 from onnx2nn.commands.running import EXIT_STATUS, Parser, run
 
-_SUBCOMMANDS = (convert, check, verify, simplify, ncnn, ops)
+_SUBCOMMANDS = (*doctor.EXAMINED, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

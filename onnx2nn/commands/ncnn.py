@@ -7,12 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import onnx2nn
-from onnx2nn.commands.options import add_debug, add_input_shape, add_onnx_path, add_seed, named_shapes
-from onnx2nn.commands.running import FAILED, OK
+from onnx2nn.commands.options import (
+    add_debug,
+    add_input_shape,
+    add_limit,
+    add_onnx_path,
+    add_seed,
+    limits_of,
+    named_shapes,
+    specs_of,
+)
+from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.errors import NcnnError
 from onnx2nn.ground.terminal import Terminal
 from onnx2nn.importing import inputs
-from onnx2nn.reading import reader
+
+EXTRAS: tuple[str, ...] = ("torch", "ncnn")
+"""What `pip install onnx2nn[...]` adds that the command needs."""
 
 
 def add(commands: Any) -> None:
@@ -23,15 +34,21 @@ def add(commands: Any) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="gets M.param, M.bin and M.fp16.*")
     add_input_shape(parser, help="shape of an input that the file leaves open, as for convert; an open batch is 1")
     add_seed(parser)
+    add_limit(parser)
     add_debug(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Imports a model with fixed sizes, converts it to NCNN and compares; prints all obstacles."""
-    specs = inputs.input_specs(reader.read(arguments.onnx_path))
+    specs = specs_of(arguments)
     sizes = inputs.resolve_shapes(specs, named_shapes(arguments.input_shape, specs))
     with terminal.step(f"importing {arguments.onnx_path}"):
-        module = onnx2nn.load(arguments.onnx_path, input_shapes=sizes)
+        module = onnx2nn.load(
+            arguments.onnx_path,
+            input_shapes=sizes,
+            follow_links=arguments.follow_links,
+            limits=limits_of(arguments),
+        )
     example = list(inputs.example_inputs(specs, sizes, seed=arguments.seed).values())
     name = Path(arguments.onnx_path).stem
     try:

@@ -6,8 +6,11 @@ import argparse
 from typing import Any
 
 from onnx2nn.commands.options import add_debug
-from onnx2nn.commands.running import OK
+from onnx2nn.commands.statuses import OK
 from onnx2nn.ground.terminal import Terminal
+
+EXTRAS: tuple[str, ...] = ()
+"""What `pip install onnx2nn[...]` adds that the command needs."""
 
 
 def add(commands: Any) -> None:

@@ -3,20 +3,100 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from onnx2nn.errors import InputError
-from onnx2nn.importing.inputs import InputSpec, fixed_shapes
+from onnx2nn.ground.limits import Account, Limits
+from onnx2nn.importing.inputs import InputSpec, fixed_shapes, input_specs
+from onnx2nn.reading import reader
 
 
 def add_onnx_path(parser: argparse.ArgumentParser) -> None:
     """Adds the ONNX file, the first argument of a subcommand."""
     parser.add_argument("onnx_path", metavar="M.onnx", help="the ONNX file")
+    add_follow_links(parser)
+
+
+def add_follow_links(parser: argparse._ActionsContainer) -> None:
+    """Adds `--follow_links`, which every command takes that reads a model."""
+    parser.add_argument(
+        "--follow_links",
+        action="store_true",
+        help="read external data also through links, wherever they lead, and from files with several hard links",
+    )
+
+
+def specs_of(arguments: argparse.Namespace) -> list[InputSpec]:
+    """Returns the inputs of the model that the arguments name.
+
+    Raises:
+        InputError: a limit is out of range, or is given twice.
+        LimitError: the file costs more than a limit allows.
+        ModelFileError: it is not a readable model.
+    """
+    account = Account(limits_of(arguments))
+    with reader.opened(arguments.onnx_path, follow_links=arguments.follow_links, account=account) as model:
+        return input_specs(model)
 
 
 def add_debug(parser: argparse.ArgumentParser) -> None:
     """Adds `--debug`, which every command takes."""
     parser.add_argument("--debug", action="store_true", help="show warnings, and the traceback of an error")
+
+
+def add_limit(parser: argparse._ActionsContainer) -> None:
+    """Adds `--limit`, which every command that reads a file takes; `limits_of` reads it."""
+    names = ", ".join(field.name for field in dataclasses.fields(Limits))
+    parser.add_argument(
+        "--limit",
+        action="append",
+        type=_limit,
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"raise or lower a limit on what the file may cost beyond its own size; once for each; names: {names}",
+    )
+
+
+def add_blocks(parser: argparse._ActionsContainer) -> None:
+    """Adds `--blocks`, which every command takes whose result shows the blocks of the import."""
+    parser.add_argument(
+        "--blocks",
+        choices=("named", "repeated"),
+        default="named",
+        help="named: what the file names are blocks; repeated: also equal parts of what it names nothing for, as "
+        "block.0, block.1, ... (default named)",
+    )
+
+
+def limits_of(arguments: argparse.Namespace) -> Limits:
+    """Returns the limits that the command line gives.
+
+    Raises:
+        InputError: a value is out of range, or a limit is given twice.
+    """
+    found: dict[str, float] = {}
+    for name, value in arguments.limit:
+        if name in found:
+            raise InputError(f"--limit gives {name} twice. Give it once.")
+        found[name] = value
+    return Limits(**found)  # type: ignore[arg-type]  # it checks its values itself
+
+
+def _limit(text: str) -> tuple[str, float]:
+    """Parses `NAME=VALUE`."""
+    kinds: dict[str, Any] = {limit: type(default) for limit, default in dataclasses.asdict(Limits()).items()}
+    name, _, value = text.partition("=")
+    if name not in kinds:
+        raise argparse.ArgumentTypeError(f"{text!r} names none of the limits: {', '.join(kinds)}")
+    try:
+        number: float = kinds[name](value)
+        Limits(**{name: number})  # type: ignore[arg-type]  # it checks its values itself
+    except (ValueError, InputError):
+        kind = "a whole number" if kinds[name] is int else "a number"
+        raise argparse.ArgumentTypeError(f"{text!r} is not {name}={kind} above 0") from None
+    return name, number
 
 
 def add_input_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:

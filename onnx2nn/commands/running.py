@@ -14,13 +14,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from onnx2nn.errors import Onnx2nnError, UnsupportedModelError
+from onnx2nn.commands.statuses import INTERRUPTED, UNREAD, UNUSABLE
+from onnx2nn.errors import Onnx2nnError, UnsupportedModelError, shown, shown_name
 from onnx2nn.ground.terminal import Terminal
 
-OK, FAILED, UNUSABLE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
-"""Exit status: success; a comparison or check failed; the input or an option cannot be used; SIGINT; SIGPIPE."""
-
 EXIT_STATUS = "exit status: 0 outputs agree, 1 they differ or the check failed, 2 the input or an option cannot be used"
+
+
+_MOST_OPERATORS = 20
+"""Operators that a line lists."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -69,7 +71,7 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
 
 def _fail(parser: argparse.ArgumentParser, message: str, status: int) -> int:
     sys.stdout.flush()
-    print(f"{parser.prog}: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{parser.prog}: error: {shown(' '.join(message.split()))}", file=sys.stderr)
     return status
 
 
@@ -79,8 +81,11 @@ def _message(error: BaseException) -> str:
         for problem in error.problems:
             name = f"{problem.domain}::{problem.operator}" if problem.domain else problem.operator
             counts[name] += len(problem.nodes)
-        listed = ", ".join(f"{name} ({count})" for name, count in counts.most_common())
-        return f"nodes that cannot be imported: {listed}; reasons and advice stand above"
+        found = [f"{shown_name(name)} ({count})" for name, count in counts.most_common()]
+        more = f" and {len(found) - _MOST_OPERATORS} more operators" * (len(found) > _MOST_OPERATORS)
+        return (
+            f"nodes that cannot be imported: {', '.join(found[:_MOST_OPERATORS])}{more}; reasons and advice stand above"
+        )
     if isinstance(error, Onnx2nnError | _Terminated | OSError):
         return str(error)
     if isinstance(error, MemoryError):

@@ -6,14 +6,25 @@ import argparse
 from typing import Any
 
 import onnx2nn
-from onnx2nn.commands.options import add_debug, add_input_options, add_onnx_path, count, named_shapes
-from onnx2nn.commands.running import FAILED, OK
+from onnx2nn.commands.options import (
+    add_debug,
+    add_input_options,
+    add_limit,
+    add_onnx_path,
+    count,
+    limits_of,
+    named_shapes,
+    positive,
+    specs_of,
+)
+from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.errors import MissingDependencyError
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.terminal import Terminal
-from onnx2nn.importing import inputs
 from onnx2nn.output.simplify import Simplification
-from onnx2nn.reading import reader
+
+EXTRAS: tuple[str, ...] = ("simplify",)
+"""What `pip install onnx2nn[...]` adds that the command needs."""
 
 
 def add(commands: Any) -> None:
@@ -24,6 +35,7 @@ def add(commands: Any) -> None:
     parser.add_argument("simplify_path", metavar="M-simplify.onnx", help="where the simplified model is saved")
     add_input_options(parser)
     add_options(parser)
+    add_limit(parser)
     add_debug(parser)
 
 
@@ -42,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--simplify_time_limit",
-        type=float,
+        type=positive,
         default=300.0,
         metavar="SECONDS",
         help="end the simplifier after this time and go on with the model as it was (default 300)",
@@ -52,7 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Simplifies a model and saves it."""
     check_writable(arguments.simplify_path)
-    given = named_shapes(arguments.input_shape, inputs.input_specs(reader.read(arguments.onnx_path)))
+    given = named_shapes(arguments.input_shape, specs_of(arguments))
     simplification = simplified(arguments, given, terminal)
     return OK if simplification and simplification.simplified else FAILED
 
@@ -70,6 +82,8 @@ def simplified(arguments: argparse.Namespace, given: dict[str, list[int]], termi
                 constant_folding=not arguments.skip_constant_folding,
                 comparisons=arguments.simplify_comparisons,
                 time_limit=arguments.simplify_time_limit,
+                follow_links=arguments.follow_links,
+                limits=limits_of(arguments),
             )
     except MissingDependencyError as error:
         if arguments.simplify_path:

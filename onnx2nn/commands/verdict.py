@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnx2nn.commands.running import FAILED, OK
+from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.ground.terminal import Terminal
 from onnx2nn.verification.outputs import Verification
 

@@ -7,15 +7,28 @@ import json
 from typing import Any
 
 import onnx2nn
-from onnx2nn.commands.options import add_debug, add_input_options, add_onnx_path, count, named_shapes, positive
-from onnx2nn.commands.running import FAILED
+from onnx2nn.commands.options import (
+    add_blocks,
+    add_debug,
+    add_input_options,
+    add_limit,
+    add_onnx_path,
+    count,
+    limits_of,
+    named_shapes,
+    positive,
+    specs_of,
+)
+from onnx2nn.commands.statuses import FAILED
 from onnx2nn.commands.verdict import report
 from onnx2nn.ground.terminal import Terminal
-from onnx2nn.importing import inputs
-from onnx2nn.reading import reader
+from onnx2nn.verification.block_reports import shown_blocks
 from onnx2nn.verification.gaps import Gap
 from onnx2nn.verification.input_files import load_arrays
 from onnx2nn.verification.node_reports import NodeVerification
+
+EXTRAS: tuple[str, ...] = ("torch", "verify")
+"""What `pip install onnx2nn[...]` adds that the command needs."""
 
 
 def add(commands: Any) -> None:
@@ -43,20 +56,34 @@ def add(commands: Any) -> None:
     parser.add_argument("--repro", metavar="FOLDER", help="write the first node over the threshold there, as a model")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON, and nothing else")
     parser.add_argument("--comparisons", type=count, default=3, metavar="N", help="number of random inputs (default 3)")
+    add_blocks(parser)
+    add_limit(parser)
     add_debug(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Imports a model, compares the outputs, then every node."""
     terminal = Terminal(silent=True) if arguments.json else terminal
-    specs = inputs.input_specs(reader.read(arguments.onnx_path))
+    specs = specs_of(arguments)
     given = named_shapes(arguments.input_shape, specs)
     arrays = load_arrays(arguments.inputs, specs) if arguments.inputs else None
     if arrays is not None:
         given = {name: list(array.shape) for name, array in arrays.items()}
+    chosen: dict[str, Any] = {
+        "input_shapes": given,
+        "inputs": arrays,
+        "seed": arguments.seed,
+        "follow_links": arguments.follow_links,
+        "limits": limits_of(arguments),
+    }
     with terminal.step(f"importing {arguments.onnx_path}"):
-        module = onnx2nn.load(arguments.onnx_path, input_shapes=None if arguments.dynamic_input_shape else given)
-    chosen: dict[str, Any] = {"input_shapes": given, "inputs": arrays, "seed": arguments.seed}
+        module = onnx2nn.load(
+            arguments.onnx_path,
+            input_shapes=None if arguments.dynamic_input_shape else given,
+            blocks=arguments.blocks,
+            follow_links=arguments.follow_links,
+            limits=chosen["limits"],
+        )
     with terminal.step("comparing with ONNX Runtime"):
         result = onnx2nn.verify(arguments.onnx_path, module, runs=arguments.comparisons, **chosen)
     status = report(result, terminal)
@@ -78,20 +105,38 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _report_nodes(nodes: NodeVerification, terminal: Terminal) -> None:
-    """Prints the table of the nodes and names the first node over the threshold."""
+    """Prints the table of the nodes to look at and names the first node over the threshold."""
     head = ["operator", "node", "introduced abs", "rel", "ULP", "noise", "inherited abs", "rel", "ULP", ""]
     rows = []
-    for node in nodes.nodes:
+    shown = nodes.shown
+    for node in shown:
         noise = "" if node.introduced.noise is None else f"{node.introduced.noise:.2g}"
         cells = [*_cells(node.introduced), noise, *_cells(node.inherited)]
         rows.append([node.operator, node.node, *cells, _verdict(node.introduced)])
-    terminal.table(head, rows, numeric=range(2, 9), bad=[not node.introduced.ok for node in nodes.nodes])
+    terminal.table(head, rows, numeric=range(2, 9), bad=[not node.introduced.ok for node in shown])
+    _report_blocks(nodes, terminal)
     for output in nodes.outputs:
         if not output.agrees:
             terminal.line(str(output))
-    for note in nodes.notes:
-        terminal.line(note)
+    for line in nodes.remarks:
+        terminal.line(line)
     terminal.verdict(nodes.verdict, good=nodes.ok)
+
+
+def _report_blocks(nodes: NodeVerification, terminal: Terminal) -> None:
+    """Prints the table of the blocks that introduce most, where the module has blocks."""
+    shown = shown_blocks(nodes.blocks)
+    if len(shown) < 2:
+        return
+    head = ["block", "class", "values", "introduced abs", "inherited abs", "total abs", "worst node", ""]
+    rows = []
+    for block in shown:
+        figures = [f"{value:.2g}" for value in (block.introduced, block.inherited, block.total)]
+        name = "  " * block.depth + (block.path or "the model")
+        rows.append(
+            [name, block.kind, str(block.nodes), *figures, block.worst, "" if block.ok else "over the threshold"]
+        )
+    terminal.table(head, rows, numeric=range(2, 6), bad=[not block.ok for block in shown])
 
 
 def _verdict(introduced: Gap) -> str:

@@ -68,7 +68,10 @@ class Attempt:
         assert isinstance(module, ImportedModule)
         if state.author is not None:
             _keep_keys(module, state.author)
-        tree = nest(module, self._builder.tracer.specs)
+        tracer, own = self._builder.tracer, None
+        if state.plan.blocks == "repeated":
+            own = state.author.names if state.author is not None else set()
+        tree = nest(module, tracer.specs, tracer.held.nameless, own)
         module.share(ImportedModule)
         different = {original: name for name, original in self._renamed.items() if original != name}
         if different:
@@ -144,15 +147,20 @@ class Attempt:
     def _meta(self, module: fx.GraphModule) -> dict[str, Any]:
         """Returns the record of the file in the module's `meta`."""
         graph, author, tracer = self.state.model.graph, self.state.author, self._builder.tracer
-        return {
+        specs = input_specs(self.state.model)
+        found: dict[str, Any] = {
             "inputs": [value.name for value in graph.inputs],
             "outputs": [value.name for value in graph.outputs],
             "fixed": self.fixed(),
             "sizes": self._sizes(),
             "guards": [guard.record(tracer.symbols) for guard in dict.fromkeys(tracer.guards.listed())],
-            "signature": [self._signature(spec) for spec in input_specs(self.state.model)],
+            "signature": [self._signature(spec) for spec in specs],
+            "declared": [self._declared(spec) for spec in specs],
             "naming": naming_of(author, module.state_dict(keep_vars=True) if author is not None else {}),
         }
+        if self.state.left:
+            found["left_to_run_time"] = list(self.state.left)
+        return found
 
     def _signature(self, spec: InputSpec) -> dict[str, Any]:
         """Returns the specification of an input of the module, in plain Python values, which pickle anywhere."""
@@ -160,6 +168,12 @@ class Attempt:
         known = {name: size for name, size in self.fixed().items() if not isinstance(size, range)}
         shape = None if dims is None else tuple(known.get(d, d) if isinstance(d, str) else d for d in dims)
         return {**dataclasses.asdict(spec), "dtype": spec.dtype and spec.dtype.name, "shape": shape}
+
+    def _declared(self, spec: InputSpec) -> dict[str, Any]:
+        """Returns what a call of the module checks of an input; guards check the sizes that nodes fix."""
+        dims = self.state.subject.inputs[spec.name]
+        shape = None if dims is None else tuple(dims)
+        return {"name": spec.name, "dtype": spec.dtype and spec.dtype.name, "shape": shape}
 
 
 def _keep_keys(module: nn.Module, author: Author) -> None:

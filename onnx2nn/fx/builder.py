@@ -18,6 +18,7 @@ from onnx2nn.fx.placement import NamedPlacement
 from onnx2nn.fx.tensor import Opaque, Tensor, is_traced
 from onnx2nn.fx.trace_errors import BranchConflictError, ShapeConflictError, ShapeMismatch, TraceError
 from onnx2nn.fx.tracer import Tracer
+from onnx2nn.ground.limits import TooLargeError
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.builder import Builder, Regions
 from onnx2nn.importing.constants import is_constant
@@ -27,9 +28,7 @@ from onnx2nn.importing.plan import TypeOf
 from onnx2nn.importing.walk import Walk
 from onnx2nn.optable.row import NeedsValues, Row
 from onnx2nn.optable.shape_values import ShapeValues
-
-SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
-"""Metadata of torch's exporter: the modules around a node, the outermost first, and their classes."""
+from onnx2nn.provenance.exporter_metadata import CLASSES, SCOPES
 
 
 class TorchBuilder(Builder):
@@ -65,7 +64,9 @@ class TorchBuilder(Builder):
     def of_model(cls, state: TorchImport, regions: Regions) -> TorchBuilder:
         """Returns the builder of the model's graph."""
         placement = NamedPlacement(state.author, state.constants, Origins(), Position())
-        return cls(state, regions, Tracer(choices=state.choices, placement=placement), placement)
+        tracer = Tracer(choices=state.choices, placement=placement)
+        tracer.limits = state.account.limits
+        return cls(state, regions, tracer, placement)
 
     def child(
         self,
@@ -183,13 +184,25 @@ class TorchBuilder(Builder):
         The node is recorded instead where folding would take one of the author's weights out of the state, or where it
         only changes the shape of an integer table.
         """
-        folded = folding.fold(row, inputs, self.arguments.of_body(row, inputs), attributes, self.origins)
+        arguments = self.arguments.of_body(row, inputs)
+        try:
+            folded = folding.fold(row, inputs, arguments, attributes, self.origins, self.state.account)
+        except TooLargeError as error:
+            self.state.left.append(f"{node_name(node)!r} ({node.op_type}): {error}")
+            return self._left_to_run_time(node, row, inputs, attributes)
         table = lays_out_weight(row, inputs)
         author = self.state.author
         if row.call == "opaque" or not (table or weight_folding.loses_weight(author, inputs, folded)):
             return folded
         inputs = weight_folding.read_at_run_time(author, inputs, table, self._read)
         return self.compute(node, row, inputs, attributes)
+
+    def _left_to_run_time(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        """Records a node on constants whose result is too large to compute at import."""
+        values = weight_folding.tensors_at_run_time(row, inputs, self._read)
+        if any(isinstance(value, Tensor) for value in values) and row.call != "opaque":
+            return self.compute(node, row, values, attributes)
+        return self.record_opaque(node, row, inputs, attributes)
 
     def _read(self, constant: Constant) -> Any:
         """Returns a constant as a value of the traced program; strings are unchanged."""

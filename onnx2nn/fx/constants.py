@@ -48,9 +48,9 @@ def onnx_type(dtype: torch.dtype) -> ir.DataType:
 def to_torch(array: np.ndarray[Any, Any], kind: ir.DataType) -> torch.Tensor:
     """Returns a numpy array of ONNX element type `kind` as a tensor; a writable array's memory is shared."""
     if kind in _TRAVELS_AS:
-        return torch.from_numpy(np.ascontiguousarray(array.astype(_TRAVELS_AS[kind])))
+        return torch.from_numpy(array.astype(_TRAVELS_AS[kind], order="C"))
     dtype = torch_dtype(kind)
-    if not array.flags.carray:  # contiguous, and writable
+    if not (array.flags.c_contiguous and array.flags.writeable):  # a mapped one may be unaligned
         array = np.array(array, order="C")
     if dtype is torch.bfloat16 or (dtype.itemsize == 1 and dtype.is_floating_point):
         return torch.from_numpy(array.view(np.uint16 if dtype.itemsize == 2 else np.uint8)).view(dtype)

@@ -6,7 +6,6 @@ inspected, transformed or saved as a state_dict needs no program.
 
 from __future__ import annotations
 
-import inspect
 import threading
 import weakref
 from collections.abc import Mapping
@@ -15,8 +14,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from onnx2nn.fx.owned_graph import owned
 from onnx2nn.fx.pickled_source import pickled_source
 from onnx2nn.fx.readable_code import readable
+
+_KEPT_IN_COPIES = "_user_preserved_attributes"
+"""The item of `meta` whose attributes torch gives to a copy of a GraphModule."""
 
 _GENERATING = threading.RLock()  # while torch writes a graph's program, the graph's nodes have other names
 
@@ -36,20 +39,28 @@ def is_deferred(kind: type[nn.Module]) -> bool:
 
 def _forward(kind: type[nn.Module]) -> Any:
     """Returns the attribute `forward` of a class without evaluating it; subclasses may inherit it."""
-    return inspect.getattr_static(kind, "forward")
+    return next(vars(base)["forward"] for base in kind.__mro__ if "forward" in vars(base))
 
 
 class _Forward:
-    """A descriptor in place of a module's `forward`: at its first look-up the program is generated and replaces it."""
+    """A descriptor in place of a class's `forward`: at its first look-up the program is generated and replaces it.
 
-    def __init__(self, module: DeferredModule):
-        self._module = weakref.ref(module)  # a strong reference would be a cycle: module, its class, this object
+    Attributes:
+        modules: of the class; any of them gives the program where the class is asked. Strong references would be
+            cycles: module, its class, this object.
+    """
+
+    def __init__(self) -> None:
+        self.modules = weakref.WeakSet[nn.Module]()
 
     def __get__(self, instance: nn.Module | None, owner: type[nn.Module]) -> Any:
-        module = self._module() if instance is None else instance
+        module = next(iter(self.modules), None) if instance is None else instance
         if module is None:
             raise AttributeError("forward")
-        generate_programs(module)
+        try:
+            generate_programs(module)
+        except AttributeError as error:  # with which `hasattr` would say that there is no `forward`
+            raise RuntimeError(f"the program of {owner.__name__} cannot be generated: {error}") from error
         return owner.forward if instance is None else instance.forward
 
 
@@ -81,6 +92,16 @@ class DeferredModule(fx.GraphModule):
                 setattr(self, path, value)  # an array of strings
         self.graph = graph
 
+    @property
+    def graph(self) -> fx.Graph:
+        """The program."""
+        graph: fx.Graph = fx.GraphModule.graph.fget(self)  # type: ignore[attr-defined]  # mypy sees the value, not the property
+        return graph
+
+    @graph.setter
+    def graph(self, graph: fx.Graph) -> None:
+        fx.GraphModule.graph.fset(self, owned(graph))  # type: ignore[attr-defined]  # mypy sees the value, not the property
+
     def recompile(self) -> Any:
         """Generates the program again; before its first use this is deferred.
 
@@ -93,11 +114,14 @@ class DeferredModule(fx.GraphModule):
             return super().recompile()
 
     def defer(self) -> bool:
-        """Defers the program of a new class; returns whether the program of this module's class is deferred."""
-        kind = type(self)  # a class of its own, which torch gives each GraphModule
-        if _forward(kind) is nn.Module.forward:
-            kind.forward = _Forward(self)  # type: ignore[assignment]  # mypy takes no descriptor for a function
-        return is_deferred(kind)
+        """Defers the program of a class without one; returns whether the program of this module's class is deferred."""
+        kind = type(self)
+        forward = _forward(kind)
+        if forward is nn.Module.forward:
+            forward = kind.forward = _Forward()  # type: ignore[assignment]  # mypy takes no descriptor for a function
+        if isinstance(forward, _Forward):
+            forward.modules.add(self)
+        return isinstance(forward, _Forward)
 
     def generate(self) -> None:
         """Generates the program, if it is deferred."""
@@ -112,7 +136,7 @@ class DeferredModule(fx.GraphModule):
 
     def __str__(self) -> str:
         generate_programs(self)
-        return super().__str__()
+        return super().__str__().replace(super().code, self.code)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compiles the calls of this module with `torch.compile`, see `nn.Module.compile`."""
@@ -120,11 +144,13 @@ class DeferredModule(fx.GraphModule):
         super().compile(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Returns a `torch.fx.GraphModule`; torch's own pickle makes all buffers persistent, as does its deepcopy."""
         generate_programs(self)  # torch copies the attributes before it generates the code
         rebuild, (body, imports) = super().__reduce__()
-        outside = {"_non_persistent_buffers_set": body["_non_persistent_buffers_set"]}  # torch makes all persistent
+        outside = {"_non_persistent_buffers_set": body["_non_persistent_buffers_set"]}
+        meta = {_KEPT_IN_COPIES: outside} if outside["_non_persistent_buffers_set"] else {}
         named = {"_code": self._pickled_source(), "_graphmodule_cls_name": type(self).__name__}
-        return rebuild, ({**body, **named}, imports), outside
+        return rebuild, ({**body, **named}, imports), {**outside, "meta": meta}
 
     def __reduce_package__(self, exporter: Any) -> tuple[Any, ...]:
         generate_programs(self)

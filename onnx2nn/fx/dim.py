@@ -248,11 +248,13 @@ class Integers:
         """Returns `function(*args)` of numbers, some symbolic: a `Dim`, or a plain number where it is known.
 
         Raises:
-            TraceError: the numbers are floats that are not exact, or a divisor is 0.
+            TraceError: the numbers are floats that are not exact, a divisor is 0, or data decide one of the numbers.
         """
         args = tuple(arg.item() if isinstance(arg, np.generic) else arg for arg in args)
         if any(isinstance(arg, float) for arg in args) or function is operator.truediv:
             return self._tracer.real(function, args)
+        if not all(map(is_number, args)):
+            raise TraceError("a size beside what is no number yet")
         law, facts = _LAWS.get(function), self._tracer.guards.facts
         if law is None:
             raise TraceError(f"{getattr(function, '__name__', function)} of a size")

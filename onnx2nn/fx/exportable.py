@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,15 +27,15 @@ class ExportableModule(DeferredModule):
         torch.onnx.export interprets the graph of a GraphModule, and calls a GraphModule inside another module.
         """
         graph = super().graph
-        return for_exporter(self, graph) if torch.onnx.is_in_onnx_export() else graph
+        return for_exporter(self, graph) if _exporting() else graph
 
     @graph.setter
     def graph(self, graph: fx.Graph) -> None:
-        fx.GraphModule.graph.fset(self, graph)  # type: ignore[attr-defined]  # mypy sees the value, not the property
+        DeferredModule.graph.fset(self, graph)  # type: ignore[attr-defined]  # mypy sees the value, not the property
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the outputs for inputs by position or by name."""
-        if torch.onnx.is_in_onnx_export():
+        if _exporting():
             return self._interpreted(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
@@ -51,6 +52,12 @@ class ExportableModule(DeferredModule):
             return super().__call__(*args, **kwargs)
         finally:
             del self.forward
+
+
+def _exporting() -> bool:
+    """Returns whether torch.onnx.export runs, without importing what only an export needs."""
+    exporter = sys.modules.get("torch.onnx")
+    return exporter is not None and exporter.is_in_onnx_export()
 
 
 def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:

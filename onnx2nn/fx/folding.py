@@ -9,28 +9,31 @@ from typing import Any
 import numpy as np
 import torch
 
-from onnx2nn.errors import OperatorError
 from onnx2nn.fx.constants import Constant
 from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.guards import Guards
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.ratio import Ratio
 from onnx2nn.fx.trace_errors import TraceError
+from onnx2nn.ground.limits import Account
+from onnx2nn.importing import bounded
 from onnx2nn.optable.row import Row
 from onnx2nn.optable.shape_values import ShapeValues, evaluate
 from onnx2nn.sizes.conditions import at_most, conjunction
 from onnx2nn.sizes.expression import Size
 from onnx2nn.sizes.reals import DIGITS, is_exact
 
-MAX_CONSTANT_BYTES = 8 << 30
-"""The most memory of a constant that is computed at import; a file of a few bytes can require more."""
-
 _MAX_NUMBERS = 4096
 """The most elements of a constant that is combined with shape values."""
 
 
 def fold(
-    row: Row, inputs: Sequence[Any], arguments: Sequence[Any], attributes: dict[str, Any], origins: Origins
+    row: Row,
+    inputs: Sequence[Any],
+    arguments: Sequence[Any],
+    attributes: dict[str, Any],
+    origins: Origins,
+    account: Account,
 ) -> Any:
     """Returns the result of `row` for constants.
 
@@ -40,36 +43,17 @@ def fold(
         arguments: the constants in the form that the row's body takes.
         attributes: the node's.
         origins: notes tensors that are computed from a weight.
+        account: counts what the result takes.
 
     Raises:
-        OperatorError: the result takes more memory than `MAX_CONSTANT_BYTES`.
+        TooLargeError: the result takes more than the limits allow.
     """
-    if row.static and row.call != "opaque":
-        _check_size(row, arguments, attributes)
     with torch.no_grad():
-        result = row.run(torch, *arguments, **attributes)
+        result = bounded.run(row, torch, arguments, attributes, account)
     weight = next((value for value in inputs if isinstance(value, Constant) and value.weight), None)
     if weight is not None:
         origins.note_computed(result if isinstance(result, (tuple, list)) else (result,), weight)
     return result
-
-
-def _check_size(row: Row, values: Sequence[Any], attributes: dict[str, Any]) -> None:
-    small = all(v.numel() < 1 << 16 for v in values if isinstance(v, torch.Tensor))
-    if not small:
-        return
-    try:
-        with torch.device("meta"):
-            metas = [v.to("meta") if isinstance(v, torch.Tensor) else v for v in values]
-            result = row.body(torch, *metas, **attributes)
-    except OperatorError:
-        raise
-    except Exception:  # of any class, by what reads a meta tensor
-        return  # the body needs the values; no such operator has large results
-    items = result if isinstance(result, (tuple, list)) else (result,)
-    total = sum(item.numel() * item.element_size() for item in items if isinstance(item, torch.Tensor))
-    if total > MAX_CONSTANT_BYTES:
-        raise OperatorError(f"it makes a constant of {total >> 20} MiB, the limit is {MAX_CONSTANT_BYTES >> 20} MiB.")
 
 
 def evaluate_numbers(row: Row, inputs: Sequence[Any], attributes: dict[str, Any], guards: Guards) -> Any:

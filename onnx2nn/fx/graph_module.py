@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from onnx2nn.fx.blocks.block import SharedProgram
+from onnx2nn.errors import ModuleInputError
+from onnx2nn.fx.blocks.block import SharedProgram, program_key
 from onnx2nn.fx.constants import memory_of
+from onnx2nn.fx.float_type import constants, float_type, follow
+from onnx2nn.fx.wrong_inputs import misfit, wrong_inputs
 from onnx2nn.provenance.naming_reports import NamingReport, naming_report
 
 
@@ -33,13 +36,59 @@ class ImportedModule(SharedProgram):
     def _version(self, version: int) -> None:
         self.meta["onnx2nn"]["version"] = version
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the outputs for inputs by position or by name.
+
+        Raises:
+            ModuleInputError: the inputs are not the file's in number, name, rank, fixed sizes or element type.
+        """
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return super().__call__(*args, **kwargs)
+        declared = self.meta.get("onnx2nn", {}).get("declared")
+        if declared is not None and (reason := misfit(declared, args, kwargs)):
+            raise ModuleInputError(reason)
+        try:
+            return super().__call__(*args, **kwargs)
+        except Exception as error:  # any error of torch, whose cause may be the inputs
+            reason = wrong_inputs(declared, args, kwargs) if declared is not None else ""
+            if not reason:
+                raise
+            raise ModuleInputError(reason) from error
+
+    def train(self, mode: bool = True) -> ImportedModule:
+        """Sets the mode, as `nn.Module.train`.
+
+        Raises:
+            RuntimeError: for the training mode of a module that `onnx2nn.optimize` made.
+        """
+        if mode and self.meta.get("onnx2nn", {}).get("optimized"):
+            raise RuntimeError("An optimised module cannot be trained. Train the module of onnx2nn.load.")
+        return super().train(mode)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> ImportedModule:
+        """Converts all parameters and buffers; casts of the program follow the type of the weights."""
+        if "onnx2nn" not in self.meta or "signature" not in self.meta["onnx2nn"]:
+            return super()._apply(fn, recurse)
+        before = float_type(self)
+        after = fn(torch.empty(0, dtype=before)).dtype
+        kept = {} if after == before else constants(self)
+        super()._apply(fn, recurse)
+        if kept or after != before:
+            follow(self, before, after, kept)
+        return self
+
+    @classmethod
+    def key_of(cls, graph: fx.Graph) -> Hashable:
+        """Returns a value that is equal for graphs with equal programs and arguments, which callers give by name."""
+        return program_key(graph), tuple(node.target for node in graph.nodes if node.op == "placeholder")
+
     def naming_report(self) -> NamingReport:
         """Returns which keys of the author's state_dict this module has, and why others are missing."""
         return naming_report(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild, arguments, outside = super().__reduce__()
-        outside |= {"meta": self.meta, "_version": self._version}  # torch leaves `meta` out
+        outside |= {"meta": {**self.meta, **outside["meta"]}, "_version": self._version}  # torch leaves `meta` out
         return rebuild, arguments, outside
 
 
@@ -51,15 +100,17 @@ def lay_out_state(module: nn.Module) -> None:
     state = [*module.parameters(), *module.buffers()]
     if all(tensor.is_contiguous() for tensor in state):
         return
-    views = [view for view in _unshared(state) if not view.is_contiguous()]
+    views = sorted((view for view in _unshared(state) if not view.is_contiguous()), key=lambda view: view.nbytes)
+    if sum(view.nbytes for view in views) < _SMALL:
+        _lay_out(views)
+        return
     count = torch.get_num_threads()  # torch transposes a matrix in one thread
-    room = max((view.nbytes for view in views), default=0)
-    spare = [torch.empty(room, dtype=torch.uint8) for _ in views[:count]]
     with ThreadPoolExecutor(count) as threads:
-        for first in range(0, len(views), count):
-            some = views[first : first + count]
-            for view, tensor in zip(some, threads.map(_contiguous, some, spare), strict=False):
-                view.data = tensor
+        list(threads.map(_lay_out, (views[number::count] for number in range(count))))
+
+
+_SMALL = 1 << 21
+"""Bytes of state for which starting threads takes longer than copying it."""
 
 
 def _unshared(state: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -77,15 +128,22 @@ def _unshared(state: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return alone
 
 
-def _contiguous(view: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
-    """Returns a view as a contiguous tensor in the same memory; allocating new memory would take twice as long.
+def _lay_out(views: Iterable[torch.Tensor]) -> None:
+    """Makes views contiguous, in order of their size; the memory of one takes the elements of the next.
+
+    Memory that was used before is faster than new memory, of which the system has to find every page.
 
     Args:
-        view: a view of all elements of its memory; a view of a part of them is copied to new memory.
-        spare: a buffer for the copy.
+        views: views of all elements of their memory, of which no other tensor reads; a view of a part of its memory is
+            copied to new memory.
     """
-    storage = view.untyped_storage()
-    if storage.nbytes() > view.nbytes:
-        return view.data.clone(memory_format=torch.contiguous_format)
-    copied = spare[: view.nbytes].view(view.dtype).view(view.shape).copy_(view.data)
-    return torch.empty(0, dtype=view.dtype).set_(storage).view(view.shape).copy_(copied)
+    spare = torch.empty(0, dtype=torch.uint8).untyped_storage()
+    for view in views:
+        storage = view.untyped_storage()
+        if storage.nbytes() > view.nbytes:
+            view.data = view.data.clone(memory_format=torch.contiguous_format)
+            continue
+        if spare.nbytes() != view.nbytes:
+            spare = torch.empty(view.nbytes, dtype=torch.uint8).untyped_storage()
+        view.data = torch.empty(0, dtype=view.dtype).set_(spare).view(view.shape).copy_(view.data)
+        spare = storage

@@ -16,6 +16,7 @@ from onnx2nn.sizes.expression import Interval, Number, Size, Symbol, of_symbol, 
 from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.points import Point, families
 from onnx2nn.sizes.rendering import Rendering
+from onnx2nn.sizes.selection import without_choice
 from onnx2nn.sizes.solving import fulfilled
 
 if TYPE_CHECKING:
@@ -101,20 +102,30 @@ class Guards(Sizes):
         self.chosen: list[tuple[Condition, bool]] = [] if outer is None else outer.chosen
         self._choices = choices
 
+    def allow_parts(self, count: Number) -> None:
+        """Checks the number of tensors that a call makes of one, see `Sizes`."""
+        if isinstance(count, int) and count > self._tracer.limits.sequence_length:
+            raise TraceError(f"a sequence of {count} elements, above Limits.sequence_length")
+
     def decide(self, condition: Truth) -> bool | None:
         """Returns the truth of a condition for all sizes, None where it is not proven."""
         return self.facts.decide(condition)
 
     def require(self, condition: Truth, reason: str) -> None:
-        """Notes a condition that a call checks itself, and guards it where it is an equation.
+        """Notes a condition that a call checks itself, and guards it where it is an equation, or leaves a single size.
 
-        An equation restricts the sizes of inputs, and its failure deep inside the program would name none of them.
+        These restrict the sizes of inputs, and their failure deep inside the program would name none of them.
 
         Raises:
             ShapeMismatch: no sizes fulfil it.
         """
-        open_ = self._checked(condition, reason)
-        if open_ is not None and open_.kind == "==":
+        settled = self.facts.settled(condition)
+        plain = without_choice(settled)
+        open_ = self._checked(plain, reason)
+        if open_ is None:
+            return
+        single = any(isinstance(self.facts.values.get(symbol), int) for symbol in open_.symbols)
+        if open_.kind == "==" or plain is not settled or single:
             self._guard(open_, reason)
 
     def demand(self, condition: Truth, reason: str) -> None:

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import fx, nn
 
+from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
 from onnx2nn.fx.constants import identity_of
+from onnx2nn.fx.graph_module import ImportedModule
 from onnx2nn.fx.layers import Layer
 from onnx2nn.fx.module_tree import container, put_module, remove
 from onnx2nn.fx.spec import Spec
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     from onnx2nn.fx.tracer import Tracer
 
 _TAKEN = frozenset(dir(nn.Module()))
-_TAKEN_OUTSIDE = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) - _TAKEN
+"""Names of members of every module."""
+
+GRAPH_MEMBERS = (BLOCK_ATTRIBUTES | frozenset(dir(ImportedModule))) - _TAKEN
+"""Names of members of a module that has a graph: no weight or module of it can have one of them."""
 
 _NOTHING = object()
 
@@ -34,14 +39,17 @@ class HeldState:
 
     Attributes:
         names: the used paths.
+        nameless: the paths of layers and weights that the file does not name; any module may hold these.
         parameters: the parameters, by the `identity_of` their tensors.
         own: constants of the module itself, by name, and whether state_dict holds them. The final module
             registers them; registering them here too would take a sixth of the time of a large import.
     """
 
     def __init__(self, tracer: Tracer, around: HeldState | None, root: nn.Module):
-        self.names = Names(_TAKEN, _TAKEN_OUTSIDE)
+        # torch.compile and other libraries give nn.Module further members at their first use.
+        self.names = Names(_TAKEN.union(dir(nn.Module)), GRAPH_MEMBERS)
         self.own: dict[str, tuple[Any, bool]] = {}
+        self.nameless: set[str] = set()
         self._tracer, self._root = tracer, root
         self._reads: dict[Any, fx.Node] = {}
         self._layers: dict[Any, str] = {}
@@ -56,7 +64,7 @@ class HeldState:
 
     def read(self, tensor: torch.Tensor) -> fx.Node:
         """Returns the node that reads a constant, which becomes a parameter or buffer."""
-        steps, trainable, persistent, own, outer = self._tracer.placement.constant(tensor)
+        steps, trainable, persistent, own, outer, nameless = self._tracer.placement.constant(tensor)
         identity = identity_of(tensor)
         key = (identity, *steps) if own else identity
         node = self._reads.get(key)
@@ -65,6 +73,8 @@ class HeldState:
             node = self._reads[key] = self._tracer.captures.capture(self._tracer.parent.attribute(tensor)).node
         elif node is None:
             path = self.names.claim(steps, own=own and not self._is_layers(steps, identity))
+            if nameless:
+                self.nameless.add(path)
             trained = trainable and tensor.is_floating_point()
             self._hold(path, self.parameter(tensor, identity) if trained else tensor, persistent)
             self._keep.append(tensor)
@@ -119,7 +129,7 @@ class HeldState:
     def add_layer(self, layer: Layer) -> str:
         """Returns the path of a layer; it is built unless there is an equal layer with state."""
         state = {name: tensor if tensor is None else identity_of(tensor) for name, tensor in layer.state.items()}
-        steps, own = self._tracer.placement.layer(layer)
+        steps, own, nameless = self._tracer.placement.layer(layer)
         key = (layer.kind, repr(layer.config), tuple(state.items()), *(steps if own else ()))
         if not layer.state or key not in self._layers:
             for name, tensor in layer.state.items():
@@ -127,6 +137,8 @@ class HeldState:
                     layer.state[name] = self.parameter(tensor)
                 self._keep.append(tensor)
             path = self.names.claim(steps, own=own, module=True)
+            if nameless:
+                self.nameless.add(path)
             module = layer.build()
             self._tracer.placement.describe(module)
             put_module(self._root, path, module)

@@ -70,7 +70,6 @@ class TorchImport(ImportState):
     Attributes:
         given: the model's inputs, by name.
         steps: the number of imported nodes.
-        unrolled: the number of nodes from unrolled bodies of SequenceMap.
     """
 
     def __init__(self, subject: Subject, known: Mapping[str, Known], strict: bool, choices: Choices):
@@ -79,7 +78,7 @@ class TorchImport(ImportState):
         self.known, self.strict, self.choices = known, strict, choices
         self.repeats = Repeats()
         self.given: dict[str, Any] = {}
-        self.steps = self.unrolled = 0
+        self.steps = 0
         self._sizes: dict[str, Number] = {}
         self._uses: Counter[int] = Counter()
 

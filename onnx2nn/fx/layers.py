@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 from collections.abc import Iterator, Sequence
@@ -40,8 +41,7 @@ class Layer:
         """Returns the layer with its weights; torch's initialisation is skipped, because it would be overwritten."""
         if not self.state:
             return self.kind(**self.config)
-        module = _uninitialised(self.kind)(**self.config, device="meta")  # type: ignore[arg-type]  # mypy takes the constructor for nn.Module's
-        module.__class__ = self.kind
+        module = _made(self.kind, self.config)
         for name, tensor in self.state.items():
             if tensor is None:
                 continue
@@ -54,8 +54,32 @@ class Layer:
         return module
 
 
+def _made(kind: Any, config: dict[str, Any]) -> nn.Module:
+    """Returns a layer without values; layers of one configuration are copies of the first one."""
+    try:
+        pattern = _pattern(kind, **config)
+    except TypeError:  # an argument that is no key, such as a list
+        return _uninitialised(kind, config)
+    if any(True for _ in pattern.children()):
+        return _uninitialised(kind, config)
+    module: nn.Module = kind.__new__(kind)
+    vars(module).update((name, copy.copy(value)) for name, value in vars(pattern).items())
+    return module
+
+
+@functools.lru_cache(256, typed=True)
+def _pattern(kind: type[nn.Module], /, **config: Any) -> nn.Module:
+    return _uninitialised(kind, config)
+
+
+def _uninitialised(kind: type[nn.Module], config: dict[str, Any]) -> nn.Module:
+    module = _without_initialisation(kind)(**config, device="meta")  # type: ignore[arg-type]  # mypy takes the constructor for nn.Module's
+    module.__class__ = kind
+    return module
+
+
 @functools.cache
-def _uninitialised(kind: Any) -> type[nn.Module]:
+def _without_initialisation(kind: Any) -> type[nn.Module]:
     """Returns `kind` without its random initialisation, which would take most of the time of building a layer."""
     return type(kind.__name__, (kind,), {"reset_parameters": lambda self: None, "__module__": kind.__module__})
 

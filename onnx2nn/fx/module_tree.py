@@ -25,6 +25,27 @@ def container(root: nn.Module, path: str) -> tuple[nn.Module, str]:
     return root, name
 
 
+def children_of(module: nn.Module) -> dict[str, nn.Module]:
+    """Returns the modules that a module holds itself, by name; a shared one under all its names.
+
+    `named_children` leaves the second name of a module out, and `named_modules` visits all modules inside.
+    """
+    held: dict[str, nn.Module | None] = vars(module)["_modules"]
+    return {name: inner for name, inner in held.items() if inner is not None}
+
+
+def modules_of(root: nn.Module) -> dict[tuple[str, ...], nn.Module]:
+    """Returns `root` and all modules in it by path, a module before those in it; in a fraction of torch's time."""
+    found: dict[tuple[str, ...], nn.Module] = {}
+    pending: list[tuple[tuple[str, ...], nn.Module]] = [((), root)]
+    while pending:
+        path, module = pending.pop()
+        found[path] = module
+        inner = [((*path, name), child) for name, child in children_of(module).items()]
+        pending += reversed(inner)
+    return found
+
+
 def paths_around(path: Any) -> Iterator[str]:
     """Yields a dotted path and the paths of the enclosing modules."""
     while path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import torch
@@ -13,9 +14,12 @@ from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.tensor import Tensor
 from onnx2nn.ground.naming import is_generated, split_path
 from onnx2nn.importing.node_facts import node_name
-from onnx2nn.importing.placement import ConstantName, Position, constant_name, layer_path
+from onnx2nn.importing.placement import ConstantName, LayerName, Position, constant_name, layer_name
 from onnx2nn.provenance.author import Author
-from onnx2nn.provenance.exporter_metadata import place_of, source_of
+from onnx2nn.provenance.exporter_metadata import Place, place_of, source_of
+
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+"""Where a word begins in the name of a class."""
 
 
 class NamedPlacement:
@@ -72,29 +76,37 @@ class NamedPlacement:
         name = constant_name(self.author, self.at, origin, tensor.numel(), tensor.is_floating_point())
         if name.own and origin is not None:
             return name._replace(steps=self._steps(origin.name), outer=self.outer)
-        # A copy of a GraphModule drops its own non-persistent buffers, and keeps those of its submodules.
-        return name if name.persistent or len(name.steps) > 1 else name._replace(steps=["constants", *name.steps])
+        return name
 
     def _steps(self, key: str) -> list[str]:
         """Returns the path of one of the author's keys in this graph's module."""
         return key.removeprefix(self.prefix).split(".")
 
-    def layer(self, layer: Layer) -> tuple[list[str], bool]:
-        """Returns the path of a layer, and whether the path is the author's."""
+    def layer(self, layer: Layer) -> LayerName:
+        """Returns the path of a layer."""
         node, author = self.at.node, self.author
         assert node is not None
         names = [origin.name for tensor in layer.state.values() if (origin := self.origins.find(tensor)) is not None]
         place = place_of(node) if author is not None else None
         if author is not None:
-            keys = [name for name in names if name in author.names]
-            keys += [f"{place.path}.{slot}" for slot in layer.state if place is not None]
+            here = [f"{place.path}.{slot}" for slot in layer.state] if place is not None else []
+            keys = [key for key in here if author.ties.get(key) in names]  # of a layer that several modules share
+            keys += [name for name in names if name in author.names]
+            keys += here
             own = next((key for key in keys if key in author.names or key in author.states), None)
             if own is not None:
-                return self._steps(own)[:-1], True
+                return LayerName(self._steps(own)[:-1], own=True)
         if place is not None and place.path and not names:
-            return split_path(place.path), False
+            return LayerName(self._path_in(place, layer))
         weight = self.origins.find(layer.state.get("weight"))
-        return layer_path(node, self.at.step, weight.name if weight is not None else ""), False
+        return layer_name(node, self.at.step, weight.name if weight is not None else "")
+
+    def _path_in(self, place: Place, layer: Layer) -> list[str]:
+        """Returns the path of a layer without weights: its place, or one inside where that holds other layers."""
+        path = split_path(place.path)
+        if self.author is None or not any(key.startswith(f"{place.path}.") for key in self.author.names):
+            return path
+        return [*path, _WORD.sub("_", layer.kind.__name__).lower()]
 
     def caller(self) -> str | None:
         """Returns the author's module that computes what is being recorded, None where the file does not say."""
@@ -173,6 +185,4 @@ class NamedPlacement:
         node = self.at.node
         assert node is not None
         notes = {"onnx_op": node.op_type, "onnx_name": node_name(node), "onnx_source": source_of(node)}
-        for name, text in notes.items():
-            if text:
-                setattr(module, name, text)
+        vars(module).update((name, text) for name, text in notes.items() if text)

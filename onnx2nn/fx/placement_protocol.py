@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from onnx2nn.fx.layers import Layer
-from onnx2nn.importing.placement import ConstantName
+from onnx2nn.importing.placement import ConstantName, LayerName
 
 
 class Placement(Protocol):
@@ -26,8 +26,8 @@ class Placement(Protocol):
     def fits(self, layer: Layer) -> bool:
         """Returns whether a call becomes this layer."""
 
-    def layer(self, layer: Layer) -> tuple[list[str], bool]:
-        """Returns the path of a layer, and whether it is the author's path, which is reserved for it."""
+    def layer(self, layer: Layer) -> LayerName:
+        """Returns the path of a layer."""
 
     def caller(self) -> str | None:
         """Returns the author's module that computes what is being recorded, None where the file does not say."""
@@ -55,9 +55,9 @@ class Anonymous:
         """Returns True."""
         return True
 
-    def layer(self, layer: Layer) -> tuple[list[str], bool]:
+    def layer(self, layer: Layer) -> LayerName:
         """Returns the layer's kind."""
-        return [layer.kind.__name__.lower()], False
+        return LayerName([layer.kind.__name__.lower()])
 
     def caller(self) -> str | None:
         """Returns None."""

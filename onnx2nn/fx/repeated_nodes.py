@@ -82,6 +82,8 @@ class Repeats:
         for value in inputs:
             kind = type(value)
             if kind is Tensor:
+                if value in tracer.plain.known:
+                    return None
                 traced = True
                 forms.append(value.spec)
             elif kind is Constant and math.prod(shape := value.shape) != 1:  # one element is recorded as a number

@@ -29,9 +29,6 @@ from onnx2nn.optable.shape_values import ShapeValues
 from onnx2nn.sizes.expression import Number
 from onnx2nn.sizes.selection import choose, maximum
 
-MAX_UNROLLED = 1 << 16
-"""The most nodes from unrolled bodies of SequenceMap in one import."""
-
 
 class RenameInputs:
     """A forward pre-hook for calls with input names that are no Python identifiers."""
@@ -121,7 +118,8 @@ def _import_sequence_map(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> S
     if not isinstance(first, (list, Opaque)):
         raise OperatorError("its first input is no sequence.")
     known = not any(isinstance(value, Opaque) for value in others)
-    if isinstance(first, list) and known and _may_unroll(walk, graph, len(first)):
+    nodes = sum(1 for _ in graph.all_nodes())
+    if isinstance(first, list) and known and walk.state.account.has_room(len(first) * nodes):
         columns = [value if isinstance(value, list) else [value] * len(first) for value in inputs]
         steps = [dict(zip(graph.inputs, items, strict=True)) for items in zip(*columns, strict=True)]
         results = [walk.inside(graph, bindings) for bindings in steps]
@@ -133,16 +131,6 @@ def _import_sequence_map(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> S
     module = SequenceMap(child.tracer.finish(tuple(outputs), "Body"), len(inputs), len(outputs))
     values = tuple(walk.builder.tensor(value) for value in inputs)
     return _call(walk, node, module, values, child, (None,) * len(outputs))
-
-
-def _may_unroll(walk: TorchWalk, graph: ir.Graph, times: int) -> bool:
-    """Returns whether a body may be unrolled `times` times within `MAX_UNROLLED`, and counts its nodes."""
-    state = walk.builder.state
-    nodes = times * sum(1 for _ in graph.all_nodes())
-    if state.unrolled + nodes > MAX_UNROLLED:
-        return False
-    state.unrolled += nodes
-    return True
 
 
 def _element_spec(walk: TorchWalk, value: ir.Value | None, known: Any) -> Spec | None:

@@ -11,6 +11,7 @@ from onnx2nn import functional
 from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.tensor import Tensor
 from onnx2nn.fx.trace_errors import TraceError
+from onnx2nn.ground.limits import Limits
 from onnx2nn.sizes.conditions import equal
 from onnx2nn.sizes.expression import MAX_DIMENSION, Bound, Number, Size, Symbol, of_symbol
 
@@ -114,6 +115,8 @@ class Symbols:
         """
         if vector.ndim != 1 or vector.dtype not in (torch.int64, torch.int32) or not isinstance(vector.shape[0], int):
             raise TraceError("data-dependent sizes that are no vector of a fixed length")
+        if vector.shape[0] > Limits.elements:
+            raise TraceError(f"{vector.shape[0]} data-dependent sizes, more than {Limits.elements}")
         known = vector.elements or (None,) * vector.shape[0]
         return [self._element(vector, i) if item is None else item for i, item in enumerate(known)]
 

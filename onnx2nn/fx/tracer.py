@@ -23,6 +23,7 @@ from onnx2nn.fx.captures import Captures
 from onnx2nn.fx.deferred import DeferredModule
 from onnx2nn.fx.dim import Dim, Integers
 from onnx2nn.fx.factories import MAKING
+from onnx2nn.fx.graph_nodes import add_node
 from onnx2nn.fx.guards import Choices, Guards
 from onnx2nn.fx.held_state import HeldState
 from onnx2nn.fx.inference import Inference
@@ -30,11 +31,13 @@ from onnx2nn.fx.layers import Layer, layer_for, stored_transposed
 from onnx2nn.fx.module_tree import paths_around, put_module
 from onnx2nn.fx.namespace import Namespace
 from onnx2nn.fx.placement_protocol import Anonymous, Placement
+from onnx2nn.fx.plain_calls import PlainCalls
 from onnx2nn.fx.ratio import Ratio
 from onnx2nn.fx.rows import Rows
 from onnx2nn.fx.spec import Known, Spec
 from onnx2nn.fx.symbols import Symbols
 from onnx2nn.fx.tensor import TRACED, Opaque, Tensor, is_traced, leaves
+from onnx2nn.ground.limits import Limits
 
 _SCALAR_OPERATORS = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.pow: "**",
@@ -44,8 +47,6 @@ _INLINE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.in
 
 ASSERTIONS = frozenset({torch._assert, torch._assert_async, functional.onnx2nn__Require})
 """Calls without a result that stay in the program: they raise where a condition is false."""
-
-_set_args, _set_kwargs = fx.Node.args.fset, fx.Node.kwargs.fset  # type: ignore[attr-defined]  # mypy sees values, not properties
 
 _ANONYMOUS = Anonymous()
 
@@ -64,6 +65,7 @@ class Tracer:
         self, parent: Tracer | None = None, choices: Choices = MappingProxyType({}), placement: Placement = _ANONYMOUS
     ):
         self.parent = parent
+        self.limits: Limits = Limits() if parent is None else parent.limits
         self.graph = fx.Graph()
         self.specs: dict[fx.Node, Spec] = {}
         self.root = nn.Module()
@@ -79,6 +81,7 @@ class Tracer:
         self.guards: Guards = Guards(self, None if parent is None else parent.guards, choices)
         self.integers = Integers(self)
         self.rows: Rows = Rows(self)
+        self.plain: PlainCalls = PlainCalls(self)
         self._inference: Inference = Inference(self)
         self._attributes: dict[Any, fx.Node] = {}
         self._calls: dict[Any, Any] = {}
@@ -128,20 +131,9 @@ class Tracer:
         return node
 
     def create(self, kind: str, target: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> fx.Node:
-        """Adds a node.
-
-        `create_node` searches its arguments for torch's symbolic numbers, of which there are none here. The search, and
-        the derivation of a name from the target, take three quarters of its time. The setters are called as functions,
-        because each assignment to a node removes it from its graph's index and inserts it again.
-        """
+        """Adds a node."""
         self.recorded += 1
-        name = target if isinstance(target, str) else target.__name__
-        node = self.graph.create_node(kind, target, name=name if name.islower() and name[0] != "_" else None)
-        if args:
-            _set_args(node, args)
-        if kwargs:
-            _set_kwargs(node, kwargs)
-        return node
+        return add_node(self.graph, kind, target, args, kwargs)
 
     def call(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records a call; returns its result as traced values.
@@ -154,7 +146,7 @@ class Tracer:
         if self.parent is not None:
             args, kwargs = self.own(args), self.own(kwargs)
         specs = self.infer(kind, target, args, kwargs).specs
-        layer = self._layer(target, args, kwargs) if kind == "call_function" else None
+        layer = _layer(self, target, args, kwargs) if kind == "call_function" else None
         if kind == "call_method" and (joined := self.rows.joined(target, args, specs)) is not None:
             layer, specs = joined
         if layer is not None:
@@ -164,30 +156,28 @@ class Tracer:
                 self.rows.note_layer(layer, result)
                 return result
             return tuple(leaves(self.wrap(node, _arranged(specs, layer.structure))))
+        plainer = self.plain.find(target, args, kwargs, specs)
+        if plainer is not None:
+            return plainer
+        return self.recorded_call(kind, target, args, kwargs, specs)
+
+    def recorded_call(
+        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any = None
+    ) -> Any:
+        """Records a call as it is; returns its result as traced values.
+
+        Args:
+            kind, target, args, kwargs: the call.
+            specs: the specs of its result, if they are inferred already.
+        """
+        specs = self.infer(kind, target, args, kwargs).specs if specs is None else specs
         if target in MAKING and "device" not in kwargs and self._reference is not None:
             kwargs = {**kwargs, "device": self._reference.device}
         result = self.wrap(self.record(kind, target, args, kwargs), specs)
         if kind == "call_method":
             self.rows.note_reshape(target, args, result)
+        self.plain.note(target, args, kwargs, result)
         return result
-
-    def _layer(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer | None:
-        """Returns the layer that replaces a call, with the author's weights as they are stored."""
-        layer = layer_for(function, self._settled(args), self._settled(kwargs))
-        if layer is None or is_traced(list(layer.config.values())):
-            return None
-        candidates = (layer, stored_transposed(layer))
-        return next((found for found in candidates if found is not None and self.placement.fits(found)), None)
-
-    def _settled(self, value: Any) -> Any:
-        """Returns arguments with the symbolic numbers that are known by now as plain ones."""
-        kind = type(value)
-        if kind is Dim:
-            known = self.expr_of(value)
-            return known if isinstance(known, int) else value
-        if kind is list or kind is tuple:
-            return kind([self._settled(item) for item in value])
-        return {name: self._settled(item) for name, item in value.items()} if kind is dict else value
 
     def call_module(
         self, name: list[str], module: nn.Module, args: tuple[Any, ...], specs: Any, *, own: bool = False
@@ -234,7 +224,7 @@ class Tracer:
             return Opaque(self, node)
         items = []
         for index, spec in enumerate(specs):
-            item = self.graph.call_function(operator.getitem, (node, index))
+            item = add_node(self.graph, "call_function", operator.getitem, (node, index))
             item.meta.update(self.meta)
             items.append(self.wrap(item, spec))
         return tuple(items)
@@ -265,7 +255,9 @@ class Tracer:
 
     def attribute(self, tensor: torch.Tensor) -> Tensor:
         """Returns a constant as a parameter or buffer of the module; equal constants are held once."""
-        return self.held.attribute_of(tensor)
+        held = self.held.attribute_of(tensor)
+        self.plain.known.hold(held, tensor)
+        return held
 
     def finish(
         self, outputs: Any, name: str = "GraphModule", kind: type[DeferredModule] = DeferredModule
@@ -299,6 +291,26 @@ class Tracer:
         if isinstance(value, np.generic):
             return value.item()
         return value
+
+
+def _layer(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Layer | None:
+    """Returns the layer that replaces a call, with the author's weights as they are stored."""
+    layer = layer_for(function, _settled(tracer, args), _settled(tracer, kwargs))
+    if layer is None or is_traced(list(layer.config.values())):
+        return None
+    candidates = (layer, stored_transposed(layer))
+    return next((found for found in candidates if found is not None and tracer.placement.fits(found)), None)
+
+
+def _settled(tracer: Tracer, value: Any) -> Any:
+    """Returns arguments with the symbolic numbers that are known by now as plain ones."""
+    kind = type(value)
+    if kind is Dim:
+        known = tracer.expr_of(value)
+        return known if isinstance(known, int) else value
+    if kind is list or kind is tuple:
+        return kind([_settled(tracer, item) for item in value])
+    return {name: _settled(tracer, item) for name, item in value.items()} if kind is dict else value
 
 
 def _erase_unused(graph: fx.Graph, held: HeldState) -> None:

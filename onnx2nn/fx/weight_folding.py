@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from onnx2nn.fx.constants import Constant, memory_of
+from onnx2nn.optable.row import Row
 from onnx2nn.provenance.author import Author
 
 
@@ -30,6 +31,15 @@ def _is_made_of(folded: Any, weights: Sequence[Any]) -> bool:
     memory = memory_of(folded)
     floats = (weight for weight in weights if isinstance(weight, torch.Tensor) and weight.is_floating_point())
     return all(memory_of(weight) != memory or weight.numel() != folded.numel() for weight in floats)
+
+
+def tensors_at_run_time(row: Row, inputs: Sequence[Any], read: Callable[[Constant], Any]) -> list[Any]:
+    """Returns `inputs` with all tensors as values of the traced program; those that a body reads stay constants."""
+    known = row.static | row.numbers
+    return [
+        read(value) if isinstance(value, Constant) and row.input_name(position) not in known else value
+        for position, value in enumerate(inputs)
+    ]
 
 
 def read_at_run_time(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from onnx2nn.errors import InputError
 
@@ -31,6 +33,68 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+@contextlib.contextmanager
+def made_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Makes a folder, and the folders around it; on any error or interrupt those that it made are removed, if empty.
+
+    Raises:
+        InputError: the folder cannot be made.
+    """
+    target = Path(path)
+    missing = [step for step in (target, *target.parents) if not step.exists()]
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"Cannot write {target}: {error.strerror or error}") from error
+    try:
+        yield target
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for step in missing:
+                step.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def enduring(path: Path) -> Iterator[BinaryIO]:
+    """Yields a new file for writers in C++ that end the process where a write fails, as torch's do.
+
+    A failure, or an interrupt that arrives in a write, is raised at the end; the writer is told that all went well.
+
+    Raises:
+        OSError: as a write raised it.
+    """
+    with _EnduringFile(path, "w") as file:
+        yield cast(BinaryIO, file)
+        if file.error is not None:
+            raise file.error
+
+
+class _EnduringFile(io.FileIO):
+    """A file whose `write` never fails; `error` is what it met first."""
+
+    error: BaseException | None = None
+
+    def write(self, data: Any) -> int:
+        """Writes all bytes, unless a write failed before; returns their number."""
+        view = memoryview(data).cast("B")
+        done = 0
+        try:
+            while self.error is None and done < len(view):
+                done += self.write_some(view[done:])
+        except BaseException as error:  # an interrupt too: it would pass through the writer's C++
+            self.error = error
+        return len(view)
+
+    def write_some(self, data: memoryview) -> int:
+        """Writes some bytes; returns their number.
+
+        Raises:
+            OSError: none can be written.
+        """
+        return super().write(data)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

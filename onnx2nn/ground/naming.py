@@ -10,6 +10,9 @@ _SEPARATORS = re.compile(r"[./]|::")
 _NUMBER_DOT = re.compile(r"(?<=\d)\.(?=\d+[^\W\d])")
 """The dot of a number in a name, as in `mobilenetv2_0.35_96`; a dot as in `layer1.0` separates two steps."""
 
+DEEPEST = 64
+"""The most steps of a path; torch and Python walk a tree of modules by functions that call themselves."""
+
 _ILLEGAL = re.compile(r"\W", re.ASCII)
 
 
@@ -34,15 +37,26 @@ def split_scopes(name: str) -> list[str]:
     (`0`, `conv`) are returned.
     """
     steps: list[str] = []
-    before = ""
+    before, of_torch = "", name.startswith("/")  # whose names have dots between steps alone: `layers0.0_1`
     for scope in filter(None, name.split("/")):
         if before and scope.startswith(f"{before}.") and len(scope) > len(before) + 1:
             added = scope[len(before) + 1 :]
         else:
             added = scope.removesuffix(":0")
-        steps += _NUMBER_DOT.sub("_", added).strip(".").split(".")
+        if not of_torch:
+            added = _NUMBER_DOT.sub("_", added)
+        steps += added.strip(".").split(".")
         before = scope
-    return [step for step in steps if step]
+    return _bounded([step for step in steps if step])
+
+
+def _bounded(steps: list[str]) -> list[str]:
+    """Returns a path whose last steps are one, where it has too many."""
+    return steps if len(steps) <= DEEPEST else [*steps[: DEEPEST - 1], "_".join(steps[DEEPEST - 1 :])]
+
+
+_COPY = re.compile(r"^auto\.cast\.(?=\D)")
+"""What paddle2onnx puts before the name of a weight of which it writes a cast."""
 
 
 def split_path(name: str) -> list[str]:
@@ -52,11 +66,14 @@ def split_path(name: str) -> list[str]:
     """
     if name.isidentifier():
         return [identifier(name)]
+    name = _COPY.sub("", name)
     steps = split_scopes(name) if "/" in name else [part for part in _SEPARATORS.split(name) if part]
-    return [_segment(step) for step in steps] or ["_"]
+    return [_segment(step) for step in _bounded(steps)] or ["_"]
 
 
-_GENERATED = re.compile(r"$|\d+$|val_|Constant|const_|scalar_tensor|constant(_\d+)?$")
+_GENERATED = re.compile(
+    r"$|\d+$|val_|Constant|const_|scalar_tensor|constant(_\d+)?$|(auto\.cast|helper\.constant|p2o\..*)\.\d+$"
+)
 
 
 def is_generated(name: str) -> bool:
@@ -108,10 +125,13 @@ class Names:
             self._leaves.add(path)
             return path
         steps = self._possible(steps)
-        for end in range(1, len(steps)):
-            while ".".join(steps[:end]) in self._leaves:
-                steps[end - 1] += "_"
-            self._containers.add(".".join(steps[:end]))
+        end = 1
+        while end < len(steps):
+            if ".".join(steps[:end]) in self._leaves:  # beside a layer of this name, as a container would be no layer's
+                steps[end - 1 : end + 1] = [identifier(f"{steps[end - 1]}_{steps[end]}")]
+            else:
+                self._containers.add(".".join(steps[:end]))
+                end += 1
         path = wanted = ".".join(steps)
         number = 0
         while path in self._leaves or path in self._containers or path in self._reserved:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from onnx2nn.errors import shown, shown_name
+
 
 class Terminal:
     """Prints to stdout; long steps are shown by rich where stdout is a terminal and rich is installed.
@@ -33,7 +35,7 @@ class Terminal:
             yield
             return
         start = time.monotonic()
-        with self._console.status(_literal(text)):
+        with self._console.status(_literal(shown_name(text))):
             yield
         self.line(f"{text}: {time.monotonic() - start:.1f} s", style="dim")
 
@@ -42,9 +44,9 @@ class Terminal:
         if self._silent:
             return
         if self._console is None:
-            print(text, flush=True)
+            print(shown(text, None), flush=True)
         else:
-            self._console.print(text, style=style)
+            self._console.print(shown(text, None), style=style)
 
     def table(
         self, head: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Iterable[int], bad: Sequence[bool]
@@ -58,6 +60,7 @@ class Terminal:
             bad: for each row whether it is highlighted.
         """
         right = set(numeric)
+        rows = [[shown_name(cell) for cell in row] for row in rows]
         if self._console is None:
             widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
             for row in (head, *rows):

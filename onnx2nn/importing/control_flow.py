@@ -76,7 +76,7 @@ def loop_form(node: ir.Node, inputs: Sequence[Any]) -> LoopForm:
 
 def scan_form(node: ir.Node, inputs: Sequence[Any]) -> ScanForm:
     """Returns the parts of a Scan of opset 9 or later with `inputs`."""
-    body, count = body_of(node), node.attributes["num_scan_inputs"].as_int()
+    body, count = body_of(node), _scanned(node, len(inputs))
     states = len(inputs) - count
     produced = len(body.outputs) - states
     return ScanForm(
@@ -95,7 +95,7 @@ def batched_scan_form(node: ir.Node, inputs: Sequence[Any]) -> ScanForm:
 
     The batch is the first dimension of its states and scanned values. The node's first input, the lengths, is left out.
     """
-    body, count = body_of(node), node.attributes["num_scan_inputs"].as_int()
+    body, count = body_of(node), _scanned(node, len(inputs) - 1)
     states = len(inputs) - 1 - count
     flat, produced = [0] * count, [0] * (len(body.outputs) - states)
     values = list(inputs[1:])
@@ -119,6 +119,14 @@ def mapped_body(node: ir.Node, inputs: Sequence[Any]) -> ir.Graph:
 def module_path(node: ir.Node) -> list[str]:
     """Returns the path of the module that runs the node's graphs."""
     return split_path(node.name or node.outputs[0].name or node.op_type.lower())
+
+
+def _scanned(node: ir.Node, inputs: int) -> int:
+    """Returns how many of a Scan's last inputs are scanned."""
+    count = node.attributes["num_scan_inputs"].as_int()
+    if not 1 <= count <= inputs:
+        raise OperatorError(f"num_scan_inputs={count}, it has {inputs} inputs to scan.")
+    return count
 
 
 def _ints(node: ir.Node, name: str, count: int) -> list[int]:

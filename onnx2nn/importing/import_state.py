@@ -18,12 +18,14 @@ class ImportState:
 
     Attributes:
         problems: the nodes that could not be imported so far, by operator and reason.
+        left: the nodes on constants that are left to run time because of a limit, and why.
         cause: the first error of a framework or of Python.
     """
 
     def __init__(self, model: ir.Model, plan: Plan):
-        self.model, self.plan, self.author = model, plan, plan.author
+        self.model, self.plan, self.author, self.account = model, plan, plan.author, plan.account
         self.problems: dict[tuple[str, str, int, str], Problem] = {}
+        self.left: list[str] = []
         self.cause: Exception | None = None
 
     def report(self, node: ir.Node, version: int, reason: str) -> None:

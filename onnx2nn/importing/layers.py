@@ -78,7 +78,7 @@ class Layers:
 
     def __init__(self, framework: Framework):
         made = {name: functools.partial(make, framework) for name, make in _LAYERS.items()}
-        self._known = {name: (inspect.signature(f), f) for name, f in made.items() if name not in framework.lacks}
+        self._known = {name: (_Signature(f), f) for name, f in made.items() if name not in framework.lacks}
 
     def __iter__(self) -> Iterator[str]:
         """Yields the names of the functions."""
@@ -89,11 +89,25 @@ class Layers:
         if name not in self._known:
             return None
         signature, make = self._known[name]
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            return None
-        return make(*bound.args, **bound.kwargs)
+        return make(*args, **kwargs) if signature.takes(args, kwargs) else None
+
+
+class _Signature:
+    """The parameters of a function, all of which are positional or keyword ones.
+
+    `inspect.Signature.bind` takes as long as building a layer.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        parameters = inspect.signature(function).parameters.values()
+        assert all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+        self._names = [parameter.name for parameter in parameters]
+        self._required = frozenset(p.name for p in parameters if p.default is p.empty)
+
+    def takes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Returns whether the function can be called so."""
+        given, rest = self._names[: len(args)], self._names[len(args) :]
+        return len(args) <= len(self._names) and kwargs.keys() <= {*rest} and self._required <= {*given, *kwargs}
 
 
 _LAYERS: dict[str, Callable[..., Layer | None]] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import ModelFileError, OperatorError
+from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.ground.naming import is_generated
 from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.plan import Plan
-from onnx2nn.optable.row import HINTS, Row
+from onnx2nn.optable.row import HINTS, NeedsValues, Row
 from onnx2nn.optable.shape_values import ShapeValues
 
 
@@ -95,10 +98,12 @@ def _float(value: float) -> float:
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def check_inputs(row: Row, inputs: list[Any]) -> None:
-    """Checks the number of inputs, and removes trailing absent ones.
+def check_inputs(row: Row, inputs: list[Any], account: Account) -> None:
+    """Checks the number of inputs, and of numbers that are read one by one; removes trailing absent inputs.
 
     Raises:
+        TooLargeError: an input whose elements are read one by one has more than `Limits.elements`, or an input with a
+            size for each dimension more than `Limits.rank`.
         OperatorError: there are too many, or a required one is missing.
     """
     while inputs and inputs[-1] is None and not row.variadic:
@@ -108,6 +113,14 @@ def check_inputs(row: Row, inputs: list[Any]) -> None:
     for position, name in row.needed:
         if position >= len(inputs) or inputs[position] is None:
             raise OperatorError(f"input {name!r} is missing.")
+    for position, value in enumerate(inputs) if row.static else ():
+        if isinstance(value, Constant) and row.input_name(position) in row.static:
+            account.too_large("elements", math.prod(value.shape), "The number of elements of an input is")
+        if row.input_name(position) in row.counts:  # a size for each dimension
+            with contextlib.suppress(NeedsValues):  # its rank is unknown, and so the number of sizes
+                shape: Sequence[Any] = getattr(value, "shape", ())
+                if len(shape) == 1 and isinstance(shape[0], int):
+                    account.too_large("rank", shape[0], "The number of sizes of an input is")
 
 
 def body_arguments(
@@ -152,6 +165,8 @@ def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:
         found["_output_types"] = [plan.type_name(v) for v in node.outputs]
     if "_producer" in row.facts:
         found["_producer"] = plan.model.producer_name or ""
+    if "_image_pixels" in row.facts and plan.account.limits.image_pixels != Limits.image_pixels:
+        found["_image_pixels"] = plan.account.limits.image_pixels
     return found
 
 

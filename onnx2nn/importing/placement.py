@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnx2nn.ground.naming import is_generated, split_path
+from onnx2nn.ground.naming import identifier, is_generated, split_path
 from onnx2nn.importing.constants import Constant
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.provenance.author import Author
+from onnx2nn.provenance.exporter_metadata import place_of
 
 
 class Position:
@@ -31,6 +33,7 @@ class ConstantName(NamedTuple):
         persistent: whether it is in state_dict.
         own: whether the path is the author's key, which is reserved for this constant.
         outer: whether the enclosing module holds it and passes it in.
+        nameless: whether the path is made up, so that any module may hold it.
     """
 
     steps: list[str]
@@ -38,6 +41,21 @@ class ConstantName(NamedTuple):
     persistent: bool = True
     own: bool = False
     outer: bool = False
+    nameless: bool = False
+
+
+class LayerName(NamedTuple):
+    """The path of a layer in the module tree.
+
+    Attributes:
+        steps: the path.
+        own: whether it is the author's, which is reserved for this layer.
+        nameless: whether it is made up, so that any module may hold the layer.
+    """
+
+    steps: list[str]
+    own: bool = False
+    nameless: bool = False
 
 
 def constant_name(
@@ -56,10 +74,11 @@ def constant_name(
     if author is not None and name in author.names:
         return ConstantName(split_path(name), author.trains(name), author.holds(name), own=True)
     steps, trainable = _constant_path(at.node, name, weight, size)
+    nameless = weight and len(steps) == 1 and is_generated(name)
     if author is None:
-        return ConstantName(steps, trainable)
+        return ConstantName(steps, trainable, nameless=nameless)
     trainable = trainable and author.may_train(name) and floating
-    return ConstantName(steps, trainable, persistent=trainable)  # only weights are in state_dict
+    return ConstantName(steps, trainable, persistent=trainable, nameless=nameless)  # only weights are in state_dict
 
 
 def _constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) -> tuple[list[str], bool]:
@@ -71,20 +90,40 @@ def _constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) -
         weight: whether it comes from an initializer.
         size: number of elements.
     """
+    scope = _scope_of(node) if node is not None else []
     if not origin:
-        steps = split_path(node.name or node.op_type.lower()) if node is not None else ["output"]
-        return [*steps[:-1], f"{steps[-1]}_constant"], False
-    # torch's exporter numbers its own values `val_0`, ...: a parameter of such a name stops it on the way back.
-    name = origin.replace("val_", "constant_") if "val_" in origin and is_generated(origin) else origin
+        name = "output" if node is None else (node.name or "").rpartition("/")[2] or node.op_type.lower()
+        return [*scope, f"{identifier(name)}_constant"], False
+    if is_generated(origin):
+        # torch's exporter numbers its own values `val_0`, ...: a parameter of such a name stops it on the way back.
+        last = re.split(r"::|/", origin)[-1].replace("val_", "constant_")
+        steps = [*scope, identifier(last)]
+    else:
+        steps = split_path(origin)
+        if "/" in origin and len(steps) > 1 and (steps[-2] in _OPERATIONS or _is_operator(steps[-2])):
+            steps[-2:] = [f"{steps[-2]}_{steps[-1]}"]  # an operation is no module
     number = size == 1 and (is_generated(origin) or _OPERAND.search(origin))  # a mask's -10000 is nothing to train
-    return split_path(name), weight and not number
+    return steps, weight and not number
+
+
+def _scope_of(node: ir.Node) -> list[str]:
+    """Returns the module path of a node, empty where the file names none."""
+    place = place_of(node)
+    if place is not None:
+        return split_path(place.path) if place.path else []
+    return split_path(node.name)[:-1] if node.name and "/" in node.name else []
+
+
+def _is_operator(step: str) -> bool:
+    """Returns whether a step of a path is the name of an operator of ONNX, as in `rescaling/Cast/x`."""
+    return load_rows().newest("", step.partition("_")[0]) is not None
 
 
 _OPERAND = re.compile(r"/[xy](:0)?$")
 """TensorFlow's names of numbers in the author's source, such as the epsilon `batchnorm/add/y`."""
 
 
-def layer_path(node: ir.Node, step: int, weight: str) -> list[str]:
+def layer_name(node: ir.Node, step: int, weight: str) -> LayerName:
     """Returns the path of a layer in the module tree.
 
     Args:
@@ -94,19 +133,25 @@ def layer_path(node: ir.Node, step: int, weight: str) -> list[str]:
     """
     named = split_path(weight) if weight and not is_generated(weight) else []
     if len(named) > 1 and _WEIGHT.fullmatch(named[-1]):
-        return named[:-1]
+        return LayerName(named[:-1])
     name = node.name or ""
     if "/" in weight and _NUMBERED.fullmatch(name):
-        steps = _scope(named, node.op_type)
-    else:
-        steps = _scope(split_path(name), node.op_type) if name else []
-    if steps:
-        return steps
-    return [f"{node.op_type.lower()}_{step}"]
+        return LayerName(_scope(named, node.op_type))
+    if "/" in name:
+        return LayerName(_scope(split_path(name), node.op_type))
+    suffixed = _SUFFIXED.fullmatch(named[-1]) if named else None
+    if suffixed is not None:
+        return LayerName([*named[:-1], suffixed[1]])
+    if not name or _is_operator(name.partition(".")[0]):  # paddle2onnx names a node `GRU.0`
+        return LayerName([f"{node.op_type.lower()}_{step}"], nameless=True)
+    return LayerName(split_path(name), nameless=True)
 
 
 _WEIGHT = re.compile(r"weight|w_\d+")
 """Names of a layer's weight in torch and in Paddle (`conv2d_0.w_0`)."""
+
+_SUFFIXED = re.compile(r"(.+)_(?:w|weight|kernel|scale|gamma)(?:_\d+)?")
+"""Names of a layer's weight in MXNet and Caffe2: `conv0_weight`, `conv2_1/x1_w_0`."""
 
 _NUMBERED = re.compile(r"\w+__\d+")
 """Names of nodes that tf2onnx added; only their weights have the scope in their names."""

@@ -13,7 +13,8 @@ import onnx
 import onnx_ir as ir
 from onnx import defs
 
-from onnx2nn.errors import OperatorError, Problem, first_line
+from onnx2nn.errors import OperatorError, Problem, first_line, listed, shown_name
+from onnx2nn.ground.limits import Account
 from onnx2nn.optable.registry import Table, load_rows
 from onnx2nn.optable.row import Row
 from onnx2nn.provenance.author import Author
@@ -49,9 +50,9 @@ class Report:
     def __str__(self) -> str:
         head = f"{sum(self.operators.values())} nodes of {len(self.operators)} operators"
         if self.ok:
-            limits = ["It takes inputs of these sizes only:", *(f"  {guard}" for guard in self.guards)]
+            limits = ["It takes inputs of these sizes only:", *listed([*map(shown_name, self.guards)], "conditions")]
             return "\n".join([f"{head}, all of them known.", *self._blocks(), *(limits if self.guards else [])])
-        return "\n".join([f"{head}; unknown:", *(f"  {problem}" for problem in self.problems)])
+        return "\n".join([f"{head}; unknown:", *listed(self.problems, "problems")])
 
     def _blocks(self) -> list[str]:
         if not self.tree:
@@ -63,11 +64,15 @@ class Report:
         ]
 
 
+LAST_VERSION = (1 << 31) - 1
+"""The largest opset version that onnx takes; a file may name a larger one."""
+
+
 @functools.cache
 def schema_of(domain: str, operator: str, version: int) -> Any:
     """Returns the schema of an operator in an opset, None where onnx has none."""
     try:
-        return defs.get_schema(operator, version, domain)
+        return defs.get_schema(operator, min(version, LAST_VERSION), domain)
     except defs.SchemaError:
         return None
 
@@ -127,6 +132,7 @@ def _complete(function: onnx.FunctionProto, schema: Any) -> None:
 
 def _built(schema: Any, call: onnx.NodeProto, version: int, types: Sequence[TypeOf]) -> onnx.FunctionProto | None:
     """Returns the function body that onnx builds for one node, None where it builds none."""
+    version = min(version, LAST_VERSION)
     node, inputs = call.SerializeToString(), [_type_proto(known).SerializeToString() for known in types]
     build = schema.get_context_dependent_function_with_opset_version
     # Where an operator in the body has a later revision onnx builds it for the schema's own opset alone.
@@ -146,10 +152,21 @@ def version_of(node: ir.Node, opsets: Mapping[str, int]) -> int:
 
 
 class Plan:
-    """The row or function of every node of a model, the types of its values, and the author's names."""
+    """The row or function of every node of a model, the types of its values, the author's names, and the account.
 
-    def __init__(self, model: ir.Model, table: Table, author: Author | None = None):
-        self.model, self.table, self.author = model, table, author
+    `blocks` says what becomes a block of the module, as `onnx2nn.load` explains.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        table: Table,
+        author: Author | None = None,
+        account: Account | None = None,
+        blocks: str = "named",
+    ):
+        self.model, self.table, self.author, self.account = model, table, author, account or Account()
+        self.blocks = blocks
         self._types: dict[ir.Value, TypeOf] | None = None
         self._schema_functions: dict[Any, ir.Function | None] = {}
 
@@ -204,7 +221,10 @@ class Plan:
         if schema is None or not (schema.has_function or schema.has_context_dependent_function):
             return None
         known = tuple(types())
-        call = ir.to_proto(node)
+        try:
+            call = ir.to_proto(node)
+        except ir.serde.SerdeError as error:
+            raise OperatorError(f"its attributes cannot be written: {first_line(error)}.") from error
         for attribute in [a for a in call.attribute if a.ref_attr_name]:
             referred = outer.get(attribute.ref_attr_name)
             name = attribute.name
@@ -222,7 +242,7 @@ class Plan:
 
     def _expand(self, schema: Any, call: onnx.NodeProto, version: int, types: Sequence[TypeOf]) -> ir.Function | None:
         if schema.has_function:
-            body = schema.get_function_with_opset_version(version)
+            body = schema.get_function_with_opset_version(min(version, LAST_VERSION))
             if body is None:
                 return None
             proto = onnx.FunctionProto.FromString(body if isinstance(body, bytes) else body.SerializeToString())
@@ -232,7 +252,7 @@ class Plan:
                 return None
             proto = built
         if not proto.opset_import:
-            proto.opset_import.add(domain=call.domain, version=version)
+            proto.opset_import.add(domain=call.domain, version=min(version, LAST_VERSION))
         proto.name = proto.name or call.op_type
         _complete(proto, schema)
         function = ir.from_proto(proto)
@@ -273,8 +293,9 @@ class Plan:
             attribute = node.attributes.get(name)
             if attribute is not None and isinstance(attribute.value, int) and attribute.value in _NUMBERS:
                 return ir.DataType(attribute.value), ""
-        if node.op_type == "Constant" and "value" in node.attributes:
-            return ir.DataType(node.attributes["value"].value.dtype), ""
+        held = node.attributes.get("value")
+        if node.op_type == "Constant" and held is not None and held.type is ir.AttributeType.TENSOR:
+            return (None if held.is_ref() else ir.DataType(held.value.dtype)), ""
         schema = schema_of(node.domain, node.op_type, version)
         if schema is None or not schema.outputs:
             return UNKNOWN_TYPE
@@ -293,35 +314,20 @@ class Plan:
         return None, containers.pop() if len(containers) == 1 else ""
 
 
-def plan(model: ir.Model, author: Author | None = None) -> Plan:
+def plan(model: ir.Model, author: Author | None = None, account: Account | None = None, blocks: str = "named") -> Plan:
     """Returns the plan of `model`; a node without a row is an error when it is looked up.
 
     Args:
         model: as `reader.read` gives it.
         author: the author's names, from `restore.restore`.
+        account: counts what the import takes; by default a new one with the default limits.
+        blocks: as for `onnx2nn.load`.
     """
-    return Plan(model, load_rows(), author)
+    return Plan(model, load_rows(), author, account, blocks)
 
 
-def report(model: ir.Model) -> Report:
-    """Returns the operators of a model, and a problem for each one that the table lacks."""
-    result = Report()
-    found = plan(model)
-    problems: dict[tuple[str, str, int], Problem] = {}
-    for node, version in _nodes(model):
-        result.operators[f"{node.domain or 'ai.onnx'}::{node.op_type}"] += 1
-        try:
-            found.find(node, version)
-        except OperatorError as error:
-            key = (node.domain, node.op_type, version)
-            problem = problems.setdefault(key, Problem(node.op_type, node.domain, version, str(error), ""))
-            name = node.name or next((output.name for output in node.outputs if output.name), "?")
-            problem.nodes.append(name or "?")
-    result.problems = list(problems.values())
-    return result
-
-
-def _nodes(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
+def nodes_of(model: ir.Model) -> Iterator[tuple[ir.Node, int]]:
+    """Yields the nodes of a model, of its subgraphs and functions, with the opset versions of their domains."""
     opsets = model.graph.opset_imports
     for node in model.graph.all_nodes():
         yield node, version_of(node, opsets)

@@ -14,7 +14,8 @@ from typing import Any, Generic
 
 import onnx_ir as ir
 
-from onnx2nn.errors import OperatorError
+from onnx2nn.errors import LimitError, OperatorError
+from onnx2nn.ground.limits import TooLargeError
 from onnx2nn.importing.builder import B
 from onnx2nn.importing.constants import Constant, is_constant
 from onnx2nn.importing.node_facts import (
@@ -67,6 +68,7 @@ class Walk(Generic[B]):
             for value in self.graph.initializers.values():
                 scope[value] = builder.initializer(self.graph, value)
         nodes = list(self.graph)
+        self.state.account.visit(len(nodes))
         last = {value: node for node in nodes for value in node.inputs}  # the last node that reads it
         for needed in (*self.graph.outputs, *_used_inside(nodes)):
             last.pop(needed, None)
@@ -109,8 +111,10 @@ class Walk(Generic[B]):
             return [builder.settle(item) for item in result]
         except builder.passing:
             raise
-        except OperatorError as error:
+        except (OperatorError, TooLargeError) as error:
             self.state.report(node, version, str(error))
+        except LimitError:
+            raise
         except Exception as error:  # any error of the framework or of a body, for an inconsistent node
             self.state.report_failure(node, version, error)
         return [UNKNOWN] * len(node.outputs)
@@ -124,7 +128,7 @@ class Walk(Generic[B]):
         attributes = attribute_values(node, row, self.attributes, builder.attribute)
         if row.facts:
             attributes |= facts(self.state.plan, node, row)
-        check_inputs(row, inputs)
+        check_inputs(row, inputs, self.state.account)
         numbers = builder.numbers(row, inputs, attributes)
         if numbers is not None:
             return numbers
@@ -140,7 +144,7 @@ class Walk(Generic[B]):
         missing = [name for name in row.demanded if name not in node.attributes]
         if missing:
             raise OperatorError(f"attribute {missing[0]!r} is missing.")
-        check_inputs(row, inputs)
+        check_inputs(row, inputs, self.state.account)
         return tuple(region(self, node, inputs))
 
     def _call_function(self, node: ir.Node, function: ir.Function, inputs: Sequence[Any]) -> Sequence[Any]:

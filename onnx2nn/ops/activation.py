@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import binary, larger, ordered, smaller
+from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.shape import fixed, same_shape
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -26,7 +28,8 @@ def leaky_relu(F: Any, X: Any, *, alpha: float = 0.01) -> Any:
 
 @op("ThresholdedRelu", 10, traits=UNARY)
 def thresholded_relu(F: Any, X: Any, *, alpha: float = 1.0) -> Any:
-    return F.nn.functional.threshold(X, alpha, 0.0)
+    """0 for NaN, which torch's threshold keeps: it is not above `alpha`."""
+    return F.where(alpha < X, X, F.zeros_like(X))
 
 
 # Experimental in opset 1.
@@ -156,31 +159,45 @@ def _values_of_clip(input: Any, min: Any = None, max: Any = None) -> Any:
 
 @op("Clip", 11, numbers=("min", "max"), on_shape_values=_values_of_clip, traits=UNARY)
 def clip(F: Any, input: Any, min: Any = None, max: Any = None) -> Any:
-    """Where `min` exceeds `max` every element becomes `max`, in torch too."""
-    if min is None and max is None:
-        return input
+    """Where `min` exceeds `max` every element becomes `max`, in torch too. Without a bound infinity stays.
+
+    The text of the standard has the lowest and the largest finite number as defaults; its function is Identity.
+    """
     if input.dtype in (F.uint16, F.uint32, F.uint64):
         min, max = (F.tensor(bound, dtype=input.dtype) if isinstance(bound, int) else bound for bound in (min, max))
         input = input if min is None else ordered(lambda F, a, b: F.maximum(a, b))(F, input, min)
         return input if max is None else ordered(lambda F, a, b: F.minimum(a, b))(F, input, max)
-    return F.clamp(input, min, max)
+    return _clamp(F, input, min, max)
+
+
+def _clamp(F: Any, input: Any, min: Any, max: Any) -> Any:
+    """Clamps. A bound of NaN bounds nothing, as in the standard's function: no number is below or above it."""
+    min, max = _bound(F, min, -math.inf), _bound(F, max, math.inf)
+    return input if min is None and max is None else F.clamp(input, min, max)
+
+
+def _bound(F: Any, bound: Any, none: float) -> Any:
+    dtype = getattr(bound, "dtype", None)
+    if dtype is not None and dtype.is_floating_point:
+        return F.nan_to_num(bound, nan=none, posinf=math.inf, neginf=-math.inf)
+    return None if isinstance(bound, float) and math.isnan(bound) else bound
 
 
 @op("Clip", 6, traits=UNARY)
 def clip_6(F: Any, input: Any, *, min: float = -_FLOAT32_MAX, max: float = _FLOAT32_MAX) -> Any:
-    return F.clamp(input, min, max)
+    return _clamp(F, input, min, max)
 
 
 @op("Clip", 1, traits=UNARY)
 def clip_1(F: Any, input: Any, *, max: float | None = None, min: float | None = None) -> Any:
-    return input if max is None and min is None else F.clamp(input, min, max)
+    return _clamp(F, input, min, max)
 
 
 def _axis_form(function: Any) -> Any:
     """Returns a softmax of opsets 1 to 12: flattened to two dimensions at `axis`, normalised over the second."""
 
     def flattened(F: Any, input: Any, *, axis: int = 1) -> Any:
-        axis = axis % input.ndim if input.ndim else 0
+        axis = from_front(axis, input.ndim) if input.ndim else 0
         if axis == input.ndim - 1 or input.ndim == 0:
             return function(F, input, axis=-1)
         return function(F, input.flatten(axis), axis=-1).reshape(input.shape)
@@ -201,6 +218,8 @@ def log_softmax(F: Any, input: Any, *, axis: int = -1) -> Any:
 @op("Hardmax", 13, traits=["keeps_rank"])
 def hardmax(F: Any, input: Any, *, axis: int = -1) -> Any:
     """1 at the first of the largest values."""
+    if (input.numel() == 0) is True:  # argmax refuses an axis without elements
+        return input
     return F.zeros_like(input).scatter(axis, F.argmax(input, axis, keepdim=True), 1.0)
 
 

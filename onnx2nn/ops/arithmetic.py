@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.axes import from_front
 from onnx2nn.optable.registry import TABLE, op
 from onnx2nn.optable.row import NeedsValues
 from onnx2nn.optable.traits import BINARY, UNARY
@@ -102,7 +103,7 @@ def legacy_broadcast(body: Body) -> Body:
 
     def legacy(F: Any, A: Any, B: Any, *, axis: int | None = None, broadcast: int = 0) -> Any:
         if broadcast and axis is not None and B.ndim:
-            behind = A.ndim - axis % A.ndim - B.ndim
+            behind = A.ndim - from_front(axis, A.ndim) - B.ndim
             B = B.reshape([*B.shape, *[1] * behind]) if behind > 0 else B
         return body(F, A, B)
 
@@ -270,6 +271,10 @@ def abs_(F: Any, X: Any) -> Any:
 def sign(F: Any, input: Any) -> Any:
     if input.dtype in (F.uint16, F.uint32, F.uint64):
         return (input != 0).to(input.dtype)
+    if (
+        input.is_floating_point()
+    ):  # torch's sign of NaN is 0; by the standard NaN is none of above, below and equal to 0
+        return F.where(F.isnan(input), input, F.sign(input))
     return F.sign(input)
 
 

@@ -180,6 +180,49 @@ def multi_head_attention(
     return Y, present_key, present_value, qk.to(getattr(F, BY_NAME[named].dtype)) if named else qk
 
 
+def attention_of_rows(
+    F: Any,
+    packed: Any,
+    mask: Any,
+    past: Any,
+    bias: Any,
+    length: Any,
+    *,
+    mask_filter_value: float | None,
+    num_heads: int,
+    sizes: Sequence[Any],
+    scale: float | None,
+    unidirectional: int,
+    _outputs: int,
+) -> Any:
+    """Returns the attention of projected rows `(N, L, features)`, and with two outputs the present.
+
+    Args:
+        F: the namespace.
+        packed: queries, keys and values of all heads, one behind the other.
+        mask: see `_padding`.
+        past: keys and values `(2, N, heads, rows, size)`.
+        bias: is added to the scores.
+        length: the filled rows of the past, None for all.
+        mask_filter_value: an attribute of the node, like the others.
+        num_heads: the number of heads.
+        sizes: features of the queries, the keys and the values.
+        scale: of the scores.
+        unidirectional: whether later keys are masked.
+        _outputs: the node's outputs.
+    """
+    Q, K, V = (heads_apart(part, num_heads) for part in packed.split(list(sizes), 2))
+    (K, present_key), (V, present_value) = (
+        _extended(F, None if past is None else past[i], new, length) for i, new in enumerate((K, V))
+    )
+    terms = _terms(F, Q, K, bias, mask, mask_filter_value)
+    if unidirectional:
+        behind = 0 if past is None else past.shape[3] if length is None else length
+        terms.append(_causal(F, Q.shape[2], K.shape[2], behind, True, Q.dtype))
+    Y = _attend(F, Q, K, V, terms, scale, scores=False)
+    return (Y, F.stack([present_key, present_value])) if _outputs > 1 else Y
+
+
 @op("Attention", 1, domain=MICROSOFT, static=["past_sequence_length"])
 def attention(
     F: Any,
@@ -210,19 +253,14 @@ def attention(
         raise OperatorError("do_rotary=1 has no defined angles. Use RotaryEmbedding before MultiHeadAttention.")
     sizes = list(qkv_hidden_sizes or [weights.shape[1] // 3] * 3)
     packed = F.nn.functional.linear(input, weights.T, bias)
-    Q, K, V = (heads_apart(part, num_heads) for part in packed.split(sizes, 2))
     length = scalar(past_sequence_length) if past is not None and past_present_share_buffer else None
     if past_present_share_buffer and past is not None and length is None:
         raise OperatorError("past_sequence_length is missing, which past_present_share_buffer=1 needs.")
-    (K, present_key), (V, present_value) = (
-        _extended(F, None if past is None else past[i], new, length) for i, new in enumerate((K, V))
-    )
-    terms = _terms(F, Q, K, attention_bias, mask_index, mask_filter_value)
-    if unidirectional:
-        behind = 0 if past is None else past.shape[3] if length is None else length
-        terms.append(_causal(F, Q.shape[2], K.shape[2], behind, True, Q.dtype))
-    Y = _attend(F, Q, K, V, terms, scale, scores=False)
-    return (Y, F.stack([present_key, present_value])) if _outputs > 1 else Y
+    return attention_of_rows(
+        F, packed, mask_index, past, attention_bias, length,
+        mask_filter_value=mask_filter_value, num_heads=num_heads, sizes=sizes, scale=scale,
+        unidirectional=unidirectional, _outputs=_outputs,
+    )  # fmt: skip
 
 
 @op("RotaryEmbedding", 1, domain=MICROSOFT)

@@ -8,6 +8,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops import activation
 from onnx2nn.ops.arithmetic import widened
+from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.conv import conv, conv_transpose
 from onnx2nn.ops.linalg import gemm, matmul
 from onnx2nn.ops.norm import layer_normalization
@@ -194,6 +195,32 @@ def fused_matmul(
     return matmul(F, A, B) * alpha
 
 
+@op("FusedMatMulActivation", 1, domain=MICROSOFT)
+def fused_matmul_activation(
+    F: Any,
+    A: Any,
+    B: Any,
+    *,
+    activation: str,
+    activation_alpha: float | None = None,
+    activation_axis: int | None = None,
+    activation_beta: float | None = None,
+    activation_gamma: float | None = None,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+    transBatchA: int = 0,
+    transBatchB: int = 0,
+) -> Any:
+    options = dict(transA=transA, transB=transB, transBatchA=transBatchA, transBatchB=transBatchB)
+    Y = fused_matmul(F, A, B, alpha=alpha, **options)
+    if activation in ("Softmax", "LogSoftmax"):
+        function = F.softmax if activation == "Softmax" else F.log_softmax
+        return function(Y, -1 if activation_axis is None else activation_axis)
+    second = activation_gamma if activation == "Selu" else activation_beta
+    return _activated(F, Y, activation, (activation_alpha, second))
+
+
 revision(fused_matmul, 1, operator="TransposeMatMul", without=["transBatchA", "transBatchB"])
 
 
@@ -209,6 +236,11 @@ def bias_gelu(F: Any, A: Any, B: Any) -> Any:
 @op("FastGelu", 1, domain=MICROSOFT)
 def fast_gelu(F: Any, X: Any, bias: Any = None) -> Any:
     return activation.gelu(F, X if bias is None else X + bias, approximate="tanh")
+
+
+@op("GemmFastGelu", 1, domain=MICROSOFT)
+def gemm_fast_gelu(F: Any, X: Any, W: Any, bias: Any = None) -> Any:
+    return fast_gelu(F, matmul(F, X, W), bias)
 
 
 @op("LayerNormalization", 1, traits=["keeps_rank"])
@@ -243,7 +275,7 @@ def simplified_layer_normalization(
 
     float16 and bfloat16 are computed in float32. X may have another type than scale. The result has the type of scale.
     """
-    axis %= X.ndim
+    axis = from_front(axis, X.ndim)
     dtype = scale.dtype
     if X.dtype != dtype:
         wide = F.promote_types(X.dtype, dtype)
@@ -301,7 +333,10 @@ def skip_simplified_layer_normalization(
     The second output, the mean, is zeros: the operator computes none.
     """
     total, rounded = _sum(F, input, skip, bias)
-    Y = F.nn.functional.rms_norm(total, total.shape[-1:], gamma.to(total.dtype), epsilon).to(input.dtype)
+    if gamma.dtype == total.dtype:
+        Y = F.nn.functional.rms_norm(total, total.shape[-1:], gamma, epsilon)
+    else:  # a factor of its own: a converted weight would be no parameter any more
+        Y = (F.nn.functional.rms_norm(total, total.shape[-1:], None, epsilon) * gamma).to(input.dtype)
     if _outputs == 1:
         return Y
     inverse = _inverse_root(F, total, (-1,), epsilon)
@@ -351,7 +386,7 @@ def bias_softmax(F: Any, data: Any, bias: Any, *, axis: int = 1, is_inner_broadc
     The bias broadcasts as usual, from the last dimension. With `is_inner_broadcast` it has the leading and the
     normalised dimensions of data: dimensions of 1 are inserted in front of `axis`.
     """
-    axis %= data.ndim
+    axis = from_front(axis, data.ndim)
     if is_inner_broadcast and bias.ndim < data.ndim:
         missing = data.ndim - bias.ndim
         bias = bias.reshape([*bias.shape[: axis - missing], *[1] * missing, *bias.shape[axis - missing :]])
@@ -359,3 +394,11 @@ def bias_softmax(F: Any, data: Any, bias: Any, *, axis: int = 1, is_inner_broadc
     if axis == data.ndim - 1:
         return F.softmax(total, -1)
     return F.softmax(total.flatten(axis), -1).reshape(data.shape)
+
+
+@op("CDist", 1, domain=MICROSOFT)
+def cdist(F: Any, A: Any, B: Any, *, metric: str = "sqeuclidean") -> Any:
+    if metric not in ("sqeuclidean", "euclidean"):
+        raise OperatorError(f"metric={metric!r} is none of sqeuclidean, euclidean.")
+    squared = (A.unsqueeze(1) - B.unsqueeze(0)).square().sum(-1)
+    return squared.sqrt() if metric == "euclidean" else squared

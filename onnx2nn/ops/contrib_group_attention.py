@@ -6,14 +6,15 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NAME
+from onnx2nn.ops.arithmetic import larger
 from onnx2nn.ops.contrib_attention import heads_apart
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.contrib_quantized import unpacked
 from onnx2nn.ops.linalg import rotary_embedding
 from onnx2nn.ops.quantize import round_to
-from onnx2nn.ops.shape import scalar
+from onnx2nn.ops.shape import chosen, demand, scalar
 from onnx2nn.optable.registry import op
-from onnx2nn.optable.row import REQUIRED, NeedsValues
+from onnx2nn.optable.row import REQUIRED
 
 _QUANTISATIONS = ("NONE", "PER_TENSOR", "PER_CHANNEL")
 
@@ -135,9 +136,9 @@ def group_query_attention(
         if attention_bias is not None:
             attention_bias = _columns(F, attention_bias, at)
     elif past_key is not None:
-        if not (isinstance(past_key.shape[2], int) and isinstance(total, int)):
-            raise NeedsValues("the rows of a cache of dynamic size")
-        rows = max(past_key.shape[2], total)
+        demand(past_key.shape[3] == K.shape[3], "the rows of a cache are as long as those of the new keys")
+        demand(past_value.shape[3] == V.shape[3], "the rows of a cache are as long as those of the new values")
+        rows = larger(past_key.shape[2], total)
         present = [_cached(F, past, new, start, rows) for past, new in ((past_key, K), (past_value, V))]
         K, V = (x[:, :, :total] for x in present)
     else:
@@ -181,6 +182,7 @@ def _windowed(
     if past_key is None or window <= 0:
         raise OperatorError("sliding_window_cache=1 without a past or without local_window_size is not defined.")
     capacity = past_key.shape[2]
+    demand(capacity >= window, f"a cache of a window of {window} tokens has as many rows at least")
     held = _resident(start, capacity, window)
     rows = capacity + K.shape[2]
     K, V = (_cached(F, past, new, held, rows) for past, new in ((past_key, K), (past_value, V)))
@@ -226,9 +228,11 @@ def _rotary_positions(F: Any, position: Any, position_ids: Any, queries: Any, to
     """Returns the positions to rotate by; of a prompt's position_ids only the first is read, as in ONNX Runtime."""
     if position_ids is None:
         return position
-    if not (isinstance(queries, int) and isinstance(total, int)):
-        raise NeedsValues("position_ids of a dynamic number of tokens, which may be a prompt")
-    return position_ids.flatten()[0] + position if queries == total else position_ids
+    of_prompt = position_ids.flatten()[0] + position
+    prompt = chosen(queries == total, 1, 0)
+    if isinstance(prompt, int):
+        return of_prompt if prompt else position_ids
+    return position_ids + (of_prompt - position_ids) * prompt
 
 
 def _attention(

@@ -10,6 +10,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NUMBER
 from onnx2nn.ops import quantize
 from onnx2nn.ops.activation import leaky_relu
+from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import type_number
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.pool import average_pool, max_pool
@@ -24,10 +25,11 @@ def _dequantized(F: Any, x: Any, scale: Any, zero_point: Any) -> Any:
 
 def _quantized(F: Any, y: Any, scale: Any, zero_point: Any, like: Any) -> Any:
     """Returns floats quantised to the type of `like`: rounded, then shifted by the zero point."""
-    return quantize.round_to(F, y / scale, zero_point, _element(F, like))
+    return quantize.round_to(F, y / scale, zero_point, element_like(F, like))
 
 
-def _element(F: Any, like: Any) -> Any:
+def element_like(F: Any, like: Any) -> Any:
+    """Returns the element type of a tensor of 8-bit integers."""
     return BY_NUMBER[type_number(F, like, None, 0)]
 
 
@@ -37,7 +39,7 @@ def _shifted_and_rounded(F: Any, y: Any, zero_point: Any, like: Any) -> Any:
     Halves are thus rounded to an even result, whatever the zero point is.
     """
     y = y if zero_point is None else y + zero_point.to(F.float32)
-    return quantize.round_to(F, y, None, _element(F, like))
+    return quantize.round_to(F, y, None, element_like(F, like))
 
 
 def _whole(F: Any, x: Any, zero_point: Any) -> Any:
@@ -148,13 +150,13 @@ def qlinear_softmax(
     have after calibration, results in NaN. The conversion of NaN gives 0 for unsigned integers; for signed ones it
     gives the smallest number, from which the zero point wraps around.
     """
-    axis %= X.ndim
+    axis = from_front(axis, X.ndim)
     x = X.flatten(axis) if opset < 13 else X.movedim(axis, -1)
     below = x.to(F.int32) - x.amax(-1, keepdim=True).to(F.int32)  # scaled numbers could overflow
     y = F.softmax(below.to(F.float32) * X_scale, -1) * (1.0 / y_scale).floor()
     unsigned = X.dtype == F.uint8
     nan = F.zeros_like(y) if unsigned else F.where(y_zero_point < 0, F.full_like(y, math.inf), -math.inf)
-    y = quantize.round_to(F, F.where(F.isnan(y), nan, y), y_zero_point, _element(F, X))
+    y = quantize.round_to(F, F.where(F.isnan(y), nan, y), y_zero_point, element_like(F, X))
     return y.reshape(X.shape) if opset < 13 else y.movedim(-1, axis)
 
 
@@ -200,7 +202,7 @@ def qlinear_global_average_pool(
     axes = tuple(range(1, X.ndim - 1)) if channels_last else tuple(range(2, X.ndim))
     total = _whole(F, X, x_zero_point).sum(axes, keepdim=True)
     scale = x_scale / (y_scale * math.prod(X.shape[axis] for axis in axes))
-    return quantize.round_to(F, total * scale, y_zero_point, _element(F, X))
+    return quantize.round_to(F, total * scale, y_zero_point, element_like(F, X))
 
 
 @op("NhwcMaxPool", 1, domain=MICROSOFT)
@@ -277,7 +279,7 @@ def qgemm(
     product = product.to(F.float32)
     if y_scale is None:
         return product * scale
-    return quantize.round_to(F, product * (scale / y_scale), y_zero_point, _element(F, y_zero_point))
+    return quantize.round_to(F, product * (scale / y_scale), y_zero_point, element_like(F, y_zero_point))
 
 
 @op("MatMulIntegerToFloat", 1, domain=MICROSOFT)
@@ -512,7 +514,7 @@ def gather_block_quantized(
     An index out of range gives zeros.
     """
     whole = _types is not None and _types[0] in ("INT4", "UINT4")
-    gather_axis, quantize_axis = gather_axis % data.ndim, quantize_axis % data.ndim
+    gather_axis, quantize_axis = from_front(gather_axis, data.ndim), from_front(quantize_axis, data.ndim)
     packed = data.dtype == F.uint8 and not whole
     size = data.shape[gather_axis]
     inside = (indices >= -size) & (indices < size)

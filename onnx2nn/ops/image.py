@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnx2nn.errors import OperatorError
+from onnx2nn.errors import OperatorError, first_line
 from onnx2nn.ground.extras import require
+from onnx2nn.ground.limits import Limits
+from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.shape import demand, partly_known
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -108,7 +110,7 @@ def _axes_of(
     Raises:
         OperatorError: scales and sizes do not fit the axes, or not exactly one of them is given.
     """
-    indices = [axis % X.ndim for axis in axes] if axes else list(range(X.ndim))
+    indices = [from_front(axis, X.ndim) for axis in axes] if axes else list(range(X.ndim))
     if bool(scales) == bool(sizes):
         raise OperatorError(f"{'both' if scales else 'none'} of scales and sizes are given. Give it one of them.")
     given = list(scales or sizes or [])
@@ -374,6 +376,8 @@ def _same_nearest(axis: Axis, method: Method, mode: str) -> bool:
         return False
     if not axis.static:
         return _same_at_all_indices(float(axis.scale), method.transformation, method.nearest, mode)
+    if axis.output > 1 << 24:  # float32 does not hold the indices
+        return False
     inverse = np.float32(1 / axis.scale) if axis.given else np.float32(axis.size) / np.float32(axis.output)
     return _same_indices(
         np.arange(axis.output, dtype=np.float32), axis, method.transformation, method.nearest, mode, inverse
@@ -690,23 +694,62 @@ def _greedy(boxes: _Boxes, overlap: float, limit: int) -> np.ndarray:
     return kept[:limit]
 
 
-def _results_of_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB") -> Any:
+_IMAGE_FORMATS = ("BMP", "JPEG", "JPEG2000", "TIFF", "PNG", "WEBP", "PPM")
+"""Pillow's names of the formats that ONNX ImageDecoder-20 lists.
+
+Pillow opens many others, some of which run programs: EPS is rendered by Ghostscript.
+"""
+
+
+def _decoded(stream: bytes, mode: str, most_pixels: int) -> np.ndarray:
+    """Returns the pixels of an encoded image, uint8 (H, W) for the mode `"L"`, (H, W, 3) for `"RGB"`.
+
+    The standard returns an empty matrix for such bytes, but says neither its shape nor why: here they are errors.
+
+    Raises:
+        OperatorError: the image has too many pixels, or the bytes are no image.
+    """
+    pillow = require("PIL.Image", extra="image", purpose="ImageDecoder")
+    most = min(most_pixels, pillow.MAX_IMAGE_PIXELS or most_pixels)
+    try:
+        with pillow.open(io.BytesIO(stream), formats=_IMAGE_FORMATS) as image:  # reads the header alone
+            width, height = image.size
+            if width * height <= most:
+                return np.array(image.convert(mode))
+    except pillow.UnidentifiedImageError:
+        raise OperatorError(
+            f"the {len(stream)} bytes are no image in one of the formats {', '.join(_IMAGE_FORMATS)}."
+        ) from None
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's readers raise errors of any class on damaged bytes
+        raise OperatorError(f"Pillow cannot decode the image of {len(stream)} bytes: {first_line(error)}") from error
+    raise OperatorError(
+        f"the image has {width} x {height} pixels, above the limit of {most}, the smaller one of "
+        "Limits.image_pixels and PIL.Image.MAX_IMAGE_PIXELS. If it is to be trusted, raise them."
+    )
+
+
+def _results_of_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB", **_: Any) -> Any:
     return [(["height", "width", 1 if pixel_format == "Grayscale" else 3], F.uint8)]
 
 
 @op("ImageDecoder", 20, call="opaque", results=_results_of_decoder, custom_op=True)
-def image_decoder(F: Any, encoded_stream: Any, *, pixel_format: str = "RGB") -> Any:
+def image_decoder(
+    F: Any, encoded_stream: Any, *, pixel_format: str = "RGB", _image_pixels: int = Limits.image_pixels
+) -> Any:
     """Decodes with Pillow. Returns uint8 (H, W, 3), or (H, W, 1) for Grayscale.
 
+    An image of 2**26 pixels takes 500 MB with Pillow's own copy; a PNG of 20 kB can hold 180 million.
+
     Raises:
-        OperatorError: the standard does not have this `pixel_format`.
+        OperatorError: the standard does not have this `pixel_format`, or the bytes are no image of one of its formats
+            within the limit on pixels.
     """
     if pixel_format not in ("RGB", "BGR", "Grayscale"):
         raise OperatorError(f"pixel_format={pixel_format!r} is none of RGB, BGR, Grayscale.")
-    image = require("PIL.Image", extra="image", purpose="ImageDecoder").open(
-        io.BytesIO(encoded_stream.cpu().numpy().tobytes())
-    )
-    pixels = np.array(image.convert("L" if pixel_format == "Grayscale" else "RGB"))
+    mode = "L" if pixel_format == "Grayscale" else "RGB"
+    pixels = _decoded(encoded_stream.cpu().numpy().tobytes(), mode, _image_pixels)
     if pixels.ndim == 2:
         pixels = pixels[:, :, np.newaxis]
     return F.tensor(np.ascontiguousarray(pixels[:, :, ::-1] if pixel_format == "BGR" else pixels))

@@ -10,6 +10,7 @@ import numpy as np
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import ordered, sortable, widened
+from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.shape import fixed, moves_elements, partly_known, scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -43,7 +44,7 @@ def _values_of_gather(data: Any, indices: Any, *, axis: int = 0) -> Any:
 @op("Gather", 1, numbers=["indices"], on_shape_values=_values_of_gather, traits=["value_preserving"])
 def gather(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
     """A constant float table becomes `nn.Embedding`, where negative indices are errors."""
-    axis = axis % data.ndim
+    axis = from_front(axis, data.ndim)
     if not hasattr(indices, "ndim"):
         return data.select(axis, indices)
     if indices.ndim == 0:
@@ -185,7 +186,7 @@ revision(scatter_nd, 11, without=["reduction"])
 def tensor_scatter(
     F: Any, past_cache: Any, update: Any, write_indices: Any = None, *, axis: int = -2, mode: str = "linear"
 ) -> Any:
-    axis = axis % update.ndim
+    axis = from_front(axis, update.ndim)
     steps = F.arange(update.shape[axis])
     positions = steps.unsqueeze(0) if write_indices is None else write_indices.unsqueeze(1) + steps
     if mode == "circular":
@@ -196,7 +197,7 @@ def tensor_scatter(
 
 def _plan_slices(rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> list[tuple[int, Any, Any, int]]:
     """Returns `(axis, start, end, step)` of a Slice, axes counted from the front."""
-    axes = range(len(starts)) if axes is None else [axis % rank for axis in axes]
+    axes = range(len(starts)) if axes is None else [from_front(axis, rank) for axis in axes]
     steps = [1] * len(starts) if steps is None else steps
     plan = [(axis, *rest) for axis, *rest in zip(axes, starts, ends, steps, strict=True)]
     if any(fixed(step) and step == 0 for *_, step in plan):
@@ -269,7 +270,7 @@ def _results_of_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = Non
 )
 def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """torch has no negative steps: the axis is flipped first."""
-    rank = data.ndim if axes is None or any(axis < 0 for axis in axes) else max([-1, *axes]) + 1
+    rank = data.ndim if axes is None or any(axis < 0 for axis in axes) else max([-1, *map(from_front, axes)]) + 1
     parts = [slice(None)] * rank
     flipped = []
     for axis, start, end, step in _plan_slices(rank, starts, ends, axes, steps):
@@ -408,7 +409,7 @@ def top_k(F: Any, X: Any, K: Any, *, axis: int = -1, largest: int = 1, sorted: i
         indices = keys.sort(dim=axis, descending=bool(largest), stable=True)[1].narrow(axis, 0, count)
         return gather_elements(F, X, indices, axis=axis), indices
     if fixed(size) and fixed(count) and size >= _LONG and 0 < 8 * count <= size:
-        return _few(F, X, count, axis % X.ndim, bool(largest))
+        return _few(F, X, count, from_front(axis, X.ndim), bool(largest))
     values, indices = X.sort(dim=axis, descending=bool(largest), stable=True)
     return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
 

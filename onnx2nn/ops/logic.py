@@ -1,4 +1,4 @@
-"""Comparisons and boolean operators."""
+"""Comparisons and boolean operators: functions for the latter, as `&` is one of integers too, which tools refuse."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def _values_of_equal(A: Any, B: Any) -> Typed:
 
 @op("And", 7, on_shape_values=binary(lambda a, b: a & b), traits=BINARY | {"commutative", "logical"})
 def and_(F: Any, A: Any, B: Any) -> Any:
-    return A & B
+    return F.logical_and(A, B)
 
 
 @op("Or", 7, on_shape_values=binary(lambda a, b: a | b), traits=BINARY | {"commutative", "logical"})
 def or_(F: Any, A: Any, B: Any) -> Any:
-    return A | B
+    return F.logical_or(A, B)
 
 
 @op("Xor", 7, traits=BINARY | {"commutative", "logical"})
 def xor(F: Any, A: Any, B: Any) -> Any:
-    return A ^ B
+    return F.logical_xor(A, B)
 
 
 @op(
@@ -39,7 +39,7 @@ def xor(F: Any, A: Any, B: Any) -> Any:
     traits=UNARY | {"logical"},
 )
 def not_(F: Any, X: Any) -> Any:
-    return ~X
+    return F.logical_not(X)
 
 
 @op("Equal", 7, on_shape_values=_values_of_equal, traits=BINARY | {"commutative"})

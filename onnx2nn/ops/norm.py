@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.ops.arithmetic import halves_in_float32
+from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.shape import same_shape
 from onnx2nn.optable.registry import op
 
@@ -122,6 +123,8 @@ def batch_normalization_1(
 def instance_normalization(F: Any, input: Any, scale: Any, B: Any, *, epsilon: float = 1e-05) -> Any:
     if (math.prod(input.shape[2:]) == 1) is True:  # torch refuses a single element; its variance is 0
         return (input - input) / math.sqrt(epsilon) * _channelwise(input, scale) + _channelwise(input, B)
+    if (input.numel() == 0) is True:  # torch fails without samples, channels or places
+        return input
     return F.nn.functional.instance_norm(input, weight=scale, bias=B, eps=epsilon)
 
 
@@ -148,7 +151,7 @@ def layer_normalization(
     _outputs: int = 1,
 ) -> Any:
     """float16 and bfloat16 are computed in float32 and rounded once, in torch as in ONNX Runtime."""
-    axis %= X.ndim
+    axis = from_front(axis, X.ndim)
     normalized = X.shape[axis:]
     fits = all(v is None or (v.ndim == len(normalized) and not _stretches(v, normalized)) for v in (Scale, B))
     if fits:
@@ -239,7 +242,7 @@ def rms_normalization(
     F: Any, X: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-05, stash_type: int = 1
 ) -> Any:
     """float16 and bfloat16 are computed in float32."""
-    normalized = X.shape[axis % X.ndim :]
+    normalized = X.shape[from_front(axis, X.ndim) :]
     if scale.dtype == X.dtype and same_shape(scale.shape, normalized):
         return F.nn.functional.rms_norm(X, normalized, scale, epsilon)
     return F.nn.functional.rms_norm(X, normalized, eps=epsilon) * scale

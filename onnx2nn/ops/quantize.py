@@ -8,6 +8,7 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NUMBER, Element
+from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import convert, element_of, type_number
 from onnx2nn.ops.conv import conv
 from onnx2nn.optable.registry import op
@@ -27,7 +28,7 @@ def _along(F: Any, parameter: Any, x: Any, axis: int, block_size: int) -> Any:
         return parameter.reshape([])
     if parameter.ndim != 1:
         raise OperatorError(f"block_size is missing, which a scale or zero point of rank {parameter.ndim} needs.")
-    behind = x.ndim - axis % x.ndim - 1
+    behind = x.ndim - from_front(axis, x.ndim) - 1
     return parameter.reshape([-1, *[1] * behind]) if behind else parameter
 
 
@@ -135,11 +136,19 @@ revision(dequantize_linear_13, 10, without=["axis"])
 
 @op("DynamicQuantizeLinear", 11)
 def dynamic_quantize_linear(F: Any, x: Any) -> tuple[Any, ...]:
-    """The scale of an input of zeros is 1, as in ONNX Runtime."""
-    low, high = x.min().clamp(max=0.0), x.max().clamp(min=0.0)  # not amin: torch.onnx.export needs its dim
-    scale = (high - low) / 255.0
-    scale = F.where(scale == 0.0, F.ones_like(scale), scale)
-    zero_point = F.round((-low / scale).clamp(0.0, 255.0))
+    """The standard is silent about three inputs, whose results are ONNX Runtime's.
+
+    The scale of zeros is 1, with no elements at all too. NaN is left out of the range, and becomes 0; ONNX Runtime does
+    so with few elements, and loses some of the numbers before a NaN with more. A zero point of NaN, from a scale of 0
+    or a range from -inf on, is 255.
+    """
+    if (x.numel() == 0) is True:
+        return x.to(F.uint8), F.ones([], dtype=x.dtype), F.zeros([], dtype=F.uint8)
+    numbers = F.nan_to_num(x, nan=0.0, posinf=math.inf, neginf=-math.inf)
+    low, high = numbers.min().clamp(max=0.0), numbers.max().clamp(min=0.0)  # not amin: torch.onnx.export needs its dim
+    scale = F.where(low == high, F.ones_like(high), (high - low) / 255.0)
+    zero_point = F.nan_to_num(F.round((-low / scale).clamp(0.0, 255.0)), nan=255.0)
+    # The conversion to integers gives 0 for NaN.
     return (F.round(x / scale) + zero_point).clamp(0.0, 255.0).to(F.uint8), scale, zero_point.to(F.uint8)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.ops.arithmetic import larger, ordered, smaller, sortable, truncated_quotient, widened
+from onnx2nn.ops.axes import from_front
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
@@ -131,7 +132,7 @@ def reduce_with(F: Any, function: Function, data: Any, axes: Any, keepdims: int,
         axes = [] if noop else list(range(data.ndim))
     if data.ndim == 0 or not axes:
         return function(F, data.unsqueeze(0), [0], False)
-    axes = [axis % data.ndim for axis in axes]
+    axes = [from_front(axis, data.ndim) for axis in axes]
     return widened(lambda F, x: function(F, x, axes, bool(keepdims)))(F, data)
 
 

@@ -179,6 +179,13 @@ def _packed(F: Any, function: Any, lengths: Any, backwards: bool) -> Callable[..
     return run
 
 
+def _check_weights(W: Any, R: Any, B: Any) -> None:
+    """Refuses weights of another rank, which torch would broadcast."""
+    for name, weight, rank in (("W", W, 3), ("R", R, 3), ("B", B, 2)):
+        if weight is not None and weight.ndim != rank:
+            raise OperatorError(f"{name} has {weight.ndim} dimensions where the operator takes {rank}.")
+
+
 def _check_batch(F: Any, X: Any, states: Sequence[Any], s: _Settings) -> None:
     """Checks the batch of known initial states; a loop would broadcast it against the sequence's.
 
@@ -382,6 +389,7 @@ def rnn(
 ) -> Any:
     """Source: ONNX RNN-22."""
     s = settings(direction, activations, ("Tanh",), activation_alpha, activation_beta, clip, layout)
+    _check_weights(W, R, B)
     plain = {frozenset({"Tanh"}): F.rnn_tanh, frozenset({"Relu"}): F.rnn_relu}.get(frozenset(s.activations))
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if plain is not None and s.clip is None and layered:
@@ -417,6 +425,7 @@ def gru(
 ) -> Any:
     """nn.GRU has `linear_before_reset=1`; its gates r, z, n are ONNX's z, r, h, reordered. Source: ONNX GRU-22."""
     s = settings(direction, activations, ("Sigmoid", "Tanh"), activation_alpha, activation_beta, clip, layout)
+    _check_weights(W, R, B)
     usual = s.activations == ("Sigmoid", "Tanh") * len(s.directions) and s.clip is None
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if usual and linear_before_reset and layered:
@@ -472,6 +481,7 @@ def lstm(
     """nn.LSTM's gates i, f, g, o are ONNX's i, o, f, c, reordered. `input_forget`: f is 1 - i. Source: ONNX LSTM-22."""
     default = ("Sigmoid", "Tanh", "Tanh")
     s = settings(direction, activations, default, activation_alpha, activation_beta, clip, layout)
+    _check_weights(W, R, B)
     usual = s.activations == default * len(s.directions) and s.clip is None and P is None and not input_forget
     states = [initial_h, initial_c]
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])

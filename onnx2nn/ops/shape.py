@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ground.limits import Limits
 from onnx2nn.ops.arithmetic import larger
+from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import element_of
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -63,12 +65,14 @@ def partly_known(vector: Any) -> list[Any]:
     """Returns the numbers of an input for a row's `results`: None for a data-dependent number.
 
     Raises:
-        NeedsValues: the vector has a dynamic length.
+        NeedsValues: the vector has a dynamic length, or more numbers than are read one by one.
     """
     if isinstance(vector, (list, tuple)):
         return list(vector)
     if vector.ndim != 1 or not fixed(vector.shape[0]):
         raise NeedsValues("a vector of unknown length")
+    if vector.shape[0] > Limits.elements:
+        raise NeedsValues(f"a vector of {vector.shape[0]} numbers")
     return list(getattr(vector, "elements", ())) or [None] * vector.shape[0]
 
 
@@ -140,10 +144,33 @@ def _results_of_reshape(F: Any, data: Any, shape: Any, *, allowzero: int = 0) ->
 @op("Reshape", 14, static=["shape"], on_shape_values=_values_of_reshape, results=_results_of_reshape, traits=LAYOUT)
 def reshape(F: Any, data: Any, shape: Any, *, allowzero: int = 0) -> Any:
     target = _target(shape, data.shape, allowzero) if any((d != 0) is not True for d in shape) else shape
+    if _is_flattened(data, target):
+        return data.flatten(len(target) - 1)
     for size in target:
         if not fixed(size):
             demand(size >= 0, "a computed size is no -1, which would stand for the rest")
     return data.reshape(*target) if target else data.reshape(())
+
+
+def _is_flattened(data: Any, target: Sequence[Any]) -> bool:
+    """Returns whether a Reshape joins the last dimensions and keeps the others at all sizes, as Flatten does.
+
+    One of the sizes may be -1: it is what the others leave.
+    """
+    last = len(target) - 1
+    if last < 1 or not (shape := _known_shape(data)) or len(shape) <= len(target):
+        return False
+    sizes = [*shape[:last], math.prod(shape[last:])]
+    kept = [size for size, wanted in zip(sizes, target, strict=True) if not (fixed(wanted) and wanted == -1)]
+    return len(kept) >= last and same_shape(kept, [d for d in target if not (fixed(d) and d == -1)])
+
+
+def _known_shape(data: Any) -> Sequence[Any]:
+    """Returns the dimensions of a tensor, nothing where its rank is unknown."""
+    try:
+        return tuple(data.shape)
+    except NeedsValues:
+        return ()
 
 
 revision(reshape, 5, without=["allowzero"])
@@ -162,7 +189,7 @@ def _values_of_flatten(input: Any, *, axis: int = 1) -> Any:
 @op("Flatten", 1, on_shape_values=_values_of_flatten, traits=LAYOUT)
 def flatten(F: Any, input: Any, *, axis: int = 1) -> Any:
     """The result always has two dimensions."""
-    axis = axis + input.ndim if axis < 0 else axis
+    axis = axis if axis == input.ndim else from_front(axis, input.ndim)
     if axis == 0:
         return input.reshape(1, -1)
     if axis == input.ndim:
@@ -180,7 +207,7 @@ def squeeze(F: Any, data: Any, axes: Any = None) -> Any:
     """An axis of another size than 1 is an error; torch would keep it."""
     if axes is None:
         axes = [axis for axis, size in enumerate(data.shape) if size == 1]
-    axes = sorted(axis % data.ndim if data.ndim else 0 for axis in axes)
+    axes = sorted(from_front(axis, data.ndim) for axis in axes)
     for axis in axes:
         demand(data.shape[axis] == 1, f"axes={axes} of the shape {list(data.shape)} must have size 1")
     if not axes:

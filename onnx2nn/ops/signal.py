@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import element_of
 from onnx2nn.ops.shape import scalar
 from onnx2nn.optable.registry import op
@@ -39,7 +40,7 @@ def _forward(F: Any, x: Any, length: Any, axis: int, onesided: int) -> Any:
 @op("DFT", 20, static=["dft_length", "axis"])
 def dft(F: Any, input: Any, dft_length: Any = None, axis: Any = None, *, inverse: int = 0, onesided: int = 0) -> Any:
     """The inverse of a one-sided transform is real: its last dimension has size 1."""
-    position = (-2 if axis is None else scalar(axis)) % input.ndim
+    position = from_front(-2 if axis is None else scalar(axis), input.ndim)
     if position == input.ndim - 1:
         raise OperatorError(f"axis={position} is the last dimension, which holds the real and imaginary parts.")
     x, length = _signal(F, input), scalar(dft_length)

@@ -117,13 +117,20 @@ def _grams(
     return {length: {gram: indexes[i] for gram, i in table.items()} for length, table in tables.items()}
 
 
+def _steps(length: int, max_skip_count: int, count: Any) -> range:
+    """Returns the distances of the items of an n-gram that fit a row of `count` items, an int or a dynamic size."""
+    if length == 1:
+        return range(1, 2)
+    return range(1, (min(max_skip_count + 1, count - 1) if isinstance(count, int) else max_skip_count + 1) + 1)
+
+
 def _compared(F: Any, X: Any, tables: dict[int, dict[tuple[Any, ...], int]], max_skip_count: int, columns: int) -> Any:
     """Returns the counts of the n-grams where values are not known: each position is compared with each n-gram."""
     rows = X if X.ndim == 2 else X.unsqueeze(0)
     counts = F.zeros([rows.shape[0], columns], dtype=F.float32)
     for length, table in tables.items():
         grams = F.tensor(list(table), dtype=X.dtype).reshape(-1, length)
-        for step in range(1, (1 if length == 1 else max_skip_count + 1) + 1):
+        for step in _steps(length, max_skip_count, rows.shape[1]):
             width = rows.shape[1] - (length - 1) * step
             if width > 0:
                 places = F.stack([rows.narrow(1, i * step, width) for i in range(length)], -1)
@@ -132,7 +139,11 @@ def _compared(F: Any, X: Any, tables: dict[int, dict[tuple[Any, ...], int]], max
     return counts.reshape(-1) if X.ndim == 1 else counts
 
 
-@op("TfIdfVectorizer", 9, call="opaque")
+def _results_of_vectorizer(F: Any, X: Any, *, ngram_indexes: Sequence[int], **others: Any) -> Any:
+    return [([*X.shape[:-1], max(ngram_indexes, default=-1) + 1], F.float32)]
+
+
+@op("TfIdfVectorizer", 9, call="opaque", results=_results_of_vectorizer)
 def tf_idf_vectorizer(
     F: Any,
     X: Any,
@@ -168,7 +179,7 @@ def tf_idf_vectorizer(
         hits = [
             table[gram]
             for length, table in tables.items()
-            for step in range(1, (1 if length == 1 else max_skip_count + 1) + 1)
+            for step in _steps(length, max_skip_count, len(items))
             for gram in zip(*(items[i * step :] for i in range(length)), strict=False)
             if gram in table
         ]

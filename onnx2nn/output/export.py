@@ -22,6 +22,7 @@ from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output.save import one_sided, unchecked
+from onnx2nn.provenance import exporter_metadata
 from onnx2nn.verification.module_runs import run_module, to_tensor
 from onnx2nn.verification.oracle import Oracle
 from onnx2nn.verification.outputs import short_floats
@@ -55,8 +56,9 @@ def export_onnx(
     """Writes a module as ONNX, by `torch.onnx.export`.
 
     Inputs, outputs, dynamic dimensions and nodes keep their names of the original file, weights are named by their keys
-    in `state_dict()`; importing the result gives the same keys again. The graph is not optimised, as that would fold
-    weights into one another.
+    in `state_dict()`. Metadata of nodes name the modules around them and their classes, as torch's exporter does, so
+    that importing the result gives the same keys and the same tree of modules again. The graph is not optimised: that
+    would fold weights into one another.
 
     Args:
         module: a module of `onnx2nn.load`, perhaps trained or changed. Pickling loses the names of its nodes: a module
@@ -138,9 +140,9 @@ def _export(
             )
     except Exception as error:  # its errors share no base class
         raise VerificationError(f"torch.onnx.export cannot export the module: {_gist(error)}") from error
-    assert program is not None
+    assert program is not None and program.exported_program is not None
     dimension_names.rename(program.model, opened)
-    _clean(program.model)
+    _clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
     if isinstance(module, Vectorised):
         batched = [(name, axis) for name, axis in zip(names, batch, strict=True) if axis is not None]
         label = next((axes[name][axis] for name, axis in batched if axis in axes.get(name, ())), "batch")
@@ -270,8 +272,9 @@ def _traceable(module: Any) -> fx.GraphModule:
             holder, last = container(copied, name)
             holder.register_buffer(last, buffer, persistent=False)
     for node in copied.graph.nodes:
-        if "onnx" in node.meta:
-            node.meta["custom"] = {_SOURCE: node.meta["onnx"]}
+        node.meta["custom"] = {
+            _SOURCE: {key: node.meta[key] for key in ("onnx", "scopes", "classes") if key in node.meta}
+        }
     known = getattr(module, "meta", {}).get("onnx2nn", {})
     _separate_outputs(copied.graph, known.get("inputs") or (), known.get("outputs") or ())
 
@@ -311,8 +314,13 @@ def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[
     output.args = (tuple(separate) if several else separate[0],)
 
 
-def _clean(model: ir.Model) -> None:
-    """Folds nodes that the exporter computes from numbers alone, and names the nodes."""
+def _clean(model: ir.Model, calls: Mapping[str, fx.Node]) -> None:
+    """Folds nodes that the exporter computes from numbers alone, names the nodes, and notes their modules.
+
+    Args:
+        model: changed in place.
+        calls: the exported calls by name.
+    """
     from onnxscript import optimizer
     from onnxscript.ir.passes.common import RemoveUnusedNodesPass
 
@@ -326,7 +334,10 @@ def _clean(model: ir.Model) -> None:
     _drop_invented_biases(model, weights)
     RemoveUnusedNodesPass()(model)
     _name_values(model)
-    _name_nodes(model)
+    graph = model.graph
+    sources = {node: _source(node, calls if node.graph is graph else {}) for node in graph.all_nodes()}
+    _note_modules(sources)
+    _name_nodes(sources)
 
 
 def _drop_invented_biases(model: ir.Model, weights: Collection[str]) -> None:
@@ -349,29 +360,50 @@ def _name_values(model: ir.Model) -> None:
                 value.name = _unused(value.name, taken)
 
 
-def _name_nodes(model: ir.Model) -> None:
+def _name_nodes(sources: Mapping[ir.Node, Mapping[str, Any]]) -> None:
     """Names each node after its node in the original file; of several, the one with its operator, else the last.
 
     Names are unique: a file that was exported here before already has names of this form.
     """
     groups: dict[tuple[str, str], list[ir.Node]] = {}
     others: list[tuple[ir.Node, str]] = []
-    for node in model.graph.all_nodes():
-        traced = node.meta.get("node")
-        source = traced.meta.get("custom", {}).get(_SOURCE) if traced is not None else None
-        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
-        if source:
-            _, operator, name = source
+    for node, source in sources.items():
+        if "onnx" in source:
+            _, operator, name = source["onnx"]
             groups.setdefault((operator, name), []).append(node)
         else:
             others.append((node, node.name or node.op_type))
     taken: Counter[str] = Counter()
-    for (operator, source), nodes in groups.items():
+    for (operator, name), nodes in groups.items():
         named = next((node for node in reversed(nodes) if node.op_type == operator), nodes[-1])
-        named.name = _unused(source, taken)
-        others += [(node, f"{source}/{node.op_type}") for node in nodes if node is not named]
+        named.name = _unused(name, taken)
+        others += [(node, f"{name}/{node.op_type}") for node in nodes if node is not named]
     for node, name in others:
         node.name = _unused(name, taken)
+
+
+def _note_modules(sources: Mapping[ir.Node, Mapping[str, Any]]) -> None:
+    """Notes the modules around each node and their classes as torch's exporter does, which saw a flat program."""
+    for node, source in sources.items():
+        for key, name in ((exporter_metadata.SCOPES, "scopes"), (exporter_metadata.CLASSES, "classes")):
+            node.metadata_props.pop(key, None)
+            if name in source:
+                node.metadata_props[key] = source[name]
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # lines of the trace, not of the author's
+
+
+def _source(node: ir.Node, calls: Mapping[str, fx.Node]) -> Mapping[str, Any]:
+    """Returns the notes on the module's call that became `node`; empty where it is not known.
+
+    Args:
+        node: of the exported model.
+        calls: the exported calls by name, which nodes note that come from a function of the exporter's.
+    """
+    call = node.meta.get("node")
+    if call is None:
+        call = calls.get(exporter_metadata.call_name(node))
+    found: Mapping[str, Any] = call.meta.get("custom", {}).get(_SOURCE, {}) if call is not None else {}
+    return found
 
 
 def _unused(name: str, taken: Counter[str]) -> str:

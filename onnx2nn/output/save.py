@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import pickletools
+import re
+import shutil
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnx2nn.errors import InputError, VerificationError
-from onnx2nn.ground.atomic_files import check_writable, replacing
+from onnx2nn.errors import InputError, VerificationError, first_line
+from onnx2nn.ground.atomic_files import check_writable, enduring, replacing
 from onnx2nn.ground.extras import require
-from onnx2nn.verification.module_runs import to_tensor
-from onnx2nn.verification.value_comparison import compare
+from onnx2nn.verification.module_runs import check_same, to_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +30,7 @@ def save(
     *,
     example_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
     dynamic_axes: Sequence[Mapping[int, str] | None] | None = None,
+    compiled: bool = False,
 ) -> str:
     """Saves a module.
 
@@ -36,14 +41,21 @@ def save(
     | `.pt2` | a torch.export program | `torch.export.load(path).module()` |
     | `.torchscript` | a traced TorchScript module with both branches of If nodes | `torch.jit.load(path)` |
 
+    With `compiled`, and for a module of `onnx2nn.optimize(module, "compile")`, a `.pt2` is a package of machine code
+    and weights, read back with `torch._inductor.aoti_load_package(path)`. It runs without onnx2nn, on the processor
+    that it was compiled for, and does not check its inputs.
+
     A program or traced module is run once on `example_inputs` and compared with the module before it is written. If it
-    calls operators of `torch.ops.onnx2nn`, `import onnx2nn.operators` before reading it; the returned line says so.
+    calls operators of `torch.ops.onnx2nn`, `import onnx2nn.operators` before reading it; the returned line says so. A
+    whole module needs torch alone to be read back, unless it calls operators that torch lacks, which the line lists.
 
     Args:
         module: the module, in eval mode.
         path: of the file, which appears complete or not at all.
         example_inputs: one array or tensor for each input; needed for `.pt2` and `.torchscript`.
-        dynamic_axes: for each input axis → name of the dynamic dimensions, kept dynamic in `.pt2`.
+        dynamic_axes: for each input axis → name of the dynamic dimensions, kept dynamic in `.pt2`; machine code has
+            those of the module.
+        compiled: whether a `.pt2` is machine code.
 
     Returns:
         A line that describes the file, also the conditions on sizes that a traced module does not check, and the Loop
@@ -60,6 +72,12 @@ def save(
     torch = require("torch", extra="torch", purpose="Saving a PyTorch module")
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"A {type(module).__name__} cannot be saved. Give a module.")
+    from onnx2nn.optimization.compiled_module import CompiledModule
+
+    if compiled or isinstance(module, CompiledModule):
+        if writer is not _save_program:
+            raise InputError(f"Machine code is a .pt2, not {target.suffix}.")
+        return _save_package(module, target, example_inputs)
     tensors = None
     if example_inputs is not None:
         tensors = tuple(to_tensor(value) if isinstance(value, np.ndarray) else value for value in example_inputs)
@@ -83,16 +101,78 @@ def check_target(path: str | os.PathLike[str]) -> Callable[..., str]:
     return writer
 
 
+def _save_package(
+    module: torch.nn.Module, target: Path, example_inputs: Sequence[np.ndarray | torch.Tensor] | None
+) -> str:
+    from onnx2nn.optimization import optimize
+    from onnx2nn.optimization.compiled_module import CompiledModule
+
+    made = module if isinstance(module, CompiledModule) else optimize(module, "compile", example_inputs=example_inputs)
+    if not isinstance(made, CompiledModule):
+        raise VerificationError("AOTInductor does not compile the module as a whole, see the warning.")
+    with replacing(target) as temporary, enduring(temporary) as file, made.package.open("rb") as package:
+        shutil.copyfileobj(package, file)
+    return f"machine code, read back with torch._inductor.aoti_load_package; {made.entry}"
+
+
 def _save_module(module: torch.nn.Module, path: Path, *_: Any) -> str:
     import torch
 
-    torch.save(module, path)
-    return "whole module, read back with torch.load(..., weights_only=False)"
+    with enduring(path) as file:
+        torch.save(module, file)
+    needed = _without_torch(module, path)
+    return "whole module, read back with torch.load(..., weights_only=False)" + (
+        f" where onnx2nn is installed: torch has no {', '.join(needed)}" if needed else ""
+    )
+
+
+_IMPORT = re.compile(r"^from onnx2nn\S* import (\S+)", re.MULTILINE)
+"""A line in the source of a program, which the pickle of a GraphModule holds."""
+
+
+def _without_torch(module: torch.nn.Module, path: Path) -> list[str]:
+    """Returns the operators, modules and hooks of onnx2nn that the pickle at `path` names, with the names of nodes."""
+    names: dict[str, None] = {}
+    with zipfile.ZipFile(path) as archive:
+        (member,) = (name for name in archive.namelist() if name.endswith("data.pkl"))
+        for code, argument, _ in pickletools.genops(archive.read(member)):
+            if isinstance(argument, str) and code.name == "GLOBAL" and argument.startswith("onnx2nn."):
+                names[argument.partition(" ")[2]] = None
+            elif isinstance(argument, str) and "onnx2nn" in argument:
+                names |= dict.fromkeys(_IMPORT.findall(argument))
+    nodes: dict[str, dict[str, None]] = {}
+    titles: dict[str, str] = {}
+    for part in _programs(module):
+        for node in part.graph.nodes:
+            row = getattr(node.target, "row", None)
+            if row is not None:
+                titles[node.target.__name__] = f"{row.domain}::{row.operator}" if row.domain else row.operator
+                if "onnx" in node.meta:
+                    nodes.setdefault(node.target.__name__, {})[repr(node.meta["onnx"][2])] = None
+    return [titles.get(name, name) + (f" ({', '.join(nodes[name])})" if name in nodes else "") for name in names]
+
+
+@contextlib.contextmanager
+def failing_as_files() -> Iterator[None]:
+    """Raises the errors of safetensors that are the system's as those.
+
+    Raises:
+        OSError: a file could not be written.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        if "I/O error" in str(error):
+            raise OSError(first_line(error)) from error
+        raise
 
 
 def _save_state(module: torch.nn.Module, path: Path, *_: Any) -> str:
     safetensors = require("safetensors.torch", extra="torch", purpose="Saving .safetensors")
-    safetensors.save_model(module, str(path))
+    with failing_as_files():
+        safetensors.save_model(module, str(path))
     count = sum(value.numel() for value in module.state_dict().values())
     return f"state of {count} numbers, read back with safetensors.torch.load_model"
 
@@ -111,13 +191,12 @@ def _save_program(
         program = torch.export.export(module, tensors, dynamic_shapes=shapes)
     except Exception as error:  # torch.export raises errors of many unrelated classes
         raise VerificationError(f"torch.export cannot export the module: {error}") from error
-    check_same(module, program.module(), tensors)
-    try:
-        torch.export.save(program, path)
-    except OSError:
-        raise
-    except Exception as error:  # some operators on sizes can be exported but not written
-        raise VerificationError(f"torch.export cannot write the program: {error}") from error
+    check_same(module, program.module(), tensors, "exported program")
+    with enduring(path) as file:
+        try:
+            torch.export.save(program, file)
+        except Exception as error:  # some operators on sizes can be exported but not written
+            raise VerificationError(f"torch.export cannot write the program: {error}") from error
     return f"torch.export program, read back with torch.export.load{_first(module)}; {_kept_dynamic(program, axes)}"
 
 
@@ -170,8 +249,9 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
         raise
     except Exception as error:  # torch.jit raises errors of many classes
         raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
-    check_same(module, traced, tensors)
-    torch.jit.save(traced, str(path))
+    check_same(module, traced, tensors, "exported program")
+    with enduring(path) as file:
+        torch.jit.save(traced, file)
     lost = unchecked(module) + one_sided(module, traced=True)
     return f"traced TorchScript module, read back with torch.jit.load{_first(module)}{lost}"
 
@@ -217,27 +297,6 @@ def one_sided(module: torch.nn.Module, traced: bool) -> str:
     text = f"; of what is chosen at node {', '.join(branches)} it holds the side that the example takes"
     text = text if branches else ""
     return text + (f"; of node {', '.join(loops)} it holds as many iterations as the example has" if loops else "")
-
-
-def check_same(module: Callable[..., Any], converted: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
-    """Runs a module and its converted form on the same inputs.
-
-    Raises:
-        VerificationError: their outputs differ.
-    """
-    import torch
-
-    with torch.no_grad():
-        ours, theirs = (_as_tuple(run(*(tensor.clone() for tensor in tensors))) for run in (converted, module))
-    wrong = [
-        str(output) for output in compare([f"output {i}" for i in range(len(theirs))], ours, theirs) if not output.ok
-    ]
-    if wrong:
-        raise VerificationError(f"The exported program differs from the module: {'; '.join(wrong)}.")
-
-
-def _as_tuple(outputs: Any) -> tuple[Any, ...]:
-    return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
 
 
 _WRITERS: dict[str, Callable[..., str]] = {

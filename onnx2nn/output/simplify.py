@@ -15,11 +15,13 @@ from typing import BinaryIO
 
 import onnx
 
-from onnx2nn.errors import ModelFileError, Onnx2nnError, first_line
+from onnx2nn.errors import InputError, Onnx2nnError, first_line
 from onnx2nn.ground.atomic_files import check_writable, replacing
 from onnx2nn.ground.extras import require
+from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.reading import reader
+from onnx2nn.reading.embedded import embedded
 from onnx2nn.verification.oracle import Oracle, Stored, stored
 from onnx2nn.verification.value_comparison import OutputComparison, compare
 
@@ -77,6 +79,8 @@ def simplify(
     constant_folding: bool = True,
     comparisons: int = 3,
     time_limit: float = 300.0,
+    follow_links: bool = False,
+    limits: Limits | None = None,
 ) -> Simplification:
     """Simplifies a model to a fixed point of shape inference, optimisation and constant folding.
 
@@ -92,20 +96,29 @@ def simplify(
         constant_folding: evaluate nodes that depend on constants alone.
         comparisons: number of random comparisons before and after; 0 leaves them out.
         time_limit: seconds after which the simplifier is ended.
+        follow_links: as for `onnx2nn.load`; onnxsim has a rule of its own for links.
+        limits: as for `load`, for reading the file.
 
     Returns:
         The model to go on with, and a line for the user.
 
     Raises:
-        InputError: a shape is given for an unknown input, or does not fit it.
+        InputError: a shape is given for an unknown input, or does not fit it; a number is out of range.
         MissingDependencyError: onnxsim or onnxruntime is not installed.
+        LimitError: the file costs more than a limit allows.
         ModelFileError: the source is not a readable model.
     """
+    if not time_limit > 0:
+        raise InputError(f"time_limit={time_limit!r} is no number of seconds above 0.")
+    if comparisons < 0:
+        raise InputError(f"comparisons={comparisons!r} is no number of comparisons. Give 0 or more.")
     require("onnxsim", extra="simplify", purpose="Simplifying a model")
     source = stored(source)
-    specs = model_inputs.input_specs(reader.read(source))
+    account = Account(limits)
+    with reader.opened(source, follow_links=follow_links, account=account) as model:
+        specs = model_inputs.input_specs(model)
     shapes = model_inputs.fixed_shapes(specs, input_shapes)
-    original = _load(source)
+    original = embedded(source, follow_links=follow_links, account=account)
     with tempfile.TemporaryDirectory(prefix="onnx2nn-") as folder:
         try:
             flags = _onnxsim_flags(shapes, keep_dynamic, shape_inference, optimisation, constant_folding)
@@ -121,15 +134,6 @@ def simplify(
     before, after = len(original.graph.node), len(simplified.graph.node)
     compared = f"equal in {comparisons} random comparisons" if comparisons else "not compared"
     return Simplification(simplified, True, f"simplified from {before} to {after} nodes, {compared}")
-
-
-def _load(source: Stored) -> onnx.ModelProto:
-    if isinstance(source, onnx.ModelProto):
-        return source
-    try:
-        return onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source)
-    except Exception as error:  # protobuf's, onnx's and the system's errors share no base class
-        raise ModelFileError(f"Cannot read the model: {error}") from error
 
 
 def _as_file(source: Stored, folder: Path) -> Path:
@@ -196,7 +200,7 @@ def _run_onnxsim(source: Path, target: Path, flags: Sequence[str], time_limit: f
         raise _Rejected(f"onnxsim crashed ({signal.Signals(-status).name})")
     if status or not target.exists():
         raise _Rejected(f"onnxsim failed: {last.strip()[:300] or f'exit status {status}'}")
-    return _load(target)
+    return embedded(target)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

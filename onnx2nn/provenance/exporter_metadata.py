@@ -15,10 +15,11 @@ import onnx_ir as ir
 
 from onnx2nn.ground.naming import split_scopes
 
+SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
+"""Metadata of nodes: the modules around one, the outermost first, and the call; the classes of these."""
+
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _CALL = "pkg.torch.onnx.fx_node"
-_SCOPES = "pkg.torch.onnx.name_scopes"
-_CLASSES = "pkg.torch.onnx.class_hierarchy"
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 _STACK = "pkg.torch.onnx.stack_trace"
 
@@ -37,6 +38,7 @@ _OLDER_ENTRY = re.compile(
 
 _TARGET = re.compile(r"call_function\[target=torch\.ops\.([\w.]+)\]\(args = \(")
 _MARK = re.compile(r"[()\[\]{},]")
+_NESTED = frozenset("([{}]")
 _DEEPER = {"(": 1, "[": 1, "{": 1, ",": 0, "}": -1, "]": -1, ")": -1}
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -87,6 +89,10 @@ def call_of(node: ir.Node) -> Call | None:
     if found is None:
         return None
     arguments, depth, start = [], 0, found.end()
+    end = text.find(")", start)
+    plain = text[start:end]
+    if end >= 0 and _NESTED.isdisjoint(plain):
+        return Call(found[1], tuple(argument for part in plain.split(",") if (argument := part.strip())))
     for mark in _MARK.finditer(text, start):
         depth += _DEEPER[mark[0]]
         if depth < 0 or (mark[0] == "," and not depth):
@@ -99,13 +105,18 @@ def call_of(node: ir.Node) -> Call | None:
 
 def place_of(node: ir.Node) -> Place | None:
     """Returns the module of `node`, None where the file does not say."""
-    paths = _words(node.metadata_props.get(_SCOPES, ""))
+    paths = _words(node.metadata_props.get(SCOPES, ""))
     if len(paths) > 1:  # the last one is the call itself
-        kinds = _words(node.metadata_props.get(_CLASSES, ""))
+        kinds = _words(node.metadata_props.get(CLASSES, ""))
         return Place(paths[-2], kinds[-2] if len(kinds) == len(paths) else "")
     if node.name and node.name.startswith("/"):
         return Place(".".join(split_scopes(node.name)[:-1]), "")
     return None
+
+
+def call_name(node: ir.Node) -> str:
+    """Returns the name of the call that became `node`, unique in its file; `""` without such a note."""
+    return next(reversed(_words(node.metadata_props.get(SCOPES, ""))), "")
 
 
 def modules(graph: ir.Graph, wanted: Callable[[str], bool]) -> dict[str, str]:
@@ -113,11 +124,11 @@ def modules(graph: ir.Graph, wanted: Callable[[str], bool]) -> dict[str, str]:
     found: dict[str, str] = {}
     picked: dict[str, list[tuple[int, str]]] = {}
     for node in graph:
-        text = node.metadata_props.get(_CLASSES, "")
+        text = node.metadata_props.get(CLASSES, "")
         if text not in picked:
             picked[text] = [(i, kind) for i, kind in enumerate(_words(text)[:-1]) if wanted(kind)]
         if picked[text]:
-            paths = _words(node.metadata_props.get(_SCOPES, ""))
+            paths = _words(node.metadata_props.get(SCOPES, ""))
             found.update({paths[i]: kind for i, kind in picked[text] if i < len(paths)})
     return found
 

@@ -15,6 +15,9 @@ from onnx2nn.provenance.weight_keys import WeightKeys, weight_input
 
 BY_PLACE = "the module that its node stands in"
 
+NUMBER = r"_\d+$"
+"""What the older exporter appends to the path of a module for its second call, and for those after it."""
+
 _MOST_NODES_BEHIND = 32
 """Number of nodes that may compute a bias from the author's: Swin Transformer V2 puts zeros in its middle."""
 
@@ -60,16 +63,51 @@ class MatMulWeights:
         if keys.author.listed:
             return []
         place = self._places(node)
-        alone = place is not None and place.path and (node.name or "").endswith("/MatMul")
+        path = place.path if place is not None else ""
+        alone = path and (node.name or "").endswith("/MatMul")
+        names: list[str] = []
         for add, bias in self._biases(node):
-            if place is None or not place.path or f"{bias.name}.".startswith(f"{place.path}."):
-                return [(f"{(bias.name or '')[:-4]}weight", f"its product is added to {bias.name!r}")]
-            module = (bias.name or "")[: -len(".bias")]
-            if alone and re.fullmatch(rf"{re.escape(module)}_\d+", place.path):  # a numbered call of one module
-                return [(f"{path}.weight", BY_PLACE) for path in (module, place.path)]
-            if alone and bias in add.inputs and place == self._places(add):  # a bias of its own, tied to that bias
-                add.replace_input_with(add.inputs.index(bias), keys.tie(f"{place.path}.bias", bias))
-        return [(f"{place.path}.weight", BY_PLACE)] if alone and place is not None else []
+            module, _, last = (bias.name or "").rpartition(".")
+            weight = f"{last[:-4]}weight"  # of `in_proj_bias` too
+            if not path or f"{module}.".startswith(f"{path}."):
+                return [(f"{module}.{weight}" if module else weight, f"its product is added to {bias.name!r}")]
+            if not alone:
+                continue
+            first = self._first_call(path, bias, last)
+            if first is not None and self._is_matrix(node, f"{first}.{weight}"):
+                if bias in add.inputs:
+                    add.replace_input_with(add.inputs.index(bias), keys.graph.initializers[f"{first}.{last}"])
+                return [(f"{first}.{weight}", BY_PLACE)]
+            names.append(f"{path}.{weight}")
+            if bias in add.inputs and place == self._places(add):  # a bias of its own, tied to that bias
+                add.replace_input_with(add.inputs.index(bias), keys.tie(f"{path}.{last}", bias))
+        if not alone:
+            return []
+        first_key = f"{re.sub(NUMBER, '', path)}.weight"  # of a module without bias whose calls are numbered
+        if first_key in keys.author.moved:
+            names.insert(0, first_key)
+        return [(name, BY_PLACE) for name in (*names, f"{path}.weight")]
+
+    def _first_call(self, path: str, bias: ir.Value, last: str) -> str | None:
+        """Returns the path of the module whose further call is numbered `path`, None where it is none.
+
+        Args:
+            path: of the module around a call.
+            bias: what the call adds.
+            last: the last step of the bias's key.
+        """
+        first, author = re.sub(NUMBER, "", path), self._keys.author
+        key = f"{first}.{last}"
+        return first if first != path and bias.name in (key, author.ties.get(key)) else None
+
+    def _is_matrix(self, node: ir.Node, key: str) -> bool:
+        """Returns whether the second factor of a MatMul is the matrix of `key`, which an earlier one was given."""
+        keys, weight = self._keys, node.inputs[1]
+        own = keys.graph.initializers.get(key)
+        if own is None or weight is None:
+            return False
+        same = _is_equal if key in keys.author.moved else _is_transposed
+        return same(weight.const_value, own.const_value)
 
     def _biases(self, node: ir.Node) -> list[tuple[ir.Node, ir.Value]]:
         """Returns the author's biases that are added to the result of `node`, each with the node that adds it."""

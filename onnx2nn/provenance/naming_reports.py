@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onnx2nn.errors import InputError
+from onnx2nn.errors import InputError, shown_name
 from onnx2nn.provenance.author import Author
 
 _COMPUTED = "the exporter computed it from weights that the file does not hold any more"
@@ -85,7 +85,11 @@ class NamingReport:
         else:
             head = "the file does not list the author's keys"
         parts = {"missing": self.missing, "not the author's": self.extra, "without a name": self.unnamed}
-        lines = [f"  {title}: {key}: {why}" for title, found in parts.items() for key, why in found.items()]
+        lines = [
+            f"  {title}: {shown_name(key)}: {shown_name(why)}"
+            for title, found in parts.items()
+            for key, why in found.items()
+        ]
         restored = [f"  {len(self.restored)} keys were restored, see `restored`"] if self.restored else []
         return "\n".join([head, *lines, *restored])
 

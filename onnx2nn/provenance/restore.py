@@ -13,6 +13,7 @@ from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.expanded_weights import restore_expanded
 from onnx2nn.provenance.folded_batch_norms import unfold_batch_norm
+from onnx2nn.provenance.genai_weights import is_of_genai, restore_genai
 from onnx2nn.provenance.layer_weights import LAYERS, LayerWeights
 from onnx2nn.provenance.matmul_weights import MatMulWeights
 from onnx2nn.provenance.merged_weights import split_equal, split_identity
@@ -32,6 +33,8 @@ def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
     Returns:
         The record of the author's names; None where the file's exporter does not keep names.
     """
+    if is_of_genai(model):
+        return restore_genai(model)
     if not exporter_metadata.keeps_names(model):
         return None
     keys = WeightKeys(model.graph, unfold)
@@ -55,20 +58,21 @@ def _restore_nodes(keys: WeightKeys) -> None:
     for node in list(keys.graph):
         if node.domain:
             continue
-        if node.op_type == "Identity":
+        operator = node.op_type
+        if operator == "Identity":
             split_identity(keys, node)
-        elif node.op_type == "MatMul":
+        elif operator == "MatMul":
             matrices.restore(node)
-        elif node.op_type in LAYERS:
+        elif operator in LAYERS:
             layers.name_by_place(node)
             layers.drop_zeros(node)
             layers.add_zeros(node)
             unfold_batch_norm(keys, node)
-        elif node.op_type in ("PRelu", "Mul", "Add"):
+        elif operator in ("PRelu", "Mul", "Add"):
             layers.name_channels(node)
-        elif node.op_type == "Gather":
+        elif operator == "Gather":
             tie_embedding(keys, places, node)
-        if node.op_type in ("Add", "Reshape"):
+        if operator in ("Add", "Reshape"):
             restore_table(keys, node)
 
 

@@ -21,9 +21,10 @@ _TIED = (
 
 def tie_by_place(keys: WeightKeys, node: ir.Node) -> None:
     """Gives a tied weight the key that it has in the module of `node`; the call of `node` names another key."""
-    named, place = keys.call_keys(node), exporter_metadata.place_of(node)
+    named = keys.call_keys(node)
     uses_weight = len(node.inputs) > 1 or node.op_type == "Transpose"  # torch 2.6 transposes a matrix for each call
-    if not named or place is None or not uses_weight:
+    place = exporter_metadata.place_of(node) if named and uses_weight else None
+    if place is None:
         return
     for position, value in keys.weights_of(node).items():
         key = f"{place.path}.{slot_of(value.name or '')}"

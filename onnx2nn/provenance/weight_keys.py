@@ -33,6 +33,7 @@ class WeightKeys:
         self.author = Author(noted is not None, {state.key: state for state in self.called.values()})
         self.author.names = {name for name in graph.initializers if self.is_key(name)}
         self.absent = set(self.author.states) - self.author.names
+        self._call_keys: dict[ir.Node, list[str]] = {}
 
     def is_key(self, name: str) -> bool:
         """Returns whether an initializer's name is a key of the author's state_dict."""
@@ -52,9 +53,12 @@ class WeightKeys:
 
     def call_keys(self, node: ir.Node) -> list[str]:
         """Returns the keys of the weights that the noted call of `node` takes, in the order of its arguments."""
-        call = exporter_metadata.call_of(node) if not node.domain and node.op_type != "Identity" else None
-        names = [text.removeprefix("%") for text in call.arguments] if call is not None else []
-        return [self.called[name].key for name in names if name in self.called]
+        found = self._call_keys.get(node)
+        if found is None:
+            call = exporter_metadata.call_of(node) if not node.domain and node.op_type != "Identity" else None
+            names = [text.removeprefix("%") for text in call.arguments] if call is not None else []
+            found = self._call_keys[node] = [self.called[name].key for name in names if name in self.called]
+        return found
 
     def weights_of(self, node: ir.Node) -> dict[int, ir.Value]:
         """Returns the author's weights that `node` reads, by position."""

@@ -60,6 +60,8 @@ class AttributeReader:
         """
         name = checked_text(proto.name)
         kind = _kind(proto)
+        if proto.ref_attr_name and kind in (_Kind.GRAPH, _Kind.GRAPHS):
+            raise ModelFileError(f"Attribute {name!r} refers to a graph that calls of its function give: unsupported.")
         if proto.ref_attr_name:
             return ir.RefAttr(name, checked_text(proto.ref_attr_name), kind)
         field = _ATTRIBUTE_FIELDS[kind]

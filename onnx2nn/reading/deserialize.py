@@ -15,9 +15,9 @@ import onnx
 import onnx_ir as ir
 
 from onnx2nn.errors import ModelFileError
+from onnx2nn.ground.limits import Account
 from onnx2nn.reading.attributes import AttributeReader, GraphReader
 from onnx2nn.reading.function_calls import Body, FunctionId, check_calls, function_id
-from onnx2nn.reading.limits import Limits
 from onnx2nn.reading.protobuf_texts import checked_text, domain_of, metadata_of
 from onnx2nn.reading.tensors import TensorReader
 from onnx2nn.reading.value_types import ValueTypes
@@ -26,10 +26,10 @@ _Scope = dict[str, ir.Value]
 
 
 class Deserializer:
-    """Builds one model: its graphs share the limits, the decoded types and the counts of the current body."""
+    """Builds one model: its graphs share the account, the decoded types and the counts of the current body."""
 
-    def __init__(self, limits: Limits, tensors: TensorReader):
-        self._limits = limits
+    def __init__(self, account: Account, tensors: TensorReader):
+        self._account = account
         self._tensors = tensors
         self._functions: set[FunctionId] = set()
         self._types = ValueTypes()
@@ -40,7 +40,8 @@ class Deserializer:
         """Builds the model.
 
         Raises:
-            ModelFileError: the model breaks a rule of the ONNX IR specification or a limit.
+            LimitError: the model exceeds a limit.
+            ModelFileError: the model breaks a rule of the ONNX IR specification.
         """
         if not proto.HasField("graph"):
             raise ModelFileError("The model has no graph. The file is incomplete or is no ONNX model: export it again.")
@@ -67,7 +68,7 @@ class Deserializer:
         for function in proto.functions:
             self._body = bodies[function_id(function)] = Body()
             functions.append(self._function(function))
-        check_calls(main, bodies, self._limits)
+        check_calls(main, bodies, self._account)
         return ir.Model(
             graph,
             ir_version=proto.ir_version,
@@ -80,11 +81,7 @@ class Deserializer:
         )
 
     def _graph(self, proto: onnx.GraphProto, scopes: list[_Scope], depth: int) -> ir.Graph:
-        if depth > self._limits.subgraph_depth:
-            raise ModelFileError(
-                f"Subgraphs are nested deeper than the limit of {self._limits.subgraph_depth} levels "
-                "(Limits.subgraph_depth)."
-            )
+        self._account.check("subgraph_depth", depth, "The depth of nested subgraphs is")
         infos = {info.name: info for info in proto.value_info}
         infos.update((info.name, info) for info in proto.output)
         inputs = [self._declare(info.name, info, None) for info in proto.input]
@@ -160,8 +157,8 @@ class Deserializer:
         self, protos: Sequence[onnx.NodeProto], scopes: list[_Scope], infos: dict[str, Any], depth: int
     ) -> list[ir.Node]:
         self._body.nodes += len(protos)
-        if self._body.nodes > self._limits.nodes:
-            raise ModelFileError(f"The model has more than {self._limits.nodes} nodes (Limits.nodes).")
+        self._account.stored_nodes += len(protos)
+        self._account.check("nodes", self._account.stored_nodes, "The number of nodes in the file is")
         protos = list(protos)  # each of these objects would be made anew by a second walk
         # All outputs are declared first: in real files a node may come before the producer of its input, though the
         # specification asks for sorted nodes.

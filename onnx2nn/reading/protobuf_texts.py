@@ -27,7 +27,13 @@ def domain_of(text: str) -> str:
 
 def metadata_of(protos: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | None:
     """Returns metadata entries by key, None where there are none."""
-    return {checked_text(entry.key): checked_text(entry.value) for entry in protos} if protos else None
+    if not protos:
+        return None
+    found = {entry.key: entry.value for entry in protos}
+    if {*map(type, found), *map(type, found.values())} != {str}:
+        for text in (*found, *found.values()):
+            checked_text(text)
+    return found
 
 
 def decoded_text(data: bytes) -> str | bytes:

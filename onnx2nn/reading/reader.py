@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from onnx2nn.errors import ModelFileError
+from onnx2nn.errors import LimitError, ModelFileError, Onnx2nnError
 from onnx2nn.ground import gc_pause
+from onnx2nn.ground.limits import Account
+from onnx2nn.reading.byte_sources import ByteSource, FileSource, MemorySource
+from onnx2nn.reading.data_folder import DataFolder
 from onnx2nn.reading.deserialize import Deserializer
-from onnx2nn.reading.limits import Limits
 from onnx2nn.reading.protobuf_wire import skeleton
-from onnx2nn.reading.tensors import ByteSource, FileSource, MemorySource, TensorReader
+from onnx2nn.reading.tensors import TensorReader
 
-__all__ = ["Limits", "read"]
+__all__ = ["opened", "read"]
 
 # Text formats of onnx.load, by ending.
 _TEXT_SUFFIXES = (".onnxtxt", ".onnxtext", ".textproto", ".prototxt", ".pbtxt", ".json", ".onnxjson")
@@ -45,7 +49,8 @@ def read(
     source: str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto,
     *,
     base_dir: str | os.PathLike[str] | None = None,
-    limits: Limits = Limits(),  # noqa: B008, it is frozen
+    follow_links: bool = False,
+    account: Account | None = None,
 ) -> ir.Model:
     """Reads a model without its weights.
 
@@ -59,70 +64,112 @@ def read(
     Args:
         source: path, bytes, binary stream (read to its end) or message. Paths may also end in a text format's suffix
             (`.onnxtxt`, `.textproto`, `.json`).
-        base_dir: folder of the external data; by default the folder of the path. External data must lie in it, or in
-            the folder that the path links to.
-        limits: bounds on sizes and depths in the file.
+        base_dir: folder of the external data; by default the folder of the path.
+        follow_links: whether external data may be links, wherever they lead, and files with several names; otherwise
+            it must lie in the folder, or in the blobs of the Hugging Face cache of which the folder is a snapshot.
+        account: the limits, and what is used of them; by default a new one with the default limits.
 
     Returns:
         The model, checked to be consistent: every value is defined once, the graph has no cycle, every tensor has its
         bytes.
 
     Raises:
+        LimitError: the model exceeds a limit.
         ModelFileError: the source is not a readable ONNX model; the message says why and what to do.
         TypeError: `source` is of none of the types above.
     """
+    return _read(source, base_dir, follow_links, account or Account())[0]
+
+
+@contextlib.contextmanager
+def opened(
+    source: str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto,
+    *,
+    base_dir: str | os.PathLike[str] | None = None,
+    follow_links: bool = False,
+    account: Account | None = None,
+) -> Iterator[ir.Model]:
+    """Yields a model as `read` returns it, and lets go of its files and bytes at the end.
+
+    A model consists of cycles of objects, so that a file without this is open until Python's cyclic garbage collector
+    comes along. The text of an error that is raised meanwhile is limited as the account says.
+    """
+    account = account or Account()
     try:
-        return _read(source, base_dir, limits)
+        model, tensors = _read(source, base_dir, follow_links, account)
+        try:
+            yield model
+        finally:
+            tensors.close()
+    except Onnx2nnError as error:
+        error.limit_length(account.limits.message_length)
+        raise
+
+
+def _read(
+    source: object, base_dir: str | os.PathLike[str] | None, follow_links: bool, account: Account
+) -> tuple[ir.Model, TensorReader]:
+    try:
+        found, path = _source(source)
+        folder = os.path.dirname(path) or "." if base_dir is None and path is not None else base_dir
+        data = None if folder is None else DataFolder(os.fspath(folder), follow_links=follow_links)
+        if isinstance(found, onnx.ModelProto):
+            return _build(found, TensorReader(account, None, {}, data), account)
+        try:
+            if path is not None and path.lower().endswith(_TEXT_SUFFIXES):
+                return _read_text(found, path, data, account)
+            return _read_bytes(found, data, account)
+        except BaseException as error:
+            found.close()
+            if isinstance(error, ModelFileError) and isinstance(source, (str, os.PathLike)):
+                raise _of_file(error, str(path)) from error.__cause__
+            raise
     except (DecodeError, UnicodeDecodeError) as error:
         raise ModelFileError(f"The model is damaged: {error}. Copy, download or export the file again.") from error
     except RecursionError as error:
         raise ModelFileError("The model is nested too deeply for Python's stack.") from error
 
 
-def _read(source: object, base_dir: str | os.PathLike[str] | None, limits: Limits) -> ir.Model:
-    roots = [] if base_dir is None else [os.fspath(base_dir)]
+def _of_file(error: ModelFileError, path: str) -> ModelFileError:
+    """Returns an error with the file's path before its text."""
+    return error.of_file(path) if isinstance(error, LimitError) else ModelFileError(f"{path}: {error}")
+
+
+def _source(source: object) -> tuple[ByteSource | onnx.ModelProto, str | None]:
+    """Returns the bytes or the message of a model, and the path of its file where it has one."""
     if isinstance(source, onnx.ModelProto):
-        return _build(source, TensorReader(limits, None, {}, roots), limits)
+        return source, None
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _read_bytes(MemorySource(source), roots, limits)
+        return MemorySource(source), None
     if isinstance(source, (str, os.PathLike)):
-        return _read_path(os.fspath(source), roots, limits)
+        path = os.fspath(source)
+        return FileSource(path), path
     if hasattr(source, "read"):
         path = _path_of(source)
         if path is not None:
-            return _read_bytes(FileSource(path), roots or _folders(path), limits)
-        data = source.read()
+            return FileSource(path), path
+        try:
+            data = source.read()
+        except OSError as error:
+            raise ModelFileError(f"The stream cannot be read: {error.strerror or error}.") from error
         if not isinstance(data, bytes):
             raise ModelFileError('The stream gives text. Open the file in binary mode: open(path, "rb").')
-        return _read_bytes(MemorySource(data), roots, limits)
+        return MemorySource(data), None
     advice = " onnx_ir.to_proto makes a ModelProto of it." if isinstance(source, ir.Model) else ""
     raise TypeError(
         f"A model is a path, bytes, a binary stream or a ModelProto, not a {type(source).__name__}.{advice}"
     )
 
 
-def _read_path(path: str, roots: list[str], limits: Limits) -> ir.Model:
-    source = FileSource(path)
-    roots = roots or _folders(path)
+def _read_text(
+    source: ByteSource, path: str, folder: DataFolder | None, account: Account
+) -> tuple[ir.Model, TensorReader]:
+    account.check("text_bytes", source.size, "The number of bytes of the text file is")
     try:
-        if not path.lower().endswith(_TEXT_SUFFIXES):
-            return _read_bytes(source, roots, limits)
-        if source.size > limits.text_bytes:
-            raise ModelFileError(
-                f"The text file has {source.size} bytes, above the limit of {limits.text_bytes} (Limits.text_bytes)."
-            )
-        try:
-            proto = onnx.load_model(path, load_external_data=False)
-        except Exception as error:  # every text format has parse errors of its own
-            raise ModelFileError(f"The file is no ONNX model in the text format of its ending: {error}") from error
-        return _build(proto, TensorReader(limits, None, {}, roots), limits)
-    except ModelFileError as error:
-        raise ModelFileError(f"{path}: {error}") from error.__cause__
-
-
-def _folders(path: str) -> list[str]:
-    """Returns the folders of external data: the file's, and the folder of the file that the path links to."""
-    return [os.path.dirname(path) or ".", os.path.dirname(os.path.realpath(path))]
+        proto = onnx.load_model(path, load_external_data=False)
+    except Exception as error:  # every text format has parse errors of its own
+        raise ModelFileError(f"The file is no ONNX model in the text format of its ending: {error}") from error
+    return _build(proto, TensorReader(account, source, {}, folder), account)
 
 
 def _path_of(stream: object) -> str | None:
@@ -136,7 +183,7 @@ def _path_of(stream: object) -> str | None:
         return None
 
 
-def _read_bytes(source: ByteSource, roots: list[str], limits: Limits) -> ir.Model:
+def _read_bytes(source: ByteSource, folder: DataFolder | None, account: Account) -> tuple[ir.Model, TensorReader]:
     if not source.size:
         raise ModelFileError("The file is empty. Copy, download or export it again.")
     try:
@@ -152,9 +199,13 @@ def _read_bytes(source: ByteSource, roots: list[str], limits: Limits) -> ir.Mode
             if head[offset:].startswith(start):
                 raise ModelFileError(f"This is {meaning}") from error
         raise ModelFileError(f"This is no complete ONNX model. {error}") from error
-    return _build(proto, TensorReader(limits, source, spans, roots), limits)
+    return _build(proto, TensorReader(account, source, spans, folder), account)
 
 
-def _build(proto: onnx.ModelProto, tensors: TensorReader, limits: Limits) -> ir.Model:
-    with gc_pause.paused():
-        return Deserializer(limits, tensors).model(proto)
+def _build(proto: onnx.ModelProto, tensors: TensorReader, account: Account) -> tuple[ir.Model, TensorReader]:
+    try:
+        with gc_pause.paused():
+            return Deserializer(account, tensors).model(proto), tensors
+    except BaseException:
+        tensors.close()
+        raise

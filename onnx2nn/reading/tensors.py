@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import stat
 import sys
-import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,7 +12,9 @@ import onnx
 import onnx_ir as ir
 
 from onnx2nn.errors import ModelFileError
-from onnx2nn.reading.limits import Limits
+from onnx2nn.ground.limits import Account
+from onnx2nn.reading.byte_sources import ByteSource, FileSource
+from onnx2nn.reading.data_folder import DataFolder
 
 # TensorProto's typed field for each data type (onnx.proto, TensorProto); int32_data for all others.
 _TYPED_FIELDS: dict[str, str] = {
@@ -34,101 +32,57 @@ _WHOLE_BYTES = {
     if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING) and kind.bitwidth % 8 == 0
 }
 _DATA_TYPES = {int(kind): kind for kind in ir.DataType if kind != ir.DataType.UNDEFINED}
+_LARGE = 1 << 10
+"""Elements above which a message is let go when the reader is closed."""
+
 _DATA_FIELDS = frozenset({"float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data"})
 
 
-class ByteSource(Protocol):
-    """Random access to the bytes of a model or of its external data."""
+class Ahead(Protocol):
+    """Holds bytes that were read before they are needed."""
 
-    size: int
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Returns exactly `length` bytes from `offset`."""
-
-    def read_array(self, offset: int, length: int) -> np.ndarray:
-        """Returns the bytes as a new, writable uint8 array (length,)."""
+    def take(self, tensor: StoredTensor) -> np.ndarray | None:
+        """Returns the bytes of a tensor as a writable uint8 array, None where they could not be read."""
 
 
-class MemorySource:
-    """Bytes that the caller already holds."""
+class StoredTensor(ir.LazyTensor):
+    """A tensor of fixed-size elements in a source, read anew by every `numpy()` call.
 
-    def __init__(self, data: bytes | bytearray | memoryview):
-        self._data = memoryview(data)
-        self.size = self._data.nbytes
+    Args:
+        source: holds its bytes.
+        offset: of the first one.
+        dtype: its data type.
+        shape: its dimensions.
+        name: its name.
 
-    def read(self, offset: int, length: int) -> bytes:
-        """Returns exactly `length` bytes from `offset`."""
-        return bytes(self._data[offset : offset + length])
-
-    def read_array(self, offset: int, length: int) -> np.ndarray:
-        """Returns a copy as a writable uint8 array (length,)."""
-        return np.frombuffer(self._data, np.uint8, length, offset).copy() if length else np.empty(0, np.uint8)
-
-
-class FileSource:
-    """A regular file, held open as long as one of its tensors lives.
-
-    It is read, not mapped: mapped pages count as resident memory in addition to their copy, and a mapped file that
-    shrinks kills the process. The open file stays the file that was checked, even if its name is reused.
+    Attributes:
+        ahead: has the bytes for the next `numpy()` call; None: the source has.
     """
 
-    def __init__(self, path: str):
-        """Opens the file.
+    __slots__ = ("ahead", "offset", "source")
 
-        Raises:
-            ModelFileError: the file does not exist, cannot be opened, or is no regular file.
-        """
-        try:
-            # Without O_NONBLOCK, opening a FIFO waits for a writer.
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise ModelFileError(f"Cannot open {path}: {reason}. Check the path and its permissions.") from error
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(descriptor)
-            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-            raise ModelFileError(f"{path} is {kind}. Give the path of an .onnx file.")
-        self._file = open(descriptor, "rb", buffering=0)  # noqa: SIM115
-        weakref.finalize(self, self._file.close)
-        self._lock = threading.Lock()
-        self.path = path
-        self.size = status.st_size
+    def __init__(self, source: ByteSource, offset: int, dtype: ir.DataType, shape: Sequence[int], name: str):
+        super().__init__(self._read, dtype, shape=ir.Shape(shape, frozen=True), name=name, cache=False)
+        self.source, self.offset = source, offset
+        self.ahead: Ahead | None = None
 
-    def read(self, offset: int, length: int) -> bytes:
-        """Returns exactly `length` bytes from `offset`."""
-        return self.read_array(offset, length).tobytes()
+    def numpy(self) -> np.ndarray:
+        """Returns the elements as a new, writable array."""
+        return self._array() if self.dtype.bitwidth >= 8 else super().numpy()
 
-    def read_array(self, offset: int, length: int) -> np.ndarray:
-        """Returns the bytes as a new, writable uint8 array (length,)."""
-        array = np.empty(length, np.uint8)
-        view = memoryview(array)  # type: ignore[arg-type]
-        with self._lock:
-            self._file.seek(offset)
-            done = 0
-            while done < length:
-                count = self._file.readinto(view[done:])
-                if not count:
-                    raise ModelFileError(
-                        f"{self.path} became shorter while it was read. Read it again when it is complete."
-                    )
-                done += count
-        return array
+    def _read(self) -> ir.TensorProtocol:
+        if self.dtype.bitwidth < 8:
+            return ir.PackedTensor(self._bytes(), self.dtype, shape=ir.Shape(self.shape), name=self.name)
+        return ir.Tensor(self._array(), self.dtype, name=self.name)
 
+    def _array(self) -> np.ndarray:
+        array = self._bytes().view(self.dtype.numpy()).reshape(self.shape.numpy())
+        return array if sys.byteorder == "little" else array.byteswap()
 
-def stored_tensor(
-    source: ByteSource, offset: int, dtype: ir.DataType, shape: Sequence[int], name: str
-) -> ir.LazyTensor:
-    """Returns a tensor of fixed-size elements at an offset (bytes) of `source`, read anew by every `numpy()` call."""
-
-    def load() -> ir.TensorProtocol:
-        data = source.read_array(offset, _nbytes(dtype, math.prod(shape)))
-        if dtype.bitwidth < 8:
-            return ir.PackedTensor(data, dtype, shape=ir.Shape(shape), name=name)
-        array = data.view(dtype.numpy()).reshape(shape)
-        return ir.Tensor(array if sys.byteorder == "little" else array.byteswap(), dtype, name=name)
-
-    return ir.LazyTensor(load, dtype, shape=ir.Shape(shape, frozen=True), name=name, cache=False)
+    def _bytes(self) -> np.ndarray:
+        ahead, self.ahead = self.ahead, None
+        found = None if ahead is None else ahead.take(self)
+        return self.source.read_array(self.offset, self.nbytes) if found is None else found
 
 
 class MessageTensor(ir.serde.TensorProtoTensor):
@@ -167,26 +121,31 @@ class MessageTensor(ir.serde.TensorProtoTensor):
         array = super().numpy()
         return array if array.flags.writeable else array.copy()
 
+    def forget(self) -> None:
+        """Lets go of the message; nothing can be read afterwards."""
+        self._proto = onnx.TensorProto()
+
 
 class TensorReader:
     """Turns `TensorProto`s into lazy tensors, after checking that each has exactly the bytes its shape asks for."""
 
-    def __init__(self, limits: Limits, source: ByteSource | None, spans: dict[int, int], roots: Sequence[str]):
+    def __init__(self, account: Account, source: ByteSource | None, spans: dict[int, int], folder: DataFolder | None):
         """Prepares a reader of one model's tensors.
 
         Args:
-            limits: limits on rank and dense size.
+            account: counts what the tensors take.
             source: the model's own bytes, where the payloads are that the parsed message leaves out.
             spans: offset and length in bytes of the payloads left out (`onnx2nn.reading.protobuf_wire.skeleton`).
-            roots: the model's folder first, then further folders its external data may resolve to; empty when the
-                model has no folder.
+            folder: of the external data; None for a model without a folder.
         """
-        self._limits = limits
+        self._account = account
         self._source = source
         self._spans = spans
-        self._roots = roots
+        self._folder = folder
         self._files: dict[str, FileSource] = {}
+        self._messages: list[MessageTensor] = []
         self._shapes: dict[tuple[int, ...], ir.Shape] = {}
+        self._external_bytes: dict[tuple[int, int], int] = {}  # what the tensors take from each file
 
     def read(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
         """Returns the tensor without reading its elements.
@@ -202,6 +161,8 @@ class TensorReader:
         dtype = self._dtype(fields.get("data_type", 0), name)
         size = self._size(dims, name)
         external = fields.get("data_location") == onnx.TensorProto.EXTERNAL
+        if not external:
+            self._account.stored_bytes += _nbytes(dtype, size)
         if "segment" in fields and not external:
             offset, length = proto.segment.begin, proto.segment.end - proto.segment.begin
             if self._source is None or self._spans.get(offset) != length:
@@ -211,7 +172,7 @@ class TensorReader:
             self._check(name, "bytes", length, _nbytes(dtype, size), dims, dtype)
             if "raw_data" in fields or not _DATA_FIELDS.isdisjoint(fields):
                 raise ModelFileError(f"Tensor {name!r} has data in more than one field. Export the model again.")
-            return stored_tensor(self._source, offset, dtype, dims, name)
+            return StoredTensor(self._source, offset, dtype, dims, name)
         if external:
             return self._external(proto, dtype, dims, _nbytes(dtype, size))
         self._check_fields(fields, dtype, dims, size)
@@ -220,22 +181,21 @@ class TensorReader:
         key = tuple(dims)
         if key not in self._shapes:  # many small tensors have the same few
             self._shapes[key] = ir.Shape(key, frozen=True)
-        return MessageTensor(proto, dtype, self._shapes[key], key)
+        tensor = MessageTensor(proto, dtype, self._shapes[key], key)
+        if size > _LARGE:
+            self._messages.append(tensor)
+        return tensor
 
     def read_sparse(self, proto: onnx.SparseTensorProto) -> ir.TensorProtocol:
         """Returns a sparse tensor as a dense one, with the name of its values.
 
         Raises:
-            ModelFileError: indices that do not fit the shape, or more elements than `Limits.sparse_elements`.
+            LimitError: more bytes than are left of `Limits.constant_bytes`.
+            ModelFileError: indices that do not fit the shape.
         """
         name = proto.values.name
         dims = list(proto.dims)
         size = self._size(dims, name)
-        if size > self._limits.sparse_elements:
-            raise ModelFileError(
-                f"Sparse tensor {name!r} has {size} elements once dense, above the limit of "
-                f"{self._limits.sparse_elements}. Raise Limits.sparse_elements if the file is to be trusted."
-            )
         values = self.read(proto.values)
         indices = self.read(proto.indices)
         count = values.size
@@ -251,6 +211,9 @@ class TensorReader:
             raise ModelFileError(f"Sparse tensor {name!r}: indices of shape {index.shape} do not fit {count} values.")
         if not in_range:
             raise ModelFileError(f"Sparse tensor {name!r}: an index lies outside its shape {dims}.")
+        self._account.take_bytes(
+            size * values.dtype.numpy().itemsize, f"With the sparse tensor {name!r} made dense, constants have"
+        )
         dense = np.zeros(size, values.dtype.numpy())
         dense[flat] = values.numpy()
         return ir.Tensor(dense.reshape(dims), dtype=values.dtype, name=name)
@@ -265,8 +228,7 @@ class TensorReader:
         return dtype
 
     def _size(self, dims: list[int], name: str) -> int:
-        if len(dims) > self._limits.rank:
-            raise ModelFileError(f"Tensor {name!r} has {len(dims)} dimensions, above the limit of {self._limits.rank}.")
+        self._account.check("rank", len(dims), f"The number of dimensions of tensor {name!r} is")
         if dims and min(dims) < 0:
             raise ModelFileError(f"Tensor {name!r} has a negative dimension: {dims}.")
         size = math.prod(dims)
@@ -319,37 +281,43 @@ class TensorReader:
                 f"Tensor {name!r} lies at bytes {offset} to {offset + nbytes} of {source.path}, which has "
                 f"{source.size} bytes only. Copy or download the data file again."
             )
-        return stored_tensor(source, offset, dtype, dims, name)
+        self._count(source, nbytes, name)
+        return StoredTensor(source, offset, dtype, dims, name)
+
+    def _count(self, source: FileSource, nbytes: int, name: str) -> None:
+        """Counts the bytes of a tensor: as stored, or as bytes in no file where tensors take more than the file has.
+
+        Each tensor becomes a weight of its own, also where others lie at the same bytes.
+        """
+        taken = self._external_bytes.get(source.identity, 0)
+        own = min(nbytes, max(source.size - taken, 0))
+        self._external_bytes[source.identity] = taken + nbytes
+        self._account.stored_bytes += own
+        if nbytes > own:
+            what = f"With tensor {name!r}, which shares its bytes in the data file with others, constants have"
+            self._account.take_bytes(nbytes - own, what)
 
     def _open(self, location: str, name: str) -> FileSource:
         if location in self._files:
             return self._files[location]
-        if not self._roots:
+        if self._folder is None:
             raise ModelFileError(
                 f"Tensor {name!r} is stored in the file {location!r} beside the model, and a model given as bytes, "
                 "stream or ModelProto has no folder. Give base_dir=, or the path of the .onnx file."
             )
-        parts = location.replace("\\", "/").split("/")
-        if not location or "\0" in location or ".." in parts or parts[0] == "" or ":" in parts[0]:
-            raise ModelFileError(
-                f"Tensor {name!r} names {location!r} as its data file. ONNX allows only relative paths inside the "
-                "model's folder: the file is refused as unsafe."
-            )
-        path = os.path.join(self._roots[0], location)
-        target = os.path.realpath(path)
-        # A download cache may hold model and data as links into one folder: that folder is a root as well.
-        if not any(target.startswith(os.path.join(os.path.realpath(root), "")) for root in self._roots):
-            raise ModelFileError(
-                f"Tensor {name!r}: the data file {path} is a link to {target}, outside the model's folder: "
-                "it is refused as unsafe. Copy the file into the folder."
-            )
-        if not os.path.exists(target):
-            raise ModelFileError(
-                f"Tensor {name!r} is stored in {path}, which does not exist. Put the model's data file beside it, "
-                "under exactly this name."
-            )
-        self._files[location] = FileSource(target)
+        try:
+            self._files[location] = self._folder.open(location)
+        except ModelFileError as error:
+            raise ModelFileError(f"Tensor {name!r}: {error}") from error.__cause__
         return self._files[location]
+
+    def close(self) -> None:
+        """Lets go of the model's bytes; no tensor can be read afterwards."""
+        for source in (self._source, *self._files.values()):
+            if source is not None:
+                source.close()
+        for message in self._messages:
+            message.forget()
 
 
 def _nbytes(dtype: ir.DataType, size: int) -> int:

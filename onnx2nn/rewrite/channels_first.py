@@ -114,7 +114,7 @@ class ChannelsFirst:
                     rank = form.output_rank
                 elif is_elementwise(node):
                     known = [ranks.get(value) for value in node.inputs if value is not None]
-                    rank = None if None in known else max(size or 0 for size in known)
+                    rank = None if None in known else max((size or 0 for size in known), default=None)
                 else:
                     rank = None
             else:
@@ -238,7 +238,7 @@ class ChannelsFirst:
                 )
         new, before = channels_first_node(node, form, inputs)
         try:
-            evaluator = Evaluator(self.facts.table, self.facts.F, self.facts.opsets, given)
+            evaluator = Evaluator(self.facts.table, self.facts.F, self.facts.opsets, self.facts.account, given)
             for old, other in zip(node.outputs, new.outputs, strict=True):
                 expected, got = evaluator.array(old), evaluator.array(other)
                 order = to_channels_first(form.output_rank) if form.outputs else list(range(form.output_rank))

@@ -9,6 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ground.limits import Account
+from onnx2nn.importing import bounded
 from onnx2nn.importing.node_facts import attribute_values, check_inputs
 from onnx2nn.importing.plan import version_of
 from onnx2nn.optable.registry import Table
@@ -32,6 +34,7 @@ class Evaluator:
         table: the op table.
         F: `torch`, or the OneFlow namespace that has torch's function names.
         opsets: opset versions by domain, for nodes that have no version of their own.
+        account: counts what the values take.
         given: arrays of values at which the evaluation starts.
         floats: the numpy dtype of all floating-point tensors.
         placeholder: returns an array for a value that is neither given nor constant, None to compute the value.
@@ -42,11 +45,13 @@ class Evaluator:
         table: Table,
         F: Any,
         opsets: Mapping[str, int],
+        account: Account,
         given: Mapping[ir.Value, np.ndarray[Any, Any]],
         floats: Any = np.float64,
         placeholder: Callable[[ir.Value], np.ndarray[Any, Any] | None] = lambda value: None,
     ):
         self._table, self._F, self._opsets, self._floats, self._placeholder = table, F, opsets, floats, placeholder
+        self._account = account
         self._known: dict[ir.Value, Any] = {value: self._tensor(array) for value, array in given.items()}
         self._nodes = 0
 
@@ -54,10 +59,12 @@ class Evaluator:
         """Returns the elements of a value.
 
         Raises:
+            TooLargeError: it takes more than the limits allow.
             OperatorError: the value depends on a value that is not given, on a node without a row, on a random
                 operator, on control flow, or on more than `MAX_NODES` nodes.
         """
-        result: np.ndarray[Any, Any] = self._value(value).numpy()
+        with self._account.temporarily():
+            result: np.ndarray[Any, Any] = self._value(value).numpy()
         return result
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> Any:
@@ -83,10 +90,10 @@ class Evaluator:
 
         attributes = attribute_values(node, row, {}, lambda tensor: self._tensor(tensor.numpy()))
         inputs = [None if value is None else self._value(value) for value in node.inputs]
-        check_inputs(row, inputs)
+        check_inputs(row, inputs, self._account)
         if "_outputs" in row.facts:
             attributes["_outputs"] = len(node.outputs)
-        results = row.run(self._F, *_arguments(row, inputs), **attributes)
+        results = bounded.run(row, self._F, _arguments(row, inputs, self._account), attributes, self._account)
         results = results if isinstance(results, tuple) else (results,)
         self._known |= dict(zip(node.outputs, map(self._in_one_dtype, results), strict=False))
 
@@ -98,11 +105,12 @@ class Evaluator:
         return result.to(wanted) if other else result
 
 
-def _arguments(row: Row, inputs: list[Any]) -> list[Any]:
+def _arguments(row: Row, inputs: list[Any], account: Account) -> list[Any]:
     arguments = []
     for position, value in enumerate(inputs):
         name = row.input_name(position)
         if value is not None and name in row.static:
+            account.too_large("elements", value.numel(), "The number of elements of an input is")
             value = value.numpy().tolist()
         elif value is not None and name in row.numbers and not value.ndim:
             value = value.item()

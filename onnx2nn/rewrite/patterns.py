@@ -230,7 +230,7 @@ def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Matc
     count += holds_number
     if (count != wanted and not (pattern.more and count > wanted)) or (pattern.alone and readers(value) > 1):
         return
-    if not _may_match(node, pattern):
+    if pattern.below and not _fits_below(pattern, operators_below(node)):
         return
     if node.attributes and any(attribute.is_ref() for attribute in node.attributes.values()):
         return  # attribute references in a function have values only at its calls
@@ -260,12 +260,20 @@ def _match_of_number(number: Any, pattern: Any, match: Match) -> Match | None:
     return {**match, pattern.name: number} if isinstance(pattern, Var) and not pattern.constant else None
 
 
-def _may_match(node: ir.Node, pattern: Op) -> bool:
-    """Returns whether the node's inputs come from the operators in the pattern. A cheap test that most nodes fail."""
-    if not pattern.below:
-        return True
+def operators_below(node: ir.Node) -> frozenset[str]:
+    """Returns the operator types that produce the inputs of a node."""
     producers = [value.producer() for value in node.inputs if value is not None]
-    below = {producer.op_type for producer in producers if producer is not None}
+    return frozenset([producer.op_type for producer in producers if producer is not None])
+
+
+def may_match(pattern: Any, below: frozenset[str]) -> bool:
+    """Returns whether a pattern may match at a node, from the operators below it; a cheap test that most fail."""
+    if isinstance(pattern, Either):
+        return any(may_match(one, below) for one in pattern.patterns)
+    return not isinstance(pattern, Op) or _fits_below(pattern, below)
+
+
+def _fits_below(pattern: Op, below: frozenset[str]) -> bool:
     return "Identity" in below or not any(below.isdisjoint(names) for names in pattern.below)
 
 

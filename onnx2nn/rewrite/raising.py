@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.ground.limits import Account
 from onnx2nn.importing.node_facts import inner_graphs
 from onnx2nn.optable.registry import Table
 from onnx2nn.provenance.exporter_metadata import keeps_names
@@ -26,7 +27,7 @@ from onnx2nn.rewrite import (
 )
 from onnx2nn.rewrite.channels_first import RULE, ChannelsFirst
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
-from onnx2nn.rewrite.patterns import NODES, Match, matches, roots, tensor_of, uncast
+from onnx2nn.rewrite.patterns import NODES, Match, matches, may_match, operators_below, roots, tensor_of, uncast
 from onnx2nn.rewrite.recurrent_layers import RECURRENT, stacks
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, NewNode, Replacement, Rule
 from onnx2nn.rewrite.value_facts import ValueFacts
@@ -73,30 +74,31 @@ def _by_root(rules: Sequence[Rule], present: Set[str]) -> dict[str, list[Rule]]:
     return index
 
 
-def raise_patterns(model: ir.Model, table: Table, F: Any) -> Raising:
+def raise_patterns(model: ir.Model, table: Table, F: Any, account: Account | None = None) -> Raising:
     """Replaces decomposed operators by single operators, in place.
 
     Args:
         model: the model from `reader.read`.
         table: the op table.
         F: `torch`, or the OneFlow namespace that has torch's function names. Replacements are verified with it.
+        account: counts what the verifications take; by default a new one with the default limits.
 
     Returns:
         The report.
     """
-    return _Raiser(model, table, F).run()
+    return _Raiser(model, table, F, account or Account()).run()
 
 
 class _Raiser:
-    def __init__(self, model: ir.Model, table: Table, F: Any):
-        self.model, self.table, self.F = model, table, F
-        self.facts = ValueFacts(table, F, model.graph.opset_imports)
+    def __init__(self, model: ir.Model, table: Table, F: Any, account: Account):
+        self.model, self.table, self.F, self.account = model, table, F, account
+        self.facts = ValueFacts(table, F, model.graph.opset_imports, account)
         self.result = Raising()
         self._agreed: dict[Any, bool] = {}
 
     def run(self) -> Raising:
         for graph, opsets in self._graphs():
-            self.facts = ValueFacts(self.table, self.F, opsets)
+            self.facts = ValueFacts(self.table, self.F, opsets, self.account)
             operators = _operators(graph)
             for number, rules in enumerate(SWEEPS):
                 if number == 1 and isinstance(graph, ir.Graph) and "Transpose" in operators.values():
@@ -145,8 +147,10 @@ class _Raiser:
 
     def _raise(self, graph: ir.Graph | ir.Function, root: ir.Node, rules: Sequence[Rule]) -> bool:
         """Applies the first of `rules` that matches at the node `root`; returns whether one does."""
+        below = operators_below(root)
         for rule in rules:
-            for match in matches(root.outputs[0], rule.pattern, {}):
+            found = matches(root.outputs[0], rule.pattern, {}) if may_match(rule.pattern, below) else ()
+            for match in found:
                 this = self._replacement(rule, match, root) if _is_self_contained(match[NODES], root) else None
                 if this is not None and self._replace(graph, this):
                     return True
@@ -208,6 +212,8 @@ class _Raiser:
         read = [*this.sample, *(output for node in this.nodes for output in node.outputs)]
         inside |= {use.node for value in read for use in value.uses() if use.node.op_type in _SHAPE_PASSING}
         size = sum(math.prod(item) for item in this.sample.values() if not isinstance(item, np.ndarray))
+        if 4 * size > self.facts.account.free_bytes:
+            return f"its values are too large for a comparison, {size} elements"
         floats: Any = np.float64 if size < LARGE_SAMPLE else np.float32
         given = {
             value: item if isinstance(item, np.ndarray) else random.standard_normal(item, floats)
@@ -217,7 +223,7 @@ class _Raiser:
         def placeholder(value: ir.Value) -> np.ndarray[Any, Any] | None:
             return None if value.producer() in inside else self.facts.placeholder(value)
 
-        evaluator = Evaluator(self.table, self.F, self.facts.opsets, given, floats, placeholder)
+        evaluator = Evaluator(self.table, self.F, self.facts.opsets, self.facts.account, given, floats, placeholder)
         try:
             pairs = [(evaluator.array(old), evaluator.array(new)) for old, new in zip(this.old, this.new, strict=True)]
         except AttributeError:

@@ -111,7 +111,10 @@ def _layer(node: ir.Node, facts: ValueFacts) -> _Layer | None:
     if inputs[4] is not None or inputs[7] is not None or None in inputs[1:3]:
         return None
     weights = [value for value in inputs[1:4] if value is not None]
-    constant = all(facts.constant_shape(value) is not None for value in weights)
+    shapes = [facts.constant_shape(value) for value in weights]
+    constant = all(shape is not None for shape in shapes)
+    if any(shape is not None and len(shape) != rank for shape, rank in zip(shapes, (3, 3, 2), strict=False)):
+        return None  # malformed: the import reports it
     used = weights if constant else _torch_weights(node.op_type, weights, facts)
     merge = _merge_of_directions(node, facts)
     return None if merge is None or used is None else _Layer(node, *merge, used, not constant, relu)
@@ -400,6 +403,9 @@ def _sample(
     steps, batch = 5, 3
     for layer in chain:
         target = facts.ints(layer.target) or []
+        if None in target and source.shape is not None and len(source.shape) == 3:
+            steps, batch, *_ = facts.shape(source) or (steps, batch)  # a Shape node may read another value
+            steps, batch = (batch, steps) if batch_first else (steps, batch)
         rows = layer.rows(facts)
         if rows is not None and len(rows) == 2 and rows[0] > 0:
             steps, batch = int(rows[0]), 1

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnx2nn.ground.limits import Account
 from onnx2nn.importing.node_facts import is_generated
 from onnx2nn.optable.registry import Table
 from onnx2nn.rewrite.evaluation import Evaluator
@@ -26,10 +27,11 @@ class ValueFacts:
         table: the op table.
         F: `torch`, or the OneFlow namespace that has torch's function names.
         opsets: opset versions by domain.
+        account: counts what is evaluated.
     """
 
-    def __init__(self, table: Table, F: Any, opsets: dict[str, int]):
-        self.table, self.F, self.opsets = table, F, opsets
+    def __init__(self, table: Table, F: Any, opsets: dict[str, int], account: Account):
+        self.table, self.F, self.opsets, self.account = table, F, opsets, account
         self._sizes: dict[str, int] = {}
         self._constant_expressions: dict[ir.Value, bool] = {}
         self._arrays: dict[ir.Value, np.ndarray[Any, Any] | None] = {}
@@ -45,7 +47,7 @@ class ValueFacts:
             return None
         if value not in self._arrays:
             try:
-                self._arrays[value] = Evaluator(self.table, self.F, self.opsets, {}).array(value)
+                self._arrays[value] = Evaluator(self.table, self.F, self.opsets, self.account, {}).array(value)
             except Exception:  # a framework raises errors of many types; the value then counts as unknown
                 self._arrays[value] = None
         return self._arrays[value]
@@ -78,7 +80,7 @@ class ValueFacts:
         """
         array = self.array(value)
         if array is not None:
-            return [int(item) for item in array.reshape(-1)]
+            return [int(item) for item in array.reshape(-1)] if array.dtype.kind in "iub" else None
         node = None if value is None else value.producer()
         if node is None:
             return None

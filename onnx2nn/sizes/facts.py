@@ -109,12 +109,26 @@ class Facts:
         return _interval_with(atom, fresh)
 
     def assume(self, condition: Truth) -> bool:
-        """Notes a condition that a guard checks, and what follows from it; returns False where no size fulfils it."""
+        """Notes a condition that a guard checks, and what follows from it.
+
+        Returns:
+            False where no size fulfils it; nothing is noted then.
+        """
+        before = self.values, dict(self.intervals), dict(self.assumed)  # the values are never changed in place
+        if self._follows(condition):
+            return True
+        self.values, self.intervals, self.assumed = before
+        self._decided.clear()
+        self._spans.clear()
+        return False
+
+    def _follows(self, condition: Truth) -> bool:
+        """Notes a condition and what follows from it; returns False where no size fulfils it, in the middle of it."""
         condition = self.settled(condition)
         if isinstance(condition, bool):
             return condition
         if condition.kind == "and":
-            return all([self.assume(part) for part in condition.operands])
+            return all([self._follows(part) for part in condition.operands])
         self._decided.clear()
         if len(condition.symbols) == 1:
             (symbol,) = condition.symbols
@@ -148,9 +162,9 @@ class Facts:
         if most is not None and most != MAX_DIMENSION:  # that one is no restriction of the model's
             ends.append(at_least_zero(subtract(most, number)))
         dependent = [condition for condition in self.assumed if symbol in condition.symbols]
-        self.values = {other: replaced(value, {symbol: number}) for other, value in self.values.items()}
-        self.values[symbol] = number
-        return all([self.assume(condition) for condition in (*ends, *dependent)])
+        values = {other: replaced(value, {symbol: number}) for other, value in self.values.items()}
+        self.values = {**values, symbol: number}
+        return all([self._follows(condition) for condition in (*ends, *dependent)])
 
     def decide(self, condition: Truth) -> bool | None:
         """Returns the truth of a condition for all sizes, None where it is not proven."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from onnx2nn.sizes.conditions import Truth
+from onnx2nn.sizes.conditions import Truth, at_least_zero, is_not_zero
 from onnx2nn.sizes.expression import (
     Atom,
     Bound,
@@ -17,6 +17,7 @@ from onnx2nn.sizes.expression import (
     divided,
     multiply,
     of_atom,
+    of_terms,
     subtract,
     term_order,
 )
@@ -108,13 +109,14 @@ class Choice(Atom):
 def choose(condition: Truth, a: Number, b: Number) -> Number:
     """Returns `a` where the condition holds, else `b`.
 
-    Law: where `p == 0`, numbers whose difference is a multiple of `p` are equal.
+    Laws: where `p == 0`, numbers whose difference is a multiple of `p` are equal, and so are `n` and `min(n, m)` where
+    `n = c` and `m >= c`.
     """
     if isinstance(condition, bool):
         return a if condition else b
     if a is b or (isinstance(a, int) and isinstance(b, int) and a == b):
         return a
-    if condition.kind in ("==", "!=") and divided(subtract(a, b), condition.operands[0]) is not None:
+    if condition.kind in ("==", "!=") and _equal_at_zero(condition.operands[0], a, b):
         return b if condition.kind == "==" else a
     (p, q), (r, s) = bounds(a), bounds(b)
     interval = (
@@ -122,6 +124,65 @@ def choose(condition: Truth, a: Number, b: Number) -> Number:
         None if q is None or s is None else max(q, s),
     )
     return of_atom(Choice, ("where", condition, a, b), interval, (condition, a, b))
+
+
+def without_choice(condition: Truth) -> Truth:
+    """Returns the negation of `p == 0` for an equation that holds there and nowhere else.
+
+    It is one with a choice: `n == (2 if n == 0 else n)` is `n != 0`. Any other condition is returned as it is.
+    """
+    if isinstance(condition, bool) or condition.kind != "==":
+        return condition
+    (size,) = condition.operands
+    for monomial, coefficient in size.terms:
+        if len(monomial) != 1 or not isinstance(monomial[0], Choice):
+            continue
+        _, case, a, b = monomial[0].key
+        rest = subtract(size, of_terms({monomial: coefficient}))
+        there, elsewhere = (add(rest, multiply(number, coefficient)) for number in (a, b))
+        if case.kind == "==" and _is(elsewhere, 0) and _is_never_zero(there, case.operands[0]):
+            (p,) = case.operands
+            return at_least_zero(subtract(p, 1)) if bounds(p)[0] == 0 else is_not_zero(p)
+    return condition
+
+
+def _is(number: Number, value: int) -> bool:
+    return isinstance(number, int) and number == value
+
+
+def _is_never_zero(number: Number, p: Size) -> bool:
+    """Returns whether a number differs from 0 wherever `p == 0`, by a constant difference."""
+    values = [subtract(number, multiply(p, factor)) for factor in (0, 1, -1)]
+    return any(isinstance(value, int) and value != 0 for value in values)
+
+
+def _equal_at_zero(p: Size, a: Number, b: Number) -> bool:
+    """Returns whether two numbers are equal where `p == 0`."""
+    if divided(subtract(a, b), p) is not None:
+        return True
+    for one, other in ((a, b), (b, a)):
+        for sign in (1, -1):
+            value = subtract(one, multiply(p, sign))  # of `one`, there
+            if isinstance(value, int) and _is_among(one, other, value):
+                return True
+    return False
+
+
+def _is_among(number: Number, other: Number, value: int) -> bool:
+    """Returns whether `other` is a minimum or maximum that `number` decides where it has this value."""
+    atom = _only_atom(other)
+    if not isinstance(atom, Extreme) or not any(part is number for part in atom.key[1:]):
+        return False
+    sign = 1 if atom.key[0] == "max" else -1
+    return all(part is number or _ahead(value, part, sign) for part in atom.key[1:])
+
+
+def _only_atom(number: Number) -> Atom | None:
+    """Returns the atom that a number is, None for any other number."""
+    if isinstance(number, int) or len(number.terms) > 1:
+        return None
+    ((monomial, coefficient),) = number.terms
+    return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
 
 
 class Broadcast(Atom):
@@ -136,7 +197,8 @@ class Broadcast(Atom):
 def broadcast(*sizes: Number) -> Number:
     """Returns the size of a dimension of tensors that are broadcast together.
 
-    Laws: sizes other than 1 are equal, or broadcasting fails; so a known size other than 1 is the result.
+    Laws: sizes other than 1 are equal, or broadcasting fails; so a known size other than 1 is the result. A size that
+    is 1 where another one is 1 does not matter: `n` and `min(n, 40)` give `n`.
     """
     pending, items = list(sizes), dict[Number, None]()
     while pending:
@@ -145,13 +207,13 @@ def broadcast(*sizes: Number) -> Number:
             if item != 1:
                 return item
             continue
-        alone = len(item.terms) == 1 and item.terms[0][1] == 1 and len(item.terms[0][0]) == 1
-        atom = item.terms[0][0][0] if alone else None
+        atom = _only_atom(item)
         if isinstance(atom, Broadcast):
             pending = [*atom.key[1:], *pending]
         else:
             items[item] = None
-    kept = sorted(items, key=_rank)
+    kept = [item for item in items if not any(_is_among(other, item, 1) for other in items if other is not item)]
+    kept.sort(key=_rank)
     if len(kept) < 2:
         return kept[0] if kept else 1
     sure = next((item for item in kept if (low := bounds(item)[0]) is not None and low > 1), None)

@@ -144,7 +144,7 @@ def _parts_agree(
     mixed: Any = None
     if size > 1:
         other = {key: _but_first(part[0], part[1], axes[key]) for key, part in parts.items()}
-        mixed = run(original, {key: other.get(key, value) for key, value in inputs.items()})
+        mixed = _attempt(original, {key: other.get(key, value) for key, value in inputs.items()}, "Mixed inputs:")
     for index, whole in enumerate(results):
         pieces: Any = [outputs[index] for outputs in runs]
         if whole is None:

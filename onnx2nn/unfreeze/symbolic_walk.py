@@ -21,6 +21,7 @@ from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.tensor import Tensor
 from onnx2nn.fx.trace_errors import ShapeMismatch
+from onnx2nn.importing import bounded
 from onnx2nn.importing.builder import Builder, Regions
 from onnx2nn.importing.control_flow import branches_of, constant_truth, loop_form
 from onnx2nn.importing.import_state import ImportState
@@ -173,7 +174,7 @@ class SymbolicBuilder(Builder):
 
     def fold(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Returns the result of a node without inputs."""
-        return self._kept(row.run(torch, *inputs, **attributes))
+        return self._kept(self._run(row, inputs, attributes))
 
     def record(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Returns the results of the body of `row`.
@@ -193,7 +194,7 @@ class SymbolicBuilder(Builder):
             return kept
         if not all(isinstance(item, Sized) and item.count <= MAX_ELEMENTS for item in _listed(kept)):
             return kept
-        return self._kept(row.run(torch, *self._arguments.of_body(row, values), **attributes))
+        return self._kept(self._run(row, self._arguments.of_body(row, values), attributes))
 
     def record_opaque(self, node: ir.Node, row: Row, inputs: list[Any], attributes: dict[str, Any]) -> Any:
         """Returns the results of an operator as one call.
@@ -204,7 +205,7 @@ class SymbolicBuilder(Builder):
         """
         values = [None if value is None else value.argument() for value in inputs]
         if not row.random and all(value is None or isinstance(value, Constant) for value in values):
-            return self._kept(row.run(torch, *self._arguments.of_operator(row, values), **attributes))
+            return self._kept(self._run(row, self._arguments.of_operator(row, values), attributes))
         try:
             specs = opaque_calls.specs_of(
                 self.tracer, row, self._arguments.of_operator(row, values), attributes, strict=True
@@ -215,6 +216,9 @@ class SymbolicBuilder(Builder):
             raise OperatorError("its results depend on data.")
         results = tuple(self._kept(self.tracer.tensor(spec)) for spec in specs)
         return results if len(results) > 1 or row.several else results[0]
+
+    def _run(self, row: Row, arguments: Sequence[Any], attributes: dict[str, Any]) -> Any:
+        return bounded.run(row, torch, arguments, attributes, self.state.account)
 
     def _conflict(self, node: ir.Node, inputs: Sequence[Any], error: Exception) -> NodeConflictError:
         return NodeConflictError(node, inputs, self._step, self.values, first_line(error))

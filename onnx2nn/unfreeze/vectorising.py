@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
-from onnx2nn.errors import FrozenDimensionError, first_line
+from onnx2nn.errors import FrozenDimensionError, first_line, shown
 from onnx2nn.importing.inputs import input_specs
 from onnx2nn.unfreeze.proof import TOLERANCE, difference_of, example, run
 from onnx2nn.unfreeze.request import Request
@@ -54,7 +54,7 @@ def vectorised(sample: fx.GraphModule, model: ir.Model, request: Request, batch:
     )
     way = "vmap" if _vmaps(sample, arrangement, inputs, alone) else "loop"
     meta = {**sample.meta, "onnx2nn": _meta(known, request, batch, arrangement, way, reason)}
-    _LOG.warning(_warning(batch, arrangement, way, reason))
+    _LOG.warning(shown(_warning(batch, arrangement, way, reason)))
     return Vectorised(sample, Arrangement(**{**vars(arrangement), "way": way}), meta)
 
 

@@ -12,6 +12,7 @@ import onnx
 
 from onnx2nn.errors import InputError, first_line
 from onnx2nn.optable.registry import load_rows
+from onnx2nn.verification.block_reports import blocks_around
 from onnx2nn.verification.gaps import Gap, gap
 from onnx2nn.verification.module_runs import to_tensor
 from onnx2nn.verification.node_reports import NodeComparison
@@ -69,6 +70,7 @@ class Lockstep:
         self.memory = 0
         self.shares: dict[str, float] = {}
         self.drawn: dict[fx.Node, Any] = {}
+        self.blocks = module.meta.get("onnx2nn", {}).get("tree", {}).get("blocks", {})
         graph = getattr(module, "graph", None)
         self.named = {
             node: [name for name in node.meta.get("onnx_outputs", ()) if name in probe.producers]
@@ -139,6 +141,7 @@ class Lockstep:
                     self._gap(name, fed.env[node], expected),
                     self._gap(name, own.env[node], fed.env[node]),
                     self._gap(name, own.env[node], expected),
+                    blocks_around(node, self.blocks)[-1],
                 )
         if names[0] in values:
             fed.env[node] = _as_torch(values[names[0]])

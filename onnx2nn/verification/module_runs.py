@@ -1,4 +1,4 @@
-"""Runs an imported PyTorch module on NumPy arrays."""
+"""Runs an imported PyTorch module on NumPy arrays, and beside another form of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from onnx2nn.errors import Onnx2nnError, VerificationError, first_line
 from onnx2nn.ground.extras import require
+from onnx2nn.verification.value_comparison import compare
 
 
 def run_module(module: Callable[..., Any], arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
@@ -42,3 +43,29 @@ def to_tensor(array: np.ndarray) -> Any:
     if array.dtype.name in ("int4", "uint4", "int2", "uint2"):
         array = array.astype(np.uint8 if array.dtype.name[0] == "u" else np.int8)
     return torch.from_numpy(array)
+
+
+def check_same(module: Callable[..., Any], converted: Callable[..., Any], tensors: Sequence[Any], form: str) -> None:
+    """Runs a module and another form of it on the same inputs.
+
+    Args:
+        module: the module.
+        converted: the other form.
+        tensors: the inputs, which stay as they are.
+        form: what the other form is, for the error.
+
+    Raises:
+        VerificationError: their outputs differ.
+    """
+    import torch
+
+    with torch.no_grad():
+        ours, theirs = (_as_tuple(run(*(tensor.clone() for tensor in tensors))) for run in (converted, module))
+    names = [f"output {index}" for index in range(len(theirs))]
+    wrong = [str(output) for output in compare(names, ours, theirs) if not output.ok]
+    if wrong:
+        raise VerificationError(f"The {form} differs from the module: {'; '.join(wrong)}.")
+
+
+def _as_tuple(outputs: Any) -> tuple[Any, ...]:
+    return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)

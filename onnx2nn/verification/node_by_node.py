@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from onnx2nn.errors import InputError
+from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.loading import load
 from onnx2nn.reading import reader
+from onnx2nn.verification.block_reports import compare_blocks
 from onnx2nn.verification.example_runs import example_feeds, fixed_lists
 from onnx2nn.verification.judgement import Judge
 from onnx2nn.verification.lockstep import Lockstep
@@ -39,6 +41,8 @@ def verify_nodes(
     seed: int = 0,
     tolerance: float | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    follow_links: bool = False,
+    limits: Limits | None = None,
 ) -> NodeVerification:
     """Compares an imported module with ONNX Runtime node by node, on one set of inputs.
 
@@ -55,12 +59,15 @@ def verify_nodes(
             its output; if left out, the tolerance of `verify` for an output, and more where the node's own noise is
             larger.
         memory_limit: bytes of intermediate values that are held at a time; more come from several sessions.
+        follow_links: as for `verify`.
+        limits: as for `load`.
 
     Returns:
-        The comparison of every node; `.ok` says whether all agree, `.first` is the first that does not. Where outputs
-        differ though every node is within the threshold, each node is held to its own noise: how far ONNX Runtime's own
-        result moves when the node's inputs move by units in the last place. Either a node exceeds it, then it is
-        `.first`, or the outputs are compared with the model's own noise, `.outputs[i].noise`.
+        The comparison of every node; `.ok` says whether all agree, `.first` is the first that does not, `.blocks` sums
+        the differences for each block of the module. Where outputs differ though every node is within the threshold,
+        each node is held to its own noise: how far ONNX Runtime's own result moves when the node's inputs move by units
+        in the last place. Either a node exceeds it, then it is `.first`, or the outputs are compared with the model's
+        own noise, `.outputs[i].noise`.
 
     Raises:
         InputError: shapes or inputs do not fit the model, or the module knows nothing of the file's nodes.
@@ -70,10 +77,11 @@ def verify_nodes(
         VerificationError: no oracle can run the model.
     """
     source = stored(source)
-    specs = model_inputs.input_specs(reader.read(source))
+    with reader.opened(source, follow_links=follow_links, account=Account(limits)) as model:
+        specs = model_inputs.input_specs(model)
     feeds, _ = next(iter(example_feeds(specs, input_shapes, inputs, 1, seed)))
     if module is None:
-        module = load(source, input_shapes=fixed_lists(input_shapes))
+        module = load(source, input_shapes=fixed_lists(input_shapes), follow_links=follow_links, limits=limits)
     return compare_nodes(source, module, feeds, tolerance=tolerance, memory_limit=memory_limit)[0]
 
 
@@ -111,4 +119,5 @@ def compare_nodes(
     result.outputs += compare(names, lockstep.outputs, lockstep.expected) if lockstep.outputs is not None else []
     judge = Judge(result, program, lockstep, probe, tolerance)
     judge.judge()
+    result.blocks += compare_blocks(program, result.nodes)
     return result, judge

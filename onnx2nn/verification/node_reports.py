@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx2nn.errors import InputError
+from onnx2nn.errors import InputError, shown, shown_name
+from onnx2nn.verification.block_reports import BlockComparison
 from onnx2nn.verification.gaps import Gap
 from onnx2nn.verification.probe import Probe
 from onnx2nn.verification.value_comparison import OutputComparison
+
+MOST_NODES, MOST_NOTES, LONGEST_NOTE = 15, 5, 300
+"""Limits of the text of a report, so that it fits a screen: its nodes, its notes, and the characters of a note."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class NodeComparison:
         introduced: the module's node on the oracle's inputs against the oracle.
         inherited: the module's own value against the module's node on the oracle's inputs.
         total: the module's own value against the oracle.
+        block: the path of the innermost block of the module that computes it, `""` for the module itself.
     """
 
     node: str
@@ -35,9 +40,11 @@ class NodeComparison:
     introduced: Gap
     inherited: Gap
     total: Gap
+    block: str = ""
 
     def __str__(self) -> str:
-        return f"{self.operator} {self.node!r} introduces {self.introduced}; it inherits {self.inherited}"
+        name = f"{shown_name(self.operator)} {shown_name(repr(self.node))}"
+        return f"{name} introduces {self.introduced}; it inherits {self.inherited}"
 
 
 @dataclass
@@ -48,6 +55,7 @@ class NodeVerification:
         oracle: name of the oracle.
         nodes: one comparison an output of a node, in the order of the module's graph.
         outputs: the graph's outputs as `verify` compares them.
+        blocks: the differences summed for each block of the module, the module itself first.
         folded: nodes of the file that were computed at import, from constants or shapes, and do not run.
         notes: values that were left out, and why.
     """
@@ -55,6 +63,7 @@ class NodeVerification:
     oracle: str
     nodes: list[NodeComparison] = field(default_factory=list)
     outputs: list[OutputComparison] = field(default_factory=list)
+    blocks: list[BlockComparison] = field(default_factory=list)
     folded: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _probe: Probe | None = field(default=None, repr=False)
@@ -74,7 +83,8 @@ class NodeVerification:
         """The closing line; it names the first node that is off, or the noise that explains the differences."""
         head = f"{len(self.nodes)} values compared, {len(self.folded)} nodes folded at import"
         if self.first is not None:
-            return f"MISMATCH ({head}): the first node over the threshold: {self.first}"
+            where = f", in block {self.first.block!r}" if self.first.block else ""
+            return f"MISMATCH ({head}): the first node over the threshold{where}: {self.first}"
         if not self.ok:  # before the judgement only
             return f"MISMATCH ({head}): the outputs differ"
         noisy = [node for node in self.nodes if node.introduced.noise is not None]
@@ -88,8 +98,26 @@ class NodeVerification:
             f"within the model's own noise: values moved by {worst.noise_ulps} ULP change it by {worst.noise:.3g}"
         )
 
+    @property
+    def shown(self) -> list[NodeComparison]:
+        """The nodes that a report shows, in order: those over the threshold, then those that introduce most."""
+        chosen = sorted(self.nodes, key=lambda node: (node.introduced.ok, -node.introduced.max_abs))[:MOST_NODES]
+        places = {id(node) for node in chosen}
+        return [node for node in self.nodes if id(node) in places]
+
+    @property
+    def remarks(self) -> list[str]:
+        """The lines below the nodes of a report: how many are not shown, and the notes."""
+        left = len(self.nodes) - len(self.shown)
+        off = sum(not node.introduced.ok for node in self.nodes)
+        hidden = max(off - MOST_NODES, 0)
+        which = f", {hidden} of them over the threshold" if hidden else ", all within the threshold"
+        rest = [f"and {left} more values{which}"] if left else []
+        more = [f"and {len(self.notes) - MOST_NOTES} more notes"] * (len(self.notes) > MOST_NOTES)
+        return [*rest, *(shown(note, LONGEST_NOTE) for note in self.notes[:MOST_NOTES]), *more]
+
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.nodes), *self.notes, self.verdict])
+        return "\n".join([*map(str, self.shown), *self.remarks, self.verdict])
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as plain values that JSON can hold; infinities and NaN are the strings `inf`, `nan`."""
@@ -98,6 +126,7 @@ class NodeVerification:
             "ok": self.ok,
             "verdict": self.verdict,
             "first": self.first and _plain(self.first),
+            "blocks": [_plain(block) for block in self.blocks],
             "nodes": [_plain(node) for node in self.nodes],
             "outputs": [{**_plain(output), "ok": output.ok, "agrees": output.agrees} for output in self.outputs],
             "folded": self.folded,

@@ -11,6 +11,7 @@ import onnx
 
 from onnx2nn.errors import VerificationError, first_line
 from onnx2nn.ground.extras import require
+from onnx2nn.reading.embedded import embedded
 
 Stored = str | os.PathLike[str] | bytes | onnx.ModelProto
 """The forms of a model that can be read several times."""
@@ -58,7 +59,7 @@ class Oracle:
         from onnx.reference import ReferenceEvaluator
 
         try:
-            self._reference = ReferenceEvaluator(_proto(source, folder))
+            self._reference = ReferenceEvaluator(embedded(source, base_dir=folder))
         except Exception as error:  # the two oracles have no common class of errors
             raise VerificationError(
                 f"No oracle can load the model: neither ONNX Runtime ({first_line(runtime_error)}) nor onnx.reference "
@@ -104,14 +105,3 @@ def stored(source: Stored | BinaryIO) -> Stored:
     if not hasattr(source, "read"):
         raise TypeError(f"A model is a path, bytes, a binary stream or a ModelProto, not a {type(source).__name__}.")
     return source.read()
-
-
-def _proto(source: Stored, folder: str | None) -> onnx.ModelProto:
-    if isinstance(source, onnx.ModelProto) and folder is not None:
-        model = onnx.ModelProto()
-        model.CopyFrom(source)
-        onnx.load_external_data_for_model(model, folder)
-        return model
-    if isinstance(source, onnx.ModelProto):
-        return source
-    return onnx.load_from_string(source) if isinstance(source, bytes) else onnx.load(source)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import InputError, VerificationError, first_line
+from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.loading import load
 from onnx2nn.reading import reader
@@ -72,6 +73,8 @@ def verify(
     inputs: Mapping[str, np.ndarray] | None = None,
     runs: int = 1,
     seed: int = 0,
+    follow_links: bool = False,
+    limits: Limits | None = None,
 ) -> Verification:
     """Compares an imported module with ONNX Runtime.
 
@@ -84,6 +87,8 @@ def verify(
         inputs: input name → array, used instead of generated ones.
         runs: number of comparisons on different random inputs.
         seed: of the first run's inputs; run `i` uses `seed + i`.
+        follow_links: as for `onnx2nn.load`; ONNX Runtime has a rule of its own for links.
+        limits: as for `load`.
 
     Returns:
         The comparison of every output; `.ok` says whether all agree. Outputs that differ are judged node by node: if
@@ -97,11 +102,12 @@ def verify(
         VerificationError: no oracle can run the model.
     """
     source = stored(source)
-    model = reader.read(source)
-    specs, short = model_inputs.input_specs(model), short_floats(model)
+    with reader.opened(source, follow_links=follow_links, account=Account(limits)) as model:
+        specs, short = model_inputs.input_specs(model), short_floats(model)
+        threads = threads_of((node.domain, node.op_type) for node in model.graph.all_nodes())
     if module is None:
-        module = load(source, input_shapes=fixed_lists(input_shapes))
-    oracle = Oracle(source, threads=threads_of((node.domain, node.op_type) for node in model.graph.all_nodes()))
+        module = load(source, input_shapes=fixed_lists(input_shapes), follow_links=follow_links, limits=limits)
+    oracle = Oracle(source, threads=threads)
     result = Verification(oracle.name)
     for feeds, optional in example_feeds(specs, input_shapes, inputs, runs, seed):
         try:

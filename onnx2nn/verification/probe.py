@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from onnx2nn.errors import InputError, VerificationError
-from onnx2nn.ground.atomic_files import replacing
+from onnx2nn.ground import atomic_files
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.verification.noise import SMALLEST_WEIGHT
 from onnx2nn.verification.oracle import Oracle, Stored
@@ -145,15 +146,12 @@ class Probe:
         live = [key for key in _reads(node) if key in compared or key in self.feeds]
         outputs = [output for output in node.output if output]
         model = self._alone([node], live, outputs, arrays)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"Cannot make the folder {folder}: {error.strerror or error}") from error
-        for file, keys in (("inputs.npz", live), ("expected.npz", outputs)):
-            contents: dict[str, Any] = {key: _storable(arrays[key]) for key in keys}
-            with replacing(folder / file) as path:
-                np.savez(path, **contents)
-        with replacing(folder / "model.onnx") as path:
+        files = {"inputs.npz": live, "expected.npz": outputs}
+        with atomic_files.made_folder(folder), contextlib.ExitStack() as written:  # all appear or none
+            for file, keys in files.items():
+                contents: dict[str, Any] = {key: _storable(arrays[key]) for key in keys}
+                np.savez(written.enter_context(atomic_files.replacing(folder / file)), **contents)
+            path = written.enter_context(atomic_files.replacing(folder / "model.onnx"))
             path.write_bytes(model.SerializeToString())
         return folder / "model.onnx"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.errors import VerificationError
+from onnx2nn.errors import VerificationError, shown_name
 
 MSE_TOLERANCE = 1e-7
 """Mean squared error below which an output of ordinary size counts as equal."""
@@ -97,7 +97,7 @@ class OutputComparison:
         return max(EPSILON.get(kind, 0.0) for kind in (self.dtype, self.computed_in))
 
     def __str__(self) -> str:
-        head = f"{self.name}: shape {list(self.shape)}"
+        head = f"{shown_name(self.name)}: shape {list(self.shape)}"
         tail = "" if self.noise is None else f", the model's own noise {self.noise:.3g} ({self.noise_ulps} ULP)"
         if self.reason:
             return f"{head}, {self.reason}{tail}"
@@ -185,6 +185,8 @@ def _compare_values(name: str, actual: Any, expected: Any) -> OutputComparison:
     if theirs.size == 0:
         return OutputComparison(name, shape, 0.0, 0.0, dtype=dtype)
     gap = _differences(ours, theirs)
+    if np.isinf(gap).any() and (reason := _not_finite(ours, theirs, gap)):
+        return _incomparable(name, shape, reason)
     if not _is_float(dtype):
         return OutputComparison(name, shape, float(np.mean(gap**2)), float(gap.max()), dtype=dtype)
     with np.errstate(over="ignore"):
@@ -200,6 +202,19 @@ def _compare_values(name: str, actual: Any, expected: Any) -> OutputComparison:
             mean_square=float(np.mean(magnitudes**2)) if magnitudes.size else 0.0,
             dtype=dtype,
         )
+
+
+def _not_finite(ours: np.ndarray, theirs: np.ndarray, gap: np.ndarray) -> str:
+    """Returns where NaN or an infinity stands on one side only, empty where it does nowhere."""
+    places = np.argwhere(np.isinf(gap) & ~(np.isfinite(ours) & np.isfinite(theirs)))
+    if not len(places):
+        return ""
+    first = tuple(places[0])
+    index = f" at {list(map(int, first))}" if first else ""
+    return (
+        f"NaN or infinity on one side only in {len(places)} of {theirs.size} elements,"
+        f" first{index}: {ours[first]:.3g} where {theirs[first]:.3g} is expected"
+    )
 
 
 def _incomparable(name: str, shape: tuple[int, ...], reason: str) -> OutputComparison:

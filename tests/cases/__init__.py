@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,18 @@ def case(operator: str, *inputs: Any, **options: Any) -> Case:
     }
     attributes = {**options.pop("attributes", {}), **options}
     return Case(operator, inputs, attributes, **known)
+
+
+def by_formula(call: Case, formula: Callable[..., Any], why: str) -> Case:
+    """Returns a case whose outputs are what a formula of its inputs and attributes says, where no oracle runs it.
+
+    Args:
+        call: the case without outputs.
+        formula: takes the arrays and the attributes; returns an array, or a tuple of the outputs.
+        why: why no oracle answers, and the formula's source.
+    """
+    found = formula(*call.arrays(), **call.attributes)
+    return replace(call, expected=list(found) if isinstance(found, tuple) else [found], why=why)
 
 
 def f32(*shape: int) -> Make:

@@ -6,12 +6,34 @@ from typing import Any
 
 import numpy as np
 
-from tests.cases import Case, case, f32, of
+from tests.cases import Case, by_formula, case, f32, of
 
 
 def ms(operator: str, *inputs: Any, **options: Any) -> Case:
     """Returns a case of ONNX Runtime's own domain."""
     return case(operator, *inputs, domain="com.microsoft", **options)
+
+
+_DOCUMENTATION = "ONNX Runtime has no CPU kernel; the formula of its documentation"
+
+
+def _fast_gelu(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def _gemm_fast_gelu(X: np.ndarray, W: np.ndarray, bias: Any = None) -> np.ndarray:
+    return _fast_gelu(X.astype(np.float64) @ W + (0 if bias is None else bias)).astype(np.float32)
+
+
+def _matmul_activation(A: np.ndarray, B: np.ndarray, *, activation: str, **attributes: Any) -> np.ndarray:
+    Y = (A.astype(np.float64) @ B) * attributes.get("alpha", 1.0)
+    if activation == "Softmax":
+        Y = np.exp(Y) / np.exp(Y).sum(attributes.get("activation_axis", -1), keepdims=True)
+    else:
+        Y = {"Relu": np.maximum(Y, 0), "LeakyRelu": np.where(Y < 0, Y * attributes.get("activation_alpha", 0.01), Y)}[
+            activation
+        ]
+    return Y.astype(np.float32)
 
 
 _F16 = np.float16
@@ -27,6 +49,9 @@ _RESIDUAL = np.array([[[[1], [9], [10]], [[15], [20], [1]]]], np.float32)
 _BIAS = np.log(np.array([[1, 3], [1, 1]], np.float32))
 
 CASES = [
+    ms("CDist", f32(4, 3), f32(5, 3)),
+    *(ms("CDist", f32(4, 3), f32(5, 3), metric=metric) for metric in ("sqeuclidean", "euclidean")),
+    ms("CDist", of(np.float64, 1, 8), of(np.float64, 6, 8), metric="euclidean"),
     *(
         ms("FusedConv", f32(2, 4, 7, 6), f32(6, 4, 3, 2), f32(6), constant=(1, 2), pads=[1, 0, 1, 1],
            activation=name, activation_params=list(parameters))
@@ -67,6 +92,13 @@ CASES = [
     ms("FusedMatMul", f32(4, 2, 6, 3), f32(5, 2, 6, 4), transBatchA=1, transA=1, transBatchB=1, transB=1, alpha=2.0),
     ms("FusedMatMul", f32(4), f32(4, 5), transA=1, note="vector"),
     ms("TransposeMatMul", f32(4, 3), f32(5, 4), transA=1, transB=1, alpha=0.5),
+    *(
+        by_formula(ms("FusedMatMulActivation", f32(2, 3, 4), f32(4, 5), **options), _matmul_activation, _DOCUMENTATION)
+        for options in ({"activation": "Relu"}, {"activation": "LeakyRelu", "activation_alpha": 0.2, "alpha": 0.5},
+                        {"activation": "Softmax"}, {"activation": "Softmax", "activation_axis": 1})
+    ),
+    by_formula(ms("GemmFastGelu", f32(2, 3, 4), f32(4, 5), note="plain"), _gemm_fast_gelu, _DOCUMENTATION),
+    by_formula(ms("GemmFastGelu", f32(3, 4), f32(4, 5), f32(5), note="bias"), _gemm_fast_gelu, _DOCUMENTATION),
     ms("Gelu", f32(3, 4)),
     ms("BiasGelu", f32(2, 3, 4), f32(4), constant=(1,)),
     ms("FastGelu", f32(2, 3, 4)),

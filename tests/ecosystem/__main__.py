@@ -2,6 +2,7 @@
 
 python -m tests.ecosystem --write                         # the stored results and docs/ecosystem.md
 python -m tests.ecosystem --write --tool lora --model gpt2  # likewise, asking only of these anew
+python -m tests.ecosystem --write --counts                # likewise, counting modules and calls alone anew
 python -m tests.ecosystem --tool lora                     # prints what is found, changes nothing
 """
 
@@ -24,12 +25,13 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write tests/ecosystem/results.json and docs/ecosystem.md")
     parser.add_argument("--tool", action="append", choices=cells.tool_names(), help="only this one, may be repeated")
     parser.add_argument("--model", action="append", choices=list(SUBJECTS), help="only this one, may be repeated")
+    parser.add_argument("--counts", action="store_true", help="use no tool, count modules and calls")
     options = parser.parse_args()
     torch.set_num_threads(1)  # as the tests do; the ranks are two processes
     old = stored.read() if stored.PATH.exists() else None
     found: dict[str, dict[str, dict[str, stored.Cell]]] = {}
     for name, model in cells.pairs():
-        asked = name in (options.tool or [name]) and model in (options.model or [model])
+        asked = not options.counts and name in (options.tool or [name]) and model in (options.model or [model])
         kept = old.cells.get(name, {}).get(model) if old else None
         if asked:
             start = time.perf_counter()
@@ -50,6 +52,7 @@ def main() -> None:
         texts={name: cells.text(name) for name in found},
         cells=found,
         modules={**(old.modules if old else {}), **{model: cells.modules(model) for model in models}},
+        calls={**(old.calls if old else {}), **{model: cells.calls(model) for model in models}},
     )
     stored.write(results)
     DOCUMENT.write_text(document(stored.read()), encoding="utf-8")

@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from tests.ecosystem import tools
 from tests.ecosystem.observing import difference, outputs_of
@@ -102,6 +104,45 @@ def modules(model: str) -> dict[str, tuple[int, int]]:
     """Returns by exporter how many modules of the original run in the import, and how many run in the original."""
     expected = _running(Maker(model))
     return {exporter: (len(expected & _running(Maker(model, exporter))), len(expected)) for exporter in EXPORTERS}
+
+
+def calls(model: str) -> dict[str, tuple[int, int, int]]:
+    """Counts the calls of torch in one forward, with all modules that it calls, and the lines of programs.
+
+    Returns:
+        By exporter: how many calls with tensors as results the original makes and the import makes, and how many lines
+        the longest program of a module in the import has.
+    """
+    original = _count(model, Maker(model)())
+    found = {}
+    for exporter in EXPORTERS:
+        module = Maker(model, exporter)()
+        programs = [inner.code for inner in module.modules() if isinstance(inner, fx.GraphModule)]
+        lines = max(len(program.strip().splitlines()) for program in programs)
+        found[exporter] = (original, _count(model, module), lines)
+    return found
+
+
+def _count(model: str, module: nn.Module) -> int:
+    with _quiet(), torch.no_grad():
+        inputs = SUBJECTS[model].inputs(2)
+        module(*inputs)  # whose first call may prepare something
+        with _Counting() as counting:
+            module(*inputs)
+    return counting.count
+
+
+class _Counting(TorchFunctionMode):
+    """Counts calls with tensors as results; the size, the type and the device of a tensor are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.count += any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(result))
+        return result
 
 
 def _running(make: Maker) -> set[str]:

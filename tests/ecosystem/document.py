@@ -11,7 +11,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "ecosystem.md"
 
 COMMAND = "python -m tests.ecosystem --write"
 
-_MODELS = {
+MODEL_TITLES = {
     "resnet18": "ResNet-18",
     "mobilenet_v2": "MobileNet V2",
     "vit": "ViT",
@@ -22,7 +22,7 @@ _MODELS = {
     "gpt2": "GPT-2",
 }
 
-_EXPORTERS = {"torchscript": "old", "dynamo": "new"}
+EXPORTER_TITLES = {"torchscript": "old", "dynamo": "new"}
 
 _HEAD = """\
 # Tools of PyTorch on imports
@@ -53,6 +53,7 @@ def document(results: Results) -> str:
         _HEAD.format(command=COMMAND, versions=versions, summary=_summary(results)),
         _table(results, names),
         _modules(results),
+        _calls(results),
         "## Tools\n\n" + "\n".join(f"- {results.titles[name]}: {results.texts[name]}" for name in names) + "\n",
         _reasons(results, names, "## What differs or fails", (DIFFERS, FAILS)),
         _reasons(results, names, "## Where the original fails", (ORIGINAL_FAILS,)),
@@ -70,8 +71,8 @@ def _summary(results: Results) -> str:
 
 
 def _table(results: Results, names: list[str]) -> str:
-    models = [model for model in _MODELS if any(model in row for row in results.cells.values())]
-    lines = [f"| tool | {' | '.join(_MODELS[model] for model in models)} |", f"|---{'|---' * len(models)}|"]
+    models = [model for model in MODEL_TITLES if any(model in row for row in results.cells.values())]
+    lines = [f"| tool | {' | '.join(MODEL_TITLES[model] for model in models)} |", f"|---{'|---' * len(models)}|"]
     for name in names:
         row = results.cells[name]
         words = [_word(row[model]) if model in row else "-" for model in models]
@@ -83,7 +84,7 @@ def _word(cells: Mapping[str, Cell]) -> str:
     words = {exporter: cell.status.removeprefix("import ") for exporter, cell in cells.items()}
     if len(set(words.values())) == 1:
         return next(iter(words.values()))
-    return ", ".join(f"{_EXPORTERS[exporter]}: {word}" for exporter, word in words.items())
+    return ", ".join(f"{EXPORTER_TITLES[exporter]}: {word}" for exporter, word in words.items())
 
 
 def _modules(results: Results) -> str:
@@ -95,8 +96,24 @@ def _modules(results: Results) -> str:
         "|---|---|---|",
     ]
     for model, by in results.modules.items():
-        counts = [f"{by[exporter][0]} of {by[exporter][1]}" for exporter in _EXPORTERS]
-        lines.append(f"| {_MODELS[model]} | {' | '.join(counts)} |")
+        counts = [f"{by[exporter][0]} of {by[exporter][1]}" for exporter in EXPORTER_TITLES]
+        lines.append(f"| {MODEL_TITLES[model]} | {' | '.join(counts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _calls(results: Results) -> str:
+    lines = [
+        "## Calls\n",
+        "How many calls of torch with tensors as results one forward of the import makes for each that the original "
+        "makes, and how many lines the longest program of a module in the import has.\n",
+        "| model | calls of the original | old exporter | new exporter | lines, old exporter | lines, new exporter |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model, by in results.calls.items():
+        found = [by[exporter] for exporter in EXPORTER_TITLES]
+        ratios = [f"{own / theirs:.2f}" for theirs, own, _ in found]
+        words = [str(found[0][0]), *ratios, *(str(lines) for *_, lines in found)]
+        lines.append(f"| {MODEL_TITLES[model]} | {' | '.join(words)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -107,9 +124,9 @@ def _reasons(results: Results, names: list[str], title: str, wanted: tuple[str, 
             reasons: dict[str, list[str]] = {}
             for exporter, cell in by.items():
                 if cell.status in wanted:
-                    reasons.setdefault(cell.reason, []).append(_EXPORTERS[exporter])
+                    reasons.setdefault(cell.reason, []).append(EXPORTER_TITLES[exporter])
             for reason, exporters in reasons.items():
-                which = "" if len(exporters) == len(_EXPORTERS) else f", {exporters[0]} exporter"
+                which = "" if len(exporters) == len(EXPORTER_TITLES) else f", {exporters[0]} exporter"
                 quoted = reason.replace("`", "'")
-                lines.append(f"- {results.titles[name]}, {_MODELS[model]}{which}: `{quoted}`")
+                lines.append(f"- {results.titles[name]}, {MODEL_TITLES[model]}{which}: `{quoted}`")
     return f"{title}\n\n" + ("\n".join(lines) or "Nothing.") + "\n"

@@ -55,6 +55,8 @@ class Results:
         cells: by tool, model and exporter.
         modules: by model and exporter, how many of the modules that run in the original run in the import, and how
             many there are.
+        calls: by model and exporter, the calls of the original in one forward, those of the import, and the lines of
+            the longest program of a module in the import, see `cells.calls`.
     """
 
     versions: Mapping[str, str]
@@ -62,6 +64,7 @@ class Results:
     texts: Mapping[str, str]
     cells: Cells
     modules: Mapping[str, Mapping[str, tuple[int, int]]]
+    calls: Mapping[str, Mapping[str, tuple[int, int, int]]]
 
 
 def read() -> Results:
@@ -78,7 +81,11 @@ def read() -> Results:
         model: {exporter: (run, all_of_them) for exporter, (run, all_of_them) in exporters.items()}
         for model, exporters in found.pop("modules").items()
     }
-    return Results(cells=cells, modules=modules, **found)
+    calls = {
+        model: {exporter: (theirs, own, lines) for exporter, (theirs, own, lines) in exporters.items()}
+        for model, exporters in found.pop("calls").items()
+    }
+    return Results(cells=cells, modules=modules, calls=calls, **found)
 
 
 def write(results: Results) -> None:

@@ -14,9 +14,21 @@ from tests.realmodels import require_transformers
 
 STORED = stored.read()
 
+_SCREEN = 60
+"""The most lines of a program that is read at once."""
+
 
 def test_document() -> None:
     assert DOCUMENT.read_text(encoding="utf-8") == document(STORED), f"out of date: {COMMAND}"
+
+
+@pytest.mark.slow
+@pytest.mark.pinned("torch", "torchvision", "transformers")
+def test_prints() -> None:
+    from tests.ecosystem import prints
+
+    require_transformers()
+    assert prints.DOCUMENT.read_text(encoding="utf-8") == prints.document(), f"out of date: {prints.COMMAND}"
 
 
 @pytest.fixture
@@ -81,3 +93,22 @@ def test_modules_that_run(model: str) -> None:
 
     _require(model)
     assert cells.modules(model) == STORED.modules[model], COMMAND
+
+
+@pytest.mark.slow
+@pinned
+@pytest.mark.usefixtures("_installed", "_one_thread")
+@pytest.mark.parametrize("model", list(STORED.calls))
+def test_calls(model: str) -> None:
+    from tests.ecosystem import cells
+
+    _require(model)
+    assert cells.calls(model) == STORED.calls[model], COMMAND
+
+
+def test_programs_are_as_short_as_the_authors() -> None:
+    """At most a tenth more calls than the original makes, and programs that fit a screen."""
+    assert STORED.calls.keys() == STORED.modules.keys()
+    for model, by in STORED.calls.items():
+        for exporter, (theirs, own, lines) in by.items():
+            assert own <= 1.1 * theirs and lines <= _SCREEN, (model, exporter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -26,7 +27,21 @@ def module_of(node: fx.Node) -> tuple[type[nn.Module], dict[str, Any]] | None:
         return (nn.ReLU6, {}) if (low, high) == (0.0, 6.0) else (nn.Hardtanh, {"min_val": low, "max_val": high})
     if node.target == "flatten":
         return nn.Flatten, {"start_dim": 0, **dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False))}
-    kind = ACTIVATIONS.get(node.target)
+    kind: Any = ACTIVATIONS.get(node.target)
     if kind is None:
         return None
-    return kind, {**dict(zip(inspect.signature(kind).parameters, node.args[1:], strict=False)), **node.kwargs}
+    options = {**dict(zip(_parameters(kind), node.args[1:], strict=False)), **node.kwargs}
+    return kind, {name: _one_of(value) if kind in _POOLS else value for name, value in options.items()}
+
+
+_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d)
+
+
+def _one_of(value: Any) -> Any:
+    """Returns the number that all axes share, as authors write it; another value as it is."""
+    return value[0] if isinstance(value, (tuple, list)) and len(set(value)) == 1 else value
+
+
+@functools.cache
+def _parameters(kind: Any) -> tuple[str, ...]:
+    return tuple(inspect.signature(kind).parameters)

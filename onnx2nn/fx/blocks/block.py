@@ -29,9 +29,14 @@ class SharedProgram(ExportableModule):
     generated: Mapping[str, Any] | None = None
     """What `fx.GraphModule.recompile` set on the module for which the program of the class was generated."""
 
+    @classmethod
+    def key_of(cls, graph: fx.Graph) -> Hashable:
+        """Returns a value that is equal for graphs whose modules may have one class."""
+        return program_key(graph)
+
     def share(self, kind: type[SharedProgram]) -> None:
         """Gives a module with a class of its own the class of all modules of a kind and name with its program."""
-        self.__class__ = class_of(kind, type(self).__name__, program_key(self.graph))
+        self.__class__ = class_of(kind, type(self).__name__, kind.key_of(self.graph))
         self.defer()
 
     @property
@@ -73,12 +78,21 @@ class SharedProgram(ExportableModule):
         if kind.program is None:
             return super().recompile()
         graph = fx.GraphModule.graph.fget(self)  # type: ignore[attr-defined]  # as above
-        program = program_key(graph)
+        program = kind.key_of(graph)
         if program != kind.program:
             self.__class__ = class_of(kind.kind, kind.__name__, program)
             self.defer()
             self.generate()
         return graph.python_code("self")
+
+    def __copy__(self) -> SharedProgram:
+        """Returns a module of the same class that holds the same graph, state and submodules."""
+        result = object.__new__(type(self))
+        result.__dict__.update(vars(self))
+        for name in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
+            result.__dict__[name] = copy.copy(vars(self)[name])
+        result.defer()
+        return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedProgram:
         """Returns a copy of the same class."""
@@ -86,7 +100,11 @@ class SharedProgram(ExportableModule):
         memo[id(self)] = result
         result.__dict__.update(copy.deepcopy(vars(self), memo))
         fx.GraphModule.graph.fget(result).owning_module = result  # type: ignore[attr-defined]  # as above
+        result.defer()
         return result
+
+
+SharedProgram.kind = SharedProgram
 
 
 class Block(SharedProgram):
@@ -106,6 +124,20 @@ class Block(SharedProgram):
         self.__dict__.update(
             vars(holder)
         )  # torch copies the attributes that the graph reads, and makes buffers persistent
+
+    def generate(self) -> None:
+        """Generates the program of the class, if it has none.
+
+        A block is called without torch's wrapper for errors, which takes twice the time of the call itself. The wrapper
+        of the outermost module shows the line of the program that failed, also of a block's.
+        """
+        super().generate()
+        if "__call__" in vars(type(self)):
+            del type(self).__call__
+
+
+BLOCK_ATTRIBUTES = frozenset({*dir(Block), *dir(fx.GraphModule(nn.Module(), fx.Graph()))})
+"""Names that nothing in a block may have; containers without a program of their own hold some of them."""
 
 
 def _is_complete(module: SharedProgram) -> bool:
@@ -155,5 +187,6 @@ def program_key(graph: fx.Graph) -> Hashable:
         if node.op == "placeholder":
             found.append((node.op, node.type))
         else:
-            found.append((node.op, node.target, plain(node.args), plain(node.kwargs)))
+            args = [numbers[arg] if type(arg) is fx.Node else plain(arg) for arg in node.args]
+            found.append((node.op, node.target, tuple(args), plain(node.kwargs) if node.kwargs else ()))
     return tuple(found)

@@ -2,57 +2,104 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.block import Block
-from onnx2nn.fx.blocks.scopes import Path, declared_scope, path_of
+from onnx2nn.fx.blocks.scopes import Path, declared_classes, declared_scope, path_of
 
 
 def flattened(module: fx.GraphModule) -> fx.GraphModule:
     """Returns a module that calls the layers of `module` itself, and no block; it shares the layers and the state.
 
-    A module without blocks is returned as it is.
+    The calls note their modules in the tree in place of those in the file: `meta["scopes"]` and `meta["classes"]` are
+    in the form of torch's exporter, `['', 'layer1', 'layer1.0', 'layer1.0.conv1', 'conv2d']`.
     """
     blocks = set(module.meta.get("onnx2nn", {}).get("tree", {}).get("blocks", ()))  # a pickle has plain GraphModules
-    if not blocks:
-        return module
-    graph, _ = flat_graph(module, lambda path, _: ".".join(path) in blocks)
-    result = fx.GraphModule(module, graph, type(module).__name__)
+    flat = flat_graph(module, lambda path, _: ".".join(path) in blocks)
+    result = fx.GraphModule(module, flat.graph, type(module).__name__)
     result.meta, result.training = module.meta, module.training
+    _note_scopes(module, flat, blocks)
     return result
 
 
-def flat_graph(
-    module: fx.GraphModule, inline: Callable[[Path, nn.Module], bool]
-) -> tuple[fx.Graph, dict[fx.Node, Path | None]]:
-    """Returns a graph of the calls of `module`, with the calls of inner modules in place of calls of these.
+def _note_scopes(module: fx.GraphModule, flat: Flat, blocks: Set[str]) -> None:
+    """Notes the modules around each call, from the outermost to a layer that is called, and their classes."""
+    full: dict[str, str] = {}
+    for node in flat.graph.nodes:
+        for path, kind in declared_classes(node).items():
+            full.setdefault(path, kind)
+
+    @functools.cache
+    def around(path: Path) -> tuple[list[str], list[str]]:
+        steps = [".".join(path[:end]) for end in range(len(path) + 1)]
+        called = [step for step in steps if step in blocks or step in ("", steps[-1])]
+        return called, [_class_of(module.get_submodule(step), full.get(step, "")) for step in called]
+
+    dissolved = {path_of(path) for path in module.meta.get("onnx2nn", {}).get("tree", {}).get("flat", ())}
+    for node, inside in flat.inside.items():
+        paths, kinds = around(path_of(node.target) if node.op == "call_module" else _within(node, inside, dissolved))
+        node.meta["scopes"] = repr([*paths, node.name])
+        node.meta["classes"] = repr([*kinds, getattr(node.target, "__name__", str(node.target))])
+
+
+def _within(node: fx.Node, inside: Path, dissolved: Set[Path]) -> Path:
+    """Returns the container of a call: that in the file, where it is inside of the block but no block itself."""
+    scope = declared_scope(node) or ()
+    end = len(inside)
+    while end < len(scope) and scope[:end] == inside[:end] and scope[: end + 1] in dissolved:
+        end += 1
+    return scope[:end] if end > len(inside) and scope[: len(inside)] == inside else inside
+
+
+def _class_of(module: nn.Module, full: str) -> str:
+    """Returns the name of a module's class with its home; `full` is that in the file, the only one that a block has."""
+    kind = type(module)
+    if not isinstance(module, fx.GraphModule):
+        return f"{kind.__module__}.{kind.__qualname__}"
+    return full if full.rpartition(".")[2] == kind.__name__ else kind.__name__
+
+
+@dataclass(eq=False)
+class Flat:
+    """A nested program as one flat list of calls.
+
+    Attributes:
+        graph: the calls.
+        inside: the path of the module whose program makes each call.
+        placed: the path of each call's container, where it is known: the one in the file for calls of the root.
+    """
+
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    inside: dict[fx.Node, Path] = field(default_factory=dict)
+    placed: dict[fx.Node, Path | None] = field(default_factory=dict)
+
+
+def flat_graph(module: fx.GraphModule, inline: Callable[[Path, nn.Module], bool]) -> Flat:
+    """Returns the calls of `module`, with the calls of inner modules in place of calls of these.
 
     Args:
         module: the module of the program.
         inline: says of the path of a module that is called, and of the module, whether its calls replace it.
-
-    Returns:
-        The graph, and for each call the path of its container, where it is known.
     """
-    graph = fx.Graph()
-    placed: dict[fx.Node, Path | None] = {}
-    graph.output(_inlined(graph, module, (), {}, placed, inline))
-    return graph, placed
+    flat = Flat()
+    flat.graph.output(_inlined(flat, module, (), {}, inline))
+    return flat
 
 
 def _inlined(
-    graph: fx.Graph,
+    flat: Flat,
     module: fx.GraphModule,
     prefix: Path,
     known: dict[fx.Node, Any],
-    placed: dict[fx.Node, Path | None],
     inline: Callable[[Path, nn.Module], bool],
 ) -> Any:
-    """Copies the calls of `module` to `graph`; returns its output."""
+    """Copies the calls of `module` to `flat`; returns its output."""
     inside_block = isinstance(module, Block)
     for node in module.graph.nodes:
         if node.op == "output":
@@ -65,39 +112,39 @@ def _inlined(
             given = list(fx.map_arg(node.args, known.__getitem__))
             if isinstance(called, fx.GraphModule):
                 inputs = [inner for inner in called.graph.nodes if inner.op == "placeholder"]
-                known[node] = _inlined(graph, called, path, dict(zip(inputs, given, strict=True)), placed, inline)
+                known[node] = _inlined(flat, called, path, dict(zip(inputs, given, strict=True)), inline)
             else:
-                known[node] = _series(graph, called, path, given, placed, inline)
+                known[node] = _series(flat, called, path, given, inline)
         elif node.target is operator.getitem and isinstance(known.get(node.args[0]), (tuple, list)):
             known[node] = known[node.args[0]][node.args[1]]
         else:
-            copy = known[node] = graph.node_copy(node, known.__getitem__)
+            copy = known[node] = flat.graph.node_copy(node, known.__getitem__)
             if path:
                 copy.target = ".".join(path)
+            flat.inside[copy] = prefix
             scope = None if inside_block else declared_scope(node)
-            placed[copy] = (*prefix, *scope) if scope is not None else prefix or None
+            flat.placed[copy] = (*prefix, *scope) if scope is not None else prefix or None
     raise AssertionError("a graph without an output")
 
 
 def _series(
-    graph: fx.Graph,
+    flat: Flat,
     module: nn.Module,
     prefix: Path,
     given: list[Any],
-    placed: dict[fx.Node, Path | None],
     inline: Callable[[Path, nn.Module], bool],
 ) -> Any:
-    """Copies the calls of an `nn.Sequential` to `graph`; returns its output."""
+    """Copies the calls of an `nn.Sequential` to `flat`; returns its output."""
     (value,) = given
     for name, inner in module.named_children():
         path = (*prefix, name)
         if not inline(path, inner):
-            value = graph.call_module(".".join(path), (value,))
+            value = flat.graph.call_module(".".join(path), (value,))
             value.meta.update(getattr(module, "onnx_calls", {}).get(name, {}))
-            placed[value] = prefix
+            flat.inside[value] = flat.placed[value] = prefix
         elif isinstance(inner, fx.GraphModule):
             placeholders = [node for node in inner.graph.nodes if node.op == "placeholder"]
-            value = _inlined(graph, inner, path, dict(zip(placeholders, [value], strict=True)), placed, inline)
+            value = _inlined(flat, inner, path, dict(zip(placeholders, [value], strict=True)), inline)
         else:
-            value = _series(graph, inner, path, [value], placed, inline)
+            value = _series(flat, inner, path, [value], inline)
     return value

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Mapping, Set
 from typing import Any
 
 import torch
@@ -11,16 +12,25 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.block import Block, class_of, program_key
+from onnx2nn.fx.blocks.equal_names import name_equal_parts
+from onnx2nn.fx.blocks.moves import assign
 from onnx2nn.fx.blocks.partition import Partition, Region, divide
-from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_scope, is_attribute
+from onnx2nn.fx.blocks.repeats import module_path
+from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_classes, declared_scope, is_attribute, path_of
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
 from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
-from onnx2nn.fx.module_tree import remove
+from onnx2nn.fx.graph_nodes import add_node
+from onnx2nn.fx.module_tree import children_of, modules_of, remove
 from onnx2nn.fx.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.spec import Spec
 
 
-def nest(module: fx.GraphModule, specs: Mapping[fx.Node, Spec]) -> dict[str, Any]:
+def nest(
+    module: fx.GraphModule,
+    specs: Mapping[fx.Node, Spec],
+    nameless: Set[str] = frozenset(),
+    own: Set[str] | None = None,
+) -> dict[str, Any]:
     """Makes the containers of an imported module run: each gets the calls that belong to it, and its parent calls it.
 
     A container becomes a block, or an `nn.Sequential` where its calls are a chain of modules, or an `nn.ModuleList`
@@ -29,20 +39,72 @@ def nest(module: fx.GraphModule, specs: Mapping[fx.Node, Spec]) -> dict[str, Any
     Args:
         module: its graph calls its layers itself; it gets one that calls blocks.
         specs: shapes of its values.
+        nameless: the paths of layers and weights that the file does not name; they move to where they are used.
+        own: the author's keys, where equal parts of what the file does not name become blocks too.
 
     Returns:
         Which containers run (`blocks`, the class by path), why others do not (`flat`, the reason by path), the number
-        of `calls`, and of those `inside` of blocks.
+        of `calls`, and of those `inside` of blocks; with `own` also `keys`: those that moved weights have otherwise, by
+        those that they have now.
     """
     make_modules(module)
     added = add_scopes(module)
-    program = Scoped(module, module.graph, specs)
-    program.find_containers({node: declared_scope(node) for node in module.graph.nodes})
+    program = Scoped(module, module.graph, specs, nameless=nameless)
+    declared, notes = {node: declared_scope(node) for node in module.graph.nodes}, dict[str, Any]()
+    if own is not None:
+        placed, notes["keys"] = name_equal_parts(module, module.graph, declared, own)
+        declared |= placed
+    assign(program, declared)
+    if program.containers == {()} and _is_numbered(module.graph):
+        return {"blocks": {}, "flat": {}, "calls": len(_calls(program)), "inside": 0, **notes}
     partition = divide(program)
     tree = _Nesting(partition, module).run()
     for path in remove_empty(module, added):
         tree["flat"].pop(".".join(path), None)
-    return tree
+    _order_modules(partition)
+    _name_root(program)
+    return tree | notes
+
+
+def _order_modules(partition: Partition) -> None:
+    """Puts the modules without weights, which were added last, in the order of first calls between the others."""
+    program, first = partition.program, dict[Path, int]()
+
+    def note(region: Region) -> None:
+        for item in region.items:
+            if isinstance(item, fx.Node) and item.op not in ("call_module", "get_attr"):
+                continue
+            path = path_of(item.target) if isinstance(item, fx.Node) else module_path(item.path)
+            for end in range(1, len(path) + 1):
+                first.setdefault(path[:end], len(first))
+            if isinstance(item, Region):
+                note(item)
+
+    note(partition.regions[()])
+    for path, around in modules_of(program.root).items():
+        if path not in program.containers or isinstance(around, (nn.Sequential, nn.ModuleList)):
+            continue
+        positions, latest = dict[str, int](), 0
+        children = children_of(around)
+        for name, child in children.items():
+            position = first.get((*path, name), len(first))
+            if next(child.parameters(), None) is not None:
+                position = latest = max(latest, position)  # the order of the state_dict stays
+            positions[name] = position
+        ordered = sorted(children, key=positions.__getitem__)
+        if ordered != list(children):
+            for name in ordered:
+                delattr(around, name)
+            for name in ordered:
+                around.add_module(name, children[name])
+
+
+def _name_root(program: Scoped) -> None:
+    """Gives the class of the module its author's name, where the exporter noted it; the class is still its own."""
+    found = (declared_classes(node).get("", "").rpartition(".")[2] for node in program.graph.nodes)
+    name = next(filter(None, found), "")
+    if is_attribute(name) and not hasattr(nn, name):
+        type(program.root).__name__ = name
 
 
 class _Nesting:
@@ -56,6 +118,8 @@ class _Nesting:
     def __init__(self, partition: Partition, root: fx.GraphModule):
         self.partition, self.program, self.root = partition, partition.program, root
         self.blocks: dict[str, str] = {}
+        self.moved: dict[str, Path] = {}
+        self.annotations: dict[fx.Node, str] = {}
 
     def run(self) -> dict[str, Any]:
         """Replaces the containers by modules that run, and the root's graph."""
@@ -67,7 +131,7 @@ class _Nesting:
         graph = body.graph(self.program.graph.output_node())
         self.root.graph = graph
         self._list_modules()
-        calls = [node for node in self.program.graph.nodes if node.op.startswith("call_")]
+        calls = _calls(self.program)
         outside = [item for item in regions[()].items if isinstance(item, fx.Node) and item.op.startswith("call_")]
         count = {"calls": len(calls), "inside": len(calls) - len(outside)}
         return {"blocks": self.blocks, "flat": dict(self.partition.flat), **count}
@@ -112,17 +176,17 @@ class _Nesting:
 
     def _list_modules(self) -> None:
         """Makes lists of the containers that hold numbered modules and nothing else."""
-        for path in sorted(self.program.containers, key=len):
+        for path in sorted(set(map(module_path, self.program.containers)), key=len):
             if not path or path in self.partition.regions:
                 continue
             around = self.root.get_submodule(".".join(path[:-1]))
             holder = getattr(around, path[-1], None)
             if type(holder) is not nn.Module or [*holder.parameters(False), *holder.buffers(False)]:
                 continue
-            children = dict(holder.named_modules(remove_duplicate=False))
-            names = [name for name in children if name and "." not in name]
+            names = self.program.children(path)
             if names and sorted(names, key=lambda n: (len(n), n)) == [str(number) for number in range(len(names))]:
-                around.add_module(path[-1], nn.ModuleList([children[str(number)] for number in range(len(names))]))
+                children = [holder.get_submodule(str(number)) for number in range(len(names))]
+                around.add_module(path[-1], nn.ModuleList(children))
 
 
 class _Body:
@@ -138,7 +202,6 @@ class _Body:
         self.result = fx.Graph()
         self.known: dict[fx.Node, fx.Node] = {}
         self.packed: dict[tuple[fx.Node, ...], fx.Node] = {}
-        self.moved = 0
 
     def graph_and_key(self) -> tuple[fx.Graph, Hashable]:
         """Returns the graph of a block, and what determines its program."""
@@ -151,8 +214,8 @@ class _Body:
     def graph(self, output: fx.Node) -> fx.Graph:
         """Returns the graph of the root, with the `output` of the flat graph."""
         for node in self.region.inputs:
-            self.known[node] = self.result.placeholder(str(node.target))
-            self.known[node].meta = node.meta
+            self.known[node] = add_node(self.result, "placeholder", str(node.target))
+            self.known[node].meta.update(node.meta)
         self._calls()
         copied = self.result.output(fx.map_arg(output.args[0], self.known.__getitem__))
         copied.meta = output.meta
@@ -160,21 +223,25 @@ class _Body:
 
     def _arguments(self) -> None:
         """Adds the arguments: `x` for the value that passes from module to module, others by their origin."""
-        arguments = self.region.arguments
-        tensors = [a for a in arguments if isinstance(a, fx.Node) and a.op != "get_attr" and annotation(a) == "Tensor"]
+        arguments, known = self.region.arguments, self.nesting.annotations
+        tensors = [
+            a for a in arguments if isinstance(a, fx.Node) and a.op != "get_attr" and annotation(a, known) == "Tensor"
+        ]
         inputs = [argument for argument in tensors if argument.op == "placeholder"]
         main = next((a for a in tensors if a.op == "call_module"), tensors[0] if tensors else None)
         taken: set[str] = {"x", *PROGRAM_NAMES}
         for argument in arguments:
             if isinstance(argument, tuple):
-                self.packed[argument] = self.result.placeholder(_unique("features", taken))
+                self.packed[argument] = add_node(self.result, "placeholder", _unique("features", taken))
             elif argument is main and len(inputs) < 2:
-                self.known[argument] = self.result.placeholder("x")
+                self.known[argument] = add_node(self.result, "placeholder", "x")
             else:
-                kind = annotation(argument)
+                kind = annotation(argument, known)
                 type_of = {"int": int, "float": float, "torch.device": torch.device}.get(kind)
                 name = _unique(suggested_name(argument), taken)
-                self.known[argument] = self.result.placeholder(name, type_of)
+                self.known[argument] = add_node(self.result, "placeholder", name)
+                if type_of is not None:
+                    self.known[argument].type = type_of
 
     def _calls(self) -> None:
         for item in self.region.items:
@@ -189,12 +256,12 @@ class _Body:
             for argument in region.arguments
         )
         target = self._inside(region.path)
-        called = self.result.create_node("call_module", target, given, name=_value_name(target))
+        called = add_node(self.result, "call_module", target, given)
         if len(region.outputs) == 1:
             self.known[region.outputs[0]] = called
             return
         for index, node in enumerate(region.outputs):
-            self.known[node] = self.result.call_function(operator.getitem, (called, index))
+            self.known[node] = add_node(self.result, "call_function", operator.getitem, (called, index))
 
     def _copy(self, node: fx.Node) -> fx.Node:
         target = node.target
@@ -206,14 +273,14 @@ class _Body:
         if self.packed and node.target is torch.cat and isinstance(args[0], (list, tuple)):
             joined = self.packed.get(tuple(args[0]))  # type: ignore[arg-type]  # a tuple of nodes is a key
             args = args if joined is None else (joined, *args[1:])
-        copied = self.result.create_node(
+        copied = add_node(
+            self.result,
             node.op,
             target,
             fx.map_arg(args, lambda arg: self.known.get(arg, arg)),
-            fx.map_arg(kwargs, self.known.__getitem__),
-            name=_value_name(target) if isinstance(target, str) else None,
+            fx.map_arg(kwargs, self.known.__getitem__) if kwargs else None,
         )
-        copied.meta = node.meta
+        copied.meta.update(node.meta)
         return copied
 
     def _inside(self, path: Path) -> str:
@@ -227,11 +294,21 @@ class _Body:
         inside = path[: len(self.region.path)] == self.region.path
         if not self.region.path or not self.program.is_movable(node) or (inside and self._is_own(path)):
             return self._inside(path)
-        holder = self.program.module(self.region.path)
-        buffer = self.program.root.get_buffer(str(node.target))
-        name = self._free_name(holder)
-        holder.register_buffer(name, buffer, persistent=False)
-        remove(self.program.root, str(node.target))
+        holder, root, key = self.program.module(self.region.path), self.program.root, str(node.target)
+        if key in self.nesting.moved:  # by the first call of a container, of which this one is dissolved
+            return self._inside(self.nesting.moved[key])
+        if key in self.program.persistent:
+            name = self._free_name(holder, path[-1])
+            tensor = getattr(root.get_submodule(".".join(path[:-1])), path[-1])
+            if isinstance(tensor, nn.Parameter):
+                holder.register_parameter(name, tensor)
+            else:
+                holder.register_buffer(name, tensor)
+        else:
+            name = self._free_name(holder, "constant")
+            holder.register_buffer(name, root.get_buffer(key), persistent=False)
+        remove(root, key)
+        self.nesting.moved[key] = (*self.region.path, name)
         return name
 
     def _is_own(self, path: Path) -> bool:
@@ -239,17 +316,29 @@ class _Body:
         start = len(self.region.path) + 1
         return all(path[:end] not in self.nesting.partition.regions for end in range(start, len(path)))
 
-    def _free_name(self, holder: nn.Module) -> str:
-        while True:
-            self.moved += 1
-            name = f"constant{self.moved if self.moved > 1 else ''}"
-            if not hasattr(holder, name):
-                return name
+    def _free_name(self, holder: nn.Module, wanted: str) -> str:
+        name, number = wanted, 1
+        while hasattr(holder, name):
+            number += 1
+            name = f"{wanted}{number}"
+        return name
 
 
-def _value_name(target: str) -> str | None:
-    """Returns a name for the result of a module that is called as the module itself in the program; else None."""
-    return "result" if target in PROGRAM_NAMES else None
+def _is_numbered(graph: fx.Graph) -> bool:
+    """Returns whether the names of nodes count without gaps, as they do where no call was removed."""
+    counts: Counter[str] = Counter()
+    for node in graph.nodes:
+        name, _, number = node.name.rpartition("_")
+        if not number.isdecimal():
+            name, number = node.name, "0"
+        if int(number) != counts[name]:
+            return False
+        counts[name] += 1
+    return True
+
+
+def _calls(program: Scoped) -> list[fx.Node]:
+    return [node for node in program.graph.nodes if node.op.startswith("call_")]
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -12,7 +12,9 @@ import torch
 from torch import fx
 
 from onnx2nn.fx.blocks.activations import module_of
+from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import Path, Scoped, is_attribute, is_size
+from onnx2nn.fx.held_state import GRAPH_MEMBERS
 from onnx2nn.importing.plan import LIST
 
 Item = Any
@@ -29,6 +31,7 @@ class Region:
         inputs: values of other regions that it uses, in the order of their use.
         outputs: its values that others use.
         slots: the modules of an `nn.Sequential` by name, where it can be written as one; a node is an activation.
+        first: the first call of its container, where this is a further one.
     """
 
     path: Path
@@ -36,6 +39,7 @@ class Region:
     inputs: list[fx.Node] = field(default_factory=list)
     outputs: list[fx.Node] = field(default_factory=list)
     slots: dict[str, Item | None] | None = None
+    first: Region | None = None
 
     @functools.cached_property
     def contents(self) -> tuple[fx.Node, ...]:
@@ -89,6 +93,9 @@ class _Divider:
     def __init__(self, partition: Partition):
         self.partition, self.program = partition, partition.program
         self.position = {node: index for index, node in enumerate(self.program.graph.nodes)}
+        self.layers: dict[Path, list[Path]] = {}
+        for layer in self.program.layers:
+            self.layers.setdefault(layer[:-1], []).append(layer)
         self.direct: dict[Path, list[fx.Node]] = {}
         for node in self.program.graph.nodes:
             if node.op not in ("placeholder", "output"):
@@ -103,15 +110,17 @@ class _Divider:
             regions += inner_regions
         while True:
             order = self._order(nodes, regions)
-            if not isinstance(order, list):
-                regions.remove(order)  # it and its neighbours need each other: dissolve it into the body around
+            if isinstance(order, list):
+                break
+            if order.first is None:
                 del self.partition.regions[order.path]
                 self.partition.flat[".".join(order.path)] = "a value that leaves it comes back into it"
-                nodes += [item for item in order.items if isinstance(item, fx.Node)]
-                regions += [item for item in order.items if isinstance(item, Region)]
-                continue
-            break
-        region = Region(path, order)
+            # It and its neighbours need each other: dissolve it, and its further calls, into the body around.
+            for region in [region for region in regions if order in (region, region.first)]:
+                regions.remove(region)
+                nodes += [item for item in region.items if isinstance(item, fx.Node)]
+                regions += [item for item in region.items if isinstance(item, Region)]
+        region = Region(module_path(path), order)
         if path:
             region.items = self._canonical(order)
         else:
@@ -124,6 +133,14 @@ class _Divider:
             self.partition.flat[".".join(path)] = "the file names no call of it"
             return [], []
         self._connect(region)
+        if region.path != path:
+            first = self.partition.regions.get(region.path)
+            return ([], [region]) if first is not None and _repeats(first, region) else (nodes, regions)
+        program = self.program
+        hidden = GRAPH_MEMBERS & {*program.parameters(path), *program.buffers(path), *program.children(path)}
+        if hidden:
+            self.partition.flat[".".join(path)] = f"modules with a graph have a member {min(hidden)!r} already"
+            return nodes, regions
         numbered = self._is_list(path)
         region.slots = self._slots(region) if numbered or _is_series(region) else None
         if (numbered and region.slots is None) or not region.outputs:
@@ -137,7 +154,7 @@ class _Divider:
         """Returns the content of an `nn.Sequential` for `region`, None where the container holds more."""
         program, path = self.program, region.path
         slots = _slots(region)
-        if slots is None or program.parameters(path):
+        if slots is None or program.parameters(path) or any(hasattr(torch.nn.Sequential, name) for name in slots):
             return None
         own = any(".".join((*path, name)) in program.persistent for name in program.buffers(path))
         others = [program.module((*path, name)) for name in program.children(path) if name not in slots]
@@ -145,14 +162,16 @@ class _Divider:
 
     def _is_list(self, path: Path) -> bool:
         """Returns whether a container holds modules under numbers, which are no names of attributes."""
-        return any(not is_attribute(child[-1]) for child in self._children(path))
+        return any(not is_attribute(module_path(child)[-1]) for child in self._children(path))
 
     def _children(self, path: Path) -> Iterable[Path]:
-        yield from (layer for layer in self.program.layers if layer[:-1] == path)
+        yield from self.layers.get(module_path(path), ())
         yield from self.partition.children[path]
 
     def _order(self, nodes: list[fx.Node], regions: list[Region]) -> list[Item] | Region:
         """Returns a body's items such that each follows its inputs; if no order does, a region to dissolve."""
+        if not regions:
+            return sorted(nodes, key=self.position.__getitem__)
         item_of: dict[fx.Node, Item] = {node: node for node in nodes}
         for region in regions:
             item_of |= dict.fromkeys(contents(region), region)
@@ -222,6 +241,31 @@ class _Divider:
             inputs = {**dict.fromkeys(sorted(placeholders, key=self.position.__getitem__)), **inputs}
         region.inputs = sorted(inputs, key=lambda node: node.op == "get_attr")
         region.outputs = [node for node in sorted(inside, key=self.position.__getitem__) if set(node.users) - inside]
+
+
+def _repeats(first: Region, other: Region) -> bool:
+    """Returns whether `other` makes the calls of `first`; it becomes a further call of its module."""
+    if len(first.items) != len(other.items) or len(first.inputs) != len(other.inputs):
+        return False
+    same = dict(zip(first.inputs, other.inputs, strict=True))
+    for one, another in zip(first.items, other.items, strict=True):
+        if isinstance(one, Region) and isinstance(another, Region):
+            modules = (one.first or one, another.first or another)
+            if modules[0] is not modules[1] or [same[node] for node in one.inputs] != another.inputs:
+                return False
+            same |= zip(one.outputs, another.outputs, strict=True)
+        elif isinstance(one, fx.Node) and isinstance(another, fx.Node):
+            arguments = fx.map_arg((one.args, one.kwargs), same.__getitem__)
+            if (one.op, one.target) != (another.op, another.target) or arguments != (another.args, another.kwargs):
+                return False
+            same[one] = another
+        else:
+            return False
+    results = [same[node] for node in first.outputs]
+    if not set(other.outputs) <= set(results):
+        return False
+    other.outputs, other.slots, other.first = results, first.slots, first
+    return True
 
 
 def contents(item: Item) -> tuple[fx.Node, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 
 from torch import fx
@@ -18,19 +19,29 @@ def suggested_name(node: fx.Node) -> str:
         return str(node.target)
     if node.op == "call_module":
         steps = [step for step in str(node.target).split(".") if not step.isdecimal()]
-        return (steps or ["x"])[-1]
+        return _WORD.sub("_", (steps or ["x"])[-1]).lower()
     if node.op == "get_attr":
         steps = str(node.target).split(".")
         return next((step for step in reversed(steps) if step.isidentifier() and step not in ("weight",)), "weight")
     if node.target is getattr:
         return str(node.args[1])
-    if node.target in _VIEWS and isinstance(node.args[0], fx.Node):
+    if (node.target in _VIEWS or _inserts_dimensions(node)) and isinstance(node.args[0], fx.Node):
         return suggested_name(node.args[0])
     row = row_of(node)
     if row is not None:
         return row.operator.lower()
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "value")
     return _NAMES.get(name.strip("_"), name.strip("_"))
+
+
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""Where a word begins in the name of a module: `LayerNorm`."""
+
+
+def _inserts_dimensions(node: fx.Node) -> bool:
+    """Returns whether a node is `x[:, None]`."""
+    index = node.args[1] if node.target is operator.getitem else None
+    return isinstance(index, tuple) and all(item is None or item == slice(None) for item in index)
 
 
 _VIEWS = frozenset({"unsqueeze", "squeeze", "expand", "to", "contiguous"})
@@ -41,20 +52,44 @@ _NAMES = {
     "getitem": "part", "matmul": "product", "to": "converted", "reshape": "reshaped", "transpose": "transposed",
     "permute": "permuted", "where": "chosen", "softmax": "weights", "chunk": "parts", "split": "parts",
     "unbind": "parts", "mean": "mean", "sum": "total", "pow": "power", "neg": "negative", "unsqueeze": "widened",
-    "squeeze": "squeezed", "expand": "expanded", "floordiv": "quotient", "arange": "positions", "and": "both",
+    "squeeze": "squeezed", "expand": "expanded", "floordiv": "quotient", "arange": "positions",
+    "logical_and": "mask", "logical_or": "mask", "logical_not": "mask", "flatten": "flattened",
 }  # fmt: skip
 
 
-def annotation(node: fx.Node) -> str:
-    """Returns the annotation of a node's value."""
+def annotation(node: fx.Node, known: dict[fx.Node, str] | None = None) -> str:
+    """Returns the annotation of a node's value.
+
+    Args:
+        node: any node.
+        known: the annotations of other nodes, to which this one and those that it depends on are added.
+    """
+    known = {} if known is None else known
+    pending = [node]
+    while pending:  # without recursion, as networks are deep
+        last = pending[-1]
+        if last not in known and (unknown := [arg for arg in _operands(last) if arg not in known]):
+            pending += unknown
+            continue
+        known.setdefault(last, _annotation(last, known))
+        pending.pop()
+    return known[node]
+
+
+def _operands(node: fx.Node) -> list[fx.Node]:
+    """Returns the values of which a call computes a number if all of them are numbers; none for any other call."""
+    plain = node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
+    whole = (plain and node.target is not getattr) or node.target is functional.onnx2nn__SizeFloor
+    return node.all_input_nodes if whole else []
+
+
+def _annotation(node: fx.Node, known: dict[fx.Node, str]) -> str:
     if is_size(node):
         return "int" if node.target == "size" else "torch.device" if node.args[1] == "device" else "object"
     if node.target is functional.onnx2nn__SizeAt:
         return "int"
-    arguments = node.all_input_nodes
-    plain = node.op == "call_function" and getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
-    whole = plain or node.target is functional.onnx2nn__SizeFloor
-    if whole and arguments and all(annotation(arg) in ("int", "float") for arg in arguments):
+    operands = _operands(node)
+    if operands and all(known[operand] in ("int", "float") for operand in operands):
         return "float" if getattr(node.target, "__name__", "") == "truediv" else "int"
     return "Tensor"
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import Any
 
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
+from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
 from onnx2nn.fx.blocks.scopes import Path, declared_class, declared_module
-from onnx2nn.fx.module_tree import container
+from onnx2nn.fx.module_tree import container, modules_of
 from onnx2nn.ground.naming import identifier
 
 _FUNCTIONS = ("call_function", "call_method")
@@ -27,11 +30,12 @@ def make_modules(root: fx.GraphModule) -> None:
     Args:
         root: a flat program; its graph is changed in place.
     """
+    called = _Called(root)
     groups: dict[Path, list[fx.Node]] = {}
     for node in root.graph.nodes:
         path = declared_module(node)
         if path:
-            groups.setdefault(path, []).append(node)
+            groups.setdefault(called[path], []).append(node)
     made: dict[Path, Made] = {}
     for path, nodes in groups.items():
         found = [_author_module(node) for node in nodes]
@@ -76,13 +80,13 @@ def add_scopes(root: fx.GraphModule) -> list[Path]:
     Returns:
         The paths of the containers that were added.
     """
-    before = {name for name, _ in root.named_modules(remove_duplicate=False)}
+    before = modules_of(root)
+    called = _Called(root)
     for path in dict.fromkeys(declared_module(node) for node in root.graph.nodes if node.op in _FUNCTIONS):
-        place = _place(root, (*path, "")) if path else None
+        place = _place(root, (*called[path], "")) if path else None
         if place:
             container(root, ".".join(place))
-    added = [name for name, _ in root.named_modules(remove_duplicate=False) if name not in before]
-    return [tuple(name.split(".")) for name in added]
+    return [path for path in modules_of(root) if path not in before]
 
 
 def remove_empty(root: fx.GraphModule, added: list[Path]) -> list[Path]:
@@ -95,6 +99,36 @@ def remove_empty(root: fx.GraphModule, added: list[Path]) -> list[Path]:
             delattr(around, path[-1])
             removed.append(path)
     return removed
+
+
+class _Called(dict[Path, Path]):
+    """The paths of the modules that scopes are calls of: torch's older exporter numbers the calls, `layer_1`.
+
+    Args:
+        root: the flat module.
+    """
+
+    def __init__(self, root: fx.GraphModule):
+        super().__init__()
+        self._root = root
+        calls = Counter(str(node.target) for node in root.graph.nodes if node.op == "call_module")
+        self._again = {target for target, count in calls.items() if count > 1}
+
+    def __missing__(self, path: Path) -> Path:
+        around: nn.Module | None = self._root
+        found: list[str] = []
+        for step in path:
+            name = step if step.isdecimal() else identifier(step)
+            base = re.sub(r"_\d+$", "", step)
+            inner = getattr(around, name, None) if around is not None else None
+            if inner is None and base != step:
+                first = getattr(around, base, None)
+                if type(first) is nn.Module or (first is not None and ".".join((*found, base)) in self._again):
+                    step, inner = base, first
+            around = inner if isinstance(inner, nn.Module) else None
+            found.append(step)
+        self[path] = tuple(found)
+        return self[path]
 
 
 def _place(root: nn.Module, path: Path) -> Path:
@@ -112,4 +146,12 @@ def _place(root: nn.Module, path: Path) -> Path:
             around = None
         found.append(inner or names[1])
     last = path[-1]
-    return (*found, last if last.isdecimal() else identifier(last) if last else "")
+    place = (*found, last if last.isdecimal() else identifier(last) if last else "")
+    if any(name in BLOCK_ATTRIBUTES for name in place) and not _is_there(root, place):
+        return ()  # the container around it could not run
+    return place
+
+
+def _is_there(root: nn.Module, place: Path) -> bool:
+    """Returns whether the tree holds all containers of a place."""
+    return place[:-1] in modules_of(root) and place[-1] not in BLOCK_ATTRIBUTES

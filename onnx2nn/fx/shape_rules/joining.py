@@ -78,6 +78,7 @@ def _equal_lengths(sizes: Sizes, size: Number, length: Any) -> list[Number]:
         return [size]
     if type(size) is not int or type(length) is not int or length < 1:
         raise Uncovered
+    sizes.allow_parts(-(-size // length))
     return [min(length, size - start) for start in range(0, size, length)] or [0]
 
 
@@ -86,6 +87,7 @@ def _chunk(sizes: Sizes, input: Spec, chunks: Any, dim: Any = 0) -> Result:
     shape = shape_of(input)
     axis = axis_of(dim, len(shape))
     size, chunks = shape[axis], positive_int(chunks)
+    sizes.allow_parts(chunks)
     if sizes.decide(equal(size % chunks, 0)) is True:
         return _parts(input, axis, [size // chunks] * chunks)
     return _parts(input, axis, _equal_lengths(sizes, size, -(-size // chunks)))
@@ -96,6 +98,7 @@ def _tensor_split(sizes: Sizes, input: Spec, indices_or_sections: Any, dim: Any 
     shape = shape_of(input)
     axis = axis_of(dim, len(shape))
     count = positive_int(indices_or_sections)
+    sizes.allow_parts(count)
     return _parts(input, axis, [(shape[axis] + (count - 1 - part)) // count for part in range(count)])
 
 
@@ -106,4 +109,5 @@ def _unbind(sizes: Sizes, input: Spec, dim: Any = 0) -> Result:
     size = shape[axis]
     if not isinstance(size, int):
         raise Uncovered
+    sizes.allow_parts(size)
     return (Spec(put(shape, axis), input.dtype),) * size

@@ -46,6 +46,13 @@ class Sizes(ABC):
             ShapeMismatch: it is proven to be false.
         """
 
+    def allow_parts(self, count: Number) -> None:  # noqa: B027  # only a program has a limit
+        """Checks the number of tensors that a call makes of one.
+
+        Raises:
+            TraceError: they are more than a program may have; the call is left to run time.
+        """
+
     @abstractmethod
     def equal(self, a: Number, b: Number, reason: str) -> Number:
         """Requires two numbers to be equal; returns the one of which more is known.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnx2nn.errors import InputError, NcnnError, VerificationError
+from onnx2nn.ground.atomic_files import enduring, made_folder
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.verification.module_runs import run_module, to_tensor
@@ -135,8 +136,7 @@ def to_ncnn(
     refuse_obstacles(module, tensors)
     target = Path(folder)
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target, prefix=".ncnn-") as work:
+        with made_folder(target), tempfile.TemporaryDirectory(dir=target, prefix=".ncnn-") as work:
             _trace(module, tensors, Path(work) / "model.pt")
             return _convert(
                 pnnx.EXEC_PATH, Path(work), target / name, arrays, expected, _output_names(module, expected)
@@ -185,11 +185,12 @@ def _trace(module: Any, tensors: Sequence[torch.Tensor], path: Path) -> None:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.jit.trace(fold_channels(unpack_parts(finite_pads(module))), tuple(tensors), check_trace=False).save(
-                str(path)
-            )
+            changed = fold_channels(unpack_parts(finite_pads(module)))
+            traced = torch.jit.trace(changed, tuple(tensors), check_trace=False)
     except Exception as error:  # its errors share no base class
         raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
+    with enduring(path) as file:
+        torch.jit.save(traced, file)
 
 
 def _convert(

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnx2nn.errors import InputError
-from onnx2nn.ground.atomic_files import replacing
+from onnx2nn.ground.atomic_files import made_folder, replacing
 from onnx2nn.ground.extras import require
+from onnx2nn.ground.limits import Limits
 from onnx2nn.loading import load
-from onnx2nn.output.save import check_same
-from onnx2nn.verification.module_runs import to_tensor
+from onnx2nn.output.save import failing_as_files
+from onnx2nn.verification.module_runs import check_same, to_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,8 @@ def to_python(
     folder: str | os.PathLike[str],
     *,
     example_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
+    follow_links: bool = False,
+    limits: Limits | None = None,
 ) -> str:
     """Writes a model as `model.py` and `weights.safetensors`.
 
@@ -40,6 +43,8 @@ def to_python(
         model: an imported `torch.fx.GraphModule`, or a source of `load`: a path, bytes, an open file, a `ModelProto`.
         folder: of the files; made where it is missing. Each of the two files appears complete or not at all.
         example_inputs: one array or tensor for each input; the file is run on them and compared with the module first.
+        follow_links: as for `load`, where `model` is a source.
+        limits: as for `load`, where `model` is a source.
 
     Returns:
         A line that describes the files.
@@ -49,7 +54,7 @@ def to_python(
             on strings; the error says which nodes and why.
         MissingDependencyError: torch or safetensors is not installed.
         VerificationError: the file gives other outputs on `example_inputs`.
-        UnsupportedModelError, ModelFileError: as for `load`.
+        UnsupportedModelError, LimitError, ModelFileError: as for `load`.
     """
     require("torch", extra="torch", purpose="Writing a model as source")
     safetensors = require("safetensors.torch", extra="torch", purpose="Writing a model as source")
@@ -57,21 +62,22 @@ def to_python(
 
     target = Path(folder)
     if not isinstance(model, nn.Module):
-        model = load(model)
+        model = load(model, follow_links=follow_links, limits=limits)
     source, moved = _source(model)
     namespace: dict[str, Any] = {"__name__": __name__, "__file__": "model.py"}  # dataclasses look their module up
     exec(compile(source, "model.py", "exec", dont_inherit=True), namespace)
     tensors = _tensors(model, namespace, moved)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"Cannot write {target}: {error.strerror or error}") from error
-    with replacing(target / "weights.safetensors") as weights, replacing(target / "model.py") as temporary:
-        safetensors.save_file(tensors, str(weights))
+    with (
+        made_folder(target),
+        replacing(target / "weights.safetensors") as weights,
+        replacing(target / "model.py") as temporary,
+    ):
+        with failing_as_files():
+            safetensors.save_file(tensors, str(weights))
         temporary.write_text(source, encoding="utf-8")
         if example_inputs is not None:
             given = [to_tensor(value) if isinstance(value, np.ndarray) else value for value in example_inputs]
-            check_same(model, namespace["load_model"](weights), given)
+            check_same(model, namespace["load_model"](weights), given, "exported program")
     count = source.count("\nclass ")
     classes = f"{count} class{'es' * (count != 1)}"
     return f"{target / 'model.py'}: {len(source.splitlines())} lines, {classes}; {target / 'weights.safetensors'}"

@@ -8,8 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from onnx2nn.fx.blocks.scopes import is_attribute
+
 WIDTH = 88
 """Longest line, the default of ruff and black."""
+
+
+def is_writable(name: str) -> bool:
+    """Returns whether a name can be written in a class; Python gives `__x` the name of the class there."""
+    return is_attribute(name) and (not name.startswith("__") or name.endswith("__"))
 
 
 @dataclass(frozen=True)

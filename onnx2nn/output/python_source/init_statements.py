@@ -10,10 +10,10 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.partition import Region
-from onnx2nn.fx.blocks.scopes import Path, common, is_attribute
+from onnx2nn.fx.blocks.scopes import Path, common
 from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.constructors import arguments_of, constructor, signature
-from onnx2nn.output.python_source.expressions import Call, Collection, Expression, Modules, New, Text
+from onnx2nn.output.python_source.expressions import Call, Collection, Expression, Modules, New, Text, is_writable
 from onnx2nn.output.python_source.layout import Layout
 from onnx2nn.output.python_source.program import is_control_flow
 from onnx2nn.output.python_source.values import Values
@@ -39,12 +39,12 @@ class InitStatements:
     def contents(self, path: Path) -> Iterable[tuple[str, str, Expression]]:
         """Yields the statements that make the parameters, buffers and modules of the container at `path`."""
         for name, parameter in self.program.parameters(path).items():
-            yield "attribute" if is_attribute(name) else "parameter", name, self.parameter(parameter)
+            yield "attribute" if is_writable(name) else "parameter", name, self.parameter(parameter)
         for name, there in self.layout.buffers(path):
             key = ".".join(there)
             yield "buffer", name, self.buffer(self.program.root.get_buffer(key), key in self.program.persistent)
         for name in self.layout.children(path):
-            yield "attribute" if is_attribute(name) else "module", name, self.module((*path, name))
+            yield "attribute" if is_writable(name) else "module", name, self.module((*path, name))
 
     def parameter(self, parameter: nn.Parameter) -> Expression:
         """Returns the expression that makes a parameter, without its values."""

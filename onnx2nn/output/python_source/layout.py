@@ -8,9 +8,9 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.partition import Partition, divide
-from onnx2nn.fx.blocks.scopes import Path, common, is_attribute
+from onnx2nn.fx.blocks.scopes import Path, common
 from onnx2nn.output.python_source.constructors import arguments_of
-from onnx2nn.output.python_source.expressions import Attribute, Call, Expression, Subscript, Text, literal
+from onnx2nn.output.python_source.expressions import Attribute, Call, Expression, Subscript, Text, is_writable, literal
 from onnx2nn.output.python_source.program import Program, is_control_flow
 
 
@@ -128,7 +128,7 @@ class Layout:
         if not parameters and not buffers:
             if names == [str(number) for number in range(len(names))]:
                 return "ModuleList"
-            if not all(map(is_attribute, names)) and not any(hasattr(nn.ModuleDict, name) for name in names):
+            if not all(map(is_writable, names)) and not any(hasattr(nn.ModuleDict, name) for name in names):
                 return "ModuleDict"
         if not names and not buffers and not any(hasattr(nn.ParameterDict, name) for name in parameters):
             return "ParameterDict"
@@ -146,7 +146,7 @@ class Layout:
                 found = Subscript(found, Text(index))
             elif form in ("ModuleDict", "ParameterDict"):
                 found = Subscript(found, Text(literal(step)))
-            elif is_attribute(step):
+            elif is_writable(step):
                 found = Attribute(found, step)
             else:
                 found = Call(Text("getattr"), (found, Text(literal(step))))

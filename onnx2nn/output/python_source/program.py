@@ -13,6 +13,7 @@ from torch import fx, nn
 from onnx2nn import control_flow
 from onnx2nn.errors import InputError
 from onnx2nn.fx.blocks.flattening import flat_graph
+from onnx2nn.fx.blocks.moves import assign
 from onnx2nn.fx.blocks.scopes import Path, Scoped, path_of
 from onnx2nn.fx.blocks.value_hints import row_of
 from onnx2nn.layers import LAYERS
@@ -54,13 +55,13 @@ def read_program(module: fx.GraphModule) -> Program:
 
 
 def _read(module: fx.GraphModule, inlined: Inlined) -> Program:
-    graph, placed = flat_graph(module, lambda _, called: isinstance(called, (fx.GraphModule, nn.Sequential)))
-    program = Program(module, graph, inlined=inlined)
+    flat = flat_graph(module, lambda _, called: isinstance(called, (fx.GraphModule, nn.Sequential)))
+    program = Program(module, flat.graph, inlined=inlined)
     _note_foreign(program)
-    for node in graph.nodes:
+    for node in flat.graph.nodes:
         if node.op == "call_module":
             _read_bodies(program, path_of(node.target))
-    program.find_containers(placed)
+    assign(program, flat.placed)
     return program
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import nn
 
-from onnx2nn.fx.blocks.scopes import Path, is_attribute
+from onnx2nn.fx.blocks.scopes import Path
 from onnx2nn.fx.blocks.value_hints import class_name_of
 from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.expressions import (
@@ -21,6 +21,7 @@ from onnx2nn.output.python_source.expressions import (
     Text,
     Value,
     inline,
+    is_writable,
     lines,
     literal,
     modules,
@@ -42,7 +43,7 @@ def class_names(kinds: list[Kind], known: Mapping[Path, str], others: Iterable[s
     names: dict[int, str] = {}
     for kind in [kinds[-1], *kinds[:-1]]:
         name = known.get(kind.paths[0], "")
-        if not is_attribute(name) or hasattr(nn, name):
+        if not is_writable(name) or hasattr(nn, name):
             name = class_name_of(kind.paths[0])
         taken = {*names.values(), *reserved}
         number, wanted = 2, name

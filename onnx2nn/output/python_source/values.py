@@ -31,13 +31,14 @@ class Values:
         self.types: dict[int, str] = {}
         self.known: dict[fx.Node, Expression] = {}
         self.packed: dict[tuple[fx.Node, ...], Expression] = {}
+        self._annotations: dict[fx.Node, str] = {}
         self._count = 0
 
     def value(self, node: fx.Node, name: str | None = None, kind: str | None = None) -> Value:
         """Returns a new value for the result of `node`."""
         value = Value(self._count)
         self.names[self._count] = name or suggested_name(node)
-        self.types[self._count] = kind or annotation(node)
+        self.types[self._count] = kind or annotation(node, self._annotations)
         self._count += 1
         return value
 

@@ -1,0 +1,132 @@
+"""Measures the run time of imported modules, as they are and optimised, beside ONNX Runtime."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import importers
+import models
+import onnxruntime
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import onnx2nn
+
+MODELS = ("resnet18", "mobilenet_v2", "vit_b_16", "bert_base", "recogniser", "voice_detector")
+FORMS: dict[str, tuple[str | None, bool]] = {
+    "literal": (None, False),
+    "eager": ("eager", False),
+    "compile": ("compile", False),
+    "compile, fixed sizes": ("compile", True),
+}
+"""Name → the mode of `onnx2nn.optimize`, and whether the sizes are fixed."""
+
+COLUMNS = ("model", "form", "made in s", "median ms", "ratio", "CPU ratio", "largest difference")
+
+
+def _session(path: str, inputs: models.Tensors, threads: int) -> Callable[[], Any]:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    feeds = {value.name: tensor.numpy() for value, tensor in zip(session.get_inputs(), inputs, strict=True)}
+    return lambda: session.run(None, feeds)
+
+
+def forms(path: str, inputs: models.Tensors, threads: int) -> Iterator[tuple[str, float, Callable[[], Any] | str]]:
+    """Yields the name of each form of a model, the seconds to make it, and its call or the reason of a failure."""
+    start = time.perf_counter()
+    session = _session(path, inputs, threads)
+    yield "ONNX Runtime", time.perf_counter() - start, session
+    for form, (mode, fixed) in FORMS.items():
+        start = time.perf_counter()
+        try:
+            module = onnx2nn.load(path)
+            if fixed:
+                names = [spec["name"] for spec in module.meta["onnx2nn"]["signature"]]
+                shapes = {name: list(tensor.shape) for name, tensor in zip(names, inputs, strict=True)}
+                module = onnx2nn.load(path, input_shapes=shapes)
+            if mode is not None:
+                module = onnx2nn.optimize(module, mode, example_inputs=inputs)
+        except Exception as error:  # of any class: the reason is in the table
+            yield form, 0.0, importers.reason(error)
+            continue
+        yield form, time.perf_counter() - start, lambda module=module: module(*inputs)
+
+
+def measure(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, tuple[list[float], list[float]]]:
+    """Returns the seconds and the processor seconds of each call; every round makes all of them, in shuffled order."""
+    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in calls}
+    names = list(calls)
+    shuffle = random.Random(0).shuffle
+    for round_ in range(repeats + 3):
+        shuffle(names)
+        for name in names:
+            start, busy = time.perf_counter(), time.process_time()
+            calls[name]()
+            if round_ >= 3:  # the first rounds warm caches
+                times[name][0].append(time.perf_counter() - start)
+                times[name][1].append(time.process_time() - busy)
+    return times
+
+
+def add_rows(table: Table, name: str, exporter: str, repeats: int, threads: int) -> None:
+    """Adds the rows of one model."""
+    _, path, inputs = models.exported(name, exporter)
+    made = list(forms(str(path), inputs, threads))
+    calls = {form: call for form, _, call in made if callable(call)}
+    times = measure(calls, repeats)
+    expected = _flat(calls["ONNX Runtime"]())
+    reference, busy = statistics.median(times["ONNX Runtime"][0]), min(times["ONNX Runtime"][1])
+    for form, seconds, call in made:
+        if not callable(call):
+            table.add_row(name, form, "", "", "", "", call)
+            continue
+        passed, used = times[form]
+        median = statistics.median(passed)
+        largest = max(float((a - b).abs().max()) for a, b in zip(_flat(call()), expected, strict=True))
+        ratios = f"{median / reference:.2f}", f"{min(used) / busy:.2f}"
+        table.add_row(name, form, f"{seconds:.1f}", f"{median * 1e3:.2f}", *ratios, f"{largest:.1e}")
+    table.add_section()
+
+
+def _flat(outputs: Any) -> list[torch.Tensor]:
+    found = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    return [torch.as_tensor(value).double() for value in found]
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=MODELS, help=f"of {', '.join(models.ORIGINALS)}")
+    parser.add_argument("--exporter", default="torchscript", choices=("torchscript", "dynamo"))
+    parser.add_argument("--repeats", type=int, default=20, help="measurements of each (default 20)")
+    parser.add_argument("--threads", type=int, default=1, help="of torch and of ONNX Runtime (default 1)")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(arguments.threads)
+    versions = f"ONNX Runtime {onnxruntime.__version__}, torch {torch.__version__}, threads: {arguments.threads}"
+    table = Table(title=f"Inference of one sample, ratio to ONNX Runtime ({versions})")
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
+    with contextlib.ExitStack() as stack:
+        if "ONNX2NN_CACHE" not in os.environ:  # the time of compiling is measured
+            os.environ["ONNX2NN_CACHE"] = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(torch.no_grad())
+        for name in arguments.models:
+            add_rows(table, name, arguments.exporter, arguments.repeats, arguments.threads)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Moves values between containers, so that a block takes few arguments, and those that its author gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import fx
+
+from onnx2nn.fx.blocks.owners import copy_for_users, place
+from onnx2nn.fx.blocks.scopes import Path, Scoped, common, is_size, numbers
+from onnx2nn.fx.tracer import ASSERTIONS
+from onnx2nn.sizes.expression import Size
+
+
+def assign(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
+    """Finds the containers of `program`, and gives every call its container.
+
+    Checks of inputs stand at the entry. Numbers are computed where they are used; a size is read from a tensor that is
+    there, if its size expression is equal. What no weight affects and several regions use moves out of them, unless its
+    own module has no weights either.
+
+    Args:
+        program: its containers and scopes are filled; its graph gets copies of nodes.
+        declared: the scope that the file names for a call, None where it names none.
+    """
+    program.find_containers()
+    if program.containers == {()}:
+        program.scope = dict.fromkeys(program.graph.nodes, ())
+        return
+    place(program, declared)
+    _check_inputs_first(program)
+    _compute_sizes_near_their_use(program)
+    _read_sizes_near_their_use(program)
+    _move_out(program)
+
+
+def _compute_sizes_near_their_use(program: Scoped) -> None:
+    """Copies what is computed of sizes alone into every region that uses it, so that no number leaves a region."""
+    known = numbers(program.graph)
+    for node in reversed([node for node in program.graph.nodes if node in known and not is_size(node)]):
+        copy_for_users(program, node, program.scope.__getitem__)
+
+
+def _read_sizes_near_their_use(program: Scoped) -> None:
+    """Reads a size in every region from the first tensor there with an equal dimension, alike in equal regions."""
+    scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
+    equal, fed = _equal_dimensions(program), _fed(program)
+    reads: dict[tuple[Path, fx.Node, int], fx.Node] = {}
+    for node in [node for node in program.graph.nodes if is_size(node)]:
+        tensor = node.args[0]
+        if not isinstance(tensor, fx.Node):
+            continue
+        present = [scope[tensor], *(scope[user] for user in tensor.users if not is_size(user))]
+        present += [scope[user] for user in node.users if scope[user] not in fed]
+        size = _dimension(program, node)
+        for user in list(node.users):
+            if size is None or user.target in ASSERTIONS or (not scope[user] and not scope[tensor]):
+                continue
+            before = (item for item in equal.get((scope[user], size), ()) if position[item[0]] < position.get(user, 0))
+            other, axis = next(before, (None, 0))
+            if other is None:
+                continue
+            key = (scope[user], other, axis)
+            if key not in reads:
+                reads[key] = program.graph.call_method("size", (other, axis))
+                reads[key].meta.update(node.meta)
+                scope[reads[key]] = scope[user]
+            if not reads[key] < user:
+                user.prepend(reads[key])
+            user.replace_input_with(node, reads[key])
+
+        def nearest(user: fx.Node, present: list[Path] = present) -> Path:
+            return max((common((scope[user], path)) for path in present), key=len)
+
+        copy_for_users(program, node, nearest)
+        if not node.users:
+            program.graph.erase_node(node)
+            del scope[node]
+
+
+def _fed(program: Scoped) -> set[Path]:
+    """Returns the regions that take a tensor; another takes one whose sizes or device it reads, in place of these."""
+    found: set[Path] = {()}
+    computed = numbers(program.graph)
+    for node in program.graph.nodes:
+        inside = program.scope[node]
+        for used in () if is_size(node) else node.all_input_nodes:
+            known = used.op == "get_attr" or is_size(used) or used in computed
+            if not known and program.scope[used][: len(inside)] != inside:
+                found.add(inside)
+    return found
+
+
+def _dimension(program: Scoped, node: fx.Node) -> Size | None:
+    """Returns the size expression that a node reads, None where it is not known, or a number."""
+    match node.target, node.args:
+        case "size", (fx.Node() as tensor, int(axis)):
+            spec = program.specs.get(tensor)
+            size = None if spec is None or spec.shape is None else spec.shape[axis]
+            return size if isinstance(size, Size) else None
+    return None
+
+
+def _equal_dimensions(program: Scoped) -> dict[tuple[Path, Size], list[tuple[fx.Node, int]]]:
+    """Returns the tensors that are used in each region, by the size expressions of their dimensions."""
+    found: dict[tuple[Path, Size], list[tuple[fx.Node, int]]] = {}
+    seen: set[tuple[Path, fx.Node]] = set()
+    for node in program.graph.nodes:
+        for tensor in node.all_input_nodes if node.op in ("call_function", "call_method", "call_module") else ():
+            spec = program.specs.get(tensor)
+            if is_size(node) or spec is None or spec.shape is None or (program.scope[node], tensor) in seen:
+                continue
+            seen.add((program.scope[node], tensor))
+            for axis, size in enumerate(spec.shape):
+                if isinstance(size, Size):
+                    found.setdefault((program.scope[node], size), []).append((tensor, axis))
+    return found
+
+
+def _weighted(program: Scoped) -> tuple[dict[fx.Node, int], dict[Path, int]]:
+    """Returns the containers around the layers and weights that each node depends on, as bits, and the bit of each."""
+    found: dict[fx.Node, int] = {}
+    bits: dict[Path, int] = {}
+    around: dict[Path, int] = {}
+    for node in program.graph.nodes:
+        path, mask = program.scope[node], 0
+        for used in node.all_input_nodes:
+            mask |= found[used]
+        if node.op == "call_module" or (node.op == "get_attr" and str(node.target) in program.persistent):
+            if path not in around:
+                prefixes = (path[:end] for end in range(len(path) + 1))
+                around[path] = sum(bits.setdefault(prefix, 1 << len(bits)) for prefix in prefixes)
+            mask |= around[path]
+        found[node] = mask
+    return found, bits
+
+
+def _check_inputs_first(program: Scoped) -> None:
+    """Places the checks that no weight affects at the entry."""
+    checks = [node for node in program.graph.nodes if node.target in ASSERTIONS]
+    weighted, _ = _weighted(program) if checks else ({}, {})
+    for node in checks:
+        if not weighted[node]:
+            program.scope[node] = ()
+
+
+def _move_out(program: Scoped) -> None:
+    """Moves values that several regions share, and that no weight affects, to the innermost region around all of them.
+
+    An attention mask is computed in the first layer of a file and used in all layers; here it becomes their argument.
+    """
+    scope = program.scope
+    weighted, bits = _weighted(program)
+    for node in reversed(program.graph.nodes):
+        if node.op in ("placeholder", "output", "call_module") or not node.users:
+            continue
+        target = common([scope[node], *(scope[user] for user in node.users)])
+        while target != scope[node] and node.op != "get_attr":
+            level = scope[node][: len(target) + 1]
+            if level not in bits or weighted[node] & bits[level]:
+                break  # a module without weights, such as a rotary embedding, gives what it computes
+            scope[node] = target
+        if program.is_movable(node):
+            scope[node] = common([scope[user] for user in node.users])
+        elif node.op == "get_attr":
+            scope[node] = target

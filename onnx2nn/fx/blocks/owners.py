@@ -1,0 +1,319 @@
+"""Which container each call belongs to: the one that the file names, else the smallest one that is closed around it."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import fx, nn
+
+from onnx2nn.fx.blocks.activations import module_of
+from onnx2nn.fx.blocks.repeats import module_path, separate
+from onnx2nn.fx.blocks.scopes import Path, Scoped, common, is_attribute, is_size, numbers, path_of
+from onnx2nn.fx.module_tree import put_module, remove
+from onnx2nn.ground.naming import identifier
+
+_FAR = 4096
+"""The most steps of a search around one call; what is farther away is in no block with it."""
+
+_CALL = re.compile(r"_\d+$")
+SUMS = (operator.add, torch.add, "add")
+_NO_ACTIVATIONS = (nn.Flatten, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+
+
+def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
+    """Gives every call its container.
+
+    A layer stands where its weights do, and another call where the file says. Without a name in the file
+
+    1. the only call that uses a weight belongs to the weight's container, if no call is named to be in it;
+    2. a call between two calls of a container belongs to the container;
+    3. a residual connection belongs to the container of all layers and weights that it goes around, a sum to the
+       numbered container around these, and so does an activation of the sum;
+    4. an activation in a container of numbered modules, which has no forward of its own, belongs to the last of them.
+
+    The second and later calls of a container have paths of their own (`repeats`).
+
+    Args:
+        program: its `scope` is filled.
+        declared: the scope that the file names for a call, None where it names none.
+    """
+    owners = _Owners(program, declared)
+    owners.known()
+    owners.use_weights()
+    owners.meet()
+    owners.enclose_joins()
+    owners.end_lists()
+    owners.move_layers()
+    separate(program)
+    owners.read_weights()
+
+
+class _Owners:
+    """The state of `place`."""
+
+    def __init__(self, program: Scoped, declared: Mapping[fx.Node, Path | None]):
+        self.program, self.scope, self.declared = program, program.scope, declared
+        self.unknown: dict[fx.Node, None] = {}
+        self.named: set[Path] = set()
+        self.lists = {path[:-1] for path in (*program.containers, *program.layers) if path} & {
+            path[:-1] for path in (*program.containers, *program.layers) if path and not is_attribute(path[-1])
+        }
+
+    def clip(self, path: Path) -> Path:
+        """Returns the innermost container at or above `path`.
+
+        The tree may hold a step as an identifier, and torch's older exporter numbers the calls of a module: `layer_1`.
+        """
+        containers = self.program.containers
+        found: Path = ()
+        for step in path:
+            names = (step, identifier(step), _CALL.sub("", step))
+            inner = next(((*found, name) for name in names if (*found, name) in containers), None)
+            if inner is None:
+                break
+            found = inner
+        return found
+
+    def known(self) -> None:
+        """Places the layers, and the calls whose scopes the file names."""
+        for node in self.program.graph.nodes:
+            scope = self.declared.get(node)
+            if node.op in ("placeholder", "output"):
+                self.scope[node] = ()
+            elif node.op == "get_attr":
+                continue
+            elif node.op == "call_module" and (scope is not None or str(node.target) not in self.program.nameless):
+                self.scope[node] = self.clip(path_of(node.target)[:-1])
+            elif scope is not None:
+                self.scope[node] = self.clip(scope)
+                self.named |= {self.scope[node][:end] for end in range(1, len(self.scope[node]) + 1)}
+            else:
+                self.unknown[node] = None
+
+    def _weights(self) -> Iterator[tuple[fx.Node, Path]]:
+        """Yields the reads of weights with the containers that hold the weights."""
+        for node in self.program.graph.nodes:
+            if node.op == "get_attr" and not self.program.is_movable(node):
+                yield node, self.clip(path_of(node.target)[:-1])
+
+    def use_weights(self) -> None:
+        """Places calls in the containers of their weights."""
+        holders: dict[fx.Node, list[Path]] = {}
+        for node, holder in self._weights():
+            if len(node.users) == 1 and holder not in self.named:
+                holders.setdefault(next(iter(node.users)), []).append(holder)
+        for user, paths in holders.items():
+            path, now = common(paths), self.scope.get(user, ())
+            if user.op.startswith("call_") and len(path) > len(now) and path[: len(now)] == now:
+                self.scope[user] = path
+                self.unknown.pop(user, None)
+
+    def meet(self) -> None:
+        """Places every other call in the common container of its neighbours."""
+        following = self._next_scopes()
+        for node in self.unknown:
+            before = [self.scope[arg] for arg in node.all_input_nodes if arg.op not in ("get_attr", "placeholder")]
+            after = following[node]
+            meetings = [common((one, other)) for one in before or after for other in after or before]
+            self.scope[node] = max(meetings, key=len, default=())
+
+    def _next_scopes(self) -> dict[fx.Node, dict[Path, None]]:
+        """Returns the scopes of the nearest users that have one, for each call that has none."""
+        found: dict[fx.Node, dict[Path, None]] = {}
+        for node in reversed(self.unknown):
+            scopes = found[node] = {}
+            for user in node.users:
+                scopes |= {self.scope[user]: None} if user in self.scope else found[user]
+        return found
+
+    def enclose_joins(self) -> None:
+        """Places residual connections, and the activations of their sums."""
+        if not self.unknown:
+            return
+        anchors = self._anchors()
+        total = Counter(path[:end] for path in anchors.values() for end in range(1, len(path) + 1))
+        forks = _Forks(self.program.graph)
+        joins: dict[fx.Node, Path] = {}
+        for node in self.unknown:
+            between = forks.between(node)
+            if between is None:
+                continue
+            inside = [anchors[other] for other in between if other in anchors]
+            path = self._owner(inside, total) if inside else ()
+            if node.target in SUMS:
+                path = self._repeated(path)
+            if self._lower(node, path):
+                joins[node] = path
+            for other in between if path else ():
+                self._lower(other, path)
+        for node in self.unknown:
+            producer = _activated(node)
+            if producer in joins and len(producer.users) == 1 and self._lower(node, joins[producer]):
+                joins[node] = joins[producer]
+
+    def _lower(self, node: fx.Node, path: Path) -> bool:
+        """Places a call without a name in `path`, if that is inside of its container; returns whether it is."""
+        now = self.scope[node]
+        if node not in self.unknown or len(path) <= len(now) or path[: len(now)] != now:
+            return False
+        self.scope[node] = path
+        return True
+
+    def _anchors(self) -> dict[fx.Node, Path]:
+        """Returns the calls whose container is known: layers, uses of weights, calls that the file names."""
+        calls = [node for node in self.program.graph.nodes if node.op.startswith("call_") and node not in self.unknown]
+        return {node: self.scope[node] for node in calls if self.scope[node]}
+
+    def _owner(self, inside: list[Path], total: Counter[Path]) -> Path:
+        """Returns the outermost container that holds the calls at `inside` alone, the root if the innermost has more.
+
+        A container of numbered modules has no forward of its own; the one around it owns what happens in it.
+        """
+        path = common(inside)
+        count = Counter(one[:end] for one in inside for end in range(1, len(one) + 1))
+        while path:
+            around = path[:-1]
+            if path not in self.lists and not (around and around not in self.lists and count[around] == total[around]):
+                break
+            path = around
+        return path
+
+    def _repeated(self, path: Path) -> Path:
+        """Returns the numbered container at or around `path`, `path` itself where there is none.
+
+        A residual sum is what repeats a block: the author of `layers.0.attention` adds in `layers.0`.
+        """
+        ends = range(len(path), 0, -1)
+        return next((path[:end] for end in ends if not is_attribute(path[end - 1])), path)
+
+    def end_lists(self) -> None:
+        """Places the activations that stand in containers of numbered modules."""
+        for node in self.unknown:
+            producer = _activated(node)
+            if producer is None or self.scope[node] not in self.lists or len(producer.users) > 1:
+                continue
+            path = self.scope.get(producer, ())
+            if path in self.lists:
+                self._lower(node, path)
+
+    def move_layers(self) -> None:
+        """Moves the layers for which the file has no name to the containers in which they are called."""
+        root = self.program.root
+        places: dict[str, list[fx.Node]] = {}
+        for node in self.unknown:
+            if node.op == "call_module":
+                places.setdefault(str(node.target), []).append(node)
+        for name, nodes in places.items():
+            path = common([self.scope[node] for node in nodes])
+            while path and path in self.lists:  # a list holds numbered modules alone
+                path = path[:-1]
+            if path == path_of(name)[:-1]:
+                continue
+            target = ".".join((*path, name.rpartition(".")[2]))
+            while hasattr(self.program.module(path), target.rpartition(".")[2]):
+                target += "_"
+            put_module(root, target, root.get_submodule(name))
+            remove(root, name)
+            for node in nodes:
+                node.target = target
+        if places:
+            self.program.find_containers()
+
+    def read_weights(self) -> None:
+        """Places the reads of weights and constants, one for each container, and call of it, that uses them."""
+        program, scope = self.program, self.scope
+        for node in [node for node in program.graph.nodes if node.op == "get_attr"]:
+            if program.is_movable(node):
+                holder = common([module_path(scope[user]) for user in node.users])
+            else:
+                holder = self.clip(path_of(node.target)[:-1])
+
+            def meeting(user: fx.Node, holder: Path = holder) -> Path:
+                return scope[user][: len(common((module_path(scope[user]), holder)))]
+
+            copy_for_users(program, node, meeting)
+
+
+class _Forks:
+    """Finds the calls between a join of two values and the value from which both come."""
+
+    def __init__(self, graph: fx.Graph):
+        self._numbers = numbers(graph)
+        self._data = {node: self._tensors(node) for node in graph.nodes}
+        self._fork: dict[fx.Node, fx.Node | None] = {}
+        self._depth: dict[fx.Node, int] = {}
+        for node, inputs in self._data.items():
+            fork = self._nearest(inputs) if inputs else None
+            self._fork[node], self._depth[node] = fork, 0 if fork is None else self._depth[fork] + 1
+
+    def _tensors(self, node: fx.Node) -> list[fx.Node]:
+        """Returns the tensors that a call computes with, without weights and sizes."""
+        return [used for used in node.all_input_nodes if used.op != "get_attr" and not self._is_number(used)]
+
+    def _is_number(self, node: fx.Node) -> bool:
+        return node in self._numbers or is_size(node)
+
+    def _nearest(self, inputs: list[fx.Node]) -> fx.Node | None:
+        """Returns the last value on which all `inputs` depend: the nearest common ancestor in the tree of forks."""
+        one = inputs[0]
+        for other in inputs[1:]:
+            for _ in range(_FAR):
+                if one is other:
+                    break
+                deeper = one if self._depth[one] >= self._depth[other] else other
+                above = self._fork[deeper]
+                if above is None:
+                    return None
+                one, other = (above, other) if deeper is one else (one, above)
+            else:
+                return None
+        return one
+
+    def between(self, join: fx.Node) -> list[fx.Node] | None:
+        """Returns the calls between the fork before a call of several values and the call, itself among them.
+
+        None where it is no join, or where another call uses one of them.
+        """
+        fork = self._fork[join]
+        if fork is None or len(self._data[join]) < 2:
+            return None
+        found, pending = {join: None}, [join]
+        while pending:
+            for node in self._data[pending.pop()]:
+                if node is not fork and node not in found:
+                    found[node] = None
+                    pending.append(node)
+            if len(found) > _FAR:
+                return None
+        inner = (user for node in found if node is not join for user in node.users)
+        return list(found) if all(user in found or self._is_number(user) for user in inner) else None
+
+
+def _activated(node: fx.Node) -> fx.Node | None:
+    """Returns the value to which `node` applies an activation, None for another call."""
+    found = module_of(node) if node.op in ("call_function", "call_method") else None
+    if found is None or issubclass(found[0], _NO_ACTIVATIONS) or len(node.all_input_nodes) != 1:
+        return None
+    return node.all_input_nodes[0]
+
+
+def copy_for_users(program: Scoped, node: fx.Node, scope_for: Callable[[fx.Node], Path]) -> None:
+    """Replaces `node` by a copy in each scope that `scope_for` gives for its users, before the first of these."""
+    groups: dict[Path, list[fx.Node]] = {}
+    for user in node.users:
+        groups.setdefault(scope_for(user), []).append(user)
+    for number, (scope, users) in enumerate(groups.items()):
+        copied = node
+        if number:
+            with program.graph.inserting_before(min(users)):
+                copied = program.graph.node_copy(node)
+            for user in users:
+                user.replace_input_with(node, copied)
+        elif program.scope.get(node) != scope:
+            min(users).prepend(node)
+        program.scope[copied] = scope
+    program.scope.setdefault(node, ())

@@ -1,0 +1,81 @@
+"""Containers that are called more than once: which calls of the program are which call of theirs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+from torch import fx
+
+from onnx2nn.fx.blocks.scopes import Path, Scoped, is_size, numbers, path_of
+from onnx2nn.fx.tracer import ASSERTIONS
+
+_MARK = "."
+"""Before the number of a call in a step of a path; no name of a module can have it."""
+
+
+def module_path(path: Path) -> Path:
+    """Returns the path of the module that is called at `path`, in which steps may have numbers of calls."""
+    return tuple(step.partition(_MARK)[0] for step in path)
+
+
+def separate(program: Scoped) -> None:
+    """Gives the second and later calls of a container paths of their own: `encoder.1` beside `encoder`, as one step.
+
+    An exporter writes the calls of a module one after the other, so the calls in a container that is called `n` times
+    are `n` times the same sequence. Its layers, or its weights, are then used `n` times too.
+
+    Args:
+        program: its `scope` is changed, and its `containers` get the paths of the further calls.
+    """
+    used: Counter[Path] = Counter()
+    for node in program.graph.nodes:
+        if node.op == "call_module":
+            used[path_of(node.target)] += 1
+        elif node.op == "get_attr" and not program.is_movable(node):
+            used[path_of(node.target)] += len(node.users)
+    shared = {path[:end] for path, count in used.items() if count > 1 for end in range(1, len(path))}
+    if not shared:
+        return
+    nodes = [node for node in program.graph.nodes if node.op.startswith("call_") and node.target not in ASSERTIONS]
+    once = numbers(program.graph)  # these, and sizes, are read once for all calls
+    nodes = [node for node in nodes if not is_size(node) and node not in once]
+    pending: list[tuple[Path, Sequence[fx.Node]]] = [((), nodes)]
+    while pending:
+        around, inside = pending.pop()
+        groups: dict[Path, list[fx.Node]] = {}
+        for node in inside:
+            path = program.scope[node][: len(around) + 1]
+            if len(path) > len(around) and module_path(path) in shared:
+                groups.setdefault(path, []).append(node)
+        for path, group in groups.items():
+            size = _period([_signature(program, node, len(path)) for node in group])
+            for number in range(len(group) // size):
+                call = group[number * size : (number + 1) * size]
+                alias = path if not number else (*around, f"{path[-1]}{_MARK}{number}")
+                if number:
+                    _move(program, call, alias)
+                pending.append((alias, call))
+
+
+def _signature(program: Scoped, node: fx.Node, depth: int) -> Hashable:
+    return node.op, node.target, program.scope[node][depth:]
+
+
+def _period(items: Sequence[Hashable]) -> int:
+    """Returns the length of the shortest sequence whose repetition `items` is (by Knuth, Morris and Pratt)."""
+    borders = [0]
+    for item in items[1:]:
+        border = borders[-1]
+        while border and items[border] != item:
+            border = borders[border - 1]
+        borders.append(border + (items[border] == item))
+    size = len(items) - borders[-1]
+    return size if len(items) % size == 0 else len(items)
+
+
+def _move(program: Scoped, nodes: Sequence[fx.Node], path: Path) -> None:
+    """Moves calls from the container whose further call `path` is to that call."""
+    for node in nodes:
+        program.scope[node] = (*path, *program.scope[node][len(path) :])
+        program.containers |= {program.scope[node][:end] for end in range(len(path), len(program.scope[node]) + 1)}

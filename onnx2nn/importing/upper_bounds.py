@@ -1,0 +1,30 @@
+"""Upper bounds of what a call on known values can take, for the many calls that take next to nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+SMALL = 1 << 18
+"""An upper bound of a call's elements and multiplications below which it is run without an estimate."""
+
+
+def upper_bound(values: Iterable[Any], depth: int = 2) -> float:
+    """Returns an upper bound of the elements that a call on `values` can make, and of those that it multiplies."""
+    bound = 1.0
+    for value in values:
+        kind = type(value)
+        if kind is int or kind is float:
+            bound *= 1 + (abs(value) if abs(value) >= 1 else 1 / abs(value) if value else 0)
+        elif kind is list or kind is tuple:
+            bound *= upper_bound(value, depth - 1) if depth and len(value) <= 64 else math.inf
+        elif (shape := getattr(value, "shape", None)) is not None:
+            count = math.prod(shape)
+            bound *= 1 + count
+            if count == 1 and bound <= SMALL and hasattr(value, "item"):
+                number = value.item()  # it may be a number of elements
+                bound *= 1 + abs(number) if isinstance(number, (int, float)) else 1
+        if not bound <= SMALL:
+            return math.inf
+    return bound

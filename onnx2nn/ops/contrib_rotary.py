@@ -1,0 +1,59 @@
+"""Rotary embeddings of ONNX Runtime for several position streams, and Gemma's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnx2nn.errors import OperatorError
+from onnx2nn.ops.contrib_fused import MICROSOFT
+from onnx2nn.ops.linalg import rotary_embedding
+from onnx2nn.optable.registry import op
+
+
+def _streams(sections: Sequence[int], layout: int) -> list[int]:
+    """Returns the position stream that each angle follows: 0 for time, 1 for height, 2 for width."""
+    if len(sections) != 3 or layout not in (0, 1):
+        raise OperatorError(f"mrope_section={list(sections)}, mrope_layout={layout} is not three sizes, and 0 or 1.")
+    if layout == 0:
+        return [stream for stream, size in enumerate(sections) for _ in range(size)]
+    return [i % 3 if i % 3 and i < 3 * sections[i % 3] else 0 for i in range(sum(sections))]
+
+
+@op("MRotaryEmbedding", 1, domain=MICROSOFT)
+def mrotary_embedding(
+    F: Any,
+    input: Any,
+    position_ids: Any,
+    cos_cache: Any,
+    sin_cache: Any,
+    *,
+    interleaved: int | None = None,
+    is_packed_batching: int | None = None,
+    mrope_layout: int | None = None,
+    mrope_section: Sequence[int],
+    num_heads: int | None = None,
+    rotary_embedding_dim: int | None = None,
+    scale: float | None = None,
+) -> Any:
+    """RotaryEmbedding whose angles follow one of three positions, `(3, N, L)`, each."""
+    if scale not in (None, 1.0) or is_packed_batching:
+        raise OperatorError(f"scale={scale}, is_packed_batching={is_packed_batching} is not defined. Leave them out.")
+    stream = F.tensor(_streams(mrope_section, mrope_layout or 0), dtype=F.int64)
+    angle = F.arange(sum(mrope_section))
+    cos, sin = (
+        F.nn.functional.embedding(position_ids, cache).permute(0, 3, 1, 2)[stream, angle].permute(1, 2, 0)
+        for cache in (cos_cache, sin_cache)
+    )
+    options: dict[str, Any] = dict(interleaved=interleaved or 0, rotary_embedding_dim=rotary_embedding_dim or 0)
+    if input.ndim == 4 or num_heads:
+        return rotary_embedding(F, input, cos, sin, num_heads=num_heads, **options)
+    X = input.unflatten(2, (-1, 2 * sum(mrope_section))).transpose(1, 2)
+    return rotary_embedding(F, X, cos, sin, **options).transpose(1, 2).flatten(2)
+
+
+@op("GemmaRotaryEmbedding", 1, domain=MICROSOFT)
+def gemma_rotary_embedding(F: Any, emb: Any, q: Any, q_rot: Any, k: Any, k_rot: Any) -> tuple[Any, ...]:
+    """q and k, `(N, heads, L, size)`, rotated by the angles `(N, L, size)`; the rotated halves are inputs."""
+    cos, sin = (x.to(q.dtype).unsqueeze(1) for x in (F.cos(emb), F.sin(emb)))
+    return q * cos + q_rot * sin, k * cos + k_rot * sin

@@ -1,0 +1,63 @@
+"""Makes an imported module faster for inference: `optimize(module, "eager")` and `optimize(module, "compile")`.
+
+A module of `onnx2nn.load` comes in; a module with equal outputs goes out, which is not meant to be trained any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from onnx2nn.errors import InputError
+from onnx2nn.ground.extras import require
+
+if TYPE_CHECKING:
+    import torch
+
+MODES = ("eager", "compile")
+
+
+def check_mode(mode: str) -> None:
+    """Raises an InputError for what is no mode of `optimize`."""
+    if mode not in MODES:
+        raise InputError(f"optimize={mode!r}: give {' or '.join(map(repr, MODES))}.")
+
+
+def optimize(module: torch.nn.Module, mode: str, *, example_inputs: Sequence[Any] | None = None) -> torch.nn.Module:
+    """Returns a faster form of an imported module, for inference. The module itself stays as it is.
+
+    `"eager"` gives the same tree of `nn.Module`s: batch norms are folded into the layers before them, whose keys they
+    leave as they are, activations work in place on what nothing else reads, and convolutions hold their weights as
+    `channels_last`.
+
+    `"compile"` gives machine code for all sizes of the dynamic dimensions, in a package of torch's AOTInductor, which
+    has the weights: a `CompiledModule` without state. Compiling takes from seconds to minutes and needs a C++ compiler.
+    Packages are kept in a folder (`$ONNX2NN_CACHE`, else `onnx2nn` in the user's cache folder), so that the same model
+    is compiled once. Where AOTInductor refuses a module, `torch.compile` wraps it, which leaves out what cannot be
+    compiled, and where there is no compiler it is optimised for `"eager"`: a warning says so. The machine code is
+    compared with the module on the example before it is kept.
+
+    Args:
+        module: a module of `onnx2nn.load`, on the CPU.
+        mode: `"eager"` or `"compile"`.
+        example_inputs: for `"compile"`: one tensor or array for each input; left out, they are made, which takes
+            fixed sizes but that of the first dimension.
+
+    Returns:
+        The faster module, in evaluation mode. Its `train()` raises a `RuntimeError`.
+
+    Raises:
+        InputError: another mode, a module that was not imported, or example inputs are needed and missing.
+        VerificationError: the compiled module gives other outputs.
+    """
+    check_mode(mode)
+    require("torch", extra="torch", purpose="Optimising a module")
+    if getattr(module, "meta", {}).get("onnx2nn", {}).get("signature") is None:
+        raise InputError(f"A {type(module).__name__} cannot be optimised. Give a module of onnx2nn.load.")
+    if mode == "eager":
+        from onnx2nn.optimization.eager import optimized
+
+        return optimized(module)
+    from onnx2nn.optimization.compiling import compiled
+
+    return compiled(module, example_inputs)

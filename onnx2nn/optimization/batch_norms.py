@@ -1,0 +1,58 @@
+"""Folds batch norms into the convolutions and linear layers before them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from onnx2nn.optimization.chains import Calls, Link, links, parts
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def fold_batch_norms(root: nn.Module) -> None:
+    """Folds the batch norms of a tree in evaluation mode; they are removed from it, or become `nn.Identity`.
+
+    Law: a batch norm with fixed statistics is a product and a sum for each channel, as is the layer's weight and bias.
+    """
+    calls = Calls(root)
+    for part in parts(root):
+        folded = [link for link in links(part) if _folds(link, calls)]
+        for link in folded:
+            _fold(link)
+        if folded and isinstance(part, fx.GraphModule):
+            part.recompile()
+
+
+def _folds(link: Link, calls: Calls) -> bool:
+    before, layer = link.before, link.layer
+    if not isinstance(layer, _BATCH_NORMS) or layer.running_mean is None or before is None:
+        return False
+    if type(before) not in (*_CONVOLUTIONS, nn.Linear) or calls[before] > 1 or calls[layer] > 1:
+        return False
+    if type(before) is nn.Linear:  # a batch norm of three dimensions has its channels at the second one
+        return isinstance(layer, nn.BatchNorm1d) and _is_flat(link)
+    return True
+
+
+def _is_flat(link: Link) -> bool:
+    source: Any = None if link.node is None else link.node.args[0]
+    value = None if source is None else source.meta.get("val")
+    return value is not None and value.ndim == 2
+
+
+def _fold(link: Link) -> None:
+    before: Any = link.before
+    fuse: Any = fuse_linear_bn_eval if type(before) is nn.Linear else fuse_conv_bn_eval
+    fused = fuse(before, link.layer)
+    before.weight, before.bias = fused.weight.requires_grad_(False), fused.bias.requires_grad_(False)
+    if link.node is None:
+        setattr(link.part, link.name, nn.Identity())
+        return
+    link.node.replace_all_uses_with(link.node.args[0])  # type: ignore[arg-type]  # the input is a node
+    link.node.graph.erase_node(link.node)
+    around, _, name = link.name.rpartition(".")
+    delattr(link.part.get_submodule(around), name)

@@ -1,0 +1,145 @@
+"""Compiles a module ahead of time with torch's AOTInductor."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from onnx2nn.errors import InputError, VerificationError, first_line
+from onnx2nn.ground.atomic_files import replacing
+from onnx2nn.importing.inputs import InputSpec, example_inputs, resolve_shapes, specs_of
+from onnx2nn.optimization import cache
+from onnx2nn.optimization.compiled_module import CompiledModule
+from onnx2nn.optimization.eager import optimized
+from onnx2nn.optimization.entry import Entry, entry_of
+from onnx2nn.verification.module_runs import check_same, to_tensor
+
+_CONFIG: dict[str, Any] = {"freezing": True}
+"""Of inductor: weights are constants, so that they are folded and packed for the kernels that read them."""
+
+
+def compiled(module: Any, given: Sequence[Any] | None) -> nn.Module:
+    """Returns a module of machine code, see `onnx2nn.optimize`."""
+    specs = specs_of(module)
+    example = _example(specs, given)
+    dynamic = [
+        {axis: str(size) for axis, size in enumerate(spec.shape or ()) if isinstance(size, str)} for spec in specs
+    ]
+    fixed = [f"{value.dtype} {list(value.shape)}" for value in example]
+    package = cache.folder() / f"{cache.key(module, [repr(dynamic), *fixed])}.pt2"
+    described = package.with_suffix(".json")
+    if not (package.exists() and described.exists()):
+        try:
+            _write(module, example, dynamic, package, described)
+        except (VerificationError, InputError):
+            raise
+        except Exception as error:  # torch.export and inductor raise errors of many unrelated classes
+            return _without_package(module, example, error)
+    return CompiledModule(package, _entry(described), module.meta)
+
+
+def _example(specs: Sequence[InputSpec], given: Sequence[Any] | None) -> tuple[torch.Tensor, ...]:
+    if given is None:
+        try:
+            shapes = resolve_shapes(specs)
+        except InputError as error:
+            raise InputError(f"{error} Compiling needs an example: give example_inputs.") from error
+        given = [*example_inputs(specs, shapes).values()]
+    tensors = tuple(to_tensor(value) if isinstance(value, np.ndarray) else value for value in given)
+    return tuple(_doubled(value, spec) for value, spec in zip(tensors, specs, strict=True))
+
+
+def _doubled(value: torch.Tensor, spec: InputSpec) -> torch.Tensor:
+    """Returns an example whose dynamic dimensions are at least 2: torch.export takes a 1 for a constant."""
+    for axis, size in enumerate(spec.shape or ()):
+        if isinstance(size, str) and value.shape[axis] == 1:
+            value = torch.cat([value, value], axis)
+    return value
+
+
+def _write(
+    module: nn.Module,
+    example: tuple[torch.Tensor, ...],
+    dynamic: Sequence[dict[int, str]],
+    package: Path,
+    described: Path,
+) -> None:
+    """Writes a package and the description of its entry, after comparing it with the module."""
+    shapes = tuple(dict.fromkeys(axes, torch.export.Dim.AUTO) for axes in dynamic)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of inductor, on its own code
+        program = torch.export.export(module, example, dynamic_shapes=shapes)
+        entry = entry_of(program, specs_of(module))
+        with replacing(package) as temporary:
+            torch._inductor.aoti_compile_and_package(program, package_path=str(temporary), inductor_configs=_CONFIG)
+            made = CompiledModule(temporary, entry, {})
+            check_same(module, made, example, "compiled module")
+            entry = _down_to_one(module, made, example)
+            with replacing(described) as text:
+                text.write_text(json.dumps({**asdict(entry), "dtypes": list(map(str, entry.dtypes))}), encoding="utf-8")
+
+
+def _entry(described: Path) -> Entry:
+    found = json.loads(described.read_text(encoding="utf-8"))
+    return Entry(
+        tuple(found["names"]),
+        tuple(getattr(torch, name.removeprefix("torch.")) for name in found["dtypes"]),
+        tuple(map(tuple, found["shapes"])),
+        {name: tuple(bounds) for name, bounds in found["ranges"].items()},
+    )
+
+
+def _down_to_one(module: nn.Module, made: CompiledModule, example: Sequence[torch.Tensor]) -> Entry:
+    """Returns the entry with the sizes that may also be 1.
+
+    torch.export takes no dynamic size below 2 into account: code for 1 may differ, where it is broadcast. It is right
+    where the module's outputs agree for a size of 1, beside each choice of other sizes that are 1 too.
+    """
+    entry = made.entry
+    for name in [name for name, (least, _) in entry.ranges.items() if least == 2]:
+        ranges = {**entry.ranges, name: (1, entry.ranges[name][1])}
+        made.entry = replace(entry, ranges=ranges)
+        try:
+            for chosen in _choices([other for other, (least, _) in ranges.items() if least == 1 and other != name]):
+                check_same(module, made, _narrowed(example, entry, {name, *chosen}), "compiled module")
+        except Exception:  # of any class: the module or the code refuses the size
+            made.entry = entry
+        entry = made.entry
+    return entry
+
+
+def _choices(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    if not names:
+        yield ()
+        return
+    for rest in _choices(names[1:]):
+        yield rest
+        yield (names[0], *rest)
+
+
+def _narrowed(example: Sequence[torch.Tensor], entry: Entry, ones: set[str]) -> list[torch.Tensor]:
+    found = []
+    for value, shape in zip(example, entry.shapes, strict=True):
+        index = tuple(slice(1) if size in ones else slice(None) for size in shape)
+        found.append(value[index].contiguous())
+    return found
+
+
+def _without_package(module: nn.Module, example: Sequence[torch.Tensor], error: Exception) -> nn.Module:
+    """Returns what runs where AOTInductor refuses a module, and warns."""
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    if "compiler" in type(error).__name__.lower() or "compiler" in reason:
+        warnings.warn(f"No machine code: there is no C++ compiler ({reason}). It is optimised for eager.", stacklevel=4)
+        return optimized(module)
+    warnings.warn(
+        f"AOTInductor refuses the module ({reason}). torch.compile leaves out what cannot be compiled.", stacklevel=4
+    )
+    return torch.compile(module, options=_CONFIG)  # type: ignore[return-value]  # a module, for a module

@@ -1,0 +1,107 @@
+"""What a compiled program demands of its inputs; the machine code itself reads whatever memory it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from onnx2nn.errors import ModuleInputError
+from onnx2nn.importing.inputs import InputSpec
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The inputs of a program.
+
+    Attributes:
+        names: of the inputs.
+        dtypes: of each input.
+        shapes: of each input: sizes, and names of sizes that may vary.
+        ranges: the smallest and largest value of each named size.
+    """
+
+    names: tuple[str, ...]
+    dtypes: tuple[torch.dtype, ...]
+    shapes: tuple[tuple[int | str, ...], ...]
+    ranges: Mapping[str, tuple[int, int | None]]
+
+    def __str__(self) -> str:
+        shapes = (f"{name} {self._shape(shape)}" for name, shape in zip(self.names, self.shapes, strict=True))
+        return f"inputs: {', '.join(shapes) or 'none'}"
+
+    def checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+        """Returns the inputs in order and contiguous, as the code reads them.
+
+        Raises:
+            ModuleInputError: their number, names, element types, devices or sizes are not those of the program.
+        """
+        given = list(args) + [kwargs[name] for name in self.names[len(args) :] if name in kwargs]
+        extra = [name for name in kwargs if name not in self.names[len(args) :]]
+        if len(given) != len(self.names) or extra:
+            raise ModuleInputError(
+                f"The inputs are {', '.join(self.names) or 'none'}; {len(args)} and {[*kwargs]} given."
+            )
+        sizes: dict[str, int] = {}
+        for name, dtype, shape, value in zip(self.names, self.dtypes, self.shapes, given, strict=True):
+            if not isinstance(value, torch.Tensor) or value.dtype != dtype or value.device.type != "cpu":
+                shown = f"{value.dtype} on {value.device}" if isinstance(value, torch.Tensor) else type(value).__name__
+                raise ModuleInputError(f"Input {name!r} is a tensor of {dtype} on the CPU; it was given {shown}.")
+            if len(value.shape) != len(shape) or not all(map(self._fits, shape, value.shape, [sizes] * len(shape))):
+                raise ModuleInputError(self._refusal(name, shape, value))
+        return [value.contiguous() for value in given]
+
+    def _fits(self, wanted: int | str, size: int, sizes: dict[str, int]) -> bool:
+        if isinstance(wanted, int):
+            return size == wanted
+        least, most = self.ranges[wanted]
+        return sizes.setdefault(wanted, size) == size and least <= size and (most is None or size <= most)
+
+    def _refusal(self, name: str, shape: tuple[int | str, ...], value: torch.Tensor) -> str:
+        return f"Input {name!r} was compiled for the shape {self._shape(shape)}; it was given {list(value.shape)}."
+
+    def _shape(self, shape: tuple[int | str, ...]) -> str:
+        named = [size for size in dict.fromkeys(shape) if isinstance(size, str)]
+        least = ", ".join(f"{size} from {self.ranges[size][0]}{self._most(size)}" for size in named)
+        return f"[{', '.join(map(str, shape))}]" + (f" ({least})" if least else "")
+
+    def _most(self, size: str) -> str:
+        most = self.ranges[size][1]
+        return "" if most is None else f" to {most}"
+
+
+def entry_of(program: torch.export.ExportedProgram, specs: Sequence[InputSpec]) -> Entry:
+    """Returns the entry of an exported program.
+
+    Args:
+        program: the program.
+        specs: its inputs in the ONNX file, whose names of sizes are taken.
+
+    Raises:
+        NotImplementedError: a size of an input is computed from others.
+    """
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    tensors = [values[str(name)] for name in program.graph_signature.user_inputs]
+    titles: dict[str, str] = {}
+    shapes: list[tuple[int | str, ...]] = []
+    ranges: dict[str, tuple[int, int | None]] = {}
+    for tensor, spec in zip(tensors, specs, strict=True):
+        shape: list[int | str] = []
+        for size, title in zip(tensor.shape, spec.shape or tensor.shape, strict=True):
+            if isinstance(size, int) or size.node.expr.is_number:
+                shape.append(int(size))
+                continue
+            if not size.node.expr.is_symbol:
+                raise NotImplementedError(f"a size of input {spec.name!r} is {size}")
+            bounds = program.range_constraints.get(size.node.expr)
+            symbol = str(size.node.expr)
+            free = isinstance(title, str) and title and title not in titles.values()
+            name = titles.setdefault(symbol, title if free else symbol)
+            shape.append(name)
+            upper = None if bounds is None or not bounds.upper.is_Integer else int(bounds.upper)
+            ranges[name] = (0 if bounds is None else int(bounds.lower), upper)
+        shapes.append(tuple(shape))
+    names = tuple(spec.name for spec in specs)
+    return Entry(names, tuple(tensor.dtype for tensor in tensors), tuple(shapes), ranges)

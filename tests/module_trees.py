@@ -1,0 +1,262 @@
+"""What becomes of the tree of random nested modules after an export and an import.
+
+python -m tests.module_trees --modules 300 --seed 0         # both exporters; the smallest module of each fault
+python -m tests.module_trees --seed 17 --modules 1 --show   # one module: its original and its import
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import functools
+import io
+import tempfile
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import onnx2nn
+from onnx2nn.errors import ModelFileError
+from tests.random_modules import FEATURES, TIME, Model, Part, Values, draw, original_of, shrunk
+
+
+def inputs_of(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns inputs for a batch size."""
+    generator = torch.Generator().manual_seed(batch)
+    x, y = (torch.randn(batch, TIME, FEATURES, generator=generator) for _ in range(2))
+    return x, y
+
+
+def exported(original: nn.Module, exporter: str, path: Path) -> None:
+    """Writes an ONNX file with a dynamic batch size."""
+    options: dict[str, Any] = {"input_names": ["x", "y"]}
+    if exporter == "dynamo":
+        batch = torch.export.Dim.DYNAMIC
+        options |= {"dynamo": True, "verbose": False, "dynamic_shapes": ({0: batch}, {0: batch})}
+    else:
+        options |= {"dynamo": False, "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}, "opset_version": 17}
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        torch.onnx.export(original, inputs_of(2), str(path), **options)
+
+
+class Fault(AssertionError):
+    """What an import does otherwise than its original."""
+
+    def __init__(self, kind: str, detail: str):
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+
+
+def _close(ours: Any, theirs: Any) -> bool:
+    if isinstance(theirs, (tuple, list)):
+        same = isinstance(ours, (tuple, list)) and len(ours) == len(theirs)
+        return same and all(map(_close, ours, theirs))
+    if not isinstance(theirs, torch.Tensor):
+        return bool(ours == theirs)
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    return torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+Calls = dict[str, list[tuple[tuple[Any, ...], Any]]]
+
+
+def calls_of(module: nn.Module, inputs: Values) -> tuple[Calls, Any]:
+    """Returns the arguments and results of the calls of each module, and the result."""
+    calls: Calls = {}
+    handles = []
+    for name, inner in module.named_modules():
+
+        def note(_: nn.Module, args: tuple[Any, ...], result: Any, name: str = name) -> None:
+            calls.setdefault(name, []).append((args, result))
+
+        handles.append(inner.register_forward_hook(note))
+    with torch.no_grad():
+        result = module(*inputs)
+    for handle in handles:
+        handle.remove()
+    return calls, result
+
+
+@dataclass
+class Count:
+    """How many modules run in originals, and how many of them run as often in the imports."""
+
+    modules: int = 0
+    found: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        """Returns the sum."""
+        return Count(self.modules + other.modules, self.found + other.found)
+
+
+def check(model: Model, exporter: str, folder: Path, *, long: bool = False) -> Count:
+    """Exports, imports and compares.
+
+    Args:
+        model: to check.
+        exporter: `torchscript` or `dynamo`.
+        folder: for files.
+        long: also whether what is saved, copied and exported again is the same.
+
+    Raises:
+        Fault: what differs.
+    """
+    original, path = original_of(model), folder / "model.onnx"
+    try:
+        exported(original, exporter, path)
+    except Exception as error:  # torch's exporters raise errors of many classes
+        raise Fault("export fails", f"{type(error).__name__}: {str(error)[:200]}") from error
+    try:
+        module = onnx2nn.load(path)
+    except ModelFileError as error:  # an input that is an output
+        raise Fault("export fails", str(error)) from error
+    except Exception as error:
+        raise Fault("load fails", f"{type(error).__name__}: {error}") from error
+    inputs = inputs_of(3)
+    theirs, expected = calls_of(original, inputs)
+    ours, result = calls_of(module, inputs)
+    if not _close(result, expected):
+        raise Fault("outputs differ", "")
+    _check_keys(original, module)
+    _check_blocks(module, ours)
+    count = _compare(theirs, ours)
+    if long:
+        once = all(len(calls) == 1 for name, calls in theirs.items() if isinstance(original.get_submodule(name), Part))
+        _check_copies(module, inputs, result, folder, once)
+    return count
+
+
+def _check_keys(original: nn.Module, module: nn.Module) -> None:
+    wanted, found = original.state_dict(keep_vars=True), module.state_dict()
+    if more := found.keys() - wanted.keys():
+        raise Fault("keys that the original has not", ", ".join(sorted(more)))
+    held = {wanted[name].data_ptr() for name in found}
+    missing = [name for name, value in wanted.items() if name not in found and value.data_ptr() not in held]
+    reported = onnx2nn.naming_report(module).missing
+    if missing := [name for name in missing if name not in reported]:
+        raise Fault("keys are missing", ", ".join(missing))
+
+
+def _check_blocks(module: nn.Module, calls: Calls) -> None:
+    """Each block gives for the arguments of its calls what it gave."""
+    for name in module.meta["onnx2nn"]["tree"]["blocks"]:
+        if name not in calls:
+            raise Fault("a block is not called", name)
+        block = module.get_submodule(name)
+        for args, result in calls[name]:
+            with torch.no_grad():
+                again = block(*args)
+            if not _close(again, result):
+                raise Fault("a block called alone differs", name)
+
+
+def _compare(theirs: Calls, ours: Calls) -> Count:
+    """Counts the modules that run as often as the original's; those that give tensors give the same ones."""
+    count = Count()
+    for name, calls in theirs.items():
+        if name not in ("", "body"):
+            count.modules += 1
+            count.found += len(ours.get(name, ())) == len(calls)
+        results = [result for _, result in calls]
+        rest = [result for _, result in ours.get(name, ())]
+        if len(rest) != len(results) or not all(isinstance(value, torch.Tensor) for value in (*results, *rest)):
+            continue
+        for result in results:  # calls that do not depend on each other have no order in a file
+            position = next((i for i, value in enumerate(rest) if _close(value, result)), None)
+            if position is None:
+                raise Fault("a module gives another result", name)
+            del rest[position]
+    return count
+
+
+def tree_of(module: nn.Module) -> list[tuple[str, str]]:
+    """Returns the paths of all modules with the names of their classes."""
+    return [(name, type(inner).__name__) for name, inner in module.named_modules()]
+
+
+def _check_copies(module: nn.Module, inputs: Values, result: Any, folder: Path, once: bool) -> None:
+    """What is saved, copied and exported again gives the same.
+
+    Args:
+        module: the import.
+        inputs: of the run that gave `result`.
+        result: what it gives.
+        folder: for files.
+        once: whether each part is called once. Of one whose calls are not told apart, the functions belong to the
+            module around it; where the file then says so, what remains of it may be a block.
+    """
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    onnx2nn.export_onnx(module, folder / "again.onnx")
+    again = onnx2nn.load(folder / "again.onnx")
+    program = torch.export.export(module, inputs).module()
+    copies = {"pickle": torch.load(file, weights_only=False), "copy": copy.deepcopy(module), "second import": again}
+    for what, other in {**copies, "torch.export": program}.items():
+        with torch.no_grad():
+            if not _close(other(*inputs), result):
+                raise Fault(f"{what}: outputs differ", "")
+        if what in copies and (once or what != "second import") and set(tree_of(other)) != set(tree_of(module)):
+            lines = set(tree_of(other)) ^ set(tree_of(module))
+            raise Fault(f"{what}: another tree", ", ".join(map(str, sorted(lines)[:6])))
+        if what in copies and other.state_dict().keys() != module.state_dict().keys():
+            raise Fault(f"{what}: other keys", ", ".join(other.state_dict().keys() ^ module.state_dict().keys()))
+
+
+def fault_of(model: Model, exporter: str, *, long: bool = False) -> tuple[str, Count]:
+    """Returns the fault of a model, `""` where it has none, `export fails` where torch's exporter has one."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return "", check(model, exporter, Path(folder), long=long)
+        except Fault as fault:
+            return str(fault), Count()
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error)[:200]}", Count()
+
+
+def _has(kind: str, exporter: str, long: bool, model: Model) -> bool:
+    return fault_of(model, exporter, long=long)[0].startswith(kind)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--modules", type=int, default=100, help="number of random modules")
+    parser.add_argument("--seed", type=int, default=0, help="of the first")
+    parser.add_argument("--exporter", action="append", choices=["torchscript", "dynamo"], help="default: both")
+    parser.add_argument("--long", action="store_true", help="also copies, saved modules and a second round")
+    parser.add_argument("--show", action="store_true", help="print the modules")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    kinds: Counter[str] = Counter()
+    total = Count()
+    for seed in range(options.seed, options.seed + options.modules):
+        for exporter in options.exporter or ["torchscript", "dynamo"]:
+            fault, count = fault_of(draw(seed), exporter, long=options.long)
+            total += count
+            kind = fault.partition(":")[0] or "right"
+            kinds[kind] += 1
+            if fault:
+                print(f"seed {seed}, {exporter}: {fault}", flush=True)
+            if options.show or (fault and kinds[kind] == 1 and kind != "export fails"):
+                model = draw(seed)
+                if fault:
+                    model = shrunk(model, functools.partial(_has, kind, exporter, options.long))
+                print(original_of(model), model, sep="\n")
+    print(dict(kinds), total)
+
+
+if __name__ == "__main__":
+    main()

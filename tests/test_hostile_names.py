@@ -1,0 +1,216 @@
+"""Names that mean something to Python, torch or this package: such a model loads, runs, prints and is saved."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import pickle
+import unicodedata
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+import onnx2nn
+from onnx2nn.fx.blocks.block import Block
+from onnx2nn.fx.graph_module import ImportedModule
+from tests.tiers import mostly_slow
+
+X = torch.linspace(-1, 1, 96).reshape(2, 3, 4, 4)
+LONG = "x" * (1 << 20)
+WORDS = [
+    "self",
+    "cls",
+    "class",
+    "None",
+    "True",
+    "lambda",
+    "print",
+    "super",
+    "exec",
+    "torch",
+    "nn",
+    "F",
+    "device",
+    "Path",
+]
+WORDS += [
+    "model",
+    "load_model",
+    "WEIGHTS",
+    "forward",
+    "weight",
+    "bias",
+    "__init__",
+    "__class__",
+    "__b",
+    "__b_",
+    "_",
+    "__",
+]
+ODD = [
+    "a b",
+    "a\nb",
+    "a\0b",
+    "a\x1b[31m",
+    "\u2028x",
+    "..",
+    "../../x",
+    "0",
+    "-1",
+    "0.5",
+    " ",
+    "\u202e",
+    "%s",
+    "{x}",
+    "a.b.c",
+    "é",
+]
+SAME_IN_PYTHON = ["\ufb01", "\U0001d41a", "\u017f", "\uff49mport", "\u00b5"]
+"""Identifiers that Python reads as others: `fi`, `a`, `s`, `import`, another mu."""
+
+
+def members() -> list[str]:
+    """Returns the names of all attributes of a module of an import and of a block in it."""
+    module = onnx2nn.load(model_of("block.layer"))
+    assert isinstance(module.block, Block)
+    return sorted({*dir(module), *dir(module.block)})
+
+
+def model_of(name: str, other: str = "other") -> onnx.ModelProto:
+    """Returns two layers of which the first is called `name`, a dotted path, in weights, nodes and values."""
+    around = name.rpartition(".")[0]
+    second = f"{around}.{other}" if around else other
+    steps = [f"/{path.replace('.', '/')}" for path in (name, second)]
+    nodes = [
+        helper.make_node("Conv", ["input", f"{name}.weight"], [name], name=f"{steps[0]}/Conv"),
+        helper.make_node("Relu", [name], [f"{name}_relu"], name=f"{steps[0]}/Relu"),
+        helper.make_node("Conv", [f"{name}_relu", f"{second}.weight"], ["output"], name=f"{steps[1]}/Conv"),
+    ]
+    for node in nodes:
+        node.metadata_props.add(key="pkg.torch.onnx.class_hierarchy", value=repr([name, name, "torch.nn.Conv2d"]))
+    weights = {f"{name}.weight": np.eye(3, dtype=np.float32), f"{second}.weight": 2 * np.eye(3, dtype=np.float32)}
+    return graph_of(nodes, weights)
+
+
+def graph_of(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray], x: str = "input", y: str = "output") -> Any:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["N", 3, 4, 4])],
+        [helper.make_tensor_value_info(y, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array.reshape(3, 3, 1, 1), key) for key, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def check(module: Any, expected: torch.Tensor, folder: Path, *, export: bool = False) -> None:
+    """Runs a module, prints it, and reads it back from every file that holds a model."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, of names that are cut
+        assert torch.equal(module(X), expected)
+        for part in module.modules():
+            if isinstance(part, torch.fx.GraphModule):
+                ast.parse(part.code)
+        assert len(str(module)) > 10
+        assert torch.equal(pickle.loads(pickle.dumps(module))(X), expected)
+        for name in ("m.pth", "m.safetensors"):
+            onnx2nn.save(module, folder / name)
+        assert torch.equal(torch.load(folder / "m.pth", weights_only=False)(X), expected)
+        assert torch.equal(source_of(module, folder / "source")(X), expected)
+        if export:
+            onnx2nn.export_onnx(module, folder / "m.onnx")
+            assert torch.equal(onnx2nn.load(folder / "m.onnx")(X), expected)
+
+
+def source_of(module: Any, folder: Path) -> torch.nn.Module:
+    onnx2nn.to_python(module, folder)
+    spec = importlib.util.spec_from_file_location("hostile_names_model", folder / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    found: torch.nn.Module = loaded.load_model()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    yield
+
+
+@pytest.mark.parametrize("where", ["{}", "block.{}", "{}.layer"])
+@pytest.mark.parametrize("name", mostly_slow([*WORDS, *ODD, *SAME_IN_PYTHON], ["self", "__b", "a\nb", "\ufb01"]))
+def test_words_of_python_and_torch(name: str, where: str, tmp_path: Path) -> None:
+    check(onnx2nn.load(model_of(where.format(name))), 2 * X.relu(), tmp_path, export=name in ("self", "__b", "class"))
+
+
+@pytest.mark.parametrize("where", ["{}", "block.{}", "{}.layer"])
+def test_attributes_of_modules(where: str) -> None:
+    """A layer with the name of any attribute that a module of an import or a block has."""
+    assert {"naming_report", "graph", "code", "meta", "kind", "forward", "share", "__copy__"} <= set(members())
+    for name in members():
+        module = onnx2nn.load(model_of(where.format(name), "second"))
+        with torch.no_grad():
+            assert torch.equal(module(X), 2 * X.relu()), name
+            assert module.code
+            assert isinstance(module, ImportedModule)
+
+
+@pytest.mark.parametrize("name", ["naming_report", "meta", "code", "append", "keys"])
+def test_attributes_of_modules_in_files(name: str, tmp_path: Path) -> None:
+    check(onnx2nn.load(model_of(f"block.{name}")), 2 * X.relu(), tmp_path, export=True)
+
+
+def test_a_container_that_cannot_run_says_why() -> None:
+    module = onnx2nn.load(model_of("block.meta"))
+    assert module.meta["onnx2nn"]["tree"]["flat"] == {"block": "modules with a graph have a member 'meta' already"}
+    assert list(module.state_dict()) == ["block.meta.weight", "block.other.weight"]
+
+
+@pytest.mark.parametrize("name", mostly_slow(SAME_IN_PYTHON, ["\ufb01"]))
+def test_names_that_python_takes_for_one(name: str, tmp_path: Path) -> None:
+    """Two layers whose names differ in the file, and are the same identifier for Python."""
+    assert name.isidentifier()
+    same = unicodedata.normalize("NFKC", name)
+    check(onnx2nn.load(model_of(name, same)), 2 * X.relu(), tmp_path)
+
+
+@pytest.mark.parametrize("name", [*WORDS, *ODD, *SAME_IN_PYTHON])
+def test_names_of_inputs_and_outputs(name: str) -> None:
+    nodes = [helper.make_node("Conv", [f"in{name}", "w"], [name], name=name)]
+    with torch.no_grad():
+        module = onnx2nn.load(graph_of(nodes, {"w": np.eye(3, dtype=np.float32)}, f"in{name}", name))
+        assert torch.equal(module(X), X)
+        assert torch.equal(module(**{f"in{name}": X}), X)
+        nodes = [helper.make_node("Conv", [name, "w"], ["out"], name=name)]
+        module = onnx2nn.load(graph_of(nodes, {"w": np.eye(3, dtype=np.float32)}, name, "out"))
+        assert torch.equal(module(X), X)
+        ast.parse(module.code)
+
+
+@pytest.mark.parametrize("where", ["{}", "block.{}"])
+def test_a_name_of_a_megabyte(where: str, tmp_path: Path) -> None:
+    check(onnx2nn.load(model_of(where.format(LONG))), 2 * X.relu(), tmp_path)
+
+
+@pytest.mark.parametrize("separator", [".", "/", "::"])
+def test_a_path_of_many_steps(separator: str) -> None:
+    """torch walks a tree of modules by functions that call themselves."""
+    with torch.no_grad():
+        assert torch.equal(onnx2nn.load(model_of(separator.join(["a"] * 10_000)))(X), 2 * X.relu())
+
+
+def test_members_that_other_libraries_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers gives every module a method when it is imported, after which no layer can have its name."""
+    monkeypatch.setattr(torch.nn.Module, "added_later", lambda self: None, raising=False)
+    for where in ("{}", "block.{}", "{}.layer"):
+        with torch.no_grad():
+            assert torch.equal(onnx2nn.load(model_of(where.format("added_later"), "second"))(X), 2 * X.relu())

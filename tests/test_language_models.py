@@ -1,0 +1,132 @@
+"""Language models of onnxruntime-genai's builder: prompts, decoding and chunks, however the module is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import language_models
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from language_models import ARCHITECTURES, built, feeds, session, tensors
+from tiers import mostly_slow
+
+import onnx2nn
+
+STEPS = {"prompts": (2, 6, 0), "a prompt": (1, 7, 0), "decoding": (3, 1, 5), "a chunk": (1, 4, 5)}
+"""Batch, new tokens, tokens of the cache. ONNX Runtime takes chunks behind a cache for a batch of 1 only."""
+
+Run = Callable[..., Iterable[torch.Tensor]]
+
+
+def _eager(path: Path, folder: Path) -> Run:
+    return onnx2nn.load(path)
+
+
+def _exported(path: Path, folder: Path) -> Run:
+    shapes = language_models.dynamic_shapes(path)
+    program = torch.export.export(onnx2nn.load(path), tensors(feeds(path, 3, 4, 5)), dynamic_shapes=shapes)
+    return program.module()
+
+
+def _compiled(path: Path, folder: Path) -> Run:
+    torch._dynamo.reset()
+    return torch.compile(onnx2nn.load(path), backend="eager", dynamic=True, fullgraph=True)
+
+
+def _traced(path: Path, folder: Path) -> Run:
+    return torch.jit.trace(onnx2nn.load(path), tensors(feeds(path, 3, 4, 5)), check_trace=False)
+
+
+def _again(path: Path, folder: Path) -> Run:
+    onnx2nn.export_onnx(onnx2nn.load(path), folder / "again.onnx")
+    again = onnxruntime.InferenceSession(folder / "again.onnx")
+
+    def run(*inputs: torch.Tensor) -> Iterator[torch.Tensor]:
+        given = {value.name: x.numpy() for value, x in zip(again.get_inputs(), inputs, strict=True)}
+        return map(torch.from_numpy, again.run(None, given))
+
+    return run
+
+
+FORMS = {"eager": _eager, "export": _exported, "compile": _compiled, "trace": _traced, "export_onnx": _again}
+
+TOLERANCES = {"fp32": 2e-6, "fp16": 2e-3}
+"""The largest difference, relative to the largest element: some units in the last place, of a half two."""
+
+
+def _check(run: Run, path: Path, step: tuple[int, int, int], tolerance: float) -> None:
+    """Compares all outputs; of caches the rows that hold tokens: ONNX Runtime leaves those of a window unwritten."""
+    inputs = feeds(path, *step)
+    with torch.no_grad():
+        found = list(run(*tensors(inputs)))
+    tokens = step[1] + step[2]
+    for ours, theirs in zip(found, session(path).run(None, inputs), strict=True):
+        assert tuple(ours.shape) == theirs.shape
+        if theirs.ndim == 4:
+            assert not ours[:, :, tokens:].any()
+            ours, theirs = ours[:, :, :tokens], theirs[:, :, :tokens]
+        scale = np.abs(theirs.astype(np.float32)).max(initial=1)
+        np.testing.assert_allclose(ours.float().numpy(), theirs.astype(np.float32), rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), mostly_slow([(n, f) for n in ARCHITECTURES for f in FORMS], [("llama", form) for form in FORMS])
+)
+def test_one_program_takes_prompts_steps_and_chunks(name: str, form: str, tmp_path: Path) -> None:
+    path = built(name, "fp32")
+    run = FORMS[form](path, tmp_path)
+    for step in STEPS.values():
+        _check(run, path, step, TOLERANCES["fp32"])
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    mostly_slow([(n, f) for n in ("llama", "phi3") for f in ("eager", "compile")], [("llama", "eager")]),
+)
+def test_half_precision_takes_prompts_and_steps(name: str, form: str, tmp_path: Path) -> None:
+    """The builder writes MultiHeadAttention with a mask that fits prompts and single tokens alone."""
+    path = built(name, "fp16")
+    module: Any = onnx2nn.load(path)
+    assert not module.meta["onnx2nn"]["fixed"].keys() & {"batch_size", "sequence_length", "past_sequence_length"}
+    run = FORMS[form](path, tmp_path)
+    for step in ("prompts", "a prompt", "decoding"):
+        _check(run, path, STEPS[step], TOLERANCES["fp16"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "phi3"])
+def test_half_precision_is_exported_for_prompts_and_for_steps(name: str) -> None:
+    """A mask of (length, length) that is expanded to the cache leaves torch.export no program for both."""
+    path = built(name, "fp16")
+    module = onnx2nn.load(path)
+    auto = tuple(dict.fromkeys(axes, torch.export.Dim.AUTO) for axes in language_models.dynamic_shapes(path))
+    for example, others in (((2, 6, 0), [(3, 4, 0), (2, 9, 0)]), ((3, 1, 5), [(2, 1, 8), (4, 1, 3)])):
+        run = torch.export.export(module, tensors(feeds(path, *example)), dynamic_shapes=auto).module()
+        for step in [example, *others]:
+            _check(run, path, step, TOLERANCES["fp16"])
+
+
+def test_a_cache_with_other_rows_is_refused_at_the_entry() -> None:
+    path = built("llama", "fp32")
+    inputs = feeds(path, 1, 1, 3)
+    inputs["past_key_values.0.key"] = inputs["past_key_values.0.key"][..., :8]
+    with pytest.raises(ValueError, match=r"kv_cache_dim == 16 .* dimension 3 of input 'past_key_values.0.key', is 8"):
+        onnx2nn.load(path)(*tensors(inputs))
+
+
+def test_a_cache_with_room_keeps_its_rows() -> None:
+    """A buffer that is shared by past and present has more rows than there are tokens."""
+    path = built("llama", "fp32")
+    inputs = feeds(path, 2, 1, 5)
+    for name, value in inputs.items():
+        if name.startswith("past"):
+            inputs[name] = np.pad(value, ((0, 0), (0, 0), (0, 4), (0, 0)))
+    module = onnx2nn.load(path)
+    found = module(*tensors(inputs))
+    for ours, theirs in zip(found, session(path).run(None, inputs), strict=True):
+        np.testing.assert_allclose(ours.detach().numpy(), theirs, rtol=0, atol=1e-5)
+    assert found[1].shape[2] == 9

@@ -1,0 +1,171 @@
+"""Nodes that contradict their operator are found once, before any pass reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import AttributeProto, defs, helper, numpy_helper
+
+import onnx2nn
+from onnx2nn.errors import ModelFileError, Onnx2nnError, UnsupportedModelError
+from onnx2nn.optable.registry import load_rows
+
+WRONG: dict[int, Any] = {AttributeProto.INT: [1.5], AttributeProto.INTS: 1.5}
+"""Values of another type than an attribute's; `1` for every other type."""
+
+
+def model_of(nodes: list[onnx.NodeProto], domain: str = "", version: int = 0, names: int = 0) -> onnx.ModelProto:
+    """Returns a model of nodes whose inputs are the graph's, the float vectors `x0`, `x1` and so on."""
+    opsets = [helper.make_opsetid("", defs.onnx_opset_version())]
+    if domain:
+        opsets.append(helper.make_opsetid(domain, version))
+    elif version:
+        opsets = [helper.make_opsetid("", version)]
+    inputs = [helper.make_tensor_value_info(f"x{i}", 1, [2]) for i in range(names)]
+    outputs = [helper.make_tensor_value_info(nodes[-1].output[0], 1, None)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def schemas() -> Iterator[defs.OpSchema]:
+    table = load_rows()
+    newest: dict[tuple[str, str], defs.OpSchema] = {}
+    for schema in defs.get_all_schemas_with_history():
+        known = newest.get((schema.domain, schema.name))
+        if not schema.deprecated and (known is None or known.since_version < schema.since_version):
+            newest[schema.domain, schema.name] = schema
+    for schema in newest.values():
+        if table.newest(schema.domain, schema.name) is not None and schema.attributes:
+            yield schema
+
+
+@pytest.mark.parametrize("schema", list(schemas()), ids=lambda schema: f"{schema.domain}.{schema.name}".lstrip("."))
+def test_attributes_of_another_type(schema: defs.OpSchema) -> None:
+    """Of every operator and attribute: an error names the attribute and both types, and no other class is raised."""
+    for name, attribute in schema.attributes.items():
+        value = WRONG.get(int(attribute.type.value), 1)
+        node = helper.make_node(
+            schema.name, [f"x{i}" for i in range(schema.min_input)], ["y"], "n", domain=schema.domain, **{name: value}
+        )
+        model = model_of([node], schema.domain, schema.since_version, schema.min_input)
+        message = f"attribute '{name}' is of type (INT|FLOAT|FLOATS), the operator takes {attribute.type.name}"
+        message = message.replace("SPARSE_TENSOR", "TENSOR")
+        with pytest.raises(UnsupportedModelError, match=message) as error:
+            onnx2nn.load(model)
+        assert [problem.nodes for problem in error.value.problems] == [["n"]]
+        assert [str(problem) for problem in onnx2nn.check(model).problems] == list(map(str, error.value.problems))
+
+
+@pytest.mark.parametrize("schema", list(schemas()), ids=lambda schema: f"{schema.domain}.{schema.name}".lstrip("."))
+@pytest.mark.parametrize("older", [0, 1], ids=["its opset", "the opset before"])
+def test_nodes_without_inputs_and_attributes(schema: defs.OpSchema, older: int) -> None:
+    """Passes read nodes before the import: a node that lacks everything ends with an error of ours, or loads.
+
+    An opset that does not have the operator yet says nothing of its inputs.
+    """
+    node = helper.make_node(schema.name, [], ["y"], "n", domain=schema.domain)
+    relu = helper.make_node("Relu", ["y"], ["z"])
+    version = max(schema.since_version - older, 1)
+    for perms in ([[0]], [[0, 3, 1, 2], [0, 2, 3, 1]]):  # the second: channels move to the front
+        ends = [
+            helper.make_node("Transpose", [name], [f"t_{name}"], perm=perm)
+            for name, perm in zip(("x0", "z"), perms, strict=False)
+        ]
+        _load(model_of([ends[0], node, relu, *ends[1:]], schema.domain, version, 1))
+
+
+def _load(model: onnx.ModelProto) -> None:
+    try:
+        onnx2nn.load(model)
+    except Onnx2nnError as error:
+        assert isinstance(error, UnsupportedModelError)  # a node without inputs may also load
+
+
+CONTRIB = [
+    ("BiasGelu", "attribute 'axis' is unknown"),
+    ("FusedMatMul", "attribute 'alpha' is of type INTS, the operator takes FLOAT"),
+    ("SkipLayerNormalization", "attribute 'epsilon' is of type INTS, the operator takes FLOAT"),
+]
+
+
+@pytest.mark.parametrize(("operator", "message"), CONTRIB)
+def test_operators_without_a_schema(operator: str, message: str) -> None:
+    name = message.split("'")[1]
+    node = helper.make_node(operator, ["x0", "x1", "x2"], ["y"], domain="com.microsoft", **{name: [1, 2]})
+    with pytest.raises(UnsupportedModelError, match=message):
+        onnx2nn.load(model_of([node], "com.microsoft", 1, 3))
+
+
+def test_an_opset_beyond_any_integer() -> None:
+    for version in (1 << 31, 1 << 40, (1 << 63) - 1):
+        with pytest.raises(UnsupportedModelError, match="no such operator"):
+            onnx2nn.load(model_of([helper.make_node("Nope", ["x0"], ["y"])], "", version, 1))
+        onnx2nn.load(model_of([helper.make_node("Relu", ["x0"], ["y"])], "", version, 1))
+
+
+def test_a_constant_of_several_tensors() -> None:
+    node = helper.make_node("Constant", [], ["c"], "n")
+    tensors = [numpy_helper.from_array(np.ones(2, np.float32))] * 2
+    node.attribute.append(helper.make_attribute("value", tensors))
+    for reader in ("Add", "MatMul", "Reshape", "Pow"):
+        model = model_of([node, helper.make_node(reader, ["x0", "c"], ["y"])], names=1)
+        with pytest.raises(UnsupportedModelError, match="is of type TENSORS, the operator takes TENSOR"):
+            onnx2nn.load(model)
+
+
+@pytest.mark.parametrize("opset", [8, 9])
+@pytest.mark.parametrize("count", [-1, 0, 3, (1 << 31) - 1])
+def test_more_scanned_inputs_than_inputs(opset: int, count: int) -> None:
+    body = "b (float[2] a, float[2] n) => (float[2] c, float[2] d) { c = Add(a, n) d = Identity(c) }"
+    lengths = '"", ' if opset == 8 else ""
+    ends = "float[1, 2] s, float[1, 3, 2] x) => (float[a, b] y, float[c, d, e] z)"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : {opset}]> g ({ends}
+        {{ y, z = Scan <num_scan_inputs = {count}, body = {body}> ({lengths}s, x) }}"""
+    )
+    with pytest.raises(UnsupportedModelError, match=f"num_scan_inputs={count}"):
+        onnx2nn.load(model)
+
+
+def test_an_infinite_size() -> None:
+    """The raising reads sizes of a Reshape or an Expand that are floats."""
+    text = """<ir_version: 9, opset_import: ["" : 21]> g (float[n, 4] x) => (float[a, b] y)
+    <float[2] inf = {1e39, 1}> { e = Reshape(x, inf) t = Transpose <perm = [1, 0]> (e)
+    k = Softmax(t) y = MatMul(k, x) }"""
+    with pytest.raises(UnsupportedModelError):
+        onnx2nn.load(onnx.parser.parse_model(text.replace("1e39", "inf")))
+
+
+def test_a_graph_that_a_call_gives() -> None:
+    node = helper.make_node("If", ["c"], ["z"])
+    for name in ("then_branch", "else_branch"):
+        node.attribute.append(AttributeProto(name=name, ref_attr_name="g", type=AttributeProto.GRAPH))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("l", 1)]
+    function = helper.make_function("l", "f", ["c"], ["z"], [node], opsets, ["g"])
+    model = model_of([helper.make_node("f", ["x0"], ["y"], domain="l")], "l", 1, 1)
+    model.functions.append(function)
+    with pytest.raises(ModelFileError, match="'then_branch' refers to a graph"):
+        onnx2nn.load(model)
+
+
+@pytest.mark.parametrize("operator", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_recurrent_weights_of_another_rank(operator: str, place: int) -> None:
+    """The search for stacks of layers reads the sizes of the weights before anything checks them."""
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[operator]
+    shapes = {1: (1, gates * 2, 2), 2: (1, gates * 2, 2), 3: (1, gates * 4)}
+    options: dict[str, Any] = {"linear_before_reset": 1} if operator == "GRU" else {}
+    for shape in ((), (2,), (1, 2, 2, 2)):
+        shaped = {**shapes, place: shape}
+        weights = [numpy_helper.from_array(np.ones(s, np.float32), f"w{i}") for i, s in shaped.items()]
+        node = helper.make_node(operator, ["x", "w1", "w2", "w3"], ["a"], hidden_size=2, **options)
+        squeeze = helper.make_node("Squeeze", ["a", "axis"], ["y"])
+        weights.append(numpy_helper.from_array(np.array([1]), "axis"))
+        x, y = (helper.make_tensor_value_info(name, 1, ["t", "n", 2]) for name in "xy")
+        graph = helper.make_graph([node, squeeze], "g", [x], [y], weights)
+        with pytest.raises(Onnx2nnError):
+            onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))

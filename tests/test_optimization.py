@@ -1,0 +1,214 @@
+"""`onnx2nn.optimize`: equal outputs, and what a faster module is not for is an error."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from onnx import parser
+from realmodels import EXPORTERS, seeded
+from torch import nn
+
+import onnx2nn
+from onnx2nn.commands.main import main
+from onnx2nn.errors import InputError, ModuleInputError, VerificationError
+
+DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
+
+
+class Stem(nn.Module):
+    """Two convolutions with batch norms, of which one is called twice, in a module and in an nn.Sequential."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.act = nn.ReLU()
+        self.rest = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Hardswish())
+        self.twice = nn.Conv2d(8, 8, 1)
+        self.after = nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.act(self.norm(self.first(x)))
+        y = self.rest(x) + x
+        z = self.after(self.twice(y)) + self.twice(x)
+        return self.head(torch.relu(z).mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def stem() -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        module = Stem()
+        for inner in module.modules():
+            if isinstance(inner, nn.BatchNorm2d):
+                nn.init.uniform_(inner.running_mean)
+                nn.init.uniform_(inner.running_var, 0.5, 2)
+                nn.init.uniform_(inner.weight)
+        return module
+
+    images = torch.rand(2, 3, 6, 6), torch.rand(3, 3, 6, 6)
+    # The exporters fold batch norms in evaluation mode, so the training graph of them is what keeps them.
+    path = EXPORTERS["dynamo"]("optimization-stem", seeded(build), images[:1], images[1:])
+    return lambda: onnx2nn.load(path)
+
+
+def _batch_norms(module: nn.Module) -> int:
+    return sum(isinstance(inner, nn.BatchNorm2d) for inner in module.modules())
+
+
+def test_eager(stem: Callable[[], nn.Module]) -> None:
+    module = stem()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    faster = onnx2nn.optimize(module, "eager")
+    x = torch.randn(4, 3, 6, 6)
+    torch.testing.assert_close(faster(x), module(x))
+    assert _batch_norms(module) == 3 and _batch_norms(faster) == 1, "the layer that is called twice keeps its own"
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+    assert faster.state_dict().keys() <= before.keys() | {"first.bias"}
+    assert faster.first.weight.is_contiguous(memory_format=torch.channels_last)
+    assert "relu_(" in faster.code and "relu_(" not in module.code
+    assert faster.act.inplace and faster.rest[2].inplace and not module.act.inplace
+    assert not any(parameter.requires_grad for parameter in faster.parameters())
+    assert torch.equal(x, x.clone()), "an activation never works in the memory of an input"
+    for way in (copy.deepcopy, _pickled, torch.jit.freeze):
+        other = way(torch.jit.trace(faster, x) if way is torch.jit.freeze else faster)
+        torch.testing.assert_close(other(x), module(x))
+    assert onnx2nn.load(DIGITS, optimize="eager").meta["onnx2nn"]["optimized"] == "eager"
+
+
+def _pickled(module: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def test_an_optimised_module_is_not_trained(stem: Callable[[], nn.Module]) -> None:
+    faster = onnx2nn.optimize(stem(), "eager")
+    faster.eval()
+    with pytest.raises(RuntimeError, match=r"Train the module of onnx2nn\.load"):
+        faster.train()
+
+
+def test_an_activation_of_an_input_is_not_in_place() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z)
+        { y = Relu(x) t = HardSwish(y) z = Add(t, x) }"""
+    )
+    faster = onnx2nn.load(model, optimize="eager")
+    x = torch.randn(3, 4)
+    kept = x.clone()
+    y, z = faster(x)
+    assert torch.equal(x, kept) and torch.equal(y, kept.relu())
+    torch.testing.assert_close(z, nn.functional.hardswish(kept.relu()) + kept)
+
+
+def test_wrong_modes() -> None:
+    for call in (lambda: onnx2nn.load(DIGITS, optimize="fast"), lambda: onnx2nn.optimize(onnx2nn.load(DIGITS), "fast")):
+        with pytest.raises(InputError, match="optimize='fast': give 'eager' or 'compile'"):
+            call()
+    with pytest.raises(InputError, match="A Linear cannot be optimised"):
+        onnx2nn.optimize(nn.Linear(2, 2), "eager")
+    with pytest.raises(InputError, match="optimize needs framework='torch'"):
+        onnx2nn.load(DIGITS, framework="oneflow", optimize="eager")
+
+
+@pytest.fixture
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNX2NN_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_cache")
+def test_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = onnx2nn.load(DIGITS)
+    made = onnx2nn.optimize(module, "compile")
+    for batch in (1, 2, 5, 64):
+        x = torch.rand(batch, 8, 8, 1)
+        torch.testing.assert_close(made(x), module(x))
+        torch.testing.assert_close(made(image=x.transpose(1, 2)), module(x.transpose(1, 2)))
+    refused = [torch.rand(2, 9, 9, 1), torch.rand(2, 8, 8, 1).double(), torch.rand(0, 8, 8, 1), torch.rand(8, 8, 1), 3]
+    for wrong in refused:
+        with pytest.raises(ModuleInputError, match="Input 'image'"):
+            made(wrong)
+    with pytest.raises(ModuleInputError, match="The inputs are image"):
+        made(torch.rand(2, 8, 8, 1), image=torch.rand(2, 8, 8, 1))
+    with pytest.raises(RuntimeError, match="cannot be trained"):
+        made.train()
+    with pytest.raises(TypeError, match=r"Save it with onnx2nn\.save"):
+        torch.save(made, tmp_path / "m.pth")
+    torch.testing.assert_close(copy.deepcopy(made)(x), module(x))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", refuse)
+    torch.testing.assert_close(onnx2nn.load(DIGITS, optimize="compile")(x), module(x))
+    assert "machine code" in onnx2nn.save(made, tmp_path / "m.pt2")
+    torch.testing.assert_close(torch._inductor.aoti_load_package(str(tmp_path / "m.pt2"))(x), module(x))
+    with pytest.raises(InputError, match=r"Machine code is a \.pt2"):
+        onnx2nn.save(made, tmp_path / "m.pth")
+    assert main(["compile", str(DIGITS), "-o", str(tmp_path / "c.pt2")]) == 0
+    assert (tmp_path / "c.pt2").stat().st_size > 100_000
+
+
+@pytest.mark.usefixtures("_cache")
+def test_what_inductor_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile goes on, or eager mode where nothing can be compiled; a warning says which and why."""
+    module = onnx2nn.load(DIGITS)
+    x = torch.rand(2, 8, 8, 1)
+    for message, way in (
+        ("some operator", "AOTInductor refuses the module"),
+        ("No working C++ compiler", "No machine code"),
+    ):
+
+        def fail(*_: object, message: str = message, **__: object) -> None:
+            raise RuntimeError(message)
+
+        monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fail)
+        monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+        with pytest.warns(UserWarning, match=f"{way}.*{message.split('+')[0]}"):
+            other = onnx2nn.optimize(module, "compile")
+        torch.testing.assert_close(other(x), module(x))
+
+
+@pytest.mark.usefixtures("_cache")
+def test_wrong_machine_code_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = onnx2nn.load(DIGITS)
+
+    def write(program: object, package_path: str, **_: object) -> None:
+        Path(package_path).write_bytes(b"code")
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", write)
+    monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: lambda x: module(x) + 0.1)
+    with pytest.raises(VerificationError, match="The compiled module differs"):
+        onnx2nn.optimize(module, "compile")
+    assert [*(tmp_path / "cache").iterdir()] == []
+
+
+def test_a_cache_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setenv("ONNX2NN_CACHE", str(folder))
+    with pytest.raises(InputError, match="Other users can write the cache"):
+        onnx2nn.optimize(onnx2nn.load(DIGITS), "compile")
+
+
+def test_a_size_that_must_be_given() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[n, m] x) => (float[n, m] y) { y = Relu(x) }"""
+    )
+    with pytest.raises(InputError, match="give example_inputs"):
+        onnx2nn.optimize(onnx2nn.load(model), "compile")
+
+
+def test_a_layer_named_package_is_no_machine_code(tmp_path: Path) -> None:
+    module = nn.Module()
+    module.package = nn.Linear(2, 2)
+    assert "whole module" in onnx2nn.save(module, tmp_path / "m.pth")

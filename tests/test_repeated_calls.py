@@ -1,0 +1,257 @@
+"""A module that its author calls several times is one module that the import calls several times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from realmodels import EXPORTERS, check_same, run, seeded
+from torch import nn
+from torch.nn import functional as F
+
+import onnx2nn
+from onnx2nn.fx.blocks.block import Block
+
+
+class Layer(nn.Module):
+    """A block that reads sizes, which are read once in a file for all calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.norm = nn.Linear(8, 12), nn.Linear(12, 8), nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = F.relu(self.first(x)).reshape(x.size(0), x.size(1), 3, 4).transpose(2, 3)
+        return self.norm(x + self.second(heads.reshape(x.size(0), x.size(1), 12)))
+
+
+class Encoder(nn.Module):
+    """Two layers in a list, then a third one twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.last = nn.ModuleList([Layer(), Layer()]), Layer()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(self.last(x))
+
+
+class Twins(nn.Module):
+    """One encoder for two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = Encoder(), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([self.encoder(x), self.encoder(y)], -1))
+
+
+class Unrolled(nn.Module):
+    """One layer after the other, all of which are the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = Layer(), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = self.layer(x)
+        return self.head(x)
+
+
+class Parts(nn.Module):
+    """A block of which one call uses one result, and the other call both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.head = Halves(), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left, _ = self.block(x)
+        other, right = self.block(left)
+        return self.head(other + right)
+
+
+class Halves(nn.Module):
+    """A block with two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        left = torch.tanh(self.left(x))
+        return left, self.right(left)
+
+
+def _inputs(count: int, *sizes: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(sum(sizes))
+    return tuple(torch.randn(*sizes, 8, generator=generator) for _ in range(count))
+
+
+MODELS: dict[type[nn.Module], tuple[int, list[str]]] = {
+    Twins: (2, ["encoder", "encoder.layers.0", "encoder.layers.1", "encoder.last"]),
+    Unrolled: (1, ["layer"]),
+}
+both = pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+
+
+@both
+@pytest.mark.parametrize("kind", MODELS)
+def test_each_call_is_the_originals(kind: type[nn.Module], exporter: str) -> None:
+    """The blocks are called as often as the original's, with equal arguments and results, at all sizes."""
+    count, blocks = MODELS[kind]
+    model = seeded(kind)
+    path = EXPORTERS[exporter]("repeated", model, _inputs(count, 2, 5), _inputs(count, 3, 7))
+    module = onnx2nn.load(path)
+    assert module.meta["onnx2nn"]["tree"]["flat"].keys() <= {"encoder.layers"}
+    assert set(module.state_dict()) == set(model.state_dict())
+    for sizes in ((2, 5), (3, 7), (1, 1)):
+        inputs = _inputs(count, *sizes)
+        calls = [_calls(network, blocks, inputs) for network in (model, module)]
+        assert [name for name, _, _ in calls[0]] == [name for name, _, _ in calls[1]]
+        for (name, given, result), (_, its_given, its_result) in zip(*calls, strict=True):
+            torch.testing.assert_close(its_given[:1], given, msg=f"the arguments of {name} differ at {sizes}")
+            torch.testing.assert_close(its_result, result, msg=f"the results of {name} differ at {sizes}")
+
+
+def _calls(network: nn.Module, blocks: list[str], inputs: Any) -> list[tuple[str, Any, Any]]:
+    """Returns the calls of some blocks in a call of a network."""
+    found: list[tuple[str, Any, Any]] = []
+    hooks = [
+        network.get_submodule(name).register_forward_hook(
+            lambda _, given, result, name=name: found.append((name, given, result))
+        )
+        for name in blocks
+    ]
+    with torch.no_grad():
+        network(*inputs)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@both
+def test_calls_that_use_different_results_are_exact(exporter: str) -> None:
+    """A second call from which more is used than from the first."""
+    model = seeded(Parts)
+    path = EXPORTERS[exporter]("parts", model, _inputs(1, 2, 5), _inputs(1, 3, 7))
+    module = onnx2nn.load(path)
+    assert set(module.state_dict()) == set(model.state_dict())
+    check_same(run(module, _inputs(1, 4, 6)), run(model, _inputs(1, 4, 6)), "the outputs")
+
+
+@both
+def test_what_is_done_with_a_module_reaches_all_calls(exporter: str, tmp_path: Any) -> None:
+    """Another layer in the place of a repeated one is called each time; sources and pickles have one module."""
+    model = seeded(Unrolled)
+    module = onnx2nn.load(EXPORTERS[exporter]("repeated", model, _inputs(1, 2, 5), _inputs(1, 3, 7)))
+    assert isinstance(module.layer, Block)
+    inputs = _inputs(1, 3, 4)
+    expected = run(model, inputs)
+    onnx2nn.to_python(module, tmp_path / "source")
+    assert (tmp_path / "source" / "model.py").read_text().count("self.layer(") == 4
+    torch.save(module, tmp_path / "module.pth")
+    check_same(run(torch.load(tmp_path / "module.pth", weights_only=False), inputs), expected, "the unpickled module's")
+    model.layer = module.layer = nn.Identity()
+    check_same(run(module, inputs), run(model, inputs), "the changed module's outputs")
+
+
+def test_names_may_have_any_character_of_the_marks_of_calls() -> None:
+    """`block#1` is a module of its own, whatever second calls are called inside."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "block.scale"], ["a"]),
+        helper.make_node("Mul", ["a", "block#1.scale"], ["b"]),
+        helper.make_node("Add", ["b", "block#1.bias"], ["y"]),
+    ]
+    arrays = {"block.scale": np.eye(2), "block#1.scale": np.full(2, 3.0), "block#1.bias": np.ones(2)}
+    weights = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 2]) for name in "xy"]
+    graph = helper.make_graph(nodes, "marks", values[:1], values[1:], weights)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10, producer_name="pytorch"
+    )
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(onnx2nn.load(model)(x), 3 * x + 1)
+
+
+class Attentive(nn.Module):
+    """A layer with attention, whose weights are packed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.self_attn, self.norm = nn.MultiheadAttention(16, 2, batch_first=True), nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x + self.self_attn(x, x, x, need_weights=False)[0])
+
+
+class Universal(nn.Module):
+    """One layer with attention, called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Attentive()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.layer(x))
+
+
+class Twice(nn.Module):
+    """A module that calls a layer of others twice."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.layer(torch.tanh(self.layer(x)))
+
+
+class Sharing(nn.Module):
+    """Modules that share a layer, which each of them calls several times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = nn.Linear(16, 16)
+        self.one, self.other = Twice(shared), Twice(shared)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other(self.one(x))
+
+
+class Listed(nn.Module):
+    """Layers without bias in a list whose name ends with a number, called twice each: `layers0.0_1`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers0 = nn.ModuleList(nn.Linear(16, 16, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in (*self.layers0, *self.layers0):
+            x = torch.tanh(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+@pytest.mark.parametrize("kind", [Universal, Sharing, Listed])
+def test_numbered_calls_have_the_keys_of_the_module(kind: type[nn.Module], exporter: str) -> None:
+    """The older exporter numbers calls, `layer_1`; packed weights and shared ones have the keys of the first call."""
+    original, inputs = seeded(kind), (torch.randn(2, 5, 16),)
+    module = onnx2nn.load(EXPORTERS[exporter](f"numbered-{kind.__name__}", original, inputs, (torch.randn(3, 7, 16),)))
+    check_same(run(module, inputs), run(original, inputs), "the outputs")
+    assert set(module.state_dict()) == set(original.state_dict())
+    original.load_state_dict(module.state_dict(), strict=True)
+    names = {name for name, _ in module.named_modules(remove_duplicate=False)}
+    assert not [name for name in names if name.endswith("_1")]
+    if kind is Universal:
+        calls: list[torch.Tensor] = []
+        module.layer.self_attn.register_forward_hook(lambda *call: calls.append(call[2]))
+        run(module, inputs)
+        assert len(calls) == 2

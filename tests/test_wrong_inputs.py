@@ -1,0 +1,118 @@
+"""A call of a module with wrong inputs says so in words of ONNX; none passes and gives another model's result."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import onnx2nn
+from onnx2nn.errors import InputError, ModuleInputError
+from tests import suitecases
+
+TEXT = """<ir_version: 9, opset_import: ["" : 21]> g (float[n, 4] x, int64[n] "the.index") => (float[a, b] y)
+<float[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> { h = MatMul(x, w) y = Gather(h, "the.index") }"""
+X, INDEX = torch.ones(2, 4), torch.tensor([0, 1])
+
+WRONG = {
+    "too many": ((X, INDEX, X), {}, r"has 3 inputs, the model takes 2: 'x', 'the.index'"),
+    "too few": ((X,), {}, r"lacks the input 'the.index'"),
+    "none": ((), {}, r"lacks the input 'x'"),
+    "an unknown name": ((X,), {"z": INDEX}, r"has an input 'z'. The model's inputs are 'x', 'the.index'"),
+    "one twice": ((X, INDEX), {"x": X}, r"gives the input 'x' twice"),
+    "size": ((X[:, :3], INDEX), {}, r"Input 'x' has the shape \[2, 3\]. The model takes \(n, 4\).*dynamic=.'x': .1: "),
+    "rank": ((X[0, 0], INDEX), {}, r"Input 'x' has 0 dimensions, \[\]. The model takes \(n, 4\)"),
+    "type": ((X.int(), INDEX), {}, r"Input 'x' has the type torch.int32, the model takes torch.float32. Convert it"),
+    "no tensor": (("x", INDEX), {}, r"Input 'x' is a str. Give a torch.Tensor"),
+}
+
+
+@pytest.fixture(scope="module")
+def module() -> torch.nn.Module:
+    return onnx2nn.load(onnx.parser.parse_model(TEXT))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_inputs(name: str, module: torch.nn.Module) -> None:
+    args, kwargs, message = WRONG[name]
+    for kind in (ModuleInputError, InputError, TypeError, RuntimeError):
+        with pytest.raises(kind, match=message):
+            module(*args, **kwargs)
+
+
+COUNTED = """<ir_version: 9, opset_import: ["" : 21]> g (float[4] x) => (float y)
+{ n = Size(x) c = Cast <to = 1> (n) s = ReduceSum <keepdims = 0> (x) y = Div(s, c) }"""
+
+
+def test_sizes_that_the_program_holds_as_numbers() -> None:
+    """torch would divide the sum of eight numbers by four. By name, and in training too."""
+    module = onnx2nn.load(onnx.parser.parse_model(COUNTED))
+    assert module(torch.ones(4)) == 1.0
+    for given, named in (((torch.ones(8),), {}), ((), {"x": torch.ones(8)})):
+        for mode in (module.eval(), module.train()):
+            with pytest.raises(ModuleInputError, match=r"has the shape \[8\]. The model takes \(4\)"):
+                mode(*given, **named)
+
+
+def test_integers_of_another_width_and_floats_for_integers() -> None:
+    """int32 wraps around where int64 does not; a cast of the file is none for a float."""
+    text = '<ir_version: 9, opset_import: ["" : 21]> g (int32[n] x) => (int32[n] y) { y = Mul(x, x) }'
+    module = onnx2nn.load(onnx.parser.parse_model(text))
+    x = torch.tensor([1 << 20], dtype=torch.int32)
+    assert module(x).tolist() == [0]
+    for other in (x.long(), x.float(), x.bool(), x.to(torch.uint8)):
+        with pytest.raises(ModuleInputError, match=r"the model takes torch.int32. Convert it"):
+            module(other)
+
+
+def test_float_types_of_the_caller_pass() -> None:
+    """A module in half or double precision takes its own type; autocast gives it another one."""
+    text = '<ir_version: 9, opset_import: ["" : 21]> g (float[n, 4] x) => (float[n, 4] y) { y = Tanh(x) }'
+    module = onnx2nn.load(onnx.parser.parse_model(text))
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        assert module(X.to(dtype)).dtype == dtype
+
+
+def _others(x: torch.Tensor) -> list[torch.Tensor]:
+    """Returns tensors that are not what an input of fixed size takes: another rank, size and kind of numbers."""
+    longer = [torch.cat([x, x.narrow(axis, 0, 1)], axis) for axis in range(x.ndim) if x.shape[axis]]
+    kinds = [x.to(torch.int32 if x.is_floating_point() else torch.float32)]
+    return [x.unsqueeze(0), *longer, *kinds]
+
+
+def test_no_wrong_input_passes() -> None:
+    """A model of each operator in onnx's suite, whose inputs have fixed sizes: none of their calls gives a result."""
+    called = 0
+    for test, *_ in suitecases.node_cases().values():
+        module = onnx2nn.load(test.model)
+        given = [torch.from_numpy(np.asarray(x)) for x in test.inputs if _is_tensor(x)]
+        declared = [spec["shape"] for spec in module.meta["onnx2nn"]["declared"]]
+        if len(given) != len(declared) or None in declared or not given:
+            continue
+        for number, x in enumerate(given):
+            for other in _others(x):
+                with pytest.raises(ModuleInputError):
+                    module(*given[:number], other, *given[number + 1 :])
+                called += 1
+    assert called > 300
+
+
+def _is_tensor(x: object) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind in "fiub" and x.dtype.itemsize > 1
+
+
+def test_other_errors_are_unchanged(module: torch.nn.Module) -> None:
+    with pytest.raises(Exception, match=r".") as error:
+        module(X, torch.tensor([5, 1]))
+    assert not isinstance(error.value, InputError)
+
+
+def test_tools_see_the_module_alone(module: torch.nn.Module) -> None:
+    expected = module(X, INDEX)
+    exported = torch.export.export(module, (X, INDEX)).module()
+    traced = torch.jit.trace(module, (X, INDEX))
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    symbolic = torch.fx.symbolic_trace(module)
+    for other in (exported, traced, compiled, symbolic):
+        torch.testing.assert_close(other(X, INDEX), expected, rtol=0, atol=0)
