@@ -231,3 +231,40 @@ def qmoe(
         return _linear(F, y, matrix(*second, expert), fc2_experts_bias, expert)
 
     return _mixed(F, input, experts, shares, router_probs.shape[1], run)
+
+
+@op("MoEGroupRouter", 1, domain=MICROSOFT)
+def moe_group_router(
+    F: Any,
+    logits: Any,
+    expert_bias: Any,
+    projection_weight: Any = None,
+    *,
+    group_topk: int = 2,
+    n_group: int = 1,
+    router_sentinel: float = -10000.0,
+    top_k: int,
+    topk_group: int = 1,
+    _outputs: int = 1,
+) -> Any:
+    """The logarithms of the sigmoids of the best experts in the best groups, router_sentinel elsewhere.
+
+    A group is as good as the sum of its group_topk best biased sigmoids. Of equal ones the first comes first. The
+    other two outputs are the biased and the plain sigmoids `(tokens, experts)` in float32.
+    """
+    x = logits.to(F.float32).flatten(0, -2)
+    share = F.sigmoid(x if projection_weight is None else x @ projection_weight.to(F.float32).mT)
+    biased = share + expert_bias
+    if _outputs > 1:
+        return None, biased, share
+    groups = biased.unflatten(1, (n_group, -1))
+    worth = groups.sort(-1, descending=True)[0][..., :group_topk].sum(-1)
+    kept = _best(F, worth, topk_group).unsqueeze(-1).expand(groups.shape).flatten(1)
+    chosen = _best(F, F.where(kept, biased, -float("inf")), top_k)
+    return F.where(chosen, share.clamp(min=1e-20).log(), router_sentinel).to(logits.dtype)
+
+
+def _best(F: Any, x: Any, k: int) -> Any:
+    """Returns which are the `k` largest of each row; of equal ones the first come first."""
+    order = x.argsort(dim=-1, descending=True, stable=True)[..., :k]
+    return F.zeros_like(x, dtype=F.bool).scatter(-1, order, True)

@@ -27,6 +27,11 @@ def _moe(
     return ms("MoE", *inputs, constant=(2, 3, 4, 5, 6), tolerance=1e-4, **options)
 
 
+def _projected_scores(x: Any, bias: Any, weight: Any, **options: Any) -> Any:
+    share = _sigmoid(x @ weight.T)
+    return share + bias, share
+
+
 def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
@@ -107,4 +112,11 @@ CASES = [
     _qmoe(4, router=True, k=2, note="chosen apart"),
     _qmoe(2, block=16, k=2, note="two bits"),
     by_formula(_qmoe(8, block=16, activation_type="silu", k=2), _of_bytes, _EXACT),
+    ms("MoEGroupRouter", f32(5, 8), f32(8), top_k=3),
+    ms("MoEGroupRouter", f32(2, 3, 8), f32(8), top_k=2, n_group=4, topk_group=2, group_topk=1, router_sentinel=-50.0),
+    ms("MoEGroupRouter", np.zeros((2, 8), np.float32), np.zeros(8, np.float32), top_k=2, n_group=2, note="equal ones"),
+    ms("MoEGroupRouter", np.float32([[-90, -200, 3, 100]]), f32(4), top_k=4, note="tail"),
+    ms("MoEGroupRouter", f32(5, 8), f32(8), top_k=3, outputs=3, absent=(0,), note="scores"),
+    by_formula(ms("MoEGroupRouter", f32(5, 256), f32(8), f32(8, 256), top_k=3, outputs=3, absent=(0,), note="projected"),
+               _projected_scores, "ONNX Runtime's CPU takes no projection; the formula of its documentation"),
 ]  # fmt: skip
