@@ -15,7 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import REQUIRED, Row
 
-INSTALLED, REVIEWED = tuple(map(int, onnxruntime.__version__.split(".")[:2])), (1, 31)
+INSTALLED, REVIEWED = tuple(map(int, onnxruntime.__version__.split(".")[:2])), (1, 32)
 """The rows have what the reviewed release takes. Python 3.10 gets no newer one than 1.23, which lacks some of it. What
 a newer one adds, inputs at the end and attributes that may be left out, is reported when the run ends."""
 
