@@ -302,7 +302,7 @@ class BeamSearch(nn.Module):
             sequences = torch.cat([sequences[rows], tokens.unsqueeze(1)], 1)
             if all(item.done for item in kept):
                 break
-            feeds, logits, step = self._next(feeds, sequences, rows, presents, step), None, step + 1
+            feeds, logits, step = self._next(feeds, sequences, rows, presents, step, beams == 1), None, step + 1
         return self._finished(kept, sequences, totals, int(num_return_sequences), limit), *self._scores(
             kept, int(num_return_sequences), steps, limit - length
         )
@@ -333,11 +333,18 @@ class BeamSearch(nn.Module):
         return 3 if self.encoder is None or self.hidden else 2
 
     def _next(
-        self, feeds: list[Any], sequences: torch.Tensor, rows: torch.Tensor, presents: Sequence[Any], step: int
+        self,
+        feeds: list[Any],
+        sequences: torch.Tensor,
+        rows: torch.Tensor,
+        presents: Sequence[Any],
+        step: int,
+        single: bool,
     ) -> list[Any]:
         """Returns the decoder's inputs for the next step, with the pasts of the rows that go on."""
         ids, axis = sequences[:, -1:], 1 if self.encoder is None else 0
-        pasts = [present.index_select(axis, rows) for present in presents]
+        # A single beam goes on in its own row; the beams of a prompt that is done go on in the first row.
+        pasts = [present if single else present.index_select(axis, rows) for present in presents]
         if self.encoder is not None:
             first = self._first_past()
             return [sequences if self.whole else ids, *feeds[1:first], *pasts, *feeds[first + len(pasts) :]]
