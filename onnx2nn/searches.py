@@ -351,7 +351,9 @@ class BeamSearch(nn.Module):
         position = feeds[1] + 1 if step else (feeds[0] != self.pad).sum(1, keepdim=True, dtype=torch.int32)
         return [ids, position, torch.cat([feeds[2], torch.ones_like(ids)], 1), *pasts]
 
-    def _chosen(self, scores: torch.Tensor, sequences: torch.Tensor, kept: Sequence[Hypotheses]) -> tuple[Any, Any, Any]:
+    def _chosen(
+        self, scores: torch.Tensor, sequences: torch.Tensor, kept: Sequence[Hypotheses]
+    ) -> tuple[Any, Any, Any]:
         """Returns the scores, tokens and earlier rows of the beams that go on; finished sequences are added to `kept`."""
         batch, beams, vocabulary = scores.shape
         best, order = scores.flatten(1).sort(dim=-1, descending=True, stable=True)

@@ -53,7 +53,9 @@ class _Graph:
 def decoder(seed: int) -> onnx.GraphProto:
     """Returns a decoder alone: token ids, positions, a mask and pasts → logits and presents."""
     g = _Graph(seed)
-    x = g("Add", g("Gather", g.weight(VOCABULARY, _WIDTH), "input_ids"), g("Gather", g.weight(32, _WIDTH), "position_ids"))
+    x = g(
+        "Add", g("Gather", g.weight(VOCABULARY, _WIDTH), "input_ids"), g("Gather", g.weight(32, _WIDTH), "position_ids")
+    )
     for layer in range(LAYERS):
         inputs = [x, g.weight(_WIDTH, 3 * _WIDTH), g.weight(3 * _WIDTH), "attention_mask", f"past_{layer}"]
         outputs = [f"attended{layer}", f"present_{layer}"]
@@ -87,13 +89,19 @@ def _masked(g: _Graph) -> str:
 
 
 def _cross(kind: str) -> list[Any]:
-    return [_value(f"{kind}_{part}_cross_0", TensorProto.FLOAT, "n", HEADS, "source", SIZE) for part in ("key", "value")]
+    return [
+        _value(f"{kind}_{part}_cross_0", TensorProto.FLOAT, "n", HEADS, "source", SIZE) for part in ("key", "value")
+    ]
 
 
 def _encoder(seed: int, begins: bool) -> onnx.GraphProto:
     g, ids, floats = _Graph(seed), TensorProto.INT32, TensorProto.FLOAT
-    result = g("Gather", g.weight(VOCABULARY, _WIDTH), "encoder_input_ids", out="encoder_hidden_states" if begins else "")
-    k, v = (g.heads(g("MatMul", result, g.weight(_WIDTH, _WIDTH)), f"present_{part}_cross_0") for part in ("key", "value"))
+    result = g(
+        "Gather", g.weight(VOCABULARY, _WIDTH), "encoder_input_ids", out="encoder_hidden_states" if begins else ""
+    )
+    k, v = (
+        g.heads(g("MatMul", result, g.weight(_WIDTH, _WIDTH)), f"present_{part}_cross_0") for part in ("key", "value")
+    )
     inputs = [_value("encoder_input_ids", ids, "n", "source"), _value("encoder_attention_mask", ids, "n", "source")]
     if not begins:
         return g.finished("encoder", inputs, _cross("present"))
@@ -102,7 +110,10 @@ def _encoder(seed: int, begins: bool) -> onnx.GraphProto:
         g.heads(g("MatMul", x, g.weight(_WIDTH, _WIDTH)), f"present_{part}_self_0")
     x = g("Add", x, g.attention(g.heads(x), k, v, _masked(g)))
     g("MatMul", x, g.weight(_WIDTH, VOCABULARY), out="logits")
-    outputs = [_value("logits", floats, "n", 1, VOCABULARY), _value("encoder_hidden_states", floats, "n", "source", _WIDTH)]
+    outputs = [
+        _value("logits", floats, "n", 1, VOCABULARY),
+        _value("encoder_hidden_states", floats, "n", "source", _WIDTH),
+    ]
     outputs += [_value(f"present_{part}_self_0", floats, "n", HEADS, 1, SIZE) for part in ("key", "value")]
     return g.finished("encoder", [*inputs, _value("decoder_input_ids", ids, "n", 1)], [*outputs, *_cross("present")])
 

@@ -116,7 +116,9 @@ def _imported(walk: TorchWalk, graph: ir.Graph, specs: Any) -> _Graph:
     child = walk.builder.region()
     shapes = specs(graph, _Sizes(child))
     if len(shapes) != len(graph.inputs):
-        raise OperatorError(f"its graph {graph.name!r} has {len(graph.inputs)} inputs, where {len(shapes)} are foreseen.")
+        raise OperatorError(
+            f"its graph {graph.name!r} has {len(graph.inputs)} inputs, where {len(shapes)} are foreseen."
+        )
     bindings = {}
     for index, (value, shape) in enumerate(zip(graph.inputs, shapes, strict=True)):
         dtype = torch.float32 if value.dtype is None else torch_dtype(value.dtype)
@@ -130,7 +132,12 @@ def _of_decoder(graph: ir.Graph, sizes: _Sizes) -> list[tuple[Number, ...]]:
     """Returns the shapes of token ids, positions, the mask and the pasts."""
     layers, heads, size = _pasts(graph)
     tokens = (sizes.rows, sizes.length)
-    return [tokens, tokens, (sizes.rows, sizes.past + sizes.length), *[(2, sizes.rows, heads, sizes.past, size)] * layers]
+    return [
+        tokens,
+        tokens,
+        (sizes.rows, sizes.past + sizes.length),
+        *[(2, sizes.rows, heads, sizes.past, size)] * layers,
+    ]
 
 
 def _of_encoder(graph: ir.Graph, sizes: _Sizes) -> list[tuple[Number, ...]]:

@@ -74,4 +74,4 @@ CASES = [
     _encoded(False, False, 3, 3, _float(1.3), min_length=3, eos_token_id=4, note="encoder alone"),
     _encoded(True, False, 1, 1, None, None, None, np.array([[1, 0, 1], [1, 1, 1]], np.int32), note="encoder's mask"),
 ]  # fmt: skip
-assert VOCABULARY == _NEVER.size
+assert _NEVER.size == VOCABULARY
