@@ -354,7 +354,7 @@ class BeamSearch(nn.Module):
     def _chosen(
         self, scores: torch.Tensor, sequences: torch.Tensor, kept: Sequence[Hypotheses]
     ) -> tuple[Any, Any, Any]:
-        """Returns the scores, tokens and earlier rows of the beams that go on; finished sequences are added to `kept`."""
+        """Returns scores, tokens and earlier rows of the beams that go on; adds finished sequences to `kept`."""
         batch, beams, vocabulary = scores.shape
         best, order = scores.flatten(1).sort(dim=-1, descending=True, stable=True)
         best, order = best[:, : 2 * beams], order[:, : 2 * beams]
@@ -380,7 +380,7 @@ class BeamSearch(nn.Module):
                 if not left:
                     break
             if len(own.found) == beams:
-                # ONNX Runtime looks for the best score from this place on, which is another prompt's from the second on.
+                # ONNX Runtime takes the best score from this place on, another prompt's from the second on.
                 top = float(flat[n * beams : (n + 2) * beams].max())
                 own.done = self.early_stopping or own.found[-1][0] >= own.score(top, sequences.shape[1])
         device = scores.device

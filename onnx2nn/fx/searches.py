@@ -172,8 +172,8 @@ def _pasts(graph: ir.Graph) -> tuple[int, int, int]:
     layers = len(graph.outputs) - 1
     if layers < 1 or len(graph.inputs) != 3 + layers:
         raise OperatorError(
-            f"its decoder has {len(graph.inputs)} inputs and {len(graph.outputs)} outputs; it needs token ids, positions, "
-            "a mask and a past for each present. Export it without a buffer that past and present share."
+            f"its decoder has {len(graph.inputs)} inputs and {len(graph.outputs)} outputs; it needs token ids, "
+            "positions, a mask and a past for each present. Export it without a buffer that past and present share."
         )
     return layers, *_static(graph.inputs[3], (2, 4))
 
