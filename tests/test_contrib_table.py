@@ -20,7 +20,7 @@ INSTALLED, REVIEWED = tuple(map(int, onnxruntime.__version__.split(".")[:2])), (
 a newer one adds, inputs at the end and attributes that may be left out, is reported when the run ends."""
 
 SCHEMAS = {(s.domain, s.name): s for s in runtime.get_all_operator_schema() if s.since_version == 1}
-OWN = [row for row in load_rows() if row.domain == "com.microsoft"]
+OWN = [row for row in load_rows() if row.domain in ("com.microsoft", "com.microsoft.nchwc")]
 INSIDE_ONNX = [
     row
     for row in load_rows()

@@ -316,8 +316,8 @@ def _half_turned(F: Any, x: Any, cos: Any, sin: Any) -> Any:
 
 
 def _results_of_indexer(
-    F: Any, query: Any, key: Any, query_norm_weight: Any, key_norm_weight: Any, cos_cache: Any, sin_cache: Any, mask: Any,
-    past_key: Any, *others: Any, compress_ratio: int, token_budget: int | None = None, **attributes: Any,
+    F: Any, query: Any, key: Any, query_norm_weight: Any, key_norm_weight: Any, cos_cache: Any, sin_cache: Any,
+    mask: Any, past_key: Any, *others: Any, compress_ratio: int, token_budget: int | None = None, **attributes: Any,
 ) -> Any:  # fmt: skip
     batch, length = query.shape[:2]
     present = [batch, past_key.shape[1] + length, past_key.shape[2]]
