@@ -302,7 +302,7 @@ class BeamSearch(nn.Module):
             sequences = torch.cat([sequences[rows], tokens.unsqueeze(1)], 1)
             if all(item.done for item in kept):
                 break
-            feeds, logits, step = self._next(feeds, sequences, rows, presents, step, beams == 1), None, step + 1
+            feeds, logits, step = self._continued(feeds, sequences, rows, presents, step, beams == 1), None, step + 1
         return self._finished(kept, sequences, totals, int(num_return_sequences), limit), *self._scores(
             kept, int(num_return_sequences), steps, limit - length
         )
@@ -332,7 +332,7 @@ class BeamSearch(nn.Module):
     def _first_past(self) -> int:
         return 3 if self.encoder is None or self.hidden else 2
 
-    def _next(
+    def _continued(
         self,
         feeds: list[Any],
         sequences: torch.Tensor,

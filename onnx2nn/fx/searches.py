@@ -142,7 +142,7 @@ def _of_decoder(graph: ir.Graph, sizes: _Sizes) -> list[tuple[Number, ...]]:
 
 def _of_encoder(graph: ir.Graph, sizes: _Sizes) -> list[tuple[Number, ...]]:
     """Returns the shapes of the encoder's token ids and mask, and of the first token."""
-    source = (sizes.rows, sizes.source)
+    source: tuple[Number, ...] = (sizes.rows, sizes.source)
     return [source, source, (sizes.rows, 1)][: len(graph.inputs)]
 
 
