@@ -224,9 +224,12 @@ def nhwc_max_pool(
 
 
 def _results_of_conv(F: Any, x: Any, *others: Any, channels_last: int = 0, **attributes: Any) -> Any:
+    w, y_zero_point = others[2], others[6]
     if not channels_last:
-        return quantize.results_of_qlinear_conv(F, x, *others, **attributes)
-    raise NeedsValues("the shape of a convolution with channels last")
+        return [(quantize.shape_of_convolution(x.shape, w.shape, attributes), y_zero_point.dtype)]
+    first = [x.shape[0], x.shape[-1], *x.shape[1:-1]]
+    batch, channels, *spatial = quantize.shape_of_convolution(first, w.shape, attributes)
+    return [([batch, *spatial, channels], y_zero_point.dtype)]
 
 
 @op(

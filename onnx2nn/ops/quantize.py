@@ -275,11 +275,11 @@ def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, 
     return conv(F, data, weights, None if bias is None else bias.type_as(data), **attributes)
 
 
-def _window(x: Any, w: Any, attributes: Any) -> tuple[Sequence[int], Sequence[Any], Sequence[int]]:
-    """Returns strides, explicit pads and dilations of a convolution by ONNX's attributes."""
-    rank = w.ndim - 2
+def _window(x: Sequence[Any], w: Sequence[int], attributes: Any) -> tuple[Sequence[int], Sequence[Any], Sequence[int]]:
+    """Returns strides, explicit pads and dilations of a convolution of these shapes by ONNX's attributes."""
+    rank = len(w) - 2
     strides, dilations = attributes["strides"] or [1] * rank, attributes["dilations"] or [1] * rank
-    pads = resolve_pads(attributes["auto_pad"], attributes["pads"], x.shape[2:], w.shape[2:], strides, dilations)
+    pads = resolve_pads(attributes["auto_pad"], attributes["pads"], x[2:], w[2:], strides, dilations)
     return strides, pads, dilations
 
 
@@ -287,22 +287,22 @@ def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, att
     """Returns the convolution by a kernel for integers; None where no kernel gives it."""
     if not integer_convolutions.serves(F, x, w, x_zero_point, w_zero_point):
         return None
-    strides, pads, dilations = _window(x, w, attributes)
+    strides, pads, dilations = _window(x.shape, w.shape, attributes)
     if any(pad < 0 for pad in pads):
         return None
     window = {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
     return integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, **window)
 
 
-def shape_of_convolution(x: Any, w: Any, attributes: Any) -> list[Any]:
-    """Returns the shape of a convolution of `x` with `w` by ONNX's attributes. Source: ONNX Conv-22."""
-    rank, (strides, pads, dilations) = w.ndim - 2, _window(x, w, attributes)
-    sizes = zip(x.shape[2:], w.shape[2:], pads[:rank], pads[rank:], strides, dilations, strict=True)
+def shape_of_convolution(x: Sequence[Any], w: Sequence[int], attributes: Any) -> list[Any]:
+    """Returns the shape of a convolution of a tensor of shape `x` with weights of shape `w`. Source: ONNX Conv-22."""
+    rank, (strides, pads, dilations) = len(w) - 2, _window(x, w, _WINDOW | attributes)
+    sizes = zip(x[2:], w[2:], pads[:rank], pads[rank:], strides, dilations, strict=True)
     spatial = [
         (size + begin + end - (kernel - 1) * dilation - 1) // stride + 1
         for size, kernel, begin, end, stride, dilation in sizes
     ]
-    return [x.shape[0], w.shape[0], *spatial]
+    return [x[0], w[0], *spatial]
 
 
 _WINDOW = {"auto_pad": "NOTSET", "dilations": None, "pads": None, "strides": None}
@@ -310,7 +310,7 @@ _WINDOW = {"auto_pad": "NOTSET", "dilations": None, "pads": None, "strides": Non
 
 
 def _results_of_integer_conv(F: Any, x: Any, w: Any, *_: Any, **attributes: Any) -> Any:
-    return [(shape_of_convolution(x, w, _WINDOW | attributes), F.int32)]
+    return [(shape_of_convolution(x.shape, w.shape, attributes), F.int32)]
 
 
 @op(
@@ -340,7 +340,7 @@ def conv_integer(
     return _to_int32(F, _integer_conv(F, x, w, x_zero_point, w_zero_point, None, attributes))
 
 
-def results_of_qlinear_conv(
+def _results_of_qlinear_conv(
     F: Any,
     x: Any,
     _xs: Any,
@@ -353,15 +353,14 @@ def results_of_qlinear_conv(
     *_: Any,
     **attributes: Any,
 ) -> Any:
-    """Returns shape and type of QLinearConv's result."""
-    return [(shape_of_convolution(x, w, _WINDOW | attributes), y_zero_point.dtype)]
+    return [(shape_of_convolution(x.shape, w.shape, attributes), y_zero_point.dtype)]
 
 
 @op(
     "QLinearConv",
     10,
     call="packed",
-    results=results_of_qlinear_conv,
+    results=_results_of_qlinear_conv,
     traits=["channels_first", "keeps_rank"],
     float_form=FloatForm("Conv", 0),
 )
