@@ -204,6 +204,18 @@ def test_programs_for_other_machines_have_no_kernel(model: onnx.ModelProto) -> N
         np.testing.assert_array_equal(found.numpy(), wanted)
 
 
+def test_code_for_this_machine_has_the_kernel(model: onnx.ModelProto) -> None:
+    """What AOTInductor compiles for the processor at hand multiplies integers."""
+    module, x = onnx2nn.load(model), torch.randn(5, 40)
+    with integer_kernels.in_code_for_this_machine(torch):
+        program = torch.export.export(module, (x,), dynamic_shapes={"x": {0: torch.export.Dim("n")}})
+    a, b = torch.ones(3, 4, dtype=torch.uint8), torch.ones(4, 5, dtype=torch.int8)
+    assert ("_int_mm" in str(program.graph)) == integer_kernels.serves(torch, a, b)
+    for rows in (x, torch.randn(3, 40)):
+        for found, wanted in zip(program.module()(rows), module(rows), strict=True):
+            assert torch.equal(found, wanted)
+
+
 def test_sizes_are_proven(model: onnx.ModelProto) -> None:
     """The shapes of the results are those of the products, without guards or sizes that are read."""
     module = onnx2nn.load(model)

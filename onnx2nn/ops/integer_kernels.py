@@ -7,13 +7,30 @@ saturates. So a process tries the product on the largest numbers once, and takes
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from onnx2nn.optable.row import has_values
 
 _MOST = (1 << 31) // 255**2 - 1
 """The inner dimension up to which no sum of products leaves int32."""
+
+_compiled: ContextVar[bool] = ContextVar("compiled", default=False)
+
+
+@contextlib.contextmanager
+def in_code_for_this_machine(F: Any) -> Iterator[None]:
+    """Lets `serves` answer for tensors without values too, in a program that is compiled for the processor at hand."""
+    _is_exact(F)  # before tensors have no values
+    token = _compiled.set(True)
+    try:
+        yield
+    finally:
+        _compiled.reset(token)
 
 
 class Columns:
@@ -59,13 +76,15 @@ class Columns:
 
 def serves(F: Any, a: Any, b: Any, *zero_points: Any) -> bool:
     """Returns whether `Columns` gives the exact product of `a` and `b` here: for values in a processor's memory."""
-    if not hasattr(F, "_int_mm") or not has_values(F, a, b, *zero_points) or F.jit.is_tracing():
+    if not hasattr(F, "_int_mm") or F.jit.is_tracing():
+        return False
+    if not has_values(F, a, b, *zero_points) and not _compiled.get():
         return False
     if a.device.type != "cpu" or not {a.dtype, b.dtype} <= {F.int8, F.uint8}:
         return False
-    if b.ndim != 2 or a.ndim < 1 or a.shape[-1] != b.shape[0] or not a.numel() or not b.numel():
+    if b.ndim != 2 or a.ndim < 1 or not isinstance(a.shape[-1], int) or a.shape[-1] != b.shape[0]:
         return False
-    return a.shape[-1] <= _MOST and _is_exact(F)
+    return 0 < a.shape[-1] <= _MOST and bool(b.shape[1]) and bool(math.prod(a.shape[:-1])) and _is_exact(F)
 
 
 def _signed(F: Any, x: Any) -> tuple[Any, int]:
