@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
+from onnx2nn.control_flow import If, Loop, Scan
 from onnx2nn.errors import InputError
 from onnx2nn.fx.tensor import leaves
 from onnx2nn.importing.inputs import example_inputs, specs_of
@@ -300,12 +302,59 @@ class _Pairs:
                 else:
                     value = self._layer(child, (value.new,), {}, value.old)
             return value
+        if isinstance(called, (If, Loop, Scan)):
+            return self._region(called, [_Both(*self._mapped(value, known)) for value in node.args])
         weight, operands = _weight_type(called), _operands(node, known)
         if weight == self.new:
             self._convert(module, node, [n for n in operands if known[n].new.dtype != weight], weight)
         (_, args), (_, kwargs) = self._mapped(node.args, known), self._mapped(node.kwargs, known)
         args, kwargs = self._converted(module, node, known, args, kwargs)
         return self._layer(called, args, kwargs, known[operands[0]].old if operands else None)
+
+    def _region(self, called: If | Loop | Scan, given: Sequence[_Both]) -> _Both:
+        """Returns the results of control flow, whose graphs run side by side too."""
+        if isinstance(called, If):
+            return self._branch(called, *given)
+        return self._loop(called, *given) if isinstance(called, Loop) else self._scan(called, given)
+
+    def _loop(self, called: Loop, limit: _Both, running: _Both, *values: _Both) -> _Both:
+        carried, captured = list(values[: called.carried]), values[called.carried :]
+        scans = []
+        for number in self._iterations(limit.old):
+            if running.old is not None and self._fake is None and not running.old:
+                break
+            flag = _alike(torch.tensor(True)) if running.old is None else running
+            running, *found = _parts(self.run(called.body, [number, flag, *carried, *captured]))
+            carried = found[: called.carried]
+            scans.append(found[called.carried :])
+        return _results(carried, scans, [(0, 0)] * len(called.empty))
+
+    def _scan(self, called: Scan, given: Sequence[_Both]) -> _Both:
+        end = called.states + len(called.inputs)
+        states, captured = list(given[: called.states]), given[end:]
+        scanned = zip(given[called.states : end], called.inputs, strict=True)
+        scans = []
+        for step in zip(*(_slices(value, *place) for value, place in scanned), strict=True):
+            found = _parts(self.run(called.body, [*states, *step, *captured]))
+            states = found[: called.states]
+            scans.append(found[called.states :])
+        return _results(states, scans, called.outputs)
+
+    def _branch(self, called: If, condition: _Both, *captured: _Both) -> _Both:
+        """Returns the results of the branch that is chosen, the first one on tensors without elements."""
+        branches = [(called.then_branch, captured[: called.split]), (called.else_branch, captured[called.split :])]
+        if self._fake is None and not condition.old:
+            branches.reverse()
+        (body, values), (other, others) = branches
+        with contextlib.suppress(Exception):  # any error of torch: the other branch need not take these sizes
+            self.run(other, others)
+        return self.run(body, values)
+
+    def _iterations(self, limit: Any) -> Iterator[_Both]:
+        """Yields the numbers of a loop's iterations; two on tensors without elements, as types repeat then."""
+        count = 2 if self._fake is not None else None if limit is None else int(limit)
+        for number in itertools.count() if count is None else range(count):
+            yield _alike(self._tensor(torch.tensor(number, device=self._device)))
 
     def _layer(self, layer: nn.Module, args: Any, kwargs: Any, operand: Any) -> _Both:
         """Returns the result of a layer for arguments of the new type; `operand` is one of the file's."""
@@ -365,6 +414,34 @@ class _Pairs:
         if not isinstance(number, float) or narrower >= most or not math.isclose(abs(number), most, rel_tol=1e-6):
             return None
         return math.copysign(narrower, number)
+
+
+def _alike(value: Any) -> _Both:
+    return _Both(value, value)
+
+
+def _parts(value: _Both) -> list[_Both]:
+    """Returns the items of a tuple."""
+    return [_Both(*pair) for pair in zip(value.old, value.new, strict=True)]
+
+
+def _slices(value: _Both, axis: int, backwards: int) -> list[_Both]:
+    found = [_Both(*pair) for pair in zip(value.old.unbind(axis), value.new.unbind(axis), strict=True)]
+    return found[::-1] if backwards else found
+
+
+def _results(carried: Sequence[_Both], scans: Sequence[Sequence[_Both]], places: Sequence[Any]) -> _Both:
+    """Returns carried values, then the slices of each step stacked along an axis, backwards for a direction of 1.
+
+    Raises:
+        ValueError: there are no steps, so that nothing tells the types of the slices.
+    """
+    both = list(carried)
+    for items, (axis, backwards) in zip(zip(*scans, strict=True), places, strict=True):
+        ordered = items[::-1] if backwards else items
+        pair = (torch.stack(list(values), axis) for values in zip(*ordered, strict=True))
+        both.append(_Both(*pair))
+    return _Both(tuple(value.old for value in both), tuple(value.new for value in both))
 
 
 def _called(node: fx.Node, args: Any, kwargs: Any) -> Any:

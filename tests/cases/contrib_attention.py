@@ -314,5 +314,5 @@ CASES = [
     ms("Inverse", f32(2, 3, 3), tolerance=1e-4),
     _chunk((7, 6), (4, 2), note="padded chunk"),
     _chunk((3, 9), (3, 1), do_rotary=1, note="padded chunk, rotary"),
-    _chunk((3, 9), (2, 0), local_window_size=3, note="padded chunk, window and idle"),
+    _chunk((3, 9), (2, 0), local_window_size=3, note="padded chunk, local_window_size, idle"),
 ]  # fmt: skip
