@@ -41,6 +41,8 @@ def default_of(attribute: Any) -> Any:
 @pytest.mark.parametrize("row", [*OWN, *INSIDE_ONNX], ids=str)
 def test_signature_is_the_schema(row: Row, record_property: Callable[[str, object], None]) -> None:
     schema = SCHEMAS.get((row.domain, row.operator))
+    if schema is None and INSTALLED < REVIEWED:
+        pytest.skip(f"ONNX Runtime {onnxruntime.__version__} has no such operator yet")
     assert schema is not None, "this ONNX Runtime has no such operator"
     assert row.since == 1
     inputs, attributes = (

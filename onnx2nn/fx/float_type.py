@@ -324,7 +324,7 @@ class _Pairs:
             if running.old is not None and self._fake is None and not running.old:
                 break
             flag = _alike(torch.tensor(True)) if running.old is None else running
-            running, *found = _parts(self.run(called.body, [number, flag, *carried, *captured]))
+            running, *found = _parts(self.run(_graph(called.body), [number, flag, *carried, *captured]))
             carried = found[: called.carried]
             scans.append(found[called.carried :])
         return _results(carried, scans, [(0, 0)] * len(called.empty))
@@ -335,7 +335,7 @@ class _Pairs:
         scanned = zip(given[called.states : end], called.inputs, strict=True)
         scans = []
         for step in zip(*(_slices(value, *place) for value, place in scanned), strict=True):
-            found = _parts(self.run(called.body, [*states, *step, *captured]))
+            found = _parts(self.run(_graph(called.body), [*states, *step, *captured]))
             states = found[: called.states]
             scans.append(found[called.states :])
         return _results(states, scans, called.outputs)
@@ -347,8 +347,8 @@ class _Pairs:
             branches.reverse()
         (body, values), (other, others) = branches
         with contextlib.suppress(Exception):  # any error of torch: the other branch need not take these sizes
-            self.run(other, others)
-        return self.run(body, values)
+            self.run(_graph(other), others)
+        return self.run(_graph(body), values)
 
     def _iterations(self, limit: Any) -> Iterator[_Both]:
         """Yields the numbers of a loop's iterations; two on tensors without elements, as types repeat then."""
@@ -414,6 +414,12 @@ class _Pairs:
         if not isinstance(number, float) or narrower >= most or not math.isclose(abs(number), most, rel_tol=1e-6):
             return None
         return math.copysign(narrower, number)
+
+
+def _graph(body: nn.Module) -> fx.GraphModule:
+    """Returns the program of a graph of control flow, which every body is."""
+    assert isinstance(body, fx.GraphModule)
+    return body
 
 
 def _alike(value: Any) -> _Both:
