@@ -145,8 +145,8 @@ def load_stored(
         **options: further ones of `load`.
 
     Returns:
-        The module, whose state is on the meta device where `meta["onnx2nn"]["stored"]` says which bytes of a file it is,
-        and on the CPU elsewhere; the files; and what closes them.
+        The module, whose state is on the meta device where `meta["onnx2nn"]["stored"]` says which bytes of a file it
+        is, and on the CPU elsewhere; the files; and what closes them.
 
     Raises:
         Onnx2nnError: as for `load`.

@@ -51,7 +51,9 @@ class OnnxReader(StorageReader):
             `dynamic`, `input_shapes`, `quantized`, `blocks`, `dtype`, `limits`.
 
     Attributes:
-        whole: the keys of weights that are no bytes of the file, in their order.
+        stored: where in its file the weight of a key lies: `file`, `offset` (bytes), `dtype`, `shape`, `stride`
+            (elements).
+        whole: the keys of the other weights.
 
     Raises:
         InputError: an option is not one of these. A load raises it for all keys of the state_dict that the file lacks,
@@ -70,15 +72,15 @@ class OnnxReader(StorageReader):
         if unknown:
             raise InputError(f"{unknown[0]} is no option of OnnxReader. Give of {', '.join(sorted(_OPTIONS))}.")
         module, files, self._opened = load_stored(source, **options)
-        stored: Mapping[str, Any] = module.meta["onnx2nn"]["stored"]
+        self.stored: Mapping[str, Mapping[str, Any]] = module.meta["onnx2nn"]["stored"]
         self._source, self._strict = source, strict
         self._state: dict[str, torch.Tensor] = {k: v.detach() for k, v in module.state_dict().items()}
-        self._types = {key: getattr(torch, record["dtype"]) for key, record in stored.items()}
+        self._types = {key: getattr(torch, record["dtype"]) for key, record in self.stored.items()}
         self._views = {
-            key: _view(record, files.sources[record["file"]], self._types[key]) for key, record in stored.items()
+            key: _view(record, files.sources[record["file"]], self._types[key]) for key, record in self.stored.items()
         }
         self._asked = _Asked(self._state)
-        self.whole = [key for key in self._state if key not in stored]
+        self.whole = [key for key in self._state if key not in self.stored]
         large = [key for key in self.whole if self._state[key].nbytes > _SMALL]
         if large:
             lines = listed([f"{key}: {self._state[key].nbytes} bytes" for key in large], "weights")
