@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from language_models import built, feeds, tensors
 from onnx import helper, numpy_helper
 from torch import nn
 from torch.distributed import checkpoint
@@ -31,7 +34,6 @@ from onnx2nn.errors import InputError, ModelFileError
 from onnx2nn.reading import stored_boxes
 from onnx2nn.reading.byte_sources import FileSource
 from onnx2nn.reading.stored_boxes import StoredView
-from tests.language_models import built, feeds, tensors
 from tests.ranks import RANKS, on_ranks
 
 DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits.onnx"
@@ -40,14 +42,14 @@ Reads = list[tuple[int, int]]
 """Offsets and lengths of what is read of a file."""
 
 
-def _network(path: Path, width: int = 129, external: bool = True, dtype: type = np.float32) -> Path:
-    """Writes an embedding, two linear layers, one of them stored transposed, and a convolution; sizes are odd."""
+def _network(path: Path, width: int = 129, inner: int = 259, external: bool = True, dtype: type = np.float32) -> Path:
+    """Writes an embedding, two linear layers, one of them stored transposed, and a convolution."""
     rng = np.random.default_rng(0)
     shapes = {
         "embedding.weight": (200, width),
-        "onnx::MatMul_9": (width, 2 * width + 1),  # (inputs, outputs) of up.weight, as the older exporter stores it
-        "up.bias": (2 * width + 1,),
-        "down.weight": (width, 2 * width + 1),  # (outputs, inputs)
+        "onnx::MatMul_9": (width, inner),  # (inputs, outputs) of up.weight, as the older exporter stores it
+        "up.bias": (inner,),
+        "down.weight": (width, inner),  # (outputs, inputs)
         "down.bias": (width,),
         "conv.weight": (37, width, 3),
         "conv.bias": (37,),
@@ -66,6 +68,7 @@ def _network(path: Path, width: int = 129, external: bool = True, dtype: type = 
     inputs = [helper.make_tensor_value_info("tokens", onnx.TensorProto.INT64, ["n"])]
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     outputs = [helper.make_tensor_value_info("y", kind, ["n", 37, 1])]
+    path.parent.mkdir(exist_ok=True)
     model = helper.make_model(helper.make_graph(nodes, "network", inputs, outputs, state), producer_name="pytorch")
     onnx.save(model, path, save_as_external_data=external, location="data", size_threshold=0)
     return path
@@ -398,3 +401,37 @@ def test_tensor_parallelism_by_the_authors_names() -> None:
         assert equal
         assert split == len(_PLAN)
         assert gap < 1e-4  # rows of a matrix are summed in another order
+
+
+def _peak(_: int, small: Path, path: Path) -> tuple[int, int, int]:
+    """Returns the peak of resident memory above what a load of a small file leaves, and the bytes held and stored."""
+
+    def resident(field: str) -> int:
+        status = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
+
+    def loaded(path: Path) -> nn.Module:
+        module = onnx2nn.load(path, device="meta")
+        return _filled(fully_shard(module, mesh=init_device_mesh("cpu", (RANKS,))), path)
+
+    loaded(small)
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    own = resident("VmRSS")
+    module = loaded(path)
+    peak = resident("VmHWM") - own
+    held = sum(p.to_local().nbytes for p in module.parameters() if isinstance(p, DTensor))
+    return peak, held, sum(p.nbytes for p in module.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks of memory are read from /proc")
+def test_a_rank_takes_the_memory_of_its_part(tmp_path: Path) -> None:
+    """Resident memory, with all that is mapped meanwhile. The file has 196 MiB.
+
+    Sizes are even, as FSDP2 copies odd ones to pad them.
+    """
+    small, path = (_network(tmp_path / f"{width}" / "model.onnx", width, 2 * width) for width in (128, 3584))
+    for peak, held, stored in on_ranks(_peak, small, path):
+        assert held < 0.51 * stored
+        assert peak <= held + 0.05 * stored

@@ -12,7 +12,7 @@ from onnx2nn.reading.byte_sources import FileSource
 _PAGE = 1 << 12
 """Bytes between two parts of a file below which they are read together: there is no whole page to leave out."""
 
-_BLOCK = 1 << 22
+_BLOCK = 1 << 20
 """Bytes that are held at once."""
 
 
@@ -98,6 +98,4 @@ class StoredView:
             buffer, step = np.empty(count * span, np.uint8), span
             for number in range(count):
                 self.source.fill(buffer[number * span : (number + 1) * span], offset + number * stride)
-        return np.lib.stride_tricks.as_strided(
-            buffer, (count, *sizes, self.itemsize), (step, *strides, 1), writeable=False
-        )
+        return np.lib.stride_tricks.as_strided(buffer, (count, *sizes, self.itemsize), (step, *strides, 1))
