@@ -3,7 +3,8 @@
 A process is measured from the call of `onnx2nn.load(path, device="meta")` to the sharded module with all its weights.
 Resident memory is the system's own peak (VmHWM of proc(5)), above what the process has after it did the same with a
 small model. It includes pages of mapped files and everything that was allocated meanwhile. "afterwards" is what stays:
-private memory (RssAnon) and pages of files (RssFile).
+private memory (RssAnon) and pages of files (RssFile). "over held" is the peak above the weights that the process holds,
+as a share of the file.
 """
 
 from __future__ import annotations
@@ -15,27 +16,22 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import memory  # first: it makes the checkout importable
 import models
 import torch
-from rich.console import Console
-from rich.table import Table
 
 RANKS = 2
-GOAL = 0.05
-"""Of the file, above the weights that a process holds."""
+WAYS = ("load", "load to meta", "init_empty_weights", "sharded, OnnxReader", "sharded, load on each")
+"""How a module is loaded; the last is what users do without a reader."""
 
-WAYS = {
-    "onnx2nn.load": "the whole module",
-    'load(device="meta")': "no weights",
-    "init_empty_weights": "no weights",
-    "sharded, OnnxReader": "its part",
-    "sharded, whole on each": "its part",
-}
-"""How a module is loaded → what it holds then."""
+COLUMNS = ("loaded by", "weights held", "peak", "private afterwards", "of files", "over held", "s", "outputs equal")
+
+README = Path(__file__).with_name("README.md")
+HEADING = "## Sharded loading, measured"
 
 
 def _load(way: str, path: Path) -> torch.nn.Module:
@@ -54,7 +50,7 @@ def _load(way: str, path: Path) -> torch.nn.Module:
         checkpoint.load(state, storage_reader=onnx2nn.OnnxReader(path))
         module.load_state_dict(state, assign=True)
         return module
-    if way == "sharded, whole on each":
+    if way == "sharded, load on each":
         return _sharded(onnx2nn.load(path))
     return onnx2nn.load(path, device="meta" if "meta" in way else "cpu")
 
@@ -114,41 +110,62 @@ def _run(way: str, small: Path, path: Path, folder: Path) -> tuple[list[dict[str
 
 def _row(name: str, found: dict[str, Any], size: int, equal: str) -> list[str]:
     over = (found["peak"] - found["held"]) / size
-    figures = [found["held"], found["peak"], found["private"], found["files"]]
+    figures = [found[measure] for measure in ("held", "peak", "private", "files")]
     return [
         name,
         *(f"{figure / models.MIB:.0f}" for figure in figures),
-        f"{over:+.3f}",
+        f"{over:.3f}",
         f"{found['seconds']:.1f}",
         equal,
     ]
 
 
-def main() -> None:
-    """Prints the table, or measures in a process of it."""
-    if sys.argv[1:2] == ["--worker"]:
-        warnings.simplefilter("ignore")
-        way, small, path, rank, store, results = sys.argv[2:]
-        print(json.dumps(_measure(way, Path(small), Path(path), int(rank), store, results)))
-        return
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    small, path = models.llama(layers=1, width=128, words=512), models.llama()
-    size = sum(file.stat().st_size for file in path.parent.iterdir())
-    table = Table(title=f"Llama of {size / models.MIB:.0f} MiB; MiB above the process's own")
-    for column in ("loaded by", "weights held", "peak", "private afterwards", "of files", "peak - held, x the file"):
-        table.add_column(column, justify="left" if column == "loaded by" else "right")
-    for column in ("s", "outputs equal"):
-        table.add_column(column, justify="right")
+def _rows(small: Path, path: Path, size: int) -> Iterator[list[str]]:
+    plain: Any = None
     with tempfile.TemporaryDirectory() as folder:
-        plain: Any = None
         for way in WAYS:
             answers, outputs = _run(way, small, path, Path(folder))
             plain = outputs[0] if plain is None else plain
             for rank, found in enumerate(answers):
                 equal = ("yes" if torch.equal(outputs[rank], plain) else "NO") if found["held"] else "-"
-                name = f"{way}, rank {rank}" if len(answers) > 1 else way
-                table.add_row(*_row(name, found, size, equal))
-    Console(width=140).print(table)
+                yield _row(f"{way}, rank {rank}" if len(answers) > 1 else way, found, size, equal)
+
+
+def _text(rows: list[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    lines = (
+        [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        for row in rows
+    )
+    return "\n".join("    " + "  ".join(line).rstrip() for line in lines)
+
+
+def _write(text: str) -> None:
+    """Replaces the table in the README."""
+    before, heading, after = README.read_text().partition(f"{HEADING}\n")
+    lines = after.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("    "))
+    last = next(number for number, line in enumerate([*lines, ""]) if number > first and not line.startswith("    "))
+    README.write_text("\n".join([before + heading.rstrip("\n"), *lines[:first], text, *lines[last:]]) + "\n")
+
+
+def main() -> None:
+    """Prints the table, or measures in a process of it."""
+    warnings.simplefilter("ignore")
+    if sys.argv[1:2] == ["--worker"]:
+        way, small, path, rank, store, results = sys.argv[2:]
+        print(json.dumps(_measure(way, Path(small), Path(path), int(rank), store, results)))
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the table into README.md too")
+    arguments = parser.parse_args()
+    few, many = models.llama(layers=1, width=128, words=512), models.llama()
+    size = sum(file.stat().st_size for file in many.parent.iterdir())
+    rows = [COLUMNS, *_rows(few, many, size)]
+    text = f"    Llama of {size / models.MIB:.0f} MiB\n{_text(rows)}"
+    print(text)
+    if arguments.write:
+        _write(text)
 
 
 if __name__ == "__main__":
