@@ -98,15 +98,75 @@ def _load(state: dict[str, Any], reader: onnx2nn.OnnxReader) -> None:
         checkpoint.load(state, storage_reader=reader)
 
 
+def _is_the_import(source: Path, reader: onnx2nn.OnnxReader, dtype: torch.dtype | None = None) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the size of a cache's rows
+        module = onnx2nn.load(source, dtype=dtype)
+    state = _fresh(module)
+    _load(state, reader)
+    return all(torch.equal(state[key], tensor) for key, tensor in module.state_dict().items())
+
+
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
 def test_all_weights_are_the_imports(external: bool, dtype: torch.dtype | None, tmp_path: Path) -> None:
     path = _network(tmp_path / "model.onnx", external=external)
     for source in (path, DIGITS):
-        module = onnx2nn.load(source, dtype=dtype)
-        state = _fresh(module)
-        _load(state, onnx2nn.OnnxReader(source, dtype=dtype))
-        assert all(torch.equal(state[key], tensor) for key, tensor in module.state_dict().items())
+        assert _is_the_import(source, onnx2nn.OnnxReader(source, dtype=dtype), dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "precision", "dtype"),
+    [
+        *((name, "fp32", dtype) for name in ("llama", "qwen2", "phi3", "gemma2") for dtype in (None, torch.float16)),
+        ("llama", "fp16", torch.bfloat16),
+        ("llama", "int4", None),
+    ],
+)
+def test_language_models(name: str, precision: str, dtype: torch.dtype | None) -> None:
+    """Their matrices of queries, keys and values are packed, and the head may be the embedding."""
+    path = built(name, precision)
+    reader = onnx2nn.OnnxReader(path, dtype=dtype)
+    assert _is_the_import(path, reader, dtype)
+    state = onnx2nn.load(path, device="meta").state_dict()
+    assert precision == "int4" or all(state[key].nbytes < 1 << 14 for key in reader.whole)
+
+
+def test_a_mask_in_a_narrower_type(tmp_path: Path) -> None:
+    """A conversion makes the lowest number of float32 that of float16, in buffers, so that these are not read alone."""
+    mask = np.where(np.tri(128) > 0, 0, np.finfo(np.float32).min).astype(np.float32)
+    weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((128, 128), np.float32), "weight")
+    nodes = [
+        helper.make_node("Constant", [], ["mask"], value=numpy_helper.from_array(mask, "mask")),
+        helper.make_node("MatMul", ["x", "weight"], ["product"]),
+        helper.make_node("Add", ["product", "mask"], ["y"]),
+    ]
+    inputs, outputs = ([helper.make_tensor_value_info(name, 1, [128, 128])] for name in "xy")
+    path = tmp_path / "mask.onnx"
+    onnx.save(helper.make_model(helper.make_graph(nodes, "mask", inputs, outputs, [weight])), path)
+    assert onnx2nn.load(path, dtype=torch.float16).state_dict()["add_constant"].min() == torch.finfo(torch.float16).min
+    for dtype, whole in ((None, []), (torch.float16, ["add_constant"])):
+        reader = onnx2nn.OnnxReader(path, dtype=dtype)
+        assert reader.whole == whole
+        assert _is_the_import(path, reader, dtype)
+
+
+def test_tied_weights(tmp_path: Path) -> None:
+    """An embedding and the head after it are one matrix of the file."""
+    table = numpy_helper.from_array(np.random.default_rng(0).standard_normal((512, 64), np.float32), "embedding.weight")
+    nodes = [
+        helper.make_node("Gather", ["embedding.weight", "tokens"], ["x"]),
+        helper.make_node("Transpose", ["embedding.weight"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "turned"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("tokens", onnx.TensorProto.INT64, ["n"])]
+    outputs = [helper.make_tensor_value_info("y", 1, ["n", 512])]
+    graph = helper.make_graph(nodes, "tied", inputs, outputs, [table])
+    onnx.save(helper.make_model(graph, producer_name="pytorch"), tmp_path / "tied.onnx")
+    reader = onnx2nn.OnnxReader(tmp_path / "tied.onnx")
+    assert not reader.whole
+    assert _is_the_import(tmp_path / "tied.onnx", reader)
 
 
 def test_a_transposed_matrix_is_read_where_it_lies(tmp_path: Path) -> None:
@@ -306,12 +366,9 @@ def test_what_the_import_computes_is_whole(tmp_path: Path, caplog: pytest.LogCap
     """ONNX and torch order the gates of an LSTM differently."""
     module = nn.LSTM(40, 70).eval()
     torch.onnx.export(module, (torch.randn(3, 2, 40),), tmp_path / "lstm.onnx", dynamo=False)
-    whole = onnx2nn.load(tmp_path / "lstm.onnx")
     reader = onnx2nn.OnnxReader(tmp_path / "lstm.onnx")
     assert "weight_ih_l0: 44800 bytes" in caplog.text
-    state = _fresh(whole)
-    _load(state, reader)
-    assert all(torch.equal(state[key], tensor) for key, tensor in whole.state_dict().items())
+    assert _is_the_import(tmp_path / "lstm.onnx", reader)
 
 
 def _filled(module: nn.Module, path: Path, **options: Any) -> nn.Module:

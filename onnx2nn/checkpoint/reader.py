@@ -84,7 +84,7 @@ class OnnxReader(StorageReader):
         large = [key for key in self.whole if self._state[key].nbytes > _SMALL]
         if large:
             lines = listed([f"{key}: {self._state[key].nbytes} bytes" for key in large], "weights")
-            _LOG.warning("\n".join(["Each process computes these weights whole, from others in the file:", *lines]))
+            _LOG.warning("\n".join(["Each process has these weights whole, as the import computes them:", *lines]))
 
     def close(self) -> None:
         """Closes the file; nothing can be read afterwards."""
