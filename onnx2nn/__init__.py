@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnx2nn.checkpoint.reader import OnnxReader
+    from onnx2nn.checkpoint import OnnxReader
     from onnx2nn.ground.limits import Limits
     from onnx2nn.importing.plan import Report
     from onnx2nn.language import generate, to_transformers
@@ -56,7 +56,7 @@ _HOMES = {
     "NamingReport": "provenance.naming_reports",
     "NcnnModel": "output.ncnn",
     "NodeVerification": "verification.node_reports",
-    "OnnxReader": "checkpoint.reader",
+    "OnnxReader": "checkpoint",
     "Report": "importing.plan",
     "check": "loading",
     "export_onnx": "output.export",

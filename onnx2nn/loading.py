@@ -95,7 +95,8 @@ def load(
         device: where the weights go (PyTorch only); by default torch's default device, which `with torch.device(...)`
             sets. To another device than the CPU they go from the mapped file, which must not become shorter
             meanwhile. On `"meta"` weights have no elements and are not read; constants outside of state_dict have
-            theirs, on the CPU.
+            theirs, on the CPU. `module.meta["onnx2nn"]["stored"]` says where in its file a weight lies, which
+            `onnx2nn.OnnxReader` reads.
         optimize: `"eager"` or `"compile"` for a faster module for inference, see `onnx2nn.optimize` (PyTorch only).
         limits: what the file may cost beyond its own size; by default `onnx2nn.Limits()`.
 
@@ -386,7 +387,7 @@ def _drop_stored(module: Any, options: Options, files: MappedFiles) -> None:
     stored = stored_state(module, files.locate)
     if options.keep_computed and options.dtype is not None:
         # A conversion also exchanges the lowest number of the file's type in buffers, so that the bytes are not enough.
-        for name, buffer in module.named_buffers():
+        for name, buffer in module.named_buffers(remove_duplicate=False):
             if buffer.is_floating_point():
                 stored.pop(name, None)
     module.meta["onnx2nn"]["stored"] = stored

@@ -360,6 +360,7 @@ def test_options_and_other_files(tmp_path: Path) -> None:
         onnx2nn.OnnxReader(tmp_path / "missing.onnx")
     with pytest.raises(InputError, match=r"checkpoint_id='other\.onnx'"):
         onnx2nn.OnnxReader(path).reset("other.onnx")
+    onnx2nn.OnnxReader(path).reset(str(path))
 
 
 def test_what_the_import_computes_is_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

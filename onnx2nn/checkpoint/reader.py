@@ -101,7 +101,8 @@ class OnnxReader(StorageReader):
         Raises:
             InputError: `checkpoint_id` is another file than the reader's.
         """
-        if checkpoint_id not in (None, self._source):
+        own = os.fspath(self._source) if isinstance(self._source, (str, os.PathLike)) else None
+        if checkpoint_id is not None and os.fspath(checkpoint_id) != own:
             raise InputError(
                 f"checkpoint_id={checkpoint_id!r} is not the reader's file. Give OnnxReader the path alone."
             )

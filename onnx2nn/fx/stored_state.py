@@ -24,8 +24,8 @@ def stored_state(module: nn.Module, locate: Locate) -> dict[str, dict[str, Any]]
     for key, tensor in module.state_dict().items():
         strides = sorted(zip(tensor.stride(), tensor.shape, strict=True))
         extent = 1 + sum((size - 1) * stride for stride, size in strides)
-        if not tensor.numel() or not _is_injective(strides):
-            continue
+        if not tensor.numel() or not _is_injective(strides) or tensor.is_conj() or tensor.is_neg():
+            continue  # the last two are views whose elements are not what lies in memory
         place = locate(tensor.data_ptr(), extent * tensor.element_size())
         if place is not None:
             found[key] = {
