@@ -3,8 +3,8 @@
 A process is measured from the call of `onnx2nn.load(path, device="meta")` to the sharded module with all its weights.
 Resident memory is the system's own peak (VmHWM of proc(5)), above what the process has after it did the same with a
 small model. It includes pages of mapped files and everything that was allocated meanwhile. "afterwards" is what stays:
-private memory (RssAnon) and pages of files (RssFile). "over held" is the peak above the weights that the process holds,
-as a share of the file.
+private memory (RssAnon) and pages of files (RssFile); "read" is what was read of files. "over held" is the peak above
+the weights that the process holds, as a share of the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,17 @@ RANKS = 2
 WAYS = ("load", "load to meta", "init_empty_weights", "sharded, OnnxReader", "sharded, load on each")
 """How a module is loaded; the last is what users do without a reader."""
 
-COLUMNS = ("loaded by", "weights held", "peak", "private afterwards", "of files", "over held", "s", "outputs equal")
+COLUMNS = (
+    "loaded by",
+    "weights held",
+    "peak",
+    "private afterwards",
+    "of files",
+    "read",
+    "over held",
+    "s",
+    "outputs equal",
+)
 
 README = Path(__file__).with_name("README.md")
 HEADING = "## Sharded loading, measured"
@@ -71,6 +81,12 @@ def _bytes_held(module: torch.nn.Module) -> int:
     return sum(tensor.nbytes for tensor in tensors if tensor.device.type != "meta")
 
 
+def _bytes_read() -> int:
+    """Returns the bytes that this process has read of files (rchar of proc(5)); pages that are mapped do not count."""
+    lines = dict(line.split(":") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(lines["rchar"])
+
+
 def _measure(way: str, small: Path, path: Path, rank: int, store: str, results: str) -> dict[str, Any]:
     """Loads in this process; returns bytes, and writes the outputs for some tokens."""
     from torch import distributed
@@ -82,12 +98,12 @@ def _measure(way: str, small: Path, path: Path, rank: int, store: str, results: 
     before = memory.resident()
     own = before["now"]
     memory.forget_peak()
-    start = time.perf_counter()
+    start, read = time.perf_counter(), _bytes_read()
     module = _load(way, path)
-    seconds, peak = time.perf_counter() - start, memory.resident()["peak"]
+    seconds, peak, read = time.perf_counter() - start, memory.resident()["peak"], _bytes_read() - read
     memory.settle()
     after = memory.resident()
-    found = {"peak": peak - own, "held": _bytes_held(module), "seconds": seconds}
+    found = {"peak": peak - own, "held": _bytes_held(module), "read": read, "seconds": seconds}
     found |= {kind: after[kind] - before[kind] for kind in ("private", "files")}
     if found["held"]:
         with torch.no_grad():
@@ -110,7 +126,7 @@ def _run(way: str, small: Path, path: Path, folder: Path) -> tuple[list[dict[str
 
 def _row(name: str, found: dict[str, Any], size: int, equal: str) -> list[str]:
     over = (found["peak"] - found["held"]) / size
-    figures = [found[measure] for measure in ("held", "peak", "private", "files")]
+    figures = [found[measure] for measure in ("held", "peak", "private", "files", "read")]
     return [
         name,
         *(f"{figure / models.MIB:.0f}" for figure in figures),

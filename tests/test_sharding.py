@@ -259,7 +259,8 @@ def _chunks(cuts: Sequence[Sequence[int]]) -> list[ChunkStorageMetadata]:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, torch.Tensor], onnx2nn.OnnxReader]:
-    path = _network(tmp_path_factory.mktemp("network") / "model.onnx", dtype=np.float16)
+    """Rows of its matrices have 8 KiB, so that parts of them lie pages apart."""
+    path = _network(tmp_path_factory.mktemp("network") / "model.onnx", inner=4099, dtype=np.float16)
     return onnx2nn.load(path).state_dict(), onnx2nn.OnnxReader(path)
 
 
