@@ -3,11 +3,13 @@
 A tensor in the layout NCHWc holds blocks of channels, which are padded to whole blocks. Every operator between
 ReorderInput and ReorderOutput computes the same on plain tensors with the padded channels, so that only the weights of
 Conv are read in blocks. Their size is that of the processor that wrote the file, which the file does not state. As
-ONNX Runtime does, the rows take the size of the processor that reads it; what shows that it is another one is refused.
+ONNX Runtime does, the rows take the size of the processor that reads it, and warn; what shows that it is another one
+is refused.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +58,12 @@ def _plain(weight: Any, block: int) -> Any:
             f"a weight of {out} channels has no blocks of {block}, those of this processor: another kind wrote the "
             "file. Save it at ORT_ENABLE_EXTENDED."
         )
+    warnings.warn(
+        "The file was saved at ORT_ENABLE_ALL: its weights lie in blocks of channels whose size it does not state. "
+        f"{block}, that of this processor, is taken. A file that another kind of processor saved gives wrong numbers, in "
+        "ONNX Runtime too: save it at ORT_ENABLE_EXTENDED.",
+        stacklevel=2,
+    )
     if inner % block:
         return weight.reshape(out // block, inner, height, width, block).permute(0, 4, 1, 2, 3).flatten(0, 1)
     blocks = weight.reshape(out // block, inner // block, height, width, block, block)
