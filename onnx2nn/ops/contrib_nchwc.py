@@ -60,8 +60,8 @@ def _plain(weight: Any, block: int) -> Any:
         )
     warnings.warn(
         "The file was saved at ORT_ENABLE_ALL: its weights lie in blocks of channels whose size it does not state. "
-        f"{block}, that of this processor, is taken. A file that another kind of processor saved gives wrong numbers, in "
-        "ONNX Runtime too: save it at ORT_ENABLE_EXTENDED.",
+        f"{block}, that of this processor, is taken. A file that another kind of processor saved gives wrong numbers, "
+        "in ONNX Runtime too: save it at ORT_ENABLE_EXTENDED.",
         stacklevel=2,
     )
     if inner % block:
