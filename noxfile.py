@@ -74,6 +74,16 @@ def held(session: nox.Session) -> None:
 
 
 @nox.session
+def ecosystem(session: nox.Session) -> None:
+    """PyTorch's tools on imports, with those that CI has not; `nox -s ecosystem -- --write` stores what they do."""
+    session.install("-c", "constraints.txt", "-e", ".[test,ecosystem]")
+    if session.posargs:
+        session.run("python", "-m", "tests.ecosystem", *session.posargs)
+    else:
+        session.run("pytest", "-n", "auto", "-m", "slow or held", "tests/ecosystem")
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """The site in build/site, with warnings as errors; `nox -s docs -- serve` shows it while it is written."""
     session.install("-c", "constraints.txt", "-e", ".[docs]")
