@@ -6,6 +6,7 @@ import copy
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,7 +70,7 @@ def test_eager(stem: Callable[[], nn.Module], packed: bool, monkeypatch: pytest.
     monkeypatch.setattr(packing, "_is_faster", lambda forms: packed)
     module = stem()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    faster = onnx2nn.optimize(module, "eager")
+    faster: Any = onnx2nn.optimize(module, "eager")
     x = torch.randn(4, 3, 6, 6)
     torch.testing.assert_close(faster(x), module(x))
     assert _batch_norms(module) == 3 and _batch_norms(faster) == 1, "the layer that is called twice keeps its own"

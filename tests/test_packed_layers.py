@@ -166,3 +166,40 @@ def test_which_layers_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not hasattr(network, "act")
     with torch.no_grad():
         torch.testing.assert_close(network(x), expected)
+
+
+class Attending(nn.Module):
+    """One attention that is packed, one with a mask, and one of two tensors."""
+
+    def __init__(self, batch_first: bool, bias: bool) -> None:
+        super().__init__()
+        options = {"batch_first": batch_first, "bias": bias}
+        self.own, self.masked, self.cross = (nn.MultiheadAttention(12, 3, **options) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y = self.own(x, x, x, need_weights=False)[0]
+        y = self.masked(y, y, y, attn_mask=mask, need_weights=False)[0]
+        return self.cross(y, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_attention(batch_first: bool, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_is_faster", lambda forms: True)
+    torch.manual_seed(0)
+    plain = torch.fx.symbolic_trace(Attending(batch_first, bias).eval().requires_grad_(False))
+    network = copy.deepcopy(plain)
+    pack_layers(network)
+    kinds = [type(getattr(network, name)).__name__ for name in ("own", "masked", "cross")]
+    assert kinds == ["PackedSelfAttention", "MultiheadAttention", "MultiheadAttention"]
+    x, mask = torch.randn(5, 5, 12), torch.randn(5, 5)
+    with torch.no_grad():
+        for form in (network, copy.deepcopy(network)):
+            torch.testing.assert_close(form(x, mask), plain(x, mask))
+        for layer in (network.own, pickled(network.own)):
+            torch.testing.assert_close(layer(x[0], x[0], x[0])[0], plain.own(x[0], x[0], x[0])[0])
+    state = plain.state_dict()
+    assert network.state_dict().keys() == state.keys()
+    assert all(torch.equal(value, state[key]) for key, value in network.state_dict().items())
+    network.load_state_dict({key: value + 1 for key, value in state.items()})
+    assert torch.equal(network.state_dict()["own.in_proj_weight"], state["own.in_proj_weight"] + 1)

@@ -12,7 +12,9 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from onnx2nn.optimization import packed_attention
 from onnx2nn.optimization.chains import Calls, Link, links, parts
+from onnx2nn.optimization.packed_attention import PackedSelfAttention, matrices
 from onnx2nn.optimization.packed_layers import PackedConv2d, PackedLayer, PackedLinear, activation_of
 
 _FUNCTIONS: dict[Any, Callable[[], nn.Module]] = {
@@ -52,17 +54,18 @@ def pack_layers(root: nn.Module) -> None:
                 part.recompile()
 
 
-def _replaced(root: nn.Module) -> list[PackedLayer]:
+def _replaced(root: nn.Module) -> list[nn.Module]:
     """Replaces the layers, and returns their packed forms."""
     calls, read = Calls(root), _read_directly(root)
     users = Counter(id(weight) for layer in root.modules() for weight in layer.parameters(recurse=False))
-    known: dict[nn.Module, PackedLayer | None] = {}
+    nodes = _nodes(root)
+    known: dict[nn.Module, PackedLayer | PackedSelfAttention | None] = {}
     for parent in list(root.modules()):
         for name, layer in list(parent.named_children()):
-            if not calls[layer] or layer in read or not _can_be_packed(layer) or users[id(layer.weight)] > 1:
+            if not calls[layer] or layer in read or any(users[id(weight)] > 1 for weight in layer.parameters()):
                 continue
             if layer not in known:
-                known[layer] = _packed_if_faster(layer)
+                known[layer] = _packed(layer, nodes.get(layer, []))
             if (form := known[layer]) is not None:
                 setattr(parent, name, form)
     return [form for form in known.values() if form is not None]
@@ -76,6 +79,27 @@ def _read_directly(root: nn.Module) -> set[nn.Module]:
             targets = [str(node.target) for node in part.graph.nodes if node.op == "get_attr"]
             found.update(part.get_submodule(target.rpartition(".")[0]) for target in targets if "." in target)
     return found
+
+
+def _nodes(root: nn.Module) -> dict[nn.Module, list[fx.Node]]:
+    """Returns the calls of each module in the graphs of a tree."""
+    found: dict[nn.Module, list[fx.Node]] = {}
+    for part in parts(root):
+        for node in part.graph.nodes if isinstance(part, fx.GraphModule) else ():
+            if node.op == "call_module":
+                found.setdefault(part.get_submodule(str(node.target)), []).append(node)
+    return found
+
+
+def _packed(layer: nn.Module, calls: list[fx.Node]) -> PackedLayer | PackedSelfAttention | None:
+    """Returns the packed form of a layer; None where there is none, or it takes longer here."""
+    if _can_be_packed(layer):
+        return _packed_if_faster(layer)
+    if packed_attention.can_be_packed(layer, calls):
+        attention: Any = layer
+        forms = [form for form in map(_packed_if_faster, matrices(attention)) if form is not None]
+        return PackedSelfAttention(attention, *forms) if len(forms) == 2 else None
+    return None
 
 
 def _can_be_packed(layer: nn.Module) -> bool:
