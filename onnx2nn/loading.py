@@ -82,9 +82,12 @@ def load(
         trainable: the weights that get gradients (PyTorch only): all float weights (True), none (False), or a list of
             roles (`"weight"`, `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`).
             Other weights are frozen.
-        quantized: `"keep"` computes with the file's integers; `"dequantize"` makes QDQ, QLinear and dynamically
-            quantised models float models, whose weights train and whose activations are not rounded (PyTorch
-            only). `module.meta["onnx2nn"]["dequantized"]` lists the changes and the nodes that stay quantised.
+        quantized: `"keep"` computes with the file's integers, which stay packed in buffers; `"dequantize"` makes QDQ,
+            QLinear and dynamically quantised models, and packed weights of few bits, float models, whose weights train
+            and whose activations are not rounded (PyTorch only). `module.meta["onnx2nn"]["dequantized"]` lists the
+            changes and the nodes that stay quantised. `"torchao"` also does so, then puts torchao's tensors with the
+            file's integers in place of the float weights of `nn.Linear` and `nn.Embedding` where they have scales along
+            the rows; `module.meta["onnx2nn"]["torchao"]` has their keys, and the reason for each other weight.
         blocks: what becomes a block that can be called alone (PyTorch only): `"named"`, what the file names; or
             `"repeated"`, also equal parts of what it names no scopes and no keys of the author's for, one after the
             other with different weights: `block.0`, `block.1`, ... Their weights have other keys than without it;
@@ -212,8 +215,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.framework not in ("torch", "oneflow"):
             raise InputError(f"framework={self.framework!r}: give 'torch' or 'oneflow'.")
-        if self.quantized not in ("keep", "dequantize"):
-            raise InputError(f"quantized={self.quantized!r}: give 'keep' or 'dequantize'.")
+        if self.quantized not in ("keep", "dequantize", "torchao"):
+            raise InputError(f"quantized={self.quantized!r}: give 'keep', 'dequantize' or 'torchao'.")
         if self.blocks not in ("named", "repeated"):
             raise InputError(f"blocks={self.blocks!r}: give 'named' or 'repeated'.")
         if self.optimize is not None:
@@ -292,10 +295,12 @@ def _import_to(
         from onnx2nn.fx.missing_types import refuse_missing_types
 
         refuse_missing_types(model)
-    if options.quantized == "dequantize":
+    report = None
+    if options.quantized != "keep":
         from onnx2nn.dequantize import dequantize
 
-        done["dequantized"] = dataclasses.asdict(dequantize(model))
+        report = dequantize(model)
+        done["dequantized"] = report.described()
     author = restore(model, unfold=options.raise_patterns)
 
     def prepare(model: ir.Model) -> tuple[Plan, dict[str, Any]]:
@@ -318,6 +323,10 @@ def _import_to(
             lay_out_state(module)
         else:
             move(module, options.elsewhere)
+    if report is not None and options.quantized == "torchao":
+        from onnx2nn.dequantize.torchao_weights import put_torchao_weights
+
+        module.meta["onnx2nn"]["torchao"] = put_torchao_weights(module, report.forms)
     if options.dtype is not None:
         module.to(options.dtype)
     if options.trainable is not True:

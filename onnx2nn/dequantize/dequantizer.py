@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from onnx2nn.dequantize.grouped_weights import GroupedWeight, grouped_forms
 from onnx2nn.fx.constants import Constant
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops import quantize
@@ -18,7 +19,11 @@ from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import Row
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
 
-_SUFFIX = re.compile(r"(_quantized|_quant|_int8|_uint8|_q|\.quantized)$")
+_SUFFIX = re.compile(r"(_quantized|_quant|_int8|_uint8|_q|\.quantized|(_DQ)?_Q\d+(G\d+)?)$")
+"""What quantisation tools append to the name of a weight."""
+
+_NODE_SUFFIX = re.compile(r"(_matmul)?(_DQ)?_Q\d+(G\d+)?$")
+"""What ONNX Runtime's quantisers to few bits append to the name of a node."""
 
 
 @dataclass
@@ -29,11 +34,18 @@ class Dequantization:
         weights: names of the new float weights.
         operators: the number of removed nodes by quantised operator type.
         kept: names of the nodes that stay quantised, because they have no float form here.
+        forms: for names of the new float weights, functions that return its integers: one for each way to read them
+            as rows with scales, none where there is no such way.
     """
+
+    def described(self) -> dict[str, Any]:
+        """Returns the names and counts, as `meta` of a module has them."""
+        return {"weights": self.weights, "operators": self.operators, "kept": self.kept}
 
     weights: list[str] = field(default_factory=list)
     operators: dict[str, int] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
+    forms: dict[str, Sequence[Callable[[], GroupedWeight]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +104,8 @@ class Dequantizer:
         self._requantise_read_values()
         _remove_unread(self.graph)
         left = set(self.graph)
+        for node in left - set(before):
+            node.name = _NODE_SUFFIX.sub("", node.name or "") or node.name
         for node in before:
             if node in left:
                 self.result.kept.append(node.name or node.outputs[0].name or "?")
@@ -137,12 +151,19 @@ class Dequantizer:
             return None
         key = (value, scale, zero_point, axis)
         if key not in self.floats:
-            tensors = [tensor_of(item) for item in (value, scale, zero_point)]
-            floats = quantize.dequantize_linear(torch, *tensors, axis=axis, block_size=block)
-            self.floats[key] = self.weight(value, floats)
+            numbers, scales, zero_points = (tensor_of(item) for item in (value, scale, zero_point))
+            floats = quantize.dequantize_linear(torch, numbers, scales, zero_points, axis=axis, block_size=block)
+            made = self.floats[key] = self.weight(value, floats)
+            self.result.forms[made.name or ""] = grouped_forms(
+                numbers, scales, zero_points, axis, block, self._type_of(value)
+            )
         return self.floats[key]
 
-    def weight(self, origin: ir.Value, tensor: torch.Tensor) -> ir.Value:
+    def _type_of(self, value: ir.Value) -> ir.DataType | None:
+        tensor = ir.convenience.get_const_tensor(value)
+        return None if tensor is None else ir.DataType(tensor.dtype)
+
+    def weight(self, origin: ir.Value, tensor: torch.Tensor | ir.LazyTensor) -> ir.Value:
         """Returns a new float initializer, under the name of `origin` without a suffix such as `_quantized`."""
         name = wanted = _SUFFIX.sub("", origin.name or "weight")
         number = 0
@@ -151,7 +172,8 @@ class Dequantizer:
             name = f"{wanted}_float{number if number > 1 else ''}"
         self.names.add(name)
         self.result.weights.append(name)
-        constant = ir.tensor(tensor.contiguous(), name=name)
+        constant = tensor if isinstance(tensor, ir.LazyTensor) else ir.tensor(tensor.contiguous(), name=name)
+        constant.name = name
         value = ir.Value(name=name, const_value=constant)
         value.shape, value.dtype = ir.Shape(tensor.shape), constant.dtype
         self.graph.register_initializer(value)
@@ -178,7 +200,8 @@ class Dequantizer:
             number += 1
             name = f"{like.name}_float{number}"
         self.names.add(name)
-        output.name, output.shape, output.type = name, like.shape, ir.TensorType(ir.DataType.FLOAT)
+        kind = like.dtype if like.dtype is not None and like.dtype.is_floating_point() else ir.DataType.FLOAT
+        output.name, output.shape, output.type = name, like.shape, ir.TensorType(kind)
         self.graph.insert_before(before, node)
         return output
 
