@@ -296,6 +296,8 @@ def _import_to(
 
         refuse_missing_types(model)
     report = None
+    if options.quantized == "torchao" and options.elsewhere is not None and options.elsewhere.type == "meta":
+        raise InputError("quantized='torchao' needs weights with elements. Leave device='meta' out.")
     if options.quantized != "keep":
         from onnx2nn.dequantize import dequantize
 

@@ -77,12 +77,19 @@ def original(name: str) -> Path:
 
 
 @functools.cache
-def built(name: str, precision: str) -> Path:
-    """Returns the ONNX file that the builder makes of a model: precision fp32, fp16, bf16 or int4, for the CPU."""
+def built(name: str, precision: str, *options: str) -> Path:
+    """Returns the ONNX file that the builder makes of a model for the CPU.
+
+    Args:
+        name: of `ARCHITECTURES`.
+        precision: fp32, fp16, bf16, int4 or int8.
+        *options: the builder's extra options, such as `algo_config=rtn`.
+    """
     pytest.importorskip("onnxruntime_genai", reason="onnxruntime-genai has no wheel for this system")
     source = original(name)
-    folder = source.parent / precision
+    folder = source.parent / "-".join([precision, *options])
     arguments = ["builder", "-i", source, "-o", folder, "-p", precision, "-e", "cpu", "-c", folder / "cache"]
+    arguments += ["--extra_options", *options] if options else []
     with _quiet(), mock.patch.object(sys, "argv", list(map(str, arguments))):
         runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__")
     return folder / "model.onnx"

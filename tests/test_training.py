@@ -361,7 +361,7 @@ def test_what_has_no_float_form_stays_and_is_named() -> None:
 
 
 def test_other_words_are_refused() -> None:
-    with pytest.raises(InputError, match="'keep' or 'dequantize'"):
+    with pytest.raises(InputError, match="'keep', 'dequantize' or 'torchao'"):
         onnx2nn.load(DIGITS, quantized="float")
     with pytest.raises(InputError, match=r"trainable needs framework='torch'"):
         onnx2nn.load(DIGITS, framework="oneflow", trainable=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,15 +97,14 @@ class Dequantizer:
             if rewrite is not None and rewrite(self, node):
                 self.replaced.append(node)
             elif not node.domain and node.op_type == "Concat":
-                self.dequantize_concat(node)
+                _dequantize_concat(self, node)
             elif is_value_preserving(node):
                 self.dequantize_value_preserving(node)
         _remove_unread(self.graph)
         self._requantise_read_values()
         _remove_unread(self.graph)
         left = set(self.graph)
-        for node in left - set(before):
-            node.name = _NODE_SUFFIX.sub("", node.name or "") or node.name
+        _drop_suffixes(left - set(before))
         for node in before:
             if node in left:
                 self.result.kept.append(node.name or node.outputs[0].name or "?")
@@ -155,13 +154,9 @@ class Dequantizer:
             floats = quantize.dequantize_linear(torch, numbers, scales, zero_points, axis=axis, block_size=block)
             made = self.floats[key] = self.weight(value, floats)
             self.result.forms[made.name or ""] = grouped_forms(
-                numbers, scales, zero_points, axis, block, self._type_of(value)
+                numbers, scales, zero_points, axis, block, _type_of(value)
             )
         return self.floats[key]
-
-    def _type_of(self, value: ir.Value) -> ir.DataType | None:
-        tensor = ir.convenience.get_const_tensor(value)
-        return None if tensor is None else ir.DataType(tensor.dtype)
 
     def weight(self, origin: ir.Value, tensor: torch.Tensor | ir.LazyTensor) -> ir.Value:
         """Returns a new float initializer, under the name of `origin` without a suffix such as `_quantized`."""
@@ -275,20 +270,6 @@ class Dequantizer:
         self.counterparts[node.outputs[0]] = FloatCounterpart(output, counterpart.scale, counterpart.zero_point)
         self.replaced.append(node)
 
-    def dequantize_concat(self, node: ir.Node) -> None:
-        """Sets the counterpart of a Concat's output where all its inputs have one scale and zero point."""
-        counterparts = [self.counterparts.get(value) for value in node.inputs if value is not None]
-        first = counterparts[0] if counterparts else None
-        if first is None or not all(
-            counterpart is not None and counterpart.has_parameters(first.scale, first.zero_point)
-            for counterpart in counterparts
-        ):
-            return
-        parts = [counterpart.value for counterpart in counterparts if counterpart is not None]
-        y = self.emit(node, "Concat", parts, node.outputs[0], **attributes_of(node))
-        self.counterparts[node.outputs[0]] = FloatCounterpart(y, first.scale, first.zero_point)
-        self.replaced.append(node)
-
     def replace(self, node: ir.Node, old: ir.Value, new: ir.Value) -> None:
         """Lets all readers of `old` read `new`; an output of the model keeps its name."""
         for user, index in list(old.uses()):
@@ -339,6 +320,21 @@ def is_value_preserving(node: ir.Node) -> bool:
     return not node.domain and node.op_type in load_rows().operators("value_preserving")
 
 
+def _dequantize_concat(dequantizer: Dequantizer, node: ir.Node) -> None:
+    """Sets the counterpart of a Concat's output where all its inputs have one scale and zero point."""
+    counterparts = [dequantizer.counterparts.get(value) for value in node.inputs if value is not None]
+    first = counterparts[0] if counterparts else None
+    if first is None or not all(
+        counterpart is not None and counterpart.has_parameters(first.scale, first.zero_point)
+        for counterpart in counterparts
+    ):
+        return
+    parts = [counterpart.value for counterpart in counterparts if counterpart is not None]
+    y = dequantizer.emit(node, "Concat", parts, node.outputs[0], **attributes_of(node))
+    dequantizer.counterparts[node.outputs[0]] = FloatCounterpart(y, first.scale, first.zero_point)
+    dequantizer.replaced.append(node)
+
+
 def output_parameters(row: Row, node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
     """Returns scale and zero point of a quantised node's output: those that belong to none of its inputs."""
 
@@ -370,6 +366,16 @@ def inputs(node: ir.Node, count: int) -> list[ir.Value | None]:
     """Returns the first `count` inputs of a node, None for absent ones."""
 
     return [*node.inputs, *[None] * count][:count]
+
+
+def _type_of(value: ir.Value) -> ir.DataType | None:
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else ir.DataType(tensor.dtype)
+
+
+def _drop_suffixes(nodes: Iterable[ir.Node]) -> None:
+    for node in nodes:
+        node.name = _NODE_SUFFIX.sub("", node.name or "") or node.name
 
 
 def _remove_unread(graph: ir.Graph) -> None:

@@ -84,7 +84,7 @@ class _Rows:
 
 
 def _keys(weight: torch.Tensor) -> Iterator[tuple[int, bytes]]:
-    heads = weight[:, :_KEY_COLUMNS].contiguous().cpu().view(torch.uint8).numpy()
+    heads = weight[:, :_KEY_COLUMNS].cpu().float().numpy()
     return ((weight.shape[1], head.tobytes()) for head in heads)
 
 
