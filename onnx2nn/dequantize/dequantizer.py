@@ -177,17 +177,18 @@ class Dequantizer:
     # Float nodes.
 
     def emit(
-        self, before: ir.Node, operator: str, inputs: Sequence[ir.Value | None], like: ir.Value, **attributes: Any
+        self,
+        before: ir.Node,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        like: ir.Value,
+        *,
+        version: int = REPLACEMENT_OPSET,
+        **attributes: Any,
     ) -> ir.Value:
         """Inserts a node before `before`; its float output has the shape of `like`, and a name after it."""
-        node = ir.Node(
-            "",
-            operator,
-            inputs,
-            ir.convenience.convert_attributes(attributes),
-            version=REPLACEMENT_OPSET,
-            name=before.name,
-        )
+        options = ir.convenience.convert_attributes(attributes)
+        node = ir.Node("", operator, inputs, options, version=version, name=before.name)
         node.metadata_props.update(before.metadata_props)
         output = node.outputs[0]
         name, number = f"{like.name}_float", 1

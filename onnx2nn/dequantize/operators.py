@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -49,8 +50,6 @@ def _in_float_form(dequantizer: Dequantizer, node: ir.Node) -> bool:
     row, form = _row_of(node)
     values = dict(zip(map(str.lower, row.inputs), inputs(node, len(row.inputs)), strict=True))
     operands = [name for name in values if f"{name}_scale" in values]
-    if attribute_of(node, "channels_last", 0):
-        return False
     floats = []
     for position, name in enumerate(operands):
         axis = form.weight_axis if position else 1
@@ -63,9 +62,58 @@ def _in_float_form(dequantizer: Dequantizer, node: ir.Node) -> bool:
     )
     if None in floats or not fits:
         return False
+    options = attributes_of(node, "channels_last")
     operands_of_form = [*floats, added] if biases else floats
-    y = dequantizer.emit(node, form.operator, operands_of_form, node.outputs[0], **attributes_of(node, "channels_last"))
-    return dequantizer.set_counterpart(node, y, *output_parameters(row, node))
+    if attribute_of(node, "channels_last", 0):
+        y = _with_channels_last(dequantizer, node, form.operator, operands_of_form, options)
+    else:
+        y = dequantizer.emit(node, form.operator, operands_of_form, node.outputs[0], **options)
+    return y is not None and dequantizer.set_counterpart(node, y, *output_parameters(row, node))
+
+
+def _with_channels_last(
+    dequantizer: Dequantizer,
+    node: ir.Node,
+    operator: str,
+    operands: Sequence[ir.Value | None],
+    options: Mapping[str, Any],
+) -> ir.Value | None:
+    """Returns the output of an operator whose first operand and result have their channels last.
+
+    None where no shape says how many dimensions there are.
+    """
+    result, (x, *rest) = node.outputs[0], operands
+    kernel = node.attributes.get("kernel_shape")
+    shapes = [value.shape for value in operands[:2] if value is not None and value.shape is not None]
+    if kernel is None and not shapes:
+        return None
+    rank = len(shapes[0]) if kernel is None else len(kernel.as_ints()) + 2
+    first = dequantizer.emit(node, "Transpose", [x], result, perm=[0, rank - 1, *range(1, rank - 1)])
+    y = dequantizer.emit(node, operator, [first, *rest], result, **options)
+    first.shape = y.shape = None
+    return dequantizer.emit(node, "Transpose", [y], result, perm=[0, *range(2, rank), 1])
+
+
+@REWRITES.of("NhwcMaxPool", MICROSOFT)
+def _nhwc_max_pool(dequantizer: Dequantizer, node: ir.Node) -> bool:
+    counterpart = dequantizer.counterparts.get(node.inputs[0]) if node.inputs[0] is not None else None
+    if counterpart is None:
+        return False
+    y = _with_channels_last(dequantizer, node, "MaxPool", [counterpart.value], attributes_of(node))
+    if y is None:
+        return False
+    dequantizer.counterparts[node.outputs[0]] = FloatCounterpart(y, counterpart.scale, counterpart.zero_point)
+    return True
+
+
+@REWRITES.of("QLinearReduceMean", MICROSOFT)
+def _qlinear_reduce_mean(dequantizer: Dequantizer, node: ir.Node) -> bool:
+    x, scale, zero_point, y_scale, y_zero_point = inputs(node, 5)
+    found = dequantizer.float_of(x, scale, zero_point)
+    if found is None:
+        return False
+    y = dequantizer.emit(node, "ReduceMean", [found], node.outputs[0], version=13, **attributes_of(node))
+    return dequantizer.set_counterpart(node, y, y_scale, y_zero_point)
 
 
 @REWRITES.of("QuantizeLinear", "", MICROSOFT)
@@ -242,6 +290,24 @@ def _qattention(dequantizer: Dequantizer, node: ir.Node) -> bool:
     return True
 
 
+@REWRITES.of("QEmbedLayerNormalization", MICROSOFT)
+def _qembed_layer_normalization(dequantizer: Dequantizer, node: ir.Node) -> bool:
+    """The operator on floats takes its inputs in another order."""
+    row = load_rows().newest(node.domain, node.op_type)
+    assert row is not None
+    values = dict(zip(row.inputs, inputs(node, len(row.inputs)), strict=True))
+    floats = []
+    for table in ("word_embedding", "position_embedding", "segment_embedding", "gamma", "beta"):
+        quantised = values.get(f"{table}_quant", values.get(table))
+        found = dequantizer.float_of(quantised, values[f"{table}_scale"], values[f"{table}_zero_point"])
+        if found is None and quantised is not None:
+            return False
+        floats.append(found)
+    given = [values["input_ids"], values["segment_ids"], *floats, values["mask"]]
+    _replace_node(dequantizer, node, MICROSOFT, "EmbedLayerNormalization", _without_absent(given), 1)
+    return True
+
+
 def _without_absent(values: list[ir.Value | None]) -> list[ir.Value | None]:
     """Returns inputs without absent ones at the end."""
     while values and values[-1] is None:
@@ -261,13 +327,13 @@ def _qlinear_where(dequantizer: Dequantizer, node: ir.Node) -> bool:
 
 @REWRITES.of("QLinearSoftmax", MICROSOFT)
 def _qlinear_softmax(dequantizer: Dequantizer, node: ir.Node) -> bool:
-    """Before opset 13 it runs over all dimensions from its axis on: of the last dimension it is the same."""
     x, scale, zero_point, y_scale, y_zero_point = inputs(node, 5)
     found = dequantizer.float_of(x, scale, zero_point)
-    axis, rank = attribute_of(node, "axis", -1), None if x is None or x.shape is None else len(x.shape)
-    if found is None or (attribute_of(node, "opset", 13) < 13 and axis != -1 and (rank is None or axis != rank - 1)):
+    if found is None:
         return False
-    y = dequantizer.emit(node, "Softmax", [found], node.outputs[0], axis=axis)
+    version = min(attribute_of(node, "opset", 13), 13)  # before, it runs over all dimensions from its axis on
+    axis = attribute_of(node, "axis", -1)
+    y = dequantizer.emit(node, "Softmax", [found], node.outputs[0], version=version, axis=axis)
     return dequantizer.set_counterpart(node, y, y_scale, y_zero_point)
 
 
