@@ -122,6 +122,7 @@ def _quantize_linear(dequantizer: Dequantizer, node: ir.Node) -> bool:
     assert x is not None
     if attribute_of(node, "output_dtype", 0) and zero_point is None:
         return False
+    node.outputs[0].shape = x.shape if node.outputs[0].shape is None else node.outputs[0].shape
     if dequantizer.constant(x) is not None:  # a float weight of quantisation-aware training, quantised in the file
         steps, zero = dequantizer.constant(scale), dequantizer.constant(zero_point)
         if steps is None or (zero_point is not None and zero is None):
