@@ -114,9 +114,20 @@ def session(path: Path) -> onnxruntime.InferenceSession:
     The builder declares shapes of intermediate values that hold for prompts only (`sequence_length` for the rows of a
     cache), by which ONNX Runtime reuses memory and fails at others. They are left out.
     """
+    return onnxruntime.InferenceSession(without_shapes(path).SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def without_shapes(path: Path) -> onnx.ModelProto:
+    """Returns a file without the declared shapes of intermediate values, see `session`."""
     model = onnx.load(path)
     del model.graph.value_info[:]
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return model
+
+
+def scales(path: Path) -> list[np.ndarray]:
+    """Returns the scales of the packed weights in a file."""
+    weights = onnx.load(path).graph.initializer
+    return [onnx.numpy_helper.to_array(weight) for weight in weights if weight.name.endswith("_scales")]
 
 
 def feeds(path: Path, batch: int, length: int, past: int) -> dict[str, np.ndarray]:
