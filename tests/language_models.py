@@ -131,14 +131,21 @@ def scales(path: Path) -> list[np.ndarray]:
 
 
 def feeds(path: Path, batch: int, length: int, past: int) -> dict[str, np.ndarray]:
-    """Returns inputs of `length` tokens behind a random cache of `past` ones, by name."""
+    """Returns inputs of `length` tokens behind a random cache of `past` ones, by name.
+
+    A cache of a sliding window has the window's rows, except in files of float16, whose attention is another operator.
+    """
     rng = np.random.default_rng([batch, length, past])
+    window = WINDOW if any(node.op_type == "GroupQueryAttention" for node in graph(path).node) else past
     return {
-        value.name: _feed(value.name, value.type.tensor_type, batch, length, past, rng) for value in graph(path).input
+        value.name: _feed(value.name, value.type.tensor_type, batch, length, past, window, rng)
+        for value in graph(path).input
     }
 
 
-def _feed(name: str, kind: onnx.TypeProto.Tensor, batch: int, length: int, past: int, rng: Any) -> np.ndarray:
+def _feed(
+    name: str, kind: onnx.TypeProto.Tensor, batch: int, length: int, past: int, window: int, rng: Any
+) -> np.ndarray:
     if name == "input_ids":
         return cast(np.ndarray, rng.integers(3, 128, (batch, length)))
     if name == "attention_mask":
@@ -146,7 +153,7 @@ def _feed(name: str, kind: onnx.TypeProto.Tensor, batch: int, length: int, past:
     if name == "position_ids":
         return np.arange(past, past + length)[None].repeat(batch, 0)
     heads, rows = kind.shape.dim[1].dim_value, kind.shape.dim[2].dim_param
-    rows = WINDOW if rows == "past_sliding_length" else past
+    rows = window if rows == "past_sliding_length" else past
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
     return cast(np.ndarray, rng.standard_normal((batch, heads, rows, 16)).astype(dtype))
 

@@ -126,7 +126,7 @@ def test_what_was_measured_is_about_operators_of_the_table() -> None:
 
 
 def test_the_table_of_language_models_is_what_is_stored() -> None:
-    """`python scripts/language_model_table.py` asks again and writes it; the tests of language models ask most of it."""
+    """`python scripts/language_model_table.py` asks again and writes it; test_language_models asks most of it."""
     stored = language_model_table.read()
     assert language_model_table.document(stored) == language_model_table.DOCUMENT.read_text(encoding="utf-8")
     columns = list(language_model_table.COLUMNS)

@@ -454,7 +454,7 @@ def _rounded_to_int8(F: Any, x: Any, block: int) -> Any:
     largest = padded.abs().amax(-1, keepdim=True)
     steps = F.round(padded * F.where(largest < 1e-36, 0.0, 127.0 / largest))
     rounded = (steps * (largest / 127.0)).flatten(-2)[..., :size]
-    return x + (rounded - x).detach()  # exact: floats of one binade, or zero
+    return x + (rounded - x).detach()  # exact, as both are within a factor of two or one is 0
 
 
 @op("MatMulNBits", 1, domain=MICROSOFT, call="packed")
