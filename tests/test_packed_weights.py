@@ -171,13 +171,15 @@ def test_torchao_has_the_same_weights_or_a_reason_is_given(product: Product) -> 
 def test_activations_get_the_gradients_of_the_float_layer(product: Product) -> None:
     """With rounded activations too: the gradient passes the rounding."""
     floats: Any = onnx2nn.load(product.model(0), quantized="dequantize")
+    terms = next(floats.children()).weight.detach().float().abs().sum(0)  # what is added up, may cancel
     expected = None
     for module in (floats, onnx2nn.load(product.model(0)), onnx2nn.load(product.model(4))):
         x = torch.from_numpy(product.x(3)).requires_grad_()
         module(x).float().sum().backward()
         assert x.grad is not None
         expected = x.grad if expected is None else expected
-        torch.testing.assert_close(x.grad, expected, rtol=0, atol=2e-3 * float(expected.abs().max()) + 1e-6)
+        assert bool(((x.grad - expected).float().abs() <= TOLERANCES[product.dtype] * terms).all())
+    assert expected is not None and bool(expected.any())
 
 
 def test_state_of_packed_weights_travels(tmp_path: Path) -> None:

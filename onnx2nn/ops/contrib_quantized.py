@@ -16,7 +16,7 @@ from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.pool import average_pool, max_pool
 from onnx2nn.ops.rnn import LinearMap, lstm_loop, outputs_asked, recurrent_results, settings, summed
 from onnx2nn.optable.registry import op
-from onnx2nn.optable.row import REQUIRED, FloatForm, NeedsValues
+from onnx2nn.optable.row import REQUIRED, FloatForm, NeedsValues, has_values
 
 
 def _dequantized(F: Any, x: Any, scale: Any, zero_point: Any) -> Any:
@@ -422,9 +422,12 @@ def unpacked(F: Any, packed: Any, bits: int) -> Any:
         return packed
     if bits not in (2, 4):
         raise OperatorError(f"bits={bits} is none of 2, 4, 8.")
+    mask = (1 << bits) - 1
+    if has_values(F, packed) and hasattr(F, "bitwise_right_shift"):  # four times as fast as a division
+        return F.stack([(packed >> shift) & mask for shift in range(0, 8, bits)], -1).flatten(-2)
     # Division, as torch.onnx.export writes a right shift as one of signed numbers.
     steps = F.tensor([1 << shift for shift in range(0, 8, bits)], dtype=F.uint8, device=packed.device)
-    return ((packed.unsqueeze(-1) // steps) & ((1 << bits) - 1)).flatten(-2)
+    return ((packed.unsqueeze(-1) // steps) & mask).flatten(-2)
 
 
 def _centred(F: Any, numbers: Any, zero_points: Any, bits: int, dtype: Any) -> Any:
