@@ -87,12 +87,25 @@ def prefill(subject: Subject) -> str:
 
 
 def steps(subject: Subject) -> str:
-    """Logits of tokens one after the other, each runtime with its own cache; the tokens are ONNX Runtime's."""
-    decoder, session = Decoder.of(subject.load()), language_models.session(subject.path)
+    """Logits of tokens one after the other, each runtime with its own cache; the tokens are ONNX Runtime's.
+
+    Of int4 also those of a file whose activations are not rounded, which must agree as closely as floats.
+    """
+    worst = _text(_largest_of_steps(subject, subject.path), subject)
+    if subject.precision != "int4":
+        return worst
+    exact = _largest_of_steps(subject, language_models.built(subject.name, "int4", "accuracy_level=1"))
+    if not exact <= LARGEST["fp32"]:
+        raise ValueError(f"without rounding differs by {exact:.0e}")
+    return f"{worst} ({exact:.0e})"
+
+
+def _largest_of_steps(subject: Subject, path: Path) -> float:
+    decoder, session = Decoder.of(onnx2nn.load(path, dtype=subject.dtype)), language_models.session(path)
     names = [value.name for value in session.get_outputs()]
-    tokens = torch.from_numpy(feeds(subject.path, 2, PROMPT, 0)["input_ids"])
+    tokens = torch.from_numpy(feeds(path, 2, PROMPT, 0)["input_ids"])
     ours = decoder.empty(2, torch.device("cpu"))
-    theirs = feeds(subject.path, 2, PROMPT, 0)
+    theirs = feeds(path, 2, PROMPT, 0)
     past, worst = 0, 0.0
     for _ in range(STEPS + 1):
         total = past + tokens.shape[1]
@@ -104,7 +117,7 @@ def steps(subject: Subject) -> str:
         worst = max(worst, _gap(logits.float().numpy(), results["logits"]))
         theirs.update({name: results[name.replace("past_key_values", "present")] for name in theirs if "past" in name})
         tokens, past = torch.from_numpy(results["logits"][:, -1:].argmax(-1)), total
-    return _text(worst, subject)
+    return worst
 
 
 def _agrees(run: Callable[..., Any], subject: Subject, module: Any, *sizes: tuple[int, int, int]) -> None:
