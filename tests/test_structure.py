@@ -52,7 +52,7 @@ RULES = {
     "onnx2nn.reporting": AFTER,
     "onnx2nn": f"{AFTER} onnx2nn.output onnx2nn.language onnx2nn.reporting",
     "onnx2nn.backend": f"{AFTER} onnx2nn.output onnx2nn",
-    "onnx2nn.commands": f"{AFTER} onnx2nn.output onnx2nn",
+    "onnx2nn.commands": f"{AFTER} onnx2nn.output onnx2nn.reporting onnx2nn",
     "onnx2nn.__main__": "onnx2nn.commands",
     "oneflow_bridge.runtime": "onnx2nn.errors",
     "oneflow_bridge.namespace": BRIDGE,

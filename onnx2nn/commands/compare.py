@@ -33,8 +33,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
         help="show two models side by side: modules, weights, and where their values part",
-        description="Aligns the modules of two models by their paths, and runs both on the same inputs. The status is 0 "
-        "where the outputs agree, whatever else differs.",
+        description="Aligns the modules of two models by their paths, and runs both on the same inputs. The status is "
+        "0 where the outputs agree, whatever else differs.",
     )
     parser.set_defaults(command=run)
     parser.add_argument("onnx_path", metavar="A.onnx", help="the first ONNX file")
@@ -83,7 +83,7 @@ def _print(comparison: ModelComparison, terminal: Terminal) -> None:
     for pair in shown:
         difference = "" if pair.difference is None else f"{pair.difference:.2g}"
         changes = "; ".join([*pair.changes, *(["values part here"] if pair.parts else [])])
-        kinds = [side.partition("(")[0] or "–" for side in (pair.left, pair.right)]  # `changes` has the arguments
+        kinds = [side.partition("(")[0] or "-" for side in (pair.left, pair.right)]  # `changes` has the arguments
         rows.append([pair.path or "the model", *kinds, difference, changes])
     if rows:
         head = ["module", comparison.left, comparison.right, "difference", ""]

@@ -33,9 +33,9 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
         help="write a model's modules, graphs, weights and differences as one HTML page",
-        description="Writes one HTML file, which needs no network: the tree of modules, the graph of each block, weights, "
-        "the difference from ONNX Runtime node by node, what the import changed and why. A file that cannot be imported "
-        "has a page too, with the reasons; the status is 1 then, and where outputs differ.",
+        description="Writes one HTML file, which needs no network: the tree of modules, the graph of each block, "
+        "weights, the difference from ONNX Runtime node by node, what the import changed and why. A file that cannot "
+        "be imported has a page too, with the reasons. The status is 1 then, and where outputs differ.",
     )
     parser.set_defaults(command=run)
     add_onnx_path(parser)

@@ -69,7 +69,7 @@ def nodes_of(model: ir.Model) -> list[FileNode]:
 
 def producers_of(model: ir.Model) -> dict[str, tuple[int, list[str]]]:
     """Returns, by the name of a value of the graph, the position of its node and the names of the values it needs."""
-    found = {}
+    found: dict[str, tuple[int, list[str]]] = {}
     for position, node in enumerate(model.graph):
         inner = [value for graph in inner_graphs([node]) for step in graph.all_nodes() for value in step.inputs]
         read = [value.name for value in (*node.inputs, *inner) if value is not None and value.name]

@@ -51,7 +51,7 @@ class ModuleTree:
             self._add(path, inner)
         for path, inner in _walk(module):
             self._add_calls(path, inner)
-        self._add_weights(module)
+        self._add_weights()
         self._add_seconds()
 
     def position(self, path: str) -> int:
@@ -133,20 +133,16 @@ class ModuleTree:
                 waiting += [name for name in read if name in self._producers and name not in self._named]
         return found
 
-    def _add_weights(self, module: nn.Module) -> None:
-        counted: set[str] = set()
+    def _add_weights(self) -> None:
+        counted: set[tuple[int, str]] = set()
         for number, weight in enumerate(self._weights):
-            holder = self.position(weight.key.rpartition(".")[0])
+            holder: int | None = self.position(weight.key.rpartition(".")[0])
             self.modules[holder].weights.append(number)
-            once = weight.tied or weight.key
-            while once not in counted:
-                entry = self.modules[holder]
-                entry.bytes += weight.bytes
-                entry.parameters += weight.elements if weight.role == "parameter" else 0
-                if entry.parent is None:
-                    break
-                holder = entry.parent
-            counted.add(once)
+            while holder is not None and (holder, weight.tied or weight.key) not in counted:
+                counted.add((holder, weight.tied or weight.key))
+                self.modules[holder].bytes += weight.bytes
+                self.modules[holder].parameters += weight.elements if weight.role == "parameter" else 0
+                holder = self.modules[holder].parent
 
     def _add_seconds(self) -> None:
         """Adds up the times of calls that call no further program of the tree."""

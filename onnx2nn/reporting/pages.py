@@ -90,7 +90,7 @@ def plain(value: Any) -> Any:
         for field in dataclasses.fields(value):
             item = getattr(value, field.name)
             default = field.default_factory() if callable(field.default_factory) else field.default
-            if item is default or item != default:
+            if item != default:
                 found[field.name] = plain(item)
         return found
     if isinstance(value, dict):

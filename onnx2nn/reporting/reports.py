@@ -79,7 +79,7 @@ def report(
         ModelFileError: the source is not a readable model.
     """
     source = stored(source)
-    reading = {"follow_links": follow_links, "limits": limits}
+    reading: dict[str, Any] = {"follow_links": follow_links, "limits": limits}
     with reader.opened(source, follow_links=follow_links, account=Account(limits)) as model:
         checked = checked_operators(model)
         result = ModelReport(facts_of(model, _name_of(source), checked), operators_of(checked, checked.problems))

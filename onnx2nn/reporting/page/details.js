@@ -13,7 +13,7 @@ function details(report, module, call, link) {
       ? section(plural(weights.length, "weight"), first(weights, 12, (some) => element("div", {}, some.map(weightCard)), "weights"))
       : null,
     nodes.length ? section(`${plural(nodes.length, "node")} of the file`, first(nodes, 30, (some) => nodeList(report, some), "nodes")) : null,
-    !call && module.code !== undefined ? section("Code", codeOf(report.programs[module.code])) : null,
+    !call && module.code != null ? section("Code", codeOf(report.programs[module.code])) : null,
   ];
 }
 
@@ -50,7 +50,7 @@ function facts(report, module, call, link) {
 function weightCard(weight) {
   const name = weight.key.split(".").pop();
   const spread =
-    weight.least !== undefined
+    weight.least != null
       ? `${small(weight.least)} … ${small(weight.greatest)}, mean ${small(weight.mean)}, deviation ${small(weight.deviation)}`
       : "";
   const remarks = [

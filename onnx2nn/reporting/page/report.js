@@ -98,7 +98,7 @@ function explorer() {
     report.modules,
     (block, call) => {
       const called = report.modules[block].calls[call].module;
-      location.replace(called != null ? `${address(called)}&in=${encodeURIComponent(report.modules[block].path)}` : address(block, call));
+      show(called != null ? `${address(called)}&in=${encodeURIComponent(report.modules[block].path)}` : address(block, call));
     },
     (module) => go(module),
   );
@@ -140,13 +140,17 @@ function explorer() {
     const at = block === index ? calls.findIndex((call) => call.name === wanted.get("c")) : calls.findIndex((call) => call.module === index);
     const call = block === index && at >= 0 ? calls[at] : null;
     graph.show(block, at >= 0 ? at : null);
-    tree.reveal(index, tree.list.contains(document.activeElement));
+    tree.reveal(index);
     inspector.replaceChildren(...details(report, module, call, link).filter(Boolean));
     inspector.scrollTop = 0;
     if (wanted.has("m") && fresh) section.scrollIntoView();
     fresh = false;
   };
   window.addEventListener("hashchange", follow);
+  show = (place) => {
+    history.replaceState(null, "", place);
+    follow();
+  };
   document.addEventListener("keydown", (event) => {
     if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) {
       event.preventDefault();
@@ -156,8 +160,11 @@ function explorer() {
   return [section, follow];
 }
 
+/** Shows what an address names. The history keeps what links lead to, not each step through the tree. */
+let show = () => {};
+
 function go(index) {
-  location.replace(address(index));
+  show(address(index));
 }
 
 /** Returns the block whose graph shows a module: its own, the one that it was chosen in, or one around it. */

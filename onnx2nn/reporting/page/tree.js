@@ -1,4 +1,7 @@
-/* The tree of modules: rows are made when their parent is opened, so that 5,000 modules cost nothing at the start. */
+/* The tree of modules. Rows that are out of view have no elements, so that 5,000 modules scroll as 50 do. */
+
+const ROW = 26; // pixels, as in the style sheet
+const AROUND = 12; // rows that are made above and below the view
 
 class Tree {
   /** Shows `modules`; calls `choose(position)` for a chosen one. */
@@ -9,16 +12,21 @@ class Tree {
     modules.forEach((module, index) => module.parent !== null && this.children[module.parent].push(index));
     this.open = new Set();
     this.chosen = 0;
+    this.printing = false;
     this.list = element("div", {
       class: "rows",
       role: "tree",
+      tabindex: 0,
       "aria-label": "Modules",
       onkeydown: (event) => this.key(event),
       onclick: (event) => this.click(event),
+      onscroll: () => this.draw(),
     });
+    window.addEventListener("resize", () => this.draw());
+    window.addEventListener("beforeprint", () => this.print(true));
+    window.addEventListener("afterprint", () => this.print(false));
     this.unfold(0);
-    for (const child of this.children[0]) if (this.children[0].length < 4) this.unfold(child);
-    this.draw();
+    if (this.children[0].length < 4) this.children[0].forEach((child) => this.unfold(child));
   }
 
   unfold(index) {
@@ -36,8 +44,27 @@ class Tree {
     return found;
   }
 
+  /** Makes the rows in view. */
   draw() {
-    this.list.replaceChildren(...this.rows().map(([index, depth]) => this.row(index, depth)));
+    const rows = this.rows();
+    const seen = Math.ceil((this.list.clientHeight || 800) / ROW);
+    const top = this.printing ? 0 : Math.max(Math.floor(this.list.scrollTop / ROW) - AROUND, 0);
+    const end = this.printing ? rows.length : Math.min(top + seen + 2 * AROUND, rows.length);
+    const space = (count) => {
+      const made = element("div", { "aria-hidden": "true" });
+      made.style.height = `${count * ROW}px`;
+      return made;
+    };
+    const made = rows.slice(top, end).map(([index, depth]) => this.row(index, depth));
+    this.list.replaceChildren(space(top), ...made, space(rows.length - end));
+    const chosen = this.list.querySelector(".chosen");
+    if (chosen) this.list.setAttribute("aria-activedescendant", chosen.id);
+    else this.list.removeAttribute("aria-activedescendant");
+  }
+
+  print(printing) {
+    this.printing = printing;
+    this.draw();
   }
 
   row(index, depth) {
@@ -50,7 +77,7 @@ class Tree {
       {
         class: "row" + (index === this.chosen ? " chosen" : ""),
         role: "treeitem",
-        tabindex: index === this.chosen ? 0 : -1,
+        id: `row-${index}`,
         "data-index": index,
         "aria-level": depth,
         "aria-selected": String(index === this.chosen),
@@ -72,16 +99,15 @@ class Tree {
   }
 
   /** Marks a module as chosen, opens what is around it, and scrolls to it. */
-  reveal(index, focus = false) {
+  reveal(index) {
     this.chosen = index;
     for (let around = this.modules[index].parent; around !== null; around = this.modules[around].parent) this.open.add(around);
+    this.draw(); // so that the list has its new height
+    const place = ROW * this.rows().findIndex(([row]) => row === index);
+    const [top, height] = [this.list.scrollTop, this.list.clientHeight];
+    if (place < top) this.list.scrollTop = place;
+    else if (place + 2 * ROW > top + height) this.list.scrollTop = place + 2 * ROW - height;
     this.draw();
-    const row = this.list.querySelector(".chosen");
-    if (!row) return;
-    const box = this.list.getBoundingClientRect();
-    const place = row.getBoundingClientRect();
-    if (place.top < box.top || place.bottom > box.bottom) this.list.scrollTop += place.top - box.top - box.height / 3;
-    if (focus) row.focus({ preventScroll: true });
   }
 
   click(event) {
@@ -93,7 +119,7 @@ class Tree {
       this.draw();
     } else {
       this.unfold(index);
-      this.choose(index, true);
+      this.choose(index);
     }
   }
 
@@ -110,26 +136,26 @@ class Tree {
     const index = this.chosen;
     const steps = { ArrowDown: rows[at + 1], ArrowUp: rows[at - 1], Home: rows[0], End: rows[rows.length - 1] };
     if (event.key in steps) {
-      if (steps[event.key] !== undefined) this.choose(steps[event.key], true);
+      if (steps[event.key] !== undefined) this.choose(steps[event.key]);
     } else if (event.key === "ArrowRight") {
       if (!this.children[index].length) return;
-      if (this.open.has(index)) this.choose(this.children[index][0], true);
+      if (this.open.has(index)) this.choose(this.children[index][0]);
       else this.change(index);
     } else if (event.key === "ArrowLeft") {
       if (this.open.has(index)) this.change(index);
-      else if (this.modules[index].parent !== null) this.choose(this.modules[index].parent, true);
+      else if (this.modules[index].parent !== null) this.choose(this.modules[index].parent);
     } else if (event.key === "*") {
       this.children[this.modules[index].parent ?? 0].forEach((child) => this.unfold(child));
-      this.reveal(index, true);
+      this.reveal(index);
     } else if (event.key === "Enter" || event.key === " ") {
-      this.choose(index, true);
+      this.choose(index);
     } else return;
     event.preventDefault();
   }
 
   change(index) {
     this.fold(index);
-    this.reveal(index, true);
+    this.reveal(index);
   }
 
   /** Opens or closes everything. */
