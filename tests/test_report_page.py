@@ -179,10 +179,10 @@ def test_large_models_are_drawn_in_parts(tmp_path: Path, nested: bool) -> None:
         if nested:
             _follow(driver, lambda: driver.execute_script("location.hash = 'm=layers'"), "layers")
         assert len(driver.find_elements("css selector", ".tree .row[role=treeitem]")) < 100
-        assert len(driver.find_elements("css selector", ".canvas .call")) == 240
+        assert len(driver.find_elements("css selector", ".canvas .call")) == 160
         _one(driver, ".graph [aria-label='The calls after']").click()
         assert len(driver.find_elements("css selector", ".canvas .elsewhere")) == 1
-        assert re.match(r"241–480 of \d", _one(driver, ".pages").text)  # noqa: RUF001, the page's own dash
+        assert re.match(r"161–320 of \d", _one(driver, ".pages").text)  # noqa: RUF001, the page's own dash
         _type(driver, _one(driver, ".rows[role=tree]"), "END")
         assert ("layers.599.act" if nested else "graph") in _one(driver, ".inspector h3").text
         assert driver.execute_script("return document.querySelectorAll('*').length") < 4000

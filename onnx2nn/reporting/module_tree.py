@@ -136,8 +136,9 @@ class ModuleTree:
     def _add_weights(self) -> None:
         counted: set[tuple[int, str]] = set()
         for number, weight in enumerate(self._weights):
-            holder: int | None = self.position(weight.key.rpartition(".")[0])
-            self.modules[holder].weights.append(number)
+            place = self.position(weight.key.rpartition(".")[0])
+            self.modules[place].weights.append(number)
+            holder: int | None = place
             while holder is not None and (holder, weight.tied or weight.key) not in counted:
                 counted.add((holder, weight.tied or weight.key))
                 self.modules[holder].bytes += weight.bytes
@@ -182,7 +183,16 @@ def label_of(module: nn.Module, node: fx.Node) -> str:
     if node.op == "call_module":
         return type(module.get_submodule(str(node.target))).__name__
     if node.target is operator.getitem:
-        return f"[{node.args[1]}]"
+        index = node.args[1]
+        return f"[{', '.join(map(_index, index if isinstance(index, tuple) else (index,)))}]"
     if isinstance(node.target, str):
         return node.target
     return str(getattr(node.target, "__name__", node.target)).removeprefix("onnx2nn_functional_")
+
+
+def _index(index: Any) -> str:
+    """Returns one index of a tensor as Python writes it."""
+    if isinstance(index, slice):
+        parts = ["" if part is None else str(part) for part in (index.start, index.stop, index.step)]
+        return ":".join(parts[:2] if index.step is None else parts)
+    return "..." if index is Ellipsis else str(index)

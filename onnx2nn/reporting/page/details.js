@@ -50,12 +50,14 @@ function facts(report, module, call, link) {
 function weightCard(weight) {
   const name = weight.key.split(".").pop();
   const spread =
-    weight.least != null
+    weight.elements === 1 && weight.least != null
+      ? small(weight.least)
+      : weight.least != null
       ? `${small(weight.least)} … ${small(weight.greatest)}, mean ${small(weight.mean)}, deviation ${small(weight.deviation)}`
       : "";
   const remarks = [
     weight.tied ? ["the same storage as ", named(weight.tied, 80)] : null,
-    weight.zeros ? `${percent(weight.zeros / weight.elements)} zeros` : null,
+    weight.zeros && weight.elements > 1 ? `${percent(weight.zeros / weight.elements)} zeros` : null,
     weight.not_finite ? element("strong", { class: "bad" }, plural(weight.not_finite, "element") + " not finite") : null,
     weight.found ? ["name restored: ", named(weight.found, 160)] : null,
   ].filter(Boolean);

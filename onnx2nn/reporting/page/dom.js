@@ -44,7 +44,7 @@ function middle(text, longest) {
   return text.slice(0, longest - 1 - end) + "…" + text.slice(text.length - end);
 }
 
-/** Returns a table: rows are lists of cells; a cell is text, an element or a list of these. */
+/** Returns a table: `head` may be null; rows are lists of cells; a cell is text, an element or a list of these. */
 function table(head, rows, { numeric = [], className = "" } = {}) {
   const side = (index) => (numeric.includes(index) ? "number" : null);
   return element(
@@ -53,7 +53,7 @@ function table(head, rows, { numeric = [], className = "" } = {}) {
     element(
       "table",
       { class: className || null },
-      element("thead", {}, element("tr", {}, head.map((cell, i) => element("th", { class: side(i), scope: "col" }, cell)))),
+      head && element("thead", {}, element("tr", {}, head.map((cell, i) => element("th", { class: side(i), scope: "col" }, cell)))),
       element(
         "tbody",
         {},

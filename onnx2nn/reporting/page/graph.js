@@ -1,6 +1,7 @@
 /* The program of one block as a layered graph, laid out by dagre when it is opened. */
 
-const MOST_CALLS = 240; // calls that are drawn at once: dagre takes a third of a second for them
+const MOST_CALLS = 160; // calls that are drawn at once: dagre takes a third of a second for them
+const MANY = 5; // a value that so many calls read is named in these, as edges would hide all others
 const LINE = 17;
 
 class Graph {
@@ -42,15 +43,21 @@ class Graph {
     const shown = calls.slice(this.page * MOST_CALLS, (this.page + 1) * MOST_CALLS);
     this.tools(all, calls);
     const layout = new dagre.graphlib.Graph({ multigraph: true });
-    layout.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 30, marginx: 16, marginy: 16, ranker: shown.length > 60 ? "longest-path" : "network-simplex" });
+    layout.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 30, marginx: 16, marginy: 16 });
     layout.setDefaultEdgeLabel(() => ({}));
     const visible = new Set(shown);
     const allowed = new Set(calls);
     this.boxes = new Map();
-    for (const index of shown) this.place(layout, index, this.box(all[index], index));
+    const readers = new Map();
+    for (const index of calls) for (const from of all[index].inputs) readers.set(from, (readers.get(from) || 0) + 1);
+    const named = (from) => readers.get(from) >= MANY && allowed.has(from);
+    for (const index of shown) {
+      const given = all[index].inputs.filter((from) => named(from) && from !== index - 1).map((from) => all[from]);
+      this.place(layout, index, this.box(all[index], index, given));
+    }
     for (const index of shown) {
       for (const from of all[index].inputs) {
-        if (!allowed.has(from)) continue;
+        if (!allowed.has(from) || (named(from) && from !== index - 1)) continue;
         if (!visible.has(from) && !this.boxes.has(from)) this.place(layout, from, this.elsewhere(all[from], from));
         layout.setEdge(String(from), String(index));
       }
@@ -83,16 +90,17 @@ class Graph {
     layout.setNode(String(index), { width: made.width, height: made.height });
   }
 
-  /** Returns the box of a call: its name and class, and its result below. */
-  box(call, index) {
+  /** Returns the box of a call: its name and class, its result below, and the values of `given` that it reads too. */
+  box(call, index, given) {
     const opens = call.module != null && (this.modules[call.module].calls || []).length > 0;
     const kind = call.kind === "module" ? (opens ? "block" : "layer") : call.kind;
     const head = middle(visible(call.kind === "function" ? call.label : call.name), 28);
     const more = call.kind === "module" ? middle(visible(call.label), 24) : "";
-    const below = kind === "input" || kind === "output" || kind === "weight" ? "" : middle(brief(visible(call.value || "")), 38);
-    const note = kind === "input" ? middle(brief(visible(call.value || "")), 38) : below;
-    const width = Math.max(8 * head.length + (more ? 7 * more.length + 8 : 0), 6.4 * note.length, 30) + 24 + (opens ? 14 : 0);
-    const height = note ? 44 : 28;
+    const note = kind === "output" ? "" : middle(brief(visible(call.value || "")), 38);
+    const extra = given.length ? middle(`with ${given.map((other) => visible(other.name)).join(", ")}`, 38) : "";
+    const title = this.wide(head, "head") + (more ? this.wide(more, "kind") + 7 : 0) + (opens ? 20 : 0);
+    const width = Math.max(title, this.wide(note, "note"), this.wide(extra, "extra"), 30) + 24;
+    const height = 28 + (note ? LINE - 1 : 0) + (extra ? LINE - 1 : 0);
     const made = drawn(
       "g",
       {
@@ -100,27 +108,43 @@ class Graph {
         tabindex: -1,
         role: "listitem",
         "data-call": index,
-        "aria-label": `${head} ${more} ${note}`,
+        "aria-label": `${head} ${more} ${note} ${extra}`,
         onclick: (event) => this.click(event, index),
         ondblclick: () => opens && this.enter(call.module),
       },
       drawn("rect", { width, height, rx: kind === "input" || kind === "output" ? 14 : 6 }),
       drawn(
         "text",
-        { x: width / 2 - (opens ? 7 : 0), y: note ? 18 : 18.5, "text-anchor": "middle" },
+        { x: width / 2 - (opens ? 8 : 0), y: 18.5, "text-anchor": "middle" },
         drawn("tspan", { class: "head" }, head),
         more ? drawn("tspan", { class: "kind", dx: 7 }, more) : null,
       ),
       note ? drawn("text", { x: width / 2, y: 18 + LINE, class: "note", "text-anchor": "middle" }, note) : null,
+      extra ? drawn("text", { x: width / 2, y: height - 9, class: "extra", "text-anchor": "middle" }, extra) : null,
       opens ? drawn("path", { class: "plus", d: `M${width - 17} 14h8m-4 -4v8` }) : null,
     );
     return Object.assign(made, { width, height });
   }
 
+  /** Returns the width of a text in the font of a class of the style sheet. */
+  wide(text, name) {
+    if (!this.pens) this.pens = new Map();
+    if (!this.pens.has(name)) {
+      const sample = drawn("text", {}, drawn("tspan", { class: name }, "x"));
+      const holder = drawn("svg", { class: "measure" }, drawn("g", { class: "call" }, sample));
+      this.panel.append(holder);
+      const pen = document.createElement("canvas").getContext("2d");
+      pen.font = getComputedStyle(sample.firstChild).font;
+      holder.remove();
+      this.pens.set(name, pen);
+    }
+    return this.pens.get(name).measureText(text).width;
+  }
+
   /** Returns the box of a value that is computed on another page of the same program. */
   elsewhere(call, index) {
     const head = "↑ " + middle(visible(call.name), 20);
-    const width = 7.4 * head.length + 16;
+    const width = this.wide(head, "note") + 20;
     const made = drawn(
       "g",
       { class: "call elsewhere", "data-call": index, onclick: () => this.choose(this.block, index) },

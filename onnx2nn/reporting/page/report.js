@@ -288,11 +288,9 @@ function errorSection() {
 function importSection() {
   const titles = Object.entries(report.notes);
   const parts = titles.map(([title, notes]) => {
-    const show = (some) =>
-      table(
-        ["What", "Why", "Where"].slice(0, some.some((note) => note.where) ? 3 : 2),
-        some.map((note) => [subject(note.what), visible(note.why), note.where ? named(note.where, 80) : ""].slice(0, some.some((other) => other.where) ? 3 : 2)),
-      );
+    const places = notes.some((note) => note.where);
+    const cells = (note) => [subject(note.what), visible(note.why), ...(places ? [named(note.where || "", 80)] : [])];
+    const show = (some) => table(null, some.map(cells), { className: places ? "notes three" : "notes" });
     return element(
       "details",
       { open: notes.length <= 12 },
