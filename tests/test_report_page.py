@@ -199,6 +199,10 @@ def test_light_and_dark_and_paper(tmp_path: Path) -> None:
                 assert len(paper) > 1000
                 driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
                 grounds.append(driver.execute_script("return getComputedStyle(document.body).backgroundColor"))
+                over = "return [...document.querySelectorAll('.panel')].map((e) => e.scrollHeight - e.clientHeight)"
+                assert max(driver.execute_script(over)) <= 0
+                driver.set_window_size(700, 900)
+                assert max(driver.execute_script(over)) <= 0
     light, dark_ground, paper_ground = (sum(map(int, re.findall(r"\d+", ground)[:3])) for ground in grounds)
     assert light > 700 and dark_ground < 100 and paper_ground == 765
 
