@@ -98,6 +98,21 @@ def test_a_folded_node_belongs_to_all_calls_that_it_became(tmp_path: Path) -> No
     }
 
 
+def test_branches_and_bodies_are_in_the_tree() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        g (float[n, 4] x, bool c) => (float[n, 4] y) {
+            y = If (c) <
+                then_branch = t () => (float[n, 4] p) { q = Exp(x)  p = Add(q, x) },
+                else_branch = e () => (float[n, 4] r) { r = Neg(x) }>
+        }""")
+    report = onnx2nn.report(model)
+    modules = _by_path(report)
+    assert report.ok and report.file.nodes == 4
+    assert modules["y"].kind == "If" and modules["y"].nodes == [0] and modules["y"].value == "float32 [1, 4]"
+    assert [call.label for call in modules["y.then_branch"].calls][-3:] == ["exp", "add", "output"]
+
+
 def test_weights_are_counted_and_drawn() -> None:
     module = torch.nn.Module()
     module.plain = torch.nn.Parameter(torch.tensor([[0.0, 1.0], [-1.0, 3.0]]))
@@ -210,6 +225,22 @@ def test_a_page_with_hostile_names_is_small(tmp_path: Path) -> None:
     assert len(text) < 1 << 20
     assert text.count("<script") == text.count("</script") == 2
     assert "http://" not in text.replace("http://www.w3.org/", "") and "https://" not in text
+
+
+@pytest.mark.slow
+def test_the_page_of_resnet_50_is_below_2_mb(tmp_path: Path) -> None:
+    import realmodels
+    import torchvision_schemas
+
+    torchvision_schemas.predefine()
+    import torchvision
+
+    model = realmodels.seeded(torchvision.models.resnet50)
+    inputs = (torch.rand(1, 3, 64, 64),)
+    report = onnx2nn.report(realmodels.export_torchscript("report_resnet50", model, inputs))
+    report.save(tmp_path / "page.html")
+    assert report.ok and len(report.modules) > 100
+    assert (tmp_path / "page.html").stat().st_size < 2_000_000
 
 
 def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

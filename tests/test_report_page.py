@@ -137,7 +137,7 @@ def test_links_and_the_plot_lead_to_modules(tmp_path: Path) -> None:
         _type(driver, plot, "ARROW_RIGHT")
         assert "/layers.0/conv/Conv introduces" in _one(driver, ".told").text
         _type(driver, plot, "ENTER")
-        assert _one(driver, ".inspector h3").text == "layers.0"
+        assert _one(driver, ".inspector h3").text == "layers.0.conv"
 
 
 def test_names_of_a_file_are_shown_and_not_run(tmp_path: Path) -> None:

@@ -131,7 +131,9 @@ def described(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, (tuple, list)):
-        if len(value) > 1 and len(parts := {described(item) for item in value}) == 1:
+        if len(value) == 1:
+            return described(value[0])
+        if value and len(parts := {described(item) for item in value}) == 1:
             return f"{len(value)} of {parts.pop()}"
         more = [f"{len(value) - _MOST_PARTS} more"] if len(value) > _MOST_PARTS else []
         return f"({', '.join([*map(described, value[:_MOST_PARTS]), *more])})"

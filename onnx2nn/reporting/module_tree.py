@@ -95,7 +95,7 @@ class ModuleTree:
             value = measured.value if measured else ""
             return Call(node.name, kind, node.name, None, given, value, measured is None or measured.tensor)
         if node.op == "call_module":
-            return self._made(path, node.name, "module", joined(path, str(node.target)), given, node.meta)
+            return self._made(path, node.name, "module", joined(path, str(node.target)), given, _meta_of(node))
         kind = "weight" if node.op == "get_attr" else "function"
         return self._made(path, node.name, kind, label_of(module, node), given, node.meta)
 
@@ -124,7 +124,7 @@ class ModuleTree:
         waiting = [name for name in outputs if name in self._producers]
         found: list[int] = []
         if outputs and not waiting:
-            found += self._by_name.get(meta["onnx"][2], [])
+            found += self._by_name.get(meta.get("onnx", ("", "", ""))[2], [])
         while waiting:
             number, read = self._producers[waiting.pop(0)]
             if number not in self._taken:
@@ -176,6 +176,15 @@ def _outputs_in(module: nn.Module) -> list[str]:
 
 def _is_called(run: ModuleRun, path: str) -> bool:
     return not run.calls or any(place == path for place, _ in run.calls)
+
+
+def _meta_of(node: fx.Node) -> Mapping[str, Any]:
+    """Returns the record of a call; one that gives several values names them where they are taken apart."""
+    if node.meta.get("onnx_outputs"):
+        return node.meta
+    parts = [user for user in node.users if user.target is operator.getitem]
+    names = [name for user in parts for name in user.meta.get("onnx_outputs", ())]
+    return {**node.meta, "onnx_outputs": names}
 
 
 def label_of(module: nn.Module, node: fx.Node) -> str:

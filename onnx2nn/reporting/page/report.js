@@ -256,12 +256,13 @@ function errorSection() {
     ...(noisy ? [output.noise == null ? "" : `${small(output.noise)} (${output.noise_ulps} ULP)`] : []),
     output.ok ? element("span", { class: "good" }, "agrees") : element("span", { class: "bad" }, visible(output.reason || "differs")),
   ]);
-  const worst = [...found.nodes].sort((a, b) => Number(a.ok) - Number(b.ok) || (b.introduced ?? Infinity) - (a.introduced ?? Infinity)).slice(0, 15);
+  const seen = found.nodes.filter((error) => !error.ok || error.introduced !== 0);
+  const worst = seen.sort((a, b) => Number(a.ok) - Number(b.ok) || (b.introduced ?? Infinity) - (a.introduced ?? Infinity)).slice(0, 15);
   const own = worst.some((error) => error.noise != null);
   const rows = worst.map((error) => [
     error.node !== null ? named(report.nodes[error.node].operator, 30) : "",
     named(error.node !== null ? report.nodes[error.node].name : error.output, 48),
-    link(error.module),
+    link(placeOf(error)),
     small(error.introduced),
     small(error.relative),
     error.ulp == null ? "" : count(error.ulp),
@@ -276,13 +277,18 @@ function errorSection() {
     element("p", { class: found.ok ? "closing good" : "closing bad" }, visible(found.nodes_verdict)),
     table(["Output", "Type", "Mean square", "Largest difference", "Allowed", ...(noisy ? ["Noise of the model"] : []), ""], outputs, { numeric: noisy ? [2, 3, 4, 5] : [2, 3, 4] }),
     errorPlot(report, (error) => {
-      go(error.module);
+      go(placeOf(error));
       document.getElementById("modules").scrollIntoView();
     }),
     found.notes.length ? element("ul", { class: "small" }, found.notes.slice(0, 20).map((note) => element("li", {}, visible(note)))) : null,
     rows.length ? element("h3", {}, "Nodes that introduce most") : null,
-    rows.length ? table(["Operator", "Node", "Block", "Introduced", "Relative", "ULP", ...(own ? ["Noise"] : []), "Inherited", ""], rows, { numeric: own ? [3, 4, 5, 6, 7] : [3, 4, 5, 6] }) : null,
+    rows.length ? table(["Operator", "Node", "Module", "Introduced", "Relative", "ULP", ...(own ? ["Noise"] : []), "Inherited", ""], rows, { numeric: own ? [3, 4, 5, 6, 7] : [3, 4, 5, 6] }) : null,
   );
+}
+
+/** Returns the module whose call computes a value, the block around it where that is unknown. */
+function placeOf(error) {
+  return (error.node === null ? null : report.nodes[error.node].module) ?? error.module;
 }
 
 function importSection() {
