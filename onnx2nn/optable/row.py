@@ -95,11 +95,14 @@ HINTS = frozenset({"consumed_inputs"})
 def has_values(F: Any, *tensors: Any) -> bool:
     """Whether a body can read the elements of all `tensors` (None has none to read).
 
-    It cannot while they are traced: by an import, or by torch.export and torch.compile in a call at run time.
+    It cannot while they are traced: by an import, or by torch.export and torch.compile in a call at run time. Nor has a
+    tensor on torch's meta device elements.
     """
     compiler = getattr(F, "compiler", None)
     tracing = compiler is not None and compiler.is_compiling()
-    return not tracing and all(tensor is None or isinstance(tensor, F.Tensor) for tensor in tensors)
+    return not tracing and all(
+        tensor is None or (isinstance(tensor, F.Tensor) and not getattr(tensor, "is_meta", False)) for tensor in tensors
+    )
 
 
 @dataclass(frozen=True)
