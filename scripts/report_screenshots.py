@@ -1,7 +1,7 @@
 """Writes the pictures of docs/report.md: reports of a language model of 48 layers and of a detector, in Chromium.
 
     python scripts/report_screenshots.py            # docs/images/*.png
-    python scripts/report_screenshots.py --out DIR  # there, with the pages and the ONNX files
+    python scripts/report_screenshots.py --out DIR  # there
 
 Needs selenium and Pillow, and Chromium with its driver on the path.
 """
@@ -178,8 +178,30 @@ class Detector(nn.Module):
         return self.head((y3, y4, x5))
 
 
+def _reported(folder: Path, name: str) -> Path:
+    """Returns the page of a model, or of the detector beside a changed one."""
+    path = folder / f"{name}.html"
+    if path.exists():
+        return path
+    if name == "comparison":
+        left, right = (onnx2nn.load(_exported(folder, "detector")) for _ in range(2))
+        with torch.no_grad():
+            right.head.box[1][1].bias += 0.5
+        right.head.cls[0][0][2] = nn.ReLU()
+        onnx2nn.compare(left, right, input_shapes={"images": [2, 3, 256, 256]}).save(path)
+        return path
+    sizes = {"language_model": {"tokens": [2, 12]}, "detector": {"images": [2, 3, 256, 256]}}
+    report = onnx2nn.report(_exported(folder, name), input_shapes=sizes[name])
+    print(report)
+    report.save(path)
+    return path
+
+
 def _exported(folder: Path, name: str) -> Path:
-    """Returns the report's page of a model, exported with dynamic sizes."""
+    """Returns the file of a model, exported with dynamic sizes."""
+    path = folder / f"{name}.onnx"
+    if path.exists():
+        return path
     torch.manual_seed(0)
     batch = torch.export.Dim("batch")
     example: tuple[torch.Tensor, ...]
@@ -189,15 +211,10 @@ def _exported(folder: Path, name: str) -> Path:
     else:
         model, example, shapes = Detector(), (torch.rand(2, 3, 256, 256),), {0: batch}
         names = {"input_names": ["images"], "output_names": ["boxes", "scores"]}
-    path = folder / f"{name}.onnx"
     torch.onnx.export(
         model.eval(), example, path, dynamo=True, verbose=False, external_data=False, dynamic_shapes=(shapes,), **names
     )
-    sizes = {names["input_names"][0]: list(example[0].shape)}
-    report = onnx2nn.report(path, input_shapes=sizes)
-    print(report)
-    report.save(path.with_suffix(".html"))
-    return path.with_suffix(".html")
+    return path
 
 
 PICTURES = {
@@ -206,6 +223,7 @@ PICTURES = {
     "report-language-model-error": ("language_model", "", "error", False),
     "report-detector": ("detector", "m=join4", "modules", False),
     "report-detector-weights": ("detector", "m=stage4.0.0&in=stage4.0", "modules", True),
+    "report-comparison": ("comparison", "", "overview", False),
 }
 """Picture → the model, the choice in the address, the section in view, and whether it is dark."""
 
@@ -234,19 +252,18 @@ def _picture(page: Path, target: Path, choice: str, section: str, dark: bool) ->
 def main() -> None:
     """Writes the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="gets the pictures, the pages and the models")
+    parser.add_argument(
+        "--out", type=Path, help="gets the pictures, and keeps the pages and the models, which are then not made again"
+    )
     parser.add_argument("--only", choices=sorted({name for name, *_ in PICTURES.values()}), help="one of the models")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.out or Path(temporary)
         target = arguments.out or DOCS
         target.mkdir(parents=True, exist_ok=True)
-        pages: dict[str, Path] = {}
         for picture, (name, *view) in PICTURES.items():
             if arguments.only in (None, name):
-                known = folder / f"{name}.html"
-                pages[name] = pages.get(name) or (known if known.exists() else _exported(folder, name))
-                _picture(pages[name], target / f"{picture}.png", *view)
+                _picture(_reported(folder, name), target / f"{picture}.png", *view)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ function changesOf(pair) {
   if (pair.left_value !== pair.right_value) found.push(`result ${brief(pair.left_value || "?")} → ${brief(pair.right_value || "?")}`);
   for (const weight of pair.weights || []) {
     const name = weight.key.split(".").pop();
-    if (weight.difference != null) found.push(`${name} by ${small(weight.difference)} of ${small(weight.magnitude)}`);
+    if (weight.difference != null) found.push(`${name} differs by ${small(weight.difference)}, its largest element is ${small(weight.magnitude)}`);
     else found.push(`${name} ${brief(weight.left || "missing")} → ${brief(weight.right || "missing")}`);
   }
-  for (const [label, [left, right]] of Object.entries(pair.calls || {})) found.push(`${label} ${left} → ${right} times`);
+  for (const [label, [left, right]] of Object.entries(pair.calls || {})) found.push(`${label} is called ${left} → ${right} times`);
   return found.map((text) => element("div", {}, visible(text)));
 }
 
@@ -69,7 +69,7 @@ function trees() {
       { class: "scroll" },
       element(
         "table",
-        {},
+        { class: "sides" },
         element("thead", {}, element("tr", {}, ["Module", report.left, report.right, "What changed", "Difference"].map((text, i) => element("th", { scope: "col", class: i === 4 ? "number" : null }, named(text, 60))))),
         element("tbody", {}, pairs.map(row)),
       ),

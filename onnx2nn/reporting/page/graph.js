@@ -94,7 +94,7 @@ class Graph {
   box(call, index, given) {
     const opens = call.module != null && (this.modules[call.module].calls || []).length > 0;
     const kind = call.kind === "module" ? (opens ? "block" : "layer") : call.kind;
-    const head = middle(visible(call.kind === "function" ? call.label : call.name), 28);
+    const head = middle(visible(call.module != null ? this.within(call.module) : call.kind === "function" ? call.label : call.name), 28);
     const more = call.kind === "module" ? middle(visible(call.label), 24) : "";
     const note = kind === "output" ? "" : middle(brief(visible(call.value || "")), 38);
     const extra = given.length ? middle(`with ${given.map((other) => visible(other.name)).join(", ")}`, 38) : "";
@@ -124,6 +124,12 @@ class Graph {
       opens ? drawn("path", { class: "plus", d: `M${width - 17} 14h8m-4 -4v8` }) : null,
     );
     return Object.assign(made, { width, height });
+  }
+
+  /** Returns the path of a module from the open block. */
+  within(index) {
+    const [path, around] = [this.modules[index].path, this.modules[this.block].path];
+    return path.startsWith(around) ? path.slice(around ? around.length + 1 : 0) : path;
   }
 
   /** Returns the width of a text in the font of a class of the style sheet. */
