@@ -155,6 +155,20 @@ def test_names_of_a_file_are_shown_and_not_run(tmp_path: Path) -> None:
         assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_names_of_two_files_are_shown_and_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "compare.html"
+    other = report_models.hostile()
+    other.graph.node[-1].op_type = "Sigmoid"
+    onnx2nn.compare(report_models.hostile(), other).save(path)
+    with browser.opened(path) as driver:
+        assert driver.title != "run"
+        assert driver.find_elements("css selector", "#page img, #page script, #page [onclick]") == []
+        assert _texts(driver, "tr.changed .small div") == [
+            "relu is called 1 → 0 times",
+            "sigmoid is called 0 → 1 times",
+        ]
+
+
 def test_scripts_that_are_not_the_page_s_own_do_not_run(tmp_path: Path) -> None:
     """The content security policy holds where an escape would fail."""
     path = _page(tmp_path, report_models.stacked(1))
