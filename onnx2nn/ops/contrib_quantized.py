@@ -147,16 +147,14 @@ def qlinear_softmax(
     """With `opset` below 13, softmax runs over all dimensions from `axis` on.
 
     The inverse of y_scale is rounded down to a whole number, as in ONNX Runtime. A scale of inf, which masks of -inf
-    have after calibration, results in NaN. The conversion of NaN gives 0 for unsigned integers; for signed ones it
-    gives the smallest number, from which the zero point wraps around.
+    have after calibration, results in NaN, which is converted to 0 whatever the zero point.
     """
     axis = from_front(axis, X.ndim)
     x = X.flatten(axis) if opset < 13 else X.movedim(axis, -1)
     below = x.to(F.int32) - x.amax(-1, keepdim=True).to(F.int32)  # scaled numbers could overflow
     y = F.softmax(below.to(F.float32) * X_scale, -1) * (1.0 / y_scale).floor()
-    unsigned = X.dtype == F.uint8
-    nan = F.zeros_like(y) if unsigned else F.where(y_zero_point < 0, F.full_like(y, math.inf), -math.inf)
-    y = quantize.round_to(F, F.where(F.isnan(y), nan, y), y_zero_point, element_like(F, X))
+    nothing = F.isnan(y)
+    y = quantize.round_to(F, F.where(nothing, 0.0, y), y_zero_point, element_like(F, X)).masked_fill(nothing, 0)
     return y.reshape(X.shape) if opset < 13 else y.movedim(-1, axis)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import keyword
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -105,6 +106,11 @@ def has_values(F: Any, *tensors: Any) -> bool:
     )
 
 
+def _schema_name(name: str) -> str:
+    bare = name.removesuffix("_")
+    return bare if keyword.iskeyword(bare) else name
+
+
 @dataclass(frozen=True)
 class Row:
     """One form of one operator.
@@ -160,9 +166,12 @@ class Row:
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
-        """Input names in order with their defaults (`REQUIRED` or None); a variadic one has the default `REQUIRED`."""
+        """Input names in order with their defaults (`REQUIRED` or None); a variadic one has the default `REQUIRED`.
+
+        A name that is a keyword of Python has an underscore behind it in the body, `global_`.
+        """
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        return {p.name: p.default for p in self._parameters if p.kind in kinds}
+        return {_schema_name(p.name): p.default for p in self._parameters if p.kind in kinds}
 
     @functools.cached_property
     def _names(self) -> tuple[str, ...]:
