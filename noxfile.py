@@ -76,7 +76,10 @@ def held(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def browser(session: nox.Session) -> None:
-    """The pages of reports in Chromium, which apt installs where the system has none and root runs this."""
+    """The pages of reports in Chromium, which apt installs where the system has none and root runs this.
+
+    `nox -s browser -- install` leaves the tests to the slow tier.
+    """
     if not _has_chromium():
         if shutil.which("apt-get") is None or os.geteuid() != 0:
             session.skip("there is no Chromium, and only root may install it: apt-get install chromium chromium-driver")
@@ -85,7 +88,8 @@ def browser(session: nox.Session) -> None:
             subprocess.run(command, check=False, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
         if not _has_chromium():
             session.skip("apt-get could not install Chromium; its messages stand above")
-    session.run(sys.executable, "-m", "pytest", "-m", "slow", "tests/test_report_page.py", *session.posargs)
+    if session.posargs != ["install"]:
+        session.run(sys.executable, "-m", "pytest", "-m", "slow", "tests/test_report_page.py", *session.posargs)
 
 
 def _has_chromium() -> bool:
