@@ -16,7 +16,7 @@ from onnx2nn.fx.blocks.equal_names import name_equal_parts
 from onnx2nn.fx.blocks.moves import assign
 from onnx2nn.fx.blocks.partition import Partition, Region, divide
 from onnx2nn.fx.blocks.repeats import module_path
-from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_classes, declared_scope, is_attribute, path_of
+from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_classes, declared_scope, is_attribute, is_of_torch, path_of
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
 from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
 from onnx2nn.fx.graph_nodes import add_node
@@ -47,10 +47,11 @@ def nest(
         of `calls`, and of those `inside` of blocks; with `own` also `keys`: those that moved weights have otherwise, by
         those that they have now.
     """
-    make_modules(module)
-    added = add_scopes(module)
-    program = Scoped(module, module.graph, specs, nameless=nameless)
     declared, notes = {node: declared_scope(node) for node in module.graph.nodes}, dict[str, Any]()
+    of_torch = {node: path for node, path in declared.items() if path and is_of_torch(node)}
+    make_modules(module, of_torch)
+    added = add_scopes(module, of_torch)
+    program = Scoped(module, module.graph, specs, nameless=nameless)
     if own is not None:
         placed, notes["keys"] = name_equal_parts(module, module.graph, declared, own)
         declared |= placed
@@ -75,7 +76,7 @@ def _order_modules(partition: Partition) -> None:
             if isinstance(item, fx.Node) and item.op not in ("call_module", "get_attr"):
                 continue
             path = path_of(item.target) if isinstance(item, fx.Node) else module_path(item.path)
-            for end in range(1, len(path) + 1):
+            for end in range(1, len(path) + 1) if path not in first else ():
                 first.setdefault(path[:end], len(first))
             if isinstance(item, Region):
                 note(item)
@@ -84,13 +85,13 @@ def _order_modules(partition: Partition) -> None:
     for path, around in modules_of(program.root).items():
         if path not in program.containers or isinstance(around, (nn.Sequential, nn.ModuleList)):
             continue
-        positions, latest = dict[str, int](), 0
-        children = children_of(around)
+        latest, children = 0, children_of(around)
+        positions = {name: first.get((*path, name), len(first)) for name in children}
+        if [*positions.values()] == sorted(positions.values()):
+            continue
         for name, child in children.items():
-            position = first.get((*path, name), len(first))
             if next(child.parameters(), None) is not None:
-                position = latest = max(latest, position)  # the order of the state_dict stays
-            positions[name] = position
+                positions[name] = latest = max(latest, positions[name])  # the order of the state_dict stays
         ordered = sorted(children, key=positions.__getitem__)
         if ordered != list(children):
             for name in ordered:

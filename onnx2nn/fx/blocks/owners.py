@@ -68,15 +68,22 @@ class _Owners:
 
         The tree may hold a step as an identifier, and torch's older exporter numbers the calls of a module: `layer_1`.
         """
-        containers = self.program.containers
+        if path in self.program.containers:
+            return path
         found: Path = ()
         for step in path:
-            names = (step, identifier(step), _CALL.sub("", step))
-            inner = next(((*found, name) for name in names if (*found, name) in containers), None)
+            inner = self._inside(found, step)
             if inner is None:
                 break
             found = inner
         return found
+
+    def _inside(self, around: Path, step: str) -> Path | None:
+        """Returns the container of a step in another container."""
+        for name in (step, identifier(step), _CALL.sub("", step)):
+            if (*around, name) in self.program.containers:
+                return (*around, name)
+        return None
 
     def known(self) -> None:
         """Places the layers, and the calls whose scopes the file names."""
@@ -90,7 +97,8 @@ class _Owners:
                 self.scope[node] = self.clip(path_of(node.target)[:-1])
             elif scope is not None:
                 self.scope[node] = self.clip(scope)
-                self.named |= {self.scope[node][:end] for end in range(1, len(self.scope[node]) + 1)}
+                if self.scope[node] not in self.named:
+                    self.named |= {self.scope[node][:end] for end in range(1, len(self.scope[node]) + 1)}
             else:
                 self.unknown[node] = None
 
