@@ -207,25 +207,21 @@ class _Divider:
     def _canonical(self, region: Region) -> list[Item]:
         """Returns a region's items in an order that depends on its structure alone, so that equal regions are equal."""
         producers = _producers(region.items)
-        seen: set[Item] = set()
-        result: list[Item] = []
+        before = {item: [producers[arg] for arg in self._inputs(item) if arg in producers] for item in region.items}
+        found: dict[Item, None] = {}
         for end in region.items:
             values = _values(end)
             used = any(node.users for node in values)
             if used and all(region.nodes.issuperset(node.users) for node in values):
                 continue
-            stack = [(end, iter(self._inputs(end)))]
+            stack = [end]
             while stack:
-                item, inputs = stack[-1]
-                following = next((producers[a] for a in inputs if a in producers and producers[a] not in seen), None)
-                if following is not None:
-                    stack.append((following, iter(self._inputs(following))))
-                    continue
-                stack.pop()
-                if item not in seen:
-                    seen.add(item)
-                    result.append(item)
-        return result
+                following = [item for item in before[stack[-1]] if item not in found]
+                if following:
+                    stack += reversed(following)
+                else:
+                    found[stack.pop()] = None
+        return [*found]
 
     def _connect(self, region: Region) -> None:
         inside = region.nodes
