@@ -38,9 +38,8 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path]) -> None
         groups.setdefault(called.of(path), []).append(node)
     made: dict[Path, Made] = {}
     for path, nodes in groups.items():
-        found = [_author_module(node) for node in nodes]
-        first = found[0]
-        if first is None or any(other != first for other in found):
+        first = _author_module(nodes[0])
+        if first is None or any(_author_module(other) != first for other in nodes[1:]):
             continue
         place = _place(root, path)
         if not place:
