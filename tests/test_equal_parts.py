@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import onnx2nn
-from onnx2nn.errors import InputError
+from onnx2nn.errors import InputError, ModelFileError
 from onnx2nn.fx.blocks.block import Block
 from tests.ecosystem.subjects.subject import SUBJECTS
 from tests.module_trees import exported, inputs_of
@@ -213,7 +213,10 @@ def _check_random(seed: int, exporter: str, folder: Path) -> int:
         exported(original_of(draw(seed)), exporter, folder / "model.onnx")
     except Exception:  # torch's exporters raise errors of many classes; what they cannot write is no matter here
         return 0
-    plain, module = _both(without_names(folder / "model.onnx", folder / "bare.onnx"))
+    try:
+        plain, module = _both(without_names(folder / "model.onnx", folder / "bare.onnx"))
+    except ModelFileError:  # the newer exporter gives an output that is an input the input's name
+        return 0
     inputs = inputs_of(3)[: len(module.meta["onnx2nn"]["inputs"])]
     calls: list[Any] = []
     for name in module.meta["onnx2nn"]["tree"]["blocks"]:

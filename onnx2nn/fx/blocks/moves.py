@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from torch import fx
 
@@ -114,7 +114,9 @@ def _equal_dimensions(program: Scoped, sizes: Set[Size]) -> dict[tuple[Path, Siz
             if tensor not in dimensions:
                 spec = program.specs.get(tensor)
                 shape = () if spec is None else spec.shape or ()
-                dimensions[tensor] = [(axis, size) for axis, size in enumerate(shape) if isinstance(size, Size) and size in sizes]
+                dimensions[tensor] = [
+                    (axis, size) for axis, size in enumerate(shape) if isinstance(size, Size) and size in sizes
+                ]
             for axis, size in dimensions[tensor]:
                 found.setdefault((program.scope[node], size), {})[tensor, axis] = None
     return {key: [*places] for key, places in found.items()}

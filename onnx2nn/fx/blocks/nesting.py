@@ -20,7 +20,7 @@ from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_classes, declared_sc
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
 from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
 from onnx2nn.fx.graph_nodes import add_node
-from onnx2nn.fx.module_tree import children_of, modules_of, remove
+from onnx2nn.fx.module_tree import children_of, members_of, modules_of, remove
 from onnx2nn.fx.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.spec import Spec
 
@@ -62,9 +62,24 @@ def nest(
     tree = _Nesting(partition, module).run()
     for path in remove_empty(module, added):
         tree["flat"].pop(".".join(path), None)
+    _list_modules(partition)
     _order_modules(partition)
     _name_root(program)
     return tree | notes
+
+
+def _list_modules(partition: Partition) -> None:
+    """Makes lists of the containers that hold numbered modules and nothing else."""
+    modules = modules_of(partition.program.root)
+    for path, holder in reversed(modules.items()):  # a module before the one around it
+        if not path or path not in partition.program.containers or path in partition.regions:
+            continue
+        children = children_of(holder)
+        if type(holder) is not nn.Module or not children or len(members_of(holder)) > len(children):
+            continue
+        numbers = [str(number) for number in range(len(children))]
+        if children.keys() == set(numbers):
+            modules[path[:-1]].add_module(path[-1], nn.ModuleList(children[number] for number in numbers))
 
 
 def _order_modules(partition: Partition) -> None:
@@ -131,7 +146,6 @@ class _Nesting:
         body = _Body(self, regions[()])
         graph = body.graph(self.program.graph.output_node())
         self.root.graph = graph
-        self._list_modules()
         calls = _calls(self.program)
         outside = [item for item in regions[()].items if isinstance(item, fx.Node) and item.op.startswith("call_")]
         count = {"calls": len(calls), "inside": len(calls) - len(outside)}
@@ -174,20 +188,6 @@ class _Nesting:
             result.add_module(name, child)
         result.onnx_calls = calls  # type: ignore[assignment]  # a plain attribute, which every way of saving keeps
         return result
-
-    def _list_modules(self) -> None:
-        """Makes lists of the containers that hold numbered modules and nothing else."""
-        for path in sorted(set(map(module_path, self.program.containers)), key=len):
-            if not path or path in self.partition.regions:
-                continue
-            around = self.root.get_submodule(".".join(path[:-1]))
-            holder = getattr(around, path[-1], None)
-            if type(holder) is not nn.Module or [*holder.parameters(False), *holder.buffers(False)]:
-                continue
-            names = self.program.children(path)
-            if names and sorted(names, key=lambda n: (len(n), n)) == [str(number) for number in range(len(names))]:
-                children = [holder.get_submodule(str(number)) for number in range(len(names))]
-                around.add_module(path[-1], nn.ModuleList(children))
 
 
 class _Body:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,7 @@ class Region:
     outputs: list[fx.Node] = field(default_factory=list)
     slots: dict[str, Item | None] | None = None
     first: Region | None = None
-    nodes: Set[fx.Node] = frozenset()
+    nodes: set[fx.Node] = field(default_factory=set)
     position: int = 0
 
     @functools.cached_property

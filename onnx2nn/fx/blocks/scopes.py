@@ -167,9 +167,9 @@ def _metadata(node: fx.Node, key: str) -> Sequence[Any]:
 def _parsed(text: str) -> tuple[Any, ...]:
     """Returns the items of a list that an exporter wrote, none for another text."""
     items = text[2:-2].split("', '")
-    if text[:2] == "['" and text[-2:] == "']" and text.count("'") == 2 * len(items):
-        if "\\" not in text and text.isprintable():
-            return tuple(items)  # in a fiftieth of the time
+    quoted = text[:2] == "['" and text[-2:] == "']" and text.count("'") == 2 * len(items)
+    if quoted and "\\" not in text and text.isprintable():
+        return tuple(items)  # in a fiftieth of the time
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):  # the file may hold anything
