@@ -63,7 +63,7 @@ def measure_loads(path: Path, repeats: int) -> tuple[dict[str, list[float]], dic
         shuffle(names)
         for name in names:
             _CLASSES.clear()
-            scopes._parsed.cache_clear()
+            scopes.parsed_list.cache_clear()
             gc.collect()
             start = time.process_time()
             module = LOADS[name](path)

@@ -160,11 +160,11 @@ def declared_classes(node: fx.Node) -> dict[str, str]:
 
 def _metadata(node: fx.Node, key: str) -> Sequence[Any]:
     text = node.meta.get(key)
-    return _parsed(text) if text else ()
+    return parsed_list(text) if text else ()
 
 
 @functools.lru_cache(1 << 12)
-def _parsed(text: str) -> tuple[Any, ...]:
+def parsed_list(text: str) -> tuple[Any, ...]:
     """Returns the items of a list that an exporter wrote, none for another text."""
     items = text[2:-2].split("', '")
     quoted = text[:2] == "['" and text[-2:] == "']" and text.count("'") == 2 * len(items)
