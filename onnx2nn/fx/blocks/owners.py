@@ -32,7 +32,8 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     1. the only call that uses a weight belongs to the weight's container, if no call is named to be in it;
     2. a call between two calls of a container belongs to the container;
     3. a residual connection belongs to the container of all layers and weights that it goes around, a sum to the
-       numbered container around these, and so does an activation of the sum;
+       numbered container around these, and so does an activation of the sum; a call that gives several values belongs
+       to the container of all calls that use these;
     4. an activation in a container of numbered modules, which has no forward of its own, belongs to the last of them.
 
     The second and later calls of a container have paths of their own (`repeats`).
@@ -46,6 +47,7 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     owners.use_weights()
     owners.meet()
     owners.enclose_joins()
+    owners.take_apart()
     owners.end_lists()
     owners.move_layers()
     separate(program)
@@ -162,6 +164,16 @@ class _Owners:
             producer = _activated(node)
             if producer in joins and len(producer.users) == 1 and self._lower(node, joins[producer]):
                 joins[node] = joins[producer]
+
+    def take_apart(self) -> None:
+        """Places calls that give several values beside the calls that use these: modules are given one value."""
+        for node in self.unknown:
+            parts = [part for part in node.users if part.target is operator.getitem and isinstance(part.args[1], int)]
+            users = [user for part in parts for user in part.users]
+            if users and len(parts) == len(node.users):
+                path = common([self.scope[user] for user in users])
+                for call in (node, *parts):
+                    self._lower(call, path)
 
     def _lower(self, node: fx.Node, path: Path) -> bool:
         """Places a call without a name in `path`, if that is inside of its container; returns whether it is."""
