@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from realmodels import EXPORTERS, Tensors, seeded
 
 MIB = 1 << 20
+Quantise = Callable[[Path, Path, Tensors], None]  # file, file to write, samples of the inputs
+
 CACHE = importers.ROOT / ".cache" / "benchmarks"
 
 
@@ -51,6 +53,35 @@ def many_nodes(count: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(_model(nodes, weights, f"x{count}", 8), str(path))
     return path
+
+
+def llama(layers: int = 4, width: int = 2048, words: int = 16384) -> Path:
+    """Returns a Llama of transformers with random weights, of 1 GB by default, by torch's exporter."""
+    path = CACHE / f"llama{layers}-{width}-{words}" / "model.onnx"
+    if path.exists():
+        return path
+    torchvision_schemas.predefine()
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=words,
+        hidden_size=width,
+        intermediate_size=11 * width // 4,
+        num_hidden_layers=layers,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        use_cache=False,
+    )
+    model = seeded(lambda: LlamaForCausalLM(config))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    axes = ({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC},)
+    torch.onnx.export(model, (llama_tokens(),), path, dynamo=True, dynamic_shapes=axes, input_names=["input_ids"])
+    return path
+
+
+def llama_tokens() -> torch.Tensor:
+    """Returns tokens `(batch, steps)` for `llama`."""
+    return torch.arange(32).reshape(2, 16)
 
 
 def _model(nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], output: str, size: int) -> onnx.ModelProto:
@@ -217,8 +248,55 @@ ORIGINALS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], Tensor
 
 
 def exported(name: str, exporter: str) -> tuple[torch.nn.Module, Path, Tensors]:
-    """Returns a model of `ORIGINALS`, its file with a dynamic batch, and inputs of batch 1."""
-
-    build, inputs = ORIGINALS[name]
+    """Returns a model of `ORIGINALS` or `QUANTISED`, its file with a dynamic batch, and inputs of batch 1."""
+    base, quantise = QUANTISED.get(name, (name, None))
+    build, inputs = ORIGINALS[base]
     original = seeded(build)
-    return original, EXPORTERS[exporter](f"benchmark_{name}", original, inputs(2), inputs(3)), inputs(1)
+    path = EXPORTERS[exporter](f"benchmark_{base}", original, inputs(2), inputs(3))
+    if quantise is not None:
+        path = _quantised(path, name, inputs(1), quantise)
+    return original, path, inputs(1)
+
+
+def _dynamically(path: Path, written: Path, inputs: Tensors) -> None:
+    """Writes a file with weights of 8 bits, whose activations are quantised in each call."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    quantize_dynamic(str(path), str(written))
+
+
+def _statically(form: str) -> Quantise:
+    """Writes a file whose weights and activations have 8 bits, as pairs of nodes (QDQ) or as QLinear operators."""
+
+    def quantise(path: Path, written: Path, inputs: Tensors) -> None:
+        from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+        class Samples(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has no types
+            def __init__(self) -> None:
+                names = [value.name for value in onnx.load(str(path), load_external_data=False).graph.input]
+                self.left = [{name: x.numpy() for name, x in zip(names, inputs, strict=True)}]
+
+            def get_next(self) -> dict[str, np.ndarray] | None:
+                return self.left.pop() if self.left else None
+
+        types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+        quantize_static(str(path), str(written), Samples(), quant_format=QuantFormat[form], **types)
+
+    return quantise
+
+
+QUANTISED: dict[str, tuple[str, Quantise]] = {
+    "bert_base_dynamic_int8": ("bert_base", _dynamically),
+    "recogniser_dynamic_int8": ("recogniser", _dynamically),
+    "voice_detector_dynamic_int8": ("voice_detector", _dynamically),
+    "resnet18_qoperator_int8": ("resnet18", _statically("QOperator")),
+    "resnet18_qdq_int8": ("resnet18", _statically("QDQ")),
+}
+"""Name → a model of `ORIGINALS`, and how ONNX Runtime's tools quantise its file."""
+
+
+def _quantised(path: Path, name: str, inputs: Tensors, quantise: Quantise) -> Path:
+    written = path.with_name(f"{name}.onnx")
+    if not written.exists():
+        quantise(path, written, inputs)
+    return written

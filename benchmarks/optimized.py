@@ -108,7 +108,9 @@ def _flat(outputs: Any) -> list[torch.Tensor]:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=MODELS, help=f"of {', '.join(models.ORIGINALS)}")
+    parser.add_argument(
+        "models", nargs="*", default=MODELS, help=f"of {', '.join((*models.ORIGINALS, *models.QUANTISED))}"
+    )
     parser.add_argument("--exporter", default="torchscript", choices=("torchscript", "dynamo"))
     parser.add_argument("--repeats", type=int, default=20, help="measurements of each (default 20)")
     parser.add_argument("--threads", type=int, default=1, help="of torch and of ONNX Runtime (default 1)")

@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onnx2nn.checkpoint import OnnxReader
     from onnx2nn.ground.limits import Limits
     from onnx2nn.importing.plan import Report
     from onnx2nn.language import generate, to_transformers
@@ -32,6 +33,7 @@ __all__ = [
     "NamingReport",
     "NcnnModel",
     "NodeVerification",
+    "OnnxReader",
     "Report",
     "check",
     "export_onnx",
@@ -54,6 +56,7 @@ _HOMES = {
     "NamingReport": "provenance.naming_reports",
     "NcnnModel": "output.ncnn",
     "NodeVerification": "verification.node_reports",
+    "OnnxReader": "checkpoint",
     "Report": "importing.plan",
     "check": "loading",
     "export_onnx": "output.export",

@@ -16,6 +16,7 @@ from torch import nn
 import onnx2nn
 from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError, ModuleInputError, VerificationError
+from onnx2nn.verification.module_runs import check_same
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
 
@@ -212,3 +213,27 @@ def test_a_layer_named_package_is_no_machine_code(tmp_path: Path) -> None:
     module = nn.Module()
     module.package = nn.Linear(2, 2)
     assert "whole module" in onnx2nn.save(module, tmp_path / "m.pth")
+
+
+class Rounded(nn.Module):
+    """Rounds a product, as a quantised layer does; the sums of `steps` parts of it round otherwise."""
+
+    def __init__(self, weight: torch.Tensor, parts: int, offset: float = 0.0) -> None:
+        super().__init__()
+        self.weight, self.parts, self.offset = nn.Parameter(weight), parts, offset
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pairs = zip(x.chunk(self.parts, 1), self.weight.chunk(self.parts, 0), strict=True)
+        return torch.round(sum((a @ b for a, b in pairs), torch.zeros(())) * 4096) + self.offset
+
+
+def test_another_form_may_differ_by_the_modules_own_noise() -> None:
+    """A number that is almost a half is rounded otherwise where a kernel adds in another order; more is an error."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(64, 256, generator=generator), torch.randn(256, 64, generator=generator)
+    module, other = Rounded(weight, 1), Rounded(weight, 8)
+    assert 0 < (module(x) - other(x)).abs().max() <= 16, "the case that is tested"
+    check_same(module, other, [x], "other module")
+    for wrong in (Rounded(weight, 8, 64.0), Rounded(weight * 1.001, 8)):
+        with pytest.raises(VerificationError, match=r"The other module differs from the module: .* own noise"):
+            check_same(module, wrong, [x], "other module")

@@ -44,11 +44,12 @@ def test_core_works_without_any_optional_package() -> None:
         f"for name in {sorted(OPTIONAL)!r}: sys.modules[name] = None\n"
         "import onnx2nn\n"
         "assert not onnx2nn.check('examples/digits/digits.onnx').problems\n"
-        "try: onnx2nn.load('examples/digits/digits.onnx')\n"
-        "except onnx2nn.errors.MissingDependencyError as error: print(error)\n"
+        "for name in ('load', 'OnnxReader'):\n"
+        "    try: getattr(onnx2nn, name)('examples/digits/digits.onnx')\n"
+        "    except onnx2nn.errors.MissingDependencyError as error: print(error)\n"
     )
     assert done.returncode == 0, done.stderr
-    assert 'pip install "onnx2nn[torch]"' in done.stdout
+    assert done.stdout.count('pip install "onnx2nn[torch]"') == 2
 
 
 def test_imports_at_module_level_are_declared() -> None:

@@ -21,9 +21,16 @@ from onnx2nn.sizes.conditions import at_most
 
 
 def call_of_shapes(tracer: Tracer, row: Row, arguments: Sequence[Any], attributes: dict[str, Any]) -> Any:
-    """Records a node as one call of its operator; the specs of its results come from the body on meta tensors."""
+    """Records a node as one call of its operator.
+
+    The specs of its results come from `row.results`, where these need no values, else from the body on meta tensors.
+    """
     function = getattr(functional, name_of(row))
-    specs = tracer.infer("call_function", function, tracer.own(tuple(arguments)), attributes).specs
+    specs: Any = specs_of(tracer, row, arguments, attributes, strict=True)
+    if not specs:
+        specs = tracer.infer("call_function", function, tracer.own(tuple(arguments)), attributes).specs
+    elif not row.several:
+        (specs,) = specs
     return tracer.call_opaque(function, tuple(arguments), attributes, specs)
 
 

@@ -147,16 +147,14 @@ def qlinear_softmax(
     """With `opset` below 13, softmax runs over all dimensions from `axis` on.
 
     The inverse of y_scale is rounded down to a whole number, as in ONNX Runtime. A scale of inf, which masks of -inf
-    have after calibration, results in NaN. The conversion of NaN gives 0 for unsigned integers; for signed ones it
-    gives the smallest number, from which the zero point wraps around.
+    have after calibration, results in NaN, which is converted to 0 whatever the zero point.
     """
     axis = from_front(axis, X.ndim)
     x = X.flatten(axis) if opset < 13 else X.movedim(axis, -1)
     below = x.to(F.int32) - x.amax(-1, keepdim=True).to(F.int32)  # scaled numbers could overflow
     y = F.softmax(below.to(F.float32) * X_scale, -1) * (1.0 / y_scale).floor()
-    unsigned = X.dtype == F.uint8
-    nan = F.zeros_like(y) if unsigned else F.where(y_zero_point < 0, F.full_like(y, math.inf), -math.inf)
-    y = quantize.round_to(F, F.where(F.isnan(y), nan, y), y_zero_point, element_like(F, X))
+    nothing = F.isnan(y)
+    y = quantize.round_to(F, F.where(nothing, 0.0, y), y_zero_point, element_like(F, X)).masked_fill(nothing, 0)
     return y.reshape(X.shape) if opset < 13 else y.movedim(-1, axis)
 
 
@@ -223,7 +221,23 @@ def nhwc_max_pool(
     return max_pool(F, x.movedim(-1, 1), **options).movedim(1, -1)
 
 
-@op("QLinearConv", 1, domain=MICROSOFT, float_form=FloatForm("Conv", 0))
+def _results_of_conv(F: Any, x: Any, *others: Any, channels_last: int = 0, **attributes: Any) -> Any:
+    w, y_zero_point = others[2], others[6]
+    if not channels_last:
+        return [(quantize.shape_of_convolution(x.shape, w.shape, attributes), y_zero_point.dtype)]
+    first = [x.shape[0], x.shape[-1], *x.shape[1:-1]]
+    batch, channels, *spatial = quantize.shape_of_convolution(first, w.shape, attributes)
+    return [([batch, *spatial, channels], y_zero_point.dtype)]
+
+
+@op(
+    "QLinearConv",
+    1,
+    domain=MICROSOFT,
+    call="packed",
+    results=_results_of_conv,
+    float_form=FloatForm("Conv", 0),
+)
 def qlinear_conv(
     F: Any,
     x: Any,
@@ -282,7 +296,11 @@ def qgemm(
     return quantize.round_to(F, product * (scale / y_scale), y_zero_point, element_like(F, y_zero_point))
 
 
-@op("MatMulIntegerToFloat", 1, domain=MICROSOFT)
+def _results_of_float_product(F: Any, A: Any, B: Any, scale: Any, *_: Any) -> Any:
+    return [(quantize.shape_of_product(A, B), scale.dtype)]
+
+
+@op("MatMulIntegerToFloat", 1, domain=MICROSOFT, call="packed", results=_results_of_float_product)
 def matmul_integer_to_float(
     F: Any,
     A: Any,
@@ -300,7 +318,7 @@ def matmul_integer_to_float(
     return y if bias is None else y + bias
 
 
-@op("DynamicQuantizeMatMul", 1, domain=MICROSOFT)
+@op("DynamicQuantizeMatMul", 1, domain=MICROSOFT, call="packed", results=_results_of_float_product)
 def dynamic_quantize_matmul(F: Any, A: Any, B: Any, b_scale: Any, b_zero_point: Any = None, bias: Any = None) -> Any:
     """A is quantised to 8 bits over its range, as by DynamicQuantizeLinear."""
     a, a_scale, a_zero_point = quantize.dynamic_quantize_linear(F, A)
@@ -314,12 +332,11 @@ def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases:
     """
 
     def of_direction(i: int) -> LinearMap:
-        weight = quantize.centred(F, weights[i], zero_points[i])
+        weight = quantize.RightOperand(F, weights[i], zero_points[i])
 
         def linear(x: Any) -> Any:
             x, scale, zero_point = quantize.dynamic_quantize_linear(F, x)
-            product = F.matmul(x.to(weight.dtype) - zero_point.to(weight.dtype), weight)
-            y = product.to(scale.dtype) * (scale * scales[i])
+            y = weight.product(x, zero_point).to(scale.dtype) * (scale * scales[i])
             return y if biases is None else y + biases[i]
 
         return linear

@@ -8,12 +8,13 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NUMBER, Element
+from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import convert, element_of, type_number
-from onnx2nn.ops.conv import conv
+from onnx2nn.ops.conv import conv, resolve_pads
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
-from onnx2nn.optable.row import FloatForm, has_values
+from onnx2nn.optable.row import FloatForm, NeedsValues, has_values
 
 _UINT8 = 2
 
@@ -166,9 +167,27 @@ def _sum_dtype(F: Any, count: Any, w: Any, w_zero_point: Any, dims: Sequence[int
     return F.float32 if bound < 1 << 24 else F.float64
 
 
-def centred(F: Any, w: Any, w_zero_point: Any) -> Any:
-    """Returns the right operand of a product minus its zero point, in a float type in which the product is exact."""
-    return _shifted(F, w.to(_sum_dtype(F, w.shape[-2], w, w_zero_point, [-2])), w_zero_point)
+class RightOperand:
+    """The right operand of several products of 8-bit integers, minus its zero point.
+
+    Args:
+        F: torch, or another namespace.
+        w: `(k, n)`, 8-bit integers.
+        zero_point: None, one number, or `(n,)`.
+    """
+
+    def __init__(self, F: Any, w: Any, zero_point: Any):
+        self._F, self._columns = F, None
+        if integer_kernels.serves(F, w[:, 0], w, zero_point):
+            self._columns = integer_kernels.Columns(F, w, zero_point, reused=True)
+        else:
+            self._weight = _shifted(F, w.to(_sum_dtype(F, w.shape[-2], w, zero_point, [-2])), zero_point)
+
+    def product(self, x: Any, zero_point: Any) -> Any:
+        """Returns `x - zero_point`, `(..., k)`, times the operand, exact: in int32, or in floats."""
+        if self._columns is not None:
+            return self._columns.product(self._F, x, zero_point)
+        return self._F.matmul(x.to(self._weight.dtype) - zero_point.to(self._weight.dtype), self._weight)
 
 
 def _shifted(F: Any, x: Any, zero_point: Any) -> Any:
@@ -182,27 +201,49 @@ def _rows(parameter: Any, matrix: Any) -> Any:
 
 
 def integer_matmul(F: Any, a: Any, b: Any, a_zero_point: Any, b_zero_point: Any) -> Any:
-    """Returns the exact product as floats; a constant `b` is held as integers and converted at run time (`type_as`)."""
+    """Returns the exact product: as int32 where there is a kernel, else as floats that hold it exactly."""
+    rows = _rows(a_zero_point, a)
+    if integer_kernels.serves(F, a, b, a_zero_point, b_zero_point) and (a.ndim < 3 or rows is a_zero_point):
+        return integer_kernels.Columns(F, b, b_zero_point).product(F, a, rows)
     if (a.dtype.itemsize == 1 and a.is_floating_point()) or b.is_floating_point():
         dtype = F.float64
     else:
         dtype = _sum_dtype(F, a.shape[-1], b, b_zero_point, [-2] if b.ndim > 1 else [0])
-    left = _shifted(F, a.to(dtype), _rows(a_zero_point, a))
+    left = _shifted(F, a.to(dtype), rows)
     return F.matmul(left, _shifted(F, b.type_as(left), b_zero_point))
 
 
 def _to_int32(F: Any, x: Any) -> Any:
     """Returns floats that hold integers as int32, wrapping around as a sum in int32 does."""
-    return x.to(F.int32) if x.dtype == F.float32 else x.to(F.int64).to(F.int32)
+    return x.to(F.int64).to(F.int32) if x.dtype == F.float64 else x.to(F.int32)
 
 
-@op("MatMulInteger", 10, float_form=FloatForm("MatMul", -1))
+def shape_of_product(A: Any, B: Any) -> list[Any]:
+    """Returns the shape of the product of `A` and a matrix or vector `B`.
+
+    Raises:
+        NeedsValues: `B` is a batch of matrices, which is broadcast.
+    """
+    if B.ndim > 2 or A.ndim < 1 or B.ndim < 1:
+        raise NeedsValues("the shape of a product of batches")
+    return [*A.shape[:-1], *B.shape[1:]]
+
+
+def _results_of_integer_product(F: Any, A: Any, B: Any, *_: Any) -> Any:
+    return [(shape_of_product(A, B), F.int32)]
+
+
+@op("MatMulInteger", 10, call="packed", results=_results_of_integer_product, float_form=FloatForm("MatMul", -1))
 def matmul_integer(F: Any, A: Any, B: Any, a_zero_point: Any = None, b_zero_point: Any = None) -> Any:
     """Computed in a float type that holds every sum exactly, as torch lacks fast integer products on some devices."""
     return _to_int32(F, integer_matmul(F, A, B, a_zero_point, b_zero_point))
 
 
-@op("QLinearMatMul", 10, float_form=FloatForm("MatMul", -1))
+def _results_of_qlinear_product(F: Any, a: Any, _a: Any, _b: Any, b: Any, *parameters: Any) -> Any:
+    return [(shape_of_product(a, b), parameters[-1].dtype)]
+
+
+@op("QLinearMatMul", 10, call="packed", results=_results_of_qlinear_product, float_form=FloatForm("MatMul", -1))
 def qlinear_matmul(
     F: Any,
     a: Any,
@@ -222,7 +263,10 @@ def qlinear_matmul(
 
 
 def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
-    """Returns the exact convolution as floats; constant weights are held as integers and converted at run time."""
+    """Returns the exact convolution: in int32 where there is a kernel, else as floats that hold it exactly."""
+    found = _convolved(F, x, w, x_zero_point, w_zero_point, attributes)
+    if found is not None:
+        return found if bias is None else found.to(F.float64) + bias.reshape([-1, *[1] * (w.ndim - 2)])
     if w_zero_point is not None and w_zero_point.ndim == 1:
         w_zero_point = w_zero_point.reshape([-1, *[1] * (w.ndim - 1)])
     dtype = _sum_dtype(F, math.prod(w.shape[1:]), w, w_zero_point, list(range(1, w.ndim)), bias)
@@ -231,7 +275,52 @@ def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, 
     return conv(F, data, weights, None if bias is None else bias.type_as(data), **attributes)
 
 
-@op("ConvInteger", 10, traits=["channels_first", "keeps_rank"], float_form=FloatForm("Conv", 0))
+def _window(x: Sequence[Any], w: Sequence[int], attributes: Any) -> tuple[Sequence[int], Sequence[Any], Sequence[int]]:
+    """Returns strides, explicit pads and dilations of a convolution of these shapes by ONNX's attributes."""
+    rank = len(w) - 2
+    strides, dilations = attributes["strides"] or [1] * rank, attributes["dilations"] or [1] * rank
+    pads = resolve_pads(attributes["auto_pad"], attributes["pads"], x[2:], w[2:], strides, dilations)
+    return strides, pads, dilations
+
+
+def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, attributes: Any) -> Any:
+    """Returns the convolution by a kernel for integers; None where no kernel gives it."""
+    if not integer_convolutions.serves(F, x, w, x_zero_point, w_zero_point):
+        return None
+    strides, pads, dilations = _window(x.shape, w.shape, attributes)
+    if any(pad < 0 for pad in pads):
+        return None
+    window = {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
+    return integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, **window)
+
+
+def shape_of_convolution(x: Sequence[Any], w: Sequence[int], attributes: Any) -> list[Any]:
+    """Returns the shape of a convolution of a tensor of shape `x` with weights of shape `w`. Source: ONNX Conv-22."""
+    rank, (strides, pads, dilations) = len(w) - 2, _window(x, w, _WINDOW | attributes)
+    sizes = zip(x[2:], w[2:], pads[:rank], pads[rank:], strides, dilations, strict=True)
+    spatial = [
+        (size + begin + end - (kernel - 1) * dilation - 1) // stride + 1
+        for size, kernel, begin, end, stride, dilation in sizes
+    ]
+    return [x[0], w[0], *spatial]
+
+
+_WINDOW = {"auto_pad": "NOTSET", "dilations": None, "pads": None, "strides": None}
+"""Attributes of a convolution and their defaults."""
+
+
+def _results_of_integer_conv(F: Any, x: Any, w: Any, *_: Any, **attributes: Any) -> Any:
+    return [(shape_of_convolution(x.shape, w.shape, attributes), F.int32)]
+
+
+@op(
+    "ConvInteger",
+    10,
+    call="packed",
+    results=_results_of_integer_conv,
+    traits=["channels_first", "keeps_rank"],
+    float_form=FloatForm("Conv", 0),
+)
 def conv_integer(
     F: Any,
     x: Any,
@@ -251,7 +340,30 @@ def conv_integer(
     return _to_int32(F, _integer_conv(F, x, w, x_zero_point, w_zero_point, None, attributes))
 
 
-@op("QLinearConv", 10, traits=["channels_first", "keeps_rank"], float_form=FloatForm("Conv", 0))
+def _results_of_qlinear_conv(
+    F: Any,
+    x: Any,
+    _xs: Any,
+    _xz: Any,
+    w: Any,
+    _ws: Any,
+    _wz: Any,
+    _ys: Any,
+    y_zero_point: Any,
+    *_: Any,
+    **attributes: Any,
+) -> Any:
+    return [(shape_of_convolution(x.shape, w.shape, attributes), y_zero_point.dtype)]
+
+
+@op(
+    "QLinearConv",
+    10,
+    call="packed",
+    results=_results_of_qlinear_conv,
+    traits=["channels_first", "keeps_rank"],
+    float_form=FloatForm("Conv", 0),
+)
 def qlinear_conv(
     F: Any,
     x: Any,

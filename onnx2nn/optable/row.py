@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import keyword
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -95,11 +96,19 @@ HINTS = frozenset({"consumed_inputs"})
 def has_values(F: Any, *tensors: Any) -> bool:
     """Whether a body can read the elements of all `tensors` (None has none to read).
 
-    It cannot while they are traced: by an import, or by torch.export and torch.compile in a call at run time.
+    It cannot while they are traced: by an import, or by torch.export and torch.compile in a call at run time. Nor has a
+    tensor on torch's meta device elements.
     """
     compiler = getattr(F, "compiler", None)
     tracing = compiler is not None and compiler.is_compiling()
-    return not tracing and all(tensor is None or isinstance(tensor, F.Tensor) for tensor in tensors)
+    return not tracing and all(
+        tensor is None or (isinstance(tensor, F.Tensor) and not getattr(tensor, "is_meta", False)) for tensor in tensors
+    )
+
+
+def _schema_name(name: str) -> str:
+    bare = name.removesuffix("_")
+    return bare if keyword.iskeyword(bare) else name
 
 
 @dataclass(frozen=True)
@@ -157,9 +166,12 @@ class Row:
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
-        """Input names in order with their defaults (`REQUIRED` or None); a variadic one has the default `REQUIRED`."""
+        """Input names in order with their defaults (`REQUIRED` or None); a variadic one has the default `REQUIRED`.
+
+        A name that is a keyword of Python has an underscore behind it in the body, `global_`.
+        """
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        return {p.name: p.default for p in self._parameters if p.kind in kinds}
+        return {_schema_name(p.name): p.default for p in self._parameters if p.kind in kinds}
 
     @functools.cached_property
     def _names(self) -> tuple[str, ...]:

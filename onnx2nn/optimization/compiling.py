@@ -16,6 +16,7 @@ from torch import nn
 from onnx2nn.errors import InputError, VerificationError, first_line
 from onnx2nn.ground.atomic_files import replacing
 from onnx2nn.importing.inputs import InputSpec, example_inputs, resolve_shapes, specs_of
+from onnx2nn.ops import integer_kernels
 from onnx2nn.optimization import cache
 from onnx2nn.optimization.compiled_module import CompiledModule
 from onnx2nn.optimization.eager import optimized
@@ -76,7 +77,8 @@ def _write(
     shapes = tuple(dict.fromkeys(axes, torch.export.Dim.AUTO) for axes in dynamic)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of inductor, on its own code
-        program = torch.export.export(module, example, dynamic_shapes=shapes)
+        with integer_kernels.in_code_for_this_machine(torch):
+            program = torch.export.export(module, example, dynamic_shapes=shapes)
         entry = entry_of(program, specs_of(module))
         with replacing(package) as temporary:
             torch._inductor.aoti_compile_and_package(program, package_path=str(temporary), inductor_configs=_CONFIG)

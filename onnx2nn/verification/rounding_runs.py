@@ -6,12 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnx2nn.errors import VerificationError
-from onnx2nn.verification.module_runs import to_tensor
-from onnx2nn.verification.noise import Changes, growing_changes, moved_bits, moved_feeds
+from onnx2nn.verification.module_runs import moved_tensor, to_tensor
+from onnx2nn.verification.noise import Changes, growing_changes, moved_feeds
 from onnx2nn.verification.probe import Probe
 
 if TYPE_CHECKING:
-    import torch
     from torch import fx
 
 
@@ -101,23 +100,7 @@ def _moved_run(
 
 
 def _moved_value(value: Any, ulps: int, trial: int) -> Any:
-    import torch
 
     if isinstance(value, (list, tuple)):
         return type(value)(_moved_value(item, ulps, trial) for item in value)
-    return _moved_tensor(value, ulps, trial) if isinstance(value, torch.Tensor) else value
-
-
-def _moved_tensor(value: torch.Tensor, ulps: int, trial: int) -> torch.Tensor:
-    """Returns a float tensor moved like `noise.moved` moves an array; other tensors as they are."""
-    import torch
-
-    if value.is_complex():
-        return torch.view_as_complex(_moved_tensor(torch.view_as_real(value.resolve_conj()), ulps, trial))
-    carriers = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32}
-    carrier = torch.int64 if value.dtype == torch.float64 else carriers.get(value.dtype)
-    if carrier is None or not value.numel():
-        return value
-    infinity = int(torch.full((1,), torch.inf, dtype=value.dtype).view(carrier))
-    bits = value.detach().resolve_neg().contiguous().view(carrier).numpy()
-    return torch.from_numpy(moved_bits(bits, infinity, ulps, trial)).view(value.dtype)
+    return moved_tensor(value, ulps, trial)

@@ -1,0 +1,179 @@
+"""Exact convolutions of 8-bit integers on the processor's own instructions, where it has them, see `integer_kernels`.
+
+oneDNN's convolution is called without zero points: with them it gives wrong numbers for some kernels (torch 2.13). Its
+weights are packed in the order in which the instructions read them, which takes longer than a convolution; the packed
+form is kept as long as the weights live.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from onnx2nn.ops.conv import pad_spatial
+from onnx2nn.optable.row import has_values
+
+_WHOLE = 1 << 24
+"""Up to this number, floats of 32 bits hold all integers; oneDNN gives its sums as such."""
+
+
+class Window(NamedTuple):
+    """How a kernel moves over two spatial dimensions; `padding` is on both sides."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+def serves(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any) -> bool:
+    """Returns whether `convolved` may give the convolution here: for values in a processor's memory."""
+    if not hasattr(F, "_int_mm") or not has_values(F, x, w, x_zero_point, w_zero_point) or F.jit.is_tracing():
+        return False
+    if x.device.type != "cpu" or not {x.dtype, w.dtype} <= {F.int8, F.uint8} or x.ndim not in (3, 4) or not x.numel():
+        return False
+    of_one = x_zero_point is None or x_zero_point.numel() == 1
+    return of_one and x.ndim == w.ndim and bool(w.numel()) and not w.is_inference() and _is_exact(F)
+
+
+def convolved(
+    F: Any,
+    x: Any,
+    w: Any,
+    x_zero_point: Any,
+    w_zero_point: Any,
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    group: int,
+) -> Any:
+    """Returns the convolution of `x - x_zero_point` with `w - w_zero_point` in int32; None where no kernel gives it.
+
+    Law: the sum of (x - z) w over a window is the sum of x w less z times the sum of w, where x is z in the pads.
+
+    Args:
+        F: torch.
+        x: `(n, c, *spatial)` of one or two spatial dimensions, int8 or uint8.
+        w: `(o, c / group, *kernel)`, int8 or uint8.
+        x_zero_point: None or one number.
+        w_zero_point: None, one number, or `(o,)`.
+        strides: of each spatial dimension.
+        pads: all begins, then all ends; not negative.
+        dilations: of each spatial dimension.
+        group: how many groups the channels form.
+    """
+    zero = 0 if x_zero_point is None else int(x_zero_point)
+    x, zero = (x, zero) if x.dtype == F.uint8 else (x.view(F.uint8) ^ 128, zero + 128)
+    rank = len(strides)
+    padding = tuple(pads[:rank])
+    if zero or padding != tuple(pads[rank:]):
+        x, padding = pad_spatial(F, x, pads, zero), (0,) * rank
+    flat = rank == 1
+    window = Window(tuple(strides), padding, tuple(dilations), group)
+    if flat:
+        window = Window((1, *strides), (0, *padding), (1, *dilations), group)
+    packed = _packed(F, w, w_zero_point, window)
+    if packed is None:
+        return None
+    found = packed(F, x.unsqueeze(2) if flat else x)
+    found = found.squeeze(2) if flat else found
+    return found if not zero else found - zero * packed.sums.reshape([-1, *[1] * rank])
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """Weights in oneDNN's layout, in parts of the input's channels whose sums floats hold.
+
+    Attributes:
+        parts: first and last channel of each part, and its weights.
+        sums: of the weights of each output channel, int32.
+        window: of the convolution.
+        version: of the weights and of their zero point, which changes when they are written.
+        zero_point: of the weights.
+    """
+
+    parts: list[tuple[int, int, Any]]
+    sums: Any
+    window: Window
+    version: tuple[int, int | None]
+    zero_point: Any
+
+    def __call__(self, F: Any, x: Any) -> Any:
+        """Returns the convolution of `x`, uint8, in int32."""
+        ones, zeros = F.ones(self.sums.shape), F.zeros(self.sums.shape, dtype=F.int64)
+        found = None
+        for first, last, weights in self.parts:
+            part = x if len(self.parts) == 1 else x[:, first:last]
+            sums = F.ops.onednn.qconv_pointwise(
+                part, 1.0, 0, weights, ones, zeros, None, *self.window, 1.0, 0, F.float32, "none", [], ""
+            ).to(F.int32)
+            found = sums if found is None else found + sums
+        return found
+
+
+@functools.cache
+def _kept() -> Any:
+    """The packed forms of the weights that live."""
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    return WeakTensorKeyDictionary()
+
+
+def _packed(F: Any, w: Any, zero_point: Any, window: Window) -> _Packed | None:
+    version = w._version, None if zero_point is None else zero_point._version
+    known = _kept().get(w)
+    if known is None or (known.version, known.window) != (version, window) or known.zero_point is not zero_point:
+        known = _kept()[w] = _pack(F, w, zero_point, window, version)
+    return known if known.parts else None
+
+
+def _pack(F: Any, w: Any, zero_point: Any, window: Window, version: tuple[int, int | None]) -> _Packed:
+    """Returns the packed form; without parts where the weights do not fit int8, or their sums no float."""
+    whole = w.to(F.int16) if zero_point is None else w.to(F.int16) - zero_point.reshape([-1, *[1] * (w.ndim - 1)])
+    whole = whole.unsqueeze(2) if whole.ndim == 3 else whole
+    count = max(1, math.ceil(_largest(F, whole) / (_WHOLE - 1)))
+    sums = whole.sum([1, 2, 3], dtype=F.int32)
+    parts: list[tuple[int, int, Any]] = []
+    channels = whole.shape[1]
+    fits = int(whole.min()) >= -128 and int(whole.max()) <= 127
+    while fits and count <= channels and (count == 1 or window.groups == 1):
+        bounds = [channels * i // count for i in range(count + 1)]
+        pieces = [whole[:, first:last] for first, last in itertools.pairwise(bounds)]
+        if max(_largest(F, piece) for piece in pieces) < _WHOLE:
+            scales = F.ones([whole.shape[0]])
+            packed = (
+                F.ops.onednn.qconv_prepack(piece.to(F.int8).contiguous(), scales, 1.0, 0, *window) for piece in pieces
+            )
+            parts = [(*ends, piece) for ends, piece in zip(itertools.pairwise(bounds), packed, strict=True)]
+            break
+        count += 1
+    return _Packed(parts, sums, window, version, zero_point)
+
+
+def _largest(F: Any, w: Any) -> float:
+    """Returns the largest sum, by amount, of the products of one output channel's weights with 0 to 255."""
+    sums = (part.sum([1, 2, 3], dtype=F.int64).max() for part in (w.clamp(min=0), w.clamp(max=0).neg()))
+    return 255 * float(max(sums))
+
+
+@functools.cache
+def _is_exact(F: Any) -> bool:
+    """Returns whether oneDNN's convolution is exact for the largest sums, in the forms for which it has other code."""
+    forms = (((8, 16, 3, 3), 1), ((16, 64, 1, 1), 1), ((16, 1, 3, 3), 16), ((8, 2, 3, 3), 4), ((33, 3, 2, 2), 1))
+    for shape, groups in forms:
+        window = Window((1, 1), (0, 0), (1, 1), groups)
+        for value in (127, -128):
+            w = F.full(shape, value, dtype=F.int8)
+            x = F.full((1, shape[1] * groups, 9, 9), 255, dtype=F.uint8)
+            try:
+                found = _pack(F, w, None, window, (0, None))(F, x)
+            except (RuntimeError, AttributeError):  # this build of torch has no such operator
+                return False
+            if not bool((found == 255 * value * math.prod(shape[1:])).all()):
+                return False
+    return True

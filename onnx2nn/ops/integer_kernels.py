@@ -1,0 +1,117 @@
+"""Exact products of 8-bit integers on the processor's own instructions, where it has them.
+
+torch's integer matrix product (`torch._int_mm`, oneDNN) sums in int32 where the processor multiplies and adds 8-bit
+integers in one instruction (VNNI, AMX, dot products of ARM). Elsewhere oneDNN adds two products in 16 bits, which
+saturates. So a process tries the product on the largest numbers once, and takes it only if it is exact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from onnx2nn.optable.row import has_values
+
+_MOST = (1 << 31) // 255**2 - 1
+"""The inner dimension up to which no sum of products leaves int32."""
+
+_compiled: ContextVar[bool] = ContextVar("compiled", default=False)
+
+
+@contextlib.contextmanager
+def in_code_for_this_machine(F: Any) -> Iterator[None]:
+    """Lets `serves` answer for tensors without values too, in a program that is compiled for the processor at hand."""
+    _is_exact(F)  # before tensors have no values
+    token = _compiled.set(True)
+    try:
+        yield
+    finally:
+        _compiled.reset(token)
+
+
+class Columns:
+    """The right operand of exact products, `b - zero_point`.
+
+    Law: with a = a' + s and b = b' + t, where a' and b' are signed, the product of a - z and b - y is
+    a' b' - (z - s) sum(b') - (sum(a') - k (z - s)) (y - t), in which all sums run over the inner dimension k.
+
+    Args:
+        F: torch.
+        b: `(k, n)`, int8 or uint8, see `serves`.
+        zero_point: None, one number, or `(n,)`.
+        reused: whether it is multiplied more than once, so that its columns are summed before.
+    """
+
+    def __init__(self, F: Any, b: Any, zero_point: Any, *, reused: bool = False):
+        self._columns, shift = _signed(F, b)
+        self._offset = _offset(F, zero_point, shift)
+        self._sums = F._int_mm(F.ones([1, b.shape[0]], dtype=F.int8), self._columns) if reused else None
+
+    def product(self, F: Any, a: Any, zero_point: Any) -> Any:
+        """Returns `a - zero_point` times the operand, `(..., m, n)` in int32.
+
+        Args:
+            F: torch.
+            a: `(..., m, k)`, int8 or uint8.
+            zero_point: None, one number, or `(m, 1)` for one matrix `a`.
+        """
+        rows, shift = _signed(F, a.reshape(-1, a.shape[-1]))
+        left = _offset(F, zero_point, shift)
+        if left is None:
+            product = F._int_mm(rows, self._columns)
+        elif self._sums is not None:
+            product = F._int_mm(rows, self._columns) - left * self._sums
+        else:  # a row of ones sums the columns
+            product = F._int_mm(F.cat([rows, F.ones_like(rows[:1])]), self._columns)
+            product = product[:-1] - left * product[-1:]
+        if self._offset is not None:
+            sums = rows.sum(-1, keepdim=True, dtype=F.int32)
+            product = product - (sums if left is None else sums - left * rows.shape[-1]) * self._offset
+        return product.reshape([*a.shape[:-1], product.shape[-1]])
+
+
+def serves(F: Any, a: Any, b: Any, *zero_points: Any) -> bool:
+    """Returns whether `Columns` gives the exact product of `a` and `b` here: for values in a processor's memory."""
+    if not hasattr(F, "_int_mm") or F.jit.is_tracing():
+        return False
+    if not has_values(F, a, b, *zero_points) and not _compiled.get():
+        return False
+    if a.device.type != "cpu" or not {a.dtype, b.dtype} <= {F.int8, F.uint8}:
+        return False
+    if b.ndim != 2 or a.ndim < 1 or not isinstance(a.shape[-1], int) or a.shape[-1] != b.shape[0]:
+        return False
+    return 0 < a.shape[-1] <= _MOST and bool(b.shape[1]) and bool(math.prod(a.shape[:-1])) and _is_exact(F)
+
+
+def _signed(F: Any, x: Any) -> tuple[Any, int]:
+    """Returns a matrix of 8-bit integers as int8, and what was taken from them.
+
+    torch's product takes a matrix of one row or column for its transpose where its strides are both 1.
+    """
+    x, shift = (x, 0) if x.dtype == F.int8 else ((x ^ 128).view(F.int8), 128)
+    return (x.contiguous().as_strided(x.shape, (x.shape[1], 1)) if 1 in x.shape else x), shift
+
+
+def _offset(F: Any, zero_point: Any, shift: int) -> Any:
+    """Returns a zero point minus `shift`, in int32; None for 0."""
+    found = -shift if zero_point is None else zero_point.to(F.int32) - shift
+    return found if not isinstance(found, int) or found else None
+
+
+@functools.cache
+def _is_exact(F: Any) -> bool:
+    """Returns whether torch's product is exact for the largest sums, in the shapes for which it has different code."""
+    for m, k, n in ((1, 64, 48), (7, 130, 33), (64, 256, 64)):
+        for left, right in ((127, 127), (-128, 127), (127, -128), (-128, -128)):
+            a, b = F.full((m, k), left, dtype=F.int8), F.full((k, n), right, dtype=F.int8)
+            try:
+                product = F._int_mm(a, b)
+            except (RuntimeError, NotImplementedError):  # this build of torch has no such product
+                return False
+            if not bool((product == k * left * right).all()):
+                return False
+    return True

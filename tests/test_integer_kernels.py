@@ -1,0 +1,222 @@
+"""Products and convolutions of 8-bit integers are exact, on the processor's integer instructions and without them."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import onnx2nn
+from onnx2nn import functional
+from onnx2nn.ops import integer_convolutions, integer_kernels
+from onnx2nn.ops.quantize import RightOperand, integer_matmul
+
+DTYPES = st.sampled_from([torch.int8, torch.uint8])
+SIZES = st.sampled_from([1, 2, 3, 4, 7, 16, 33, 64, 100])
+
+
+def numbers(draw: Callable[..., Any], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Draws 8-bit integers, often the largest ones, whose sums saturate first."""
+    limits = torch.iinfo(dtype)
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
+    if draw(st.booleans()):
+        return torch.randint(limits.min, limits.max + 1, shape, dtype=dtype, generator=generator)
+    ends = torch.tensor([limits.min, limits.max, draw(st.integers(limits.min, limits.max))], dtype=dtype)
+    return ends[torch.randint(0, draw(st.integers(1, 3)), shape, generator=generator)]
+
+
+def matrix(draw: Callable[..., Any], rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    """Draws a matrix of any layout in memory."""
+    turned, part = draw(st.booleans()), draw(st.booleans())
+    shape = (columns, rows) if turned else (rows, columns)
+    x = numbers(draw, (shape[0] * (1 + part), shape[1] * (1 + part)), dtype)[: shape[0], : shape[1]]
+    return x.t() if turned else x
+
+
+def zero_point(draw: Callable[..., Any], dtype: torch.dtype, *shapes: tuple[int, ...]) -> torch.Tensor | None:
+    shape = draw(st.sampled_from([None, (), (1,), *shapes]))
+    return None if shape is None else numbers(draw, shape, dtype)
+
+
+@st.composite
+def products(draw: Callable[..., Any]) -> tuple[Any, ...]:
+    m, k, n = draw(SIZES), draw(SIZES), draw(SIZES)
+    left, right = draw(DTYPES), draw(DTYPES)
+    a, b = matrix(draw, m, k, left), matrix(draw, k, n, right)
+    return a, b, zero_point(draw, left, (m,)), zero_point(draw, right, (n,))
+
+
+def whole(x: torch.Tensor, zero: torch.Tensor | None, *shape: int) -> torch.Tensor:
+    """Returns integers minus their zero point, as int64."""
+    return x.long() if zero is None else x.long() - (zero.long().reshape(shape) if zero.numel() > 1 else zero.long())
+
+
+@settings(max_examples=300, deadline=None)
+@given(products(), st.booleans())
+def test_products(case: tuple[Any, ...], batched: bool) -> None:
+    a, b, a_zero, b_zero = case
+    expected = whole(a, a_zero, -1, 1) @ whole(b, b_zero, 1, -1)
+    assert torch.equal(integer_matmul(torch, a, b, a_zero, b_zero).long(), expected)
+    if a_zero is None or a_zero.numel() == 1:
+        several = torch.stack([a, a.flip(0)]) if batched else a
+        found = RightOperand(torch, b, b_zero).product(several, torch.tensor(0) if a_zero is None else a_zero)
+        assert torch.equal(found.long(), whole(several, a_zero) @ whole(b, b_zero, 1, -1))
+
+
+@st.composite
+def convolutions(draw: Callable[..., Any]) -> tuple[Any, ...]:
+    rank = draw(st.integers(1, 2))
+    group = draw(st.sampled_from([1, 1, 1, 2, 8]))
+    inputs, outputs = draw(st.sampled_from([1, 2, 3, 16, 70])), draw(st.sampled_from([1, 2, 5, 16]))
+    kernel = tuple(draw(st.sampled_from([1, 2, 3, 7])) for _ in range(rank))
+    strides, dilations = (tuple(draw(st.integers(1, 2)) for _ in range(rank)) for _ in range(2))
+    pads = [draw(st.integers(0, 2)) for _ in range(2 * rank)]
+    sizes = tuple((k - 1) * d + draw(st.sampled_from([1, 2, 9])) for k, d in zip(kernel, dilations, strict=True))
+    left, right = draw(DTYPES), draw(DTYPES)
+    x = numbers(draw, (draw(st.integers(1, 2)), group * inputs, *sizes), left)
+    w = numbers(draw, (group * outputs, inputs, *kernel), right)
+    zeros = zero_point(draw, left), zero_point(draw, right, (w.shape[0],))
+    return x, w, *zeros, {"strides": strides, "dilations": dilations, "pads": pads, "group": group}
+
+
+@settings(max_examples=300, deadline=None)
+@given(convolutions())
+def test_convolutions(case: tuple[Any, ...]) -> None:
+    x, w, x_zero, w_zero, attributes = case
+    rank = x.ndim - 2
+    pads = attributes["pads"]
+    padded = torch.nn.functional.pad(
+        whole(x, x_zero), [p for axis in reversed(range(rank)) for p in (pads[axis], pads[axis + rank])]
+    )
+    convolved = torch.nn.functional.conv2d if rank == 2 else torch.nn.functional.conv1d
+    weights = whole(w, w_zero, -1, *[1] * (w.ndim - 1)).double()
+    window = attributes["strides"], 0, attributes["dilations"], attributes["group"]
+    expected = convolved(padded.double(), weights, None, *window)
+    for _ in range(2):  # the second call has the packed weights
+        assert torch.equal(functional.ConvInteger(x, w, x_zero, w_zero, **attributes).double(), expected)
+
+
+def test_the_kernels_serve() -> None:
+    """What the tests above run, where the processor has such instructions: other tests do not tell."""
+    a, b = torch.ones(3, 4, dtype=torch.uint8), torch.ones(4, 5, dtype=torch.int8)
+    exact = integer_kernels.serves(torch, a, b, None, None)
+    assert exact == integer_kernels.serves(torch, a, b, torch.tensor(3), torch.tensor(3))
+    assert not integer_kernels.serves(torch, a.to("meta"), b.to("meta"))
+    assert not integer_kernels.serves(torch, a, b[None])
+    assert not integer_kernels.serves(torch, a[:0], b)
+    if not exact:
+        pytest.skip("this processor adds two products of 8-bit integers in 16 bits")
+    assert integer_matmul(torch, a, b, None, None).dtype == torch.int32
+
+
+def test_packed_weights_follow_the_weights() -> None:
+    x, w = torch.full((1, 2, 5, 5), 200, dtype=torch.uint8), torch.ones(3, 2, 3, 3, dtype=torch.int8)
+    zero = torch.tensor(0, dtype=torch.int8)
+    assert (functional.ConvInteger(x, w, None, zero) == 18 * 200).all()
+    copied = copy.deepcopy(w)
+    w.mul_(2)
+    assert (functional.ConvInteger(x, w, None, zero) == 36 * 200).all()
+    assert (functional.ConvInteger(x, copied, None, zero) == 18 * 200).all()
+    zero.add_(1)
+    assert (functional.ConvInteger(x, w, None, zero) == 18 * 200).all()
+    assert (functional.ConvInteger(x, w, None, None, strides=[2, 2]) == 36 * 200).all()
+    with torch.inference_mode():
+        assert (functional.ConvInteger(x, torch.ones(3, 2, 3, 3, dtype=torch.int8)) == 18 * 200).all()
+    kept = len(integer_convolutions._kept())
+    del w, copied
+    assert len(integer_convolutions._kept()) <= kept
+
+
+WITHOUT = """
+import torch
+from onnx2nn import functional
+from onnx2nn.ops.quantize import integer_matmul
+
+a, b = torch.full((5, 64), 255, dtype=torch.uint8), torch.full((64, 7), 127, dtype=torch.int8)
+assert (integer_matmul(torch, a, b, None, None) == 64 * 255 * 127).all()
+x, w = torch.full((1, 16, 9, 9), 255, dtype=torch.uint8), torch.full((4, 16, 3, 3), -128, dtype=torch.int8)
+assert (functional.ConvInteger(x, w) == -144 * 255 * 128).all()
+"""
+
+
+@pytest.mark.parametrize("instructions", ["SSE41", "AVX2", "AVX512_CORE"])
+def test_processors_whose_sums_saturate(instructions: str) -> None:
+    """oneDNN without VNNI adds two products in 16 bits; the results are exact all the same."""
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
+    subprocess.run([sys.executable, "-c", WITHOUT], env=environment, check=True)
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    """A quantised linear layer and a quantised convolution."""
+    generator = np.random.default_rng(0)
+    w = generator.integers(-128, 128, (40, 6), np.int8), generator.integers(-128, 128, (3, 2, 3, 3), np.int8)
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
+        helper.make_node("MatMulInteger", ["q", "w", "zero"], ["y"]),
+        helper.make_node("Reshape", ["q", "shape"], ["image"]),
+        helper.make_node("ConvInteger", ["image", "kernel", "zero"], ["z"], pads=[1, 1, 1, 1]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "integers",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 40])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.INT32, ["n", 6]),
+            helper.make_tensor_value_info("z", TensorProto.INT32, ["n", 3, 4, 5]),
+        ],
+        [
+            numpy_helper.from_array(w[0], "w"),
+            numpy_helper.from_array(w[1], "kernel"),
+            numpy_helper.from_array(np.array([-1, 2, 4, 5]), "shape"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_programs_for_other_machines_have_no_kernel(model: onnx.ModelProto) -> None:
+    """A trace and an exported program compute in floats, which are exact on every processor."""
+    module, x = onnx2nn.load(model), torch.randn(5, 40)
+    expected = module(x)
+    dynamic = {"x": {0: torch.export.Dim("n")}}
+    exported = torch.export.export(module, (x,), dynamic_shapes=dynamic)
+    traced = torch.jit.trace(module, (x,))
+    for program, text in ((exported.module(), str(exported.graph)), (traced, str(traced.inlined_graph))):
+        assert "_int_mm" not in text and "onednn" not in text
+        for rows in (x, torch.randn(3, 40)):
+            for found, wanted in zip(program(rows), module(rows), strict=True):
+                assert torch.equal(found, wanted)
+    assert "MatMulInteger(" in module.code and "ConvInteger(" in module.code
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for found, wanted in zip(expected, session.run(None, {"x": x.numpy()}), strict=True):
+        np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+def test_code_for_this_machine_has_the_kernel(model: onnx.ModelProto) -> None:
+    """What AOTInductor compiles for the processor at hand multiplies integers."""
+    module, x = onnx2nn.load(model), torch.randn(5, 40)
+    with integer_kernels.in_code_for_this_machine(torch):
+        program = torch.export.export(module, (x,), dynamic_shapes={"x": {0: torch.export.Dim("n")}})
+    a, b = torch.ones(3, 4, dtype=torch.uint8), torch.ones(4, 5, dtype=torch.int8)
+    assert ("_int_mm" in str(program.graph)) == integer_kernels.serves(torch, a, b)
+    for rows in (x, torch.randn(3, 40)):
+        for found, wanted in zip(program.module()(rows), module(rows), strict=True):
+            assert torch.equal(found, wanted)
+
+
+def test_sizes_are_proven(model: onnx.ModelProto) -> None:
+    """The shapes of the results are those of the products, without guards or sizes that are read."""
+    module = onnx2nn.load(model)
+    assert not module.meta["onnx2nn"].get("guards")
