@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnx2nn.commands import convert
-from onnx2nn.commands.options import add_follow_links
+from onnx2nn.commands.options import ONNX_PATH_HELP, add_follow_links
 from onnx2nn.commands.running import EXIT_STATUS, Parser, run
 
 
@@ -25,7 +25,7 @@ def onnx2pytorch(arguments: Sequence[str] | None = None) -> int:
         epilog=EXIT_STATUS,
     )
     files = parser.add_argument_group("files")
-    files.add_argument("--onnx_path", required=True, metavar="M.onnx", help="the ONNX file")
+    files.add_argument("--onnx_path", required=True, metavar="M.onnx", help=ONNX_PATH_HELP)
     add_follow_links(files)
     files.add_argument("--pytorch_path", metavar="M.pth", help=convert.PYTORCH_PATH_HELP)
     convert.add_options(parser, simplify_by_default=True)

@@ -113,7 +113,7 @@ def simplify(
     if comparisons < 0:
         raise InputError(f"comparisons={comparisons!r} is no number of comparisons. Give 0 or more.")
     require("onnxsim", extra="simplify", purpose="Simplifying a model")
-    source = stored(source)
+    source = stored(source, limits)
     account = Account(limits)
     with reader.opened(source, follow_links=follow_links, account=account) as model:
         specs = model_inputs.input_specs(model)

@@ -76,7 +76,7 @@ def verify_nodes(
         UnsupportedModelError: `module` was left out and the model cannot be imported.
         VerificationError: no oracle can run the model.
     """
-    source = stored(source)
+    source = stored(source, limits)
     with reader.opened(source, follow_links=follow_links, account=Account(limits)) as model:
         specs = model_inputs.input_specs(model)
     feeds, _ = next(iter(example_feeds(specs, input_shapes, inputs, 1, seed)))

@@ -101,7 +101,7 @@ def verify(
         UnsupportedModelError: `module` was left out and the model cannot be imported.
         VerificationError: no oracle can run the model.
     """
-    source = stored(source)
+    source = stored(source, limits)
     with reader.opened(source, follow_links=follow_links, account=Account(limits)) as model:
         specs, short = model_inputs.input_specs(model), short_floats(model)
         threads = threads_of((node.domain, node.op_type) for node in model.graph.all_nodes())
