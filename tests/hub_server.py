@@ -23,7 +23,7 @@ class Hub:
         revisions: the commit of each branch or tag.
         tokens: by repository, the token that it needs.
         cut: paths whose download ends in the middle.
-        moves: by path, the branch that leads to another commit once the file was looked up, and that commit.
+        moves: by path, the branch that leads to another commit once the file was downloaded, and that commit.
         asked: method and path of each request.
         endpoint: the server's URL.
     """
@@ -80,7 +80,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            if path in hub.moves:
+            if with_body and path in hub.moves:
                 branch, target = hub.moves[path]
                 hub.revisions[branch] = target
             if with_body and path in hub.cut:

@@ -108,7 +108,7 @@ def test_a_revision(hub: Hub, revision: str) -> None:
 
 
 def test_all_files_are_those_of_one_commit(hub: Hub) -> None:
-    """A branch that moves after the model's file was looked up does not mix two versions."""
+    """A branch that moves after the model's file was downloaded does not mix two versions."""
     asked = hub.files["org/repo", COMMIT, "onnx/model.onnx"]
     new = "f" * 40
     hub.add("org/repo", "onnx/model.onnx", asked, commit=new)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,7 +24,7 @@ _HUB = re.compile(
 class HubFiles:
     """A model's file in a repository, and the files beside it.
 
-    All files are those of one commit: the one to which the revision leads when the first file is looked up.
+    All files are those of one commit: the one to which the revision leads when the first file is downloaded.
 
     Args:
         url: of the model's file; `datasets/` or `spaces/` before the organisation name another kind of repository, and
@@ -56,9 +57,7 @@ class HubFiles:
         Raises:
             ModelFileError: there is no such file, or the hub does not answer.
         """
-        info = self._download(name, dry_run=True)
-        self._commit = info.commit_hash
-        return int(info.file_size)
+        return int(self._download(name, dry_run=True).file_size)
 
     def fetch(self, name: str, count: Callable[[int], None]) -> str:
         """Returns the path of a file in the snapshot of its commit; huggingface_hub holds a download to its size.
@@ -66,7 +65,10 @@ class HubFiles:
         Raises:
             ModelFileError: it cannot be fetched.
         """
-        return str(self._download(name, dry_run=False))
+        path = str(self._download(name, dry_run=False))
+        # The first download has the revision's name, under which the cache finds the commit again when it is offline.
+        self._commit = Path(path).parents[name.count("/")].name
+        return path
 
     def _download(self, name: str, *, dry_run: bool) -> Any:
         revision = self._commit or self._revision

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from onnx2nn.errors import LimitError, ModelFileError, Onnx2nnError
+from onnx2nn.errors import ModelFileError, Onnx2nnError
 from onnx2nn.ground import gc_pause
 from onnx2nn.ground.limits import Account
 from onnx2nn.reading.byte_sources import ByteSource, FileSource, MemorySource
@@ -122,17 +122,12 @@ def _read(
         except BaseException as error:
             found.close()
             if isinstance(error, ModelFileError) and isinstance(source, (str, os.PathLike)):
-                raise _of_file(error, os.fspath(source)) from error.__cause__
+                raise error.of_file(os.fspath(source)) from error.__cause__
             raise
     except (DecodeError, UnicodeDecodeError) as error:
         raise ModelFileError(f"The model is damaged: {error}. Copy, download or export the file again.") from error
     except RecursionError as error:
         raise ModelFileError("The model is nested too deeply for Python's stack.") from error
-
-
-def _of_file(error: ModelFileError, path: str) -> ModelFileError:
-    """Returns an error with the file's path before its text."""
-    return error.of_file(path) if isinstance(error, LimitError) else ModelFileError(f"{path}: {error}")
 
 
 def _source(source: object) -> tuple[ByteSource | onnx.ModelProto, str | None]:

@@ -86,7 +86,7 @@ def local_source(source: Any, account: Account, *, with_data: bool = True) -> An
         try:
             steps = [location_parts(location) for location in _locations(path, account)]
         except ModelFileError as error:
-            raise ModelFileError(f"{files.shown}: {error}") from error
+            raise error.of_file(files.shown) from error
         _fetched(files, ["/".join([*([around] if around else []), *parts]) for parts in steps], account)
     return path
 

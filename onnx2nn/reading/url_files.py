@@ -50,7 +50,7 @@ class UrlFiles:
         self._path = path
         self._around, _, name = (path.partition("?")[0] if self._web else path).rpartition("/")
         self.name = unquote(name) if self._web else name
-        if not self.name or self.name in (".", "..") or {"/", "\\", "\0"} & set(self.name):
+        if self.shown.endswith("/") or not self.name or self.name in (".", "..") or {"/", "\\", "\0"} & set(self.name):
             raise ModelFileError(f"{self.shown} names no file. Give the URL of an .onnx file.")
         place = hashlib.sha256(repr((type(self._system).__name__, url)).encode()).hexdigest()[:40]
         self._folder = cache_folder() / "files" / place
