@@ -161,7 +161,7 @@ def wheel(session: nox.Session) -> None:
     folder = Path(session.create_tmp())
     for name in ("tests", "examples", "scripts", "docs"):
         shutil.copytree(name, folder / name, dirs_exist_ok=True)
-    for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md"):
+    for name in ("pyproject.toml", "constraints.txt", "README.md", "CONTRIBUTING.md"):
         shutil.copy(name, folder)
     chosen = session.posargs or WHEEL_TESTS
     with session.chdir(folder):
