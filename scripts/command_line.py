@@ -22,8 +22,8 @@ HEAD = f"""\
 
 `onnx2nn COMMAND`, also `python -m onnx2nn COMMAND`, has the parts; `onnx2pytorch` simplifies, imports, compares and
 saves one file in one go. Wherever a command takes a model, it takes a path or a URL ([where models are](remote.md)).
-Files appear complete or not at all. On a terminal a step shows what runs and for how long, and a download shows a bar; in a
-pipe there are plain lines on stdout, and nothing of bars.
+Files appear complete or not at all. On a terminal a step shows what runs and for how long, and a download shows a bar;
+in a pipe there are plain lines on stdout, and nothing of bars.
 
 ## Exit status
 

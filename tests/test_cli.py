@@ -347,9 +347,41 @@ def test_help_explains_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     for flag in ("--onnx_path", "--simplify_path", "--pytorch_path", "--input_shape", "--debug"):
         assert f"\n  {flag}" in shown
     assert "exit status" in shown
-    readme = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "command_line.md").read_text()
     flags = {word.strip("[],") for word in shown.split() if word.strip("[],").startswith("--")} - {"--help"}
-    assert {flag for flag in flags if flag not in readme} == set()
+    assert {flag for flag in flags if flag not in page} == set()
+
+
+def test_the_page_of_the_command_line_is_current() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/command_line.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("onnx2nn ver", {"verify"}),
+        ("onnx2nn verify --in", {"--input_shape", "--inputs"}),
+        ("onnx2nn verify m.onnx --blocks ", {"named", "repeated"}),
+    ],
+)
+def test_a_shell_completes(line: str, expected: set[str], tmp_path: Path) -> None:
+    pytest.importorskip("argcomplete", reason="onnx2nn[cli] brings it")
+    answer = tmp_path / "answer"
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+        "_ARGCOMPLETE_IFS": "\n",
+    }
+    environment = {**os.environ, **asked, "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", "from onnx2nn.commands.entry import onnx2nn; onnx2nn()"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert {word.strip() for word in answer.read_text().split("\n")} == expected
 
 
 @pytest.mark.parametrize("command", ["convert", "check", "verify", "simplify", "ops"])
