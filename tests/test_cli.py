@@ -16,6 +16,7 @@ import torch
 import onnx2nn
 from onnx2nn.commands.main import main
 from onnx2nn.commands.onnx2pytorch import onnx2pytorch
+from onnx2nn.ground.progress import listening, tracked
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -113,6 +114,37 @@ def test_progress_on_a_terminal(folder: Path) -> None:
     assert process.wait(60) == 0
     assert b"\x1b[" in shown, "no spinner was drawn"
     assert b"importing" in shown and b"OK mse < 1e-7" in shown
+
+
+def test_a_step_tells_how_far_it_is() -> None:
+    """The outermost loop over nodes is heard, loops inside it are not, and an error leaves nobody listening."""
+    told: list[tuple[int, int]] = []
+
+    def work() -> None:
+        for _ in tracked("ab"):
+            for _ in tracked("xyz"):
+                pass
+
+    with listening(lambda done, total: told.append((done, total))):
+        work()
+        with pytest.raises(ZeroDivisionError):
+            for number in tracked([1, 0]):
+                print(1 / number)
+        work()
+    assert told == [(0, 2), (1, 2), (2, 2), (0, 2), (1, 2), (0, 2), (1, 2), (2, 2)]
+    work()
+    assert len(told) == 8
+
+
+def test_an_import_and_a_comparison_tell_how_far_they_are(folder: Path) -> None:
+    told: list[tuple[int, int]] = []
+    with listening(lambda done, total: told.append((done, total))):
+        module = onnx2nn.load(DIGITS)
+        imported = len(told)
+        onnx2nn.verify_nodes(DIGITS, module)
+    assert imported > 2 and len(told) > imported
+    assert told[imported - 1][0] == told[imported - 1][1]
+    assert told[-1][0] == told[-1][1] - 1  # the output, which no oracle gives, ends the comparison
 
 
 @pytest.mark.parametrize("ending", [".pth", ".pt", ".safetensors", ".pt2", ".torchscript"])
