@@ -76,6 +76,38 @@ def held(session: nox.Session) -> None:
     session.run(sys.executable, "-m", "pytest", "-n", "auto", "-m", "held", *session.posargs)
 
 
+@nox.session(venv_backend="none")
+def browser(session: nox.Session) -> None:
+    """The pages of reports in Chromium, which apt installs where the system has none and root runs this.
+
+    `nox -s browser -- install` leaves the tests to the slow tier.
+    """
+    if not _has_chromium():
+        if shutil.which("apt-get") is None or os.geteuid() != 0:
+            session.skip("there is no Chromium, and only root may install it: apt-get install chromium chromium-driver")
+        install = ["apt-get", "install", "-y", "--no-install-recommends", "chromium", "chromium-driver"]
+        for command in (["apt-get", "update", "-q"], install):
+            subprocess.run(command, check=False, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+        if not _has_chromium():
+            session.skip("apt-get could not install Chromium; its messages stand above")
+    if session.posargs != ["install"]:
+        session.run(sys.executable, "-m", "pytest", "-m", "slow", "tests/test_report_page.py", *session.posargs)
+
+
+def _has_chromium() -> bool:
+    return shutil.which("chromium") is not None and shutil.which("chromedriver") is not None
+
+
+@nox.session
+def ecosystem(session: nox.Session) -> None:
+    """PyTorch's tools on imports, with those that CI has not; `nox -s ecosystem -- --write` stores what they do."""
+    session.install("-c", "constraints.txt", "-e", ".[test,ecosystem]")
+    if session.posargs:
+        session.run("python", "-m", "tests.ecosystem", *session.posargs)
+    else:
+        session.run("pytest", "-n", "auto", "-m", "slow or held", "tests/ecosystem")
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """The site in build/site, with warnings as errors; `nox -s docs -- serve` shows it while it is written."""

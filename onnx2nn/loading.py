@@ -38,6 +38,8 @@ from onnx2nn.rewrite import raise_patterns as raise_model
 if TYPE_CHECKING:
     import onnx
 
+    from onnx2nn.dequantize import Dequantization
+
 _LOG = logging.getLogger("onnx2nn")
 
 
@@ -82,9 +84,12 @@ def load(
         trainable: the weights that get gradients (PyTorch only): all float weights (True), none (False), or a list of
             roles (`"weight"`, `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`).
             Other weights are frozen.
-        quantized: `"keep"` computes with the file's integers; `"dequantize"` makes QDQ, QLinear and dynamically
-            quantised models float models, whose weights train and whose activations are not rounded (PyTorch
-            only). `module.meta["onnx2nn"]["dequantized"]` lists the changes and the nodes that stay quantised.
+        quantized: `"keep"` computes with the file's integers, which stay packed in buffers; `"dequantize"` makes QDQ,
+            QLinear and dynamically quantised models, and packed weights of few bits, float models, whose weights train
+            and whose activations are not rounded (PyTorch only). `module.meta["onnx2nn"]["dequantized"]` lists the
+            changes and the nodes that stay quantised. `"torchao"` also does so, then puts torchao's tensors with the
+            file's integers in place of the float weights of `nn.Linear` and `nn.Embedding` where they have scales along
+            the rows; `module.meta["onnx2nn"]["torchao"]` has their keys, and the reason for each other weight.
         blocks: what becomes a block that can be called alone (PyTorch only): `"named"`, what the file names; or
             `"repeated"`, also equal parts of what it names no scopes and no keys of the author's for, one after the
             other with different weights: `block.0`, `block.1`, ... Their weights have other keys than without it;
@@ -250,8 +255,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.framework not in ("torch", "oneflow"):
             raise InputError(f"framework={self.framework!r}: give 'torch' or 'oneflow'.")
-        if self.quantized not in ("keep", "dequantize"):
-            raise InputError(f"quantized={self.quantized!r}: give 'keep' or 'dequantize'.")
+        if self.quantized not in ("keep", "dequantize", "torchao"):
+            raise InputError(f"quantized={self.quantized!r}: give 'keep', 'dequantize' or 'torchao'.")
         if self.blocks not in ("named", "repeated"):
             raise InputError(f"blocks={self.blocks!r}: give 'named' or 'repeated'.")
         if self.optimize is not None:
@@ -317,9 +322,9 @@ def _load_model(model: ir.Model, options: Options, account: Account, files: Mapp
 def _import(model: ir.Model, options: Options, shapes: InputShapes, account: Account, files: MappedFiles | None) -> Any:
     F, import_model = _target(options)
     with _on_cpu(F) if options.framework == "torch" else contextlib.nullcontext():
-        module = _import_to(F, import_model, model, options, shapes, account)
+        module, report = _import_to(F, import_model, model, options, shapes, account)
         if options.framework == "torch":
-            _finish(module, options, files)
+            _finish(module, options, files, report)
     return module
 
 
@@ -332,17 +337,21 @@ def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
 
 def _import_to(
     F: Any, import_model: Any, model: ir.Model, options: Options, shapes: InputShapes, account: Account
-) -> Any:
+) -> tuple[Any, Dequantization | None]:
     refuse_malformed(model)
     done: dict[str, Any] = {}
     if options.framework == "torch":
         from onnx2nn.fx.missing_types import refuse_missing_types
 
         refuse_missing_types(model)
-    if options.quantized == "dequantize":
+    report = None
+    if options.quantized == "torchao" and options.elsewhere is not None and options.elsewhere.type == "meta":
+        raise InputError("quantized='torchao' needs weights with elements. Leave device='meta' out.")
+    if options.quantized != "keep":
         from onnx2nn.dequantize import dequantize
 
-        done["dequantized"] = dataclasses.asdict(dequantize(model))
+        report = dequantize(model)
+        done["dequantized"] = report.described()
     author = restore(model, unfold=options.raise_patterns)
 
     def prepare(model: ir.Model) -> tuple[Plan, dict[str, Any]]:
@@ -356,11 +365,11 @@ def _import_to(
     module.meta["onnx2nn"].update(done)
     for line in module.meta["onnx2nn"].get("raising", {}).get("dropped", ()):
         _LOG.warning(shown_name(line, LONGEST_MESSAGE))
-    return module
+    return module, report
 
 
-def _finish(module: Any, options: Options, files: MappedFiles | None) -> None:
-    """Gives the state of a module of torch its place, its type and its gradients."""
+def _finish(module: Any, options: Options, files: MappedFiles | None, report: Dequantization | None) -> None:
+    """Gives the state of a module of torch its place, its form, its type and its gradients."""
     from onnx2nn.fx.devices import move
     from onnx2nn.fx.graph_module import lay_out_state
 
@@ -371,6 +380,10 @@ def _finish(module: Any, options: Options, files: MappedFiles | None) -> None:
         _drop_stored(module, options, files)
     else:
         move(module, options.elsewhere)
+    if report is not None and options.quantized == "torchao":
+        from onnx2nn.dequantize.torchao_weights import put_torchao_weights
+
+        module.meta["onnx2nn"]["torchao"] = put_torchao_weights(module, report.forms)
     if options.dtype is not None:
         module.to(options.dtype)
     if options.trainable is not True:

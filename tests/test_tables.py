@@ -12,10 +12,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import language_models
 import pytest
 
 from onnx2nn.optable.registry import load_rows
-from scripts import conformance, conformance_document, contrib_document, edges, measured
+from scripts import conformance, conformance_document, contrib_document, edges, language_model_table, measured
 from tests import case_tables, edge_cases
 from tests.cases import all_cases
 
@@ -122,3 +123,13 @@ def test_operators_of_onnx_runtime_without_a_row_have_a_reason() -> None:
 def test_what_was_measured_is_about_operators_of_the_table() -> None:
     known = {f"{row.domain}.{row.operator}".lstrip(".") for row in load_rows()}
     assert set(measured.read()["layers"]) <= known and set(measured.read()["exported"]) <= known
+
+
+def test_the_table_of_language_models_is_what_is_stored() -> None:
+    """`python scripts/language_model_table.py` asks again and writes it; test_language_models asks most of it."""
+    stored = language_model_table.read()
+    assert language_model_table.document(stored) == language_model_table.DOCUMENT.read_text(encoding="utf-8")
+    columns = list(language_model_table.COLUMNS)
+    for name in language_models.ARCHITECTURES:
+        for precision in language_model_table.PRECISIONS:
+            assert sorted(stored["rows"][name][precision]) == sorted(columns), (name, precision)

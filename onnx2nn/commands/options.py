@@ -32,13 +32,14 @@ def add_follow_links(parser: argparse._ActionsContainer) -> None:
 
 
 def fetch_model(arguments: argparse.Namespace) -> None:
-    """Puts the path of its copy in the place of a model's URL, before the command begins.
+    """Puts the paths of copies in the places of models' URLs, before the command begins.
 
     Raises:
         InputError, LimitError, MissingDependencyError, ModelFileError: the limits are wrong, or it cannot be fetched.
     """
-    if is_url(getattr(arguments, "onnx_path", None)):
-        arguments.onnx_path = local_source(arguments.onnx_path, Account(limits_of(arguments)))
+    for name in ("onnx_path", "other_path"):
+        if is_url(given := getattr(arguments, name, None)):
+            setattr(arguments, name, local_source(given, Account(limits_of(arguments))))
 
 
 def specs_of(arguments: argparse.Namespace) -> list[InputSpec]:
@@ -81,6 +82,11 @@ def add_blocks(parser: argparse._ActionsContainer) -> None:
         help="named: what the file names are blocks; repeated: also equal parts of what it names nothing for, as "
         "block.0, block.1, ... (default named)",
     )
+
+
+def add_page(parser: argparse._ActionsContainer, *, required: bool) -> None:
+    """Adds `--output`, the HTML page that a command writes."""
+    parser.add_argument("-o", "--output", required=required, metavar="M.html", help="where the page is written")
 
 
 def limits_of(arguments: argparse.Namespace) -> Limits:
