@@ -171,15 +171,8 @@ def build(session: nox.Session) -> None:
     session.log("\n".join(f"{digest}  {name}" for name, digest in sums[0].items()))
 
 
-WHEEL_TESTS = (
-    "tests/test_digits.py",
-    "tests/test_reader.py",
-    "tests/test_module.py",
-    "tests/test_save.py",
-    "tests/test_cli.py",
-    "tests/test_remote.py",
-)
-"""What `wheel` runs: an import, its calls, every form of saving, the commands, and models at URLs."""
+WHEEL_TESTS = ("tests/test_digits.py", "tests/test_reader.py", "tests/test_remote.py")
+"""What `wheel` runs: an import with its comparison, the reader, and models at URLs."""
 
 
 @nox.session(python=["3.10", "3.11", "3.12", "3.13", "3.14"])

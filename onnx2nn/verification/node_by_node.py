@@ -50,7 +50,7 @@ def verify_nodes(
     ONNX Runtime runs unoptimised, so that every value of the file exists.
 
     Args:
-        source: the ONNX file: a path, bytes, a ModelProto or an open binary file.
+        source: the ONNX file: a path, a URL, bytes, a ModelProto or an open binary file.
         module: the module of `onnx2nn.load` for it, never pickled, which loses the nodes' names; loaded here if left
             out.
         input_shapes: input name → sizes, for inputs with dynamic dimensions.

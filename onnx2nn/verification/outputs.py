@@ -82,7 +82,7 @@ def verify(
     Where the batch is dynamic and the caller gives no shape, batch sizes 1 and 2 are both compared.
 
     Args:
-        source: the ONNX file: a path, bytes, a ModelProto or an open binary file.
+        source: the ONNX file: a path, a URL, bytes, a ModelProto or an open binary file.
         module: the module of `onnx2nn.load` for it; loaded here if left out.
         input_shapes: input name → sizes, for inputs with dynamic dimensions.
         inputs: input name → array, used instead of generated ones.
