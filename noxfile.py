@@ -7,10 +7,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nox
@@ -139,6 +141,60 @@ def _constraints_without_torch(session: nox.Session) -> str:
     path = Path(session.create_tmp()) / "constraints.txt"
     path.write_text("\n".join(line for line in lines if not line.startswith("torch")) + "\n", encoding="utf-8")
     return str(path)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """The wheel and the source distribution in build/dist, built twice with the time of the commit: the same bytes."""
+    session.install("build")
+    time = session.run("git", "log", "-1", "--format=%ct", external=True, silent=True)
+    sums = []
+    for name in ("dist", "dist-again"):
+        folder = Path("build", name)
+        shutil.rmtree(folder, ignore_errors=True)
+        with tempfile.TemporaryDirectory() as source:  # without what lies in the tree beside the commit's files
+            archive = Path(source, "sources.tar")
+            session.run("git", "archive", "-o", str(archive), "HEAD", external=True)
+            shutil.unpack_archive(archive, Path(source, "tree"))
+            session.run(
+                "python",
+                "-m",
+                "build",
+                "-o",
+                str(folder),
+                str(Path(source, "tree")),
+                env={"SOURCE_DATE_EPOCH": str(time).strip()},
+            )
+        sums.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())})
+    if sums[0] != sums[1]:
+        session.error(f"the second build differs: {sums}")
+    session.log("\n".join(f"{digest}  {name}" for name, digest in sums[0].items()))
+
+
+WHEEL_TESTS = ("tests/test_digits.py", "tests/test_reader.py", "tests/test_remote.py")
+"""What `wheel` runs: an import with its comparison, the reader, and models at URLs."""
+
+
+@nox.session(python=["3.10", "3.11", "3.12", "3.13", "3.14"])
+def wheel(session: nox.Session) -> None:
+    """The wheel of `nox -s build` in a fresh environment: the README's example, then `WHEEL_TESTS` or those given.
+
+    The tests run in a folder of their own, so that it is the wheel that they import.
+    """
+    (path,) = Path("build", "dist").glob("*.whl")
+    session.install("-c", "constraints.txt", f"{path.resolve()}[all,hub,fsspec]", *TOOLS)
+    folder = Path(session.create_tmp())
+    for name in ("tests", "examples", "scripts", "docs"):
+        shutil.copytree(name, folder / name, dirs_exist_ok=True)
+    for name in ("pyproject.toml", "constraints.txt", "README.md", "CONTRIBUTING.md"):
+        shutil.copy(name, folder)
+    chosen = session.posargs or WHEEL_TESTS
+    with session.chdir(folder):
+        where = "import onnx2nn; assert 'site-packages' in onnx2nn.__file__, onnx2nn.__file__"
+        session.run("python", "-c", where)
+        example = ["--onnx_path", "examples/digits/digits.onnx", "--pytorch_path", "digits.pth"]
+        session.run("onnx2pytorch", *example)
+        session.run("pytest", "-q", *chosen, env={"PYTHONPATH": ""})
 
 
 @nox.session(python=["3.10", "3.11", "3.12", "3.13"])

@@ -85,6 +85,10 @@ def _copied(kind: type[Onnx2nnError], arguments: tuple[object, ...]) -> Onnx2nnE
 class ModelFileError(Onnx2nnError):
     """The input is not a readable ONNX model: missing, truncated, not ONNX, inconsistent, or outside a stated limit."""
 
+    def of_file(self, path: str) -> ModelFileError:
+        """Returns the error with the file's path or URL before its text."""
+        return ModelFileError(f"{path}: {self}")
+
 
 class LimitError(ModelFileError):
     """The file costs more than a limit allows; the text names the limit, both numbers, and how to raise it.

@@ -63,7 +63,8 @@ def load(
     """Imports an ONNX model as a module with its weights, in eval mode.
 
     Args:
-        source: a path, the bytes of a file, an open binary file or a `ModelProto`.
+        source: a path, a URL (`hf://organisation/repository/path`, `https://`, `s3://`, see docs/remote.md), the bytes
+            of a file, an open binary file or a `ModelProto`.
         framework: `"torch"` for a `torch.fx.GraphModule`, or `"oneflow"` for a `oneflow.nn.Module`.
         input_shapes: dimensions by input name that replace the file's, for each input all of them; an int is fixed, a
             str names a dynamic dimension (equal names are equal dimensions), None is a dynamic dimension of its own.

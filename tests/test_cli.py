@@ -16,6 +16,7 @@ import torch
 import onnx2nn
 from onnx2nn.commands.main import main
 from onnx2nn.commands.onnx2pytorch import onnx2pytorch
+from onnx2nn.ground.progress import listening, tracked
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -113,6 +114,37 @@ def test_progress_on_a_terminal(folder: Path) -> None:
     assert process.wait(60) == 0
     assert b"\x1b[" in shown, "no spinner was drawn"
     assert b"importing" in shown and b"OK mse < 1e-7" in shown
+
+
+def test_a_step_tells_how_far_it_is() -> None:
+    """The outermost loop over nodes is heard, loops inside it are not, and an error leaves nobody listening."""
+    told: list[tuple[int, int]] = []
+
+    def work() -> None:
+        for _ in tracked("ab"):
+            for _ in tracked("xyz"):
+                pass
+
+    with listening(lambda done, total: told.append((done, total))):
+        work()
+        with pytest.raises(ZeroDivisionError):
+            for number in tracked([1, 0]):
+                print(1 / number)
+        work()
+    assert told == [(0, 2), (1, 2), (2, 2), (0, 2), (1, 2), (0, 2), (1, 2), (2, 2)]
+    work()
+    assert len(told) == 8
+
+
+def test_an_import_and_a_comparison_tell_how_far_they_are(folder: Path) -> None:
+    told: list[tuple[int, int]] = []
+    with listening(lambda done, total: told.append((done, total))):
+        module = onnx2nn.load(DIGITS)
+        imported = len(told)
+        onnx2nn.verify_nodes(DIGITS, module)
+    assert imported > 2 and len(told) > imported
+    assert told[imported - 1][0] == told[imported - 1][1]
+    assert told[-1][0] == told[-1][1] - 1  # the output, which no oracle gives, ends the comparison
 
 
 @pytest.mark.parametrize("ending", [".pth", ".pt", ".safetensors", ".pt2", ".torchscript"])
@@ -347,9 +379,41 @@ def test_help_explains_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     for flag in ("--onnx_path", "--simplify_path", "--pytorch_path", "--input_shape", "--debug"):
         assert f"\n  {flag}" in shown
     assert "exit status" in shown
-    readme = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "command_line.md").read_text()
     flags = {word.strip("[],") for word in shown.split() if word.strip("[],").startswith("--")} - {"--help"}
-    assert {flag for flag in flags if flag not in readme} == set()
+    assert {flag for flag in flags if flag not in page} == set()
+
+
+def test_the_page_of_the_command_line_is_current() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/command_line.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("onnx2nn ver", {"verify"}),
+        ("onnx2nn verify --in", {"--input_shape", "--inputs"}),
+        ("onnx2nn verify m.onnx --blocks ", {"named", "repeated"}),
+    ],
+)
+def test_a_shell_completes(line: str, expected: set[str], tmp_path: Path) -> None:
+    pytest.importorskip("argcomplete", reason="onnx2nn[cli] brings it")
+    answer = tmp_path / "answer"
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+        "_ARGCOMPLETE_IFS": "\n",
+    }
+    environment = {**os.environ, **asked, "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", "from onnx2nn.commands.entry import onnx2nn; onnx2nn()"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert {word.strip() for word in answer.read_text().split("\n")} == expected
 
 
 @pytest.mark.parametrize("command", ["convert", "check", "verify", "simplify", "ops"])

@@ -23,6 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 CORE = {"numpy", "onnx", "onnx_ir", "packaging"}
 OPTIONAL = {"torch", "safetensors", "onnxruntime", "onnxsim", "rich", "oneflow", "ncnn", "pnnx", "scipy", "torchvision"}
+OPTIONAL |= {"huggingface_hub", "fsspec", "aiohttp", "argcomplete"}
 
 
 def _python(code: str) -> subprocess.CompletedProcess[str]:

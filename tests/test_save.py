@@ -2,7 +2,9 @@
 
 import copy
 import io
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,8 @@ from torch import nn
 import onnx2nn
 from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
 from onnx2nn.ground.atomic_files import check_writable, replacing
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Shared(nn.Module):
@@ -223,6 +227,34 @@ def test_traced_module_that_computes_something_else_is_not_written(tmp_path: Pat
 def test_unknown_ending(module: Shared, name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"its ending is none of \.pth, \.pt, "):
         onnx2nn.save(module, tmp_path / name)
+
+
+def test_a_folder_loads_without_onnx2nn(tmp_path: Path) -> None:
+    """A fresh process, to which onnx2nn is not installed, gets the outputs bit by bit."""
+    folder = tmp_path / "made" / "hub"
+    module = onnx2nn.load(ROOT / "examples/digits/digits.onnx")
+    image = torch.rand(3, 8, 8, 1, generator=torch.Generator().manual_seed(0)) * 16
+    line = onnx2nn.save(module, f"{folder}/", example_inputs=[image])
+    assert str(folder) in line and "\n" not in line
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.py", "model.safetensors"]
+    config = json.loads((folder / "config.json").read_text())
+    assert config["inputs"] == [{"name": "image", "dtype": "FLOAT", "shape": ["batch", 8, 8, 1]}]
+    assert config["outputs"] == ["probability"]
+    torch.save((image, module(image).detach()), tmp_path / "expected.pt")
+    code = (
+        "import sys; sys.modules['onnx2nn'] = None\n"
+        "import torch; from model import load_model\n"
+        f"x, y = torch.load({str(tmp_path / 'expected.pt')!r})\n"
+        "assert torch.equal(load_model()(x), y)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no record of its ONNX file"):
+        onnx2nn.save(nn.Linear(2, 2), f"{tmp_path}/new/")
+    assert not (tmp_path / "new").exists()
 
 
 def test_unwritable_targets(module: Shared, tmp_path: Path) -> None:

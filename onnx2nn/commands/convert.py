@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 PYTORCH_PATH_HELP = (
     "where the PyTorch model is saved; the ending says how: .pth or .pt the whole module, .safetensors its weights, "
-    ".pt2 a torch.export program, .torchscript a traced module; left out: only compared"
+    ".pt2 a torch.export program, .torchscript a traced module, / a folder of source, weights and config.json; left "
+    "out: only compared"
 )
 
 EXTRAS: tuple[str, ...] = ("torch", "verify")

@@ -20,12 +20,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    parser = Parser(prog="onnx2nn", description="ONNX files as live nn.Modules.", epilog=EXIT_STATUS)
-    parser.add_argument("--version", action="version", version=f"onnx2nn {_version()}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    return run(parser(), arguments)
+
+
+def parser() -> Parser:
+    """Returns the parser of the command line, with the subcommands."""
+    made = Parser(prog="onnx2nn", description="ONNX files as live nn.Modules.", epilog=EXIT_STATUS)
+    made.add_argument("--version", action="version", version=f"onnx2nn {_version()}")
+    commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for subcommand in _SUBCOMMANDS:
         subcommand.add(commands)
-    return run(parser, arguments)
+    return made
 
 
 def _version() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnx2nn.commands import convert
-from onnx2nn.commands.options import add_follow_links
+from onnx2nn.commands.options import ONNX_PATH_HELP, add_follow_links
 from onnx2nn.commands.running import EXIT_STATUS, Parser, run
 
 
@@ -18,16 +18,21 @@ def onnx2pytorch(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    parser = Parser(
+    return run(parser(), arguments)
+
+
+def parser() -> Parser:
+    """Returns the parser of the command line."""
+    made = Parser(
         prog="onnx2pytorch",
         description="Turn an ONNX file into a PyTorch module with its weights, compare its outputs with ONNX Runtime's "
         "on the same seeded input, and save it.",
         epilog=EXIT_STATUS,
     )
-    files = parser.add_argument_group("files")
-    files.add_argument("--onnx_path", required=True, metavar="M.onnx", help="the ONNX file")
+    files = made.add_argument_group("files")
+    files.add_argument("--onnx_path", required=True, metavar="M.onnx", help=ONNX_PATH_HELP)
     add_follow_links(files)
     files.add_argument("--pytorch_path", metavar="M.pth", help=convert.PYTORCH_PATH_HELP)
-    convert.add_options(parser, simplify_by_default=True)
-    parser.set_defaults(python=None, command=convert.run)
-    return run(parser, arguments)
+    convert.add_options(made, simplify_by_default=True)
+    made.set_defaults(python=None, command=convert.run)
+    return made

@@ -11,11 +11,14 @@ from onnx2nn.errors import InputError
 from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.importing.inputs import InputSpec, fixed_shapes, input_specs
 from onnx2nn.reading import reader
+from onnx2nn.reading.remote import is_url, local_source
+
+ONNX_PATH_HELP = "the ONNX file; also hf://ORG/REPO[@REVISION]/M.onnx, https://, s3:// and other URLs"
 
 
 def add_onnx_path(parser: argparse.ArgumentParser) -> None:
     """Adds the ONNX file, the first argument of a subcommand."""
-    parser.add_argument("onnx_path", metavar="M.onnx", help="the ONNX file")
+    parser.add_argument("onnx_path", metavar="M.onnx", help=ONNX_PATH_HELP)
     add_follow_links(parser)
 
 
@@ -26,6 +29,17 @@ def add_follow_links(parser: argparse._ActionsContainer) -> None:
         action="store_true",
         help="read external data also through links, wherever they lead, and from files with several hard links",
     )
+
+
+def fetch_model(arguments: argparse.Namespace) -> None:
+    """Puts the paths of copies in the places of models' URLs, before the command begins.
+
+    Raises:
+        InputError, LimitError, MissingDependencyError, ModelFileError: the limits are wrong, or it cannot be fetched.
+    """
+    for name in ("onnx_path", "other_path"):
+        if is_url(given := getattr(arguments, name, None)):
+            setattr(arguments, name, local_source(given, Account(limits_of(arguments))))
 
 
 def specs_of(arguments: argparse.Namespace) -> list[InputSpec]:

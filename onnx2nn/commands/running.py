@@ -14,8 +14,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
+from onnx2nn.commands.options import fetch_model
 from onnx2nn.commands.statuses import INTERRUPTED, UNREAD, UNUSABLE
 from onnx2nn.errors import Onnx2nnError, UnsupportedModelError, shown, shown_name
+from onnx2nn.ground.extras import require
 from onnx2nn.ground.terminal import Terminal
 
 EXIT_STATUS = "exit status: 0 outputs agree, 1 they differ or the check failed, 2 the input or an option cannot be used"
@@ -50,9 +52,11 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     Returns:
         The exit status.
     """
+    _complete(parser)
     arguments = parser.parse_args(argv)
     try:
         with _quiet(arguments.debug):
+            fetch_model(arguments)
             status: int = arguments.command(arguments, Terminal())
             sys.stdout.flush()
             return status
@@ -67,6 +71,12 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         if isinstance(error, UnsupportedModelError):
             print(error)  # all problems; stderr gets a summary
         return _fail(parser, _message(error), UNUSABLE)
+
+
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Answers a shell that asks for completions, and ends the process then; see docs/command_line.md."""
+    if "_ARGCOMPLETE" in os.environ:
+        require("argcomplete", extra="cli", purpose="Completing a command line").autocomplete(parser)
 
 
 def _fail(parser: argparse.ArgumentParser, message: str, status: int) -> int:

@@ -35,6 +35,7 @@ class Limits:
         image_pixels: pixels of an encoded image, at import and in a call of the module. Pillow's own
             `PIL.Image.MAX_IMAGE_PIXELS` holds too.
         message_length: characters of an error's text.
+        download_bytes: bytes of a model's files together, where the model is at a URL.
 
     Raises:
         InputError: a value is no number above 0, or a fraction where a whole number is needed.
@@ -52,6 +53,7 @@ class Limits:
     sequence_length: int = 10_000
     image_pixels: int = 1 << 26
     message_length: int = LONGEST_MESSAGE
+    download_bytes: int = 64 << 30
 
     def __post_init__(self) -> None:
         for limit in dataclasses.fields(self):
@@ -103,6 +105,7 @@ class Account:
     def __init__(self, limits: Limits | None = None):
         self.limits = limits or Limits()
         self.stored_nodes = self.stored_bytes = 0
+        self._downloaded = 0
         self._nodes = self._bytes = 0
         self._seconds = 0.0
         self._together = _Spent()
@@ -154,6 +157,16 @@ class Account:
     def has_room(self, nodes: int) -> bool:
         """Returns whether the import may visit so many nodes, and leave a half for others."""
         return self._nodes + nodes <= self.node_limit // 2
+
+    def download(self, count: int, what: str) -> None:
+        """Counts the bytes of a file that is downloaded.
+
+        Raises:
+            LimitError: so many are not left.
+        """
+        self._downloaded += count
+        if self._downloaded > self.limits.download_bytes:
+            raise LimitError("download_bytes", self._downloaded, self.limits.download_bytes, what, unit="bytes")
 
     @property
     def free_bytes(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from onnx2nn.errors import shown, shown_name
+from onnx2nn.ground.progress import listening
 
 
 class Terminal:
@@ -29,14 +30,19 @@ class Terminal:
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Shows a step while it runs, and how long it took."""
+        """Shows a step while it runs, with a bar where it tells how far it is, and how long it took."""
         if self._console is None:
             self.line(f"{text} ...")
             yield
             return
         start = time.monotonic()
-        with self._console.status(_literal(shown_name(text))):
-            yield
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+        with Progress(SpinnerColumn(), *columns, console=self._console, transient=True) as bar:
+            task = bar.add_task(shown_name(text), total=None)
+            with listening(lambda done, total: bar.update(task, completed=done, total=total)):
+                yield
         self.line(f"{text}: {time.monotonic() - start:.1f} s", style="dim")
 
     def line(self, text: str, *, style: str | None = None) -> None:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from onnx2nn.errors import LimitError, OperatorError
 from onnx2nn.ground.limits import TooLargeError
+from onnx2nn.ground.progress import tracked
 from onnx2nn.importing.builder import B
 from onnx2nn.importing.constants import Constant, is_constant
 from onnx2nn.importing.node_facts import (
@@ -73,7 +74,7 @@ class Walk(Generic[B]):
         for needed in (*self.graph.outputs, *_used_inside(nodes)):
             last.pop(needed, None)
         outer, at.step = (at.node, at.step), 0
-        for node in nodes:
+        for node in tracked(nodes):
             at.node = node
             for value, result in zip(node.outputs, self.run_node(node), strict=False):
                 scope[value] = result

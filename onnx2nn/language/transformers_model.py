@@ -13,9 +13,11 @@ import torch
 
 from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.ground.extras import require
+from onnx2nn.ground.limits import Account
 from onnx2nn.language.caches import Decoder
 from onnx2nn.loading import load
 from onnx2nn.reading import reader
+from onnx2nn.reading.remote import local_source
 
 _TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """The largest difference of logits, relative to the largest one."""
@@ -27,6 +29,7 @@ _PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pr
 def with_weights_of(path: str | os.PathLike[str], config: Any) -> Any:
     """Returns the model of transformers with the weights of a file, see `onnx2nn.to_transformers`."""
     transformers = require("transformers", extra="transformers", purpose="Models of transformers")
+    path = local_source(path, Account())
     module = load(path, quantized="dequantize")
     state = dict(module.state_dict())
     config = _config(transformers, Path(path), state) if config is None else config

@@ -15,6 +15,7 @@ from torch import nn
 
 from onnx2nn.errors import InputError, VerificationError, first_line
 from onnx2nn.ground.atomic_files import replacing
+from onnx2nn.ground.cache_folder import cache_folder
 from onnx2nn.importing.inputs import InputSpec, example_inputs, resolve_shapes, specs_of
 from onnx2nn.ops import integer_kernels
 from onnx2nn.optimization import cache
@@ -35,7 +36,7 @@ def compiled(module: Any, given: Sequence[Any] | None) -> nn.Module:
         {axis: str(size) for axis, size in enumerate(spec.shape or ()) if isinstance(size, str)} for spec in specs
     ]
     fixed = [f"{value.dtype} {list(value.shape)}" for value in example]
-    package = cache.folder() / f"{cache.key(module, [repr(dynamic), *fixed])}.pt2"
+    package = cache_folder() / f"{cache.key(module, [repr(dynamic), *fixed])}.pt2"
     described = package.with_suffix(".json")
     if not (package.exists() and described.exists()):
         try:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickletools
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnx2nn.errors import InputError, VerificationError, first_line
+from onnx2nn.errors import InputError, VerificationError
 from onnx2nn.ground.atomic_files import check_writable, enduring, replacing
 from onnx2nn.ground.extras import require
+from onnx2nn.output.source_folder import save_source
+from onnx2nn.output.weight_files import failing_as_files
 from onnx2nn.verification.module_runs import check_same, to_tensor
 
 if TYPE_CHECKING:
@@ -39,7 +40,12 @@ def save(
     | `.pth`, `.pt` | the module, pickled | `torch.load(path, weights_only=False)` |
     | `.safetensors` | parameters and buffers | `safetensors.torch.load_model(module, path)` |
     | `.pt2` | a torch.export program | `torch.export.load(path).module()` |
+    | `/` | a folder: `model.py`, `model.safetensors`, `config.json` | `from model import load_model`, without onnx2nn |
     | `.torchscript` | a traced TorchScript module with both branches of If nodes | `torch.jit.load(path)` |
+
+    A folder is a repository of Hugging Face's hub as `huggingface_hub.upload_folder` takes it: weights under the name
+    that the hub knows, the source of `to_python`, and the inputs and outputs in `config.json`. It is compared with the
+    module where `example_inputs` are given.
 
     With `compiled`, and for a module of `onnx2nn.optimize(module, "compile")`, a `.pt2` is a package of machine code
     and weights, read back with `torch._inductor.aoti_load_package(path)`. It runs without onnx2nn, on the processor
@@ -51,7 +57,7 @@ def save(
 
     Args:
         module: the module, in eval mode.
-        path: of the file, which appears complete or not at all.
+        path: of the file, which appears complete or not at all; a text that ends in `/` for a folder.
         example_inputs: one array or tensor for each input; needed for `.pt2` and `.torchscript`.
         dynamic_axes: for each input axis → name of the dynamic dimensions, kept dynamic in `.pt2`; machine code has
             those of the module.
@@ -68,7 +74,7 @@ def save(
             result gives other outputs.
     """
     target = Path(path)
-    writer = check_target(target)
+    writer = check_target(path)
     torch = require("torch", extra="torch", purpose="Saving a PyTorch module")
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"A {type(module).__name__} cannot be saved. Give a module.")
@@ -83,6 +89,8 @@ def save(
         tensors = tuple(to_tensor(value) if isinstance(value, np.ndarray) else value for value in example_inputs)
     elif writer in (_save_program, _save_torchscript):
         raise InputError(f"Saving {target.suffix} needs example inputs to trace the module with. Give example_inputs.")
+    if writer is save_source:
+        return save_source(module, target, tensors)
     with replacing(target) as temporary:
         return writer(module, temporary, tensors, dynamic_axes)
 
@@ -94,9 +102,11 @@ def check_target(path: str | os.PathLike[str]) -> Callable[..., str]:
         InputError: unknown ending, or the file cannot be written.
     """
     target = Path(path)
+    if os.fspath(path).endswith(("/", os.sep)):
+        return save_source
     writer = _WRITERS.get(target.suffix.lower())
     if writer is None:
-        raise InputError(f"Cannot save {target}: its ending is none of {', '.join(_WRITERS)}.")
+        raise InputError(f"Cannot save {target}: its ending is none of {', '.join(_WRITERS)}, / for a folder.")
     check_writable(target)
     return writer
 
@@ -150,23 +160,6 @@ def _without_torch(module: torch.nn.Module, path: Path) -> list[str]:
                 if "onnx" in node.meta:
                     nodes.setdefault(node.target.__name__, {})[repr(node.meta["onnx"][2])] = None
     return [titles.get(name, name) + (f" ({', '.join(nodes[name])})" if name in nodes else "") for name in names]
-
-
-@contextlib.contextmanager
-def failing_as_files() -> Iterator[None]:
-    """Raises the errors of safetensors that are the system's as those.
-
-    Raises:
-        OSError: a file could not be written.
-    """
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except SafetensorError as error:
-        if "I/O error" in str(error):
-            raise OSError(first_line(error)) from error
-        raise
 
 
 def _save_state(module: torch.nn.Module, path: Path, *_: Any) -> str:

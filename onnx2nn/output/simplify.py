@@ -88,7 +88,7 @@ def simplify(
     original on random inputs. A failure is reported, not raised, and leaves the model unchanged.
 
     Args:
-        source: a path, bytes, a ModelProto or an open binary file.
+        source: a path, a URL, bytes, a ModelProto or an open binary file.
         input_shapes: input name → sizes; fixed in the result unless `keep_dynamic`.
         keep_dynamic: use `input_shapes` for the comparisons only, and keep dynamic dimensions dynamic.
         shape_inference: run shape inference.
@@ -113,7 +113,7 @@ def simplify(
     if comparisons < 0:
         raise InputError(f"comparisons={comparisons!r} is no number of comparisons. Give 0 or more.")
     require("onnxsim", extra="simplify", purpose="Simplifying a model")
-    source = stored(source)
+    source = stored(source, limits)
     account = Account(limits)
     with reader.opened(source, follow_links=follow_links, account=account) as model:
         specs = model_inputs.input_specs(model)

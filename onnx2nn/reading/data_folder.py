@@ -25,6 +25,12 @@ _DEVICES = re.compile(r"(CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(COM|LPT)[0-9\u00b9\u0
 _BLOB = re.compile(r"((?:\.\.[/\\])+)blobs[/\\]([0-9a-f]{40}|[0-9a-f]{64})")
 """A link in a snapshot of Hugging Face's cache: the files of a repository are named after their SHA-1 or SHA-256."""
 
+_SHARED = re.compile(r"\.\.[/\\]\.\.[/\\]blobs[/\\](([0-9a-f]{2})[/\\]\2[0-9a-f]{62})")
+"""A link from a repository's blob to one that repositories of the cache share: `CACHE/blobs/DI/DIGEST`."""
+
+_REPOSITORY = re.compile(r"(models|datasets|spaces)--.+")
+"""The folder of a repository in the cache."""
+
 _NAME_SURROGATE = 0x20000000
 """The bit of a reparse tag of Windows that marks links and junctions, but not files that a cloud holds."""
 
@@ -67,8 +73,8 @@ def _is_special_in_windows(part: str) -> bool:
 class DataFolder:
     """The folder of a model's external data.
 
-    A file must be a regular file with one name. In a snapshot of Hugging Face's cache, `REPO/snapshots/COMMIT/...`, a
-    step may be a link to `REPO/blobs/DIGEST`, in which the same rules hold.
+    A file must be a regular file with one name. In a snapshot of Hugging Face's cache, `REPO/snapshots/COMMIT/...`, it
+    may be a link to `REPO/blobs/DIGEST`, and that one to `blobs/DI/DIGEST` beside `REPO`, where the same rules hold.
 
     Args:
         path: the folder; links on the way to it are the caller's.
@@ -110,7 +116,7 @@ class DataFolder:
                     "out of the model's folder. Copy the file into the folder, or give follow_links=True if you trust "
                     "who made the link."
                 ) from None
-            return DataFolder(blob[0])._opened([blob[1]], os.path.join(*blob))
+            return DataFolder(blob[0])._opened(re.split(r"[/\\]", blob[1]), os.path.join(*blob))
         if source.links != 1:
             raise ModelFileError(
                 f"its data file {path} has {source.links} names (hard links): it is refused as unsafe, as another one "
@@ -172,14 +178,17 @@ def _refuse_link(status: os.stat_result) -> None:
 
 
 def _blob(folder: str, parts: Sequence[str]) -> tuple[str, str] | None:
-    """Returns the folder and name of the blob to which a file in a snapshot of Hugging Face's cache is a link."""
+    """Returns the folder and name of the blob to which a file in Hugging Face's cache is a link."""
     around = os.path.join(folder, *parts[:-1])
     with contextlib.suppress(OSError):
-        link = _BLOB.fullmatch(os.readlink(os.path.join(around, parts[-1])))
+        target = os.readlink(os.path.join(around, parts[-1]))
+        steps = os.path.realpath(around).split(os.sep)
+        link, shared = _BLOB.fullmatch(target), _SHARED.fullmatch(target)
         if link is not None:
-            steps = os.path.realpath(around).split(os.sep)
             up = len(link[1]) // 3
             repository, below = steps[:-up], steps[-up:]
             if len(below) > 1 and below[0] == "snapshots" and re.fullmatch("[0-9a-f]{40}", below[1]):
                 return os.sep.join([*repository, "blobs"]), link[2]
+        elif shared is not None and steps[-1] == "blobs" and _REPOSITORY.fullmatch(steps[-2]):
+            return os.sep.join([*steps[:-2], "blobs"]), shared[1]
     return None

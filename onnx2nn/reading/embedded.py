@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
 
 import onnx
 
 from onnx2nn.errors import ModelFileError
 from onnx2nn.ground.limits import Account
 from onnx2nn.reading.data_folder import DataFolder
+from onnx2nn.reading.external_tensors import external_tensors
 from onnx2nn.reading.tensors import TensorReader
 
 
@@ -33,7 +32,7 @@ def embedded(
         ModelFileError: the source is not a readable model, or its external data cannot be read.
     """
     proto = source if isinstance(source, onnx.ModelProto) else _parsed(source)
-    if not any(True for _ in _external(proto)):
+    if not any(True for _ in external_tensors(proto)):
         return proto
     if proto is source:
         proto = onnx.ModelProto()
@@ -43,7 +42,7 @@ def embedded(
     folder = None if base_dir is None else DataFolder(os.fspath(base_dir), follow_links=follow_links)
     tensors = TensorReader(account or Account(), None, {}, folder)
     try:
-        for tensor in _external(proto):
+        for tensor in external_tensors(proto):
             data = tensors.read(tensor).tobytes()
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
@@ -60,23 +59,3 @@ def _parsed(source: str | os.PathLike[str] | bytes) -> onnx.ModelProto:
         return onnx.load(source, load_external_data=False)
     except Exception as error:  # protobuf's, onnx's and the system's errors share no base class
         raise ModelFileError(f"Cannot read the model: {error}") from error
-
-
-def _external(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yields the tensors whose data lie outside of the message."""
-    parts: list[Any] = [proto.graph, *proto.functions]
-    while parts:
-        part = parts.pop()
-        if isinstance(part, onnx.TensorProto):
-            if part.data_location == onnx.TensorProto.EXTERNAL:
-                yield part
-        elif isinstance(part, onnx.SparseTensorProto):
-            parts += [part.values, part.indices]
-        elif isinstance(part, onnx.AttributeProto):
-            parts += [part.t, *part.tensors, part.sparse_tensor, *part.sparse_tensors, *part.graphs]
-            parts += [part.g] if part.HasField("g") else []
-        elif isinstance(part, onnx.NodeProto):
-            parts += part.attribute
-        else:
-            parts += part.node
-            parts += [*part.initializer, *part.sparse_initializer] if isinstance(part, onnx.GraphProto) else []

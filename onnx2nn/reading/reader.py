@@ -11,19 +11,18 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from onnx2nn.errors import LimitError, ModelFileError, Onnx2nnError
+from onnx2nn.errors import ModelFileError, Onnx2nnError
 from onnx2nn.ground import gc_pause
 from onnx2nn.ground.limits import Account
 from onnx2nn.reading.byte_sources import ByteSource, FileSource, MemorySource
 from onnx2nn.reading.data_folder import DataFolder
 from onnx2nn.reading.deserialize import Deserializer
 from onnx2nn.reading.protobuf_wire import skeleton
+from onnx2nn.reading.remote import local_source
 from onnx2nn.reading.tensors import TensorReader
+from onnx2nn.reading.text_formats import is_text, parsed_text
 
 __all__ = ["opened", "read"]
-
-# Text formats of onnx.load, by ending.
-_TEXT_SUFFIXES = (".onnxtxt", ".onnxtext", ".textproto", ".prototxt", ".pbtxt", ".json", ".onnxjson")
 
 # Other files that are given by mistake: offset and first bytes, the name of the format and advice.
 _LOOKALIKES = (
@@ -62,8 +61,8 @@ def read(
     documentation and checksums of external data are ignored.
 
     Args:
-        source: path, bytes, binary stream (read to its end) or message. Paths may also end in a text format's suffix
-            (`.onnxtxt`, `.textproto`, `.json`).
+        source: path, URL (see `remote.local_source`), bytes, binary stream (read to its end) or message. Paths may
+            also end in a text format's suffix (`.onnxtxt`, `.textproto`, `.json`).
         base_dir: folder of the external data; by default the folder of the path.
         follow_links: whether external data may be links, wherever they lead, and files with several names; otherwise
             it must lie in the folder, or in the blobs of the Hugging Face cache of which the folder is a snapshot.
@@ -110,29 +109,25 @@ def _read(
     source: object, base_dir: str | os.PathLike[str] | None, follow_links: bool, account: Account
 ) -> tuple[ir.Model, TensorReader]:
     try:
-        found, path = _source(source)
+        found, path = _source(local_source(source, account, with_data=base_dir is None))
         folder = os.path.dirname(path) or "." if base_dir is None and path is not None else base_dir
         data = None if folder is None else DataFolder(os.fspath(folder), follow_links=follow_links)
         if isinstance(found, onnx.ModelProto):
             return _build(found, TensorReader(account, None, {}, data), account)
         try:
-            if path is not None and path.lower().endswith(_TEXT_SUFFIXES):
-                return _read_text(found, path, data, account)
+            if isinstance(found, FileSource) and is_text(found.path):
+                proto = parsed_text(found, account)
+                return _build(proto, TensorReader(account, found, {}, data), account)
             return _read_bytes(found, data, account)
         except BaseException as error:
             found.close()
             if isinstance(error, ModelFileError) and isinstance(source, (str, os.PathLike)):
-                raise _of_file(error, str(path)) from error.__cause__
+                raise error.of_file(os.fspath(source)) from error.__cause__
             raise
     except (DecodeError, UnicodeDecodeError) as error:
         raise ModelFileError(f"The model is damaged: {error}. Copy, download or export the file again.") from error
     except RecursionError as error:
         raise ModelFileError("The model is nested too deeply for Python's stack.") from error
-
-
-def _of_file(error: ModelFileError, path: str) -> ModelFileError:
-    """Returns an error with the file's path before its text."""
-    return error.of_file(path) if isinstance(error, LimitError) else ModelFileError(f"{path}: {error}")
 
 
 def _source(source: object) -> tuple[ByteSource | onnx.ModelProto, str | None]:
@@ -159,17 +154,6 @@ def _source(source: object) -> tuple[ByteSource | onnx.ModelProto, str | None]:
     raise TypeError(
         f"A model is a path, bytes, a binary stream or a ModelProto, not a {type(source).__name__}.{advice}"
     )
-
-
-def _read_text(
-    source: ByteSource, path: str, folder: DataFolder | None, account: Account
-) -> tuple[ir.Model, TensorReader]:
-    account.check("text_bytes", source.size, "The number of bytes of the text file is")
-    try:
-        proto = onnx.load_model(path, load_external_data=False)
-    except Exception as error:  # every text format has parse errors of its own
-        raise ModelFileError(f"The file is no ONNX model in the text format of its ending: {error}") from error
-    return _build(proto, TensorReader(account, source, {}, folder), account)
 
 
 def _path_of(stream: object) -> str | None:

@@ -78,7 +78,7 @@ def report(
         MissingDependencyError: torch is not installed.
         ModelFileError: the source is not a readable model.
     """
-    source = stored(source)
+    source = stored(source, limits)
     reading: dict[str, Any] = {"follow_links": follow_links, "limits": limits}
     with reader.opened(source, follow_links=follow_links, account=Account(limits)) as model:
         checked = checked_operators(model)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from onnx2nn.errors import InputError, first_line
+from onnx2nn.ground.progress import tracked
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.verification.block_reports import blocks_around
 from onnx2nn.verification.gaps import Gap, gap
@@ -100,7 +101,7 @@ class Lockstep:
             given = self._values(memory_limit)
             own, fed = self.runs
             inputs = iter([to_tensor(array) for array in self.probe.feeds.values()])
-            for node in self.module.graph.nodes:
+            for node in tracked(list(self.module.graph.nodes)):
                 if node.op == "output":
                     self.outputs = self._result(own, node)
                     return

@@ -50,7 +50,7 @@ def verify_nodes(
     ONNX Runtime runs unoptimised, so that every value of the file exists.
 
     Args:
-        source: the ONNX file: a path, bytes, a ModelProto or an open binary file.
+        source: the ONNX file: a path, a URL, bytes, a ModelProto or an open binary file.
         module: the module of `onnx2nn.load` for it, never pickled, which loses the nodes' names; loaded here if left
             out.
         input_shapes: input name → sizes, for inputs with dynamic dimensions.
@@ -77,7 +77,7 @@ def verify_nodes(
         UnsupportedModelError: `module` was left out and the model cannot be imported.
         VerificationError: no oracle can run the model.
     """
-    source = stored(source)
+    source = stored(source, limits)
     with reader.opened(source, follow_links=follow_links, account=Account(limits)) as model:
         specs = model_inputs.input_specs(model)
     feeds, _ = next(iter(example_feeds(specs, input_shapes, inputs, 1, seed)))

@@ -11,7 +11,9 @@ import onnx
 
 from onnx2nn.errors import VerificationError, first_line
 from onnx2nn.ground.extras import require
+from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.reading.embedded import embedded
+from onnx2nn.reading.remote import local_source
 
 Stored = str | os.PathLike[str] | bytes | onnx.ModelProto
 """The forms of a model that can be read several times."""
@@ -96,14 +98,16 @@ class Oracle:
             raise VerificationError(f"{self.name.partition(' (')[0]} failed: {first_line(error)}") from error
 
 
-def stored(source: Stored | BinaryIO) -> Stored:
-    """Returns an open file as bytes, any other form of a model unchanged.
+def stored(source: Stored | BinaryIO, limits: Limits | None = None) -> Stored:
+    """Returns an open file as bytes, a URL as the path of its copy, any other form of a model unchanged.
 
     Raises:
+        LimitError, MissingDependencyError, ModelFileError: the file at a URL cannot be fetched.
         TypeError: the source is no form of a model.
     """
     if isinstance(source, str | os.PathLike | bytes | onnx.ModelProto):
-        return source
+        local: Stored = local_source(source, Account(limits))
+        return local
     if not hasattr(source, "read"):
         raise TypeError(f"A model is a path, bytes, a binary stream or a ModelProto, not a {type(source).__name__}.")
     return source.read()

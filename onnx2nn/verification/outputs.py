@@ -82,7 +82,7 @@ def verify(
     Where the batch is dynamic and the caller gives no shape, batch sizes 1 and 2 are both compared.
 
     Args:
-        source: the ONNX file: a path, bytes, a ModelProto or an open binary file.
+        source: the ONNX file: a path, a URL, bytes, a ModelProto or an open binary file.
         module: the module of `onnx2nn.load` for it; loaded here if left out.
         input_shapes: input name → sizes, for inputs with dynamic dimensions.
         inputs: input name → array, used instead of generated ones.
@@ -102,7 +102,7 @@ def verify(
         UnsupportedModelError: `module` was left out and the model cannot be imported.
         VerificationError: no oracle can run the model.
     """
-    source = stored(source)
+    source = stored(source, limits)
     with reader.opened(source, follow_links=follow_links, account=Account(limits)) as model:
         specs, short = model_inputs.input_specs(model), short_floats(model)
         threads = threads_of((node.domain, node.op_type) for node in model.graph.all_nodes())

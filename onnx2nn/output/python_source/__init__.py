@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,14 +15,14 @@ from onnx2nn.ground.atomic_files import made_folder, replacing
 from onnx2nn.ground.extras import require
 from onnx2nn.ground.limits import Limits
 from onnx2nn.loading import load
-from onnx2nn.output.save import failing_as_files
+from onnx2nn.output.weight_files import failing_as_files
 from onnx2nn.verification.module_runs import check_same, to_tensor
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["source_of", "to_python"]
+__all__ = ["source_of", "to_python", "write_source"]
 
 
 def to_python(
@@ -57,30 +58,52 @@ def to_python(
         UnsupportedModelError, LimitError, ModelFileError: as for `load`.
     """
     require("torch", extra="torch", purpose="Writing a model as source")
-    safetensors = require("safetensors.torch", extra="torch", purpose="Writing a model as source")
     from torch import nn
 
-    target = Path(folder)
     if not isinstance(model, nn.Module):
         model = load(model, follow_links=follow_links, limits=limits)
-    source, moved = _source(model)
+    return write_source(model, Path(folder), example_inputs)
+
+
+def write_source(
+    model: nn.Module,
+    target: Path,
+    example_inputs: Sequence[np.ndarray | torch.Tensor] | None,
+    *,
+    weights: str = "weights.safetensors",
+    others: Mapping[str, str] | None = None,
+) -> str:
+    """Writes an imported module to a folder, see `to_python`.
+
+    Args:
+        model: the module.
+        target: the folder.
+        example_inputs: as for `to_python`.
+        weights: name of the file of the weights.
+        others: texts of further files, by name.
+
+    Raises:
+        InputError, MissingDependencyError, VerificationError: as for `to_python`.
+    """
+    safetensors = require("safetensors.torch", extra="torch", purpose="Writing a model as source")
+    source, moved = _source(model, weights)
     namespace: dict[str, Any] = {"__name__": __name__, "__file__": "model.py"}  # dataclasses look their module up
     exec(compile(source, "model.py", "exec", dont_inherit=True), namespace)
     tensors = _tensors(model, namespace, moved)
-    with (
-        made_folder(target),
-        replacing(target / "weights.safetensors") as weights,
-        replacing(target / "model.py") as temporary,
-    ):
+    texts = {**(others or {}), "model.py": source}
+    with contextlib.ExitStack() as files:
+        files.enter_context(made_folder(target))
+        stored = files.enter_context(replacing(target / weights))
         with failing_as_files():
-            safetensors.save_file(tensors, str(weights))
-        temporary.write_text(source, encoding="utf-8")
+            safetensors.save_file(tensors, str(stored))
+        for name, text in texts.items():
+            files.enter_context(replacing(target / name)).write_text(text, encoding="utf-8")
         if example_inputs is not None:
             given = [to_tensor(value) if isinstance(value, np.ndarray) else value for value in example_inputs]
-            check_same(model, namespace["load_model"](weights), given, "exported program")
+            check_same(model, namespace["load_model"](stored), given, "exported program")
     count = source.count("\nclass ")
     classes = f"{count} class{'es' * (count != 1)}"
-    return f"{target / 'model.py'}: {len(source.splitlines())} lines, {classes}; {target / 'weights.safetensors'}"
+    return f"{target / 'model.py'}: {len(source.splitlines())} lines, {classes}; {target / weights}"
 
 
 def source_of(model: nn.Module) -> str:
@@ -92,7 +115,7 @@ def source_of(model: nn.Module) -> str:
     return _source(model)[0]
 
 
-def _source(model: nn.Module) -> tuple[str, dict[str, str]]:
+def _source(model: nn.Module, weights: str = "weights.safetensors") -> tuple[str, dict[str, str]]:
     """Returns the text of `model.py`, and the new → old keys of buffers that another class holds than in `model`."""
     from torch import fx
 
@@ -111,7 +134,7 @@ def _source(model: nn.Module) -> tuple[str, dict[str, str]]:
         )
     program = read_program(model)
     kinds, moved = make_classes(divide(program))
-    return document(program, kinds, arrangement), moved
+    return document(program, kinds, arrangement, weights), moved
 
 
 def _tensors(model: nn.Module, namespace: Mapping[str, Any], moved: Mapping[str, str]) -> dict[str, torch.Tensor]:

@@ -29,13 +29,16 @@ def load_model(path: str | Path = WEIGHTS) -> {name}:
 '''
 
 
-def document(program: Program, kinds: list[Kind], arrangement: Arrangement | None = None) -> str:
+def document(
+    program: Program, kinds: list[Kind], arrangement: Arrangement | None = None, weights: str = "weights.safetensors"
+) -> str:
     """Returns the text of the file for the classes of a program, the model's own the last.
 
     Args:
         program: the program.
         kinds: the classes.
         arrangement: where the samples of a batch are, for a program of one sample that runs on each of them.
+        weights: name of the file of the weights.
     """
     taken = [*program.inlined.names.values(), *program.inlined.functions.values()]
     names = class_names(kinds, dict(program.all_class_names()), taken)
@@ -61,10 +64,10 @@ def document(program: Program, kinds: list[Kind], arrangement: Arrangement | Non
         classes.append(batched(name, arrangement))
         name = f"Batched{name}"
     text = "\n\n\n".join([*classes, _LOAD.format(name=name, freeze=freeze)])
-    return f"{_head(name, text, program.inlined)}\n\n\n{text}"
+    return f"{_head(name, text, program.inlined, weights)}\n\n\n{text}"
 
 
-def _head(name: str, text: str, inlined: Inlined) -> str:
+def _head(name: str, text: str, inlined: Inlined, weights: str) -> str:
     imports = {
         *inlined.imports,
         ("torch", ""),
@@ -82,11 +85,11 @@ def _head(name: str, text: str, inlined: Inlined) -> str:
     blocks = [[entry for entry in imports if (entry[0] in standard) is first] for first in (True, False)]
     return "\n".join(
         [
-            f'"""{name}, from an ONNX model; its weights are in weights.safetensors."""',
+            f'"""{name}, from an ONNX model; its weights are in {weights}."""',
             *(["", "from __future__ import annotations"] if inlined.texts else []),
             *(line for block in blocks for line in ["", *_imports(block)]),
             "",
-            'WEIGHTS = Path(__file__).with_name("weights.safetensors")',
+            f'WEIGHTS = Path(__file__).with_name("{weights}")',
         ]
     )
 
