@@ -84,7 +84,8 @@ def _reading() -> Load:
 
 def _onnx2torch() -> Load:
     import torch
-    import torchvision_schemas
+
+    from scripts import torchvision_schemas
 
     torchvision_schemas.predefine()
     import onnx2torch
@@ -98,7 +99,8 @@ def _onnx2torch() -> Load:
 def _onnx2pytorch() -> Load:
     import onnx
     import torch
-    import torchvision_schemas
+
+    from scripts import torchvision_schemas
 
     torchvision_schemas.predefine()
     import onnx2pytorch
