@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.conversions import directions, measuring, page
+from scripts.conversions import directions, exported, measuring, page
 from scripts.conversions.limits import Limits, in_process
 from scripts.conversions.rows import EXPORT, Facts, File, Row
 from scripts.conversions.store import Lines, Parquet, Store
@@ -58,11 +58,11 @@ def test_what_is_missing() -> None:
 
 def test_difference_is_relative_and_of_equal_kinds() -> None:
     x = np.array([1.0, -4.0, np.inf], np.float32)
-    assert directions.difference([x], [x]) == 0
-    assert directions.difference([np.array([1.0, -3.0])], [np.array([1.0, -4.0])]) == 0.25
+    assert exported.difference([x], [x]) == 0
+    assert exported.difference([np.array([1.0, -3.0])], [np.array([1.0, -4.0])]) == 0.25
     for other in (x.astype(np.float64), x[:2], np.nan_to_num(x)):
         with pytest.raises(ValueError, match=r"instead of|other places"):
-            directions.difference([other], [x])
+            exported.difference([other], [x])
 
 
 def test_a_row_that_failed_stays_on_the_page() -> None:

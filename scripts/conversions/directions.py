@@ -5,34 +5,14 @@ from __future__ import annotations
 import ctypes
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scripts.conversions.exported import Exported
+from scripts.conversions.exported import Arrays, Exported, difference, input_names
 from scripts.conversions.rows import Facts
-
-Arrays = Sequence[np.ndarray[Any, Any]]
-
-
-def difference(ours: Arrays, theirs: Arrays) -> float:
-    """Returns the largest difference of an element, relative to the largest magnitude of its output.
-
-    Raises:
-        ValueError: another count, shape or type, infinities or NaN in other places.
-    """
-    worst = 0.0
-    for a, b in zip(ours, theirs, strict=True):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            raise ValueError(f"{a.dtype}{list(a.shape)} instead of {b.dtype}{list(b.shape)}")
-        finite = np.isfinite(b) if b.dtype.kind in "fc" else np.ones(b.shape, bool)
-        if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-            raise ValueError("infinities or NaN in other places")
-        a64, b64 = a[finite].astype(np.float64), b[finite].astype(np.float64)
-        worst = max(worst, float(np.abs(a64 - b64).max(initial=0.0) / np.abs(b64).max(initial=1e-30)))
-    return worst
 
 
 def run(module: Any, inputs: Arrays) -> list[np.ndarray[Any, Any]]:
@@ -84,15 +64,6 @@ def to_pytorch(file: Exported, folder: Path) -> Facts:
     facts["restored"] = len(module.naming_report().restored)
     facts["noise"] = rounded(noise(module, file.inputs, outputs))
     return facts
-
-
-def input_names(path: Path) -> list[str]:
-    """Returns the names of the inputs that are no initializers."""
-    import onnx
-
-    graph = onnx.load(str(path), load_external_data=False).graph
-    stored = {tensor.name for tensor in graph.initializer}
-    return [value.name for value in graph.input if value.name not in stored]
 
 
 def graph_facts(file: Exported) -> dict[str, Any]:

@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
+from onnx2nn.verification.oracle import Oracle
 from scripts.conversions.rows import Facts, File
+
+Arrays = Sequence[np.ndarray[Any, Any]]
 
 
 class NotExported(Exception):
@@ -34,8 +38,8 @@ class Exported:
     """
 
     path: Path
-    inputs: Sequence[np.ndarray[Any, Any]]
-    outputs: Sequence[np.ndarray[Any, Any]] | None
+    inputs: Arrays
+    outputs: Arrays | None
     author: Facts
 
     def write(self) -> None:
@@ -73,36 +77,75 @@ class TorchModel:
 BATCH, OTHER_BATCH = 2, 3
 """The batch that the exporter sees, and the one that conversions are compared at."""
 
+MAX_EXPORT_DIFFERENCE = 1e-3
+"""How far ONNX Runtime's answer may be from the framework's; above it the exporter wrote another model."""
+
 
 def export_torch(file: File, model: TorchModel, path: Path) -> Exported:
     """Exports a model with random weights and an open batch, or with a fixed one where its exporter fixes it.
 
     Raises:
-        NotExported: the model does not run, or its exporter refuses it.
+        NotExported: the model does not run, its exporter refuses it, or writes a file that does something else.
     """
     import torch
 
-    from scripts.torch_exports import WRITERS, seeded
+    from scripts.torch_exports import seeded
 
     torch.set_num_threads(1)
     try:
         module = seeded(model.build)
         inputs, other = model.inputs(BATCH), model.inputs(OTHER_BATCH)
-        expected = _call(module, inputs)
+        _call(module, inputs)
     except Exception as error:  # whatever a package of models raises
         raise NotExported(f"the model does not run: {reason(error)}") from error
-    fixed = ""
+    author: dict[str, Any] = {"keys": list(module.state_dict())}
+    try:
+        return _written(file, path, module, inputs, other, author)
+    except NotExported as error:
+        return _written(file, path, module, inputs, None, {**author, "fixed": str(error)})
+
+
+def _written(file: File, path: Path, module: Any, inputs: Any, other: Any, author: Facts) -> Exported:
+    """Exports with the dimensions open in which `other` differs from `inputs`, with none where it is None."""
+    from scripts.torch_exports import WRITERS
+
+    called = inputs if other is None else other
     try:
         WRITERS[file.exporter](path, module, inputs, other)
-        inputs, expected = other, _call(module, other)
-    except Exception as error:  # exporters have no common error
-        fixed = reason(error)
-        try:
-            WRITERS[file.exporter](path, module, inputs)
-        except Exception as again:  # likewise
-            raise NotExported(f"torch.onnx.export: {reason(again)}") from again
-    author = {"keys": list(module.state_dict()), **({"fixed": fixed} if fixed else {})}
-    return Exported(path, [x.numpy() for x in inputs], expected, author)
+        expected = _call(module, called)
+        arrays = [x.numpy() for x in called]
+        answers = Oracle(path, threads=1).run(dict(zip(input_names(path), arrays, strict=True)))
+        apart = difference(answers, expected)
+    except Exception as error:  # exporters have no common error; a file of theirs may not run at all
+        raise NotExported(f"torch.onnx.export: {reason(error)}") from error
+    if apart > MAX_EXPORT_DIFFERENCE:
+        raise NotExported(f"torch.onnx.export: ONNX Runtime's answer to its file differs by {apart:.1e}")
+    return Exported(path, arrays, expected, author)
+
+
+def input_names(path: Path) -> list[str]:
+    """Returns the names of a file's inputs that are no initializers."""
+    graph = onnx.load(str(path), load_external_data=False).graph
+    stored = {tensor.name for tensor in graph.initializer}
+    return [value.name for value in graph.input if value.name not in stored]
+
+
+def difference(ours: Arrays, theirs: Arrays) -> float:
+    """Returns the largest difference of an element, relative to the largest magnitude of its output.
+
+    Raises:
+        ValueError: another count, shape or type, infinities or NaN in other places.
+    """
+    worst = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise ValueError(f"{a.dtype}{list(a.shape)} instead of {b.dtype}{list(b.shape)}")
+        finite = np.isfinite(b) if b.dtype.kind in "fc" else np.ones(b.shape, bool)
+        if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+            raise ValueError("infinities or NaN in other places")
+        a64, b64 = a[finite].astype(np.float64), b[finite].astype(np.float64)
+        worst = max(worst, float(np.abs(a64 - b64).max(initial=0.0) / np.abs(b64).max(initial=1e-30)))
+    return worst
 
 
 def _call(module: Any, inputs: tuple[Any, ...]) -> list[np.ndarray[Any, Any]]:
