@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -52,7 +53,8 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--run", metavar="SOURCE", choices=sources.SOURCES, help="measure the rows that are missing")
+    help_ = "measure the rows that are missing, of several sources in turns"
+    what.add_argument("--run", metavar="SOURCE", nargs="+", choices=sources.SOURCES, help=help_)
     what.add_argument("--only", metavar="ROW", help="measure one row again and print it")
     what.add_argument("--list", metavar="SOURCE", choices=sources.SOURCES, help="print the names of a source's files")
     what.add_argument("--write", action="store_true", help="write convert_models.md from the stored rows")
@@ -82,7 +84,9 @@ def _again(name: str, limits: Limits) -> int:
 
 def _run(options: argparse.Namespace, limits: Limits) -> None:
     store: Store = Parquet(options.results) if options.results else Lines()
-    files = [f for f in sources.SOURCES[options.run]().files() if fnmatch.fnmatchcase(str(f), f"*{options.files}*")]
+    lists = [sources.SOURCES[name]().files() for name in options.run]
+    turns = [file for turn in itertools.zip_longest(*lists) for file in turn if file is not None]
+    files = [file for file in turns if fnmatch.fnmatchcase(str(file), f"*{options.files}*")]
     wanted = measuring.missing(files, options.directions, store.rows())
     print(f"{len(wanted)} of {len(files)} files have rows to measure", flush=True)
     measure = measuring.measure_with_ray if options.ray else measuring.measure

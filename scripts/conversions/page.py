@@ -29,7 +29,7 @@ SOURCES = {
 HEAD = """\
 # Models converted
 
-Written by `scripts/convert_models.py`, from rows that it measured and stored ({stored}). A row is one model, written by
+Written by `scripts/convert_models.py`, from {count} rows that it measured and stored. A row is one model, written by
 one exporter, converted in one direction, in a process of its own with limits of time and memory. This command measures
 one again:
 
@@ -37,10 +37,10 @@ one again:
 
 In the tables, the first column and the name of a direction (`PyTorch`, `ONNX`, `source`, `NCNN`) are what stands behind
 `--only`. `--run SOURCE` measures the rows of a source that are missing: more models are in its list than were run so
-far, see `--list SOURCE`. Rows that fail stay here with their reason.
+far, see `--list SOURCE`. Rows that fail stay here with their reason. Versions: {versions}.
 
 Weights are random, none of them constant. Images are small where the architecture permits (64 by 64), so that a row
-takes seconds; `inputs` says the sizes. Where the exporter left dimensions open, the file is compared at sizes that the
+takes seconds; **inputs** has the sizes. Where the exporter left dimensions open, the file is compared at sizes that the
 exporter did not see.
 
 ## How many
@@ -58,9 +58,23 @@ LEGEND = """\
 - **onnx2torch, onnx2pytorch**: the difference of their modules of the same file to ONNX Runtime, or why there is none.
 """
 
-PYTORCH = (
-    "| row | right | difference | original | noise | nodes | open, guards | in blocks | keys | seconds | MB, file |"
+COLUMNS = (
+    *(
+        "row",
+        "inputs",
+        "right",
+        "difference",
+        "original",
+        "noise",
+        "nodes",
+        "open, guards",
+        "in blocks",
+        "keys",
+        "seconds",
+    ),
+    *("MB, file", *PEERS),
 )
+"""Of the tables of files that became modules of PyTorch."""
 
 
 def document(rows: Collection[Row]) -> str:
@@ -68,11 +82,12 @@ def document(rows: Collection[Row]) -> str:
     known = {row.name: row for row in rows}
     files = sorted({row.file for row in rows}, key=lambda file: (list(SOURCES).index(file.source), file))
     versions = sorted({f"{p} {v}" for r in rows if r.direction == EXPORT for p, v in r.facts.items() if p != "problem"})
-    lines = HEAD.format(stored=", ".join(versions)).splitlines()
+    count = sum(row.direction != EXPORT for row in rows)
+    lines = HEAD.format(count=count, versions=", ".join(versions)).splitlines()
     lines += ["", *_counts(known, files), "", *_wanted(rows), "", "## → PyTorch", "", *LEGEND.splitlines()]
     for source, title in SOURCES.items():
         lines += _pytorch(title, [file for file in files if file.source == source], known)
-    lines += ["", *_others(known, files), "", *_not_exported(files, known)]
+    lines += ["", *_others(known, files), "", *_fixed(known, files), "", *_not_exported(files, known)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -126,16 +141,17 @@ def _pytorch(title: str, files: Sequence[File], known: Mapping[str, Row]) -> Ite
     rows = [known[name] for file in files if (name := f"{file}/PyTorch") in known]
     if not rows:
         return
-    yield from ("", f"### {title}: {_right(rows)}", "", f"{PYTORCH} {' | '.join(PEERS)} |")
-    yield "|---" * (PYTORCH.count("|") - 1 + len(PEERS)) + "|"
+    yield from ("", f"### {title}: {_right(rows)}", "", f"| {' | '.join(COLUMNS)} |")
+    yield "|---" * len(COLUMNS) + "|"
     for row in rows:
         peers = " | ".join(_peer(known.get(f"{row.file}/{peer}")) for peer in PEERS)
         yield f"| `{row.file}` | {' | '.join(_cells(row))} | {peers} |"
 
 
 def _cells(row: Row) -> Iterator[str]:
-    """The cells of `PYTORCH` behind the row's name."""
+    """The cells between a row's name and its peers."""
     facts = row.facts
+    yield ", ".join("x".join(map(str, shape)) for shape in facts.get("inputs", ()))
     yield f"No: {_plain(row.problem)}" if row.problem else "Yes"
     for name in ("difference", "to_framework", "noise"):
         yield f"{facts[name]:.1e}" if name in facts else ""
@@ -178,6 +194,16 @@ def _others(known: Mapping[str, Row], files: Iterable[File]) -> Iterator[str]:
         found = f"{row.facts['difference']:.1e}" if "difference" in row.facts else ""
         right = f"No: {_plain(row.problem)}" if row.problem else "Yes"
         yield f"| `{row.name}` | {right} | {found} | {row.facts.get('seconds', '')} | {size} |"
+
+
+def _fixed(known: Mapping[str, Row], files: Iterable[File]) -> Iterator[str]:
+    """Why files have no open dimensions."""
+    rows = [known[name] for file in files if (name := f"{file}/PyTorch") in known]
+    if rows := [row for row in rows if "fixed" in row.facts]:
+        yield from ("## Dimensions that the exporter fixed", "")
+        yield "Asked for an open batch (and length), the exporter failed or wrote another model: these sizes are fixed."
+        yield from ("", "| file | reason |", "|---|---|")
+        yield from (f"| `{row.file}` | {_plain(row.facts['fixed'])} |" for row in rows)
 
 
 def _not_exported(files: Iterable[File], known: Mapping[str, Row]) -> Iterator[str]:

@@ -34,8 +34,8 @@ class Models:
     packages = ("torch", "timm", "onnx", "onnxscript")
 
     def files(self) -> list[File]:
-        """Small images by both exporters first."""
-        names = [smallest(timm.list_models(module=module)) for module in timm.list_modules()]
+        """Small images by both exporters first, and small architectures."""
+        names = sorted((smallest(timm.list_models(module=module)) for module in timm.list_modules()), key=_rank)
         return [
             File("timm", f"{name}@{size}", exporter)
             for size in ("small", "own")
@@ -51,11 +51,11 @@ class Models:
 
 def smallest(names: list[str]) -> str:
     """Returns the name that tells of the smallest architecture."""
+    return min((name for name in names if not name.startswith("test_")), key=_rank)
 
-    def rank(name: str) -> tuple[int, int, str]:
-        return next(i for i, part in enumerate(SMALLEST) if re.search(part, name)), len(name), name
 
-    return min((name for name in names if not name.startswith("test_")), key=rank)
+def _rank(name: str) -> tuple[int, int, str]:
+    return next(i for i, part in enumerate(SMALLEST) if re.search(part, name)), len(name), name
 
 
 def _build(name: str, **options: Any) -> torch.nn.Module:
