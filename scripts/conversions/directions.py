@@ -152,13 +152,13 @@ def to_ncnn(file: Exported, folder: Path) -> Facts:
     from onnx2nn.reading import reader
 
     specs = inputs.input_specs(reader.read(file.path))
-    given = zip(specs, file.inputs, strict=True)
+    batch = next((size for spec in specs for size in spec.shape or () if not isinstance(size, int)), None)
     sizes = {
         spec.name: [
-            known if isinstance(known, int) else size if axis else 1
-            for axis, (known, size) in enumerate(zip(spec.shape, array.shape, strict=True))
+            known if isinstance(known, int) else 1 if axis == 0 or known == batch else size
+            for axis, (known, size) in enumerate(zip(spec.shape or (), array.shape, strict=True))
         ]
-        for spec, array in given
+        for spec, array in zip(specs, file.inputs, strict=True)
     }
     start = time.process_time()
     model = onnx2nn.to_ncnn(onnx2nn.load(file.path, input_shapes=sizes), folder / "ncnn")
