@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,28 @@ def held(session: nox.Session) -> None:
     """Long fuzzers and measurements, then the benchmarks."""
     session.notify("benchmark", posargs=[])
     session.run(sys.executable, "-m", "pytest", "-n", "auto", "-m", "held", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def browser(session: nox.Session) -> None:
+    """The pages of reports in Chromium, which apt installs where the system has none and root runs this.
+
+    `nox -s browser -- install` leaves the tests to the slow tier.
+    """
+    if not _has_chromium():
+        if shutil.which("apt-get") is None or os.geteuid() != 0:
+            session.skip("there is no Chromium, and only root may install it: apt-get install chromium chromium-driver")
+        install = ["apt-get", "install", "-y", "--no-install-recommends", "chromium", "chromium-driver"]
+        for command in (["apt-get", "update", "-q"], install):
+            subprocess.run(command, check=False, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+        if not _has_chromium():
+            session.skip("apt-get could not install Chromium; its messages stand above")
+    if session.posargs != ["install"]:
+        session.run(sys.executable, "-m", "pytest", "-m", "slow", "tests/test_report_page.py", *session.posargs)
+
+
+def _has_chromium() -> bool:
+    return shutil.which("chromium") is not None and shutil.which("chromedriver") is not None
 
 
 @nox.session

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import importers
 
-FIELDS = {"now": "VmRSS", "peak": "VmHWM"}
+FIELDS = {"now": "VmRSS", "peak": "VmHWM", "private": "RssAnon", "files": "RssFile"}
 
 
 def resident() -> dict[str, int]:
-    """Returns the resident memory of this process in bytes: now, and its peak since `forget_peak`."""
+    """Returns the resident memory of this process in bytes: now, its peak since `forget_peak`, and of which kinds."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {name: int(lines[field].split()[0]) * 1024 for name, field in FIELDS.items()}
 

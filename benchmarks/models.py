@@ -56,6 +56,35 @@ def many_nodes(count: int) -> Path:
     return path
 
 
+def llama(layers: int = 4, width: int = 2048, words: int = 16384) -> Path:
+    """Returns a Llama of transformers with random weights, of 1 GB by default, by torch's exporter."""
+    path = CACHE / f"llama{layers}-{width}-{words}" / "model.onnx"
+    if path.exists():
+        return path
+    torchvision_schemas.predefine()
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=words,
+        hidden_size=width,
+        intermediate_size=11 * width // 4,
+        num_hidden_layers=layers,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        use_cache=False,
+    )
+    model = seeded(lambda: LlamaForCausalLM(config))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    axes = ({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC},)
+    torch.onnx.export(model, (llama_tokens(),), path, dynamo=True, dynamic_shapes=axes, input_names=["input_ids"])
+    return path
+
+
+def llama_tokens() -> torch.Tensor:
+    """Returns tokens `(batch, steps)` for `llama`."""
+    return torch.arange(32).reshape(2, 16)
+
+
 def _model(nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], output: str, size: int) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,

@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onnx2nn.checkpoint import OnnxReader
     from onnx2nn.ground.limits import Limits
     from onnx2nn.importing.plan import Report
     from onnx2nn.language import generate, to_transformers
@@ -23,23 +24,32 @@ if TYPE_CHECKING:
     from onnx2nn.output.save import save
     from onnx2nn.output.simplify import simplify
     from onnx2nn.provenance.naming_reports import NamingReport, naming_report
+    from onnx2nn.reporting.comparisons import compare
+    from onnx2nn.reporting.model_comparison import ModelComparison
+    from onnx2nn.reporting.model_report import ModelReport
+    from onnx2nn.reporting.reports import report
     from onnx2nn.verification.node_by_node import verify_nodes
     from onnx2nn.verification.node_reports import NodeVerification
     from onnx2nn.verification.outputs import verify
 
 __all__ = [
     "Limits",
+    "ModelComparison",
+    "ModelReport",
     "NamingReport",
     "NcnnModel",
     "NodeVerification",
+    "OnnxReader",
     "Report",
     "check",
+    "compare",
     "export_onnx",
     "generate",
     "load",
     "naming_report",
     "optimize",
     "register",
+    "report",
     "save",
     "simplify",
     "to_ncnn",
@@ -51,17 +61,22 @@ __all__ = [
 
 _HOMES = {
     "Limits": "ground.limits",
+    "ModelComparison": "reporting.model_comparison",
+    "ModelReport": "reporting.model_report",
     "NamingReport": "provenance.naming_reports",
     "NcnnModel": "output.ncnn",
     "NodeVerification": "verification.node_reports",
+    "OnnxReader": "checkpoint",
     "Report": "importing.plan",
     "check": "loading",
+    "compare": "reporting.comparisons",
     "export_onnx": "output.export",
     "generate": "language",
     "load": "loading",
     "naming_report": "provenance.naming_reports",
     "optimize": "optimization",
     "register": "optable.registry",
+    "report": "reporting.reports",
     "save": "output.save",
     "simplify": "output.simplify",
     "to_ncnn": "output.ncnn",

@@ -71,6 +71,16 @@ class Onnx2nnError(Exception):
         """Shows so many characters of the text, and counts the others."""
         self.args = tuple(shown(value, longest) if isinstance(value, str) else value for value in self._whole)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Returns how a copy is made, in another process too: of its text and attributes, as subclasses take others."""
+        return _copied, (type(self), self.args), self.__dict__
+
+
+def _copied(kind: type[Onnx2nnError], arguments: tuple[object, ...]) -> Onnx2nnError:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    return error
+
 
 class ModelFileError(Onnx2nnError):
     """The input is not a readable ONNX model: missing, truncated, not ONNX, inconsistent, or outside a stated limit."""
@@ -95,9 +105,6 @@ class LimitError(ModelFileError):
     def of_file(self, path: str) -> LimitError:
         """Returns the error with the file's path before its text."""
         return LimitError(self.limit, self.found, self.allowed, f"{path}: {self._what}", self._unit)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.limit, self.found, self.allowed, self._what, self._unit)
 
 
 class MissingDependencyError(Onnx2nnError):

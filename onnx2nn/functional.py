@@ -76,8 +76,9 @@ def _as_custom_op(row: Row, run: Any) -> Any:
     inputs = ", ".join(f"Tensor{'' if default is REQUIRED else '?'} {key}" for key, default in row.inputs.items())
     parameters = inspect.signature(row.body).parameters
     kinds = {key: parameter.annotation for key, parameter in parameters.items()}
-    attributes = ", ".join(f"{_KINDS[kinds[key]]} {key}" for key in (*row.attributes, *row.facts))
-    schema = f"({inputs}, *, {attributes}) -> Tensor{'[]' * several}"
+    named = [f"{_KINDS[kinds[key]]} {key}" for key in (*row.attributes, *row.facts)]
+    arguments = ", ".join([inputs, "*", *named] if named else [inputs])
+    schema = f"({arguments}) -> Tensor{'[]' * several}"
     texts = {key for key in row.attributes if kinds[key].startswith("Sequence[str]")}
 
     def evaluate(*values: Any, **given: Any) -> Any:
@@ -91,7 +92,7 @@ def _as_custom_op(row: Row, run: Any) -> Any:
         found = [values[0].new_empty(_new_sizes(sizes), dtype=dtype) for sizes, dtype in _results(row, values, given)]
         return found if several else found[0]
 
-    _make_differentiable(operator, inputs, attributes, evaluate)
+    _make_differentiable(operator, arguments, evaluate)
     count, defaults = len(row.inputs), {key: parameters[key].default for key in (*row.attributes, *row.facts)}
     overload = operator._opoverload
 
@@ -118,7 +119,7 @@ def _new_sizes(sizes: Sequence[Any]) -> list[Any]:
     return [torch.library.get_ctx().new_dynamic_size() if isinstance(size, str) else size for size in sizes]
 
 
-def _make_differentiable(operator: Any, inputs: str, attributes: str, evaluate: Any) -> None:
+def _make_differentiable(operator: Any, arguments: str, evaluate: Any) -> None:
     """Registers the gradient of a custom op: a second custom op that evaluates the body again and differentiates it."""
 
     def inside(gradients: Sequence[Any], *values: Any, **given: Any) -> list[torch.Tensor]:
@@ -135,7 +136,7 @@ def _make_differentiable(operator: Any, inputs: str, attributes: str, evaluate: 
         pairs = zip(floats, results, strict=True)  # copies in the layout of the values, as the fake declares
         return [torch.zeros_like(x) if dx is None else torch.empty_like(x).copy_(dx) for x, dx in pairs]
 
-    schema = f"(Tensor?[] gradients, {inputs}, *, {attributes}) -> Tensor[]"
+    schema = f"(Tensor?[] gradients, {arguments}) -> Tensor[]"
     backwards = torch.library.custom_op(f"{operator._qualname}_backward", inside, mutates_args=(), schema=schema)
 
     @backwards.register_fake

@@ -31,12 +31,14 @@ from onnx2nn.optimization import check_mode
 from onnx2nn.optimization import optimize as optimized
 from onnx2nn.provenance.restore import restore
 from onnx2nn.reading import reader
-from onnx2nn.reading.mapped import mapping
+from onnx2nn.reading.mapped import MappedFiles, mapping
 from onnx2nn.reading.read_ahead import reading_ahead
 from onnx2nn.rewrite import raise_patterns as raise_model
 
 if TYPE_CHECKING:
     import onnx
+
+    from onnx2nn.dequantize import Dequantization
 
 _LOG = logging.getLogger("onnx2nn")
 
@@ -82,9 +84,12 @@ def load(
         trainable: the weights that get gradients (PyTorch only): all float weights (True), none (False), or a list of
             roles (`"weight"`, `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`).
             Other weights are frozen.
-        quantized: `"keep"` computes with the file's integers; `"dequantize"` makes QDQ, QLinear and dynamically
-            quantised models float models, whose weights train and whose activations are not rounded (PyTorch
-            only). `module.meta["onnx2nn"]["dequantized"]` lists the changes and the nodes that stay quantised.
+        quantized: `"keep"` computes with the file's integers, which stay packed in buffers; `"dequantize"` makes QDQ,
+            QLinear and dynamically quantised models, and packed weights of few bits, float models, whose weights train
+            and whose activations are not rounded (PyTorch only). `module.meta["onnx2nn"]["dequantized"]` lists the
+            changes and the nodes that stay quantised. `"torchao"` also does so, then puts torchao's tensors with the
+            file's integers in place of the float weights of `nn.Linear` and `nn.Embedding` where they have scales along
+            the rows; `module.meta["onnx2nn"]["torchao"]` has their keys, and the reason for each other weight.
         blocks: what becomes a block that can be called alone (PyTorch only): `"named"`, what the file names; or
             `"repeated"`, also equal parts of what it names no scopes and no keys of the author's for, one after the
             other with different weights: `block.0`, `block.1`, ... Their weights have other keys than without it;
@@ -95,7 +100,8 @@ def load(
         device: where the weights go (PyTorch only); by default torch's default device, which `with torch.device(...)`
             sets. To another device than the CPU they go from the mapped file, which must not become shorter
             meanwhile. On `"meta"` weights have no elements and are not read; constants outside of state_dict have
-            theirs, on the CPU.
+            theirs, on the CPU. `module.meta["onnx2nn"]["stored"]` says where in its file a weight lies, which
+            `onnx2nn.OnnxReader` reads.
         optimize: `"eager"` or `"compile"` for a faster module for inference, see `onnx2nn.optimize` (PyTorch only).
         limits: what the file may cost beyond its own size; by default `onnx2nn.Limits()`.
 
@@ -120,11 +126,46 @@ def load(
     with (
         gc_pause.paused(),
         reader.opened(source, base_dir=base_dir, follow_links=follow_links, account=account) as model,
-        mapping(model) if options.elsewhere else reading_ahead(model),
+        mapping(model) if options.elsewhere else reading_ahead(model) as files,
     ):
-        module = _load_model(model, options, account)
+        module = _load_model(model, options, account, files)
     _warn_of_fixed(module)
     return module if optimize is None else optimized(module, optimize)
+
+
+def load_stored(
+    source: str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto,
+    *,
+    base_dir: str | os.PathLike[str] | None = None,
+    follow_links: bool = False,
+    limits: Limits | None = None,
+    **options: Any,
+) -> tuple[Any, MappedFiles, contextlib.ExitStack]:
+    """Imports a model for a reader of its weights.
+
+    Args:
+        source: as for `load`.
+        base_dir: as for `load`.
+        follow_links: as for `load`.
+        limits: as for `load`.
+        **options: further ones of `load`.
+
+    Returns:
+        The module, whose state is on the meta device where `meta["onnx2nn"]["stored"]` says which bytes of a file it
+        is, and on the CPU elsewhere; the files; and what closes them.
+
+    Raises:
+        Onnx2nnError: as for `load`.
+    """
+    chosen = Options(**options, device="meta", keep_computed=True)
+    account = Account(limits)
+    with contextlib.ExitStack() as stack:
+        with gc_pause.paused():
+            found = reader.opened(source, base_dir=base_dir, follow_links=follow_links, account=account)
+            model = stack.enter_context(found)
+            with mapping(model) as files:
+                module = _load_model(model, chosen, account, files)
+        return module, files, stack.pop_all()
 
 
 def check(
@@ -208,12 +249,14 @@ class Options:
     dtype: Any = None
     device: Any = None
     optimize: str | None = None
+    keep_computed: bool = False
+    """Whether state on the meta device that is no bytes of the file keeps its elements."""
 
     def __post_init__(self) -> None:
         if self.framework not in ("torch", "oneflow"):
             raise InputError(f"framework={self.framework!r}: give 'torch' or 'oneflow'.")
-        if self.quantized not in ("keep", "dequantize"):
-            raise InputError(f"quantized={self.quantized!r}: give 'keep' or 'dequantize'.")
+        if self.quantized not in ("keep", "dequantize", "torchao"):
+            raise InputError(f"quantized={self.quantized!r}: give 'keep', 'dequantize' or 'torchao'.")
         if self.blocks not in ("named", "repeated"):
             raise InputError(f"blocks={self.blocks!r}: give 'named' or 'repeated'.")
         if self.optimize is not None:
@@ -253,8 +296,14 @@ def _default_device(torch: Any) -> Any:
     return probe.probe.device
 
 
-def _load_model(model: ir.Model, options: Options, account: Account) -> Any:
+def _load_model(model: ir.Model, options: Options, account: Account, files: MappedFiles | None = None) -> Any:
     """Returns `model` as a module; the model must not be used afterwards.
+
+    Args:
+        model: as `reader.read` gives it.
+        options: of `load`.
+        account: of this import.
+        files: its files, where they are mapped.
 
     Raises:
         UnsupportedModelError: lists all nodes that cannot be imported.
@@ -262,7 +311,7 @@ def _load_model(model: ir.Model, options: Options, account: Account) -> Any:
     """
     shapes = chosen_shapes(model, options.input_shapes)
     try:
-        return _import(model, options, shapes, account)
+        return _import(model, options, shapes, account, files)
     except UnsupportedModelError as error:  # the import did not reach the nodes behind them
         unknown = report(model).problems
         known = {(problem.domain, problem.operator, problem.reason) for problem in unknown}
@@ -270,10 +319,13 @@ def _load_model(model: ir.Model, options: Options, account: Account) -> Any:
         raise UnsupportedModelError([*unknown, *others]) from error.__cause__
 
 
-def _import(model: ir.Model, options: Options, shapes: InputShapes, account: Account) -> Any:
+def _import(model: ir.Model, options: Options, shapes: InputShapes, account: Account, files: MappedFiles | None) -> Any:
     F, import_model = _target(options)
     with _on_cpu(F) if options.framework == "torch" else contextlib.nullcontext():
-        return _import_to(F, import_model, model, options, shapes, account)
+        module, report = _import_to(F, import_model, model, options, shapes, account)
+        if options.framework == "torch":
+            _finish(module, options, files, report)
+    return module
 
 
 def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
@@ -285,17 +337,21 @@ def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
 
 def _import_to(
     F: Any, import_model: Any, model: ir.Model, options: Options, shapes: InputShapes, account: Account
-) -> Any:
+) -> tuple[Any, Dequantization | None]:
     refuse_malformed(model)
     done: dict[str, Any] = {}
     if options.framework == "torch":
         from onnx2nn.fx.missing_types import refuse_missing_types
 
         refuse_missing_types(model)
-    if options.quantized == "dequantize":
+    report = None
+    if options.quantized == "torchao" and options.elsewhere is not None and options.elsewhere.type == "meta":
+        raise InputError("quantized='torchao' needs weights with elements. Leave device='meta' out.")
+    if options.quantized != "keep":
         from onnx2nn.dequantize import dequantize
 
-        done["dequantized"] = dataclasses.asdict(dequantize(model))
+        report = dequantize(model)
+        done["dequantized"] = report.described()
     author = restore(model, unfold=options.raise_patterns)
 
     def prepare(model: ir.Model) -> tuple[Plan, dict[str, Any]]:
@@ -309,22 +365,46 @@ def _import_to(
     module.meta["onnx2nn"].update(done)
     for line in module.meta["onnx2nn"].get("raising", {}).get("dropped", ()):
         _LOG.warning(shown_name(line, LONGEST_MESSAGE))
-    if options.framework == "torch":
-        from onnx2nn.fx.devices import move
-        from onnx2nn.fx.graph_module import lay_out_state
+    return module, report
 
-        gc_pause.collect_young()  # the dropped tracer holds the weights in the file's layout
-        if options.elsewhere is None:
-            lay_out_state(module)
-        else:
-            move(module, options.elsewhere)
+
+def _finish(module: Any, options: Options, files: MappedFiles | None, report: Dequantization | None) -> None:
+    """Gives the state of a module of torch its place, its form, its type and its gradients."""
+    from onnx2nn.fx.devices import move
+    from onnx2nn.fx.graph_module import lay_out_state
+
+    gc_pause.collect_young()  # the dropped tracer holds the weights in the file's layout
+    if options.elsewhere is None:
+        lay_out_state(module)
+    elif files is not None and options.elsewhere.type == "meta":
+        _drop_stored(module, options, files)
+    else:
+        move(module, options.elsewhere)
+    if report is not None and options.quantized == "torchao":
+        from onnx2nn.dequantize.torchao_weights import put_torchao_weights
+
+        module.meta["onnx2nn"]["torchao"] = put_torchao_weights(module, report.forms)
     if options.dtype is not None:
         module.to(options.dtype)
     if options.trainable is not True:
         from onnx2nn.fx.training import choose_trainable
 
         choose_trainable(module, options.trainable)
-    return module
+
+
+def _drop_stored(module: Any, options: Options, files: MappedFiles) -> None:
+    """Moves state to the meta device: all of it, or what is bytes of a file; notes the latter."""
+    from onnx2nn.fx.devices import drop_elements
+    from onnx2nn.fx.stored_state import stored_state
+
+    stored = stored_state(module, files.locate)
+    if options.keep_computed and options.dtype is not None:
+        # A conversion also exchanges the lowest number of the file's type in buffers, so that the bytes are not enough.
+        for name, buffer in module.named_buffers(remove_duplicate=False):
+            if buffer.is_floating_point():
+                stored.pop(name, None)
+    module.meta["onnx2nn"]["stored"] = stored
+    drop_elements(module, stored if options.keep_computed else module.state_dict().keys())
 
 
 def _target(options: Options) -> tuple[Any, Any]:

@@ -77,12 +77,19 @@ def original(name: str) -> Path:
 
 
 @functools.cache
-def built(name: str, precision: str) -> Path:
-    """Returns the ONNX file that the builder makes of a model: precision fp32, fp16, bf16 or int4, for the CPU."""
+def built(name: str, precision: str, *options: str) -> Path:
+    """Returns the ONNX file that the builder makes of a model for the CPU.
+
+    Args:
+        name: of `ARCHITECTURES`.
+        precision: fp32, fp16, bf16, int4 or int8.
+        *options: the builder's extra options, such as `algo_config=rtn`.
+    """
     pytest.importorskip("onnxruntime_genai", reason="onnxruntime-genai has no wheel for this system")
     source = original(name)
-    folder = source.parent / precision
+    folder = source.parent / "-".join([precision, *options])
     arguments = ["builder", "-i", source, "-o", folder, "-p", precision, "-e", "cpu", "-c", folder / "cache"]
+    arguments += ["--extra_options", *options] if options else []
     with _quiet(), mock.patch.object(sys, "argv", list(map(str, arguments))):
         runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__")
     return folder / "model.onnx"
@@ -107,20 +114,38 @@ def session(path: Path) -> onnxruntime.InferenceSession:
     The builder declares shapes of intermediate values that hold for prompts only (`sequence_length` for the rows of a
     cache), by which ONNX Runtime reuses memory and fails at others. They are left out.
     """
+    return onnxruntime.InferenceSession(without_shapes(path).SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def without_shapes(path: Path) -> onnx.ModelProto:
+    """Returns a file without the declared shapes of intermediate values, see `session`."""
     model = onnx.load(path)
     del model.graph.value_info[:]
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return model
+
+
+def scales(path: Path) -> list[np.ndarray]:
+    """Returns the scales of the packed weights in a file."""
+    weights = onnx.load(path).graph.initializer
+    return [onnx.numpy_helper.to_array(weight) for weight in weights if weight.name.endswith("_scales")]
 
 
 def feeds(path: Path, batch: int, length: int, past: int) -> dict[str, np.ndarray]:
-    """Returns inputs of `length` tokens behind a random cache of `past` ones, by name."""
+    """Returns inputs of `length` tokens behind a random cache of `past` ones, by name.
+
+    A cache of a sliding window has the window's rows, except in files of float16, whose attention is another operator.
+    """
     rng = np.random.default_rng([batch, length, past])
+    window = WINDOW if any(node.op_type == "GroupQueryAttention" for node in graph(path).node) else past
     return {
-        value.name: _feed(value.name, value.type.tensor_type, batch, length, past, rng) for value in graph(path).input
+        value.name: _feed(value.name, value.type.tensor_type, batch, length, past, window, rng)
+        for value in graph(path).input
     }
 
 
-def _feed(name: str, kind: onnx.TypeProto.Tensor, batch: int, length: int, past: int, rng: Any) -> np.ndarray:
+def _feed(
+    name: str, kind: onnx.TypeProto.Tensor, batch: int, length: int, past: int, window: int, rng: Any
+) -> np.ndarray:
     if name == "input_ids":
         return cast(np.ndarray, rng.integers(3, 128, (batch, length)))
     if name == "attention_mask":
@@ -128,7 +153,7 @@ def _feed(name: str, kind: onnx.TypeProto.Tensor, batch: int, length: int, past:
     if name == "position_ids":
         return np.arange(past, past + length)[None].repeat(batch, 0)
     heads, rows = kind.shape.dim[1].dim_value, kind.shape.dim[2].dim_param
-    rows = WINDOW if rows == "past_sliding_length" else past
+    rows = window if rows == "past_sliding_length" else past
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
     return cast(np.ndarray, rng.standard_normal((batch, heads, rows, 16)).astype(dtype))
 

@@ -61,7 +61,7 @@ FLAWS = [
     Flaw("LpNormalization", (1, 25), f"{_NO_KERNEL} divides by the sum without absolute values", "p=1", since=22),
     Flaw("MultiHeadAttention", (1, 31), "reads a cache that has room, or one of beams, otherwise", "token"),
     Flaw("Pad", (1, 31), "wraps around once only", "more than once"),
-    Flaw("QLinearSoftmax", (1, 29), "gives one number everywhere where there is an -inf", "-inf"),
+    Flaw("QLinearSoftmax", (1, 32), "gives one number or another where there is an -inf", "-inf"),
     Flaw("QuantizeLinear", (1, 24), f"{_NO_KERNEL} does not saturate", "int", since=23),
     Flaw("QuantizeLinear", (1, 30), "divides float16 in another precision", "float16", since=19),
     Flaw(

@@ -26,7 +26,12 @@ def test_operators_are_all_that_files_may_hold() -> None:
         if name in schemas:
             assert list(entry.revisions) == sorted(schema.since_version for schema in schemas[name])
         else:
-            assert entry.revisions == (1,) and entry.domain in ("ai.onnx", "com.microsoft", "org.pytorch.aten")
+            assert entry.revisions == (1,) and entry.domain in (
+                "ai.onnx",
+                "com.microsoft",
+                "com.microsoft.nchwc",
+                "org.pytorch.aten",
+            )
     assert not [name for name, entry in table.items() if not entry.types]
     own = {(row.domain or "ai.onnx", row.operator) for row in load_rows()}
     assert {name for name, entry in table.items() if entry.built == "expanded"} == set(table) - own

@@ -212,3 +212,56 @@ def test_other_types_are_refused() -> None:
             onnx2nn.load(_handmade(), dtype=dtype)
     with pytest.raises(InputError, match="dtype needs framework='torch'"):
         onnx2nn.load(_handmade(), framework="oneflow", dtype=torch.float16)
+
+
+def _flow(kind: str) -> onnx.ModelProto:
+    """Returns a model in whose If, Loop or Scan a float that is made of integers meets the weights."""
+    rng, floats = np.random.default_rng(0), onnx.TensorProto.FLOAT
+    node, value, array = onnx.helper.make_node, onnx.helper.make_tensor_value_info, onnx.numpy_helper.from_array
+    weights = [array(rng.standard_normal((4, 4)).astype(np.float32), name) for name in ("w", "v")]
+
+    def graph(operand: str, weight: Any, inputs: Sequence[Any], first: Sequence[str] = (), again: bool = True) -> Any:
+        nodes = [node("Cast", ["k"], ["kf"], to=floats), node("Add", [operand, "kf"], ["h"])]
+        nodes += [
+            node("MatMul", ["h", weight.name], ["m"]),
+            node("Tanh", ["m"], ["t"]),
+            node("Identity", ["t"], ["t2"]),
+        ]
+        nodes += [node("Identity", ["on"], ["on_"])] if first else []
+        results = [value(name, floats, None) for name in ("t", "t2")[: 1 + again]]
+        truths = [value(name, onnx.TensorProto.BOOL, None) for name in first]
+        return onnx.helper.make_graph(nodes, "body", inputs, [*truths, *results], [weight])
+
+    held = [array(np.float32(0), "zero"), array(np.array(3), "steps"), array(np.zeros((3, 4), np.float32), "start")]
+    if kind == "If":
+        branches = [graph("x", weight, [], again=False) for weight in weights]
+        top = [node("ReduceSum", ["x"], ["s"], keepdims=0), node("Greater", ["s", "zero"], ["on"])]
+        top += [node("If", ["on"], ["y"], then_branch=branches[0], else_branch=branches[1])]
+    elif kind == "Loop":
+        inputs = [
+            value("i", onnx.TensorProto.INT64, []),
+            value("on", onnx.TensorProto.BOOL, []),
+            value("a", floats, None),
+        ]
+        body = graph("a", weights[0], inputs, ["on_"])
+        top = [node("Loop", ["steps", "", "x"], ["last", "all"], body=body), node("Add", ["last", "all"], ["y"])]
+    else:
+        body = graph("row", weights[0], [value("a", floats, [4]), value("row", floats, [4])])
+        top = [node("ReduceMax", ["start"], ["state"], axes=[0], keepdims=0)]
+        top += [node("Scan", ["state", "x"], ["last", "y"], body=body, num_scan_inputs=1)]
+    inputs = [value("x", floats, [3, 4]), value("k", onnx.TensorProto.INT64, [4])]
+    flow = onnx.helper.make_graph(top, "flow", inputs, [value("y", floats, None)], held)
+    return onnx.helper.make_model(flow, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("kind", ["If", "Loop", "Scan"])
+def test_graphs_of_control_flow_follow(kind: str, name: str) -> None:
+    dtype, model = getattr(torch, name), _flow(kind)
+    plain, module, k = onnx2nn.load(model), onnx2nn.load(model).to(dtype), torch.arange(4)
+    for sign in (1, -1):  # both branches
+        x = sign * torch.rand(3, 4)
+        found = _run(module, [x.to(dtype), k])
+        assert all(item.dtype == dtype for item in found)
+        assert _gap([item.float() for item in found], _run(plain, [x, k])) < TYPES[name]
+    torch.testing.assert_close(_run(module.float(), [x, k]), _run(plain, [x, k]), rtol=2e-2, atol=2e-2)

@@ -83,6 +83,91 @@ def test_one_program_takes_prompts_steps_and_chunks(name: str, form: str, tmp_pa
         _check(run, path, step, TOLERANCES["fp32"])
 
 
+EXACT = ("int4", "accuracy_level=1")
+"""By default activations are rounded to int8: where a rounding falls otherwise, a logit moves by 1e-3."""
+
+
+@pytest.mark.parametrize("form", mostly_slow(FORMS, ["eager"]))
+def test_weights_of_int4_stay_packed_in_every_form(form: str, tmp_path: Path) -> None:
+    path = built("llama", *EXACT)
+    run = FORMS[form](path, tmp_path)
+    for step in STEPS.values():
+        _check(run, path, step, TOLERANCES["fp32"])
+
+
+@pytest.mark.parametrize("name", mostly_slow(ARCHITECTURES, ["llama"]))
+def test_rounded_activations_are_onnx_runtimes(name: str) -> None:
+    path = built(name, "int4")
+    for module in (onnx2nn.load(path), onnx2nn.load(path, quantized="dequantize")):
+        inputs = feeds(
+            path, 1, language_models.WINDOW, 0
+        )  # ONNX Runtime leaves rows of a window without tokens as they are
+        found = onnx2nn.verify(language_models.without_shapes(path), module, inputs=inputs)
+        assert found.ok, str(found)
+
+
+VARIANTS = {
+    "llama": [
+        ("int4", "use_qdq=true"),
+        ("int4", "is_symmetric=false"),
+        ("int4", "algo_config=rtn"),
+        ("int4", "block_size=64", "op_types_to_quantize=MatMul/Gather"),
+        ("int8",),
+    ],
+    "gemma": [("int4", "algo_config=rtn")],  # its head and its table are one packed weight
+}
+"""The builder's ways to write weights of few bits."""
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    mostly_slow([(n, v) for n, vs in VARIANTS.items() for v in vs], [("llama", VARIANTS["llama"][0])]),
+)
+def test_each_way_to_write_packed_weights_has_the_keys_of_floats(name: str, variant: tuple[str, ...]) -> None:
+    path, inputs = built(name, *variant), feeds(built(name, *variant), 2, 6, 0)
+    floats: Any = onnx2nn.load(path, quantized="dequantize")
+    assert floats.state_dict().keys() == onnx2nn.load(built(name, "fp32")).state_dict().keys()
+    assert floats.meta["onnx2nn"]["dequantized"]["kept"] == []
+    for module in (floats, onnx2nn.load(path)):
+        assert onnx2nn.verify(language_models.without_shapes(path), module, inputs=inputs).ok
+    torchaos = onnx2nn.load(path, quantized="torchao")
+    for ours, theirs in zip(torchaos(*tensors(inputs)), floats(*tensors(inputs)), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "quantized"),
+    mostly_slow([("llama", "torchao"), ("llama", "dequantize"), ("gemma", "dequantize")], [("llama", "torchao")]),
+)
+def test_low_rank_adapters_train_on_int4(name: str, quantized: str, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="needs transformers")
+    path = built(name, "int4")
+    inputs = tensors(feeds(path, 2, 8, 0))
+    torch.manual_seed(0)
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"])
+    model = peft.get_peft_model(onnx2nn.load(path, quantized=quantized, trainable=False), config)
+    adapters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert len(adapters) == 2 * 2 * 3
+    optimizer, losses = torch.optim.Adam(adapters, 1e-2), []
+    for _ in range(10):
+        optimizer.zero_grad()
+        logits = model(*inputs)[0][:, :-1].flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(logits, inputs[0][:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+    if quantized == "dequantize":
+        with torch.no_grad():
+            adapted = model(*inputs)[0]
+            merged = model.merge_and_unload()
+            torch.testing.assert_close(merged(*inputs)[0], adapted, rtol=0, atol=1e-4)
+        onnx2nn.export_onnx(merged, tmp_path / "merged.onnx")
+        again = onnxruntime.InferenceSession(tmp_path / "merged.onnx")
+        given = {value.name: x.numpy() for value, x in zip(again.get_inputs(), inputs, strict=True)}
+        np.testing.assert_allclose(again.run(None, given)[0], adapted.numpy(), rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("name", "form"),
     mostly_slow([(n, f) for n in ("llama", "phi3") for f in ("eager", "compile")], [("llama", "eager")]),

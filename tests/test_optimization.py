@@ -6,6 +6,7 @@ import copy
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from torch import nn
 import onnx2nn
 from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError, ModuleInputError, VerificationError
+from onnx2nn.optimization import packing
+from onnx2nn.optimization.packed_layers import PackedConv2d, PackedLinear
 from onnx2nn.verification.module_runs import check_same
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
@@ -62,18 +65,25 @@ def _batch_norms(module: nn.Module) -> int:
     return sum(isinstance(inner, nn.BatchNorm2d) for inner in module.modules())
 
 
-def test_eager(stem: Callable[[], nn.Module]) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_eager(stem: Callable[[], nn.Module], packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_is_faster", lambda forms: packed)
     module = stem()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    faster = onnx2nn.optimize(module, "eager")
+    faster: Any = onnx2nn.optimize(module, "eager")
     x = torch.randn(4, 3, 6, 6)
     torch.testing.assert_close(faster(x), module(x))
     assert _batch_norms(module) == 3 and _batch_norms(faster) == 1, "the layer that is called twice keeps its own"
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
     assert faster.state_dict().keys() <= before.keys() | {"first.bias"}
-    assert faster.first.weight.is_contiguous(memory_format=torch.channels_last)
     assert "relu_(" in faster.code and "relu_(" not in module.code
-    assert faster.act.inplace and faster.rest[2].inplace and not module.act.inplace
+    if packed:
+        assert type(faster.first) is PackedConv2d and type(faster.head) is PackedLinear
+        assert isinstance(faster.first.activation.layer, nn.ReLU) and not hasattr(faster, "act")
+        assert isinstance(faster.rest[0].activation.layer, nn.Hardswish)
+    else:
+        assert faster.first.weight.is_contiguous(memory_format=torch.channels_last)
+        assert faster.act.inplace and faster.rest[2].inplace and not module.act.inplace
     assert not any(parameter.requires_grad for parameter in faster.parameters())
     assert torch.equal(x, x.clone()), "an activation never works in the memory of an input"
     for way in (copy.deepcopy, _pickled, torch.jit.freeze):

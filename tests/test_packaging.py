@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -44,11 +45,12 @@ def test_core_works_without_any_optional_package() -> None:
         f"for name in {sorted(OPTIONAL)!r}: sys.modules[name] = None\n"
         "import onnx2nn\n"
         "assert not onnx2nn.check('examples/digits/digits.onnx').problems\n"
-        "try: onnx2nn.load('examples/digits/digits.onnx')\n"
-        "except onnx2nn.errors.MissingDependencyError as error: print(error)\n"
+        "for name in ('load', 'OnnxReader'):\n"
+        "    try: getattr(onnx2nn, name)('examples/digits/digits.onnx')\n"
+        "    except onnx2nn.errors.MissingDependencyError as error: print(error)\n"
     )
     assert done.returncode == 0, done.stderr
-    assert 'pip install "onnx2nn[torch]"' in done.stdout
+    assert done.stdout.count('pip install "onnx2nn[torch]"') == 2
 
 
 def test_imports_at_module_level_are_declared() -> None:
@@ -150,14 +152,20 @@ def test_python_versions_agree() -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The names in the wheel, built from a copy so that the tree stays clean."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what is packed, so that the tree stays clean."""
     source = tmp_path_factory.mktemp("source")
     ignore = shutil.ignore_patterns("__pycache__")
     for folder in ("onnx2nn", "oneflow_bridge"):
         shutil.copytree(ROOT / folder, source / folder, ignore=ignore)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> list[str]:
+    """The names in the wheel."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "out", "."]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -173,6 +181,27 @@ def test_wheel_holds_every_module(wheel: list[str]) -> None:
         for path in (ROOT / folder).rglob("*.py")
     ]
     assert set(modules) <= set(wheel)
+
+
+PAGE = ROOT / "onnx2nn" / "reporting" / "page"
+
+
+def _page_sources() -> set[str]:
+    return {str(path.relative_to(ROOT)) for path in PAGE.rglob("*") if path.is_file()}
+
+
+def test_wheel_holds_the_sources_of_the_page(wheel: list[str]) -> None:
+    assert "onnx2nn/reporting/page/vendor/dagre.js" in _page_sources() <= set(wheel)
+    assert "Permission is hereby granted" in (PAGE / "vendor" / "dagre.js").read_text()
+
+
+def test_source_distribution_holds_every_module_and_the_sources_of_the_page(source: Path) -> None:
+    code = "from setuptools.build_meta import build_sdist; print(build_sdist('out'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(source / "out" / done.stdout.splitlines()[-1]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert _page_sources() | {str(path.relative_to(ROOT)) for path in (ROOT / "onnx2nn").rglob("*.py")} <= names
 
 
 def test_wheel_is_typed_and_holds_nothing_else(wheel: list[str]) -> None:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BASE = "onnx2nn.errors onnx2nn.ground"
 TABLE = f"{BASE} onnx2nn.optable onnx2nn.ops"
 SHARED = f"{TABLE} onnx2nn.reading onnx2nn.provenance onnx2nn.importing"
-TORCH = f"{SHARED} onnx2nn.sizes onnx2nn.control_flow onnx2nn.layers onnx2nn.functional onnx2nn.fx"
+TORCH = f"{SHARED} onnx2nn.sizes onnx2nn.control_flow onnx2nn.searches onnx2nn.layers onnx2nn.functional onnx2nn.fx"
 LOADING = f"{TORCH} onnx2nn.rewrite onnx2nn.dequantize onnx2nn.unfreeze"
 MEASURES = " ".join(f"onnx2nn.verification.{name}" for name in ("noise", "oracle", "value_comparison"))
 """The part of the verification that knows arrays and ONNX Runtime only; no framework is imported there."""
@@ -25,6 +25,7 @@ BRIDGE = "onnx2nn.errors oneflow_bridge.runtime"
 RULES = {
     "onnx2nn.errors": "",
     "onnx2nn.control_flow": "",
+    "onnx2nn.searches": "",
     "onnx2nn.layers": "",
     "onnx2nn.ground": "onnx2nn.errors",
     "onnx2nn.reading": BASE,
@@ -36,8 +37,8 @@ RULES = {
     "onnx2nn.rewrite": f"{TABLE} onnx2nn.provenance onnx2nn.importing",
     "onnx2nn.functional": TABLE,
     "onnx2nn.operators": f"{TABLE} onnx2nn.functional",
-    "onnx2nn.fx": f"{TABLE} onnx2nn.provenance onnx2nn.sizes onnx2nn.importing onnx2nn.control_flow onnx2nn.layers "
-    "onnx2nn.functional",
+    "onnx2nn.fx": f"{TABLE} onnx2nn.provenance onnx2nn.sizes onnx2nn.importing onnx2nn.control_flow onnx2nn.searches "
+    "onnx2nn.layers onnx2nn.functional",
     "onnx2nn.tracing": "",
     "onnx2nn.regions": "onnx2nn.fx",
     "onnx2nn.dequantize": f"{TORCH} onnx2nn.rewrite",
@@ -47,11 +48,13 @@ RULES = {
     **dict.fromkeys(MEASURES.split(), f"{BASE} onnx2nn.reading {MEASURES}"),
     RUNS: f"{BASE} {MEASURES}",
     "onnx2nn.verification": f"{LOADING} onnx2nn.loading {MEASURES} {RUNS}",
+    "onnx2nn.checkpoint": AFTER,
     "onnx2nn.output": AFTER,
     "onnx2nn.language": AFTER,
-    "onnx2nn": f"{AFTER} onnx2nn.output onnx2nn.language",
+    "onnx2nn.reporting": AFTER,
+    "onnx2nn": f"{AFTER} onnx2nn.checkpoint onnx2nn.output onnx2nn.language onnx2nn.reporting",
     "onnx2nn.backend": f"{AFTER} onnx2nn.output onnx2nn",
-    "onnx2nn.commands": f"{AFTER} onnx2nn.output onnx2nn",
+    "onnx2nn.commands": f"{AFTER} onnx2nn.output onnx2nn.reporting onnx2nn",
     "onnx2nn.__main__": "onnx2nn.commands",
     "oneflow_bridge.runtime": "onnx2nn.errors",
     "oneflow_bridge.namespace": BRIDGE,

@@ -12,10 +12,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import language_models
 import pytest
 
 from onnx2nn.optable.registry import load_rows
-from scripts import conformance, conformance_document, contrib_document, edges, measured
+from scripts import conformance, conformance_document, contrib_document, edges, language_model_table, measured
 from scripts.conversions import page, store
 from tests import case_tables, edge_cases
 from tests.cases import all_cases
@@ -127,3 +128,13 @@ def test_what_was_measured_is_about_operators_of_the_table() -> None:
 
 def test_converted_models(writing: bool) -> None:
     settle_text(page.DOCUMENT, page.document(store.Lines().rows().values()), writing)
+
+
+def test_the_table_of_language_models_is_what_is_stored() -> None:
+    """`python scripts/language_model_table.py` asks again and writes it; test_language_models asks most of it."""
+    stored = language_model_table.read()
+    assert language_model_table.document(stored) == language_model_table.DOCUMENT.read_text(encoding="utf-8")
+    columns = list(language_model_table.COLUMNS)
+    for name in language_models.ARCHITECTURES:
+        for precision in language_model_table.PRECISIONS:
+            assert sorted(stored["rows"][name][precision]) == sorted(columns), (name, precision)

@@ -348,6 +348,88 @@ def test_every_row_with_a_float_form_has_a_case() -> None:
     assert rows - {"MatMulInteger", "ConvInteger"} == set(FLOAT_FORMS)  # the quantised models above hold these two
 
 
+OTHER_FORMS = {
+    "com.microsoft.QLinearWhere": ("", "c, a, s, z, m, s, z, t, z"),
+    "com.microsoft.QLinearSoftmax": ("<opset = 13, axis = 1>", "a, s, z, p, o"),
+    "com.microsoft.QLinearSoftmax below 13": ("<opset = 11, axis = 1>", "a, s, z, p, o"),
+    "com.microsoft.QLinearReduceMean": ("<axes = [2], keepdims = 1>", "a, s, z, t, z"),
+    "com.microsoft.NhwcMaxPool": ("<kernel_shape = [2, 2], strides = [1, 2]>", "a"),
+    "com.microsoft.QLinearConv": ("<channels_last = 1, pads = [1, 1, 0, 0]>", "a, s, z, w, v, u, t, z, b"),
+    "com.microsoft.QLinearAveragePool": ("<channels_last = 1, kernel_shape = [2, 2]>", "a, s, z, t, z"),
+    "com.microsoft.QLinearGlobalAveragePool": ("<channels_last = 1>", "a, s, z, t, z"),
+}
+"""Attributes and inputs of operators without a row's float form, and of some with the channels last."""
+
+
+@pytest.mark.parametrize("operator", OTHER_FORMS)
+def test_operators_on_integers_become_their_float_forms(operator: str) -> None:
+    attributes, inputs = OTHER_FORMS[operator]
+    scale, zero = {"QLinearSoftmax": ("p", "o"), "NhwcMaxPool": ("s", "z")}.get(
+        operator.split(".")[2].split()[0], ("t", "z")
+    )
+    text = f"""m (float[1,4,4,3] x) => (float[n,h,k,c] y) {{
+        s = Constant<value = float {{0.02}}>()  t = Constant<value = float {{0.05}}>()
+        z = Constant<value = uint8 {{128}}>()  u = Constant<value = int8[2] {{0, 0}}>()
+        p = Constant<value = float {{0.00390625}}>()  o = Constant<value = uint8 {{0}}>()
+        zero = Constant<value = float {{0}}>()  c = Greater(x, zero)
+        a = QuantizeLinear(x, s, z)
+        r = {operator.split()[0]}{attributes}({inputs})
+        y = DequantizeLinear(r, {scale}, {zero}) }}"""
+    draw = np.random.default_rng(0)
+    weights = {
+        "w": draw.integers(-90, 90, (2, 3, 3, 3), np.int8),
+        "v": np.array([0.002, 0.004], np.float32),
+        "b": np.array([100, -200], np.int32),
+        "m": draw.integers(90, 170, (4, 3), np.uint8),
+    }
+    model = _model(text, **weights)
+    kept, module = onnx2nn.load(model), onnx2nn.load(model, quantized="dequantize")
+    assert module.meta["onnx2nn"]["dequantized"]["kept"] == []
+    x = torch.from_numpy(draw.uniform(-2, 2, (1, 4, 4, 3)).astype(np.float32))
+    torch.testing.assert_close(module(x), kept(x), rtol=0, atol=0.13)
+    assert module(x).std() > 0.01
+    assert "quantize" not in module.code and ".round" not in module.code
+
+
+def test_quantised_attention_becomes_attention() -> None:
+    """With its input quantised by constants and at run time."""
+    text = """m (float[2,3,8] x) => (float[2,3,8] y, float[2,3,8] z) {
+        s = Constant<value = float {0.02}>()  o = Constant<value = uint8 {128}>()
+        q = QuantizeLinear(x, s, o)
+        y = com.microsoft.QAttention<num_heads = 2>(q, w, b, s, v, , o, u)
+        d, t, e = DynamicQuantizeLinear(x)
+        z = com.microsoft.QAttention<num_heads = 2, unidirectional = 1>(d, w, b, t, v, , e, u) }"""
+    draw = np.random.default_rng(0)
+    weights = {
+        "w": draw.integers(-64, 63, (8, 24), np.int8),
+        "v": draw.uniform(0.005, 0.01, 24).astype(np.float32),
+        "u": np.zeros(24, np.int8),
+        "b": draw.standard_normal(24).astype(np.float32),
+    }
+    model = _model(text, **weights)
+    kept, module = onnx2nn.load(model), onnx2nn.load(model, quantized="dequantize")
+    assert module.meta["onnx2nn"]["dequantized"]["kept"] == []
+    x = torch.from_numpy(draw.uniform(-2, 2, (2, 3, 8)).astype(np.float32))
+    for ours, theirs in zip(module(x), kept(x), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.03)
+        assert not torch.equal(ours, theirs)
+
+
+def test_quantised_tables_of_bert_become_floats() -> None:
+    draw = np.random.default_rng(0)
+    text = """m (int32[2,4] i, int32[2,4] j) => (float[2,4,8] y, int32[2] k) {
+        s = Constant<value = float {0.02}>()  z = Constant<value = uint8 {128}>()
+        y, k = com.microsoft.QEmbedLayerNormalization(i, j, w, p, g, a, b, , s, s, s, s, s, z, z, z, z, z) }"""
+    tables = {name: draw.integers(0, 256, shape, np.uint8)
+              for name, shape in {"w": (9, 8), "p": (5, 8), "g": (2, 8), "a": (8,), "b": (8,)}.items()}  # fmt: skip
+    model = _model(text, **tables)
+    kept, module = onnx2nn.load(model), onnx2nn.load(model, quantized="dequantize")
+    assert module.meta["onnx2nn"]["dequantized"]["kept"] == []
+    ids, segments = (torch.from_numpy(draw.integers(0, n, (2, 4), np.int32)) for n in (9, 2))
+    torch.testing.assert_close(module(ids, segments), kept(ids, segments))
+    assert len(list(module.parameters())) == len(tables)
+
+
 def test_what_has_no_float_form_stays_and_is_named() -> None:
     text = """m (float[2,3] x, float s) => (float[2,3] y) {
         z = Constant<value = uint8 {7}>()  q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }"""
@@ -361,7 +443,7 @@ def test_what_has_no_float_form_stays_and_is_named() -> None:
 
 
 def test_other_words_are_refused() -> None:
-    with pytest.raises(InputError, match="'keep' or 'dequantize'"):
+    with pytest.raises(InputError, match="'keep', 'dequantize' or 'torchao'"):
         onnx2nn.load(DIGITS, quantized="float")
     with pytest.raises(InputError, match=r"trainable needs framework='torch'"):
         onnx2nn.load(DIGITS, framework="oneflow", trainable=False)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from language_models import ARCHITECTURES, built, feeds, original, session, tensors
+from language_models import ARCHITECTURES, built, feeds, original, scales, session, tensors
 from tiers import mostly_slow
 
 import onnx2nn
@@ -47,10 +47,17 @@ def _to_transformers(path: Path, **options: Any) -> Any:
         return onnx2nn.to_transformers(path, **options)
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
+def _largest_step(path: Path) -> float:
+    """Returns the largest scale of a file's integers: a weight is off by one at most, as the range has no 8."""
+    return max(float(np.abs(value).max()) for value in scales(path))
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow), "int4"])
 @pytest.mark.parametrize("name", NAMES)
 def test_keys_and_values_are_those_of_transformers(name: str, precision: str) -> None:
-    state, wanted = _load(built(name, precision)).state_dict(), _original(name).state_dict()
+    path = built(name, precision)
+    state, wanted = _load(path, quantized="dequantize").state_dict(), _original(name).state_dict()
+    step = _largest_step(path) if precision == "int4" else 0.0
     if name in PACKED:
         state = {key: value for key, value in state.items() if "mlp" not in key and "self_attn" not in key}
         wanted = {key: value for key, value in wanted.items() if key in state}
@@ -59,12 +66,14 @@ def test_keys_and_values_are_those_of_transformers(name: str, precision: str) ->
     assert state.keys() == wanted.keys()
     for key, value in wanted.items():
         added = 1 if name in PLUS_ONE and "norm" in key else 0
-        torch.testing.assert_close(state[key].float() - added, value, rtol=2e-3, atol=2e-3 if added else 1e-6)
+        torch.testing.assert_close(state[key].float() - added, value, rtol=2e-3, atol=step + (2e-3 if added else 1e-6))
 
 
+@pytest.mark.parametrize("precision", ["fp32", "int4"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_model_of_transformers_comes_back(name: str) -> None:
-    path = built(name, "fp32")
+def test_the_model_of_transformers_comes_back(name: str, precision: str) -> None:
+    """Of a file of int4 with the dequantised weights, so that its tokens are those of the dequantised module."""
+    path = built(name, precision)
     if name in OTHER_FUNCTION:
         with pytest.raises(VerificationError, match="computes something else than the file"):
             _to_transformers(path)
@@ -75,15 +84,16 @@ def test_the_model_of_transformers_comes_back(name: str) -> None:
     tokens = torch.randint(3, 128, (2, 7))
     options: dict[str, Any] = dict(max_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0)
     mask = torch.ones_like(tokens)
-    theirs = wanted.generate(tokens, attention_mask=mask, **options)
+    theirs = (wanted if precision == "fp32" else model).generate(tokens, attention_mask=mask, **options)
     assert torch.equal(model.generate(tokens, attention_mask=mask, **options), theirs)
-    assert torch.equal(onnx2nn.generate(_load(path), tokens, max_new_tokens=16), theirs)
+    assert torch.equal(onnx2nn.generate(_load(path, quantized="dequantize"), tokens, max_new_tokens=16), theirs)
 
 
+@pytest.mark.parametrize("variant", [("fp32",), ("int4", "accuracy_level=1")], ids="-".join)
 @pytest.mark.parametrize("name", NAMES)
-def test_tokens_are_those_of_genai(name: str) -> None:
+def test_tokens_are_those_of_genai(name: str, variant: tuple[str, ...]) -> None:
     genai = pytest.importorskip("onnxruntime_genai", reason="onnxruntime-genai has no wheel for this system")
-    path = built(name, "fp32")
+    path = built(name, *variant)
     tokens = np.random.default_rng(0).integers(3, 128, (2, 5))
     model = genai.Model(str(path.parent))
     parameters = genai.GeneratorParams(model)
@@ -94,7 +104,7 @@ def test_tokens_are_those_of_genai(name: str) -> None:
         generator.generate_next_token()
     theirs = np.stack([generator.get_sequence(row) for row in range(2)])
     ours = onnx2nn.generate(_load(path), torch.from_numpy(tokens), max_new_tokens=theirs.shape[1] - 5)
-    ended = [row.tolist().index(2) if 2 in row else len(row) for row in theirs]  # min_length bans the end for genai
+    ended = [row.index(2) if 2 in row else len(row) for row in ours.tolist()]  # min_length bans the end for genai
     for row, (a, b) in enumerate(zip(ours.numpy(), theirs, strict=True)):
         assert a[: ended[row]].tolist() == b[: ended[row]].tolist()
 

@@ -15,12 +15,22 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from onnx2nn.commands import check, compile, convert, ncnn, ops, simplify, verify
+from onnx2nn.commands import check, compare, compile, convert, ncnn, ops, report, simplify, verify
 from onnx2nn.commands.options import add_debug
 from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.ground.terminal import Terminal
 
-EXAMINED: tuple[ModuleType, ...] = (convert, compile, check, verify, simplify, ncnn, ops)
+EXAMINED: tuple[ModuleType, ...] = (
+    convert,
+    compile,
+    check,
+    verify,
+    report,
+    compare,
+    simplify,
+    ncnn,
+    ops,
+)
 """The modules of the commands; `EXTRAS` of each names the extras that it needs."""
 
 _HIDDEN = frozenset({"all", "test", "docs", "dev"})

@@ -70,6 +70,11 @@ def add_blocks(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_page(parser: argparse._ActionsContainer, *, required: bool) -> None:
+    """Adds `--output`, the HTML page that a command writes."""
+    parser.add_argument("-o", "--output", required=required, metavar="M.html", help="where the page is written")
+
+
 def limits_of(arguments: argparse.Namespace) -> Limits:
     """Returns the limits that the command line gives.
 

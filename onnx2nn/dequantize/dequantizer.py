@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from onnx2nn.dequantize.grouped_weights import GroupedWeight, grouped_forms
 from onnx2nn.fx.constants import Constant
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops import quantize
@@ -18,7 +19,11 @@ from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import Row
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET
 
-_SUFFIX = re.compile(r"(_quantized|_quant|_int8|_uint8|_q|\.quantized)$")
+_SUFFIX = re.compile(r"(_quantized|_quant|_int8|_uint8|_q|\.quantized|(_DQ)?_Q\d+(G\d+)?)$")
+"""What quantisation tools append to the name of a weight."""
+
+_NODE_SUFFIX = re.compile(r"(_matmul)?(_DQ)?_Q\d+(G\d+)?$")
+"""What ONNX Runtime's quantisers to few bits append to the name of a node."""
 
 
 @dataclass
@@ -29,11 +34,18 @@ class Dequantization:
         weights: names of the new float weights.
         operators: the number of removed nodes by quantised operator type.
         kept: names of the nodes that stay quantised, because they have no float form here.
+        forms: for names of the new float weights, functions that return its integers: one for each way to read them
+            as rows with scales, none where there is no such way.
     """
+
+    def described(self) -> dict[str, Any]:
+        """Returns the names and counts, as `meta` of a module has them."""
+        return {"weights": self.weights, "operators": self.operators, "kept": self.kept}
 
     weights: list[str] = field(default_factory=list)
     operators: dict[str, int] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
+    forms: dict[str, Sequence[Callable[[], GroupedWeight]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,13 +97,14 @@ class Dequantizer:
             if rewrite is not None and rewrite(self, node):
                 self.replaced.append(node)
             elif not node.domain and node.op_type == "Concat":
-                self.dequantize_concat(node)
+                _dequantize_concat(self, node)
             elif is_value_preserving(node):
                 self.dequantize_value_preserving(node)
         _remove_unread(self.graph)
         self._requantise_read_values()
         _remove_unread(self.graph)
         left = set(self.graph)
+        _drop_suffixes(left - set(before))
         for node in before:
             if node in left:
                 self.result.kept.append(node.name or node.outputs[0].name or "?")
@@ -137,12 +150,15 @@ class Dequantizer:
             return None
         key = (value, scale, zero_point, axis)
         if key not in self.floats:
-            tensors = [tensor_of(item) for item in (value, scale, zero_point)]
-            floats = quantize.dequantize_linear(torch, *tensors, axis=axis, block_size=block)
-            self.floats[key] = self.weight(value, floats)
+            numbers, scales, zero_points = (tensor_of(item) for item in (value, scale, zero_point))
+            floats = quantize.dequantize_linear(torch, numbers, scales, zero_points, axis=axis, block_size=block)
+            made = self.floats[key] = self.weight(value, floats)
+            self.result.forms[made.name or ""] = grouped_forms(
+                numbers, scales, zero_points, axis, block, _type_of(value)
+            )
         return self.floats[key]
 
-    def weight(self, origin: ir.Value, tensor: torch.Tensor) -> ir.Value:
+    def weight(self, origin: ir.Value, tensor: torch.Tensor | ir.LazyTensor) -> ir.Value:
         """Returns a new float initializer, under the name of `origin` without a suffix such as `_quantized`."""
         name = wanted = _SUFFIX.sub("", origin.name or "weight")
         number = 0
@@ -151,7 +167,8 @@ class Dequantizer:
             name = f"{wanted}_float{number if number > 1 else ''}"
         self.names.add(name)
         self.result.weights.append(name)
-        constant = ir.tensor(tensor.contiguous(), name=name)
+        constant = tensor if isinstance(tensor, ir.LazyTensor) else ir.tensor(tensor.contiguous(), name=name)
+        constant.name = name
         value = ir.Value(name=name, const_value=constant)
         value.shape, value.dtype = ir.Shape(tensor.shape), constant.dtype
         self.graph.register_initializer(value)
@@ -160,17 +177,18 @@ class Dequantizer:
     # Float nodes.
 
     def emit(
-        self, before: ir.Node, operator: str, inputs: Sequence[ir.Value | None], like: ir.Value, **attributes: Any
+        self,
+        before: ir.Node,
+        operator: str,
+        inputs: Sequence[ir.Value | None],
+        like: ir.Value,
+        *,
+        version: int = REPLACEMENT_OPSET,
+        **attributes: Any,
     ) -> ir.Value:
         """Inserts a node before `before`; its float output has the shape of `like`, and a name after it."""
-        node = ir.Node(
-            "",
-            operator,
-            inputs,
-            ir.convenience.convert_attributes(attributes),
-            version=REPLACEMENT_OPSET,
-            name=before.name,
-        )
+        options = ir.convenience.convert_attributes(attributes)
+        node = ir.Node("", operator, inputs, options, version=version, name=before.name)
         node.metadata_props.update(before.metadata_props)
         output = node.outputs[0]
         name, number = f"{like.name}_float", 1
@@ -178,7 +196,8 @@ class Dequantizer:
             number += 1
             name = f"{like.name}_float{number}"
         self.names.add(name)
-        output.name, output.shape, output.type = name, like.shape, ir.TensorType(ir.DataType.FLOAT)
+        kind = like.dtype if like.dtype is not None and like.dtype.is_floating_point() else ir.DataType.FLOAT
+        output.name, output.shape, output.type = name, like.shape, ir.TensorType(kind)
         self.graph.insert_before(before, node)
         return output
 
@@ -252,20 +271,6 @@ class Dequantizer:
         self.counterparts[node.outputs[0]] = FloatCounterpart(output, counterpart.scale, counterpart.zero_point)
         self.replaced.append(node)
 
-    def dequantize_concat(self, node: ir.Node) -> None:
-        """Sets the counterpart of a Concat's output where all its inputs have one scale and zero point."""
-        counterparts = [self.counterparts.get(value) for value in node.inputs if value is not None]
-        first = counterparts[0] if counterparts else None
-        if first is None or not all(
-            counterpart is not None and counterpart.has_parameters(first.scale, first.zero_point)
-            for counterpart in counterparts
-        ):
-            return
-        parts = [counterpart.value for counterpart in counterparts if counterpart is not None]
-        y = self.emit(node, "Concat", parts, node.outputs[0], **attributes_of(node))
-        self.counterparts[node.outputs[0]] = FloatCounterpart(y, first.scale, first.zero_point)
-        self.replaced.append(node)
-
     def replace(self, node: ir.Node, old: ir.Value, new: ir.Value) -> None:
         """Lets all readers of `old` read `new`; an output of the model keeps its name."""
         for user, index in list(old.uses()):
@@ -316,6 +321,21 @@ def is_value_preserving(node: ir.Node) -> bool:
     return not node.domain and node.op_type in load_rows().operators("value_preserving")
 
 
+def _dequantize_concat(dequantizer: Dequantizer, node: ir.Node) -> None:
+    """Sets the counterpart of a Concat's output where all its inputs have one scale and zero point."""
+    counterparts = [dequantizer.counterparts.get(value) for value in node.inputs if value is not None]
+    first = counterparts[0] if counterparts else None
+    if first is None or not all(
+        counterpart is not None and counterpart.has_parameters(first.scale, first.zero_point)
+        for counterpart in counterparts
+    ):
+        return
+    parts = [counterpart.value for counterpart in counterparts if counterpart is not None]
+    y = dequantizer.emit(node, "Concat", parts, node.outputs[0], **attributes_of(node))
+    dequantizer.counterparts[node.outputs[0]] = FloatCounterpart(y, first.scale, first.zero_point)
+    dequantizer.replaced.append(node)
+
+
 def output_parameters(row: Row, node: ir.Node) -> tuple[ir.Value | None, ir.Value | None]:
     """Returns scale and zero point of a quantised node's output: those that belong to none of its inputs."""
 
@@ -347,6 +367,16 @@ def inputs(node: ir.Node, count: int) -> list[ir.Value | None]:
     """Returns the first `count` inputs of a node, None for absent ones."""
 
     return [*node.inputs, *[None] * count][:count]
+
+
+def _type_of(value: ir.Value) -> ir.DataType | None:
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else ir.DataType(tensor.dtype)
+
+
+def _drop_suffixes(nodes: Iterable[ir.Node]) -> None:
+    for node in nodes:
+        node.name = _NODE_SUFFIX.sub("", node.name or "") or node.name
 
 
 def _remove_unread(graph: ir.Graph) -> None:

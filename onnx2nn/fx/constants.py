@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import numpy as np
@@ -46,15 +47,26 @@ def onnx_type(dtype: torch.dtype) -> ir.DataType:
 
 
 def to_torch(array: np.ndarray[Any, Any], kind: ir.DataType) -> torch.Tensor:
-    """Returns a numpy array of ONNX element type `kind` as a tensor; a writable array's memory is shared."""
+    """Returns a numpy array of ONNX element type `kind` as a tensor.
+
+    A writable array's memory is shared if the tensor has all of it, or if it is a mapped file's, which costs nothing.
+    """
     if kind in _TRAVELS_AS:
         return torch.from_numpy(array.astype(_TRAVELS_AS[kind], order="C"))
     dtype = torch_dtype(kind)
-    if not (array.flags.c_contiguous and array.flags.writeable):  # a mapped one may be unaligned
+    if not (array.flags.writeable and (array.flags.c_contiguous or _is_mapped(array))):  # may be unaligned
         array = np.array(array, order="C")
     if dtype is torch.bfloat16 or (dtype.itemsize == 1 and dtype.is_floating_point):
         return torch.from_numpy(array.view(np.uint16 if dtype.itemsize == 2 else np.uint8)).view(dtype)
     return torch.from_numpy(array if array.dtype.isnative else array.view(array.dtype.newbyteorder("=")))
+
+
+def _is_mapped(array: np.ndarray[Any, Any]) -> bool:
+    """Returns whether an array is a view of a mapped file."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, memoryview) and isinstance(base.obj, mmap.mmap)
 
 
 def memory_of(tensor: torch.Tensor) -> int:

@@ -14,14 +14,16 @@ import dataclasses
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnx_ir as ir
 import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
+from onnx2nn.control_flow import If, Loop, Scan
 from onnx2nn.errors import InputError
+from onnx2nn.fx.float_regions import Both, run_region
 from onnx2nn.fx.tensor import leaves
 from onnx2nn.importing.inputs import example_inputs, specs_of
 
@@ -194,13 +196,6 @@ def _examples(module: Any) -> Iterator[Sequence[Any]]:
             yield list(example_inputs(specs, shapes).values())
 
 
-class _Both(NamedTuple):
-    """A value in the file's type, and in the new one."""
-
-    old: Any
-    new: Any
-
-
 class _Pairs:
     """Runs a program in two float types side by side, and notes what the new one needs.
 
@@ -244,14 +239,14 @@ class _Pairs:
         finally:
             log.disabled = printed
 
-    def example(self, array: Any, follows: bool) -> _Both:
+    def example(self, array: Any, follows: bool) -> Both:
         """Returns an input, which may have the weights' type."""
         tensor = self._tensor(torch.from_numpy(array)).to(self._device)
-        return _Both(tensor.to(self.of_file), tensor.to(self.new)) if follows else _Both(tensor, tensor)
+        return Both(tensor.to(self.of_file), tensor.to(self.new)) if follows else Both(tensor, tensor)
 
-    def run(self, module: fx.GraphModule, arguments: Sequence[_Both]) -> Any:
+    def run(self, module: fx.GraphModule, arguments: Sequence[Both]) -> Any:
         """Returns the result of a program."""
-        known: dict[fx.Node, _Both] = {}
+        known: dict[fx.Node, Both] = {}
         given = iter(arguments)
         for node in _graph_of(module).nodes:
             if node.op == "placeholder":
@@ -261,7 +256,7 @@ class _Pairs:
             elif node.op == "call_module":
                 known[node] = self._module(module, node, known)
             elif node.op == "output":
-                return _Both(*self._mapped(node.args[0], known))
+                return Both(*self._mapped(node.args[0], known))
             else:
                 known[node] = self._call(module, node, known)
         raise AssertionError("a graph has an output")
@@ -273,33 +268,36 @@ class _Pairs:
             return torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)
         return self._fake.from_tensor(tensor)
 
-    def _state(self, holder: nn.Module, name: str) -> _Both:
+    def _state(self, holder: nn.Module, name: str) -> Both:
         held = getattr(holder, name)
         if not isinstance(held, torch.Tensor):
-            return _Both(held, held)
+            return Both(held, held)
         self.read.add((holder, name))
         tensor = self._tensor(held.detach())
         follows = held.dtype == self.new and not _is_buffer(held)
-        return _Both(tensor.to(self.of_file) if follows else tensor, tensor)
+        return Both(tensor.to(self.of_file) if follows else tensor, tensor)
 
     @staticmethod
-    def _mapped(value: Any, known: Mapping[fx.Node, _Both]) -> tuple[Any, Any]:
+    def _mapped(value: Any, known: Mapping[fx.Node, Both]) -> tuple[Any, Any]:
         return fx.map_arg(value, lambda node: known[node].old), fx.map_arg(value, lambda node: known[node].new)
 
-    def _module(self, module: fx.GraphModule, node: fx.Node, known: dict[fx.Node, _Both]) -> _Both:
+    def _module(self, module: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Both]) -> Both:
         called = module.get_submodule(str(node.target))
         if isinstance(called, fx.GraphModule):
             names = [str(n.target) for n in _graph_of(called).nodes if n.op == "placeholder"]
             given = [*node.args, *(node.kwargs[name] for name in names[len(node.args) :])]
-            return self.run(called, [_Both(*self._mapped(value, known)) for value in given])
+            return self.run(called, [Both(*self._mapped(value, known)) for value in given])
         if type(called) is nn.Sequential:
-            value = _Both(*self._mapped(node.args[0], known))
+            value = Both(*self._mapped(node.args[0], known))
             for child in called:
                 if isinstance(child, fx.GraphModule):
                     value = self.run(child, [value])
                 else:
                     value = self._layer(child, (value.new,), {}, value.old)
             return value
+        if isinstance(called, (If, Loop, Scan)):
+            values = [Both(*self._mapped(value, known)) for value in node.args]
+            return run_region(called, values, self.run, None if self._fake is None else self._tensor)
         weight, operands = _weight_type(called), _operands(node, known)
         if weight == self.new:
             self._convert(module, node, [n for n in operands if known[n].new.dtype != weight], weight)
@@ -307,7 +305,7 @@ class _Pairs:
         args, kwargs = self._converted(module, node, known, args, kwargs)
         return self._layer(called, args, kwargs, known[operands[0]].old if operands else None)
 
-    def _layer(self, layer: nn.Module, args: Any, kwargs: Any, operand: Any) -> _Both:
+    def _layer(self, layer: nn.Module, args: Any, kwargs: Any, operand: Any) -> Both:
         """Returns the result of a layer for arguments of the new type; `operand` is one of the file's."""
         own = {name: value for name, value in (*layer.named_parameters(), *layer.named_buffers()) if value.is_meta}
         if own:
@@ -316,7 +314,7 @@ class _Pairs:
         else:
             new = layer(*args, **kwargs)
         old = operand.dtype if _weight_type(layer) is None and _is_float(operand) else self.of_file
-        return _Both(map_aggregate(new, lambda value: _converted(value, old)), new)
+        return Both(map_aggregate(new, lambda value: _converted(value, old)), new)
 
     def _convert(self, module: fx.GraphModule, node: fx.Node, operands: Sequence[fx.Node], dtype: torch.dtype) -> None:
         if operands:
@@ -330,7 +328,7 @@ class _Pairs:
         values = {n: known[n].new.to(operands[n]) if n in operands else known[n].new for n in node.all_input_nodes}
         return fx.map_arg(node.args, values.__getitem__), fx.map_arg(node.kwargs, values.__getitem__)
 
-    def _call(self, module: fx.GraphModule, node: fx.Node, known: dict[fx.Node, _Both]) -> _Both:
+    def _call(self, module: fx.GraphModule, node: fx.Node, known: dict[fx.Node, Both]) -> Both:
         (old_args, args), (old_kwargs, kwargs) = self._mapped(node.args, known), self._mapped(node.kwargs, known)
         old = _called(node, old_args, old_kwargs)
         operands = _operands(node, known)
@@ -339,19 +337,19 @@ class _Pairs:
         wider = [n for n in operands if n is node.args[0] and known[n].old.dtype != self.of_file]
         if wider and self._is_to_file(node) and self.of_file != torch.float32:
             self.targets.setdefault(module, {})[node] = None
-            return _Both(old, args[0].to(self.new))
+            return Both(old, args[0].to(self.new))
         types = {known[n].new.dtype for n in operands}
         if len({known[n].old.dtype for n in operands}) == 1 and len(types) > 1 and self.new in types:
             self._convert(module, node, [n for n in operands if known[n].new.dtype != self.new], self.new)
         args, kwargs = self._converted(module, node, known, args, kwargs)
         try:
-            return _Both(old, _called(node, args, kwargs))
+            return Both(old, _called(node, args, kwargs))
         except Exception:  # any error of torch: the function has no form for the new type
             if not hasattr(node.target, "row"):
                 raise
             self._convert(module, node, [n for n in operands if known[n].new.dtype == self.new], self.of_file)
         args, kwargs = self._converted(module, node, known, args, kwargs)
-        return _Both(old, _called(node, args, kwargs))
+        return Both(old, _called(node, args, kwargs))
 
     def _is_to_file(self, node: fx.Node) -> bool:
         return node.op == "call_method" and node.target == "to" and node.args[1:2] == (self.of_file,)
@@ -389,7 +387,7 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in _FLOATS
 
 
-def _operands(node: fx.Node, known: Mapping[fx.Node, _Both]) -> list[fx.Node]:
+def _operands(node: fx.Node, known: Mapping[fx.Node, Both]) -> list[fx.Node]:
     """Returns the arguments that are float tensors."""
     return [n for n in node.all_input_nodes if _is_float(known[n].old) and _is_float(known[n].new)]
 

@@ -19,6 +19,7 @@ from onnx2nn.fx.constants import Constant, torch_dtype
 from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.gradients import import_gradient
 from onnx2nn.fx.region_specs import empty, outside, size_along, sliced, spec_of, stacked, unify
+from onnx2nn.fx.searches import import_beam_search, import_greedy_search, import_sampling
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.tensor import Opaque, Tensor
 from onnx2nn.fx.tracer import Tracer
@@ -226,9 +227,12 @@ def _known_to(walk: TorchWalk, body: ir.Graph, value: ir.Value) -> Any:
 
 
 REGIONS: Regions = {
+    ("BeamSearch", 1): import_beam_search,
     ("Gradient", 1): import_gradient,
+    ("GreedySearch", 1): import_greedy_search,
     ("If", 1): import_if,
     ("Loop", 1): _import_loop,
+    ("Sampling", 1): import_sampling,
     ("Scan", 8): _import_scan_8,
     ("Scan", 9): _import_scan,
     ("SequenceMap", 17): _import_sequence_map,

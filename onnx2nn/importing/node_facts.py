@@ -167,7 +167,13 @@ def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:
         found["_producer"] = plan.model.producer_name or ""
     if "_image_pixels" in row.facts and plan.account.limits.image_pixels != Limits.image_pixels:
         found["_image_pixels"] = plan.account.limits.image_pixels
+    if "_at_run_time" in row.facts and not all(map(_is_constant, node.inputs[1:])):
+        found["_at_run_time"] = True
     return found
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    return value is None or ir.convenience.get_const_tensor(value) is not None
 
 
 def call_attributes(node: ir.Node, function: ir.Function, outer: Mapping[str, ir.Attr]) -> dict[str, ir.Attr]:

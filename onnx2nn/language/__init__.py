@@ -58,7 +58,8 @@ def to_transformers(path: str | os.PathLike[str], *, config: Any = None) -> Any:
     """Returns the model of transformers that a file was built from, with the file's weights, in eval mode.
 
     Args:
-        path: of a file of onnxruntime-genai's builder, in float32 or float16; `genai_config.json` lies beside it.
+        path: of a file of onnxruntime-genai's builder; `genai_config.json` lies beside it. Weights of int4 and int8
+            become floats.
         config: the model's configuration, an object of transformers. By default `config.json` beside the file, or what
             `genai_config.json` and the file say of it.
 

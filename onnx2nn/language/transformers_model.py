@@ -27,7 +27,7 @@ _PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pr
 def with_weights_of(path: str | os.PathLike[str], config: Any) -> Any:
     """Returns the model of transformers with the weights of a file, see `onnx2nn.to_transformers`."""
     transformers = require("transformers", extra="transformers", purpose="Models of transformers")
-    module = load(path)
+    module = load(path, quantized="dequantize")
     state = dict(module.state_dict())
     config = _config(transformers, Path(path), state) if config is None else config
     config.tie_word_embeddings = _tied(module)

@@ -185,3 +185,35 @@ def matmul_nbits_qkv(
     key = matmul_nbits(F, x, k_B, k_scales, None, None, k_bias, N=Nkv, **options)
     value = matmul_nbits(F, x, v_B, v_scales, None, None, v_bias, N=Nkv, **options)
     return (Q, key, value, total)[:_outputs]
+
+
+@op("MatMulNBitsQLoRA", 1, domain=MICROSOFT, call="packed")
+def matmul_nbits_qlora(
+    F: Any,
+    X: Any,
+    W: Any,
+    scales: Any,
+    lora_A: Any,
+    lora_A_scales: Any,
+    lora_B: Any,
+    lora_B_scales: Any,
+    *,
+    K: int,
+    N: int,
+    accuracy_level: int = 0,
+    bits: int = 4,
+    block_size: int = 32,
+    lora_bits: int = 8,
+    lora_block_size: int = 32,
+) -> Any:
+    """MatMulNBits plus the two products of an adapter of few bits; an empty adapter adds nothing."""
+    base = matmul_nbits(F, X, W, scales, K=K, N=N, bits=bits, block_size=block_size)
+    if lora_B.numel() == 0:
+        return base
+    rank = lora_A_scales.numel() // -(-K // lora_block_size)
+    options: dict[str, Any] = dict(bits=lora_bits, block_size=lora_block_size)
+    if lora_A.numel() == 0:
+        down = F.zeros([*X.shape[:-1], rank], dtype=X.dtype, device=X.device)
+    else:
+        down = matmul_nbits(F, X, lora_A, lora_A_scales, K=K, N=rank, **options)
+    return base + matmul_nbits(F, down, lora_B, lora_B_scales, K=rank, N=N, **options)

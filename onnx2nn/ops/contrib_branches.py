@@ -29,7 +29,10 @@ def _same(size: Any, other: Any) -> bool:
 
 
 @op("GatedAdd", 1, domain=MICROSOFT)
-def gated_add(F: Any, X: Any, Y: Any, gate: Any) -> Any:
+def gated_add(F: Any, X: Any, Y: Any, gate: Any, gate_weight: Any = None) -> Any:
+    """X + Y * gate; with gate_weight `(K, 1)` the gate is the sigmoid of a product, rounded after each step."""
+    if gate_weight is not None:
+        gate = F.sigmoid((_wide(F, gate) @ _wide(F, gate_weight)).to(X.dtype).to(F.float32)).to(X.dtype)
     return X + Y * gate
 
 
@@ -121,3 +124,91 @@ def engram_gate(
     if conv_norm_scale is None:
         raise OperatorError("conv_norm_scale is missing, which the output gated_value_normed needs.")
     return Y.to(key.dtype), (_normalised(F, Y, epsilon) * _wide(F, conv_norm_scale)).to(key.dtype)
+
+
+@op("HyperConnectionLowRankMix", 1, domain=MICROSOFT)
+def hyper_connection_low_rank_mix(
+    F: Any,
+    streams: Any,
+    norm_scale: Any,
+    down_weight: Any,
+    up_weight: Any,
+    inject_weight: Any,
+    prev_block_output: Any = None,
+    prev_post_gate: Any = None,
+    *,
+    epsilon: float = 1e-05,
+    gate_div: float = 1.0,
+    gate_mul: float = 1.0,
+    num_branches: int,
+    reduction_scale: float = 1.0,
+    silu_alpha: float = 1.0,
+    _outputs: int = 2,
+) -> tuple[Any, ...]:
+    """Gates of low rank of the branches `(..., C * H)`: the next block's input, its gate, and the streams.
+
+    The previous block's gated output is added first. Each step is computed in float32 and rounded to the streams' type.
+    """
+
+    def rounded(x: Any) -> Any:
+        return _wide(F, x.to(streams.dtype))
+
+    S = _wide(F, streams).unflatten(-1, (num_branches, -1))
+    if prev_block_output is not None:
+        S = rounded(S + _wide(F, prev_post_gate).unsqueeze(-1) * _wide(F, prev_block_output).unsqueeze(-2))
+    hn = rounded(_normalised(F, S, epsilon) * _wide(F, norm_scale).unflatten(0, (num_branches, -1)))
+    flat = hn.flatten(-2)
+    Z = rounded(silu_alpha * rounded(flat @ _wide(F, down_weight)))
+    hidden = rounded(Z * rounded(F.sigmoid(Z)))
+    gates = rounded(F.sigmoid(rounded(hidden @ _wide(F, up_weight)))).unflatten(-1, (num_branches, -1))
+    pre_output = (reduction_scale * (hn * gates).sum(-2)).to(streams.dtype)
+    inject = rounded(flat @ _wide(F, inject_weight))
+    post_gate = (rounded(F.sigmoid(rounded(inject / gate_div))) * gate_mul).to(streams.dtype)
+    return (pre_output, post_gate, S.flatten(-2).to(streams.dtype))[:_outputs]
+
+
+@op("SwiGLU", 1, domain=MICROSOFT)
+def swiglu(
+    F: Any,
+    gate: Any,
+    up: Any = None,
+    *,
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    limit: float = 0.0,
+    round_activation: int = 0,
+) -> Any:
+    """The clamped gate times its sigmoid, times the clamped other half, which may stand behind the gate.
+
+    Computed in float64, so that the tail of large negative gates is no zero, and rounded once.
+    """
+    if up is None:
+        gate, up = gate.chunk(2, -1)
+    G, L = gate.to(F.float64), up.to(F.float64)
+    if limit > 0:
+        G, L = G.clamp(max=limit), L.clamp(-limit, limit)
+    activated = G * F.sigmoid(activation_alpha * G)
+    if round_activation:
+        activated = activated.to(gate.dtype).to(F.float64)
+    return (activated * (L + activation_beta)).to(gate.dtype)
+
+
+@op("RouterGateUpProj", 1, domain=MICROSOFT)
+def router_gate_up_proj(
+    F: Any,
+    X: Any,
+    W: Any,
+    *,
+    activation: str = "swiglu",
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    limit: float = 0.0,
+    router_size: int,
+) -> tuple[Any, ...]:
+    """One product X @ W: the logits of a router, then the halves of SwiGLU, which is computed."""
+    if activation != "swiglu":
+        raise OperatorError(f"activation={activation!r} is not swiglu.")
+    Y = (_wide(F, X) @ _wide(F, W)).to(X.dtype)
+    both = Y[..., router_size:]
+    options: Any = dict(activation_alpha=activation_alpha, activation_beta=activation_beta, limit=limit)
+    return Y[..., :router_size], swiglu(F, both, **options)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from onnx2nn.errors import OperatorError
@@ -248,46 +250,95 @@ def paged_attention(
         raise OperatorError("quantised caches, kv_cache_layout, v_head_size and rotary_offset are not supported.")
     if k_cache_dtype not in ("", "float16", "bfloat16") or v_cache_dtype not in ("", "float16", "bfloat16"):
         raise OperatorError(f"k_cache_dtype={k_cache_dtype!r}, v_cache_dtype={v_cache_dtype!r} is not supported.")
-    rows, size = key_cache.shape[1], key_cache.shape[3]
-    if key is None:
-        query, key, value = query.split([num_heads * size, kv_num_heads * size, kv_num_heads * size], 1)
-    Q, K = query.unflatten(1, (num_heads, size)), key.unflatten(1, (kv_num_heads, size))
-    V = value.unflatten(1, (kv_num_heads, size))
-    if q_norm_weight is not None:
-        epsilon = 1e-6 if qk_norm_epsilon is None else qk_norm_epsilon
-        Q, K = (
-            F.nn.functional.rms_norm(x.to(F.float32), [size], weight.to(F.float32), epsilon).to(x.dtype)
-            for x, weight in ((Q, q_norm_weight), (K, k_norm_weight))
-        )
-    keys, values = key_cache.flatten(0, 1).clone(), value_cache.flatten(0, 1).clone()
-    outputs = []
-    for i, (start, end) in enumerate(itertools.pairwise(cumulative_sequence_length.tolist())):
-        past = int(past_seqlens[i])
-        place = F.arange(past + end - start)
-        slots = block_table[i].to(F.int64)[place // rows] * rows + place % rows
-        position = place[past:]
-        q, k = Q[start:end], K[start:end]
-        if do_rotary:
-            options: dict[str, Any] = dict(
-                interleaved=rotary_interleaved or 0, rotary_embedding_dim=2 * cos_cache.shape[1]
-            )
-            q, k = (
-                rotary_embedding(
-                    F, x.transpose(0, 1).unsqueeze(0), cos_cache, sin_cache, position.unsqueeze(0), **options
-                )
-                .squeeze(0)
-                .transpose(0, 1)
-                for x in (q, k)
-            )
-        into = slots[past:] if slot_mapping is None else slot_mapping[start:end].to(F.int64)
-        kept = into >= 0
-        keys[into[kept]], values[into[kept]] = k[kept], V[start:end][kept]
+    size = key_cache.shape[3]
+    shared = (F, do_rotary, cos_cache, sin_cache, rotary_interleaved, qk_norm_epsilon)
+    Q, K, V = packed_rows(query, key, value, num_heads, kv_num_heads, size)
+    requests = PagedRequests(*shared, q_norm_weight, k_norm_weight)
+
+    def attended(i: int, start: int, end: int, place: Any, position: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
         seen = place <= position.unsqueeze(1) if is_causal else F.ones([end - start, place.shape[0]], dtype=F.bool)
         if local_window_size > 0:
             seen = seen & (place > position.unsqueeze(1) - local_window_size - 1)
-        outputs.append(_paged(F, q, keys[slots], values[slots], seen, scale, softcap, head_sink))
-    Y = F.cat(outputs).flatten(1).to(query.dtype)
-    return (Y, keys.reshape(key_cache.shape), values.reshape(key_cache.shape))[:_outputs] if _outputs > 1 else Y
+        return k, v, seen
+
+    found = requests.run(
+        Q, K, V, key_cache, value_cache, cumulative_sequence_length, past_seqlens, block_table, slot_mapping, attended,
+        (scale, softcap, head_sink),
+    )  # fmt: skip
+    return found[:_outputs] if _outputs > 1 else found[0]
+
+
+def packed_rows(query: Any, key: Any, value: Any, heads: int, kv_heads: int, size: int) -> list[Any]:
+    """Returns queries, keys and values `(tokens, heads, size)`; they may be packed in the query."""
+    if key is None:
+        query, key, value = query.split([heads * size, kv_heads * size, kv_heads * size], 1)
+    return [x.unflatten(1, (count, size)) for x, count in ((query, heads), (key, kv_heads), (value, kv_heads))]
+
+
+@dataclass(frozen=True)
+class PagedRequests:
+    """Attention of requests over blocks of a cache, with what PagedAttention and SparsePagedAttention share."""
+
+    F: Any
+    do_rotary: int | None
+    cos_cache: Any
+    sin_cache: Any
+    rotary_interleaved: int | None
+    qk_norm_epsilon: float | None
+    q_norm_weight: Any
+    k_norm_weight: Any
+
+    def run(
+        self, Q: Any, K: Any, V: Any, key_cache: Any, value_cache: Any, ends: Any, past_seqlens: Any, block_table: Any,
+        slot_mapping: Any, attended: Callable[..., tuple[Any, Any, Any]], scores: tuple[Any, ...],
+    ) -> tuple[Any, Any, Any]:  # fmt: skip
+        """Returns the attention `(tokens, heads * size)` and the written caches.
+
+        Args:
+            Q: queries, keys, values: `(tokens, heads, size)`.
+            K: see `Q`.
+            V: see `Q`.
+            key_cache: the caches, `(blocks, rows, kv_num_heads, size)`.
+            value_cache: see `key_cache`.
+            ends: where requests end.
+            past_seqlens: the tokens of each request in the cache.
+            block_table: the blocks of each request.
+            slot_mapping: the rows that new tokens are written to; None for those that follow.
+            attended: `attended(request, start, end, place, position, keys, values)` returns keys, values and the mask
+                `(tokens, keys)`.
+            scores: scale, softcap and sink.
+        """
+        F, rows = self.F, key_cache.shape[1]
+        if self.q_norm_weight is not None:
+            epsilon = 1e-6 if self.qk_norm_epsilon is None else self.qk_norm_epsilon
+            Q, K = (
+                F.nn.functional.rms_norm(x.to(F.float32), x.shape[-1:], weight.to(F.float32), epsilon).to(x.dtype)
+                for x, weight in ((Q, self.q_norm_weight), (K, self.k_norm_weight))
+            )
+        keys, values = key_cache.flatten(0, 1).clone(), value_cache.flatten(0, 1).clone()
+        outputs = []
+        for i, (start, end) in enumerate(itertools.pairwise(ends.tolist())):
+            past = int(past_seqlens[i])
+            place = F.arange(past + end - start)
+            slots = block_table[i].to(F.int64)[place // rows] * rows + place % rows
+            position = place[past:]
+            q, k = (self._turned(x[start:end], position) for x in (Q, K))
+            into = slots[past:] if slot_mapping is None else slot_mapping[start:end].to(F.int64)
+            kept = into >= 0
+            keys[into[kept]], values[into[kept]] = k[kept], V[start:end][kept]
+            outputs.append(_paged(F, q, *attended(i, start, end, place, position, keys[slots], values[slots]), *scores))
+        return F.cat(outputs).flatten(1).to(Q.dtype), keys.reshape(key_cache.shape), values.reshape(key_cache.shape)
+
+    def _turned(self, x: Any, position: Any) -> Any:
+        """Returns queries or keys `(tokens, heads, size)`, rotated where the operator rotates."""
+        if not self.do_rotary:
+            return x
+        options: dict[str, Any] = dict(
+            interleaved=self.rotary_interleaved or 0, rotary_embedding_dim=2 * self.cos_cache.shape[1]
+        )
+        x, position = x.transpose(0, 1).unsqueeze(0), position.unsqueeze(0)
+        turned = rotary_embedding(self.F, x, self.cos_cache, self.sin_cache, position, **options)
+        return turned.squeeze(0).transpose(0, 1)
 
 
 def _paged(F: Any, q: Any, k: Any, v: Any, seen: Any, scale: float | None, softcap: float | None, sink: Any) -> Any:
@@ -303,4 +354,5 @@ def _paged(F: Any, q: Any, k: Any, v: Any, seen: Any, scale: float | None, softc
     else:
         nothing = sink.to(F.float32).reshape(-1, 1, 1).expand(scores.shape[0], scores.shape[1], 1)
         weights = F.softmax(F.cat([nothing, scores], -1), -1)[..., 1:]
+    weights = F.where(seen.any(-1, keepdim=True), weights, 0.0)
     return (weights @ v).transpose(0, 1)

@@ -27,17 +27,21 @@ def _routes(F: Any, router: Any, weights: Any, k: int, normalized: int | bool) -
 
 
 def _activated(
-    F: Any, y: Any, gated: Any, kind: str, fusion: int, alpha: float, beta: float, limit: float | None
+    F: Any, y: Any, gated: Any, kind: str, fusion: int, alpha: float, beta: float, limit: float | None, after: int
 ) -> Any:
-    """Returns the activated features `y`; `gated` holds the features of a third matrix, None for no such matrix."""
+    """Returns the activated features `y`; `gated` holds the features of a third matrix, None for no such matrix.
+
+    The limit clamps the gate before its activation, or `after` it.
+    """
     if kind == "swiglu":
         if fusion:
             gate, linear = (y[..., 0::2], y[..., 1::2]) if fusion == 1 else y.chunk(2, -1)
         else:
             gate, linear = y, gated
         if limit is not None:
-            gate, linear = gate.clamp(max=limit), linear.clamp(-limit, limit)
-        return gate * F.sigmoid(alpha * gate) * (linear + beta)
+            gate, linear = gate if after else gate.clamp(max=limit), linear.clamp(-limit, limit)
+        gate = gate * F.sigmoid(alpha * gate)
+        return (gate.clamp(max=limit) if after and limit is not None else gate) * (linear + beta)
     if kind == "gelu":
         y = F.nn.functional.gelu(y, approximate="tanh")
     elif kind != "identity":
@@ -103,6 +107,7 @@ def moe(
     normalize_routing_weights: int = 0,
     swiglu_fusion: int = 0,
     swiglu_limit: float | None = None,
+    swiglu_limit_after_activation: int = 0,
     use_sparse_mixer: int = 0,
 ) -> Any:
     """Each token's k best experts, mixed by their probabilities; input: `(..., features)`, computed in float32.
@@ -112,13 +117,14 @@ def moe(
     """
     _check(activation_type, swiglu_fusion, use_sparse_mixer, fc3_experts_weights is not None)
     experts, shares = _routes(F, router_probs, None, k, normalize_routing_weights)
+    shape = (activation_alpha, activation_beta, swiglu_limit, swiglu_limit_after_activation)
 
     def run(expert: int, x: Any) -> Any:
         y = _linear(F, x, fc1_experts_weights[expert].to(x.dtype), fc1_experts_bias, expert)
         gated = None
         if fc3_experts_weights is not None:
             gated = _linear(F, x, fc3_experts_weights[expert].to(x.dtype), fc3_experts_bias, expert)
-        y = _activated(F, y, gated, activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
+        y = _activated(F, y, gated, activation_type, swiglu_fusion, *shape)
         return _linear(F, y, fc2_experts_weights[expert].to(x.dtype), fc2_experts_bias, expert)
 
     return _mixed(F, input, experts, shares, router_probs.shape[1], run)
@@ -189,6 +195,7 @@ def qmoe(
     quant_type: str = "int",
     swiglu_fusion: int = 0,
     swiglu_limit: float | None = None,
+    swiglu_limit_after_activation: int = 0,
     use_sparse_mixer: int = 0,
     weights_prepacked: int = -1,
 ) -> Any:
@@ -219,6 +226,8 @@ def qmoe(
         bits = expert_weight_bits if bits is None else bits
         return _whole(F, weights[expert], scales[expert], zero_point, bits)
 
+    shape = (activation_alpha, activation_beta, swiglu_limit, swiglu_limit_after_activation)
+
     def run(expert: int, x: Any) -> Any:
         first = (fc1_experts_weights, fc1_scales, fc1_zero_points, fc1_global_scale, fc1_expert_weight_bits)
         y = _linear(F, x, matrix(*first, expert), fc1_experts_bias, expert)
@@ -226,8 +235,45 @@ def qmoe(
         if fc3_experts_weights is not None:
             third = (fc3_experts_weights, fc3_scales, fc3_zero_points, fc1_global_scale, fc3_expert_weight_bits)
             gated = _linear(F, x, matrix(*third, expert), fc3_experts_bias, expert)
-        y = _activated(F, y, gated, activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
+        y = _activated(F, y, gated, activation_type, swiglu_fusion, *shape)
         second = (fc2_experts_weights, fc2_scales, fc2_zero_points, fc2_global_scale, fc2_expert_weight_bits)
         return _linear(F, y, matrix(*second, expert), fc2_experts_bias, expert)
 
     return _mixed(F, input, experts, shares, router_probs.shape[1], run)
+
+
+@op("MoEGroupRouter", 1, domain=MICROSOFT)
+def moe_group_router(
+    F: Any,
+    logits: Any,
+    expert_bias: Any,
+    projection_weight: Any = None,
+    *,
+    group_topk: int = 2,
+    n_group: int = 1,
+    router_sentinel: float = -10000.0,
+    top_k: int,
+    topk_group: int = 1,
+    _outputs: int = 1,
+) -> Any:
+    """The logarithms of the sigmoids of the best experts in the best groups, router_sentinel elsewhere.
+
+    A group is as good as the sum of its group_topk best biased sigmoids. Of equal ones the first comes first. The
+    other two outputs are the biased and the plain sigmoids `(tokens, experts)` in float32.
+    """
+    x = logits.to(F.float32).flatten(0, -2)
+    share = F.sigmoid(x if projection_weight is None else x @ projection_weight.to(F.float32).mT)
+    biased = share + expert_bias
+    if _outputs > 1:
+        return None, biased, share
+    groups = biased.unflatten(1, (n_group, -1))
+    worth = groups.sort(-1, descending=True)[0][..., :group_topk].sum(-1)
+    kept = _best(F, worth, topk_group).unsqueeze(-1).expand(groups.shape).flatten(1)
+    chosen = _best(F, F.where(kept, biased, -float("inf")), top_k)
+    return F.where(chosen, share.clamp(min=1e-20).log(), router_sentinel).to(logits.dtype)
+
+
+def _best(F: Any, x: Any, k: int) -> Any:
+    """Returns which are the `k` largest of each row; of equal ones the first come first."""
+    order = x.argsort(dim=-1, descending=True, stable=True)[..., :k]
+    return F.zeros_like(x, dtype=F.bool).scatter(-1, order, True)

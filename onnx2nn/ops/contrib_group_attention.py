@@ -75,14 +75,17 @@ def group_query_attention(
     v_scale: Any = None,
     q_norm_weight: Any = None,
     k_norm_weight: Any = None,
+    query_seqlens: Any = None,
     *,
     causal: int = 1,
     do_rotary: int | None = None,
+    k_norm_epsilon: float | None = None,
     k_quant_type: str = "NONE",
     kv_cache_bit_width: int | None = None,
     kv_num_heads: int,
     local_window_size: int = -1,
     num_heads: int,
+    q_norm_epsilon: float | None = None,
     qk_norm_epsilon: float = 1e-06,
     qk_output: int = 0,
     rotary_interleaved: int | None = None,
@@ -97,7 +100,8 @@ def group_query_attention(
 
     A sequence has seqlens_k + 1 tokens, of which the last L are new. The present has the rows of the past, or
     total_sequence_length rows if that is more, with zeros behind a sequence's end. A window includes the token itself.
-    Queries behind a sequence's end are padding.
+    Queries behind a sequence's end are padding; query_seqlens, `(N,)`, is the number of the others, 0 for an idle
+    sequence. Padding gives zeros then, as ONNX Runtime's CPU does.
 
     New keys and values are quantised before they are attended, as the cache holds them. output_qk is
     `(N, num_heads, L, total_sequence_length)`, with zeros at keys that are not attended. The norms of queries and keys
@@ -113,12 +117,17 @@ def group_query_attention(
     Q, K, V = heads_apart(query, num_heads), heads_apart(key, kv_num_heads), heads_apart(value, kv_num_heads)
     if q_norm_weight is not None:
         Q, K = (
-            F.nn.functional.rms_norm(x, x.shape[-1:], weight, qk_norm_epsilon)
-            for x, weight in ((Q, q_norm_weight), (K, k_norm_weight))
+            F.nn.functional.rms_norm(x, x.shape[-1:], weight, qk_norm_epsilon if epsilon is None else epsilon)
+            for x, weight, epsilon in ((Q, q_norm_weight, q_norm_epsilon), (K, k_norm_weight, k_norm_epsilon))
         )
     total = scalar(total_sequence_length)
     lengths = seqlens_k + 1
-    start = (lengths - Q.shape[2]).clamp(min=0)  # 0 for a prompt with padding behind it
+    if query_seqlens is None:
+        start = (lengths - Q.shape[2]).clamp(min=0)  # 0 for a prompt with padding behind it
+    else:
+        start = lengths - query_seqlens
+        valid = (F.arange(Q.shape[2]) < query_seqlens.reshape(-1, 1)).unsqueeze(1).unsqueeze(-1)
+        K, V = F.where(valid, K, 0.0), F.where(valid, V, 0.0)
     position = start.reshape(-1, 1) + F.arange(Q.shape[2])
     if do_rotary:
         turned = _rotary_positions(F, position, position_ids, Q.shape[2], total)
@@ -150,6 +159,7 @@ def group_query_attention(
     asked = qk_output if _outputs > 3 else 0
     parameters = (scale, softcap, smooth_softmax > 0, asked)
     Y, qk = _attention(F, Q, K, V, attended, attention_bias, head_sink, *parameters)
+    Y = Y if query_seqlens is None else F.where(valid, Y, 0.0)
     Y = Y.transpose(1, 2).flatten(2)
     return (Y, *present, qk)[:_outputs] if _outputs > 1 else Y
 

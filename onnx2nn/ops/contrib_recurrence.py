@@ -11,6 +11,7 @@ from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED
 
 _RULES = ("linear", "gated", "delta", "gated_delta")
+_GATES = ("none", "softplus", "qwen", "sigmoid", "kda")
 
 
 def _wide(F: Any, x: Any) -> Any:
@@ -152,7 +153,12 @@ def causal_conv_with_state(
     activation: str = "none",
     channels_last: int = 0,
     dilation: int = 1,
+    input_channel_offset: int = 0,
+    input_channels: int = 0,
     ndim: int = 1,
+    state_channels_last: int = -1,
+    state_length: int = 0,
+    state_update_capacity: int = 0,
     state_window: int = 0,
     _outputs: int = 2,
 ) -> Any:
@@ -164,6 +170,10 @@ def causal_conv_with_state(
     """
     if ndim != 1:
         raise OperatorError(f"ndim={ndim} is not supported: the padding of further dimensions is not documented.")
+    if input_channel_offset or input_channels or state_channels_last != -1 or state_length or state_update_capacity:
+        raise OperatorError(
+            "input_channels, state_channels_last, state_length and state_update_capacity are not supported."
+        )
     kept = (weight.shape[2] - 1) * dilation
     channels = input.shape[2:] if channels_last else None
     x = input.flatten(2).transpose(1, 2) if channels_last else input
@@ -219,21 +229,35 @@ def varlen_causal_conv_with_state(
     bias: Any = None,
     initial_state: Any = REQUIRED,
     capture_count: Any = None,
+    kernel_delta: Any = None,
+    previous_mask: Any = None,
     *,
     activation: str = "none",
+    delta_offset: int = 0,
     dilation: int = 1,
+    group_size: int = 1,
     state_update_capacity: int = 0,
     _outputs: int = 2,
 ) -> Any:
-    """CausalConvWithState of requests whose tokens `(tokens, channels)` stand one behind the other."""
+    """CausalConvWithState of requests whose tokens `(tokens, channels)` stand one behind the other.
+
+    With kernel_delta `(tokens, taps, groups)` each token has a kernel of two taps of its own; the sums and products are
+    rounded one by one, and previous_mask `(tokens, 1)` is a factor of the product of the previous token.
+    """
     outputs, states = [], []
     update = F.zeros([initial_state.shape[0], state_update_capacity, input.shape[1]], dtype=input.dtype)
     kept = (weight.shape[2] - 1) * dilation
     for i, (start, end) in enumerate(_bounds(cumulative_sequence_length)):
         tokens = input[start:end]
         full = F.cat([initial_state[i : i + 1], tokens.t().unsqueeze(0)], 2)
-        y = F.nn.functional.conv1d(full, weight, bias, dilation=dilation, groups=weight.shape[0])
-        outputs.append(_activated(F, y, activation).squeeze(0).t())
+        if kernel_delta is None:
+            y = F.nn.functional.conv1d(full, weight, bias, dilation=dilation, groups=weight.shape[0])
+            outputs.append(_activated(F, y, activation).squeeze(0).t())
+        else:
+            moved = kernel_delta[start:end, delta_offset : delta_offset + 2].repeat_interleave(group_size, 2)
+            before, now = full.squeeze(0).t().unfold(0, 2, 1).unbind(-1)
+            before = before * (weight[:, 0, 0] + moved[:, 1]) * previous_mask[start:end]
+            outputs.append(now * (weight[:, 0, 1] + moved[:, 0]) + before)
         states.append(_end(full, kept, 0))
         if state_update_capacity:
             count = min(max(int(capture_count[i]), 0), state_update_capacity, end - start)
@@ -272,6 +296,7 @@ def gated_delta_net(
     beta_activation: str = "none",
     chunk_size: int = 64,
     gate_activation: str = "none",
+    gate_lower_bound: float = -5.0,
     qk_l2_norm: int = 0,
     scale: float = 0.0,
     state_update_capacity: int = 0,
@@ -284,7 +309,7 @@ def gated_delta_net(
     """
     if state_update_capacity:
         raise OperatorError(f"state_update_capacity={state_update_capacity} is not supported. Export it with 0.")
-    if beta_activation not in ("none", "sigmoid") or gate_activation not in ("none", "qwen"):
+    if beta_activation not in ("none", "sigmoid") or gate_activation not in _GATES:
         raise OperatorError(f"beta_activation={beta_activation!r}, gate_activation={gate_activation!r} is not known.")
     if key is None:
         heads, rows, columns = initial_state.shape[1:]
@@ -294,8 +319,10 @@ def gated_delta_net(
         value = value.unflatten(-1, (heads, rows))
     if beta is not None and beta_activation == "sigmoid":
         beta = F.sigmoid(_wide(F, beta))
-    if gate_activation == "qwen":
+    if gate_activation in ("softplus", "qwen"):
         decay = -_wide(F, a_log).exp() * F.nn.functional.softplus(_wide(F, decay) + dt_bias)
+    elif gate_activation in ("sigmoid", "kda"):
+        decay = gate_lower_bound * F.sigmoid(_wide(F, a_log).exp() * (_wide(F, decay) + dt_bias))
     decay, beta = _checked(update_rule, decay, beta)
     several = query.ndim == 4
     q, k, v = (_wide(F, x) for x in (query, key, value))

@@ -8,6 +8,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.linalg import rotary_embedding
+from onnx2nn.ops.shape import scalar
 from onnx2nn.optable.registry import op
 
 
@@ -57,3 +58,48 @@ def gemma_rotary_embedding(F: Any, emb: Any, q: Any, q_rot: Any, k: Any, k_rot: 
     """q and k, `(N, heads, L, size)`, rotated by the angles `(N, L, size)`; the rotated halves are inputs."""
     cos, sin = (x.to(q.dtype).unsqueeze(1) for x in (F.cos(emb), F.sin(emb)))
     return q * cos + q_rot * sin, k * cos + k_rot * sin
+
+
+@op("RMSNormRotary", 1, domain=MICROSOFT, static=["prefill_numerics"])
+def rms_norm_rotary(
+    F: Any,
+    X: Any,
+    scale: Any,
+    position_ids: Any,
+    cosine: Any,
+    sine: Any,
+    prefill_numerics: Any = None,
+    *,
+    epsilon: float = 1e-06,
+    flatten_batch: int = 0,
+    input_start: int = 0,
+    input_width: int = 0,
+    output_fp16: int = 0,
+    rotary_embedding_dim: int,
+    use_fp32_arithmetic: int = 1,
+    _outputs: int = 1,
+) -> Any:
+    """RMS normalisation of a slice of each head, `(N, L, heads, width)`, whose first features are then rotated.
+
+    With float16 or caches of float32 all is float32. Else what is normalised is rounded to bfloat16, and so is each
+    step of the rotation, in the numerics of a prompt or without use_fp32_arithmetic.
+    """
+    wide = X.dtype == F.float16 or output_fp16 or cosine.dtype == F.float32
+    prompt = prefill_numerics is not None and scalar(prefill_numerics)
+    x = X[..., input_start : input_start + input_width] if input_width else X[..., input_start:]
+    x = x.to(F.float32)
+    root = (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
+    normalised = (x * (1 / root) if prompt and not wide else x / root) * scale
+    step = F.bfloat16 if not wide and (prompt or not use_fp32_arithmetic) else F.float32
+    if not wide:
+        normalised = normalised.to(F.bfloat16).to(F.float32)
+    position = position_ids
+    if position.ndim < 2:
+        position = position.reshape(1, 1) + F.arange(X.shape[1])
+    c, s = (F.nn.functional.embedding(position, cache).unsqueeze(2).to(step) for cache in (cosine, sine))
+    a, b = normalised[..., :rotary_embedding_dim].to(step).chunk(2, -1)
+    kept = normalised[..., rotary_embedding_dim:]
+    turned = F.cat([(a * c - b * s).to(F.float32), (b * c + a * s).to(F.float32), kept], -1)
+    Y = turned.flatten(2).to(F.float16 if output_fp16 else F.bfloat16)
+    Y = Y.flatten(0, 1).unsqueeze(0) if flatten_batch else Y
+    return (Y, normalised) if _outputs > 1 else Y

@@ -179,7 +179,7 @@ def _packed(F: Any, function: Any, lengths: Any, backwards: bool) -> Callable[..
     return run
 
 
-def _check_weights(W: Any, R: Any, B: Any) -> None:
+def check_weights(W: Any, R: Any, B: Any) -> None:
     """Refuses weights of another rank, which torch would broadcast."""
     for name, weight, rank in (("W", W, 3), ("R", R, 3), ("B", B, 2)):
         if weight is not None and weight.ndim != rank:
@@ -250,7 +250,7 @@ StateMap = Callable[[Any, Any], Any]
 """`of_state(x, h)`: the gates' inputs `x` plus the part of the state `h`, `(batch, hidden)`."""
 
 
-def _linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
+def linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
     """Returns each direction's linear map of the input.
 
     The weights are `(directions, gates * hidden, features)`, the biases `(directions, gates * hidden)`.
@@ -263,7 +263,7 @@ def _linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
     return [of_direction(i) for i in range(weights.shape[0])]
 
 
-def _state_maps(F: Any, weights: Any) -> list[StateMap]:
+def state_maps(F: Any, weights: Any) -> list[StateMap]:
     """Returns each direction's linear map of the state; weights: `(directions, gates * hidden, hidden)`."""
 
     def of_direction(i: int) -> StateMap:
@@ -281,7 +281,7 @@ def summed(B: Any) -> Any:
     return of_input + of_state
 
 
-def _loop(
+def recurrent_loop(
     F: Any, X: Any, maps: Sequence[LinearMap], sequence_lens: Any, states: Sequence[Any], hidden: int, step: Step,
     s: _Settings, *, stops: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
@@ -389,18 +389,18 @@ def rnn(
 ) -> Any:
     """Source: ONNX RNN-22."""
     s = settings(direction, activations, ("Tanh",), activation_alpha, activation_beta, clip, layout)
-    _check_weights(W, R, B)
+    check_weights(W, R, B)
     plain = {frozenset({"Tanh"}): F.rnn_tanh, frozenset({"Relu"}): F.rnn_relu}.get(frozenset(s.activations))
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if plain is not None and s.clip is None and layered:
         return outputs_asked(_layer(F, plain, X, W, R, B, [initial_h], [0], s, lengths), _outputs)
-    functions, of_state = s.functions(F), _state_maps(F, R)
+    functions, of_state = s.functions(F), state_maps(F, R)
 
     def step(i: int, x: Any, h: Any) -> tuple[Any]:
         return (functions[i][0](of_state[i](x, h)),)
 
-    of_input = _linear_maps(F, W, summed(B))
-    return outputs_asked(_loop(F, X, of_input, sequence_lens, [initial_h], R.shape[-1], step, s), _outputs)
+    of_input = linear_maps(F, W, summed(B))
+    return outputs_asked(recurrent_loop(F, X, of_input, sequence_lens, [initial_h], R.shape[-1], step, s), _outputs)
 
 
 @op("GRU", 14, results=_results, custom_op=True, traits=["recurrent"])
@@ -425,7 +425,7 @@ def gru(
 ) -> Any:
     """nn.GRU has `linear_before_reset=1`; its gates r, z, n are ONNX's z, r, h, reordered. Source: ONNX GRU-22."""
     s = settings(direction, activations, ("Sigmoid", "Tanh"), activation_alpha, activation_beta, clip, layout)
-    _check_weights(W, R, B)
+    check_weights(W, R, B)
     usual = s.activations == ("Sigmoid", "Tanh") * len(s.directions) and s.clip is None
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if usual and linear_before_reset and layered:
@@ -433,10 +433,10 @@ def gru(
     functions, hidden = s.functions(F), R.shape[-1]
     kept = 2 * hidden  # the rows of update and reset, whose biases of input and state can be summed
     if not linear_before_reset:
-        of_gates, of_output = _state_maps(F, R[:, :kept]), _state_maps(F, R[:, kept:])
+        of_gates, of_output = state_maps(F, R[:, :kept]), state_maps(F, R[:, kept:])
         biases = summed(B)
     else:
-        of_all = _linear_maps(F, R, None if B is None else F.nn.functional.pad(B[:, 3 * hidden + kept :], (kept, 0)))
+        of_all = linear_maps(F, R, None if B is None else F.nn.functional.pad(B[:, 3 * hidden + kept :], (kept, 0)))
         biases = (
             None if B is None else B[:, : 3 * hidden] + F.nn.functional.pad(B[:, 3 * hidden : -hidden], (0, hidden))
         )
@@ -452,8 +452,8 @@ def gru(
             output = g(of_output[i](x[:, kept:], r * h))
         return (F.lerp(output, h, z),)
 
-    of_input = _linear_maps(F, W, biases)
-    return outputs_asked(_loop(F, X, of_input, sequence_lens, [initial_h], hidden, step, s), _outputs)
+    of_input = linear_maps(F, W, biases)
+    return outputs_asked(recurrent_loop(F, X, of_input, sequence_lens, [initial_h], hidden, step, s), _outputs)
 
 
 @op("LSTM", 14, results=_results, custom_op=True, traits=["recurrent"])
@@ -481,13 +481,13 @@ def lstm(
     """nn.LSTM's gates i, f, g, o are ONNX's i, o, f, c, reordered. `input_forget`: f is 1 - i. Source: ONNX LSTM-22."""
     default = ("Sigmoid", "Tanh", "Tanh")
     s = settings(direction, activations, default, activation_alpha, activation_beta, clip, layout)
-    _check_weights(W, R, B)
+    check_weights(W, R, B)
     usual = s.activations == default * len(s.directions) and s.clip is None and P is None and not input_forget
     states = [initial_h, initial_c]
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if usual and layered:
         return outputs_asked(_layer(F, F.lstm, X, W, R, B, states, [0, 2, 3, 1], s, lengths), _outputs)
-    maps = (_linear_maps(F, W, summed(B)), _state_maps(F, R))
+    maps = (linear_maps(F, W, summed(B)), state_maps(F, R))
     cells = lstm_loop(F, X, *maps, sequence_lens, states, P, R.shape[-1], input_forget, s)
     return outputs_asked(cells, _outputs)
 
@@ -510,25 +510,40 @@ def lstm_loop(
 
     `stops`: the hidden state of a sequence that has ended is 0 in the batch that `of_state` maps.
     """
-    functions = s.functions(F)
-    peepholes = [None if P is None else P[i].chunk(3, 0) for i in range(len(s.directions))]
+    cells = lstm_cells(F, P, hidden, input_forget, s)
 
-    def step(i: int, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
-        (f, g, last), weights = functions[i], peepholes[i]
-        x = of_state[i](x, h)
-        if weights is None:
-            enter, leave, forget = f(x[:, : 3 * hidden]).chunk(3, 1)
-            new = g(x[:, 3 * hidden :])
-        else:
-            of_enter, of_leave, of_forget, of_new = x.chunk(4, 1)
-            enter, forget = f(F.addcmul(of_enter, weights[0], c)), f(F.addcmul(of_forget, weights[2], c))
-            new = g(of_new)
-        c = F.addcmul((1.0 - enter if input_forget else forget) * c, enter, new)
-        if weights is not None:
-            leave = f(F.addcmul(of_leave, weights[1], c))
-        return leave * last(c), c
+    def step(i: int, x: Any, h: Any, c: Any) -> tuple[Any, ...]:
+        return cells[i](of_state[i](x, h), c)
 
-    return _loop(F, X, of_input, sequence_lens, states, hidden, step, s, stops=stops)
+    return recurrent_loop(F, X, of_input, sequence_lens, states, hidden, step, s, stops=stops)
+
+
+Cell = Callable[[Any, Any], tuple[Any, Any]]
+"""`cell(x, c) -> (h, c)`: the states of an LSTM from the gates' inputs `(batch, 4 * hidden)` and the cell's state."""
+
+
+def lstm_cells(F: Any, P: Any, hidden: int, input_forget: int, s: _Settings) -> list[Cell]:
+    """Returns the cell of each direction; P: peepholes `(directions, 3 * hidden)` or None."""
+
+    def cell_of(i: int, f: Activation, g: Activation, last: Activation) -> Cell:
+        weights = None if P is None else P[i].chunk(3, 0)
+
+        def cell(x: Any, c: Any) -> tuple[Any, Any]:
+            if weights is None:
+                enter, leave, forget = f(x[:, : 3 * hidden]).chunk(3, 1)
+                new = g(x[:, 3 * hidden :])
+            else:
+                of_enter, of_leave, of_forget, of_new = x.chunk(4, 1)
+                enter, forget = f(F.addcmul(of_enter, weights[0], c)), f(F.addcmul(of_forget, weights[2], c))
+                new = g(of_new)
+            c = F.addcmul((1.0 - enter if input_forget else forget) * c, enter, new)
+            if weights is not None:
+                leave = f(F.addcmul(of_leave, weights[1], c))
+            return leave * last(c), c
+
+        return cell
+
+    return [cell_of(i, *functions) for i, functions in enumerate(s.functions(F))]
 
 
 rnn_7 = revision(rnn, 7, without=["layout"])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import keyword
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -71,13 +72,14 @@ OWN = "onnx2nn"
 REQUIRED: Any = inspect.Parameter.empty
 """Stands for "no default" in `Row.inputs` and `Row.attributes`."""
 
-FACTS = ("_outputs", "_types", "_output_types", "_producer", "_image_pixels")
+FACTS = ("_outputs", "_types", "_output_types", "_producer", "_image_pixels", "_at_run_time")
 """Facts about its node that a body may request.
 
 `_outputs`: how many outputs the node declares; `_types`: element type names of the inputs (`"INT4"`, None where
 unknown), `_output_types`: those of the outputs. They matter where torch's dtype says less than ONNX's. `_producer`: the
 file's producer_name, which decides the meaning where the standard and its test data contradict each other.
-`_image_pixels`: `Limits.image_pixels`, where it is not the default.
+`_image_pixels`: `Limits.image_pixels`, where it is not the default. `_at_run_time`: True where an input behind the
+first is no constant of the file.
 """
 
 Call = Literal["inline", "opaque", "packed", "subgraph"]
@@ -103,6 +105,11 @@ def has_values(F: Any, *tensors: Any) -> bool:
     return not tracing and all(
         tensor is None or (isinstance(tensor, F.Tensor) and not getattr(tensor, "is_meta", False)) for tensor in tensors
     )
+
+
+def _schema_name(name: str) -> str:
+    bare = name.removesuffix("_")
+    return bare if keyword.iskeyword(bare) else name
 
 
 @dataclass(frozen=True)
@@ -160,9 +167,12 @@ class Row:
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
-        """Input names in order with their defaults (`REQUIRED` or None); a variadic one has the default `REQUIRED`."""
+        """Input names in order with their defaults (`REQUIRED` or None); a variadic one has the default `REQUIRED`.
+
+        A name that is a keyword of Python has an underscore behind it in the body, `global_`.
+        """
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        return {p.name: p.default for p in self._parameters if p.kind in kinds}
+        return {_schema_name(p.name): p.default for p in self._parameters if p.kind in kinds}
 
     @functools.cached_property
     def _names(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from torch import nn
 from onnx2nn.optimization.batch_norms import fold_batch_norms
 from onnx2nn.optimization.in_place import work_in_place
 from onnx2nn.optimization.layouts import hold_channels_last
+from onnx2nn.optimization.packing import pack_layers
 
 
 def optimized(module: nn.Module) -> nn.Module:
@@ -18,6 +19,7 @@ def optimized(module: nn.Module) -> nn.Module:
     for parameter in result.parameters():
         parameter.requires_grad_(False)
     fold_batch_norms(result)
+    pack_layers(result)
     work_in_place(result)
     hold_channels_last(result)
     result.meta["onnx2nn"]["optimized"] = "eager"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.provenance.author import Author
@@ -135,7 +134,7 @@ def _tie_head(graph: ir.Graph, node: ir.Node, author: Author) -> None:
     assert whole is not None
 
     def transposed() -> ir.Tensor:
-        return ir.Tensor(np.ascontiguousarray(whole.numpy().T), whole.dtype, name=key)
+        return ir.Tensor(whole.numpy().T, whole.dtype, name=key)
 
     shape = ir.Shape(list(whole.shape.numpy())[::-1])
     tensor = ir.LazyTensor(transposed, whole.dtype, shape=shape, name=key, cache=False)
@@ -166,7 +165,7 @@ def _columns(graph: ir.Graph, value: ir.Value, part: str, start: int, end: int) 
     assert whole is not None
 
     def cut() -> ir.Tensor:
-        return ir.Tensor(np.ascontiguousarray(whole.numpy()[..., start:end]), whole.dtype, name=name)
+        return ir.Tensor(whole.numpy()[..., start:end], whole.dtype, name=name)
 
     shape = ir.Shape([*whole.shape.numpy()[:-1], end - start])
     tensor = ir.LazyTensor(cut, whole.dtype, shape=shape, name=name, cache=False)

@@ -149,12 +149,21 @@ class FileSource:
         if self.mapped and length >= _MAPPED:
             return self._mapped_array(offset, length)
         array = np.empty(length, np.uint8)
+        self.fill(array, offset)
+        return array
+
+    def fill(self, array: np.ndarray, offset: int) -> None:
+        """Fills a contiguous uint8 array with the bytes from `offset`.
+
+        Raises:
+            ModelFileError: the file is shorter than it was, or cannot be read.
+        """
         view = memoryview(array)  # type: ignore[arg-type]  # an array is a buffer
         with self._lock:
             try:
                 self._file.seek(offset)
                 done = 0
-                while done < length:
+                while done < view.nbytes:
                     count = self._file.readinto(view[done:])
                     if not count:
                         raise ModelFileError(
@@ -163,7 +172,17 @@ class FileSource:
                     done += count
             except OSError as error:
                 raise ModelFileError(f"Cannot read {self.path}: {error.strerror or error}.") from error
-        return array
+
+    def unmap(self) -> None:
+        """Reads arrays again; what is mapped stays so while arrays are views of it."""
+        self.mapped, self._map = False, None
+
+    def offset_of(self, address: int, length: int) -> int | None:
+        """Returns the offset of the bytes that are mapped to memory at `address`, None where others are there."""
+        if self._map is None:
+            return None
+        offset = address - np.frombuffer(self._map, np.uint8).ctypes.data
+        return int(offset) if 0 <= offset <= self.size - length else None
 
     def _mapped_array(self, offset: int, length: int) -> np.ndarray:
         with self._lock:

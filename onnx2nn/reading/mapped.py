@@ -11,8 +11,32 @@ from onnx2nn.reading.byte_sources import FileSource
 from onnx2nn.reading.tensors import StoredTensor
 
 
+class MappedFiles:
+    """The files of a model's weights.
+
+    Args:
+        sources: the open files.
+    """
+
+    def __init__(self, sources: set[FileSource]):
+        self.sources = {source.path: source for source in sources}
+
+    def locate(self, address: int, length: int) -> tuple[str, int] | None:
+        """Returns the path of the file that is mapped to memory, and the offset there, None where none is.
+
+        Args:
+            address: of the first byte.
+            length: number of bytes.
+        """
+        for path, source in self.sources.items():
+            offset = source.offset_of(address, length)
+            if offset is not None:
+                return path, offset
+        return None
+
+
 @contextlib.contextmanager
-def mapping(model: ir.Model) -> Iterator[None]:
+def mapping(model: ir.Model) -> Iterator[MappedFiles]:
     """Inside, arrays of the model's weights are views of its files: only the pages that are used are read."""
     sources = {
         tensor.source
@@ -22,7 +46,7 @@ def mapping(model: ir.Model) -> Iterator[None]:
     for source in sources:
         source.mapped = True
     try:
-        yield
+        yield MappedFiles(sources)
     finally:
         for source in sources:
-            source.mapped = False
+            source.unmap()

@@ -18,6 +18,7 @@ from onnx2nn.loading import load
 from onnx2nn.reading import reader
 from onnx2nn.verification.block_reports import compare_blocks
 from onnx2nn.verification.example_runs import example_feeds, fixed_lists
+from onnx2nn.verification.float_activations import compared_model
 from onnx2nn.verification.judgement import Judge
 from onnx2nn.verification.lockstep import Lockstep
 from onnx2nn.verification.node_reports import NodeVerification
@@ -82,7 +83,8 @@ def verify_nodes(
     feeds, _ = next(iter(example_feeds(specs, input_shapes, inputs, 1, seed)))
     if module is None:
         module = load(source, input_shapes=fixed_lists(input_shapes), follow_links=follow_links, limits=limits)
-    return compare_nodes(source, module, feeds, tolerance=tolerance, memory_limit=memory_limit)[0]
+    file, folder = compared_model(source, module)
+    return compare_nodes(file, module, feeds, folder=folder, tolerance=tolerance, memory_limit=memory_limit)[0]
 
 
 def compare_nodes(
@@ -90,10 +92,13 @@ def compare_nodes(
     module: fx.GraphModule,
     feeds: Mapping[str, np.ndarray],
     *,
+    folder: str | None = None,
     tolerance: float | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> tuple[NodeVerification, Judge]:
     """Compares on given inputs, an array each, and returns the judge too, which can judge outputs of another run.
+
+    `folder` has the external data that a ModelProto refers to.
 
     Raises:
         InputError: the module knows nothing of the file's nodes.
@@ -109,7 +114,7 @@ def compare_nodes(
     from onnx2nn.fx.blocks.flattening import flattened
 
     program = flattened(program)
-    probe = Probe(source, feeds)
+    probe = Probe(source, feeds, folder=folder)
     lockstep = Lockstep(program, probe, tolerance)
     result = NodeVerification(probe.oracle, _probe=probe, notes=lockstep.notes)
     result.nodes += lockstep.run(memory_limit)

@@ -38,6 +38,8 @@ class Oracle:
         options.intra_op_num_threads = threads
         if not optimised:
             options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        # It fuses DequantizeLinear and MatMul into a MatMulNBits of level 4, which rounds activations to int8.
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         if folder is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
         self._session: Any = None

@@ -15,6 +15,7 @@ from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.loading import load
 from onnx2nn.reading import reader
 from onnx2nn.verification.example_runs import example_feeds, fixed_lists
+from onnx2nn.verification.float_activations import compared_model
 from onnx2nn.verification.module_runs import run_module
 from onnx2nn.verification.node_by_node import compare_nodes
 from onnx2nn.verification.oracle import Oracle, Stored, stored
@@ -107,7 +108,8 @@ def verify(
         threads = threads_of((node.domain, node.op_type) for node in model.graph.all_nodes())
     if module is None:
         module = load(source, input_shapes=fixed_lists(input_shapes), follow_links=follow_links, limits=limits)
-    oracle = Oracle(source, threads=threads)
+    model_file, folder = compared_model(source, module)
+    oracle = Oracle(model_file, folder=folder, threads=threads)
     result = Verification(oracle.name)
     for feeds, optional in example_feeds(specs, input_shapes, inputs, runs, seed):
         try:
@@ -122,13 +124,14 @@ def verify(
         found = found if adapt is None else adapt(module, found)
         compared = compare(oracle.output_names, found, expected, short)
         if not all(output.ok for output in compared):
-            compared = _judged(source, module, feeds, expected, compared, result.notes)
+            compared = _judged(model_file, folder, module, feeds, expected, compared, result.notes)
         result.outputs += compared
     return result
 
 
 def _judged(
     source: Stored,
+    folder: str | None,
     module: Any,
     feeds: Mapping[str, np.ndarray],
     expected: list[Any],
@@ -137,7 +140,7 @@ def _judged(
 ) -> list[OutputComparison]:
     """Returns the comparisons, within the model's own noise where every node of the module agrees."""
     try:
-        nodes, judge = compare_nodes(source, module, feeds)
+        nodes, judge = compare_nodes(source, module, feeds, folder=folder)
     except (InputError, VerificationError) as error:  # a function, a pickled module; the difference stands
         notes.append(f"the model's own noise was not measured: {first_line(error)}")
         return compared

@@ -25,14 +25,15 @@ class Probe:
     Args:
         source: path, bytes or ModelProto.
         feeds: an array for every input.
+        folder: of the external data that a ModelProto refers to.
 
     Raises:
         VerificationError: no oracle can run the model.
     """
 
-    def __init__(self, source: Stored, feeds: Mapping[str, np.ndarray]):
+    def __init__(self, source: Stored, feeds: Mapping[str, np.ndarray], folder: str | None = None):
         self.feeds = feeds
-        self.folder: str | None = None
+        self.folder = folder
         if isinstance(source, onnx.ModelProto):
             self.model = source
         elif isinstance(source, bytes):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 
-from tests.cases import Case, f32, i64, of
+from tests import onnxnode
+from tests.cases import Case, by_formula, f32, i64, of
 from tests.cases.contrib_fused import ms
 
 _Q, _K, _V = f32(2, 3, 8), f32(2, 5, 8), f32(2, 5, 8)
@@ -71,6 +73,42 @@ def _group(
     counts = [np.array(lengths, np.int32) - 1, total]
     options = {"constant": (6,), "outputs": 3, **options}
     return ms("GroupQueryAttention", *tokens, *cache, *counts, *extra, num_heads=4, kv_num_heads=2, **options)
+
+
+def _chunk(lengths: tuple[int, ...], valid: tuple[int, ...], **options: Any) -> Case:
+    """A chunk of four tokens of each sequence, of which some are padding."""
+    rotary = [f32(16, 8), f32(16, 8)] if options.get("do_rotary") else [None, None]
+    options = {"size": 16, "tolerance": 1e-4, **options}
+    call = _group(len(valid), 4, 16, lengths, *rotary, *[None] * 7, i32(*valid), **options)
+    return by_formula(
+        call, _without_padding, "ONNX Runtime says nothing of padding; here each sequence runs without it"
+    )
+
+
+def _without_padding(query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:
+    *caches, counts, _, cos, sin = others[:6]
+    Y, presents = np.zeros_like(query), [np.zeros_like(cache) for cache in caches]
+    for n, valid in enumerate(others[-1]):
+        end = counts[n] + 1
+        tokens, own = slice(n, n + 1), [cache[n : n + 1] for cache in caches]
+        if valid:
+            rows = [x[tokens, :valid] for x in (query, key, value)]
+            call = ms(
+                "GroupQueryAttention",
+                *rows,
+                *own,
+                counts[tokens],
+                np.array(end, np.int32),
+                cos,
+                sin,
+                outputs=3,
+                **options,
+            )
+            model, feeds = onnxnode.model_of(call, 1)
+            Y[tokens, :valid], *own = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+        for present, cache in zip(presents, own, strict=True):
+            present[tokens, :, :end] = cache[:, :, :end]
+    return Y, *presents
 
 
 def _scales(kind: str, bits: int, size: int = 8) -> list[Any]:
@@ -274,4 +312,7 @@ CASES = [
     ),
     ms("CropAndResize", f32(2, 3, 5, 6), _BOXES, i32(0, 1, 1, 0, 1), i32(3, 2), note="run time"),
     ms("Inverse", f32(2, 3, 3), tolerance=1e-4),
+    _chunk((7, 6), (4, 2), note="padded chunk"),
+    _chunk((3, 9), (3, 1), do_rotary=1, note="padded chunk, rotary"),
+    _chunk((3, 9), (2, 0), local_window_size=3, note="padded chunk, local_window_size, idle"),
 ]  # fmt: skip

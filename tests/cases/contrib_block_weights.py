@@ -86,6 +86,23 @@ def _qkv(A: Any, skip: Any, scale: Any, *parts: Any, epsilon: float = 1e-6, **op
     return found if skip is None else (*found, total)
 
 
+def _few_bits(X: Any, W: Any, scales: Any, K: int, bits: int, block: int) -> Any:
+    numbers = np.stack([W & 15, W >> 4], -1) if bits == 4 else W
+    numbers = numbers.reshape(*W.shape[:2], -1)[:, :, :block].astype(np.float32) - (1 << (bits - 1))
+    return X @ (numbers * scales[..., None]).reshape(len(W), -1)[:, :K].T
+
+
+def _adapted(
+    X: Any, W: Any, scales: Any, A: Any, A_scales: Any, B: Any, B_scales: Any, *, K: int, N: int, block_size: int,
+    lora_block_size: int,
+) -> Any:  # fmt: skip
+    Y = _few_bits(X, W, scales, K, 4, block_size)
+    if not B.size:
+        return Y
+    down = _few_bits(X, A, A_scales, K, 8, lora_block_size) if A.size else np.zeros((*X.shape[:-1], 5), np.float32)
+    return Y + _few_bits(down, B, B_scales, 5, 8, lora_block_size)
+
+
 CASES = [
     ms("MatMulFpQ4", f32(4, 70), _blob(70, 3, True), np.array([70, 3]), constant=(1, 2), tolerance=1e-4),
     ms("MatMulFpQ4", f32(2, 4, 64), _blob(64, 5, False), np.array([64, 5]), constant=(1, 2), blk_quant_type=0, tolerance=1e-4),
@@ -110,4 +127,8 @@ CASES = [
     by_formula(ms("MatMulNBitsQkv", f32(2, 3, 32), f32(2, 3, 32), f32(32), u8(6, 1, 16), positive(6), None, u8(4, 1, 16),
                   positive(4), f32(4), u8(4, 1, 16), positive(4), f32(4), K=32, Nq=6, Nkv=4, block_size=32, outputs=4,
                   constant=(3, 4, 6, 7, 9, 10), epsilon=0.1, tolerance=1e-4), _qkv, _WHY),
+    *(by_formula(ms("MatMulNBitsQLoRA", f32(2, 3, 40), u8(6, 2, 16), positive(6, 2), u8(5 if a else 0, 3, 16), positive(5, 3),
+                    u8(6, 1 if b else 0, 16), positive(6, 1), K=40, N=6, block_size=32, lora_block_size=16,
+                    constant=(1, 2, 3, 4, 5, 6), tolerance=1e-4, note=f"{a}, {b}"), _adapted, _WHY)
+      for a, b in ((True, True), (False, True), (True, False))),
 ]  # fmt: skip

@@ -34,7 +34,7 @@ def _sigmoid(x: Any) -> Any:
 def _formula(
     x: Any, router: Any, w1: Any, b1: Any, w2: Any, b2: Any, w3: Any = None, *, activation_type: str = "relu", k: int = 1,
     swiglu_fusion: int = 0, activation_alpha: float = 1.0, activation_beta: float = 0.0, swiglu_limit: float = math.inf,
-    normalize_routing_weights: int = 0, **others: Any,
+    normalize_routing_weights: int = 0, swiglu_limit_after_activation: int = 0, **others: Any,
 ) -> Any:  # fmt: skip
     rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
     shares = np.exp(router) / np.exp(router).sum(-1, keepdims=True)
@@ -46,8 +46,10 @@ def _formula(
             y = w1[e] @ row + (0 if b1 is None else b1[e])
             if activation_type == "swiglu":
                 g, linear = np.split(y, 2) if swiglu_fusion == 2 else (y, w3[e] @ row)
-                g, linear = np.minimum(g, swiglu_limit), np.clip(linear, -swiglu_limit, swiglu_limit)
-                y = g * _sigmoid(activation_alpha * g) * (linear + activation_beta)
+                late = swiglu_limit_after_activation
+                g, linear = g if late else np.minimum(g, swiglu_limit), np.clip(linear, -swiglu_limit, swiglu_limit)
+                g = g * _sigmoid(activation_alpha * g)
+                y = (np.minimum(g, swiglu_limit) if late else g) * (linear + activation_beta)
             else:
                 y = {"silu": y * _sigmoid(y), "relu": np.maximum(y, 0), "identity": y}[activation_type]
                 y = y if w3 is None else y * (w3[e] @ row)
@@ -96,6 +98,8 @@ CASES = [
     _moe(activation_type="swiglu", swiglu_fusion=1, normalize_routing_weights=1, k=3, note="all experts"),
     by_formula(_moe(activation_type="swiglu", swiglu_fusion=2, biased=True, k=2, activation_beta=1.0, swiglu_limit=0.8),
                _formula, _WHY),
+    by_formula(_moe(activation_type="swiglu", swiglu_fusion=2, k=2, swiglu_limit=0.3, swiglu_limit_after_activation=1),
+               _formula, _WHY),
     by_formula(_moe(activation_type="swiglu", third=True, k=2, activation_alpha=1.7), _formula, _WHY),
     by_formula(_moe(activation_type="silu", third=True, k=2, normalize_routing_weights=1, note="third"), _formula, _WHY),
     _qmoe(4, activation_type="silu", k=2),
@@ -107,4 +111,10 @@ CASES = [
     _qmoe(4, router=True, k=2, note="chosen apart"),
     _qmoe(2, block=16, k=2, note="two bits"),
     by_formula(_qmoe(8, block=16, activation_type="silu", k=2), _of_bytes, _EXACT),
+    ms("MoEGroupRouter", f32(5, 8), f32(8), top_k=3),
+    ms("MoEGroupRouter", f32(2, 3, 8), f32(8), top_k=2, n_group=4, topk_group=2, group_topk=1, router_sentinel=-50.0),
+    ms("MoEGroupRouter", np.zeros((2, 8), np.float32), np.zeros(8, np.float32), top_k=2, n_group=2, note="equal ones"),
+    ms("MoEGroupRouter", np.float32([[-90, -200, 3, 100]]), f32(4), top_k=4, note="tail"),
+    ms("MoEGroupRouter", f32(5, 8), f32(8), top_k=3, outputs=3, absent=(0,), note="scores"),
+    ms("MoEGroupRouter", f32(5, 256), f32(8), f32(8, 256), top_k=3, outputs=3, absent=(0,), note="projected"),
 ]  # fmt: skip

@@ -170,6 +170,13 @@ CASES = [
     nbits(5, 64, 32, 4, constant=(), note="run time"),
     nbits(5, 40, 16, 4, groups=_GROUPS[:40], bias=f32(5), note="groups, ragged"),
     nbits(5, 64, 16, 4, groups=_GROUPS, zero_points=f32(5, 4), constant=(), note="groups, float zero points"),
+    *(nbits(5, 88, block, bits, zero_points=zero_points, accuracy_level=4, note="int8 activations where there are kernels")
+      for bits in (2, 4, 8) for block in (16, 32)
+      for zero_points in (None, u8(5, -(88 // -block * bits // 8)))),
+    nbits(5, 64, 32, 4, zero_points=f32(5, 2), accuracy_level=4, note="float zero points, level 4"),
+    nbits(5, 64, 32, 4, groups=_GROUPS // 2, accuracy_level=4, note="groups, level 4"),
+    nbits(5, 64, 32, 4, constant=(), accuracy_level=4, note="run time, level 4"),
+    nbits(5, 64, 32, 4, bias=f32(5), accuracy_level=1, note="level 1"),
     *(
         ms("MatMulBnb4", f32(3, 32), u8(5 * 32 // 2), positive(5 * 32 // 16), K=32, N=5, block_size=16, quant_type=kind,
            constant=(1, 2))

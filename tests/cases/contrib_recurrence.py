@@ -40,20 +40,20 @@ def _convolved(full: np.ndarray, weight: np.ndarray, bias: Any, dilation: int, a
     return y if activation == "none" else _silu(y)
 
 
-def _varlen(
-    x: Any, weight: Any, ends: Any, bias: Any, state: Any, counts: Any = None, *, activation: str = "none",
-    dilation: int = 1, state_update_capacity: int = 0,
+def _two_taps(
+    x: Any, weight: Any, ends: Any, bias: Any, state: Any, count: Any, delta: Any, mask: Any, *, delta_offset: int,
+    group_size: int,
 ) -> Any:  # fmt: skip
-    outputs, states = [], []
-    update = np.zeros((len(ends) - 1, state_update_capacity, x.shape[1]), np.float32)
-    for i, (a, b) in enumerate(itertools.pairwise(ends)):
-        full = np.concatenate([state[i].T, x[a:b]])
-        outputs.append(_convolved(full, weight, bias, dilation, activation))
-        states.append(full[len(full) - state.shape[2] :].T)
-        for t in range(min(counts[i], state_update_capacity, b - a) if state_update_capacity else 0):
-            update[i, t] = x[a + t]
-    found = np.concatenate(outputs).astype(np.float32), np.stack(states)
-    return (*found, update) if state_update_capacity else found
+    Y, final = np.empty_like(x), state.copy()
+    for i, (start, end) in enumerate(itertools.pairwise(ends)):
+        before = state[i, :, 0]
+        for t in range(start, end):
+            d = delta[t].repeat(group_size, 1)
+            past = before * (weight[:, 0, 0] + d[delta_offset + 1]) * mask[t]
+            Y[t] = x[t] * (weight[:, 0, 1] + d[delta_offset]) + past
+            before = x[t]
+        final[i, :, 0] = before
+    return Y, final
 
 
 def _window_of_conv(x: Any, weight: Any, bias: Any, past: Any, *, state_window: int) -> Any:
@@ -97,52 +97,8 @@ def _window_of_linear(query: Any, key: Any, value: Any, past: Any, decay: Any, b
     return np.stack(outputs).astype(np.float32), states
 
 
-def _delta_net(
-    query: Any, key: Any, value: Any, ends: Any, decay: Any, beta: Any, state: Any, a_log: Any = None, dt_bias: Any = None,
-    *, update_rule: str = "gated_delta", scale: float = 0.0, gate_activation: str = "none", beta_activation: str = "none",
-    qk_l2_norm: int = 0,
-) -> Any:  # fmt: skip
-    if key is None:
-        heads, rows, columns = state.shape[1:]
-        width = (query.shape[-1] - heads * rows) // 2
-        query, key, value = np.split(query, [width, 2 * width], -1)
-        query, key = (x.reshape(*x.shape[:-1], -1, columns) for x in (query, key))
-        value = value.reshape(*value.shape[:-1], heads, rows)
-    several = query.ndim == 4
-    if beta_activation == "sigmoid":
-        beta = 1 / (1 + np.exp(-beta))
-    if gate_activation == "qwen":
-        decay = -np.exp(a_log) * np.log1p(np.exp(decay + dt_bias))
-    if qk_l2_norm:
-        query, key = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
-    each = value.shape[-2] // query.shape[-2]
-    query, key = query.repeat(each, -2), key.repeat(each, -2)
-    if several:
-        parts = [(i,) for i in range(len(query))]
-    elif ends is None:
-        each = len(query) // len(state)
-        parts = [(slice(i * each, (i + 1) * each),) for i in range(len(state))]
-    else:
-        parts = [(slice(a, b),) for a, b in itertools.pairwise(ends)]
-    outputs, states = [], []
-    for i, (part,) in enumerate(parts):
-        start = (
-            np.zeros((value.shape[-2], key.shape[-1], value.shape[-1]))
-            if state is None
-            else state[i].transpose(0, 2, 1)
-        )
-        Y, found = _tokens(
-            query[part], key[part], value[part], start, None if decay is None else decay[part],
-            None if beta is None else beta[part], update_rule, scale or query.shape[-1] ** -0.5,
-        )  # fmt: skip
-        outputs.append(Y)
-        states.append(found[-1].transpose(0, 2, 1))
-    Y = np.stack(outputs) if several else np.concatenate(outputs)
-    return Y.astype(np.float32), np.stack(states).astype(np.float32)
-
-
 def _net(*inputs: Any, **options: Any) -> Case:
-    return by_formula(ms("GatedDeltaNet", *inputs, outputs=2, tolerance=1e-4, **options), _delta_net, _WHY)
+    return ms("GatedDeltaNet", *inputs, outputs=2, tolerance=1e-4, **options)
 
 
 _Q, _V = f32(8, 2, 4), f32(8, 4, 3)
@@ -175,9 +131,12 @@ CASES = [
                       state_window=window), _window_of_conv, _WINDOW)
         for window in (2, 7)
     ),
-    by_formula(ms("VarlenCausalConvWithState", f32(8, 3), f32(3, 1, 3), _ENDS, f32(3), f32(3, 3, 2), outputs=2), _varlen, _WHY),
-    by_formula(ms("VarlenCausalConvWithState", f32(8, 3), f32(3, 1, 3), _ENDS, None, f32(3, 3, 4), np.array([5, 2, -1], np.int32),
-                  dilation=2, activation="silu", state_update_capacity=3, outputs=3), _varlen, _WHY),
+    ms("VarlenCausalConvWithState", f32(8, 3), f32(3, 1, 3), _ENDS, f32(3), f32(3, 3, 2), outputs=2),
+    ms("VarlenCausalConvWithState", f32(8, 3), f32(3, 1, 3), _ENDS, None, f32(3, 3, 4), np.array([5, 2, -1], np.int32),
+       dilation=2, activation="silu", state_update_capacity=3, outputs=3),
+    by_formula(ms("VarlenCausalConvWithState", *(of(np.float16, *shape, low=-2, high=2) for shape in ((8, 6), (6, 1, 2))), _ENDS,
+                  None, of(np.float16, 3, 6, 1), None, of(np.float16, 8, 3, 3), of(np.float16, 8, 1), delta_offset=1,
+                  group_size=2, outputs=2, tolerance=2e-3, note="kernels of tokens"), _two_taps, _WHY),
     _net(_Q, _Q, _V, _ENDS, _decays(8, 4), _rates(8, 4), _STATE, note="requests"),
     _net(f32(6, 2, 4), f32(6, 2, 4), f32(6, 4, 3), None, _decays(6, 4, 4), _rates(6, 4), _STATE, scale=0.3, note="uniform"),
     _net(_Q, _Q, _V, _ENDS, None, None, None, update_rule="linear"),
@@ -185,5 +144,7 @@ CASES = [
     _net(_Q, _Q, _V, _ENDS, None, f32(8, 4), _STATE, update_rule="delta", beta_activation="sigmoid", qk_l2_norm=1),
     _net(f32(3, 5, 2, 4), f32(3, 5, 2, 4), f32(3, 5, 4, 3), None, f32(3, 5, 4), _rates(3, 5, 4), _STATE, f32(4), f32(4),
          gate_activation="qwen", note="batch"),
+    _net(f32(3, 5, 2, 4), f32(3, 5, 2, 4), f32(3, 5, 4, 3), None, f32(3, 5, 4), _rates(3, 5, 4), _STATE, f32(4), f32(4),
+         gate_activation="sigmoid", gate_lower_bound=-2.0, qk_l2_norm=1),
     _net(f32(8, 28), None, None, _ENDS, _decays(8, 4), _rates(8, 4), _STATE, note="packed"),
 ]  # fmt: skip

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -56,6 +57,9 @@ class Subject:
     target: int | tuple[int, ...] = 1
     embedding: str = ""
     transformers: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _named, (self.name,)  # other processes have the same; what builds it cannot be pickled
 
     def original(self) -> nn.Module:
         """Returns a fresh original in evaluation mode, always with the same weights.
@@ -252,3 +256,7 @@ SUBJECTS = {
     )
 }
 """Name → original."""
+
+
+def _named(name: str) -> Subject:
+    return SUBJECTS[name]

@@ -10,15 +10,15 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from tests.ecosystem.observing import Make, number_of
-from tests.ecosystem.ranks import RANKS, on_ranks
 from tests.ecosystem.subjects.subject import Subject
+from tests.ranks import RANKS, on_ranks
 
 TITLE = "FSDP2 per block, 2 ranks"
 
 
 def use(make: Make, subject: Subject) -> Any:
     """Returns the outputs before and after a step of training, and which modules are sharded."""
-    return on_ranks(_shard, make, subject)
+    return on_ranks(_shard, make, subject, preload="tests.ecosystem.subjects.language_models")[0]
 
 
 def _shard(rank: int, make: Make, subject: Subject) -> Any:

@@ -9,8 +9,8 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.ecosystem.observing import Make, outputs_of
-from tests.ecosystem.ranks import RANKS, on_ranks
 from tests.ecosystem.subjects.subject import Subject
+from tests.ranks import RANKS, on_ranks
 
 TITLE = "tensor parallel, 2 ranks"
 
@@ -22,7 +22,7 @@ def applies(subject: Subject) -> bool:
 
 def use(make: Make, subject: Subject) -> Any:
     """Returns the outputs and which parameters are split."""
-    return on_ranks(_split, make, subject)
+    return on_ranks(_split, make, subject, preload="tests.ecosystem.subjects.language_models")[0]
 
 
 def _split(_: int, make: Make, subject: Subject) -> Any:

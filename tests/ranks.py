@@ -17,41 +17,38 @@ from typing import Any
 import torch
 from torch import distributed
 
-from tests.ecosystem.observing import Make
-from tests.ecosystem.subjects.subject import Subject
-
-Work = Callable[[int, Make, Subject], Any]
+Work = Callable[..., Any]
 
 RANKS = 2
 SECONDS = 60
 """After this time processes that wait for each other are ended."""
 
 
-def on_ranks(work: Work, make: Make, subject: Subject) -> Any:
-    """Returns what rank 0 returns.
+def on_ranks(work: Work, *arguments: Any, preload: str = "torch.distributed.tensor") -> list[Any]:
+    """Returns what each rank returns.
 
     Args:
-        work: a function of a module; it gets the rank.
-        make: passed on; it has to be picklable.
-        subject: passed on, by its name.
+        work: a function of a module; it gets the rank and the arguments.
+        arguments: picklable values.
+        preload: a module that is imported once for all processes; it takes many seconds.
 
     Raises:
         RuntimeError: a rank failed, with its last line.
         TimeoutError: the ranks did not end.
     """
-    context = _context()
+    context = _context(preload)
     with tempfile.TemporaryDirectory() as folder:
         ends, processes = [], []
         for rank in range(RANKS):
             here, there = context.Pipe(duplex=False)
-            arguments = (rank, str(Path(folder, "store")), there, work, make, subject.name)
-            process = context.Process(target=_rank, args=arguments, daemon=True)
+            given = (rank, str(Path(folder, "store")), there, work, arguments)
+            process = context.Process(target=_rank, args=given, daemon=True)
             process.start()
             there.close()
             ends.append(here)
             processes.append(process)
         try:
-            return _answers(ends)[0]
+            return _answers(ends)
         finally:
             for process in processes:
                 process.kill()
@@ -59,10 +56,10 @@ def on_ranks(work: Work, make: Make, subject: Subject) -> Any:
 
 
 @functools.cache
-def _context() -> ForkServerContext:
-    """Returns a server of processes in which the packages are imported already, which takes many seconds."""
+def _context(preload: str) -> ForkServerContext:
+    """Returns a server of processes in which packages are imported already; there is one, with the first `preload`."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "tests.ecosystem.subjects.language_models"])
+    context.set_forkserver_preload([__name__, preload])
     return context
 
 
@@ -85,15 +82,13 @@ def _answers(ends: list[Connection]) -> list[Any]:
     return [found[rank] for rank in range(len(ends))]
 
 
-def _rank(rank: int, store: str, end: Connection, work: Work, make: Make, name: str) -> None:
-    from tests.ecosystem.subjects.subject import SUBJECTS
-
+def _rank(rank: int, store: str, end: Connection, work: Work, arguments: tuple[Any, ...]) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     try:
         distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
-        answer = "", work(rank, make, SUBJECTS[name])
+        answer = "", work(rank, *arguments)
     except Exception as error:  # the other process raises it
         if os.environ.get("ECOSYSTEM_TRACEBACKS"):
             traceback.print_exc()

@@ -1,0 +1,192 @@
+"""Convolutions and linear layers whose weights lie in the order in which oneDNN's kernels read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A function of a layer's result, which the layer's kernel computes on the way.
+
+    Attributes:
+        layer: computes it alone.
+        name: oneDNN's, as torch names it.
+        scalars: its numbers.
+        algorithm: which of several forms.
+    """
+
+    layer: nn.Module
+    name: str
+    scalars: tuple[float, ...] = ()
+    algorithm: str = ""
+
+
+def activation_of(layer: nn.Module) -> Activation | None:
+    """Returns an activation as oneDNN computes it, None for one that it does not have."""
+    kind = type(layer)
+    if kind in _PLAIN:
+        return Activation(layer, _PLAIN[kind])
+    if isinstance(layer, nn.Hardtanh):  # ReLU6 is one
+        return Activation(layer, "hardtanh", (layer.min_val, layer.max_val))
+    if isinstance(layer, nn.LeakyReLU):
+        return Activation(layer, "leaky_relu", (layer.negative_slope,))
+    if isinstance(layer, nn.GELU):
+        return Activation(layer, "gelu", (), layer.approximate)
+    return None
+
+
+_PLAIN: dict[type, str] = {
+    nn.ReLU: "relu",
+    nn.Sigmoid: "sigmoid",
+    nn.Tanh: "tanh",
+    nn.Hardswish: "hardswish",
+    nn.Hardsigmoid: "hardsigmoid",
+    nn.SiLU: "swish",
+}
+
+
+@torch.compiler.assume_constant_result
+def _unpacked(packed: torch.Tensor) -> torch.Tensor:
+    """Returns a weight in torch's order; to a program that is traced it is a constant."""
+    with ThreadPoolExecutor(1) as thread:  # a trace belongs to a thread, and cannot hold a packed tensor
+        return thread.submit(packed.to_dense).result()
+
+
+class PackedLayer(nn.Module):
+    """A layer whose weight is held as oneDNN packs it, and nowhere else.
+
+    On other devices, in other types, where gradients are recorded, and in traces and exported programs it computes with
+    the plain weight, which `weight` gives. A copy, a pickle and `state_dict()` have the plain weight.
+
+    Args:
+        layer: the layer, float32 on the CPU.
+
+    Attributes:
+        bias: as the layer's.
+        activation: of the result, or None.
+    """
+
+    bias: torch.Tensor | None
+
+    def __init__(self, layer: nn.Conv2d | nn.Linear):
+        super().__init__()
+        self.described, self.window = layer.extra_repr(), self._window(layer)
+        self.activation: Activation | None = None
+        self.bias = layer.bias
+        self._dense: torch.Tensor | None = None
+        self._packed: torch.Tensor | None = None
+        self.hold(layer.weight.detach())
+        self.register_state_dict_post_hook(_save_weight)
+        self.register_load_state_dict_pre_hook(_load_weight)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight as the plain layer has it; a copy where it is packed."""
+        return _unpacked(self._packed) if self._dense is None else self._dense  # type: ignore[arg-type]  # one is held
+
+    def hold(self, weight: torch.Tensor) -> None:
+        """Takes a weight: packed if the kernels serve, else as it is."""
+        fits = weight.dtype == torch.float32 and weight.device.type == "cpu"
+        self._dense, self._packed = (None, self._pack(weight.contiguous())) if fits else (weight, None)
+
+    @staticmethod
+    def _window(layer: Any) -> tuple[Any, ...]:
+        """Returns the settings of the kernel."""
+        return ()
+
+    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _serves(self, x: torch.Tensor) -> bool:
+        """Returns whether the packed weight is computed with."""
+        return (
+            self._packed is not None
+            and x.dtype == torch.float32
+            and x.device.type == "cpu"
+            and x.numel() > 0
+            and not (torch.is_grad_enabled() and x.requires_grad)
+            and not torch.is_autocast_enabled("cpu")
+            and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
+        )
+
+    def _fused(self) -> tuple[str, tuple[float, ...], str]:
+        return ("none", (), "") if (a := self.activation) is None else (a.name, a.scalars, a.algorithm)
+
+    def _activated(self, y: torch.Tensor) -> torch.Tensor:
+        return y if self.activation is None else self.activation.layer(y)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PackedLayer:
+        super()._apply(fn, recurse)
+        self.hold(fn(self.weight))
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the attributes with the plain weight."""
+        return {**self.__dict__, "_packed": None, "_dense": self.weight}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes attributes, and packs the weight."""
+        super().__setstate__(state)
+        self.hold(self.weight)
+
+    def extra_repr(self) -> str:
+        """Returns the layer's settings, and the activation."""
+        return self.described + ("" if self.activation is None else f", activation={self.activation.layer}")
+
+
+def _save_weight(layer: PackedLayer, state: dict[str, Any], prefix: str, _: Any) -> None:
+    state[prefix + "weight"] = layer.weight
+
+
+def _load_weight(layer: PackedLayer, state: dict[str, Any], prefix: str, *others: Any) -> None:
+    _, _, missing, _, errors = others
+    weight = state.pop(prefix + "weight", None)
+    if weight is None:
+        missing.append(prefix + "weight")
+    elif weight.shape != layer.weight.shape:
+        errors.append(f"{prefix}weight has shape {tuple(weight.shape)}, not {tuple(layer.weight.shape)}")
+    else:
+        layer.hold(weight.detach().to(layer.weight))
+
+
+class PackedConv2d(PackedLayer):
+    """An `nn.Conv2d` with a packed weight.
+
+    Args:
+        layer: the convolution, padded with zeros by numbers.
+    """
+
+    @staticmethod
+    def _window(layer: Any) -> tuple[Any, ...]:
+        return list(layer.padding), list(layer.stride), list(layer.dilation), layer.groups
+
+    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._reorder_convolution_weight(weight, *self.window)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the result for `(N, C, H, W)`, in the memory format `channels_last`."""
+        if x.ndim == 4 and self._serves(x):
+            return torch.ops.mkldnn._convolution_pointwise(x, self._packed, self.bias, *self.window, *self._fused())
+        padding, stride, dilation, groups = self.window
+        return self._activated(F.conv2d(x, self.weight, self.bias, stride, padding, dilation, groups))
+
+
+class PackedLinear(PackedLayer):
+    """An `nn.Linear` with a packed weight."""
+
+    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._reorder_linear_weight(weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the result for `(..., in_features)`."""
+        if self._serves(x):
+            return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, *self._fused())
+        return self._activated(F.linear(x, self.weight, self.bias))
