@@ -22,7 +22,11 @@ NOT_HELD = ("-m", "not held")
 
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "ruff", "scikit-learn", "setuptools>=77")
 OLDEST_TORCH = ("torch==2.6.0", "torchvision==0.21.0")
-PEERS = ("onnx2torch", "onnx2pytorch")  # importers that benchmarks and convert_models.md measure beside this one
+PEERS = (
+    "onnx2torch",
+    "onnx2pytorch",
+    "onnx2fx",
+)  # importers that benchmarks and convert_models.md measure beside this one
 FLOWVISION = ("flowvision==0.2.2", "scipy")  # models for OneFlow; scipy is imported by it and not declared
 
 
@@ -95,6 +99,16 @@ def browser(session: nox.Session) -> None:
 
 def _has_chromium() -> bool:
     return shutil.which("chromium") is not None and shutil.which("chromedriver") is not None
+
+
+@nox.session
+def ecosystem(session: nox.Session) -> None:
+    """PyTorch's tools on imports, with those that CI has not; `nox -s ecosystem -- --write` stores what they do."""
+    session.install("-c", "constraints.txt", "-e", ".[test,ecosystem]")
+    if session.posargs:
+        session.run("python", "-m", "tests.ecosystem", *session.posargs)
+    else:
+        session.run("pytest", "-n", "auto", "-m", "slow or held", "tests/ecosystem")
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""The measured importers, onnx2nn, onnx2torch, onnx2pytorch and ONNX Runtime, behind one signature.
+"""The measured importers, onnx2nn, onnx2torch, onnx2pytorch, onnx2fx and ONNX Runtime, behind one signature.
 
 Each entry of `IMPORTERS` imports its packages when it is called, and returns a function from a file's path to a loaded
 model. The time and memory of importing packages are thereby separate from those of loading models.
@@ -111,6 +111,16 @@ def _onnx2pytorch() -> Load:
     return load
 
 
+def _onnx2fx() -> Load:
+    import onnx2fx
+    import torch
+
+    def load(path: Path) -> Loaded:
+        return without_gradients(torch, onnx2fx.convert(str(path)).eval())
+
+    return load
+
+
 def _onnxruntime() -> Load:
     import onnxruntime
     import torch
@@ -140,6 +150,7 @@ IMPORTERS: dict[str, Callable[[], Load]] = {
     "onnx2nn": _onnx2nn,
     "onnx2torch": _onnx2torch,
     "onnx2pytorch": _onnx2pytorch,
+    "onnx2fx": _onnx2fx,
     "onnxruntime": _onnxruntime,
 }
 

@@ -25,6 +25,7 @@ from rich.table import Table
 
 import onnx2nn
 from onnx2nn.fx import attempt
+from onnx2nn.fx.blocks import scopes
 from onnx2nn.fx.blocks.block import _CLASSES
 from onnx2nn.fx.blocks.flattening import flattened
 
@@ -52,7 +53,8 @@ LOADS: dict[str, Load] = {"flat": load_flat, "flat again": load_flat, "tree": on
 def measure_loads(path: Path, repeats: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Returns processor seconds of loads, and of loads with the programs of all classes; the ways take turns at random.
 
-    The first round is not counted. Classes that an earlier import made are forgotten, so that each load is a first one.
+    The first round is not counted. Each load is a first one: the classes that an earlier import made are forgotten, and
+    the scopes that it read.
     """
     loads: dict[str, list[float]] = {name: [] for name in LOADS}
     ready: dict[str, list[float]] = {name: [] for name in LOADS}
@@ -61,6 +63,7 @@ def measure_loads(path: Path, repeats: int) -> tuple[dict[str, list[float]], dic
         shuffle(names)
         for name in names:
             _CLASSES.clear()
+            scopes.parsed_list.cache_clear()
             gc.collect()
             start = time.process_time()
             module = LOADS[name](path)

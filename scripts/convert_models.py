@@ -9,7 +9,7 @@
 
 A row is measured in a process of its own, which is ended when it takes more than its time or memory. An interrupted run
 keeps its rows; the same command continues it. Needs `onnx2nn[test]` and the packages of the source: timm; for the
-peers' columns onnx2torch and onnx2pytorch (`nox -s convert_models` has all of them).
+peers' columns onnx2torch, onnx2pytorch and onnx2fx (`nox -s convert_models` has all of them).
 """
 
 from __future__ import annotations

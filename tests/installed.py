@@ -9,6 +9,15 @@ from pathlib import Path
 _PINS = (Path(__file__).resolve().parents[1] / "constraints.txt").read_text(encoding="utf-8")
 
 
+def is_installed(package: str) -> bool:
+    """Returns whether a package is installed, by the name that pip knows."""
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def version(package: str) -> tuple[int, int]:
     """Returns the first two numbers of the installed version."""
     return _numbers(importlib.metadata.version(package))
@@ -22,10 +31,7 @@ def pinned(package: str) -> tuple[int, int]:
 
 def is_older(package: str) -> bool:
     """Returns whether the package is installed and older than the pinned one."""
-    try:
-        return version(package) < pinned(package)
-    except importlib.metadata.PackageNotFoundError:
-        return False
+    return is_installed(package) and version(package) < pinned(package)
 
 
 def _numbers(text: str) -> tuple[int, int]:

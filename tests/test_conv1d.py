@@ -54,8 +54,31 @@ class Projected(nn.Module):
         return self.rows(joined.flatten(0, 1)).unflatten(0, x.shape[:2]) + 1
 
 
+class Attending(nn.Module):
+    """Pairs of projections, the second of joined heads: its rows' shape is a constant that other layers use too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Projection(6, 6) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index in (0, 2):
+            heads = self.layers[index](x).reshape(*x.shape[:2], 2, 3).transpose(1, 2).softmax(-1).transpose(1, 2)
+            x = self.layers[index + 1](heads.reshape(*x.shape[:2], 6))
+        return x
+
+
 INPUTS = {size: (torch.linspace(-2, 3, size * (size + 3) * 6).reshape(size, size + 3, 6),) for size in (1, 2, 3)}
 SHAPES = {"square": (2, 5, 6), "wide": (2, 5, 6), "heads": (2, 5, 9), "rows": (10, 5)}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_the_shape_of_the_rows_is_not_held(exporter: str) -> None:
+    """It is a constant of the layer's scope that nothing reads; Opacus refuses layers with buffers."""
+    path = EXPORTERS[exporter]("conv1d-attending", seeded(Attending), INPUTS[2], INPUTS[3])
+    module = onnx2nn.load(path)
+    assert [type(layer) for layer in module.layers] == [Conv1D] * 4
+    assert not list(module.named_buffers())
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import io
 from pathlib import Path
 
+import hypothesis.strategies as st
 import onnx
 import pytest
 import torch
+from hypothesis import example, given
 from realmodels import EXPORTERS, Tensors, check_same, require_transformers, run, seeded
 from tiers import mostly_slow
 from torch import nn
 
 import onnx2nn
+from onnx2nn.fx.blocks.scopes import parsed_list
 from onnx2nn.provenance.exporter_metadata import CLASSES, SCOPES
 
 
@@ -136,3 +140,20 @@ def test_models(name: str, exporter: str, tmp_path: Path) -> None:
     module = SUBJECTS[name].imported(exporter)
     onnx2nn.export_onnx(module, tmp_path / "again.onnx")
     _check_again(module, tmp_path / "again.onnx", SUBJECTS[name].inputs(2))
+
+
+_TEXTS = st.lists(st.text(alphabet=st.characters() | st.sampled_from("',\"\\[] .\n\0"))).map(repr)
+_ANYTHING = st.text(alphabet=st.sampled_from("[]',\" ab1\\\n\0"))
+
+
+@given(_TEXTS | _ANYTHING)
+@example("['', 'layer1', 'layer1.0', 'linear']")
+@example("['']")
+@example("[']")
+@example("[1, None]")
+def test_lists_of_exporters_are_read_as_python_reads_them(text: str) -> None:
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        found = ()
+    assert parsed_list(text) == (tuple(found) if isinstance(found, list) else ())

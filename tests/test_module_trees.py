@@ -45,6 +45,21 @@ def test_what_is_saved_and_exported_again(exporter: str, tmp_path: Path) -> None
     check(draw(8), exporter, tmp_path, long=True)
 
 
+ONCE_DIFFERENT = {
+    29: "a module of a list is dissolved, and its calls are exported as those of the list",
+    30: "a value of a module of a list moves out of it, and is exported as a call of the list",
+    48: "a list holds nothing that runs",
+    57: "the first module of a list holds nothing that runs",
+    1028: "a module of a list is dissolved, and its calls are exported as those of the list",
+}
+"""Seeds of modules whose second import had another tree, and why it had."""
+
+
+@pytest.mark.parametrize("seed", ONCE_DIFFERENT)
+def test_a_second_import_has_the_same_tree(seed: int, tmp_path: Path) -> None:
+    check(draw(seed), "torchscript", tmp_path, long=True)
+
+
 @pytest.mark.held
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("exporter", sorted(FAST))

@@ -13,7 +13,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from realmodels import check_same, run, seeded
+from realmodels import EXPORTERS, check_same, run, seeded
 from torch import nn
 from torch.nn import functional as F
 
@@ -71,6 +71,18 @@ class Scaled(nn.Module):
         return x + self.scale * self.out(self.block(x))
 
 
+class Halves(nn.Module):
+    """A block that changes half of its channels, as ShuffleNet's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept, changed = x.chunk(2, 1)
+        return torch.cat((kept, self.branch(changed)), 1)
+
+
 class Images(nn.Module):
     """Blocks of convolutional networks."""
 
@@ -78,7 +90,7 @@ class Images(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, 8, 3, 2, 1)
         self.layer1 = nn.Sequential(Basic(8, 1), Basic(12, 2))
-        self.features = nn.Sequential(Excitation(), Scaled(), Excitation())
+        self.features = nn.Sequential(Excitation(), Scaled(), Excitation(), Halves(), Halves())
         self.head = nn.Linear(8, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -151,7 +163,7 @@ def _tokens() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 IMAGES = ["layer1", "layer1.0", "layer1.1", "layer1.1.downsample", "features", "features.0", "features.0.squeeze"]
-IMAGES += ["features.1", "features.2"]
+IMAGES += ["features.1", "features.2", "features.3", "features.4"]
 TOKENS = [f"layers.{i}{inner}" for i in range(3) for inner in ("", ".attention", ".mlp")]
 
 
@@ -179,6 +191,16 @@ def test_blocks_of_files_without_scopes_are_the_originals(make: Any, blocks: lis
         for path, (given, result) in seen.items():
             torch.testing.assert_close(imported.get_submodule(path)(*given), result, msg=f"{path} differs")
     assert seen.keys() == set(blocks)
+
+
+@pytest.mark.parametrize("exporter", sorted(EXPORTERS))
+def test_halves_are_taken_inside(exporter: str) -> None:
+    """The newer exporter notes no scope for Split; the block takes one tensor, as the author's."""
+    original = seeded(lambda: nn.Sequential(Halves(), Halves()))
+    inputs = (torch.randn(1, 8, 5, 5),)
+    module = onnx2nn.load(EXPORTERS[exporter]("halves", original, inputs))
+    with torch.no_grad():
+        torch.testing.assert_close(module.get_submodule("1")(*inputs), original[1](*inputs))
 
 
 def _model(nodes: list[onnx.NodeProto], weights: dict[str, Any], shape: list[int]) -> onnx.ModelProto:

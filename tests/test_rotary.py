@@ -43,8 +43,8 @@ def _gpt_j() -> nn.Module:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "llama": (_llama, "chunk(2, -1)"),
-    "gpt_neox": (_gpt_neox, "chunk(2, -1)"),
+    "llama": (_llama, "(Ellipsis, slice(2, None, None))"),
+    "gpt_neox": (_gpt_neox, "(Ellipsis, slice(2, None, None))"),
     "gpt_j": (_gpt_j, "torch.stack("),
 }
 """Models, and what the forward holds for queries and for keys."""

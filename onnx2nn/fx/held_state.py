@@ -53,6 +53,7 @@ class HeldState:
         self._tracer, self._root = tracer, root
         self._reads: dict[Any, fx.Node] = {}
         self._layers: dict[Any, str] = {}
+        self._slots: dict[str, frozenset[str]] = {}  # path of a layer → names of its weights
         self.parameters: dict[Any, nn.Parameter] = around.parameters if around is not None else {}
         self._keep: list[Any] = []  # keeps tensors alive: the memory of a freed tensor may be reused
 
@@ -102,6 +103,11 @@ class HeldState:
             held = getattr(holder, steps[-1], _NOTHING) if isinstance(holder, nn.Module) else _NOTHING
         return held is None or (isinstance(held, nn.Parameter) and held is not self.parameters.get(identity))
 
+    def is_beside(self, path: str) -> bool:
+        """Returns whether the constant at the dotted `path` is held by a layer that does not compute with it."""
+        layer, _, name = path.rpartition(".")
+        return layer in self._slots and name not in self._slots[layer]
+
     def remove(self, path: str) -> None:
         """Removes the object at the dotted `path`, and enclosing modules that become empty."""
         if self.own.pop(path, None) is None:
@@ -143,6 +149,7 @@ class HeldState:
             self._tracer.placement.describe(module)
             put_module(self._root, path, module)
             self._layers[key] = path
+            self._slots[path] = frozenset(layer.state)
         return self._layers[key]
 
 

@@ -34,6 +34,12 @@ def children_of(module: nn.Module) -> dict[str, nn.Module]:
     return {name: inner for name, inner in held.items() if inner is not None}
 
 
+def members_of(module: nn.Module) -> list[str]:
+    """Returns the names of the parameters, buffers and modules that a module holds itself."""
+    kinds = ("_parameters", "_buffers", "_modules")
+    return [name for kind in kinds for name, value in vars(module)[kind].items() if value is not None]
+
+
 def modules_of(root: nn.Module) -> dict[tuple[str, ...], nn.Module]:
     """Returns `root` and all modules in it by path, a module before those in it; in a fraction of torch's time."""
     found: dict[tuple[str, ...], nn.Module] = {}
@@ -41,8 +47,8 @@ def modules_of(root: nn.Module) -> dict[tuple[str, ...], nn.Module]:
     while pending:
         path, module = pending.pop()
         found[path] = module
-        inner = [((*path, name), child) for name, child in children_of(module).items()]
-        pending += reversed(inner)
+        if inner := children_of(module):
+            pending += reversed([((*path, name), child) for name, child in inner.items()])
     return found
 
 

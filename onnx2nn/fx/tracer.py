@@ -326,7 +326,7 @@ def _erase_unused(graph: fx.Graph, held: HeldState) -> None:
     settled = {node.target for node in graph.nodes if node.op in ("get_attr", "call_module")}
     holders = {path for target in settled for path in paths_around(target)}
     for path in dict.fromkeys(erased):
-        if path not in holders and settled.isdisjoint(paths_around(path)):
+        if path not in holders and (settled.isdisjoint(paths_around(path)) or held.is_beside(path)):
             held.remove(path)
             settled.add(path)  # its contents are removed with it
 

@@ -161,8 +161,7 @@ def rotary_embedding(F: Any, X: Any, cos: Any, sin: Any, start: Any, end: Any) -
 
     X: `(..., size)`, cos and sin broadcast against it; the lower half ends at `end`, the upper half begins at `start`.
     """
-    halves = all(map(fixed, (X.shape[-1], start[0], end[0]))) and X.shape[-1] == 2 * start[0] == 2 * end[0]
-    lower, upper = X.chunk(2, -1) if halves else (X[..., : end[0]], X[..., start[0] :])
+    lower, upper = X[..., : end[0]], X[..., start[0] :]
     return X * cos + F.cat([-upper, lower], -1) * sin
 
 

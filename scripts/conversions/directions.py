@@ -190,7 +190,7 @@ def peer(name: str) -> Callable[[Exported, Path], Facts]:
 TOLERANCE = 1e-4
 """Of peers, relative to the largest magnitude of an output."""
 
-PEERS = ("onnx2torch", "onnx2pytorch")
+PEERS = ("onnx2torch", "onnx2pytorch", "onnx2fx")
 DIRECTIONS: dict[str, Callable[[Exported, Path], Facts]] = {
     "PyTorch": to_pytorch,
     "ONNX": to_onnx,

@@ -25,6 +25,7 @@ MODULES = (
     "onnx2nn.verification.outputs",
     "onnx2torch",
     "onnx2pytorch",
+    "onnx2fx",
 )
 
 for _source in sources.SOURCES.values():

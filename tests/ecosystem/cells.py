@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from tests.ecosystem import tools
 from tests.ecosystem.observing import difference, outputs_of
-from tests.ecosystem.stored import DIFFERS, FAILS, ORIGINAL_FAILS, SAME, Cell
+from tests.ecosystem.stored import DIFFERS, FAILS, ORIGINAL_FAILS, SAME, Cell, Tool
 from tests.ecosystem.subjects.subject import SUBJECTS
 from tests.realmodels import EXPORTERS
 
@@ -59,9 +59,11 @@ def tool(name: str) -> ModuleType:
     return importlib.import_module(f"{tools.__name__}.{name}")
 
 
-def text(name: str) -> str:
-    """Returns a sentence on a tool: the first one of its docstring."""
-    return (tool(name).__doc__ or "").strip().splitlines()[0]
+def described(name: str) -> Tool:
+    """Returns what a tool's module says of it, the sentence being the first line of its docstring."""
+    module = tool(name)
+    text = (module.__doc__ or "").strip().splitlines()[0]
+    return Tool(module.TITLE, text, getattr(module, "PACKAGES", ()), getattr(module, "HELD", False))
 
 
 def pairs() -> list[tuple[str, str]]:

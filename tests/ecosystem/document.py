@@ -44,19 +44,27 @@ Versions: {versions}.
 {summary}
 """
 
+_LEFT_OUT = """\
+## Not in the table
+
+- Netron 9.3.3 shows no tree of an ONNX file, as its reader leaves out the groups of nodes. What `export_onnx` writes
+  has the modules in the nodes' metadata, which Netron lists for each node.
+"""
+
 
 def document(results: Results) -> str:
     """Returns the whole text."""
-    names = sorted(results.titles, key=lambda name: results.titles[name].strip("`").casefold())
+    names = sorted(results.tools, key=lambda name: results.tools[name].title.strip("`").casefold())
     versions = ", ".join(f"{package} {version.partition('+')[0]}" for package, version in results.versions.items())
     parts = [
         _HEAD.format(command=COMMAND, versions=versions, summary=_summary(results)),
         _table(results, names),
         _modules(results),
         _calls(results),
-        "## Tools\n\n" + "\n".join(f"- {results.titles[name]}: {results.texts[name]}" for name in names) + "\n",
+        _tools(results, names),
         _reasons(results, names, "## What differs or fails", (DIFFERS, FAILS)),
         _reasons(results, names, "## Where the original fails", (ORIGINAL_FAILS,)),
+        _LEFT_OUT,
     ]
     return "\n".join(parts)
 
@@ -76,7 +84,7 @@ def _table(results: Results, names: list[str]) -> str:
     for name in names:
         row = results.cells[name]
         words = [_word(row[model]) if model in row else "-" for model in models]
-        lines.append(f"| {results.titles[name]} | {' | '.join(words)} |")
+        lines.append(f"| {results.tools[name].title} | {' | '.join(words)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -117,6 +125,15 @@ def _calls(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _tools(results: Results, names: list[str]) -> str:
+    lines = []
+    for name in names:
+        tool = results.tools[name]
+        held = f" In the held tests alone; used on {results.dates[name]}." if tool.held else ""
+        lines.append(f"- {tool.title}: {tool.text}{held}")
+    return "## Tools\n\n" + "\n".join(lines) + "\n"
+
+
 def _reasons(results: Results, names: list[str], title: str, wanted: tuple[str, ...]) -> str:
     lines = []
     for name in names:
@@ -128,5 +145,5 @@ def _reasons(results: Results, names: list[str], title: str, wanted: tuple[str, 
             for reason, exporters in reasons.items():
                 which = "" if len(exporters) == len(EXPORTER_TITLES) else f", {exporters[0]} exporter"
                 quoted = reason.replace("`", "'")
-                lines.append(f"- {results.titles[name]}, {MODEL_TITLES[model]}{which}: `{quoted}`")
+                lines.append(f"- {results.tools[name].title}, {MODEL_TITLES[model]}{which}: `{quoted}`")
     return f"{title}\n\n" + ("\n".join(lines) or "Nothing.") + "\n"

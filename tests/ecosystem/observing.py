@@ -48,6 +48,32 @@ class Results:
     tensors: list[torch.Tensor]
 
 
+@dataclasses.dataclass(frozen=True)
+class Rounded:
+    """A tensor that was computed in steps coarser than float32's.
+
+    Attributes:
+        tensor: the values, in any type.
+        within: how far another's elements may be off, relative to the largest one.
+    """
+
+    tensor: torch.Tensor
+    within: float
+
+    @classmethod
+    def beside(cls, tensor: torch.Tensor, exact: torch.Tensor) -> Rounded:
+        """Returns a quantised result; another, rounded too, may be off by twice what this is off the exact one."""
+        return cls(tensor, (2 * (tensor - exact).abs().max() / tensor.abs().max()).item())
+
+
+def emptied(module: nn.Module) -> nn.Module:
+    """Returns the module after its state has become zeros, for other weights to be loaded."""
+    with torch.no_grad():
+        for x in module.state_dict(keep_vars=True).values():
+            x.zero_()
+    return module
+
+
 def weights_of(module: nn.Module) -> dict[str, list[torch.Tensor]]:
     """Returns the own parameters and statistics of all modules inside of one, the module's own, `""`, too."""
     found = {}
@@ -128,6 +154,8 @@ def difference(expected: Any, found: Any, where: str = "") -> str:
         return f"{where}: {type(found).__name__} instead of {type(expected).__name__}"
     if isinstance(expected, torch.Tensor):
         return _of_tensors(expected, found, where)
+    if isinstance(expected, Rounded):
+        return _of_tensors(expected.tensor, found.tensor, where, expected.within)
     if isinstance(expected, Named):
         return _of_named(expected, found, where)
     if isinstance(expected, Results):
@@ -145,7 +173,7 @@ def difference(expected: Any, found: Any, where: str = "") -> str:
     return "" if expected == found else f"{where}: {found} instead of {expected}"
 
 
-def _of_tensors(expected: torch.Tensor, found: torch.Tensor, where: str) -> str:
+def _of_tensors(expected: torch.Tensor, found: torch.Tensor, where: str, max_relative: float = MAX_RELATIVE) -> str:
     if expected.shape != found.shape or expected.dtype != found.dtype:
         described = [f"{x.dtype} {tuple(x.shape)}".removeprefix("torch.") for x in (found, expected)]
         return f"{where}: {described[0]} instead of {described[1]}"
@@ -155,7 +183,7 @@ def _of_tensors(expected: torch.Tensor, found: torch.Tensor, where: str) -> str:
         return ""
     off = (expected.double() - found.double()).abs().max().item()
     scale = expected.double().abs().max().item()
-    return "" if off <= MAX_RELATIVE * scale + ROUNDING else f"{where}: off by {off:.1e} at scale {scale:.1e}"
+    return "" if off <= max_relative * scale + ROUNDING else f"{where}: off by {off:.1e} at scale {scale:.1e}"
 
 
 def _of_results(expected: list[torch.Tensor], found: list[torch.Tensor], where: str) -> str:

@@ -12,19 +12,25 @@ PATH = Path(__file__).with_name("results.json")
 
 SAME, DIFFERS, FAILS, ORIGINAL_FAILS = "same", "differs", "import fails", "original fails"
 
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "transformers",
-    "captum",
-    "accelerate",
-    "peft",
-    "torch-pruning",
-    "ptflops",
-    "fvcore",
-    "torchao",
-)
-"""Whose versions the results are of."""
+PACKAGES = ("torch", "torchvision", "transformers")
+"""What all results are of, beside the packages of each tool."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tool:
+    """What a tool's module says of it.
+
+    Attributes:
+        title: what the table calls it.
+        text: a sentence on it.
+        packages: what has to be installed, by the names that pip knows.
+        held: whether only the held tests use it, or only where its packages are installed: they are large.
+    """
+
+    title: str
+    text: str
+    packages: tuple[str, ...] = ()
+    held: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +56,8 @@ class Results:
 
     Attributes:
         versions: by package.
-        titles: what the table calls the tools, by name.
-        texts: a sentence on each.
+        tools: by name.
+        dates: of the runs of tools that are held, by name.
         cells: by tool, model and exporter.
         modules: by model and exporter, how many of the modules that run in the original run in the import, and how
             many there are.
@@ -60,8 +66,8 @@ class Results:
     """
 
     versions: Mapping[str, str]
-    titles: Mapping[str, str]
-    texts: Mapping[str, str]
+    tools: Mapping[str, Tool]
+    dates: Mapping[str, str]
     cells: Cells
     modules: Mapping[str, Mapping[str, tuple[int, int]]]
     calls: Mapping[str, Mapping[str, tuple[int, int, int]]]
@@ -85,7 +91,8 @@ def read() -> Results:
         model: {exporter: (theirs, own, lines) for exporter, (theirs, own, lines) in exporters.items()}
         for model, exporters in found.pop("calls").items()
     }
-    return Results(cells=cells, modules=modules, calls=calls, **found)
+    tools = {name: Tool(**{**tool, "packages": tuple(tool["packages"])}) for name, tool in found.pop("tools").items()}
+    return Results(tools=tools, cells=cells, modules=modules, calls=calls, **found)
 
 
 def write(results: Results) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from tests.ecosystem import stored
 from tests.ecosystem.document import COMMAND, DOCUMENT, document
+from tests.installed import is_installed
 from tests.realmodels import require_transformers
 
 STORED = stored.read()
@@ -42,9 +43,13 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def _installed() -> None:
-    for package in stored.PACKAGES:
-        if package != "transformers" and importlib.util.find_spec(package.replace("-", "_")) is None:
-            pytest.skip(f"{package} is not installed: the oldest versions of everything have no such tools")
+    _require_packages("torchvision")
+
+
+def _require_packages(*packages: str) -> None:
+    for package in packages:
+        if not is_installed(package):
+            pytest.skip(f"{package} is not installed; `nox -s ecosystem` has the tools of all cells")
 
 
 pinned = pytest.mark.pinned(*stored.PACKAGES)
@@ -64,18 +69,25 @@ def test_every_pair_is_stored() -> None:
     from tests.ecosystem import cells
 
     assert [(name, model) for name, row in STORED.cells.items() for model in row] == cells.pairs()
-    assert STORED.titles == {name: cells.tool(name).TITLE for name in STORED.cells}
-    assert STORED.texts == {name: cells.text(name) for name in STORED.cells}
+    assert STORED.tools == {name: cells.described(name) for name in STORED.cells}
+    assert STORED.dates.keys() == {name for name, tool in STORED.tools.items() if tool.held}
 
 
-@pytest.mark.slow
+def _pairs() -> Iterator[Any]:
+    for name, row in STORED.cells.items():
+        tool = STORED.tools[name]
+        marks = pytest.mark.held if tool.held else pytest.mark.slow, pytest.mark.pinned(*tool.packages)
+        yield from (pytest.param(name, model, marks=marks) for model in row)
+
+
 @pinned
 @pytest.mark.usefixtures("_installed", "_one_thread")
-@pytest.mark.parametrize(("name", "model"), [(name, model) for name, row in STORED.cells.items() for model in row])
+@pytest.mark.parametrize(("name", "model"), list(_pairs()))
 def test_tool(name: str, model: str) -> None:
     """Both exporters, since the original's run is shared; reasons may be worded otherwise."""
     from tests.ecosystem import cells
 
+    _require_packages(*STORED.tools[name].packages)
     _require(model)
     found = cells.cells(name, model)
     expected = STORED.cells[name][model]

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from tests.ecosystem.observing import Named, Results, difference, results, tensors, weights_of
+from tests.ecosystem.observing import (
+    Named,
+    Results,
+    Rounded,
+    difference,
+    emptied,
+    results,
+    tensors,
+    weights_of,
+)
 
 ONE, TWO = torch.ones(2), torch.full((2,), 2.0)
 
@@ -15,6 +25,20 @@ def test_tensors_are_equal_within_rounding() -> None:
     assert difference(ONE, ONE + 5e-4, "here").startswith("here: off by 5.0e-04")
     assert difference(ONE, ONE.double()) and difference(ONE, ONE[:1])
     assert difference(torch.tensor([1]), torch.tensor([2])) == ": other values"
+
+
+def test_rounded_results_may_be_off_by_their_rounding() -> None:
+    assert Rounded.beside(TWO, TWO + 0.1).within == pytest.approx(0.1)
+    assert difference(Rounded(TWO, 0.1), Rounded(TWO + 0.19, 0.0)) == ""
+    assert difference(Rounded(TWO, 0.1), Rounded(TWO + 0.21, 9.0), "here").startswith("here: off by 2.1e-01")
+    assert difference(Rounded(TWO, 0.1), TWO)
+
+
+def test_an_emptied_module_keeps_what_no_state_dict_holds() -> None:
+    module = nn.BatchNorm1d(3)
+    module.register_buffer("table", torch.ones(2), persistent=False)
+    emptied(module)
+    assert not any(x.any() for x in module.state_dict().values()) and torch.equal(module.table, torch.ones(2))
 
 
 def test_other_data_is_equal_exactly() -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from torch import fx, nn
 
-from onnx2nn.fx.deferred import generate_programs, is_deferred
+from onnx2nn.fx.deferred import DeferredModule, generate_programs, is_deferred
 from onnx2nn.fx.exportable import ExportableModule
 
 
@@ -120,10 +120,10 @@ class Block(SharedProgram):
         return object.__new__(cls)
 
     def __init__(self, holder: nn.Module, graph: fx.Graph):
-        fx.GraphModule.__init__(self, holder, graph, type(self).__name__)
-        self.__dict__.update(
-            vars(holder)
-        )  # torch copies the attributes that the graph reads, and makes buffers persistent
+        # Not by torch's constructor, which copies each attribute that the graph reads, and makes buffers persistent.
+        self.__dict__.update(vars(holder))
+        self.graph = graph
+        self.__dict__.update({name: copy.copy(value) for name, value in _OF_GRAPH_MODULES.items()})
 
     def generate(self) -> None:
         """Generates the program of the class, if it has none.
@@ -135,6 +135,13 @@ class Block(SharedProgram):
         if "__call__" in vars(type(self)):
             del type(self).__call__
 
+
+_OF_GRAPH_MODULES = {
+    name: value
+    for name, value in vars(DeferredModule(nn.Module(), {}, fx.Graph())).items()
+    if name not in vars(nn.Module()) and name != "_graph"
+}
+"""What the constructor of a GraphModule sets beside the graph."""
 
 BLOCK_ATTRIBUTES = frozenset({*dir(Block), *dir(fx.GraphModule(nn.Module(), fx.Graph()))})
 """Names that nothing in a block may have; containers without a program of their own hold some of them."""

@@ -3,15 +3,17 @@
 A part gives one value to the calls around it. Two parts are equal if, from their results backwards, the same functions
 and layers have the same arguments up to their numbers; what both read (a mask, a table of angles) stays outside. A sum
 may go around a part of itself by a branch of its own in one of them, as the residual connections of a ResNet do, or be
-missing.
+missing. A part may continue the result of the one before it joined with earlier results, as those of a DenseNet do.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.owners import SUMS
@@ -23,6 +25,12 @@ _NEAREST = 24
 
 _WEIGHTED = 2
 """The fewest calls of a part that use weights; one layer with an activation is none."""
+
+
+def _is_several(kinds: Sequence[Any], of: Sequence[Any]) -> bool:
+    """Returns whether calls are those of a smaller part several times."""
+    times, one = len(kinds) // len(of), Counter(of)
+    return Counter(kinds) == Counter({kind: count * times for kind, count in one.items()})
 
 
 @dataclass(eq=False)
@@ -100,17 +108,32 @@ class _Search:
         for node, kind in self.kinds.items():
             if kind is None or kind == "get_attr" or node in self.taken:
                 continue
-            others = earlier.setdefault(kind, [])
+            others, small = earlier.setdefault(kind, []), list[tuple[Any, ...]]()
             for other in reversed(others[-_NEAREST:]):
-                found = _Walk(self, last=other).run(node, other)
-                if found is None or not self._is_closed(found):
+                found = self._continuing(node, other)
+                if found is None:
                     continue
                 signature = tuple(self.kinds[inner] for inner in found.nodes)
-                if signature not in known and self._is_large(found):
+                if not self._is_large(found):
+                    small.append(signature)
+                    continue
+                if signature not in known and not any(_is_several(signature, part) for part in small):
                     known.add(signature)
-                    yield Part(node, other, {inner: inner for inner in found.nodes})
+                    yield Part(node, found.entry, {inner: inner for inner in found.nodes})
                 break  # what is equal to parts farther away is several of them
             others.append(node)
+
+    def _continuing(self, node: fx.Node, other: fx.Node) -> Part | None:
+        """Returns the part with the result `node` that continues the equal one with the result `other`.
+
+        It continues the value itself, or one that joins it with earlier ones, as the layers of a DenseNet do.
+        """
+        joined = next((user for user in other.users if user.target is torch.cat), other)
+        for last in dict.fromkeys((other, joined)):
+            found = _Walk(self, last=last).run(node, other)
+            if found is not None and self._is_closed(found):
+                return found
+        return None
 
     def occurrences(self, template: Part) -> list[Part]:
         """Returns the parts that are equal to `template`, itself among them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.block import Block
 from onnx2nn.fx.blocks.scopes import Path, declared_classes, declared_scope, path_of
+from onnx2nn.importing.plan import LIST
 
 
 def flattened(module: fx.GraphModule) -> fx.GraphModule:
@@ -41,20 +42,29 @@ def _note_scopes(module: fx.GraphModule, flat: Flat, blocks: Set[str]) -> None:
         called = [step for step in steps if step in blocks or step in ("", steps[-1])]
         return called, [_class_of(module.get_submodule(step), full.get(step, "")) for step in called]
 
-    dissolved = {path_of(path) for path in module.meta.get("onnx2nn", {}).get("tree", {}).get("flat", ())}
+    dissolved = {
+        path_of(path): why for path, why in module.meta.get("onnx2nn", {}).get("tree", {}).get("flat", {}).items()
+    }
     for node, inside in flat.inside.items():
         paths, kinds = around(path_of(node.target) if node.op == "call_module" else _within(node, inside, dissolved))
         node.meta["scopes"] = repr([*paths, node.name])
         node.meta["classes"] = repr([*kinds, getattr(node.target, "__name__", str(node.target))])
 
 
-def _within(node: fx.Node, inside: Path, dissolved: Set[Path]) -> Path:
-    """Returns the container of a call: that in the file, where it is inside of the block but no block itself."""
+def _within(node: fx.Node, inside: Path, dissolved: Mapping[Path, str]) -> Path:
+    """Returns the container of a call: that in the file, where it is inside of the block but no block itself.
+
+    A list of modules makes no calls; what left a module of one is a call of the block.
+    """
     scope = declared_scope(node) or ()
+    if scope[: len(inside)] != inside:
+        return inside
     end = len(inside)
-    while end < len(scope) and scope[:end] == inside[:end] and scope[: end + 1] in dissolved:
+    while end < len(scope) and scope[: end + 1] in dissolved:
         end += 1
-    return scope[:end] if end > len(inside) and scope[: len(inside)] == inside else inside
+    while end > len(inside) and dissolved[scope[:end]] == LIST:
+        end -= 1
+    return scope[:end]
 
 
 def _class_of(module: nn.Module, full: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from torch import fx
 
@@ -43,10 +43,14 @@ def _compute_sizes_near_their_use(program: Scoped) -> None:
 
 def _read_sizes_near_their_use(program: Scoped) -> None:
     """Reads a size in every region from the first tensor there with an equal dimension, alike in equal regions."""
+    sizes = [node for node in program.graph.nodes if is_size(node)]
+    if not sizes:
+        return
     scope, position = program.scope, {node: index for index, node in enumerate(program.graph.nodes)}
-    equal, fed = _equal_dimensions(program), _fed(program)
+    wanted = {size for node in sizes if (size := _dimension(program, node)) is not None}
+    equal, fed = _equal_dimensions(program, wanted), _fed(program)
     reads: dict[tuple[Path, fx.Node, int], fx.Node] = {}
-    for node in [node for node in program.graph.nodes if is_size(node)]:
+    for node in sizes:
         tensor = node.args[0]
         if not isinstance(tensor, fx.Node):
             continue
@@ -101,20 +105,21 @@ def _dimension(program: Scoped, node: fx.Node) -> Size | None:
     return None
 
 
-def _equal_dimensions(program: Scoped) -> dict[tuple[Path, Size], list[tuple[fx.Node, int]]]:
-    """Returns the tensors that are used in each region, by the size expressions of their dimensions."""
-    found: dict[tuple[Path, Size], list[tuple[fx.Node, int]]] = {}
-    seen: set[tuple[Path, fx.Node]] = set()
+def _equal_dimensions(program: Scoped, sizes: Set[Size]) -> dict[tuple[Path, Size], list[tuple[fx.Node, int]]]:
+    """Returns the tensors that are used in each region and have one of some sizes, by that, and where they have it."""
+    found: dict[tuple[Path, Size], dict[tuple[fx.Node, int], None]] = {}
+    dimensions: dict[fx.Node, list[tuple[int, Size]]] = {}
     for node in program.graph.nodes:
-        for tensor in node.all_input_nodes if node.op in ("call_function", "call_method", "call_module") else ():
-            spec = program.specs.get(tensor)
-            if is_size(node) or spec is None or spec.shape is None or (program.scope[node], tensor) in seen:
-                continue
-            seen.add((program.scope[node], tensor))
-            for axis, size in enumerate(spec.shape):
-                if isinstance(size, Size):
-                    found.setdefault((program.scope[node], size), []).append((tensor, axis))
-    return found
+        for tensor in node.all_input_nodes if node.op.startswith("call_") and not is_size(node) else ():
+            if tensor not in dimensions:
+                spec = program.specs.get(tensor)
+                shape = () if spec is None else spec.shape or ()
+                dimensions[tensor] = [
+                    (axis, size) for axis, size in enumerate(shape) if isinstance(size, Size) and size in sizes
+                ]
+            for axis, size in dimensions[tensor]:
+                found.setdefault((program.scope[node], size), {})[tensor, axis] = None
+    return {key: [*places] for key, places in found.items()}
 
 
 def _weighted(program: Scoped) -> tuple[dict[fx.Node, int], dict[Path, int]]:
@@ -154,7 +159,10 @@ def _move_out(program: Scoped) -> None:
     for node in reversed(program.graph.nodes):
         if node.op in ("placeholder", "output", "call_module") or not node.users:
             continue
-        target = common([scope[node], *(scope[user] for user in node.users)])
+        inside = scope[node]
+        if all(scope[user] == inside for user in node.users):
+            continue
+        target = common([inside, *(scope[user] for user in node.users)])
         while target != scope[node] and node.op != "get_attr":
             level = scope[node][: len(target) + 1]
             if level not in bits or weighted[node] & bits[level]:

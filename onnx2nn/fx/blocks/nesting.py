@@ -16,11 +16,11 @@ from onnx2nn.fx.blocks.equal_names import name_equal_parts
 from onnx2nn.fx.blocks.moves import assign
 from onnx2nn.fx.blocks.partition import Partition, Region, divide
 from onnx2nn.fx.blocks.repeats import module_path
-from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_classes, declared_scope, is_attribute, path_of
+from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_classes, declared_scope, is_attribute, is_of_torch, path_of
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
 from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
 from onnx2nn.fx.graph_nodes import add_node
-from onnx2nn.fx.module_tree import children_of, modules_of, remove
+from onnx2nn.fx.module_tree import children_of, members_of, modules_of, remove
 from onnx2nn.fx.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.spec import Spec
 
@@ -47,10 +47,11 @@ def nest(
         of `calls`, and of those `inside` of blocks; with `own` also `keys`: those that moved weights have otherwise, by
         those that they have now.
     """
-    make_modules(module)
-    added = add_scopes(module)
-    program = Scoped(module, module.graph, specs, nameless=nameless)
     declared, notes = {node: declared_scope(node) for node in module.graph.nodes}, dict[str, Any]()
+    of_torch = {node: path for node, path in declared.items() if path and is_of_torch(node)}
+    make_modules(module, of_torch)
+    added = add_scopes(module, of_torch)
+    program = Scoped(module, module.graph, specs, nameless=nameless)
     if own is not None:
         placed, notes["keys"] = name_equal_parts(module, module.graph, declared, own)
         declared |= placed
@@ -61,9 +62,24 @@ def nest(
     tree = _Nesting(partition, module).run()
     for path in remove_empty(module, added):
         tree["flat"].pop(".".join(path), None)
+    _list_modules(partition)
     _order_modules(partition)
     _name_root(program)
     return tree | notes
+
+
+def _list_modules(partition: Partition) -> None:
+    """Makes lists of the containers that hold numbered modules and nothing else."""
+    modules = modules_of(partition.program.root)
+    for path, holder in reversed(modules.items()):  # a module before the one around it
+        if not path or path not in partition.program.containers or path in partition.regions:
+            continue
+        children = children_of(holder)
+        if type(holder) is not nn.Module or not children or len(members_of(holder)) > len(children):
+            continue
+        numbers = [str(number) for number in range(len(children))]
+        if children.keys() == set(numbers):
+            modules[path[:-1]].add_module(path[-1], nn.ModuleList(children[number] for number in numbers))
 
 
 def _order_modules(partition: Partition) -> None:
@@ -75,7 +91,7 @@ def _order_modules(partition: Partition) -> None:
             if isinstance(item, fx.Node) and item.op not in ("call_module", "get_attr"):
                 continue
             path = path_of(item.target) if isinstance(item, fx.Node) else module_path(item.path)
-            for end in range(1, len(path) + 1):
+            for end in range(1, len(path) + 1) if path not in first else ():
                 first.setdefault(path[:end], len(first))
             if isinstance(item, Region):
                 note(item)
@@ -84,13 +100,13 @@ def _order_modules(partition: Partition) -> None:
     for path, around in modules_of(program.root).items():
         if path not in program.containers or isinstance(around, (nn.Sequential, nn.ModuleList)):
             continue
-        positions, latest = dict[str, int](), 0
-        children = children_of(around)
+        latest, children = 0, children_of(around)
+        positions = {name: first.get((*path, name), len(first)) for name in children}
+        if [*positions.values()] == sorted(positions.values()):
+            continue
         for name, child in children.items():
-            position = first.get((*path, name), len(first))
             if next(child.parameters(), None) is not None:
-                position = latest = max(latest, position)  # the order of the state_dict stays
-            positions[name] = position
+                positions[name] = latest = max(latest, positions[name])  # the order of the state_dict stays
         ordered = sorted(children, key=positions.__getitem__)
         if ordered != list(children):
             for name in ordered:
@@ -130,7 +146,6 @@ class _Nesting:
         body = _Body(self, regions[()])
         graph = body.graph(self.program.graph.output_node())
         self.root.graph = graph
-        self._list_modules()
         calls = _calls(self.program)
         outside = [item for item in regions[()].items if isinstance(item, fx.Node) and item.op.startswith("call_")]
         count = {"calls": len(calls), "inside": len(calls) - len(outside)}
@@ -173,20 +188,6 @@ class _Nesting:
             result.add_module(name, child)
         result.onnx_calls = calls  # type: ignore[assignment]  # a plain attribute, which every way of saving keeps
         return result
-
-    def _list_modules(self) -> None:
-        """Makes lists of the containers that hold numbered modules and nothing else."""
-        for path in sorted(set(map(module_path, self.program.containers)), key=len):
-            if not path or path in self.partition.regions:
-                continue
-            around = self.root.get_submodule(".".join(path[:-1]))
-            holder = getattr(around, path[-1], None)
-            if type(holder) is not nn.Module or [*holder.parameters(False), *holder.buffers(False)]:
-                continue
-            names = self.program.children(path)
-            if names and sorted(names, key=lambda n: (len(n), n)) == [str(number) for number in range(len(names))]:
-                children = [holder.get_submodule(str(number)) for number in range(len(names))]
-                around.add_module(path[-1], nn.ModuleList(children))
 
 
 class _Body:

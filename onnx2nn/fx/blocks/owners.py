@@ -32,7 +32,8 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     1. the only call that uses a weight belongs to the weight's container, if no call is named to be in it;
     2. a call between two calls of a container belongs to the container;
     3. a residual connection belongs to the container of all layers and weights that it goes around, a sum to the
-       numbered container around these, and so does an activation of the sum;
+       numbered container around these, and so does an activation of the sum; a call that gives several values belongs
+       to the container of all calls that use these;
     4. an activation in a container of numbered modules, which has no forward of its own, belongs to the last of them.
 
     The second and later calls of a container have paths of their own (`repeats`).
@@ -46,6 +47,7 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     owners.use_weights()
     owners.meet()
     owners.enclose_joins()
+    owners.take_apart()
     owners.end_lists()
     owners.move_layers()
     separate(program)
@@ -68,15 +70,22 @@ class _Owners:
 
         The tree may hold a step as an identifier, and torch's older exporter numbers the calls of a module: `layer_1`.
         """
-        containers = self.program.containers
+        if path in self.program.containers:
+            return path
         found: Path = ()
         for step in path:
-            names = (step, identifier(step), _CALL.sub("", step))
-            inner = next(((*found, name) for name in names if (*found, name) in containers), None)
+            inner = self._inside(found, step)
             if inner is None:
                 break
             found = inner
         return found
+
+    def _inside(self, around: Path, step: str) -> Path | None:
+        """Returns the container of a step in another container."""
+        for name in (step, identifier(step), _CALL.sub("", step)):
+            if (*around, name) in self.program.containers:
+                return (*around, name)
+        return None
 
     def known(self) -> None:
         """Places the layers, and the calls whose scopes the file names."""
@@ -90,7 +99,8 @@ class _Owners:
                 self.scope[node] = self.clip(path_of(node.target)[:-1])
             elif scope is not None:
                 self.scope[node] = self.clip(scope)
-                self.named |= {self.scope[node][:end] for end in range(1, len(self.scope[node]) + 1)}
+                if self.scope[node] not in self.named:
+                    self.named |= {self.scope[node][:end] for end in range(1, len(self.scope[node]) + 1)}
             else:
                 self.unknown[node] = None
 
@@ -154,6 +164,16 @@ class _Owners:
             producer = _activated(node)
             if producer in joins and len(producer.users) == 1 and self._lower(node, joins[producer]):
                 joins[node] = joins[producer]
+
+    def take_apart(self) -> None:
+        """Places calls that give several values beside the calls that use these: modules are given one value."""
+        for node in self.unknown:
+            parts = [part for part in node.users if part.target is operator.getitem and isinstance(part.args[1], int)]
+            users = [user for part in parts for user in part.users]
+            if users and len(parts) == len(node.users):
+                path = common([self.scope[user] for user in users])
+                for call in (node, *parts):
+                    self._lower(call, path)
 
     def _lower(self, node: fx.Node, path: Path) -> bool:
         """Places a call without a name in `path`, if that is inside of its container; returns whether it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import Path, Scoped, is_attribute, is_size
 from onnx2nn.fx.held_state import GRAPH_MEMBERS
+from onnx2nn.fx.module_tree import members_of
 from onnx2nn.importing.plan import LIST
 
 Item = Any
@@ -32,6 +33,8 @@ class Region:
         outputs: its values that others use.
         slots: the modules of an `nn.Sequential` by name, where it can be written as one; a node is an activation.
         first: the first call of its container, where this is a further one.
+        nodes: its calls and those of the regions in it.
+        position: of the first of these in the program.
     """
 
     path: Path
@@ -40,20 +43,16 @@ class Region:
     outputs: list[fx.Node] = field(default_factory=list)
     slots: dict[str, Item | None] | None = None
     first: Region | None = None
+    nodes: set[fx.Node] = field(default_factory=set)
+    position: int = 0
 
     @functools.cached_property
-    def contents(self) -> tuple[fx.Node, ...]:
-        """Its calls and those of the regions in it; its items change their order alone."""
-        return tuple(node for item in self.items for node in contents(item))
-
-    @property
     def arguments(self) -> list[fx.Node | tuple[fx.Node, ...]]:
         """The arguments of its forward: its inputs; inputs that it joins before anything else are one list."""
-        inside = set(contents(self))
         tensors = {node for node in self.inputs if node.op != "get_attr" and not is_size(node)}
         for item in self.items if self.path and self.slots is None and len(tensors) > 1 else ():
             joined: Any = item.args[0] if isinstance(item, fx.Node) and item.target is torch.cat else ()
-            alone = [node for node in joined if isinstance(node, fx.Node) and set(node.users) & inside == {item}]
+            alone = [node for node in joined if isinstance(node, fx.Node) and node.users.keys() & self.nodes == {item}]
             if len(alone) == len(joined) == len(tensors) and set(alone) == tensors:
                 return [tuple(alone), *(node for node in self.inputs if node not in tensors)]
         return list(self.inputs)
@@ -93,6 +92,7 @@ class _Divider:
     def __init__(self, partition: Partition):
         self.partition, self.program = partition, partition.program
         self.position = {node: index for index, node in enumerate(self.program.graph.nodes)}
+        self.inputs = {node: node.all_input_nodes for node in self.program.graph.nodes}
         self.layers: dict[Path, list[Path]] = {}
         for layer in self.program.layers:
             self.layers.setdefault(layer[:-1], []).append(layer)
@@ -121,23 +121,24 @@ class _Divider:
                 nodes += [item for item in region.items if isinstance(item, fx.Node)]
                 regions += [item for item in region.items if isinstance(item, Region)]
         region = Region(module_path(path), order)
-        if path:
-            region.items = self._canonical(order)
-        else:
+        if not path:
             self.partition.regions[path] = region
             placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
             region.inputs = placeholders
             region.slots = self._slots(region) if self._is_list(path) else None
             return [], [region]
-        if not nodes and not regions:
+        if not order:
             self.partition.flat[".".join(path)] = "the file names no call of it"
             return [], []
+        region.nodes = set(nodes).union(*(inner.nodes for inner in regions))
+        region.position = min(map(self._position, order))
+        region.items = self._canonical(region)
         self._connect(region)
         if region.path != path:
             first = self.partition.regions.get(region.path)
             return ([], [region]) if first is not None and _repeats(first, region) else (nodes, regions)
         program = self.program
-        hidden = GRAPH_MEMBERS & {*program.parameters(path), *program.buffers(path), *program.children(path)}
+        hidden = GRAPH_MEMBERS.intersection(members_of(program.module(path)))
         if hidden:
             self.partition.flat[".".join(path)] = f"modules with a graph have a member {min(hidden)!r} already"
             return nodes, regions
@@ -172,14 +173,11 @@ class _Divider:
         """Returns a body's items such that each follows its inputs; if no order does, a region to dissolve."""
         if not regions:
             return sorted(nodes, key=self.position.__getitem__)
-        item_of: dict[fx.Node, Item] = {node: node for node in nodes}
-        for region in regions:
-            item_of |= dict.fromkeys(contents(region), region)
-        first = {item: min(self.position[node] for node in contents(item)) for item in (*nodes, *regions)}
-        waits: dict[Item, set[Item]] = {}
-        for item in first:
-            used = {item_of[arg] for node in contents(item) for arg in node.all_input_nodes if arg in item_of}
-            waits[item] = used - {item}
+        first: dict[Item, int] = {item: self._position(item) for item in (*nodes, *regions)}
+        producers = _producers(first)
+        waits = {item: {producers[arg] for arg in self._inputs(item) if arg in producers} for item in first}
+        if all(first[other] < first[item] for item, used in waits.items() for other in used):
+            return sorted(first, key=first.__getitem__)
         followers: dict[Item, list[Item]] = {item: [] for item in first}
         for item, used in waits.items():
             for other in used:
@@ -197,50 +195,44 @@ class _Divider:
         if len(order) == len(first):
             return order
         stuck = [region for region in regions if waits[region]]
-        return min(stuck, key=lambda region: len(contents(region)))
+        return min(stuck, key=lambda region: len(region.nodes))
 
-    def _canonical(self, order: list[Item]) -> list[Item]:
+    def _inputs(self, item: Item) -> list[fx.Node]:
+        """Returns the values that an item uses."""
+        return self.inputs[item] if isinstance(item, fx.Node) else item.inputs
+
+    def _position(self, item: Item) -> int:
+        return self.position[item] if isinstance(item, fx.Node) else item.position
+
+    def _canonical(self, region: Region) -> list[Item]:
         """Returns a region's items in an order that depends on its structure alone, so that equal regions are equal."""
-        item_of = {node: item for item in order for node in contents(item)}
-        seen: set[Item] = set()
-        result: list[Item] = []
-
-        def ends(item: Item) -> bool:
-            return any(user not in item_of for node in contents(item) for user in node.users) or not _is_used(item)
-
-        def before(item: Item) -> Iterable[Item]:
-            nodes = [item] if isinstance(item, fx.Node) else item.inputs
-            for node in nodes:
-                for used in node.all_input_nodes if node is item else [node]:
-                    if used in item_of:
-                        yield item_of[used]
-
-        for end in filter(ends, order):
-            stack = [(end, iter(before(end)))]
+        producers = _producers(region.items)
+        before = {item: [producers[arg] for arg in self._inputs(item) if arg in producers] for item in region.items}
+        found: dict[Item, None] = {}
+        for end in region.items:
+            values = _values(end)
+            used = any(node.users for node in values)
+            if used and all(region.nodes.issuperset(node.users) for node in values):
+                continue
+            stack = [end]
             while stack:
-                item, inputs = stack[-1]
-                following = next((other for other in inputs if other not in seen), None)
-                if following is not None:
-                    stack.append((following, iter(before(following))))
-                    continue
-                stack.pop()
-                if item not in seen:
-                    seen.add(item)
-                    result.append(item)
-        return result
+                following = [item for item in before[stack[-1]] if item not in found]
+                if following:
+                    stack += reversed(following)
+                else:
+                    found[stack.pop()] = None
+        return [*found]
 
     def _connect(self, region: Region) -> None:
-        inside = set(contents(region))
-        inputs: dict[fx.Node, None] = {}
-        for item in region.items:
-            for node in [item] if isinstance(item, fx.Node) else item.inputs:
-                used = node.all_input_nodes if isinstance(item, fx.Node) else [node]
-                inputs |= dict.fromkeys(arg for arg in used if arg not in inside)
+        inside = region.nodes
+        inputs = {arg: None for item in region.items for arg in self._inputs(item) if arg not in inside}
         placeholders = [node for node in inputs if node.op == "placeholder"]
         if len(placeholders) > 1:  # the model's own inputs come first, in their order
             inputs = {**dict.fromkeys(sorted(placeholders, key=self.position.__getitem__)), **inputs}
         region.inputs = sorted(inputs, key=lambda node: node.op == "get_attr")
-        region.outputs = [node for node in sorted(inside, key=self.position.__getitem__) if set(node.users) - inside]
+        values = (node for item in region.items for node in _values(item))
+        region.outputs = [node for node in values if not inside.issuperset(node.users)]
+        region.outputs.sort(key=self.position.__getitem__)
 
 
 def _repeats(first: Region, other: Region) -> bool:
@@ -268,13 +260,14 @@ def _repeats(first: Region, other: Region) -> bool:
     return True
 
 
-def contents(item: Item) -> tuple[fx.Node, ...]:
-    """Returns the nodes of an item."""
-    return (item,) if isinstance(item, fx.Node) else item.contents
+def _values(item: Item) -> Sequence[fx.Node]:
+    """Returns the values of an item that others may use."""
+    return (item,) if isinstance(item, fx.Node) else item.outputs
 
 
-def _is_used(item: Item) -> bool:
-    return any(node.users for node in contents(item))
+def _producers(items: Iterable[Item]) -> dict[fx.Node, Item]:
+    """Returns the items by the values that others may use."""
+    return {node: item for item in items for node in _values(item)}
 
 
 _GAP = 16
@@ -321,7 +314,8 @@ def _link(value: fx.Node, item: Item, first: bool) -> fx.Node | None:
 
     A link uses nothing but `value`; except for the first value, nothing but the link uses `value`.
     """
-    if not first and set(value.users) - set(contents(item)):
+    inside = {item} if isinstance(item, fx.Node) else item.nodes
+    if not first and not inside >= value.users.keys():
         return None
     if isinstance(item, Region):
         return item.outputs[0] if item.inputs == [value] and len(item.outputs) == 1 else None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
-from onnx2nn.fx.blocks.scopes import Path, declared_class, declared_module
-from onnx2nn.fx.module_tree import container, modules_of
+from onnx2nn.fx.blocks.scopes import Path, declared_class
+from onnx2nn.fx.module_tree import children_of, container, modules_of
 from onnx2nn.ground.naming import identifier
 
 _FUNCTIONS = ("call_function", "call_method")
@@ -20,7 +21,7 @@ Made = tuple[type[nn.Module], dict[str, Any]]
 """The class of a module and the arguments of its constructor."""
 
 
-def make_modules(root: fx.GraphModule) -> None:
+def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path]) -> None:
     """Makes modules of the calls of functions in scopes of their own, which were modules of the author's.
 
     The tree of an import is that of the weights. What the author called as a module without weights, `nn.ReLU`, is in
@@ -29,18 +30,16 @@ def make_modules(root: fx.GraphModule) -> None:
 
     Args:
         root: a flat program; its graph is changed in place.
+        declared: the modules that an exporter of torch notes for calls.
     """
     called = _Called(root)
     groups: dict[Path, list[fx.Node]] = {}
-    for node in root.graph.nodes:
-        path = declared_module(node)
-        if path:
-            groups.setdefault(called[path], []).append(node)
+    for node, path in declared.items():
+        groups.setdefault(called.of(path), []).append(node)
     made: dict[Path, Made] = {}
     for path, nodes in groups.items():
-        found = [_author_module(node) for node in nodes]
-        first = found[0]
-        if first is None or any(other != first for other in found):
+        first = _author_module(nodes[0])
+        if first is None or any(_author_module(other) != first for other in nodes[1:]):
             continue
         place = _place(root, path)
         if not place:
@@ -71,22 +70,26 @@ def _author_module(node: fx.Node) -> Made | None:
     return module_of(node)
 
 
-def add_scopes(root: fx.GraphModule) -> list[Path]:
+def add_scopes(root: fx.GraphModule, declared: Mapping[fx.Node, Path]) -> list[Path]:
     """Adds a container for each scope of the author's that has calls and no weights, as a rotary embedding has.
 
     Args:
         root: a flat program.
+        declared: the modules that an exporter of torch notes for calls.
 
     Returns:
-        The paths of the containers that were added.
+        The paths of the containers that were added, one before those in it.
     """
-    before = modules_of(root)
-    called = _Called(root)
-    for path in dict.fromkeys(declared_module(node) for node in root.graph.nodes if node.op in _FUNCTIONS):
-        place = _place(root, (*called[path], "")) if path else None
-        if place:
-            container(root, ".".join(place))
-    return [path for path in modules_of(root) if path not in before]
+    called, added = _Called(root), list[Path]()
+    for path in dict.fromkeys(path for node, path in declared.items() if node.op in _FUNCTIONS):
+        *place, _ = _place(root, (*called.of(path), "")) or [""]
+        around: nn.Module = root
+        for end, step in enumerate(place, 1):
+            if step not in children_of(around):
+                around.add_module(step, nn.Module())
+                added.append(tuple(place[:end]))
+            around = children_of(around)[step]
+    return added
 
 
 def remove_empty(root: fx.GraphModule, added: list[Path]) -> list[Path]:
@@ -101,7 +104,7 @@ def remove_empty(root: fx.GraphModule, added: list[Path]) -> list[Path]:
     return removed
 
 
-class _Called(dict[Path, Path]):
+class _Called:
     """The paths of the modules that scopes are calls of: torch's older exporter numbers the calls, `layer_1`.
 
     Args:
@@ -109,26 +112,26 @@ class _Called(dict[Path, Path]):
     """
 
     def __init__(self, root: fx.GraphModule):
-        super().__init__()
-        self._root = root
         calls = Counter(str(node.target) for node in root.graph.nodes if node.op == "call_module")
         self._again = {target for target, count in calls.items() if count > 1}
+        self._found: dict[Path, tuple[Path, nn.Module | None]] = {(): ((), root)}
 
-    def __missing__(self, path: Path) -> Path:
-        around: nn.Module | None = self._root
-        found: list[str] = []
-        for step in path:
-            name = step if step.isdecimal() else identifier(step)
-            base = re.sub(r"_\d+$", "", step)
-            inner = getattr(around, name, None) if around is not None else None
-            if inner is None and base != step:
+    def of(self, path: Path) -> Path:
+        """Returns the path of the module of a scope."""
+        return self._module(path)[0]
+
+    def _module(self, path: Path) -> tuple[Path, nn.Module | None]:
+        """Returns the path of the module of a scope, and the module, if there is one."""
+        if path not in self._found:
+            (found, around), step = self._module(path[:-1]), path[-1]
+            inner = getattr(around, step if step.isdecimal() else identifier(step), None)
+            base = re.sub(r"_\d+$", "", step) if inner is None else step
+            if base != step:
                 first = getattr(around, base, None)
                 if type(first) is nn.Module or (first is not None and ".".join((*found, base)) in self._again):
                     step, inner = base, first
-            around = inner if isinstance(inner, nn.Module) else None
-            found.append(step)
-        self[path] = tuple(found)
-        return self[path]
+            self._found[path] = (*found, step), inner if isinstance(inner, nn.Module) else None
+        return self._found[path]
 
 
 def _place(root: nn.Module, path: Path) -> Path:

@@ -11,13 +11,22 @@ TITLE = "full backward hooks on all modules"
 
 
 def use(make: Make, subject: Subject) -> Any:
-    """Returns the gradients of the results of modules."""
+    """Returns the gradients of the results of modules, and the order in which those with positional arguments are seen.
+
+    Llama's author gives `self_attn` its arguments by keyword. Torch sees no gradient of these, and calls the hook
+    before those of the modules inside.
+    """
     module = make()
     seen: list[tuple[str, Any]] = []
+    order: list[tuple[str, Any]] = []
     weights = weights_of(module)
     for name, inner in module.named_modules():
-        inner.register_full_backward_hook(
-            lambda _, __, of_results, name=name: seen.append((name, Results(tensors(of_results))))
-        )
+
+        def note(_: Any, of_arguments: Any, of_results: Any, name: str = name) -> None:
+            seen.append((name, Results(tensors(of_results))))
+            if of_arguments:
+                order.append((name, None))
+
+        inner.register_full_backward_hook(note)
     outputs_and_gradient(module, subject)
-    return Named(weights, seen)
+    return {"gradients": Named(weights, sorted(seen, key=lambda call: call[0])), "order": Named(weights, order)}

@@ -8,6 +8,7 @@ from tests.ecosystem.observing import Make, outputs_of
 from tests.ecosystem.subjects.subject import Subject
 
 TITLE = "channel pruning (torch-pruning)"
+PACKAGES = ("torch-pruning",)
 
 
 def use(make: Make, subject: Subject) -> Any:

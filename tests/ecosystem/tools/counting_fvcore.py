@@ -8,6 +8,7 @@ from tests.ecosystem.observing import Make, Named, weights_of
 from tests.ecosystem.subjects.subject import Subject
 
 TITLE = "counts by module (fvcore)"
+PACKAGES = ("fvcore",)
 
 _OPERATORS = ("conv", "linear", "addmm", "lstm")
 """What layers with weights are; norms are folded by exporters, and attention is written in several ways."""

@@ -10,6 +10,7 @@ from tests.ecosystem.observing import Make, outputs_of
 from tests.ecosystem.subjects.subject import Subject
 
 TITLE = "`cpu_offload` (accelerate)"
+PACKAGES = ("accelerate",)
 
 
 def use(make: Make, subject: Subject) -> Any:

@@ -10,6 +10,7 @@ from tests.ecosystem.observing import Make
 from tests.ecosystem.subjects.subject import Subject
 
 TITLE = "`infer_auto_device_map` (accelerate)"
+PACKAGES = ("accelerate",)
 
 _PARTS = 8
 """In so many places the model is cut in two, one after the other."""

@@ -11,6 +11,7 @@ from tests.ecosystem.observing import Make, outputs_of
 from tests.ecosystem.subjects.subject import Subject
 
 TITLE = "`disk_offload` (accelerate)"
+PACKAGES = ("accelerate",)
 
 
 def use(make: Make, subject: Subject) -> Any:

@@ -8,6 +8,7 @@ from tests.ecosystem.observing import Make, tensors
 from tests.ecosystem.subjects.subject import Subject
 
 TITLE = "GradCAM at a block (captum)"
+PACKAGES = ("captum",)
 
 
 def applies(subject: Subject) -> bool:

@@ -10,6 +10,7 @@ from tests.ecosystem.observing import Make, tensors
 from tests.ecosystem.subjects.subject import Subject
 
 TITLE = "LayerIntegratedGradients (captum)"
+PACKAGES = ("captum",)
 
 
 def use(make: Make, subject: Subject) -> Any:
