@@ -55,7 +55,8 @@ LEGEND = """\
 - **keys**: how many keys of the author's state_dict the module has. The older exporter folds batch normalisations and
   keeps no list of keys. In brackets: the keys that were restored from weights under other names or in other layouts.
 - **seconds**: of the processor, for `onnx2nn.load`; **MB**: the resident memory that it adds at its peak, and the file.
-- **onnx2torch, onnx2pytorch, onnx2fx**: the difference of their modules of the same file to ONNX Runtime, or why there is none.
+- **onnx2torch, onnx2pytorch, onnx2fx**: the difference of their modules of the same file to ONNX Runtime, or why there
+  is none.
 """
 
 COLUMNS = (
