@@ -98,7 +98,7 @@ def noise(module: Any, inputs: Arrays, outputs: Arrays) -> float:
         with torch.no_grad():
             for tensor in (*module.parameters(), *module.buffers()):
                 if tensor.dtype in (torch.float32, torch.float64, torch.float16) and tensor.numel() >= SMALLEST_WEIGHT:
-                    tensor.copy_(torch.from_numpy(moved(tensor.numpy(), 1, trial)))
+                    tensor.data = torch.from_numpy(moved(tensor.numpy(), 1, trial))  # a constant may be expanded
         try:
             worst = max(worst, difference(run(module, [moved(array, 1, trial) for array in inputs]), outputs))
         except ValueError:  # as many boxes as before, for one
