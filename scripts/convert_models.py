@@ -84,9 +84,8 @@ def _again(name: str, limits: Limits) -> int:
 
 def _run(options: argparse.Namespace, limits: Limits) -> None:
     store: Store = Parquet(options.results) if options.results else Lines()
-    lists = [sources.SOURCES[name]().files() for name in options.run]
-    turns = [file for turn in itertools.zip_longest(*lists) for file in turn if file is not None]
-    files = [file for file in turns if fnmatch.fnmatchcase(str(file), f"*{options.files}*")]
+    lists = [fnmatch.filter(map(str, sources.SOURCES[name]().files()), f"*{options.files}*") for name in options.run]
+    files = [File(*name.split("/")) for turn in itertools.zip_longest(*lists) for name in turn if name is not None]
     wanted = measuring.missing(files, options.directions, store.rows())
     print(f"{len(wanted)} of {len(files)} files have rows to measure", flush=True)
     measure = measuring.measure_with_ray if options.ray else measuring.measure
