@@ -24,6 +24,11 @@ NOT_HELD = ("-m", "not held")
 
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "ruff", "scikit-learn", "setuptools>=77")
 OLDEST_TORCH = ("torch==2.6.0", "torchvision==0.21.0")
+PEERS = (
+    "onnx2torch",
+    "onnx2pytorch",
+    "onnx2fx",
+)  # importers that benchmarks and convert_models.md measure beside this one
 FLOWVISION = ("flowvision==0.2.2", "scipy")  # models for OneFlow; scipy is imported by it and not declared
 
 
@@ -229,9 +234,16 @@ def oneflow_zoo(session: nox.Session) -> None:
 @nox.session
 def benchmark(session: nox.Session) -> None:
     """The benchmarks beside the other importers: `nox -s benchmark -- run.py resnet18`."""
-    session.install("-c", "constraints.txt", "-e", ".[test]", "onnx2torch==1.5.15", "onnx2pytorch==0.6.0")
+    session.install("-c", "constraints.txt", "-e", ".[test]", *PEERS)
     for script, *arguments in [session.posargs] if session.posargs else [["load.py"], ["run.py"], ["tree.py"]]:
         session.run("python", f"benchmarks/{script}", *arguments)
+
+
+@nox.session(python="3.11")
+def convert_models(session: nox.Session) -> None:
+    """Measures rows of convert_models.md: `nox -s convert_models -- --run timm --workers 4`, then `-- --write`."""
+    session.install("-c", "constraints.txt", "-e", ".[test,ray]", "timm", *PEERS)
+    session.run("python", "scripts/convert_models.py", *(session.posargs or ["--write"]))
 
 
 def _cached(session: nox.Session, family: str, name: str) -> bool:

@@ -7,7 +7,6 @@ import functools
 import json
 import random
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,10 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import onnx2nn
-
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
-
-import language_models  # needs the path above
+from scripts import language_models
 
 SIZES = dict(hidden_size=512, num_hidden_layers=8, num_attention_heads=8, intermediate_size=1536, vocab_size=4096)
 SIZES |= dict(num_key_value_heads=4, head_dim=64, max_position_embeddings=512)

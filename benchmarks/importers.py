@@ -1,4 +1,4 @@
-"""The measured importers, onnx2nn, onnx2torch, onnx2pytorch and ONNX Runtime, behind one signature.
+"""The measured importers, onnx2nn, onnx2torch, onnx2pytorch, onnx2fx and ONNX Runtime, behind one signature.
 
 Each entry of `IMPORTERS` imports its packages when it is called, and returns a function from a file's path to a loaded
 model. The time and memory of importing packages are thereby separate from those of loading models.
@@ -84,7 +84,8 @@ def _reading() -> Load:
 
 def _onnx2torch() -> Load:
     import torch
-    import torchvision_schemas
+
+    from scripts import torchvision_schemas
 
     torchvision_schemas.predefine()
     import onnx2torch
@@ -98,13 +99,24 @@ def _onnx2torch() -> Load:
 def _onnx2pytorch() -> Load:
     import onnx
     import torch
-    import torchvision_schemas
+
+    from scripts import torchvision_schemas
 
     torchvision_schemas.predefine()
     import onnx2pytorch
 
     def load(path: Path) -> Loaded:
         return without_gradients(torch, onnx2pytorch.ConvertModel(onnx.load(str(path))).eval())
+
+    return load
+
+
+def _onnx2fx() -> Load:
+    import onnx2fx
+    import torch
+
+    def load(path: Path) -> Loaded:
+        return without_gradients(torch, onnx2fx.convert(str(path)).eval())
 
     return load
 
@@ -138,6 +150,7 @@ IMPORTERS: dict[str, Callable[[], Load]] = {
     "onnx2nn": _onnx2nn,
     "onnx2torch": _onnx2torch,
     "onnx2pytorch": _onnx2pytorch,
+    "onnx2fx": _onnx2fx,
     "onnxruntime": _onnxruntime,
 }
 

@@ -9,9 +9,10 @@ import importers  # first: it makes the export helpers of the tests importable
 import numpy as np
 import onnx
 import torch
-import torchvision_schemas
 from onnx import TensorProto, helper, numpy_helper
 from realmodels import EXPORTERS, Tensors, seeded
+
+from scripts import torchvision_schemas
 
 MIB = 1 << 20
 Quantise = Callable[[Path, Path, Tensors], None]  # file, file to write, samples of the inputs

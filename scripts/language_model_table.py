@@ -5,7 +5,7 @@
     python scripts/language_model_table.py --check             # fails where the document is not what is stored
 
 What was found is stored in `scripts/conformance_results/language_models.json`. The models are those of
-tests/language_models.py, small and with random weights.
+scripts/language_models.py, small and with random weights.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ import numpy as np
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-import language_models  # noqa: E402  # needs the path above
-from language_models import ARCHITECTURES, feeds, tensors  # noqa: E402  # likewise
+sys.path.insert(0, str(ROOT))
 
 import onnx2nn  # noqa: E402  # likewise
 from onnx2nn.language.caches import Decoder  # noqa: E402  # likewise
+from scripts import language_models  # noqa: E402  # needs the path above
+from scripts.language_models import ARCHITECTURES, feeds, tensors  # noqa: E402  # likewise
 
 STORED = ROOT / "scripts" / "conformance_results" / "language_models.json"
 DOCUMENT = ROOT / "docs" / "language_models.md"

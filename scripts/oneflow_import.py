@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from multiprocessing.pool import ThreadPool
@@ -219,24 +218,14 @@ def _difference(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> flo
 
 def row_of(family: str, name: str, path: Path) -> Row:
     """Returns a file's row, from a process of its own."""
-    command = [sys.executable, __file__, "--worker", str(path)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)
-    except subprocess.TimeoutExpired:
-        return Row(family, name, None, f"not done after {TIME_LIMIT} s")
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if not lines:
-        return Row(family, name, None, f"the process ended with code {done.returncode}")
-    return Row(family, name, **json.loads(lines[-1]))
+    from scripts.conversions.limits import Limits, in_process
+
+    return Row(family, name, **{"difference": None, **in_process(Limits(TIME_LIMIT), facts_of, path)})
 
 
-def worker(path: Path) -> None:
-    """Prints the result for one file as JSON."""
-    try:
-        result: dict[str, Any] = {"difference": difference(path), "problem": ""}
-    except Exception as error:
-        result = {"difference": None, "problem": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
-    print(json.dumps(result), flush=True)
+def facts_of(path: Path) -> dict[str, float]:
+    """Returns the difference of a file's import."""
+    return {"difference": difference(path)}
 
 
 def section(rows: list[Row], suite: dict[str, list[int]]) -> list[str]:
@@ -285,11 +274,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="parts of names; without any, all files, and the document is written")
     parser.add_argument("--rows", type=Path, help="rows that an earlier run printed, which are not made again")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker:
-        worker(options.worker)
-        return
     lines = options.rows.read_text().splitlines() if options.rows else []
     known = {(row.family, row.name): row for row in (Row(**json.loads(line)) for line in lines)}
 

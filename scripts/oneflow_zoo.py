@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -142,32 +140,10 @@ def measure(name: str) -> dict[str, Any]:
 
 def in_process(name: str) -> dict[str, Any]:
     """`measure` in a process of its own; a failure is a row too."""
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen([sys.executable, __file__, "--one", name], stdout=output, stderr=errors)
-        problem = _watched(process)
-        output.seek(0)
-        errors.seek(0)
-        rows = [line for line in output if line.startswith("{")]
-        last = [line.strip() for line in errors if line.strip()][-1:] or ["no output"]
-    if rows and not problem:
-        return dict(json.loads(rows[-1]))
-    return {"model": name, "equal": f"No: {problem or last[0][:300]}"}
+    from scripts.conversions.limits import Limits, in_process
 
-
-def _watched(process: subprocess.Popen[bytes]) -> str:
-    """Waits for `process`; returns the limit that it was ended at, "" where it ended by itself."""
-    status = Path(f"/proc/{process.pid}/statm")
-    deadline = time.monotonic() + TIME_LIMIT
-    problem = ""
-    while process.poll() is None and not problem:
-        if time.monotonic() > deadline:
-            problem = f"more than {TIME_LIMIT} s"
-        elif status.exists() and int((status.read_text().split() or "00")[1]) * resource.getpagesize() > MEMORY_LIMIT:
-            problem = f"more than {MEMORY_LIMIT / 1e9:.0f} GB of memory"
-        time.sleep(0.2)
-    process.kill()
-    process.wait()
-    return problem
+    found = dict(in_process(Limits(TIME_LIMIT, MEMORY_LIMIT), measure, name))
+    return {"model": name, "equal": f"No: {found['problem']}"} if "problem" in found else found
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -206,12 +182,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="flowvision models; none runs the whole list and writes the table")
     parser.add_argument("--resume", action="store_true", help="keep the rows of the written table")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    if options.one:
-        print(json.dumps(measure(options.one)))
-        return
     known = written() if options.resume else {}
     rows = {}
     for name in options.models or MODELS:

@@ -11,14 +11,12 @@ import copy
 import hashlib
 import importlib.metadata
 import inspect
-import io
 import os
 import pickle
 import shutil
 import tempfile
 import traceback
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +26,21 @@ import onnxruntime
 import pytest
 import torch
 
+from scripts.torch_exports import (
+    Dynamic,
+    Tensors,
+    dynamic_axes,
+    dynamic_shapes,
+    input_names,
+    quiet,
+    seeded,  # noqa: F401  tests have it from here, with all that models need
+    write_dynamo,
+    write_torchscript,
+)
+
 CACHE = Path(os.environ.get("ONNX2NN_ZOO") or Path(__file__).resolve().parent.parent / ".cache" / "zoo") / "torch"
 MAX_RELATIVE = 1e-4
 MAX_MSE = 1e-7
-
-Tensors = tuple[torch.Tensor, ...]
-Dynamic = Mapping[str, Mapping[int, str]]
 
 
 def require_transformers() -> None:
@@ -41,99 +48,23 @@ def require_transformers() -> None:
     pytest.importorskip("transformers", reason="transformers 5 needs Python 3.11")
 
 
-def seeded(build: Callable[[], torch.nn.Module], seed: int = 0) -> torch.nn.Module:
-    """Builds a model with random weights in evaluation mode, none of whose parameters or statistics are constant.
-
-    Fresh layers hold zeros and ones (biases, norm weights, running statistics, class tokens, layer scales) that hide a
-    swapped or forgotten tensor; these get noise.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = build().eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.is_floating_point() and parameter.numel() > 1 and parameter.std() == 0:
-                    parameter += 0.1 * torch.randn_like(parameter)
-            for module in model.modules():
-                if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
-                    module.running_mean.normal_(0, 0.1)
-                    module.running_var.uniform_(0.8, 1.2)
-    return model
-
-
-def dynamic_axes(names: Sequence[str], inputs: Tensors, other: Tensors | None) -> dict[str, dict[int, str]]:
-    """Names the axes in which two tuples of inputs differ: axis 0 is `batch`, axes that change alike share a name."""
-    axes: dict[str, dict[int, str]] = {}
-    known: dict[tuple[int, int], str] = {}
-    for name, one, two in zip(names, inputs, other or inputs, strict=True):
-        changed = {axis: pair for axis, pair in enumerate(zip(one.shape, two.shape, strict=True)) if pair[0] != pair[1]}
-        if changed:
-            axes[name] = {
-                axis: known.setdefault(pair, "batch" if axis == 0 else f"size{len(known)}")
-                for axis, pair in changed.items()
-            }
-    return axes
-
-
 def export_torchscript(
     name: str, model: torch.nn.Module, inputs: Tensors, other: Tensors | None = None, *, opset: int = 17
 ) -> Path:
-    """Exports with `torch.onnx.export(dynamo=False)`, weights inside the file; returns the file's (cached) path."""
-    names = input_names(model, inputs)
-
-    def write(path: Path) -> None:
-        torch.onnx.export(
-            model,
-            inputs,
-            str(path),
-            dynamo=False,
-            input_names=names,
-            dynamic_axes=dynamic_axes(names, inputs, other),
-            opset_version=opset,
-        )
-
-    return _cached(f"{name}-torchscript", _fingerprint(model, inputs, other, opset), write)
+    """The (cached) file of `torch_exports.write_torchscript`."""
+    key = _fingerprint(model, inputs, other, opset)
+    return _cached(f"{name}-torchscript", key, lambda p: write_torchscript(p, model, inputs, other, opset=opset))
 
 
 def export_dynamo(
     name: str, model: torch.nn.Module, inputs: Tensors, other: Tensors | None = None, *, opset: int | None = None
 ) -> Path:
-    """Exports with `torch.onnx.export(dynamo=True)`, weights as external data; returns the file's (cached) path."""
-    names = input_names(model, inputs)
-    axes = dynamic_axes(names, inputs, other)
-
-    def write(path: Path) -> None:
-        torch.onnx.export(
-            model,
-            inputs,
-            str(path),
-            dynamo=True,
-            verbose=False,
-            input_names=names,
-            dynamic_shapes=_dynamic_shapes(axes, names),
-            opset_version=opset,
-        )
-        for value in onnx.load(str(path), load_external_data=False).graph.input:
-            dims = value.type.tensor_type.shape.dim
-            fixed = [axis for axis in axes.get(value.name, ()) if dims[axis].dim_param.isdigit()]
-            assert not fixed, f"torch.onnx.export cannot export dynamic sizes: {value.name} has them fixed, {fixed}"
-
-    return _cached(f"{name}-dynamo", _fingerprint(model, inputs, other, opset), write)
+    """The (cached) file of `torch_exports.write_dynamo`."""
+    key = _fingerprint(model, inputs, other, opset)
+    return _cached(f"{name}-dynamo", key, lambda p: write_dynamo(p, model, inputs, other, opset=opset))
 
 
 EXPORTERS: dict[str, Callable[..., Path]] = {"torchscript": export_torchscript, "dynamo": export_dynamo}
-
-
-def input_names(model: torch.nn.Module, inputs: Tensors) -> list[str]:
-    """The first parameter names of `model.forward`, one for each input."""
-    return list(inspect.signature(model.forward).parameters)[: len(inputs)]
-
-
-def _dynamic_shapes(axes: Dynamic, names: Sequence[str]) -> tuple[dict[int, Any] | None, ...] | None:
-    """`axes` in the form `torch.export` takes, one entry an input; `DYNAMIC` makes a specialised axis an error."""
-    if not axes:
-        return None
-    return tuple(dict.fromkeys(axes[name], torch.export.Dim.DYNAMIC) if name in axes else None for name in names)
 
 
 def _fingerprint(model: torch.nn.Module, inputs: Tensors, other: Tensors | None, opset: int | None) -> str:
@@ -161,22 +92,13 @@ def _cached(name: str, key: str, write: Callable[[Path], None]) -> Path:
         with tempfile.TemporaryDirectory(dir=CACHE, prefix=".writing-") as temporary:
             work = Path(temporary) / "model"
             work.mkdir()
-            with _quiet():
-                write(work / "model.onnx")
+            write(work / "model.onnx")
             for stale in CACHE.glob(f"{name}-{'?' * len(key)}"):
                 if stale != folder:
                     shutil.rmtree(stale, ignore_errors=True)
             with contextlib.suppress(FileExistsError, OSError):  # another worker was faster
                 os.rename(work, folder)
     return folder / "model.onnx"
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporters' progress lines and deprecation warnings say nothing about the test that asked for the file."""
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def random_inputs(path: Path | str, sizes: Mapping[str, int] | int = 2, *, seed: int = 0) -> Tensors:
@@ -270,7 +192,7 @@ def check_against_onnxruntime(path: Path | str, module: torch.nn.Module, inputs:
 
 
 def _export(module: torch.nn.Module, inputs: Tensors, axes: Dynamic) -> Callable[[Tensors], Tensors]:
-    program = torch.export.export(module, inputs, dynamic_shapes=_dynamic_shapes(axes, input_names(module, inputs)))
+    program = torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes(axes, input_names(module, inputs)))
     exported = program.module()
     return lambda values: run(exported, values)
 
@@ -290,7 +212,7 @@ def _trace(module: torch.nn.Module, inputs: Tensors, axes: Dynamic) -> Callable[
 
 
 def _reexport(module: torch.nn.Module, inputs: Tensors, axes: Dynamic) -> Callable[[Tensors], Tensors]:
-    shapes = _dynamic_shapes(axes, input_names(module, inputs))
+    shapes = dynamic_shapes(axes, input_names(module, inputs))
     program = torch.onnx.export(module, inputs, dynamo=True, verbose=False, dynamic_shapes=shapes)
     assert program is not None
     written = program.model_proto.SerializeToString()
@@ -333,7 +255,7 @@ def check_travels(
     failures = []
     for name in travels:
         try:
-            with _quiet():
+            with quiet():
                 travelled = TRAVELS[name](module, inputs, axes)
                 for values, outputs in expected:
                     check_same(travelled(values), outputs, f"{name} at {[tuple(x.shape) for x in values]}")

@@ -12,13 +12,13 @@ import onnx
 import onnx.parser
 import pytest
 import torch
-import torchvision_schemas
 from realmodels import EXPORTERS, check_against_onnxruntime, check_same, check_travels, export_dynamo, run, seeded
 from torch import nn
 
 import onnx2nn
 from onnx2nn.fx.blocks.flattening import flattened
 from onnx2nn.layers import Conv1D
+from scripts import torchvision_schemas
 
 
 class Projection(nn.Module):

@@ -13,12 +13,12 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from language_models import built, feeds, tensors
 from onnx import helper, numpy_helper
 from realmodels import require_transformers
 
 import onnx2nn
 from onnx2nn.errors import InputError, Onnx2nnError
+from scripts.language_models import built, feeds, tensors
 
 DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits.onnx"
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from types import CodeType
 
 import pytest
-import torchvision_schemas
+
+from scripts import torchvision_schemas
 
 torchvision_schemas.predefine()  # transformers, which documents import, imports torchvision
 

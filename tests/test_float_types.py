@@ -15,12 +15,12 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from language_models import built, feeds
 from realmodels import require_transformers
 from tiers import mostly_slow
 
 import onnx2nn
 from onnx2nn.errors import InputError
+from scripts.language_models import built, feeds
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))  # the scripts import each other by their names

@@ -9,7 +9,6 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-import torchvision_schemas
 from realmodels import (
     EXPORTERS,
     Tensors,
@@ -24,6 +23,7 @@ from tiers import mostly_slow
 from torch import nn
 
 import onnx2nn
+from scripts import torchvision_schemas
 
 torchvision_schemas.predefine()
 from torchvision import models  # noqa: E402

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import language_models
 import numpy as np
 import onnxruntime
 import pytest
 import torch
-from language_models import ARCHITECTURES, built, feeds, session, tensors
 from tiers import mostly_slow
 
 import onnx2nn
+from scripts import language_models
+from scripts.language_models import ARCHITECTURES, built, feeds, session, tensors
 
 STEPS = {"prompts": (2, 6, 0), "a prompt": (1, 7, 0), "decoding": (3, 1, 5), "a chunk": (1, 4, 5)}
 """Batch, new tokens, tokens of the cache. ONNX Runtime takes chunks behind a cache for a batch of 1 only."""

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 import torch
-import torchvision_schemas
 from realmodels import CACHE, export_dynamo, export_torchscript, seeded
 from torch import nn
 
@@ -17,6 +16,7 @@ from onnx2nn.commands.main import main
 from onnx2nn.errors import MissingDependencyError, NcnnError, VerificationError
 from onnx2nn.output.ncnn import NcnnModel
 from onnx2nn.output.ncnn.channel_folding import fold_channels
+from scripts import torchvision_schemas
 
 torchvision_schemas.predefine()
 import torchvision  # noqa: E402

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import test_ncnn
 import torch
-import torchvision_schemas
 from realmodels import CACHE, EXPORTERS, seeded
 from torch import nn
 
@@ -23,6 +22,7 @@ import onnx2nn
 from onnx2nn.errors import Onnx2nnError
 from onnx2nn.importing import inputs
 from onnx2nn.reading import reader
+from scripts import torchvision_schemas
 
 torchvision_schemas.predefine()
 import torchvision  # noqa: E402

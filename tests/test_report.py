@@ -231,7 +231,8 @@ def test_a_page_with_hostile_names_is_small(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_page_of_resnet_50_is_below_2_mb(tmp_path: Path) -> None:
     import realmodels
-    import torchvision_schemas
+
+    from scripts import torchvision_schemas
 
     torchvision_schemas.predefine()
     import torchvision

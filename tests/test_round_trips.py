@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torchvision_schemas
 from realmodels import export_dynamo, seeded
 
 import onnx2nn
+from scripts import torchvision_schemas
 
 torchvision_schemas.predefine()  # before torchvision, whose import fails without them
 from torchvision import models  # noqa: E402

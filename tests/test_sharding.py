@@ -17,7 +17,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from language_models import built, feeds, tensors
 from onnx import helper, numpy_helper
 from torch import nn
 from torch.distributed import checkpoint
@@ -34,6 +33,7 @@ from onnx2nn.errors import InputError, ModelFileError
 from onnx2nn.reading import stored_boxes
 from onnx2nn.reading.byte_sources import FileSource
 from onnx2nn.reading.stored_boxes import StoredView
+from scripts.language_models import built, feeds, tensors
 from tests.ranks import RANKS, on_ranks
 
 DIGITS = Path(__file__).resolve().parent.parent / "examples" / "digits" / "digits.onnx"

@@ -12,11 +12,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import language_models
 import pytest
 
 from onnx2nn.optable.registry import load_rows
-from scripts import conformance, conformance_document, contrib_document, edges, language_model_table, measured
+from scripts import (
+    conformance,
+    conformance_document,
+    contrib_document,
+    edges,
+    language_model_table,
+    language_models,
+    measured,
+)
+from scripts.conversions import page, store
 from tests import case_tables, edge_cases
 from tests.cases import all_cases
 
@@ -123,6 +131,10 @@ def test_operators_of_onnx_runtime_without_a_row_have_a_reason() -> None:
 def test_what_was_measured_is_about_operators_of_the_table() -> None:
     known = {f"{row.domain}.{row.operator}".lstrip(".") for row in load_rows()}
     assert set(measured.read()["layers"]) <= known and set(measured.read()["exported"]) <= known
+
+
+def test_converted_models(writing: bool) -> None:
+    settle_text(page.DOCUMENT, page.document(store.Lines().rows().values()), writing)
 
 
 def test_the_table_of_language_models_is_what_is_stored() -> None:

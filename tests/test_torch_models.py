@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-import torchvision_schemas
 from realmodels import (
     EXPORTERS,
     TRAVELS,
@@ -28,6 +26,8 @@ from tiers import mostly_slow
 from torch import nn
 
 import onnx2nn
+from scripts import torchvision_schemas
+from scripts.zoo.torch_definitions.examples import Discriminator, Generator, SuperResolution, WordLanguageModel
 
 torchvision_schemas.predefine()
 import torchvision  # noqa: E402
@@ -144,69 +144,6 @@ def _mask(batch: int, length: int) -> torch.Tensor:
     mask = torch.ones(batch, length, dtype=torch.int64)
     mask[::2, -2:] = 0
     return mask
-
-
-class WordLanguageModel(nn.Module):
-    """Embedding, two LSTM layers, linear decoder: torch's word language model, its state going in and out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.Embedding(50, 16)
-        self.rnn = nn.LSTM(16, 24, num_layers=2)
-        self.decoder = nn.Linear(24, 50)
-
-    def forward(
-        self, tokens: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        output, (hidden, cell) = self.rnn(self.encoder(tokens), (hidden, cell))
-        return self.decoder(output).log_softmax(-1), hidden, cell
-
-
-class Generator(nn.Module):
-    """DCGAN's generator: noise to an image by transposed convolutions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        channels = [20, 32, 16, 8]
-        for index, (before, after) in enumerate(itertools.pairwise(channels)):
-            stride, padding = (1, 0) if index == 0 else (2, 1)
-            layers += [nn.ConvTranspose2d(before, after, 4, stride, padding, bias=False), nn.BatchNorm2d(after)]
-            layers.append(nn.ReLU(True))
-        self.main = nn.Sequential(*layers, nn.ConvTranspose2d(channels[-1], 3, 4, 2, 1, bias=False), nn.Tanh())
-
-    def forward(self, noise: torch.Tensor) -> torch.Tensor:
-        return self.main(noise)
-
-
-class Discriminator(nn.Module):
-    """DCGAN's discriminator: an image to one probability."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layers: list[nn.Module] = [nn.Conv2d(3, 8, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, inplace=True)]
-        layers += [nn.Conv2d(8, 16, 4, 2, 1, bias=False), nn.BatchNorm2d(16), nn.LeakyReLU(0.2, inplace=True)]
-        self.main = nn.Sequential(*layers, nn.Conv2d(16, 1, 8, 1, 0, bias=False), nn.Sigmoid())
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        return self.main(image).view(-1, 1).squeeze(1)
-
-
-class SuperResolution(nn.Module):
-    """Torch's super-resolution example: convolutions and a pixel shuffle."""
-
-    def __init__(self, factor: int = 3) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 64, 5, 1, 2)
-        self.conv2 = nn.Conv2d(64, 64, 3, 1, 1)
-        self.conv3 = nn.Conv2d(64, 32, 3, 1, 1)
-        self.conv4 = nn.Conv2d(32, factor**2, 3, 1, 1)
-        self.pixel_shuffle = nn.PixelShuffle(factor)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.conv1(image))
-        x = torch.relu(self.conv2(x))
-        return self.pixel_shuffle(self.conv4(torch.relu(self.conv3(x))))
 
 
 class IndexAssignment(nn.Module):

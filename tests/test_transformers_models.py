@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from language_models import ARCHITECTURES, built, feeds, original, scales, session, tensors
 from tiers import mostly_slow
 
 import onnx2nn
 from onnx2nn.errors import InputError, VerificationError
+from scripts.language_models import ARCHITECTURES, built, feeds, original, scales, session, tensors
 
 NAMES = mostly_slow(ARCHITECTURES, ["llama", "gemma"])
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import onnx2nn
-from tests import torchvision_schemas
+from scripts import torchvision_schemas
 from tests.ecosystem.subjects.networks import Tagger, UNet
 from tests.realmodels import EXPORTERS, Tensors, seeded
 

@@ -18,9 +18,9 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-import torchvision_schemas
 
 import onnx2nn
+from scripts import torchvision_schemas
 
 torchvision_schemas.predefine()  # transformers imports torchvision
 

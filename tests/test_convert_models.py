@@ -1,0 +1,150 @@
+"""The rows of convert_models.md: stored without loss, measured within limits, and the same when measured again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scripts.conversions import directions, exported, measuring, page
+from scripts.conversions.limits import Limits, in_process
+from scripts.conversions.rows import EXPORT, Facts, File, Row
+from scripts.conversions.store import Lines, Parquet, Store
+
+ROOT = Path(__file__).parents[1]
+FILE = File("definitions", "super_resolution", "torchscript")
+
+
+def _rows() -> list[Row]:
+    facts: Facts = {"nodes": 3, "open": ["batch"], "difference": 1e-7}
+    return [Row(FILE, EXPORT, {}), Row(FILE, "PyTorch", facts), Row(FILE, "NCNN", {"problem": "a | b\n"})]
+
+
+@pytest.mark.parametrize("kind", [Lines, Parquet])
+def test_a_store_gives_back_what_it_was_given(kind: type[Lines] | type[Parquet], tmp_path: Path) -> None:
+    if kind is Parquet:
+        pytest.importorskip("pyarrow", reason="a package of the extra ray")
+    store: Store = kind(tmp_path)
+    for row in _rows():
+        store.add(row)
+    assert list(kind(tmp_path).rows().values()) == sorted(_rows(), key=list(store.rows().values()).index)
+    changed = Row(FILE, "PyTorch", {"nodes": 4})
+    store.add(changed)
+    assert store.rows()[changed.name] == changed and len(store.rows()) == 3
+
+
+def test_sorted_lines_are_the_same_rows(tmp_path: Path) -> None:
+    store = Lines(tmp_path)
+    for row in [*_rows(), *_rows()]:
+        store.add(row)
+    before = store.rows()
+    store.sort()
+    assert store.rows() == before
+    assert len((tmp_path / "definitions.jsonl").read_text().splitlines()) == 3
+
+
+def test_what_is_missing() -> None:
+    other = File("definitions", "senet", "dynamo")
+    known = {row.name: row for row in [*_rows(), Row(other, EXPORT, {"problem": "refused"})]}
+    assert measuring.missing([FILE, other], ["PyTorch", "ONNX"], known) == {FILE: ["ONNX"]}
+    assert measuring.missing([FILE], ["PyTorch"], known) == {}
+
+
+def test_difference_is_relative_and_of_equal_kinds() -> None:
+    x = np.array([1.0, -4.0, np.inf], np.float32)
+    assert exported.difference([x], [x]) == 0
+    assert exported.difference([np.array([1.0, -3.0])], [np.array([1.0, -4.0])]) == 0.25
+    for other in (x.astype(np.float64), x[:2], np.nan_to_num(x)):
+        with pytest.raises(ValueError, match=r"instead of|other places"):
+            exported.difference([other], [x])
+
+
+def test_a_row_that_failed_stays_on_the_page() -> None:
+    text = page.document([Row(FILE, EXPORT, {"torch": "9"}), Row(FILE, "PyTorch", {"problem": "first | second"})])
+    assert "torch 9" in text and "No: first \\| second" in text and "| 0 of 1 |" in text
+    text = page.document([Row(FILE, EXPORT, {"problem": "no such layer"})])
+    assert "| `definitions/super_resolution/torchscript` | no such layer |" in text and "0 of 1 |" not in text
+
+
+def _fill(gigabytes: float) -> Facts:
+    block = np.ones(int(gigabytes * 1e9), np.uint8)
+    time.sleep(60)
+    return {"sum": int(block.sum())}
+
+
+def _end() -> Facts:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+@pytest.mark.slow
+def test_limits_and_ends_are_facts() -> None:
+    assert in_process(Limits(), divmod, 7, 2) == (3, 1)
+    assert in_process(Limits(), divmod, 7, 0)["problem"].startswith("ZeroDivisionError")
+    assert in_process(Limits(seconds=1), time.sleep, 60) == {"problem": "more than 1 s"}
+    assert in_process(Limits(memory=2e9), _fill, 2.5) == {"problem": "more than 2 GB of memory"}
+    assert in_process(Limits(), _end) == {"problem": "the process ended with code -9"}
+
+
+AGAIN = [FILE, File("definitions", "word_language_model", "dynamo"), File("files", "keras_images", "tensorflow")]
+SAME = ("nodes", "inputs", "in_blocks", "guards", "keys", "restored")
+"""Facts that no machine changes."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", AGAIN, ids=str)
+def test_a_row_measured_again_is_the_stored_one(file: File) -> None:
+    stored = Lines().rows()[f"{file}/PyTorch"]
+    *_, row = measuring.rows_of(file, ["PyTorch"], Limits())
+    assert row.problem == stored.problem == ""
+    assert {key: row.facts.get(key) for key in SAME} == {key: stored.facts.get(key) for key in SAME}
+    assert row.facts["difference"] <= directions.TOLERANCE
+
+
+def _descendants(process: int) -> list[int]:
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it ended
+            continue
+    found = [process]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+def _task(process: int) -> int | None:
+    """Returns a worker of Ray that runs a task, among the descendants of a process."""
+    for one in _descendants(process):
+        try:
+            if b"ray::task" in Path(f"/proc/{one}/cmdline").read_bytes():
+                return one
+        except OSError:  # as above
+            continue
+    return None
+
+
+@pytest.mark.held
+def test_nothing_is_lost_where_a_worker_of_ray_is_killed(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra ray")
+    command = [sys.executable, "scripts/convert_models.py", "--run", "definitions", "--files", "*dcgan*"]
+    options = ["--directions", "PyTorch", "ONNX", "--workers", "2", "--ray", "--results", str(tmp_path / "rows")]
+    with (tmp_path / "log").open("w") as log:
+        running = subprocess.Popen([*command, *options], cwd=ROOT, stdout=log, stderr=log)
+        deadline = time.monotonic() + 300
+        while not list((tmp_path / "rows").glob("*.parquet")) and time.monotonic() < deadline:
+            assert running.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+        killed = _task(running.pid)
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        assert running.wait(500) == 0, (tmp_path / "log").read_text()
+    rows = Parquet(tmp_path / "rows").rows()
+    assert len(rows) == 12 and not [row.name for row in rows.values() if row.problem]
