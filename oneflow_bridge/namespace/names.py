@@ -8,6 +8,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 
 MISSING = {
+    "_int_mm": "products of 8-bit integers",
     "fft": "Fourier transforms",
     "stft": "a complex short-time Fourier transform",
     "istft": "Fourier transforms",
