@@ -32,8 +32,8 @@ def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
     1. the only call that uses a weight belongs to the weight's container, if no call is named to be in it;
     2. a call between two calls of a container belongs to the container;
     3. a residual connection belongs to the container of all layers and weights that it goes around, a sum to the
-       numbered container around these, and so does an activation of the sum; a call that gives several values belongs
-       to the container of all calls that use these;
+       numbered container around these, and so does an activation of the sum; a call of no layer that gives several
+       values belongs to the container of all calls that use these;
     4. an activation in a container of numbered modules, which has no forward of its own, belongs to the last of them.
 
     The second and later calls of a container have paths of their own (`repeats`).
@@ -166,8 +166,13 @@ class _Owners:
                 joins[node] = joins[producer]
 
     def take_apart(self) -> None:
-        """Places calls that give several values beside the calls that use these: modules are given one value."""
+        """Places calls that give several values beside the calls that use these: modules are given one value.
+
+        Not layers: their keys would depend on what becomes of the values, which differs where sizes are freed.
+        """
         for node in self.unknown:
+            if node.op == "call_module":
+                continue
             parts = [part for part in node.users if part.target is operator.getitem and isinstance(part.args[1], int)]
             users = [user for part in parts for user in part.users]
             if users and len(parts) == len(node.users):
