@@ -258,6 +258,14 @@ def test_a_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_types_that_safetensors_lack_are_named(tmp_path: Path) -> None:
+    module = onnx2nn.load(ROOT / "examples/digits/digits.onnx")
+    module.register_buffer("w", torch.ones(2, dtype=torch.complex128))
+    with pytest.raises(InputError, match=r"cannot hold these types[^\n]*\n  w: torch\.complex128"):
+        onnx2nn.save(module, tmp_path / "m.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
 def test_unwritable_targets(module: Shared, tmp_path: Path) -> None:
     (tmp_path / "folder.pth").mkdir()
     with pytest.raises(InputError, match="it is a folder"):

@@ -15,6 +15,7 @@ from onnx2nn.ground.atomic_files import made_folder, replacing
 from onnx2nn.ground.extras import require
 from onnx2nn.ground.limits import Limits
 from onnx2nn.loading import load
+from onnx2nn.output.stored_types import check_types
 from onnx2nn.output.weight_files import failing_as_files
 from onnx2nn.verification.module_runs import check_same, to_tensor
 
@@ -90,6 +91,7 @@ def write_source(
     namespace: dict[str, Any] = {"__name__": __name__, "__file__": "model.py"}  # dataclasses look their module up
     exec(compile(source, "model.py", "exec", dont_inherit=True), namespace)
     tensors = _tensors(model, namespace, moved)
+    check_types(safetensors, tensors)
     texts = {**(others or {}), "model.py": source}
     with contextlib.ExitStack() as files:
         files.enter_context(made_folder(target))
