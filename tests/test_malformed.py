@@ -169,3 +169,14 @@ def test_recurrent_weights_of_another_rank(operator: str, place: int) -> None:
         graph = helper.make_graph([node, squeeze], "g", [x], [y], weights)
         with pytest.raises(Onnx2nnError):
             onnx2nn.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+def test_directions_are_one_or_two() -> None:
+    """Each direction is walked at import: a file that names two thousand million of them never ended."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 22]>
+        g (float[3, 1, 2] X, float[2, 15, 2] W, float[2147483647, 15, 5] R) => (float[3, 2, 1, 5] Y)
+        { Y = GRU <direction: string = "bidirectional", hidden_size: int = 5> (X, W, R) }"""
+    )
+    with pytest.raises(UnsupportedModelError, match="2147483647 directions, not 1 or 2"):
+        onnx2nn.load(model)

@@ -14,7 +14,7 @@ from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import type_number
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.pool import average_pool, max_pool
-from onnx2nn.ops.rnn import LinearMap, lstm_loop, outputs_asked, recurrent_results, settings, summed
+from onnx2nn.ops.rnn import LinearMap, directions, lstm_loop, outputs_asked, recurrent_results, settings, summed
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, FloatForm, NeedsValues, has_values
 
@@ -341,7 +341,7 @@ def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases:
 
         return linear
 
-    return [of_direction(i) for i in range(weights.shape[0])]
+    return [of_direction(i) for i in directions(weights)]
 
 
 def _results_of_lstm(F: Any, X: Any, W: Any, R: Any, *others: Any, **attributes: Any) -> Any:

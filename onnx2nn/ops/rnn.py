@@ -250,6 +250,17 @@ StateMap = Callable[[Any, Any], Any]
 """`of_state(x, h)`: the gates' inputs `x` plus the part of the state `h`, `(batch, hidden)`."""
 
 
+def directions(weights: Any) -> range:
+    """Returns the numbers of the directions that weights have; each is walked at import, so that no file may name many.
+
+    Raises:
+        OperatorError: there are neither one nor two.
+    """
+    if weights.shape[0] not in (1, 2):
+        raise OperatorError(f"weights of shape {list(weights.shape)} have {weights.shape[0]} directions, not 1 or 2.")
+    return range(weights.shape[0])
+
+
 def linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
     """Returns each direction's linear map of the input.
 
@@ -260,7 +271,7 @@ def linear_maps(F: Any, weights: Any, biases: Any = None) -> list[LinearMap]:
         weight, bias = weights[i], None if biases is None else biases[i]
         return lambda x: F.nn.functional.linear(x, weight, bias)
 
-    return [of_direction(i) for i in range(weights.shape[0])]
+    return [of_direction(i) for i in directions(weights)]
 
 
 def state_maps(F: Any, weights: Any) -> list[StateMap]:
@@ -270,7 +281,7 @@ def state_maps(F: Any, weights: Any) -> list[StateMap]:
         weight = weights[i].t()
         return lambda x, h: F.addmm(x, h, weight)
 
-    return [of_direction(i) for i in range(weights.shape[0])]
+    return [of_direction(i) for i in directions(weights)]
 
 
 def summed(B: Any) -> Any:
