@@ -198,7 +198,7 @@ def _symbol(size: Size) -> Symbol | None:
     """Returns the symbol that a size is, None for any other size."""
     ((monomial, coefficient), *rest) = size.terms
     alone = not rest and coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol)
-    return monomial[0] if alone else None  # type: ignore[return-value]  # checked
+    return monomial[0] if alone else None  # type: ignore[return-value]  # `alone` says so
 
 
 _Rule = Callable[[PlainCalls, tuple[Any, ...], Any], Any]
