@@ -133,6 +133,32 @@ def declared_scope(node: fx.Node) -> Path | None:
     return tuple(split_scopes(name)[:-1]) if "/" in name else None
 
 
+def called_from_elsewhere(root: nn.Module, declared: Mapping[fx.Node, Path | None]) -> dict[fx.Node, Path]:
+    """Returns the scopes of calls in modules that stand elsewhere in the tree than in the module that calls them.
+
+    Torch's older exporter writes such a scope as the caller's, `blocks.0`, and the name that the module has where it
+    stands, `gate`: its layer `gate.conv` is in `blocks.0.gate.conv`, and its functions in `blocks.0.gate`.
+    """
+    homes: dict[Path, Path] = {}
+    for node, scope in declared.items():
+        if node.op != "call_module" or not scope or (place := path_of(node.target)) == scope:
+            continue
+        end = 1
+        while end < min(len(scope), len(place)) and scope[-end - 1] == place[-end - 1] and scope[-end] == place[-end]:
+            homes.setdefault(scope[:-end], place[:-end])
+            end += 1
+    if not homes:
+        return {}
+    there, found = modules_of(root), dict[fx.Node, Path]()
+    homes = {scope: place for scope, place in homes.items() if scope not in there}
+    for node, scope in declared.items():
+        around = (scope[:end] for end in range(1, len(scope) + 1)) if scope else ()
+        called = next((path for path in around if path in homes), None)
+        if scope and called is not None:
+            found[node] = (*homes[called], *scope[len(called) :])
+    return found
+
+
 def is_of_torch(node: fx.Node) -> bool:
     """Returns whether an exporter of torch notes the modules around a node.
 
