@@ -1,4 +1,4 @@
-"""A folder that `save` writes goes to Hugging Face's hub, played by a server on this machine, and is used from there."""
+"""A saved folder goes to Hugging Face's hub, played by a server on this machine, and is used from there."""
 
 from __future__ import annotations
 

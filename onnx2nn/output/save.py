@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnx2nn.errors import InputError, VerificationError
-from onnx2nn.ground.atomic_files import check_writable, enduring, replacing
+from onnx2nn.ground.atomic_files import check_folder_writable, check_writable, enduring, replacing
 from onnx2nn.ground.extras import require
 from onnx2nn.output.source_folder import save_source
 from onnx2nn.output.stored_types import check_types
@@ -104,6 +104,7 @@ def check_target(path: str | os.PathLike[str]) -> Callable[..., str]:
     """
     target = Path(path)
     if os.fspath(path).endswith(("/", os.sep)):
+        check_folder_writable(target)
         return save_source
     writer = _WRITERS.get(target.suffix.lower())
     if writer is None:
