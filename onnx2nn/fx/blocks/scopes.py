@@ -93,12 +93,16 @@ class Scoped:
             self._note_classes()
 
     def _note_classes(self) -> None:
-        first: dict[Sequence[Any], fx.Node] = {}
+        first: dict[Sequence[str], fx.Node] = {}
         for node in self.graph.nodes:
             first.setdefault(_metadata(node, "scopes")[:-1], node)
+        found: dict[str, str] = {}
         for scopes, node in first.items():
             for scope, name in zip(scopes, _metadata(node, "classes"), strict=False):
-                self.class_names.setdefault(path_of(scope), str(name).rsplit(".", 1)[-1])
+                if scope not in found:  # most calls have the outer modules of others
+                    found[scope] = name.rsplit(".", 1)[-1]
+        for scope, name in found.items():
+            self.class_names.setdefault(path_of(scope), name)
 
 
 def path_of(target: Any) -> Path:
@@ -127,7 +131,7 @@ def common(paths: Iterable[Path]) -> Path:
 def declared_scope(node: fx.Node) -> Path | None:
     """Returns the module path that the file names for a node, None where it names none."""
     scopes = _metadata(node, "scopes")
-    if len(scopes) > 1 and not str(scopes[0]).startswith("_"):
+    if len(scopes) > 1 and not scopes[0].startswith("_"):
         return path_of(scopes[-2])
     name = _name(node)
     return tuple(split_scopes(name)[:-1]) if "/" in name else None
@@ -176,22 +180,22 @@ def _name(node: fx.Node) -> str:
 def declared_class(node: fx.Node) -> str:
     """Returns the class of the author's module that called a node, where the exporter notes it."""
     classes = _metadata(node, "classes")
-    return str(classes[-2]).rsplit(".", 1)[-1] if len(classes) > 1 else ""
+    return classes[-2].rsplit(".", 1)[-1] if len(classes) > 1 else ""
 
 
 def declared_classes(node: fx.Node) -> dict[str, str]:
     """Returns the classes, with their homes, of the author's modules around a node by path; `""` is the outermost."""
-    return dict(zip(map(str, _metadata(node, "scopes")[:-1]), map(str, _metadata(node, "classes")), strict=False))
+    return dict(zip(_metadata(node, "scopes")[:-1], _metadata(node, "classes"), strict=False))
 
 
-def _metadata(node: fx.Node, key: str) -> Sequence[Any]:
+def _metadata(node: fx.Node, key: str) -> Sequence[str]:
     text = node.meta.get(key)
     return parsed_list(text) if text else ()
 
 
 @functools.lru_cache(1 << 12)
-def parsed_list(text: str) -> tuple[Any, ...]:
-    """Returns the items of a list that an exporter wrote, none for another text."""
+def parsed_list(text: str) -> tuple[str, ...]:
+    """Returns the items of a list that an exporter wrote, as text, none for another text."""
     items = text[2:-2].split("', '")
     quoted = text[:2] == "['" and text[-2:] == "']" and text.count("'") == 2 * len(items)
     if quoted and "\\" not in text and text.isprintable():
@@ -200,7 +204,7 @@ def parsed_list(text: str) -> tuple[Any, ...]:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):  # the file may hold anything
         return ()
-    return tuple(found) if isinstance(found, list) else ()
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def is_size(node: fx.Node) -> bool:
