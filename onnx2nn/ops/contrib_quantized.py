@@ -38,13 +38,12 @@ def _shifted_and_rounded(F: Any, y: Any, zero_point: Any, like: Any) -> Any:
 
     Halves are thus rounded to an even result, whatever the zero point is.
     """
-    y = y if zero_point is None else y + zero_point.to(F.float32)
+    y = y if quantize.is_zero(F, zero_point) else y + zero_point.to(F.float32)
     return quantize.round_to(F, y, None, element_like(F, like))
 
 
 def _whole(F: Any, x: Any, zero_point: Any) -> Any:
-    x = x.to(F.float32)
-    return x if zero_point is None else x - zero_point.to(F.float32)
+    return quantize.shifted(F, x.to(F.float32), zero_point)
 
 
 @op("QLinearAdd", 1, domain=MICROSOFT, float_form=FloatForm("Add"))
@@ -290,10 +289,9 @@ def qgemm(
         product = product.to(F.float64) + C.to(F.float64)
     scale = a_scale * b_scale
     scale = scale if alpha == 1.0 else scale * alpha
-    product = product.to(F.float32)
     if y_scale is None:
-        return product * scale
-    return quantize.round_to(F, product * (scale / y_scale), y_zero_point, element_like(F, y_zero_point))
+        return product.to(F.float32) * scale
+    return quantize.requantized(F, product, scale / y_scale, y_zero_point, element_like(F, y_zero_point))
 
 
 def _results_of_float_product(F: Any, A: Any, B: Any, scale: Any, *_: Any) -> Any:

@@ -33,11 +33,15 @@ def _along(F: Any, parameter: Any, x: Any, axis: int, block_size: int) -> Any:
     return parameter.reshape([-1, *[1] * behind]) if behind else parameter
 
 
-def _is_zero(F: Any, zero_point: Any) -> bool:
+def is_zero(F: Any, zero_point: Any) -> bool:
     """Returns whether a zero point is known to be 0 or absent."""
     if zero_point is None:
         return True
-    return has_values(F, zero_point) and not bool(zero_point.to(F.float32).any())
+    if not has_values(F, zero_point):
+        return False
+    if zero_point.is_floating_point():
+        zero_point = zero_point.to(F.float32)
+    return not bool(zero_point if zero_point.numel() == 1 else zero_point.any())
 
 
 def limits(element: Element) -> tuple[int, int]:
@@ -56,7 +60,7 @@ def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool =
     integer = element.small is None and element.largest is None
     if integer:
         y = F.round(y)
-    if not _is_zero(F, zero_point):
+    if not is_zero(F, zero_point):
         y = y + zero_point.to(y.dtype)
     if not integer:
         return convert(F, y, element, saturate=saturate)
@@ -65,6 +69,27 @@ def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool =
     if smallest:  # the conversion to integers below gives 0 for NaN
         y = F.nan_to_num(y, nan=smallest)
     return y.to(getattr(F, element.dtype))
+
+
+def requantized(F: Any, y: Any, scale: Any, zero_point: Any, element: Element) -> Any:
+    """Returns integers `y` of new memory, times `scale`, as `round_to` rounds them; works in place where it can.
+
+    Args:
+        F: torch, or another namespace.
+        y: exact integers: int32 or floats.
+        scale: broadcasts against `y`.
+        zero_point: None or one that broadcasts against `y`.
+        element: an integer type.
+    """
+    y, eight = y.to(F.float32), element.bits == 8
+    if not eight or not hasattr(F, "_int_mm") or not has_values(F, y, scale, zero_point) or F.jit.is_tracing():
+        return round_to(F, y * scale, zero_point, element)
+    y = y.mul_(scale.detach()).round_()
+    smallest, _ = limits(element)  # numbers from it on are numbers from 0 on, and NaN becomes 0
+    if smallest or not is_zero(F, zero_point):
+        y.add_((0 if zero_point is None else zero_point.to(F.float32)) - smallest)
+    whole = y.clamp_(0, 255).to(F.uint8)
+    return whole if not smallest else whole.bitwise_xor_(128).view(F.int8)
 
 
 @op("QuantizeLinear", 23, traits=["keeps_rank"])
@@ -121,7 +146,7 @@ def dequantize_linear(
     """Computed in the output's type for 8-bit integers, whose differences every float type holds, else in float32."""
     dtype = getattr(F, element_of(output_dtype).dtype) if output_dtype else x_scale.dtype
     wide = dtype if x.dtype.itemsize == 1 and not x.is_floating_point() else F.promote_types(dtype, F.float32)
-    if not _is_zero(F, x_zero_point):
+    if not is_zero(F, x_zero_point):
         zero_point = _along(F, x_zero_point, x, axis, block_size)
         # int32 wraps around, as in ONNX Runtime.
         x = x - zero_point if x.dtype == F.int32 else x.to(wide) - zero_point.to(wide)
@@ -181,7 +206,7 @@ class RightOperand:
         if integer_kernels.serves(F, w[:, 0], w, zero_point):
             self._columns = integer_kernels.Columns(F, w, zero_point, reused=True)
         else:
-            self._weight = _shifted(F, w.to(_sum_dtype(F, w.shape[-2], w, zero_point, [-2])), zero_point)
+            self._weight = shifted(F, w.to(_sum_dtype(F, w.shape[-2], w, zero_point, [-2])), zero_point)
 
     def product(self, x: Any, zero_point: Any) -> Any:
         """Returns `x - zero_point`, `(..., k)`, times the operand, exact: in int32, or in floats."""
@@ -190,8 +215,9 @@ class RightOperand:
         return self._F.matmul(x.to(self._weight.dtype) - zero_point.to(self._weight.dtype), self._weight)
 
 
-def _shifted(F: Any, x: Any, zero_point: Any) -> Any:
-    return x if _is_zero(F, zero_point) else x - zero_point.to(x.dtype)
+def shifted(F: Any, x: Any, zero_point: Any) -> Any:
+    """Returns floats minus a zero point."""
+    return x if is_zero(F, zero_point) else x - zero_point.to(x.dtype)
 
 
 def _rows(parameter: Any, matrix: Any) -> Any:
@@ -209,8 +235,8 @@ def integer_matmul(F: Any, a: Any, b: Any, a_zero_point: Any, b_zero_point: Any)
         dtype = F.float64
     else:
         dtype = _sum_dtype(F, a.shape[-1], b, b_zero_point, [-2] if b.ndim > 1 else [0])
-    left = _shifted(F, a.to(dtype), rows)
-    return F.matmul(left, _shifted(F, b.type_as(left), b_zero_point))
+    left = shifted(F, a.to(dtype), rows)
+    return F.matmul(left, shifted(F, b.type_as(left), b_zero_point))
 
 
 def _to_int32(F: Any, x: Any) -> Any:
@@ -256,22 +282,22 @@ def qlinear_matmul(
     y_zero_point: Any,
 ) -> Any:
     """The product is exact; it is scaled in float32 and rounded before the zero point is added, as in ONNX Runtime."""
-    product = integer_matmul(F, a, b, a_zero_point, b_zero_point).to(F.float32)
+    product = integer_matmul(F, a, b, a_zero_point, b_zero_point)
     scale = (_rows(a_scale, a) * b_scale / _rows(y_scale, a)).to(F.float32)
     element = BY_NUMBER[type_number(F, y_zero_point, None, 0)]
-    return round_to(F, product * scale, _rows(y_zero_point, a), element)
+    return requantized(F, product, scale, _rows(y_zero_point, a), element)
 
 
 def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
-    """Returns the exact convolution: in int32 where there is a kernel, else as floats that hold it exactly."""
-    found = _convolved(F, x, w, x_zero_point, w_zero_point, attributes)
+    """Returns the convolution as floats that hold it exactly."""
+    found = _convolved(F, x, w, x_zero_point, w_zero_point, bias, attributes)
     if found is not None:
-        return found if bias is None else found.to(F.float64) + bias.reshape([-1, *[1] * (w.ndim - 2)])
+        return found
     if w_zero_point is not None and w_zero_point.ndim == 1:
         w_zero_point = w_zero_point.reshape([-1, *[1] * (w.ndim - 1)])
     dtype = _sum_dtype(F, math.prod(w.shape[1:]), w, w_zero_point, list(range(1, w.ndim)), bias)
-    data = _shifted(F, x.to(dtype), x_zero_point)
-    weights = _shifted(F, w.type_as(data), w_zero_point)
+    data = shifted(F, x.to(dtype), x_zero_point)
+    weights = shifted(F, w.type_as(data), w_zero_point)
     return conv(F, data, weights, None if bias is None else bias.type_as(data), **attributes)
 
 
@@ -283,7 +309,7 @@ def _window(x: Sequence[Any], w: Sequence[int], attributes: Any) -> tuple[Sequen
     return strides, pads, dilations
 
 
-def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, attributes: Any) -> Any:
+def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
     """Returns the convolution by a kernel for integers; None where no kernel gives it."""
     if not integer_convolutions.serves(F, x, w, x_zero_point, w_zero_point):
         return None
@@ -291,7 +317,7 @@ def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, att
     if any(pad < 0 for pad in pads):
         return None
     window = {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
-    return integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, **window)
+    return integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, bias, **window)
 
 
 def shape_of_convolution(x: Sequence[Any], w: Sequence[int], attributes: Any) -> list[Any]:
@@ -385,9 +411,9 @@ def qlinear_conv(
 ) -> Any:
     """See ConvInteger and QLinearMatMul."""
     attributes = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    result = _integer_conv(F, x, w, x_zero_point, w_zero_point, B, attributes).to(F.float32)
+    result = _integer_conv(F, x, w, x_zero_point, w_zero_point, B, attributes)
     scale = x_scale * w_scale / y_scale
     if w_scale.ndim == 1:
         scale = scale.reshape([-1, *[1] * (x.ndim - 2)])
     element = BY_NUMBER[type_number(F, y_zero_point, None, 0)]
-    return round_to(F, result * scale, y_zero_point, element)
+    return requantized(F, result, scale, y_zero_point, element)
