@@ -8,13 +8,22 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NUMBER
-from onnx2nn.ops import quantize
+from onnx2nn.ops import quantize, quantized_steps
 from onnx2nn.ops.activation import leaky_relu
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import type_number
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.pool import average_pool, max_pool
-from onnx2nn.ops.rnn import LinearMap, directions, lstm_loop, outputs_asked, recurrent_results, settings, summed
+from onnx2nn.ops.rnn import (
+    LinearMap,
+    check_batch,
+    directions,
+    lstm_loop,
+    outputs_asked,
+    recurrent_results,
+    settings,
+    summed,
+)
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, FloatForm, NeedsValues, has_values
 
@@ -342,6 +351,34 @@ def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases:
     return [of_direction(i) for i in directions(weights)]
 
 
+def _in_few_calls(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    of_input: Sequence[LinearMap],
+    scales: Any,
+    zero_points: Any,
+    states: Sequence[Any],
+    backwards: Sequence[bool],
+) -> tuple[Any, ...] | None:
+    """Returns Y, Y_h and Y_c of an LSTM by `quantized_steps`; None where those do not serve."""
+    if not quantized_steps.serves(F, X, W, R, scales, zero_points, states):
+        return None
+    check_batch(X, states, axis=1)
+    found = []
+    for i, turned in enumerate(backwards):
+        product = quantized_steps.StateProduct(F, R[i], zero_points[i], scales[i], X.shape[1])
+        gates = of_input[i](X)
+        first = [X.new_zeros([X.shape[1], R.shape[1]]) if state is None else state[i] for state in states]
+        direction = quantized_steps.lstm(F, gates.flip([0]) if turned else gates, product, *first)
+        if not product.exact or direction is None:
+            return None
+        found.append((direction[0].flip([0]) if turned else direction[0], *direction[1:]))
+    Y, *last = zip(*found, strict=True)
+    return (F.stack(Y, 1), *(F.stack(state) for state in last))
+
+
 def _results_of_lstm(F: Any, X: Any, W: Any, R: Any, *others: Any, **attributes: Any) -> Any:
     return recurrent_results(X, W.shape[0], W.shape[1], R.shape[1], layout=0)
 
@@ -393,6 +430,10 @@ def dynamic_quantize_lstm(
         step = F.arange(X.shape[0], device=X.device)
         X = F.where((step < sequence_lens.max()).reshape(-1, 1, 1), X, 0.0)
     of_input = _quantized_maps(F, W, W_scale, W_zero_point, summed(B))
+    if s.is_plain(default) and P is None and not input_forget and sequence_lens is None:
+        found = _in_few_calls(F, X, W, R, of_input, R_scale, R_zero_point, [initial_h, initial_c], s.directions)
+        if found is not None:
+            return outputs_asked(found, _outputs)
     products = _quantized_maps(F, R, R_scale, R_zero_point)
     of_state = [lambda x, h, product=product: x + product(h) for product in products]
     states = [initial_h, initial_c]
