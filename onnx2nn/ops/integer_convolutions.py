@@ -40,6 +40,11 @@ def serves(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any) -> bool
     return of_one and x.ndim == w.ndim and bool(w.numel()) and not w.is_inference() and _is_exact(F)
 
 
+def available(F: Any) -> bool:
+    """Returns whether this process has an exact kernel."""
+    return hasattr(F, "_int_mm") and _is_exact(F)
+
+
 def convolved(
     F: Any,
     x: Any,
