@@ -76,21 +76,80 @@ def convolved(
         dilations: of each spatial dimension.
         group: how many groups the channels form.
     """
+    call = _prepared(F, x, w, x_zero_point, w_zero_point, strides, pads, dilations, group)
+    if call is None:
+        return None
+    packed, x, zero = call
+    found = packed(F, w, x, packed.offset(F, zero, bias))
+    return found if len(strides) == 2 else found.squeeze(2)
+
+
+def requantized(
+    F: Any,
+    x: Any,
+    w: Any,
+    zero_points: tuple[Any, Any, Any],
+    scales: tuple[Any, Any, Any],
+    bias: Any,
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    group: int,
+) -> Any:
+    """Returns a QLinearConv as oneDNN rounds it: another step where the number lies next to the middle of two steps.
+
+    The kernel multiplies the sums by the scales, adds the bias and the zero point in float32, and rounds once.
+
+    Args:
+        F: torch.
+        x: as for `convolved`.
+        w: as for `convolved`.
+        zero_points: of `x`, the weights and the result.
+        scales: likewise, in float32.
+        bias: as for `convolved`.
+        strides: as for `convolved`.
+        pads: as for `convolved`.
+        dilations: as for `convolved`.
+        group: as for `convolved`.
+
+    Returns:
+        The result; None where no kernel gives it.
+    """
+    call = _prepared(F, x, w, zero_points[0], zero_points[1], strides, pads, dilations, group)
+    if call is None or len(call[0].bounds) > 1 or {scale.dtype for scale in scales} != {F.float32}:
+        return None
+    packed, x, zero = call
+    factors = packed.scaled(F, zero, bias, scales)
+    if factors is None:
+        return None
+    found = packed.requantized(F, w, x, *factors, zero_points[2])
+    return found if len(strides) == 2 else found.squeeze(2)
+
+
+def _prepared(
+    F: Any,
+    x: Any,
+    w: Any,
+    x_zero_point: Any,
+    w_zero_point: Any,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    group: int,
+) -> tuple[_Packed, Any, int] | None:
+    """Returns the packed weights, the input as uint8 of two spatial dimensions, and its zero point."""
     zero = 0 if x_zero_point is None else int(x_zero_point)
     x, zero = (x, zero) if x.dtype == F.uint8 else (x.view(F.uint8) ^ 128, zero + 128)
     rank = len(strides)
     padding = tuple(pads[:rank])
     if zero or padding != tuple(pads[rank:]):
         x, padding = pad_spatial(F, x, pads, zero), (0,) * rank
-    flat = rank == 1
     window = Window(tuple(strides), padding, tuple(dilations), group)
-    if flat:
-        window = Window((1, *strides), (0, *padding), (1, *dilations), group)
+    if rank == 1:
+        x, window = x.unsqueeze(2), Window((1, *strides), (0, *padding), (1, *dilations), group)
     packed = _packed(F, w, w_zero_point, window)
-    if packed is None:
-        return None
-    found = packed(F, w, x.unsqueeze(2) if flat else x, packed.offset(F, zero, bias))
-    return found.squeeze(2) if flat else found
+    return None if packed is None else (packed, x, zero)
 
 
 class _Offset(NamedTuple):
@@ -107,6 +166,22 @@ class _Offset(NamedTuple):
     bias: Any
     version: int | None
     values: Any
+
+
+class _Factors(NamedTuple):
+    """What a requantisation multiplies by and adds, in float32, and what it was computed from.
+
+    Attributes:
+        offset: as given.
+        scales: of the input, the weights and the result.
+        versions: of the scales.
+        found: the scales and offsets of the output channels, the latter None for none; None: a scale is not finite.
+    """
+
+    offset: _Offset
+    scales: tuple[Any, Any, Any]
+    versions: list[int]
+    found: tuple[Any, Any] | None
 
 
 _FORMS = 4
@@ -126,6 +201,7 @@ class _Packed:
         zero_point: of the weights.
         forms: by the input's shape, the weights of each part in oneDNN's layout.
         last: the offset of the last call.
+        factors: of the last requantisation.
     """
 
     bounds: list[tuple[int, int]]
@@ -136,6 +212,7 @@ class _Packed:
     zero_point: Any
     forms: dict[Any, list[Any]] = field(default_factory=dict)
     last: _Offset | None = None
+    factors: _Factors | None = None
 
     def offset(self, F: Any, zero: int, bias: Any) -> Any:
         """Returns what is added to the sums for a zero point of the input and a bias, see `_Offset.values`."""
@@ -149,6 +226,33 @@ class _Packed:
                     values = values.to(F.float32)
             last = self.last = _Offset(zero, bias, version, values)
         return last.values
+
+    def scaled(self, F: Any, zero: int, bias: Any, scales: tuple[Any, Any, Any]) -> tuple[Any, Any] | None:
+        """Returns the scales and offsets of a requantisation, see `_Factors.found`."""
+        values = self.offset(F, zero, bias)
+        known, versions = self.factors, [scale._version for scale in scales]
+        assert self.last is not None  # `offset` sets it
+        if (
+            known is None
+            or known.offset is not self.last
+            or known.versions != versions
+            or any(a is not b for a, b in zip(known.scales, scales, strict=True))
+        ):
+            x, weights, y = (scale.detach() for scale in scales)
+            factor = (x * weights / y).reshape(-1)
+            added = None if values is None else (values * factor.to(F.float64)).to(F.float32)
+            found = (factor, added) if bool(factor.isfinite().all()) else None
+            known = self.factors = _Factors(self.last, scales, versions, found)
+        return known.found
+
+    def requantized(self, F: Any, w: Any, x: Any, scales: Any, offset: Any, zero_point: Any) -> Any:
+        """Returns the convolution of `x`, scaled, plus the offset and the zero point, in the type of the latter."""
+        (weights,) = self._form(F, w, x.shape)
+        zeros = F.zeros(scales.shape, dtype=F.int64)
+        return F.ops.onednn.qconv_pointwise(
+            x, 1.0, 0, weights, scales, zeros, offset, *self.window, 1.0, int(zero_point), zero_point.dtype,
+            "none", [], "",
+        )  # fmt: skip
 
     def __call__(self, F: Any, w: Any, x: Any, offset: Any) -> Any:
         """Returns the convolution of `x`, uint8, with the weights `w`, plus `offset`, exactly."""

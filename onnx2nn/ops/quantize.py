@@ -14,7 +14,7 @@ from onnx2nn.ops.cast import convert, element_of, type_number
 from onnx2nn.ops.conv import conv, resolve_pads
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
-from onnx2nn.optable.row import FloatForm, NeedsValues, has_values
+from onnx2nn.optable.row import OWN, FloatForm, NeedsValues, has_values
 
 _UINT8 = 2
 
@@ -311,13 +311,18 @@ def _window(x: Sequence[Any], w: Sequence[int], attributes: Any) -> tuple[Sequen
 
 def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
     """Returns the convolution by a kernel for integers; None where no kernel gives it."""
+    window = _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes)
+    return window and integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, bias, **window)
+
+
+def _window_of_kernel(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, attributes: Any) -> Any:
+    """Returns the window as `integer_convolutions` takes it; None where no kernel serves."""
     if not integer_convolutions.serves(F, x, w, x_zero_point, w_zero_point):
         return None
     strides, pads, dilations = _window(x.shape, w.shape, attributes)
     if any(pad < 0 for pad in pads):
         return None
-    window = {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
-    return integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, bias, **window)
+    return {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
 
 
 def shape_of_convolution(x: Sequence[Any], w: Sequence[int], attributes: Any) -> list[Any]:
@@ -417,3 +422,41 @@ def qlinear_conv(
         scale = scale.reshape([-1, *[1] * (x.ndim - 2)])
     element = BY_NUMBER[type_number(F, y_zero_point, None, 0)]
     return requantized(F, result, scale, y_zero_point, element)
+
+
+@op(
+    "FusedQLinearConv",
+    1,
+    domain=OWN,
+    call="packed",
+    results=_results_of_qlinear_conv,
+    traits=["channels_first", "keeps_rank"],
+)
+def fused_qlinear_conv(
+    F: Any,
+    x: Any,
+    x_scale: Any,
+    x_zero_point: Any,
+    w: Any,
+    w_scale: Any,
+    w_zero_point: Any,
+    y_scale: Any,
+    y_zero_point: Any,
+    B: Any = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """QLinearConv; one kernel also scales and rounds, to another step where a number is next to the middle of two."""
+    attributes = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    parameters = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B)
+    window = _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes)
+    found = None
+    if window is not None and y_zero_point.dtype in (F.int8, F.uint8):
+        zero_points, scales = (x_zero_point, w_zero_point, y_zero_point), (x_scale, w_scale, y_scale)
+        found = integer_convolutions.requantized(F, x, w, zero_points, scales, B, **window)
+    return qlinear_conv(F, x, *parameters, **attributes) if found is None else found

@@ -1,4 +1,4 @@
-"""Rules that compute a convolution between pairs of QuantizeLinear and DequantizeLinear on integers.
+"""Rules for quantised convolutions: between pairs of QuantizeLinear and DequantizeLinear, and of integers.
 
 A file with such pairs states a computation in floats, which the literal import keeps. ONNX Runtime computes it on
 integers, as these rules do for a module that is optimised: the sums are exact then, and the result is another step only
@@ -14,15 +14,18 @@ import numpy as np
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops import integer_convolutions
 from onnx2nn.ops.quantize import limits
+from onnx2nn.optable.row import OWN
 from onnx2nn.rewrite.patterns import Match, parse
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
+
+FUSED = f"{OWN}::FusedQLinearConv"
 
 _EIGHT_BITS = ("INT8", "UINT8")
 
 
 def _convolution(match: Match, facts: ValueFacts) -> NewNode | None:
-    """Builds a QLinearConv; its result saturates where a Relu or Clip in the pattern does."""
+    """Builds a FusedQLinearConv; its result saturates where a Relu or Clip in the pattern does."""
     x_kind, y_kind = (BY_NAME.get(match[name].dtype.name) for name in ("x_zero", "y_zero"))
     w, w_scale, x_scale = (facts.array(match[name]) for name in ("w", "w_scale", "x_scale"))
     if w is None or w_scale is None or x_scale is None or w.dtype not in (np.int8, np.uint8) or w.ndim not in (3, 4):
@@ -42,7 +45,17 @@ def _convolution(match: Match, facts: ValueFacts) -> NewNode | None:
         if b_scale is None or not np.array_equal(b_scale.reshape(-1), (x_scale * w_scale).reshape(-1)):
             return None
         inputs.append(match["b"])
-    return NewNode("QLinearConv", tuple(inputs), {a.name: a.value for a in match["conv"].attributes.values()})
+    return NewNode(FUSED, tuple(inputs), _attributes(match))
+
+
+def _fused(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds the fused form of a QLinearConv."""
+    available = integer_convolutions.available(facts.F) and facts.rank(match["w"]) in (3, 4)
+    return NewNode(FUSED, tuple(match["conv"].inputs), _attributes(match)) if available else None
+
+
+def _attributes(match: Match) -> dict[str, Any]:
+    return {attribute.name: attribute.value for attribute in match["conv"].attributes.values()}
 
 
 def _attribute(node: Any, name: str, default: int) -> int:
@@ -88,4 +101,5 @@ RULES = (
         _sample,
         shared=frozenset({"DequantizeLinear"}),
     ),
+    Rule("fused convolution of integers", parse("(conv := QLinearConv(x, x_scale, x_zero, w, ...))"), _fused, _sample),
 )
