@@ -68,7 +68,8 @@ def whole(x: torch.Tensor, zero: torch.Tensor | None, *shape: int) -> torch.Tens
 def test_products(case: tuple[Any, ...], batched: bool) -> None:
     a, b, a_zero, b_zero = case
     expected = whole(a, a_zero, -1, 1) @ whole(b, b_zero, 1, -1)
-    assert torch.equal(integer_matmul(torch, a, b, a_zero, b_zero).long(), expected)
+    for _ in range(3):  # the second call keeps the columns, the third one has them
+        assert torch.equal(integer_matmul(torch, a, b, a_zero, b_zero).long(), expected)
     if a_zero is None or a_zero.numel() == 1:
         several = torch.stack([a, a.flip(0)]) if batched else a
         found = RightOperand(torch, b, b_zero).product(several, torch.tensor(0) if a_zero is None else a_zero)
@@ -167,6 +168,28 @@ def test_packed_weights_follow_the_weights() -> None:
     kept = len(integer_convolutions._kept())
     del w, copied
     assert len(integer_convolutions._kept()) <= kept
+
+
+def test_kept_columns_follow_the_weights() -> None:
+    if not integer_kernels.serves(torch, torch.ones(3, 4, dtype=torch.int8), torch.ones(4, 5, dtype=torch.int8)):
+        pytest.skip("this processor adds two products of 8-bit integers in 16 bits")
+    a, b = torch.full((3, 4), 200, dtype=torch.uint8), torch.ones(4, 5, dtype=torch.int8)
+    zero = torch.tensor(0, dtype=torch.int8)
+    for factor in (1, 2):
+        for _ in range(3):
+            assert (functional.MatMulInteger(a, b, None, zero) == factor * 800).all()
+        assert integer_kernels._kept()[b].columns is not None
+        b.mul_(2)
+    for _ in range(3):
+        assert (functional.MatMulInteger(a, b, None, zero) == 3200).all()
+    zero.add_(1)
+    assert (functional.MatMulInteger(a, b, None, zero) == 2400).all()
+    assert (functional.MatMulInteger(a, b) == 3200).all()
+    with torch.inference_mode():
+        assert (functional.MatMulInteger(a, torch.ones(4, 5, dtype=torch.int8)) == 800).all()
+    kept = len(integer_kernels._kept())
+    del b
+    assert len(integer_kernels._kept()) < kept
 
 
 WITHOUT = """

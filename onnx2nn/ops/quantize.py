@@ -230,7 +230,7 @@ def integer_matmul(F: Any, a: Any, b: Any, a_zero_point: Any, b_zero_point: Any)
     """Returns the exact product: as int32 where there is a kernel, else as floats that hold it exactly."""
     rows = _rows(a_zero_point, a)
     if integer_kernels.serves(F, a, b, a_zero_point, b_zero_point) and (a.ndim < 3 or rows is a_zero_point):
-        return integer_kernels.Columns(F, b, b_zero_point).product(F, a, rows)
+        return integer_kernels.columns(F, b, b_zero_point).product(F, a, rows)
     if (a.dtype.itemsize == 1 and a.is_floating_point()) or b.is_floating_point():
         dtype = F.float64
     else:
@@ -245,14 +245,16 @@ def _to_int32(F: Any, x: Any) -> Any:
 
 
 def shape_of_product(A: Any, B: Any) -> list[Any]:
-    """Returns the shape of the product of `A` and a matrix or vector `B`.
+    """Returns the shape of the product of `A` and a matrix, a vector, or a batch of the same size, `B`.
 
     Raises:
-        NeedsValues: `B` is a batch of matrices, which is broadcast.
+        NeedsValues: `B` is a batch of matrices that may be broadcast.
     """
-    if B.ndim > 2 or A.ndim < 1 or B.ndim < 1:
+    batch = A.shape[:-2]
+    same = B.ndim == A.ndim and all((a == b) is True for a, b in zip(batch, B.shape, strict=False))
+    if (B.ndim > 2 and not same) or A.ndim < 1 or B.ndim < 1:
         raise NeedsValues("the shape of a product of batches")
-    return [*A.shape[:-1], *B.shape[1:]]
+    return [*A.shape[:-1], *(B.shape[-1:] if B.ndim > 2 else B.shape[1:])]
 
 
 def _results_of_integer_product(F: Any, A: Any, B: Any, *_: Any) -> Any:

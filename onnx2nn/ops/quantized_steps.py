@@ -48,7 +48,7 @@ class StateProduct:
         small = int(whole.min()) >= -128 and int(whole.max()) <= 127
         self._columns: Any = None
         if batch * hidden > _NARROW and small:
-            columns = whole.t().to(F.int8).contiguous().t()  # read four times as fast as rows
+            columns = integer_kernels.in_columns(F, whole.to(F.int8))
             if integer_kernels.serves(F, columns[:1, :1], columns[:1]) and integer_kernels.serves(
                 F, columns.new_zeros([batch, hidden]), columns
             ):
