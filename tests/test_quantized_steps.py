@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from onnx2nn import functional
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops import quantized_steps
+from onnx2nn.ops import quantize, quantized_steps
 
 Case = tuple[tuple[torch.Tensor | None, ...], dict[str, str]]
 
@@ -79,4 +79,30 @@ def test_what_the_few_calls_do_not_serve(monkeypatch: pytest.MonkeyPatch) -> Non
     y, *_ = functional.com_microsoft__DynamicQuantizeLSTM(x, *inputs[1:])
     assert not ran and y.requires_grad
     with pytest.raises(OperatorError, match="another batch"):
-        functional.com_microsoft__DynamicQuantizeLSTM(*inputs[:5], torch.zeros(1, 3, 3), torch.zeros(1, 3, 3), *inputs[7:])
+        functional.com_microsoft__DynamicQuantizeLSTM(
+            *inputs[:5], torch.zeros(1, 3, 3), torch.zeros(1, 3, 3), *inputs[7:]
+        )
+
+
+def changed(x: torch.Tensor, draw: Any) -> torch.Tensor:
+    """Returns numbers, often whole ones, of one sign, or with one that is none."""
+    x = x.abs() if draw(st.booleans()) else x
+    x = x.round() if draw(st.booleans()) else x
+    x = -x if draw(st.booleans()) else x
+    x[0] = draw(st.sampled_from([x[0].item(), torch.nan, torch.inf, 0.0]))
+    return x
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_numbers_over_their_range(data: st.DataObject) -> None:
+    """DynamicQuantizeLinear in few calls gives the numbers of its formula, at every magnitude."""
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1 << 30)))
+    size, power = data.draw(st.integers(1, 40)), data.draw(st.integers(-40, 38))
+    x = changed(torch.randn(size, generator=generator) * 10.0**power, data.draw)
+    found = functional.DynamicQuantizeLinear(x)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantize, "_quantized_over_its_range", lambda *_: None)
+        expected = functional.DynamicQuantizeLinear(x)
+    for ours, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=0, atol=0, equal_nan=True)

@@ -51,6 +51,8 @@ class Columns:
         columns, shift = _signed(F, b)
         self._columns = in_columns(F, columns) if reused else columns
         self._offset = _offset(F, zero_point, shift)
+        if reused and self._offset is not None and not bool(self._offset.any()):
+            self._offset = None
         self._sums = self._columns.sum(0, keepdim=True, dtype=F.int32) if reused else None
 
     def product(self, F: Any, a: Any, zero_point: Any) -> Any:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NUMBER, Element
 from onnx2nn.ops import integer_convolutions, integer_kernels
@@ -160,7 +162,11 @@ dequantize_linear_13 = revision(dequantize_linear_21, 13, without=["block_size"]
 revision(dequantize_linear_13, 10, without=["axis"])
 
 
-@op("DynamicQuantizeLinear", 11)
+def _results_of_dynamic_quantisation(F: Any, x: Any) -> Any:
+    return [(x.shape, F.uint8), ([], x.dtype), ([], F.uint8)]
+
+
+@op("DynamicQuantizeLinear", 11, call="packed", results=_results_of_dynamic_quantisation)
 def dynamic_quantize_linear(F: Any, x: Any) -> tuple[Any, ...]:
     """The standard is silent about three inputs, whose results are ONNX Runtime's.
 
@@ -170,12 +176,41 @@ def dynamic_quantize_linear(F: Any, x: Any) -> tuple[Any, ...]:
     """
     if (x.numel() == 0) is True:
         return x.to(F.uint8), F.ones([], dtype=x.dtype), F.zeros([], dtype=F.uint8)
+    if hasattr(F, "_int_mm") and has_values(F, x) and not F.jit.is_tracing():
+        found = _quantized_over_its_range(F, x)
+        if found is not None:
+            return found
     numbers = F.nan_to_num(x, nan=0.0, posinf=math.inf, neginf=-math.inf)
     low, high = numbers.min().clamp(max=0.0), numbers.max().clamp(min=0.0)  # not amin: torch.onnx.export needs its dim
     scale = F.where(low == high, F.ones_like(high), (high - low) / 255.0)
     zero_point = F.nan_to_num(F.round((-low / scale).clamp(0.0, 255.0)), nan=255.0)
     # The conversion to integers gives 0 for NaN.
     return (F.round(x / scale) + zero_point).clamp(0.0, 255.0).to(F.uint8), scale, zero_point.to(F.uint8)
+
+
+_SCALES = 1e-36, 1e36
+"""Scales between which quotients and ranges are normal numbers of float32."""
+
+
+def _quantized_over_its_range(F: Any, x: Any) -> tuple[Any, ...] | None:
+    """Returns DynamicQuantizeLinear of values in a processor's memory, in few calls.
+
+    The scale and the zero point are computed in float64 and rounded to float32 after each operation, which gives the
+    numbers of float32, as float64 has more than twice the bits (Figueroa 1995). None for a range that is not finite, or
+    next to a limit of float32, and where the scale has a gradient.
+    """
+    if x.device.type != "cpu" or x.dtype != F.float32 or (x.requires_grad and F.is_grad_enabled()):
+        return None
+    low, high = (end.item() for end in F.aminmax(x))
+    low, high = min(low, 0.0), max(high, 0.0)
+    width = high - low
+    if width and not _SCALES[0] < width / 255 < _SCALES[1]:
+        return None
+    scale = float(np.float32(float(np.float32(width)) / 255)) if width else 1.0
+    zero = round(min(float(np.float32(-low / scale)), 255.0))
+    step, shift = F.tensor(scale), F.tensor(float(zero))
+    y = F.div(x, step).round_().add_(shift).clamp_(0.0, 255.0).to(F.uint8)
+    return y, step, shift.to(F.uint8)
 
 
 def _sum_dtype(F: Any, count: Any, w: Any, w_zero_point: Any, dims: Sequence[int], bias: Any = None) -> Any:
