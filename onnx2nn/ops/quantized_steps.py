@@ -128,7 +128,7 @@ def lstm(F: Any, gates: Any, product: StateProduct, h: Any, c: Any) -> tuple[Any
         h: the first hidden state, `(batch, hidden)`.
         c: the first state of the cell.
     """
-    steps, batch, hidden = gates.shape[0], *h.shape
+    steps, (batch, hidden) = gates.shape[0], h.shape
     states = F.zeros([steps + 1, batch * hidden + 1])  # the range of a state has the 0 behind it
     states[0, :-1] = h.reshape(-1)
     shown = states[:, :-1].unflatten(1, (batch, hidden)).unbind(0)
@@ -140,7 +140,8 @@ def lstm(F: Any, gates: Any, product: StateProduct, h: Any, c: Any) -> tuple[Any
     limits = F.from_numpy(ends).unbind(0)
     for t, given in enumerate(gates.unbind(0)):
         F.aminmax(rows[t], out=limits)
-        if not product.add_to(F, given, shown[t], *ends.tolist(), x):
+        low, high = ends.tolist()
+        if not product.add_to(F, given, shown[t], low, high, x):
             return None
         sigmoids.sigmoid_()
         new.tanh_()
