@@ -104,8 +104,9 @@ def load(
             theirs, on the CPU. `module.meta["onnx2nn"]["stored"]` says where in its file a weight lies, which
             `onnx2nn.OnnxReader` reads.
         optimize: `"eager"` or `"compile"` for a faster module for inference, see `onnx2nn.optimize` (PyTorch only).
-            `"eager"` also computes convolutions between QuantizeLinear and DequantizeLinear on integers, as ONNX Runtime
-            does, and rounds a QLinearConv in its kernel: another step where a number is next to the middle of two.
+            `"eager"` also computes convolutions between QuantizeLinear and DequantizeLinear on integers, as ONNX
+            Runtime does, and rounds a QLinearConv in its kernel: another step where a number is next to the middle of
+            two.
         limits: what the file may cost beyond its own size; by default `onnx2nn.Limits()`.
 
     Returns:
