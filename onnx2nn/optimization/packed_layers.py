@@ -162,9 +162,12 @@ def _load_weight(layer: PackedLayer, state: dict[str, Any], prefix: str, *others
 class PackedConv2d(PackedLayer):
     """An `nn.Conv2d` with a packed weight.
 
-    The order in which a kernel reads the weight depends on the size of the image; a weight in another order is reordered
-    in each call, which may take longer than the convolution. The weight is therefore packed in the first call, and anew
-    for another size. After `SIZES` of them it stays plain: oneDNN packs a plain weight fast in each call.
+    The order in which a kernel reads the weight depends on the size of the image; a weight in another order is
+    reordered in each call, which may take longer than the convolution. The weight is therefore packed in the first
+    call, and anew for another size. After `SIZES` of them it stays plain: oneDNN packs a plain one fast in each call.
+
+    Attributes:
+        SIZES: for how many sizes of images in a row a weight is packed.
 
     Args:
         layer: the convolution, padded with zeros by numbers.

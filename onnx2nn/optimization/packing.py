@@ -162,7 +162,7 @@ def _is_faster(settings: _Settings) -> bool:
     """Returns whether the packed form takes less time, or about as much: it computes what is behind the layer too."""
     plain = settings.layer()
     packed = _pack(plain)
-    times = {plain: 0.0, packed: 0.0}
+    times: dict[nn.Module, float] = {plain: 0.0, packed: 0.0}
     with torch.no_grad():
         for x in _samples(plain):
             for form, seconds in _fastest((plain, packed), x).items():

@@ -15,7 +15,7 @@ _SUMS = (operator.add, torch.add)
 
 
 def fuse_sums(root: nn.Module) -> None:
-    """Replaces sums of two tensors by calls of a packed convolution that makes one of them, which nothing else reads."""
+    """Replaces sums of two tensors by calls of the packed convolution that makes one of them for the sum alone."""
     calls = Calls(root)
     for part in parts(root):
         if isinstance(part, fx.GraphModule):
