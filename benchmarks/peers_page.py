@@ -48,7 +48,8 @@ older exporter, with a dynamic batch.
 
 `onnx2nn` is the module of `load`; `eager` and `compile` are forms of `optimize` ([speed.md](speed.md)). "Fixed sizes"
 is a file whose batch was fixed by `input_shapes`. "original module" is the author's module, from which the file was
-exported; torch.compile freezes it for the sizes of the example.
+exported; torch.compile got it with `options={"freezing": True}`, whose effect was not examined: its times are near
+those of the module, and freezing by the global configuration may give better ones.
 """
 
 
@@ -100,7 +101,10 @@ def _text(reason: str) -> str:
 
 
 def _means(rows: dict[str, Row]) -> str:
-    lines = ["Geometric means of the ratios, by ONNX Runtime's time.", ""]
+    lines = [
+        "Geometric means of the ratios, by ONNX Runtime's time; of as many as is said where some were not measured.",
+        "",
+    ]
     groups = {"all": rows, "above 5 ms": {}, "below 5 ms": {}}
     for name, row in rows.items():
         groups["above 5 ms" if row["ms"][ORT] > 5 else "below 5 ms"][name] = row
@@ -111,6 +115,7 @@ def _means(rows: dict[str, Row]) -> str:
         cells = []
         for group in groups.values():
             ratios = [found for row in group.values() if (found := ratio(row, form)) is not None]
-            cells.append(f"{statistics.geometric_mean(ratios):.2f}" if ratios else "-")
+            count = "" if len(ratios) == len(group) else f" of {len(ratios)}"
+            cells.append(f"{statistics.geometric_mean(ratios):.2f}{count}" if ratios else "-")
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
