@@ -22,9 +22,10 @@ from onnx2nn.optimization import cache
 from onnx2nn.optimization.compiled_module import CompiledModule
 from onnx2nn.optimization.eager import optimized
 from onnx2nn.optimization.entry import Entry, entry_of
+from onnx2nn.optimization.packed_code import pack_convolutions
 from onnx2nn.verification.module_runs import check_same, to_tensor
 
-_CONFIG: dict[str, Any] = {"freezing": True}
+_CONFIG: dict[str, Any] = {"freezing": True, "post_grad_custom_pre_pass": pack_convolutions}
 """Of inductor: weights are constants, so that they are folded and packed for the kernels that read them."""
 
 
