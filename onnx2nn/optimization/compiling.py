@@ -118,7 +118,7 @@ def _down_to_one(module: nn.Module, made: CompiledModule, example: Sequence[torc
 
 
 def _agrees(module: nn.Module, made: CompiledModule, choices: Sequence[Sequence[torch.Tensor]]) -> bool:
-    """Returns whether code agrees with its module on all of some inputs that the module takes, of which there is one."""
+    """Returns whether code agrees with its module on each of some inputs that the module takes, and it takes one."""
     taken = False
     for given in choices:
         try:
