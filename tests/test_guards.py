@@ -747,24 +747,25 @@ def test_a_node_that_fits_for_no_sizes_leaves_no_fact() -> None:
     assert module.meta["onnx2nn"]["fixed"] == {} and module.meta["onnx2nn"]["guards"] == []
 
 
-STREAM = """graph (float[batch, n] x, float[2, b, 4] state, bool[] fast) => (float[batch, 4] y)
-<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}> {
+STREAM = """(float[batch, n] x, float[2, b, 4] state, bool[] fast) => (float[batch, 5] y)
+<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2},
+ float[1, 1, 4] w = {1, 2, 3, 4}, float[1, 1, 3] v = {3, 2, 1}> {
     y = If(fast) <
-        then_branch = fast_one () => (float[batch, 4] y1) {
+        then_branch = fast_one () => (float[batch, 5] y1) {
             p = Unsqueeze(x, one)
-            a = MaxPool<kernel_shape = [2], strides = [2]>(p)
+            a = Conv<strides = [4]>(p, w)
             c = Squeeze(a, two)
             h = Gather<axis = 0>(state, zero)
             s = Squeeze(h, zero)
-            y1 = Add(s, c)
+            y1 = Concat<axis = 1>(s, c)
         },
-        else_branch = slow_one () => (float[batch, 4] y2) {
+        else_branch = slow_one () => (float[batch, 5] y2) {
             p = Unsqueeze(x, one)
-            a = AveragePool<kernel_shape = [3], strides = [3]>(p)
+            a = Conv<strides = [4]>(p, v)
             c = Squeeze(a, two)
             h = Gather<axis = 0>(state, one)
             s = Squeeze(h, zero)
-            y2 = Add(s, c)
+            y2 = Concat<axis = 1>(s, c)
         }
     >
 }"""
@@ -780,17 +781,17 @@ def test_what_both_branches_need_is_checked_first() -> None:
     assert module.meta["onnx2nn"]["sizes"], "sizes that both branches take"
     session = onnxruntime.InferenceSession(model.SerializeToString())
     dims = torch.export.Dim.DYNAMIC
-    example = (torch.zeros(2, 3), torch.zeros(2, 2, 4), torch.tensor(True))
+    example = (torch.zeros(2, 5), torch.zeros(2, 2, 4), torch.tensor(True))
     shapes = ({0: dims, 1: dims}, {1: dims}, {})
     programs = [torch.export.export(module, example, dynamic_shapes=shapes, strict=strict) for strict in (False, True)]
-    for fast, sizes in ((True, (2, 3)), (False, (3, 4, 5))):
+    for fast, sizes in ((True, (4, 5, 7)), (False, (3, 5, 6))):
         for size in sizes:
             x, state = torch.rand(3, size), torch.rand(2, 3, 4)
             feeds = {"x": x.numpy(), "state": state.numpy(), "fast": np.array(fast)}
             (expected,) = session.run(None, feeds)
             torch.testing.assert_close(module(x, state, torch.tensor(fast)), torch.from_numpy(expected))
-            for program in programs if size == 3 else ():
+            for program in programs if size == 5 else ():
                 found = program.module()(x, state, torch.tensor(fast))
                 torch.testing.assert_close(found, torch.from_numpy(expected))
     with pytest.raises(ValueError, match="batch"):
-        module(torch.rand(3, 3), torch.rand(2, 2, 4), torch.tensor(True))
+        module(torch.rand(3, 5), torch.rand(2, 2, 4), torch.tensor(True))
