@@ -3,7 +3,7 @@
     python scripts/transfer_table.py --run            # rows that are missing
     python scripts/transfer_table.py --run resnet     # rows of models with this in their names, again
 
-`python scripts/tables.py` writes the document from the stored rows. Each model has random weights, none of them constant,
+`python scripts/tables.py` writes the document from the stored rows. Each model has random weights, none constant,
 and statistics of batch normalisations that were measured on random images, so that no layer is dead. Its file is made
 in one of these forms; then a fresh model is filled from it, and must give the outputs of the first one.
 """
@@ -30,21 +30,26 @@ STORED = Path(__file__).with_name("transfer_rows.json")
 DOCUMENT = ROOT / "docs" / "transfer.md"
 SECTION = "<!-- rows: written by scripts/tables.py -->\n"
 
+# fmt: off
 TORCHVISION = (
-    "alexnet densenet121 efficientnet_b0 googlenet inception_v3 mnasnet0_5 mobilenet_v2 mobilenet_v3_small "
-    "regnet_x_400mf regnet_y_400mf resnet18 resnet50 resnext50_32x4d shufflenet_v2_x0_5 squeezenet1_1 vgg11_bn "
-    "convnext_tiny swin_t vit_b_32 wide_resnet50_2"
-).split()
+    "alexnet", "densenet121", "efficientnet_b0", "googlenet", "inception_v3", "mnasnet0_5", "mobilenet_v2",
+    "mobilenet_v3_small", "regnet_x_400mf", "regnet_y_400mf", "resnet18", "resnet50", "resnext50_32x4d",
+    "shufflenet_v2_x0_5", "squeezenet1_1", "vgg11_bn", "convnext_tiny", "swin_t", "vit_b_32", "wide_resnet50_2",
+)
+# fmt: on
+# fmt: off
 TIMM = (
-    "vit_tiny_patch16_224 deit_tiny_patch16_224 convnext_atto mobilevit_xxs repvgg_a0 mixer_s32_224 resnet26d "
-    "seresnet18 skresnet18 efficientnet_lite0 ghostnet_100 hardcorenas_a lcnet_050 tinynet_e mobilenetv4_conv_small "
-    "poolformer_s12 edgenext_xx_small fastvit_t8 pit_ti_224 dla34"
-).split()
-OWN_SIZES = {"inception_v3": 96, "alexnet": 96, "swin_t": 64}
+    "vit_tiny_patch16_224", "deit_tiny_patch16_224", "convnext_atto", "mobilevit_xxs", "repvgg_a0", "mixer_s32_224",
+    "resnet26d", "seresnet18", "skresnet18", "efficientnet_lite0", "ghostnet_100", "hardcorenas_a", "lcnet_050",
+    "tinynet_e", "mobilenetv4_conv_small", "poolformer_s12", "edgenext_xx_small", "fastvit_t8", "pit_ti_224",
+    "dla34",
+)
+# fmt: on
+OWN_SIZES = {"inception_v3": 96, "alexnet": 224, "swin_t": 64}
 """Edges of the images; 224 for transformers with a fixed size, 64 for others."""
 
 FORMS = ("onnxsim", "dynamo", "torchscript")
-"""How a file is made: TorchScript's exporter simplified by onnxsim, torch.export's with its optimiser, the plain older one.
+"""How a file is made: TorchScript's exporter simplified by onnxsim, torch.export's, TorchScript's alone.
 
 All of them fold batch normalisations, and are renamed: initializers `t0`, `t1`..., nodes `n0`..., no metadata.
 """

@@ -53,8 +53,7 @@ RULES = {
     "onnx2nn.language": AFTER,
     "onnx2nn.reporting": AFTER,
     "onnx2nn.transferring": AFTER,
-    "onnx2nn": f"{AFTER} onnx2nn.checkpoint onnx2nn.output onnx2nn.language onnx2nn.reporting "
-    "onnx2nn.transferring",
+    "onnx2nn": f"{AFTER} onnx2nn.checkpoint onnx2nn.output onnx2nn.language onnx2nn.reporting onnx2nn.transferring",
     "onnx2nn.backend": f"{AFTER} onnx2nn.output onnx2nn",
     "onnx2nn.commands": f"{AFTER} onnx2nn.output onnx2nn.reporting onnx2nn",
     "onnx2nn.__main__": "onnx2nn.commands",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -125,7 +125,7 @@ def test_names_decide_where_they_are() -> None:
 
 def test_names_of_other_layers_do_not_decide() -> None:
     """A file whose names are wrong has the module's keys and shapes, and other outputs."""
-    model, other = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), 1), None
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), 1)
     proto = _written(model, (1, 4))
     swap = {"0.weight": "2.weight", "2.weight": "0.weight", "0.bias": "2.bias", "2.bias": "0.bias"}
     for tensor in proto.graph.initializer:
@@ -138,27 +138,35 @@ def test_names_of_other_layers_do_not_decide() -> None:
     _equal(model, other, (1, 4))
 
 
-def test_a_module_that_was_folded_takes_a_file_that_was_not() -> None:
-    model = seeded(Residual, 1)
-    proto = _shuffled(_written(_unfolding(model)))
-    folded = seeded(lambda: Residual(bias=True), 2)
-    folded.stem[1] = nn.Identity()
-    onnx2nn.transfer(proto, folded)
-    _equal(model, folded)
+class Scaled(nn.Module):
+    """A convolution with a scale of each channel behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+        self.gamma = nn.Parameter(torch.ones(4, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.conv(x) * self.gamma)
 
 
-def _unfolding(model: nn.Module) -> nn.Module:
-    """The exporter folds no batch normalisation that follows something else than the convolution's value alone."""
+class Plain(nn.Module):
+    """The same without it."""
 
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.model(x)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.conv(x))
 
-    return Twice()
+
+@pytest.mark.parametrize("builds", [(Scaled, Plain), (Plain, Scaled)])
+def test_a_scale_on_one_side_is_folded(builds: tuple[Callable[[], nn.Module], Callable[[], nn.Module]]) -> None:
+    model, other = seeded(builds[0], 1), seeded(builds[1], 2)
+    report = onnx2nn.transfer(_shuffled(_written(model)), other)
+    assert any("scale" in weight.how or "behind" in weight.how for weight in report.placed)
+    _equal(model, other)
 
 
 def test_branches_that_outputs_do_not_tell_apart_are_listed() -> None:
@@ -230,7 +238,7 @@ class Drawn(nn.Module):
         x = self.stem(x)
         for kind, part in zip(self.kinds, self.parts, strict=True):
             if kind in ("cat", "sum"):
-                left, right = (branch(x) for branch in part)  # type: ignore[attr-defined]  # a ModuleList
+                left, right = (branch(x) for branch in cast("nn.ModuleList", part))
                 x = torch.cat([left, right], 1) if kind == "cat" else left + right
             else:
                 x = part(x) + x if kind == "residual" else part(x)

@@ -41,7 +41,7 @@ def align(module: Program, file: Program, decided: Sequence[tuple[Call, Call]] =
         InputError: the structures differ; the text lists the calls that have no partner.
     """
     labels = [{call: call.label for call in program.calls} for program in (module, file)]
-    _refuse_others(*(Counter(side.values()) for side in labels), module, file)
+    _refuse_others(module, file)
     colours: _Colours = _numbered({**labels[0], **labels[1]})
     fresh = -1
     for ours, theirs in decided:
@@ -92,14 +92,17 @@ def _first_tie(colours: _Colours, module: Program, file: Program) -> tuple[Call,
     for call in file.calls:
         members[colours[call]].append(call)
     tied = [call for call in module.calls if len(members[colours[call]]) > 1]
-    call = next((call for call in tied if call.weights), tied[0] if tied else None)
-    return None if call is None else (call, members[colours[call]])
+    if not tied:
+        return None
+    call = next((call for call in tied if call.weights), tied[0])
+    return call, members[colours[call]]
 
 
-def _refuse_others(ours: Counter[tuple[object, ...]], theirs: Counter[tuple[object, ...]], *sides: Program) -> None:
+def _refuse_others(module: Program, file: Program) -> None:
     """Refuses programs of other layers."""
+    ours, theirs = (Counter(call.label for call in program.calls) for program in (module, file))
     texts = []
-    for more, title, program in ((ours - theirs, "module", sides[0]), (theirs - ours, "file", sides[1])):
+    for more, title, program in ((ours - theirs, "module", module), (theirs - ours, "file", file)):
         for label, count in more.items():
             same = [str(call) for call in program.calls if call.label == label]
             texts.append(f"{title}: {count} of {len(same)} without a partner: {', '.join(same[:4])}")
@@ -118,6 +121,4 @@ def _refuse_uneven(colours: _Colours, module: Program, file: Program) -> None:
         for call in program.calls
         if other[colours[call]] == 0
     ]
-    raise InputError(
-        "\n".join(["The module and the file connect their layers differently:", *listed(texts, "layers")])
-    )
+    raise InputError("\n".join(["The module and the file connect their layers differently:", *listed(texts, "layers")]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -19,7 +19,7 @@ from onnx2nn.loading import load
 from onnx2nn.transferring.alignment import Alignment, align
 from onnx2nn.transferring.lockstep import TOLERANCE, Recorded, parting, relative
 from onnx2nn.transferring.placing import Placed, place
-from onnx2nn.transferring.programs import Call, Program
+from onnx2nn.transferring.programs import Program
 from onnx2nn.transferring.transfer_report import PlacedWeight, TransferReport
 from onnx2nn.transferring.twin import twin
 from onnx2nn.verification.example_runs import example_feeds
@@ -134,7 +134,7 @@ def _by_structure(file: Program, module: Program, feeds: Sequence[Sequence[Any]]
     return accepted[1]
 
 
-def _ways(first: Alignment, module: Program, file: Program) -> Any:
+def _ways(first: Alignment, module: Program, file: Program) -> Iterator[Alignment]:
     """Yields ways to pair the calls, the order of the programs first, then with one, two... other choices."""
     yield first
     seen = [first]
@@ -220,7 +220,7 @@ def _difference(imported: nn.Module, model: nn.Module, placed: Placed, feeds: Se
         InputError: the module does not take the file's inputs.
     """
     wide = _evaluated(model).double()
-    wide.load_state_dict(placed.state, strict=False)  # not rounded to the model's type yet, so that only errors remain
+    _fill(wide, placed)  # not rounded to the model's type yet, so that only errors remain
     worst = 0.0
     for tensors in feeds:
         with torch.no_grad():
@@ -237,6 +237,14 @@ def _difference(imported: nn.Module, model: nn.Module, placed: Placed, feeds: Se
     return worst
 
 
+def _fill(model: nn.Module, placed: Placed) -> None:
+    """Copies weights to a module, in its dtype and on its device; load hooks of its class are for files of its own."""
+    state = model.state_dict()  # its tensors share their elements with the module's
+    with torch.no_grad():
+        for key, value in placed.state.items():
+            state[key].copy_(value)
+
+
 def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
@@ -248,10 +256,8 @@ def _tuple(found: Any) -> tuple[Any, ...]:
 
 
 def _filled(model: nn.Module, placed: Placed, report: TransferReport, imported: nn.Module) -> TransferReport:
-    model.load_state_dict(placed.state, strict=False)
-    report.placed = [
-        PlacedWeight(key, placed.sources.get(key, ()), placed.notes.get(key, "")) for key in placed.state
-    ]
+    _fill(model, placed)
+    report.placed = [PlacedWeight(key, placed.sources.get(key, ()), placed.notes.get(key, "")) for key in placed.state]
     report.kept = [
         key for key, value in model.state_dict().items() if key not in placed.state and value.is_floating_point()
     ]

@@ -83,7 +83,9 @@ def parting(pairs: Mapping[Call, Call], ours: Recorded, theirs: Recorded) -> Par
                 return Parting(call, partner, apart)
     outputs = [(call, partner) for call, partner in pairs.items() if call.kind.startswith("output")]
     for index, (call, partner) in enumerate(outputs):
-        apart = max(relative(mine[index], other[index]) for mine, other in zip(ours.outputs, theirs.outputs, strict=True))
+        apart = max(
+            relative(mine[index], other[index]) for mine, other in zip(ours.outputs, theirs.outputs, strict=True)
+        )
         if not apart <= TOLERANCE:
             return Parting(call, partner, apart)
     return None

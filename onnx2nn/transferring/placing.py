@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +17,7 @@ _NEUTRAL = {"bias": 0.0, "running_mean": 0.0, "weight": 1.0, "running_var": 1.0}
 """What a role does nothing with; a file leaves such weights out."""
 
 FOLDED = "the file folded the batch normalisation into its layer; it is neutral but for the bias"
+SCALED = "the file folded the scale into its layer; it is 1"
 
 
 @dataclass
@@ -67,7 +68,10 @@ def place(alignment: Alignment, module: Program) -> Placed:
     return placed
 
 
-def _pieces(ours: Call, theirs: Call, solved: tuple[_Values, _Values], notes: Mapping[str, str]):  # type: ignore[no-untyped-def]
+def _pieces(
+    ours: Call, theirs: Call, solved: tuple[_Values, _Values], notes: Mapping[str, str]
+) -> Iterator[tuple[Weight, torch.Tensor, tuple[str, ...], str]]:
+    """Yields the weights of a call, each with its value, the file's tensors, and how it was solved."""
     own = tuple(dict.fromkeys(name for weight in theirs.pieces for name in weight.names))
     for group, values, others in ((ours.weights, solved[0], theirs.weights), (ours.norm, solved[1], theirs.norm)):
         for role, weight in group.items():
@@ -97,14 +101,16 @@ def _solve(ours: Call, theirs: Call) -> tuple[tuple[_Values, _Values], dict[str,
     own = {role: weight.value for role, weight in theirs.weights.items()}
     norm = {role: weight.value for role, weight in theirs.norm.items()}
     notes: dict[str, str] = {}
+    if ours.norm and norm and ("running_var" in ours.norm) != ("running_var" in norm):
+        raise InputError("one has a batch normalisation behind it, the other a scale.")
     if ours.norm and norm:
         norm = _with_epsilon(norm, theirs.epsilon - ours.epsilon)
     elif ours.norm:
         own, norm = _unfolded(ours, own)
-        notes = {f"norm.{role}": FOLDED for role in ours.norm}
+        notes = {f"norm.{role}": FOLDED if "running_var" in ours.norm else SCALED for role in ours.norm}
     elif norm:
         own, norm = _folded(theirs), {}
-        notes = {role: "the batch normalisation of the file is folded into it" for role in ours.weights}
+        notes = dict.fromkeys(ours.weights, "what stands behind the file's layer is folded into it")
     elif ours.kind == "batch_norm" and "running_var" in own:
         own = _with_epsilon(own, theirs.epsilon - ours.epsilon)
     return (_fitted(ours.weights, own, ours.kind), _fitted(ours.norm, norm, "batch_norm")), notes
@@ -132,7 +138,9 @@ def _fitted(weights: Mapping[str, Weight], values: Mapping[str, torch.Tensor], k
 
 
 def _unfolded(ours: Call, own: Mapping[str, torch.Tensor]) -> tuple[_Values, _Values]:
-    """Returns a folded layer as a layer without bias and a normalisation that adds it, and divides by 1."""
+    """Returns a folded layer, and what was behind it: a scale of 1, or a normalisation that divides by 1 and has the bias."""
+    if "running_var" not in ours.norm:
+        return dict(own), {"weight": torch.ones_like(ours.norm["weight"].value)}
     weight = own["weight"]
     like = ours.norm["running_mean"].value
     bias = own.get("bias", torch.zeros_like(like)).reshape(-1).double()
@@ -151,12 +159,13 @@ def _folded(theirs: Call) -> _Values:
         InputError: of a transposed convolution with groups, whose channels are not in one dimension.
     """
     weight, norm = theirs.weights["weight"].value, {role: w.value for role, w in theirs.norm.items()}
-    scale = (norm["running_var"] + theirs.epsilon).rsqrt()
-    scale = scale * norm["weight"] if "weight" in norm else scale
+    normed = "running_var" in norm
+    scale = norm["weight"].reshape(-1) if "weight" in norm else torch.ones_like(norm["running_var"])
+    scale = scale * (norm["running_var"] + theirs.epsilon).rsqrt() if normed else scale
     axis = 1 if theirs.kind == "transposed" else 0
     if weight.shape[axis] != scale.numel():
-        raise InputError("a normalisation behind a transposed convolution with groups is not folded.")
+        raise InputError("what stands behind a transposed convolution with groups is not folded.")
     shape = [-1 if index == axis else 1 for index in range(weight.dim())]
     old = theirs.weights["bias"].value.reshape(-1) if "bias" in theirs.weights else torch.zeros_like(scale)
-    bias = (old - norm["running_mean"]) * scale
+    bias = (old - norm["running_mean"] if normed else old) * scale
     return {"weight": weight * scale.reshape(shape), "bias": bias + norm["bias"] if "bias" in norm else bias}

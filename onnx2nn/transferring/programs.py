@@ -12,11 +12,14 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.flattening import flattened
 
-_LAYOUT = frozenset(
-    "t transpose permute reshape view flatten unflatten unsqueeze squeeze getitem index_select expand expand_as "
-    "broadcast_to cat concat split chunk unbind select narrow contiguous clone to repeat movedim embedding swapaxes "
-    "type_as detach stack".split()
-)
+# fmt: off
+_LAYOUT = frozenset((
+    "t", "transpose", "permute", "reshape", "view", "flatten", "unflatten", "unsqueeze", "squeeze", "getitem",
+    "index_select", "expand", "expand_as", "broadcast_to", "cat", "concat", "split", "chunk", "unbind", "select",
+    "narrow", "contiguous", "clone", "to", "repeat", "movedim", "embedding", "swapaxes", "type_as", "detach",
+    "stack",
+))
+# fmt: on
 """Functions that only move elements. What a layer gets by them from weights is found again in these, see `Weights`."""
 
 _FUNCTIONS: Mapping[str, tuple[str, tuple[tuple[int, str], ...]]] = {
@@ -75,8 +78,9 @@ class Call:
         node: its name in the program.
         kind: of layer, or the function.
         weights: role → weight.
-        norm: the weights of the batch normalisation behind it, which can be folded into it.
-        epsilons: that of its own normalisation, and that of `norm`.
+        norm: the weights of the batch normalisation behind it, which can be folded into it; the weight alone where a
+            scale of each channel stands there.
+        epsilon: of the normalisation that it is, or that is behind it.
         sources: the calls whose values it gets.
         last: the node that has its value, the batch normalisation's where there is one.
     """
@@ -157,8 +161,8 @@ class Program:
             self._values[node], self._names[node] = value.detach(), (str(node.target),)
             self._elements[node] = self._numbered(str(node.target))
         elif node.op == "output":
-            for index, value in enumerate(_nodes(node.args)):
-                source = self._source.get(value)
+            for index, result in enumerate(_nodes(node.args)):
+                source = self._source.get(result)
                 self._call(Call(node, f"output {index}", sources=[source] if source is not None else []))
         elif node.op != "call_module" and self._is_constant(node):
             self._evaluate(node)
@@ -211,7 +215,19 @@ class Program:
             return self._folded(call, inputs) or self._call(call)
         if len({id(source) for source in sources}) < 2:
             return sources[0] if sources else None
-        return self._call(Call(node, _PLAIN.get(function_name(node), function_name(node)), sources=sources))
+        kind = _PLAIN.get(function_name(node), function_name(node))
+        return self._call(Call(node, kind, sources=self._joined(sources) if kind == "cat" else sources))
+
+    def _joined(self, sources: list[Call]) -> list[Call]:
+        """Returns the sources of a concatenation, with those of concatenations that it alone reads in their place."""
+        found = []
+        for source in sources:
+            if source.kind == "cat" and not source.weights and len(source.node.users) == 1:
+                self.calls.remove(source)
+                found += source.sources
+            else:
+                found.append(source)
+        return found
 
     def _layer(self, node: fx.Node) -> Call | None:
         layer: nn.Module = self.module.get_submodule(str(node.target))
@@ -235,16 +251,18 @@ class Program:
             found = {role: self._weight(node.kwargs.get(role, given[position])) for position, role in places}
             weights = {role: weight for role, weight in found.items() if weight is not None}
             return Call(node, kind, weights, epsilon=_epsilon(node, name)) if weights else None
-        if name == "matmul" and len(node.args) == 2 and (weight := self._weight(node.args[1])) is not None:
-            if weight.value.dim() == 2:
-                numbers = None if weight.elements is None else weight.elements.t()
-                return Call(node, "affine", {"weight": Weight(weight.value.t(), numbers, weight.names)})
-        constants = [weight for value in _nodes((node.args, node.kwargs)) if (weight := self._weight(value)) is not None]
+        matrix = self._weight(node.args[1]) if name == "matmul" and len(node.args) == 2 else None
+        if matrix is not None and matrix.value.dim() == 2:
+            numbers = None if matrix.elements is None else matrix.elements.t()
+            return Call(node, "affine", {"weight": Weight(matrix.value.t(), numbers, matrix.names)})
+        constants = [
+            weight for value in _nodes((node.args, node.kwargs)) if (weight := self._weight(value)) is not None
+        ]
         weights = {str(index): weight for index, weight in enumerate(constants) if weight.value.numel() > 1}
         return Call(node, _PLAIN.get(name, name), weights) if weights else None
 
     def _folded(self, call: Call, inputs: list[fx.Node]) -> Call | None:
-        """Returns the layer before a batch normalisation or the addition of a bias, which takes it in."""
+        """Returns the layer before a batch normalisation, a scale or the addition of a bias, which takes it in."""
         if len(inputs) != 1 or len(inputs[0].users) != 1 or len(call.sources) != 1:
             return None
         before = call.sources[0]
@@ -252,6 +270,8 @@ class Program:
             return None
         if call.kind == "batch_norm" and "running_mean" in call.weights:
             before.norm, before.epsilon = call.weights, call.epsilon
+        elif call.kind == "mul" and _is_bias(before, call.weights["0"]):
+            before.norm = {"weight": call.weights["0"]}
         elif call.kind == "add" and "bias" not in before.weights and _is_bias(before, call.weights["0"]):
             before.weights["bias"] = call.weights["0"]
         else:
