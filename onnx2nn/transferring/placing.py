@@ -138,7 +138,7 @@ def _fitted(weights: Mapping[str, Weight], values: Mapping[str, torch.Tensor], k
 
 
 def _unfolded(ours: Call, own: Mapping[str, torch.Tensor]) -> tuple[_Values, _Values]:
-    """Returns a folded layer, and what was behind it: a scale of 1, or a normalisation that divides by 1 and has the bias."""
+    """Returns a folded layer and what was behind it: a scale of 1, or a normalisation that only adds the bias."""
     if "running_var" not in ours.norm:
         return dict(own), {"weight": torch.ones_like(ours.norm["weight"].value)}
     weight = own["weight"]

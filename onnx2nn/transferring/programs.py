@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.flattening import flattened
+from onnx2nn.layers import Conv1D
 
 # fmt: off
 _LAYOUT = frozenset((
@@ -36,18 +37,16 @@ _FUNCTIONS: Mapping[str, tuple[str, tuple[tuple[int, str], ...]]] = {
 }
 """Function → the kind of layer, and where its weights stand."""
 
-_KINDS = {
-    "Linear": "affine",
-    "Conv1D": "affine",
-    **{f"Conv{n}d": "affine" for n in (1, 2, 3)},
-    **{f"ConvTranspose{n}d": "transposed" for n in (1, 2, 3)},
-    **{f"BatchNorm{n}d": "batch_norm" for n in (1, 2, 3)},
-    **{f"InstanceNorm{n}d": "instance_norm" for n in (1, 2, 3)},
-    "LayerNorm": "layer_norm",
-    "GroupNorm": "group_norm",
-    "RMSNorm": "rms_norm",
-    "Embedding": "embedding",
-    "PReLU": "prelu",
+_KINDS: Mapping[type[nn.Module], str] = {
+    **dict.fromkeys((nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.Conv3d), "affine"),
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), "transposed"),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), "batch_norm"),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), "instance_norm"),
+    nn.LayerNorm: "layer_norm",
+    nn.GroupNorm: "group_norm",
+    nn.RMSNorm: "rms_norm",
+    nn.Embedding: "embedding",
+    nn.PReLU: "prelu",
 }
 """Class of a layer → the kind that its function has too."""
 
@@ -231,14 +230,14 @@ class Program:
 
     def _layer(self, node: fx.Node) -> Call | None:
         layer: nn.Module = self.module.get_submodule(str(node.target))
-        kind = _KINDS.get(type(layer).__name__, type(layer).__name__)
+        kind = _KINDS.get(type(layer), type(layer).__name__)
         weights = {}
         for role in [*dict(layer.named_parameters(remove_duplicate=False)), *dict(layer.named_buffers())]:
             key = f"{node.target}.{role}"
             value, numbers = self._state[key].detach(), self._numbered(key)
             if numbers is None:
                 continue
-            if type(layer).__name__ == "Conv1D" and role == "weight":
+            if isinstance(layer, Conv1D) and role == "weight":
                 value, numbers = value.t(), numbers.t()
             weights[role] = Weight(value, numbers, (key,))
         return Call(node, kind, weights, epsilon=getattr(layer, "eps", None) or 0.0) if weights else None
