@@ -204,6 +204,24 @@ def test_another_function_between_the_layers_is_found() -> None:
         onnx2nn.transfer(_shuffled(_written(model, (1, 4))), other)
 
 
+class Shuffled(nn.Module):
+    """A concatenation that is rearranged before a part of it is concatenated again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left, right = torch.cat([self.a(x), self.b(x)], 1).flip(1).chunk(2, 1)
+        return torch.cat([left, self.c(right)], 1)
+
+
+def test_a_concatenation_behind_another_function_stands() -> None:
+    model, other = seeded(Shuffled, 1), seeded(Shuffled, 2)
+    onnx2nn.transfer(_shuffled(_written(model, (1, 4))), other)
+    assert all(torch.equal(other.state_dict()[key], value) for key, value in model.state_dict().items())
+
+
 @st.composite
 def networks(draw: st.DrawFn) -> Callable[[], nn.Module]:
     """Draws a small network of convolutions, normalisations, residual connections and branches."""

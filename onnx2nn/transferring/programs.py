@@ -215,13 +215,14 @@ class Program:
         if len({id(source) for source in sources}) < 2:
             return sources[0] if sources else None
         kind = _PLAIN.get(function_name(node), function_name(node))
-        return self._call(Call(node, kind, sources=self._joined(sources) if kind == "cat" else sources))
+        return self._call(Call(node, kind, sources=self._joined(node, sources) if kind == "cat" else sources))
 
-    def _joined(self, sources: list[Call]) -> list[Call]:
+    def _joined(self, node: fx.Node, sources: list[Call]) -> list[Call]:
         """Returns the sources of a concatenation, with those of concatenations that it alone reads in their place."""
         found = []
         for source in sources:
-            if source.kind == "cat" and not source.weights and len(source.node.users) == 1:
+            alone = source.node in node.all_input_nodes and len(source.node.users) == 1
+            if source.kind == "cat" and not source.weights and alone:
                 self.calls.remove(source)
                 found += source.sources
             else:
