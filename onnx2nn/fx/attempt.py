@@ -133,13 +133,14 @@ class Attempt:
         """Returns sizes of the dynamic dimensions that fulfil the guards, nothing where there are none."""
         guards = self._builder.tracer.guards
         names = {symbol: name for name in self.state.subject.names if (symbol := self.state.symbol(name)) is not None}
-        found, later = (
+        if not names or not (guards.found or guards.later):
+            return []
+        first, later = (
             [guard.condition for guard in given if guard.condition.symbols <= names.keys()]
             for given in (guards.found, guards.later)
         )
         sizes: list[dict[str, int]] = []
-        # The conditions of a branch that may run hold where they can.
-        for needed in ([*found, *later], found) if later else (found,) if found else ():
+        for needed in ([*first, *later], first) if later else (first,):  # a branch that may not run comes second
             for point in (point for points in guards.points(frozenset(names), needed) for point in points):
                 named = {names[symbol]: size for symbol, size in point.items() if symbol in names}
                 if named not in sizes and all(fulfilled(condition, point) for condition in needed):

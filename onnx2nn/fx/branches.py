@@ -12,6 +12,7 @@ import torch
 from onnx2nn.control_flow import If
 from onnx2nn.fx.builder import TorchBuilder, TorchWalk
 from onnx2nn.fx.dim import Dim
+from onnx2nn.fx.guards import Guards
 from onnx2nn.fx.region_specs import outside, spec_of, unify
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.tensor import Tensor
@@ -58,7 +59,7 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
     if sizes is not None and any(map(_differ, *results)) and not sizes.by_data:
         return _inline(walk, branches, tracer.guards.choice(sizes))
     if sizes is None:
-        tracer.guards.lift_common(children[0].tracer.guards, children[1].tracer.guards)
+        _lift_common(tracer.guards, *(child.tracer.guards for child in children))
     elif not sizes.by_data:
         for child, chosen in zip(children, (sizes, negation(sizes)), strict=True):
             assert isinstance(chosen, Condition)
@@ -72,6 +73,16 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
     name = module_path(node) if path is None else path.split(".")
     outcome: Sequence[Any] = tracer.call_module(name, module, captured, specs, own=path is not None)
     return outcome
+
+
+def _lift_common(outer: Guards, first: Guards, second: Guards) -> None:
+    """Moves the guards of both branches to the program around them: whichever branch runs, they must hold."""
+    theirs = {guard.condition: guard for guard in second.found}
+    for guard in [guard for guard in first.found if guard.condition in theirs and not guard.condition.by_data]:
+        first.found.remove(guard)
+        second.found.remove(theirs[guard.condition])
+        outer.facts.assume(guard.condition)
+        outer.found.append(guard)
 
 
 def _differ(a: Spec | None, b: Spec | None) -> bool:

@@ -185,15 +185,6 @@ class Guards(Sizes):
             assert isinstance(condition, Condition)
             self.found.append(replace(guard, condition=condition))
 
-    def lift_common(self, first: Guards, second: Guards) -> None:
-        """Takes over the guards of both branches that data choose: whichever runs, they must hold."""
-        theirs = {guard.condition: guard for guard in second.found}
-        for guard in [guard for guard in first.found if guard.condition in theirs and not guard.condition.by_data]:
-            first.found.remove(guard)
-            second.found.remove(theirs[guard.condition])
-            self.facts.assume(guard.condition)
-            self.found.append(guard)
-
     def equal(self, a: Number, b: Number, reason: str) -> Number:
         """Requires two numbers to be equal; returns the one of which more is known."""
         a, b = self.facts.settled(a), self.facts.settled(b)

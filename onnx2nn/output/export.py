@@ -7,7 +7,6 @@ import functools
 import io
 import math
 import os
-import re
 import tempfile
 import warnings
 from collections import Counter
@@ -22,6 +21,7 @@ from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
+from onnx2nn.output import wide_traces
 from onnx2nn.output.save import one_sided, unchecked
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.verification.module_runs import run_module, to_tensor
@@ -39,10 +39,6 @@ EXTERNAL_DATA_BYTES = 1 << 30
 _SOURCE = "onnx2nn.node"
 _DYNAMIC_SIZES: Sequence[Any] = (lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k)
 """Sizes for the k-th dynamic dimension of a model, in the order of the attempts; the first is the cheapest."""
-_LARGEST_SIZE = 1 << 16
-"""From this largest size on a trace is not asked whether the module takes more: such a limit is not an example's."""
-_FIXED_SIZE = re.compile(r"static shape of (?P<size>\d+) for dimension inputs\['args'\]\[(\d+)\]\.shape\[(\d+)\]")
-"""Where torch.export says that a dimension is fixed in its trace."""
 _WIDENINGS = 6
 """How often larger examples are made where a trace holds for small sizes only."""
 _BATCH = 5
@@ -100,28 +96,10 @@ def export_onnx(
     for _ in range(_WIDENINGS):
         try:
             return _at_some_sizes(module, Path(path), names, axes, opset, _runs(module, axes, example_inputs, least))
-        except _NarrowTrace as found:
+        except wide_traces.NarrowTrace as found:
             failure, example_inputs = found, None
             least[found.label] = 4 * found.most + 5
     raise failure
-
-
-class _NarrowTrace(VerificationError):
-    """A trace holds only up to some size of a dimension, though the module takes more.
-
-    torch.export takes a size that is computed from others for 1 where it is 1 at the example's sizes and broadcasts.
-
-    Args:
-        label: the dimension's name.
-        most: the largest size for which the trace holds.
-    """
-
-    def __init__(self, label: str, most: int):
-        super().__init__(
-            f"torch.export keeps the dimension {label} open up to {most} only, as another size becomes 1 at the "
-            "example's. Give example_inputs of larger sizes."
-        )
-        self.label, self.most = label, most
 
 
 def _at_some_sizes(
@@ -138,7 +116,7 @@ def _at_some_sizes(
         return _export(module, path, names, axes, opset, [first])
     try:
         return _export(module, path, names, axes, opset, [first, second])
-    except _NarrowTrace:
+    except wide_traces.NarrowTrace:
         raise
     except VerificationError:  # small sizes are special: a layer makes a 1 of them, which broadcasts or counts as fixed
         return _export(module, path, names, axes, opset, [second, next(runs, first)])
@@ -184,13 +162,10 @@ def _export(
                 custom_translation_table={torch.ops.aten.sort.stable: _sort_stable},
             )
     except Exception as error:  # its errors share no base class
-        for size, position, axis in _FIXED_SIZE.findall(str(_innermost(error))):
-            label = (opened[int(position)] or {}).get(int(axis))
-            if label is not None:
-                _check_larger(_sample(module), opened, tensors, label, int(size))
+        wide_traces.check_refusal(_sample(module), str(_innermost(error)), opened, tensors)
         raise VerificationError(f"torch.onnx.export cannot export the module: {_gist(error)}") from error
     assert program is not None and program.exported_program is not None
-    _check_ranges(_sample(module), program.exported_program, opened, tensors)
+    wide_traces.check_ranges(_sample(module), program.exported_program, opened, tensors)
     dimension_names.rename(program.model, opened)
     _clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
     if isinstance(module, Vectorised):
@@ -205,47 +180,6 @@ def _export(
     count = sum(1 for _ in program.model.graph)
     lost = unchecked(module, axes) + one_sided(module, traced=False)
     return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}{lost}"
-
-
-def _check_ranges(
-    module: Any,
-    program: torch.export.ExportedProgram,
-    opened: Sequence[Mapping[int, str] | None],
-    tensors: Sequence[torch.Tensor],
-) -> None:
-    """Raises `_NarrowTrace` where the module takes a size that is above the sizes for which its trace holds."""
-    from onnx2nn.optimization.entry import inputs_of, size_range
-
-    for tensor, named in zip(inputs_of(program), opened, strict=True):
-        for axis, label in (named or {}).items():
-            size = tensor.shape[axis]
-            most = None if isinstance(size, int) else size_range(program, size)[1]
-            if most is not None and most < _LARGEST_SIZE:
-                _check_larger(module, opened, tensors, label, most)
-
-
-def _check_larger(
-    module: Any,
-    opened: Sequence[Mapping[int, str] | None],
-    tensors: Sequence[torch.Tensor],
-    label: str,
-    most: int,
-) -> None:
-    """Raises `_NarrowTrace` where the module takes a dimension of more than `most`."""
-    larger = [
-        _resized(tensor.numpy(), names or {}, label, most + 1) for tensor, names in zip(tensors, opened, strict=True)
-    ]
-    try:
-        run_module(module, larger)
-    except VerificationError:  # the module's own limit
-        return
-    raise _NarrowTrace(label, most)
-
-
-def _resized(array: np.ndarray, names: Mapping[int, str], label: str, size: int) -> np.ndarray:
-    """Returns an input whose axes of one name have another size; its elements are repeated."""
-    shape = [size if names.get(axis) == label else known for axis, known in enumerate(array.shape)]
-    return np.resize(array, shape)
 
 
 def _sample(module: Any) -> Any:

@@ -1,0 +1,94 @@
+"""A trace that holds only up to some size, because another size is 1 at the example's, and how that is noticed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from onnx2nn.errors import VerificationError
+from onnx2nn.optimization.entry import inputs_of, size_range
+from onnx2nn.verification.module_runs import run_module
+
+LARGEST_SIZE = 1 << 16
+"""From this largest size on a trace is not asked whether the module takes more: such a limit is not an example's."""
+
+_FIXED_SIZE = re.compile(r"static shape of (?P<size>\d+) for dimension inputs\['args'\]\[(\d+)\]\.shape\[(\d+)\]")
+"""Where torch.export says that a dimension is fixed in its trace."""
+
+
+class NarrowTrace(VerificationError):
+    """A trace holds only up to some size of a dimension, though the module takes more.
+
+    torch.export takes a size that is computed from others for 1 where it is 1 at the example's sizes and broadcasts.
+
+    Args:
+        label: the dimension's name.
+        most: the largest size for which the trace holds.
+    """
+
+    def __init__(self, label: str, most: int):
+        super().__init__(
+            f"torch.export keeps the dimension {label} open up to {most} only, as another size becomes 1 at the "
+            "example's. Give example_inputs of larger sizes."
+        )
+        self.label, self.most = label, most
+
+
+def check_refusal(
+    module: Any, message: str, opened: Sequence[Mapping[int, str] | None], tensors: Sequence[torch.Tensor]
+) -> None:
+    """Raises `NarrowTrace` where torch.export refuses as it fixed a dimension of which the module takes more.
+
+    Args:
+        module: the module.
+        message: of torch.export's error.
+        opened: names of the dynamic dimensions of each input, by axis.
+        tensors: the example.
+    """
+    for size, position, axis in _FIXED_SIZE.findall(message):
+        label = (opened[int(position)] or {}).get(int(axis))
+        if label is not None:
+            _check_larger(module, opened, tensors, label, int(size))
+
+
+def check_ranges(
+    module: Any,
+    program: torch.export.ExportedProgram,
+    opened: Sequence[Mapping[int, str] | None],
+    tensors: Sequence[torch.Tensor],
+) -> None:
+    """Raises `NarrowTrace` where the module takes a size that is above the sizes for which its trace holds."""
+    for tensor, named in zip(inputs_of(program), opened, strict=True):
+        for axis, label in (named or {}).items():
+            size = tensor.shape[axis]
+            most = None if isinstance(size, int) else size_range(program, size)[1]
+            if most is not None and most < LARGEST_SIZE:
+                _check_larger(module, opened, tensors, label, most)
+
+
+def _check_larger(
+    module: Any,
+    opened: Sequence[Mapping[int, str] | None],
+    tensors: Sequence[torch.Tensor],
+    label: str,
+    most: int,
+) -> None:
+    """Raises `NarrowTrace` where the module takes a dimension of more than `most`."""
+    larger = [
+        _resized(tensor.numpy(), names or {}, label, most + 1) for tensor, names in zip(tensors, opened, strict=True)
+    ]
+    try:
+        run_module(module, larger)
+    except VerificationError:  # the module's own limit
+        return
+    raise NarrowTrace(label, most)
+
+
+def _resized(array: np.ndarray, names: Mapping[int, str], label: str, size: int) -> np.ndarray:
+    """Returns an input whose axes of one name have another size; its elements are repeated."""
+    shape = [size if names.get(axis) == label else known for axis, known in enumerate(array.shape)]
+    return np.resize(array, shape)
