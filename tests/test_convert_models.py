@@ -54,6 +54,8 @@ def test_what_is_missing() -> None:
     known = {row.name: row for row in [*_rows(), Row(other, EXPORT, {"problem": "refused"})]}
     assert measuring.missing([FILE, other], ["PyTorch", "ONNX"], known) == {FILE: ["ONNX"]}
     assert measuring.missing([FILE], ["PyTorch"], known) == {}
+    new = File("definitions", "senet", "torchscript")
+    assert list(measuring.missing([FILE, new], ["PyTorch", "ONNX"], known)) == [new, FILE]
 
 
 def test_difference_is_relative_and_of_equal_kinds() -> None:

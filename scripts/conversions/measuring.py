@@ -109,11 +109,14 @@ def measure_with_ray(wanted: Wanted, store: Store, limits: Limits, workers: int,
 
 
 def missing(files: Collection[File], directions: Sequence[str], known: Mapping[str, Row]) -> dict[File, list[str]]:
-    """Returns the directions that a store lacks for each file; of a file whose export is known to fail, none."""
+    """Returns the directions that a store lacks for each file, those with most of them first.
+
+    Of a file whose export is known to fail none are missing.
+    """
     found: dict[File, list[str]] = {}
     for file in files:
         exported = known.get(f"{file}/{EXPORT}")
         lacking = [direction for direction in directions if f"{file}/{direction}" not in known]
         if lacking and not (exported and exported.problem):
             found[file] = lacking
-    return found
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
