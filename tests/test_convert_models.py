@@ -85,6 +85,32 @@ def _end() -> Facts:
     return {}
 
 
+def _start(path: Path, size: int) -> Facts:
+    """Starts a process that writes its number, takes memory and stays."""
+    code = f"import os, time; open({str(path)!r}, 'w').write(str(os.getpid())); x = b'x' * {size}; time.sleep(60)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return {}
+
+
+def _runs(process: int) -> bool:
+    path = Path(f"/proc/{process}/stat")
+    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "limits, problem", [(Limits(8), "more than 8 s"), (Limits(60, 2e9), "more than 2 GB of memory")]
+)
+def test_what_a_measurement_starts_is_counted_and_ends_with_it(limits: Limits, problem: str, tmp_path: Path) -> None:
+    size = 0 if "s" in problem.split() else 2 * 10**9
+    assert in_process(limits, _start, tmp_path / "process", size) == {"problem": problem}
+    process = int((tmp_path / "process").read_text())
+    deadline = time.monotonic() + 5
+    while _runs(process) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _runs(process)
+
+
 @pytest.mark.slow
 def test_limits_and_ends_are_facts() -> None:
     assert in_process(Limits(), divmod, 7, 2) == (3, 1)

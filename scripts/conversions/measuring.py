@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import queue
 import tempfile
 import threading
@@ -26,15 +25,10 @@ def export(file: File, path: Path) -> Facts:
     try:
         source.export(file, path).write()
     except NotExported as error:
-        return {"problem": str(error), **versions(source.packages)}
+        return {"problem": str(error), **source.versions()}
     except Exception as error:  # a recipe that cannot even be made
-        return {"problem": reason(error), **versions(source.packages)}
-    return versions(source.packages)
-
-
-def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Returns the versions of packages."""
-    return {package: importlib.metadata.version(package) for package in packages}
+        return {"problem": reason(error), **source.versions()}
+    return source.versions()
 
 
 def convert(direction: str, path: Path) -> Facts:

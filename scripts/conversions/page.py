@@ -23,6 +23,11 @@ SOURCES = {
     "torchvision": "torchvision",
     "timm": "timm, the smallest architecture of each module",
     "transformers": "transformers, tiny configurations",
+    "keras": "keras.applications",
+    "tensorflow": "`scripts/zoo/tensorflow_models.py`: Keras models and single operators of TensorFlow",
+    "paddle_vision": "paddle.vision.models",
+    "paddle": "`scripts/zoo/paddle_models.py`: PaddleClas's models and single operators of PaddlePaddle",
+    "flowvision": "flowvision, exported by this project",
 }
 """Sources in the order of the page."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from scripts.conversions.exported import Exported, TorchModel, export_torch
-from scripts.conversions.rows import File
+from scripts.conversions.rows import File, versions
 from scripts.torch_exports import WRITERS
 from scripts.zoo.torch_definitions.classifiers import MobileNetV1, SENet, ShuffleNetV1
 from scripts.zoo.torch_definitions.examples import Discriminator, Generator, SuperResolution, WordLanguageModel
@@ -38,7 +38,9 @@ MODELS = {
 class Models:
     """Each model of `MODELS`."""
 
-    packages = ("torch", "onnx", "onnxscript")
+    def versions(self) -> dict[str, str]:
+        """Returns the packages' versions."""
+        return versions("torch", "onnx", "onnxscript")
 
     def files(self) -> list[File]:
         """Each by both exporters."""

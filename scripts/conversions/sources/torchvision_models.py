@@ -10,7 +10,7 @@ import torch
 
 from scripts import torchvision_schemas
 from scripts.conversions.exported import Exported, TorchModel, export_torch
-from scripts.conversions.rows import File
+from scripts.conversions.rows import File, versions
 from scripts.torch_exports import WRITERS
 
 torchvision_schemas.predefine()
@@ -44,7 +44,9 @@ def kind(name: str) -> str:
 class Models:
     """Every name of `torchvision.models.list_models()` whose operators are torch's own, which detection's are not."""
 
-    packages = ("torch", "torchvision", "onnx", "onnxscript")
+    def versions(self) -> dict[str, str]:
+        """Returns the packages' versions."""
+        return versions("torch", "torchvision", "onnx", "onnxscript")
 
     def files(self) -> list[File]:
         """Classifiers first, and those of few weights, each by both exporters."""

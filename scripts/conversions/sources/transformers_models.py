@@ -11,7 +11,7 @@ import torch
 
 from scripts import torchvision_schemas
 from scripts.conversions.exported import Exported, TorchModel, export_torch
-from scripts.conversions.rows import File
+from scripts.conversions.rows import File, versions
 from scripts.torch_exports import WRITERS
 
 torchvision_schemas.predefine()
@@ -80,7 +80,9 @@ KINDS = {
 class Models:
     """The model of each type in `KINDS`, as `AutoModel` makes it."""
 
-    packages = ("torch", "transformers", "onnx", "onnxscript")
+    def versions(self) -> dict[str, str]:
+        """Returns the packages' versions."""
+        return versions("torch", "transformers", "onnx", "onnxscript")
 
     def files(self) -> list[File]:
         """Each by both exporters."""
