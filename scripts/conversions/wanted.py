@@ -17,7 +17,7 @@ ONNX2PYTORCH = {
     "inception-v2-9": "files/light_inception_v2/onnx",
     "vgg19-caffe2-9": "files/light_vgg19/onnx",
     "rcnn-ilsvrc13-9": TORCHVISION.format("alexnet"),
-    "yolov5s": "",
+    "yolov5s": "definitions/yolov5s/.*",
 }
 """Their file → the files that stand for it here: the same architecture, as the weights are not to be had."""
 
