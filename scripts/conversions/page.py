@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from scripts import oneflow_zoo
+from scripts import oneflow_tables, oneflow_zoo
 from scripts.conversions import wanted
 from scripts.conversions.directions import PEERS
 from scripts.conversions.rows import EXPORT, File, Row
@@ -138,9 +138,13 @@ def _wanted(rows: Collection[Row]) -> Iterator[str]:
             right = "not measured" if not found else "No" if any(row.problem for row in found) else "Yes"
             shown = ", ".join(f"`{row.file}`" for row in found[:2]) + (f" and {len(found) - 2} more" * (len(found) > 2))
             yield f"| {model} | {right} | {shown} |"
+    yield from ("", "### oneflow2onnx", "", "| model | exported right | shown by |", "|---|---|---|")
+    zoo = oneflow_zoo.written()
+    for title, name in oneflow_tables.MODELS.items():
+        shown = f"`{name}`" if (right := zoo.get(name, {}).get("equal", "not measured")) == "Yes" else ""
+        yield f"| {title} | {right} | {shown} of [docs/oneflow_zoo.md](docs/oneflow_zoo.md) |"
     yield ""
-    yield "X2OneFlow's models of TensorFlow and PaddlePaddle, and oneflow2onnx's, are tables of"
-    yield "[docs/oneflow.md](docs/oneflow.md)."
+    yield "X2OneFlow's models → OneFlow are a table of [docs/oneflow.md](docs/oneflow.md)."
 
 
 def _pytorch(title: str, files: Sequence[File], known: Mapping[str, Row]) -> Iterator[str]:
