@@ -82,7 +82,7 @@ KINDS = {
 
 
 class Models:
-    """The model of each type in `KINDS`, as `AutoModel` makes it; `llama@cache`: a decoder that goes on from a cache."""
+    """The model of each type in `KINDS`, as `AutoModel` makes it; `llama@cache` goes on from a cache."""
 
     def versions(self) -> dict[str, str]:
         """Returns the packages' versions."""
