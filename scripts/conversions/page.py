@@ -20,6 +20,7 @@ TITLES = {"PyTorch": "→ PyTorch", "ONNX": "→ ONNX again", "source": "→ Pyt
 SOURCES = {
     "definitions": "`scripts/zoo/torch_definitions`, models that no package has",
     "files": "files of other exporters: ONNX's light models, Keras, Paddle, OneFlow, the example",
+    "torch": "`scripts/zoo/torch_models.py`: definitions and single operators of PyTorch",
     "torchvision": "torchvision",
     "timm": "timm, the smallest architecture of each module",
     "transformers": "transformers, tiny configurations",

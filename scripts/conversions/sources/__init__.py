@@ -36,6 +36,7 @@ def _made(module: str, *arguments: object) -> Source:
 
 _elsewhere = partial(_made, "other_frameworks")
 TENSORFLOW = ("zoo_tensorflow", ("tensorflow_cpu", "keras", "tf2onnx"))
+TORCH = ("zoo_torch", ("torch", "onnx", "onnxscript"))
 PADDLE = ("zoo_paddle", ("paddlepaddle", "paddleclas", "paddle2onnx"))
 ONEFLOW = ("zoo_oneflow", ("oneflow", "flowvision"))
 """A session of nox, and the packages of its environment that make models and files."""
@@ -46,6 +47,7 @@ SOURCES: dict[str, Callable[[], Source]] = {
     "transformers": partial(_made, "transformers_models"),
     "definitions": partial(_made, "definitions"),
     "files": partial(_made, "onnx_files"),
+    "torch": partial(_elsewhere, "torch", "torch.onnx", "torch_models.py", *TORCH),
     "keras": partial(_elsewhere, "keras", "tf2onnx", "keras_applications.py", *TENSORFLOW),
     "tensorflow": partial(_elsewhere, "tensorflow", "tf2onnx", "tensorflow_models.py", *TENSORFLOW),
     "paddle": partial(_elsewhere, "paddle", "paddle2onnx", "paddle_models.py", *PADDLE),
