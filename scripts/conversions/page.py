@@ -23,7 +23,7 @@ SOURCES = {
     "torch": "`scripts/zoo/torch_models.py`: definitions and single operators of PyTorch",
     "torchvision": "torchvision",
     "timm": "timm, the smallest architecture of each module",
-    "transformers": "transformers, tiny configurations",
+    "transformers": "transformers, small configurations",
     "keras": "keras.applications",
     "tensorflow": "`scripts/zoo/tensorflow_models.py`: Keras models and single operators of TensorFlow",
     "paddle_vision": "paddle.vision.models",
@@ -47,7 +47,8 @@ far, see `--list SOURCE`. Rows that fail stay here with their reason. Versions: 
 
 Weights are random, none of them constant. Images are small where the architecture permits (64 by 64), so that a row
 takes seconds; **inputs** has the sizes. Where the exporter left dimensions open, the file is compared at sizes that the
-exporter did not see.
+exporter did not see. `@small` and `@own` are timm's models at small images and at those that they were made for,
+`@cache` decoders that are given the keys and values of earlier positions.
 
 ## How many
 """

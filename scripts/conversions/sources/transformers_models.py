@@ -45,7 +45,10 @@ KEPT = {
 }
 """Fields that a configuration refuses to be given, or computes others from."""
 
-GIVEN: dict[str, dict[str, Any]] = {"gpt_neo": {"attention_types": [[["global", "local"], 1]]}}
+GIVEN: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "yolos": {"image_size": [64, 96]},
+}
 """Fields that must fit to those of `TINY`."""
 
 TEXT = """albert bert biogpt bloom camembert codegen cohere convbert deberta deberta-v2 distilbert
