@@ -123,7 +123,7 @@ def docs(session: nox.Session) -> None:
 @nox.session(python="3.11")
 def lowest(session: nox.Session) -> None:
     """The fast tests with the lowest numpy, onnx, onnx-ir and ONNX Runtime that pyproject.toml allows."""
-    session.install("-c", "constraints-lowest.txt", "-e", ".[all,ncnn]", *TOOLS)
+    session.install("-c", "constraints-lowest.txt", "-e", ".[all,ncnn]", "torchvision", *TOOLS)
     session.run("pytest", "-n", "auto", *session.posargs)
 
 

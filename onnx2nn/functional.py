@@ -48,10 +48,10 @@ def _function(row: Row) -> Any:
         if proxy is not None:
             return proxy.tracer.create_proxy("call_function", function, inputs, attributes)
         values = [_plain(v) if i < len(static) and static[i] else v for i, v in enumerate(inputs)]
-        device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
-        if device is None or device.type in ("cpu", "meta"):
+        devices = [v.device for v in values if isinstance(v, torch.Tensor)]  # not `next`: Dynamo of torch 2.6 has none
+        if not devices or devices[0].type in ("cpu", "meta"):
             return row.run(torch, *values, **attributes)
-        with torch.device(device):
+        with torch.device(devices[0]):
             return row.run(torch, *values, **attributes)
 
     function: Any = _as_custom_op(row, run) if row.custom_op else run

@@ -418,7 +418,7 @@ def _target(options: Options) -> tuple[Any, Any]:
         from oneflow_bridge.from_onnx import importer
 
         return namespace, functools.partial(_import_prepared, importer.import_graph)
-    torch = require("torch", extra="torch", purpose="Importing to PyTorch")
+    torch = require("torch", extra="torch", purpose="Importing into PyTorch")
     if options.dynamic is not None:
         from onnx2nn.unfreeze.search import import_dynamic
 

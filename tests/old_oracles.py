@@ -25,6 +25,7 @@ class Flaw:
         since: the first revision that is concerned.
         until: the last one.
         oracle: the package that is wrong, onnxruntime, or onnx with its reference.
+        fatal: it ends the process, so that the case cannot be asked.
     """
 
     operator: str
@@ -34,6 +35,7 @@ class Flaw:
     since: int = 1
     until: int = 1 << 30
     oracle: str = "onnxruntime"
+    fatal: bool = False
 
     def __str__(self) -> str:
         names = {"onnxruntime": "ONNX Runtime", "onnx": "the reference of onnx"}
@@ -55,6 +57,7 @@ FLAWS = [
     Flaw("AveragePool", (1, 25), "does not count the padding", "count_include_pad=1", since=19),
     Flaw("BitShift", (1, 27), "shifts by the type's size modulo that size"),
     Flaw("Cast", (1, 24), f"{_NO_KERNEL} writes numbers as Python does", "to text", since=24),
+    Flaw("ExpandDims", (1, 32), "ends the process where the axis is a scalar or an initializer", r"\[\]", fatal=True),
     Flaw("GroupQueryAttention", (1, 24), "lets windows be one key longer", "local_window_size"),
     Flaw("GroupQueryAttention", (1, 24), "attends otherwise in a prompt whose scores are an output", "prompt"),
     Flaw("LinearClassifier", (1, 27), "gives the scores of two classes without their transformation"),
@@ -86,6 +89,13 @@ def flaw_of(case: Case, revision: int) -> Flaw | None:
 def concerns(flaw: Flaw, case: Case) -> bool:
     """Returns whether a case is one of those that a flaw is about."""
     return case.operator == flaw.operator and re.search(flaw.cases, str(case)) is not None
+
+
+def skip_fatal(case: Case, revision: int) -> None:
+    """Skips a test whose oracle would end the process."""
+    flaw = flaw_of(case, revision)
+    if flaw is not None and flaw.fatal:
+        pytest.skip(str(flaw))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hub_server import COMMIT, OLDER, Hub, serving
+from hub_server import COMMIT, OLDER, Hub, serving, standing_in
 from onnx import TensorProto, helper
 
 import onnx2nn
@@ -52,15 +52,8 @@ def model_bytes(*locations: str, bias: float = 0.0) -> bytes:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub with a model, and this process as if its environment variables had been set at its start."""
-    constants = pytest.importorskip("huggingface_hub.constants", reason="onnx2nn[hub] brings it")
-    with serving() as hub:
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, hub.endpoint)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.delenv("HF_TOKEN", raising=False)
+    """A hub with a model."""
+    with standing_in(monkeypatch, tmp_path / "cache") as hub:
         hub.add("org/repo", "onnx/model.onnx", model_bytes("model.onnx_data", "more/w.bin"))
         hub.add("org/repo", "onnx/model.onnx_data", WEIGHTS.tobytes())
         hub.add("org/repo", "onnx/more/w.bin", (2 * WEIGHTS).tobytes())

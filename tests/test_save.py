@@ -258,6 +258,16 @@ def test_a_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("target", ["m.pth", "m.safetensors", "m.pt2", "m.torchscript", "m/"])
+def test_others_may_read_what_is_saved(target: str, tmp_path: Path) -> None:
+    """Files have the permissions of any new file; safetensors' own writer makes them for the user alone."""
+    module = onnx2nn.load(ROOT / "examples/digits/digits.onnx")
+    onnx2nn.save(module, f"{tmp_path}/{target}", example_inputs=[torch.zeros(2, 8, 8, 1)])
+    (tmp_path / "plain").touch()
+    modes = {path.name: path.stat().st_mode for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(modes) > 1 and set(modes.values()) == {modes["plain"]}, modes
+
+
 def test_types_that_safetensors_lack_are_named(tmp_path: Path) -> None:
     module = onnx2nn.load(ROOT / "examples/digits/digits.onnx")
     module.register_buffer("w", torch.ones(2, dtype=torch.complex128))

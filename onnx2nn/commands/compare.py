@@ -20,7 +20,7 @@ from onnx2nn.commands.options import (
 )
 from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.ground.atomic_files import check_writable
-from onnx2nn.ground.extras import require
+from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
 from onnx2nn.reporting.model_comparison import MOST_ROWS, ModelComparison
 
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if arguments.output:
         check_writable(arguments.output)
     given = named_shapes(arguments.input_shape, specs_of(arguments))
-    require("torch", extra="torch", purpose="Importing into PyTorch")
+    require_extras("Comparing models", torch="torch")
     comparison = onnx2nn.compare(
         arguments.onnx_path,
         arguments.other_path,

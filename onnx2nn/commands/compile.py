@@ -18,7 +18,7 @@ from onnx2nn.commands.options import (
 from onnx2nn.commands.verdict import report
 from onnx2nn.errors import InputError
 from onnx2nn.ground.atomic_files import check_writable
-from onnx2nn.ground.extras import require
+from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
 from onnx2nn.importing import inputs
 
@@ -53,8 +53,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     given = named_shapes(arguments.input_shape, specs)
     open_ = arguments.dynamic_input_shape or not given
     sizes = inputs.resolve_shapes(specs, given, batch=2 if open_ else 1)  # torch.export takes a 1 for a constant
-    require("torch", extra="torch", purpose="Importing into PyTorch")
-    require("onnxruntime", extra="verify", purpose="Comparing with ONNX Runtime")
+    require_extras("Compiling a model", torch="torch", verify="onnxruntime")
     reading = {"follow_links": arguments.follow_links, "limits": limits}
     with terminal.step(f"importing {arguments.onnx_path}"):
         module = onnx2nn.load(arguments.onnx_path, input_shapes=None if open_ else given, **reading)

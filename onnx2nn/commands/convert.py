@@ -20,8 +20,8 @@ from onnx2nn.commands.options import (
 )
 from onnx2nn.commands.verdict import report
 from onnx2nn.errors import InputError
-from onnx2nn.ground.atomic_files import check_writable
-from onnx2nn.ground.extras import require
+from onnx2nn.ground.atomic_files import check_folder_writable, check_writable
+from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
 from onnx2nn.importing import inputs
 from onnx2nn.importing.inputs import InputSpec
@@ -88,13 +88,14 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         check_target(arguments.pytorch_path)
     if arguments.simplify_path:
         check_writable(arguments.simplify_path)
+    if arguments.python:
+        check_folder_writable(arguments.python)
     limits = limits_of(arguments)
     specs = specs_of(arguments)
     given = named_shapes(arguments.input_shape, specs)
     sizes = inputs.resolve_shapes(specs, given)
     with terminal.step("loading PyTorch and ONNX Runtime"):
-        require("torch", extra="torch", purpose="Importing into PyTorch")
-        require("onnxruntime", extra="verify", purpose="Comparing with ONNX Runtime")
+        require_extras("Converting a model", torch="torch", verify="onnxruntime")
 
     model: str | onnx.ModelProto = arguments.onnx_path
     freed = _freed_axes(arguments.dynamic)

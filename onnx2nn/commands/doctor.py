@@ -33,8 +33,8 @@ EXAMINED: tuple[ModuleType, ...] = (
 )
 """The modules of the commands; `EXTRAS` of each names the extras that it needs."""
 
-_HIDDEN = frozenset({"all", "test", "docs", "dev"})
-"""Extras that are not for a purpose of users, or that consist of others."""
+_HIDDEN = frozenset({"all", "test", "docs", "dev", "ecosystem", "ray"})
+"""Extras that are for work on the repository, or that consist of others."""
 
 _COMPILERS = ("c++", "g++", "clang++")
 

@@ -1,4 +1,4 @@
-"""Where the commands start: an interrupt ends them with one line and a status from here on.
+"""Where the commands start: an interrupt ends them with one line and a status from here on, closed streams are opened.
 
 Python's own modules alone are imported at the top, as loading numpy, onnx and this package takes a second or two.
 """
@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from onnx2nn.commands.statuses import INTERRUPTED
@@ -17,16 +17,49 @@ from onnx2nn.commands.statuses import INTERRUPTED
 
 def onnx2nn() -> int:
     """The command `onnx2nn`; returns its exit status."""
-    with _leaving("onnx2nn"):
+
+    def load() -> Callable[[], int]:
         from onnx2nn.commands.main import main
-    return main()
+
+        return main
+
+    return _started("onnx2nn", load)
 
 
 def onnx2pytorch() -> int:
     """The command `onnx2pytorch`; returns its exit status."""
-    with _leaving("onnx2pytorch"):
-        from onnx2nn.commands import onnx2pytorch as command
-    return command.onnx2pytorch()
+
+    def load() -> Callable[[], int]:
+        from onnx2nn.commands.onnx2pytorch import onnx2pytorch as command
+
+        return command
+
+    return _started("onnx2pytorch", load)
+
+
+def _started(program: str, load: Callable[[], Callable[[], int]]) -> int:
+    _open_closed_streams()
+    with _leaving(program):
+        command = load()
+    try:
+        return command()
+    except KeyboardInterrupt:  # before the command's own handling, while its parser is made
+        os.write(sys.stderr.fileno(), f"{program}: error: interrupted\n".encode())
+        return INTERRUPTED
+
+
+def _open_closed_streams() -> None:
+    """Opens /dev/null where the caller closed stdin, stdout or stderr (`>&-`): Python's stream is None there.
+
+    Also, the next file that is opened would get the stream's number, and whatever a library prints.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115  # to the end
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ from onnx2nn.commands.options import (
 )
 from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.errors import NcnnError
+from onnx2nn.ground.atomic_files import check_folder_writable
+from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
 from onnx2nn.importing import inputs
 
@@ -40,6 +42,8 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Imports a model with fixed sizes, converts it to NCNN and compares; prints all obstacles."""
+    require_extras("Going on to NCNN", torch="torch", ncnn="ncnn")
+    check_folder_writable(arguments.output)
     specs = specs_of(arguments)
     sizes = inputs.resolve_shapes(specs, named_shapes(arguments.input_shape, specs))
     with terminal.step(f"importing {arguments.onnx_path}"):

@@ -20,7 +20,7 @@ from onnx2nn.commands.options import (
 )
 from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.ground.atomic_files import check_writable
-from onnx2nn.ground.extras import require
+from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
 from onnx2nn.verification.input_files import load_arrays
 
@@ -58,7 +58,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     specs = specs_of(arguments)
     given = named_shapes(arguments.input_shape, specs)
     arrays = load_arrays(arguments.inputs, specs) if arguments.inputs else None
-    require("torch", extra="torch", purpose="Importing into PyTorch")
+    compared = {} if arguments.skip_comparison else {"verify": "onnxruntime"}
+    require_extras("A report", torch="torch", **compared)
     report = onnx2nn.report(
         arguments.onnx_path,
         input_shapes=given or None,

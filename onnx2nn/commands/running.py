@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import os
 import signal
 import sys
@@ -33,9 +34,18 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any):
         super().__init__(**{"allow_abbrev": False, **options})
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parses a command line; what is left over is an error here, so that a subcommand names itself."""
+        parsed, rest = super().parse_known_args(args, namespace)
+        if rest:
+            options = [name for action in self._actions for name in action.option_strings]
+            near = [found for word in rest for found in difflib.get_close_matches(word.partition("=")[0], options, 1)]
+            self.error(f"unrecognized arguments: {' '.join(rest)}" + f"; is it {' '.join(near)}?" * bool(near))
+        return parsed, rest
+
     def error(self, message: str) -> NoReturn:
         """Prints the error and exits."""
-        self.exit(UNUSABLE, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        self.exit(UNUSABLE, f"{self.prog}: error: {shown(message)} (see {self.prog} --help)\n")
 
 
 class _Terminated(BaseException):
@@ -80,8 +90,10 @@ def _complete(parser: argparse.ArgumentParser) -> None:
 
 
 def _fail(parser: argparse.ArgumentParser, message: str, status: int) -> int:
-    sys.stdout.flush()
-    print(f"{parser.prog}: error: {shown(' '.join(message.split()))}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a full disk behind a stream: the status still tells
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        print(f"{parser.prog}: error: {shown(' '.join(message.split()))}", file=sys.stderr)
     return status
 
 

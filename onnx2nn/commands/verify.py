@@ -21,6 +21,8 @@ from onnx2nn.commands.options import (
 )
 from onnx2nn.commands.statuses import FAILED
 from onnx2nn.commands.verdict import report
+from onnx2nn.ground.atomic_files import check_folder_writable
+from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
 from onnx2nn.verification.block_reports import shown_blocks
 from onnx2nn.verification.gaps import Gap
@@ -63,6 +65,9 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Imports a model, compares the outputs, then every node."""
+    require_extras("Comparing a model", torch="torch", verify="onnxruntime")
+    if arguments.repro:
+        check_folder_writable(arguments.repro)
     terminal = Terminal(silent=True) if arguments.json else terminal
     specs = specs_of(arguments)
     given = named_shapes(arguments.input_shape, specs)

@@ -116,6 +116,24 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise InputError(f"Cannot write {target}: {error.strerror or error}") from error
 
 
+def check_folder_writable(path: str | os.PathLike[str]) -> None:
+    """Checks before long work that the folder `path`, which need not exist, can be written; leaves nothing behind.
+
+    Raises:
+        InputError: the folder cannot be made or written, or `path` is a file.
+    """
+    target = Path(path)
+    existing = next(step for step in (target, *target.absolute().parents) if step.exists())
+    if not existing.is_dir():
+        raise InputError(f"Cannot write {target}: {existing} is no folder. Name another path.")
+    probe = _temporary_name(existing / "folder")
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"Cannot write {target}: {error.strerror or error}") from error
+
+
 def _target(path: str | os.PathLike[str]) -> Path:
     """Returns the file that is replaced by writing to `path`, at the end of links."""
     target = Path(path)

@@ -30,3 +30,28 @@ def require(module: str, *, extra: str, purpose: str) -> Any:
         raise MissingDependencyError(
             f'{purpose} needs {module}, which is not installed: pip install "onnx2nn[{extra}]"'
         ) from error
+
+
+def require_extras(purpose: str, **modules: str) -> None:
+    """Imports a module of each of several extras, so that all that is missing is told at once.
+
+    Args:
+        purpose: the step that needs them, as for `require`.
+        modules: a module by the extra that installs it, `verify="onnxruntime"`.
+
+    Raises:
+        MissingDependencyError: some are not installed.
+    """
+    missing = {}
+    for extra, module in modules.items():
+        try:
+            require(module, extra=extra, purpose=purpose)
+        except MissingDependencyError as error:
+            missing[extra] = error
+    if len(missing) == 1:
+        raise next(iter(missing.values()))
+    if missing:
+        names = " and ".join(modules[extra] for extra in missing)
+        raise MissingDependencyError(
+            f'{purpose} needs {names}, which are not installed: pip install "onnx2nn[{",".join(missing)}]"'
+        )

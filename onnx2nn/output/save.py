@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnx2nn.errors import InputError, VerificationError
-from onnx2nn.ground.atomic_files import check_writable, enduring, replacing
+from onnx2nn.ground.atomic_files import check_folder_writable, check_writable, enduring, replacing
 from onnx2nn.ground.extras import require
 from onnx2nn.output.source_folder import save_source
 from onnx2nn.output.stored_types import check_types
-from onnx2nn.output.weight_files import failing_as_files
+from onnx2nn.output.weight_files import written_by_safetensors
 from onnx2nn.verification.module_runs import check_same, to_tensor
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def check_target(path: str | os.PathLike[str]) -> Callable[..., str]:
     """
     target = Path(path)
     if os.fspath(path).endswith(("/", os.sep)):
+        check_folder_writable(target)
         return save_source
     writer = _WRITERS.get(target.suffix.lower())
     if writer is None:
@@ -166,7 +167,7 @@ def _without_torch(module: torch.nn.Module, path: Path) -> list[str]:
 def _save_state(module: torch.nn.Module, path: Path, *_: Any) -> str:
     safetensors = require("safetensors.torch", extra="torch", purpose="Saving .safetensors")
     check_types(safetensors, module.state_dict())
-    with failing_as_files():
+    with written_by_safetensors(path):
         safetensors.save_model(module, str(path))
     count = sum(value.numel() for value in module.state_dict().values())
     return f"state of {count} numbers, read back with safetensors.torch.load_model"

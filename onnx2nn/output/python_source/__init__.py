@@ -16,7 +16,7 @@ from onnx2nn.ground.extras import require
 from onnx2nn.ground.limits import Limits
 from onnx2nn.loading import load
 from onnx2nn.output.stored_types import check_types
-from onnx2nn.output.weight_files import failing_as_files
+from onnx2nn.output.weight_files import written_by_safetensors
 from onnx2nn.verification.module_runs import check_same, to_tensor
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def write_source(
     with contextlib.ExitStack() as files:
         files.enter_context(made_folder(target))
         stored = files.enter_context(replacing(target / weights))
-        with failing_as_files():
+        with written_by_safetensors(stored):
             safetensors.save_file(tensors, str(stored))
         for name, text in texts.items():
             files.enter_context(replacing(target / name)).write_text(text, encoding="utf-8")
