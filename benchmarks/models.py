@@ -292,6 +292,8 @@ QUANTISED: dict[str, tuple[str, Quantise]] = {
     "voice_detector_dynamic_int8": ("voice_detector", _dynamically),
     "resnet18_qoperator_int8": ("resnet18", _statically("QOperator")),
     "resnet18_qdq_int8": ("resnet18", _statically("QDQ")),
+    "mobilenet_v2_qoperator_int8": ("mobilenet_v2", _statically("QOperator")),
+    "mobilenet_v2_qdq_int8": ("mobilenet_v2", _statically("QDQ")),
 }
 """Name → a model of `ORIGINALS`, and how ONNX Runtime's tools quantise its file."""
 

@@ -29,7 +29,7 @@ FORMS: dict[str, tuple[str | None, bool]] = {
     "compile": ("compile", False),
     "compile, fixed sizes": ("compile", True),
 }
-"""Name → the mode of `onnx2nn.optimize`, and whether the sizes are fixed."""
+"""Name → the mode of `onnx2nn.load` or `onnx2nn.optimize`, and whether the sizes are fixed."""
 
 COLUMNS = ("model", "form", "made in s", "median ms", "ratio", "CPU ratio", "largest difference")
 
@@ -51,12 +51,12 @@ def forms(path: str, inputs: models.Tensors, threads: int) -> Iterator[tuple[str
     for form, (mode, fixed) in FORMS.items():
         start = time.perf_counter()
         try:
-            module = onnx2nn.load(path)
+            module = onnx2nn.load(path, optimize="eager" if mode == "eager" else None)
             if fixed:
                 names = [spec["name"] for spec in module.meta["onnx2nn"]["signature"]]
                 shapes = {name: list(tensor.shape) for name, tensor in zip(names, inputs, strict=True)}
                 module = onnx2nn.load(path, input_shapes=shapes)
-            if mode is not None:
+            if mode == "compile":
                 module = onnx2nn.optimize(module, mode, example_inputs=inputs)
         except Exception as error:  # of any class: the reason is in the table
             yield form, 0.0, importers.reason(error)

@@ -104,6 +104,9 @@ def load(
             theirs, on the CPU. `module.meta["onnx2nn"]["stored"]` says where in its file a weight lies, which
             `onnx2nn.OnnxReader` reads.
         optimize: `"eager"` or `"compile"` for a faster module for inference, see `onnx2nn.optimize` (PyTorch only).
+            `"eager"` also computes convolutions between QuantizeLinear and DequantizeLinear on integers, as ONNX
+            Runtime does, and rounds a QLinearConv in its kernel: another step where a number is next to the middle of
+            two.
         limits: what the file may cost beyond its own size; by default `onnx2nn.Limits()`.
 
     Returns:
@@ -359,7 +362,8 @@ def _import_to(
         found = plan(model, author, account.renewed(), options.blocks)
         if not options.raise_patterns:
             return found, {}
-        raising = raise_model(model, found.table, F, account.renewed())
+        eager = options.optimize == "eager"  # machine code has no convolutions of integers
+        raising = raise_model(model, found.table, F, account.renewed(), for_inference=eager)
         return found, {"raising": {"raised": dict(raising.raised), "dropped": raising.dropped}}
 
     module = import_model(model, prepare, input_shapes=shapes)

@@ -68,7 +68,8 @@ def whole(x: torch.Tensor, zero: torch.Tensor | None, *shape: int) -> torch.Tens
 def test_products(case: tuple[Any, ...], batched: bool) -> None:
     a, b, a_zero, b_zero = case
     expected = whole(a, a_zero, -1, 1) @ whole(b, b_zero, 1, -1)
-    assert torch.equal(integer_matmul(torch, a, b, a_zero, b_zero).long(), expected)
+    for _ in range(3):  # the second call keeps the columns, the third one has them
+        assert torch.equal(integer_matmul(torch, a, b, a_zero, b_zero).long(), expected)
     if a_zero is None or a_zero.numel() == 1:
         several = torch.stack([a, a.flip(0)]) if batched else a
         found = RightOperand(torch, b, b_zero).product(several, torch.tensor(0) if a_zero is None else a_zero)
@@ -108,6 +109,36 @@ def test_convolutions(case: tuple[Any, ...]) -> None:
         assert torch.equal(functional.ConvInteger(x, w, x_zero, w_zero, **attributes).double(), expected)
 
 
+@settings(max_examples=300, deadline=None)
+@given(convolutions(), st.data())
+def test_fused_convolutions(case: tuple[Any, ...], data: st.DataObject) -> None:
+    """The kernel that rounds gives another step only where the number is next to the middle of two steps."""
+    x, w, x_zero, w_zero, attributes = case
+    draw, outputs = data.draw, w.shape[0]
+    if x_zero is None or w_zero is None:
+        x_zero, w_zero = torch.zeros([], dtype=x.dtype), torch.zeros([], dtype=w.dtype)
+    sums = whole(w, w_zero, -1, *[1] * (w.ndim - 1)).abs().flatten(1).sum(1)
+    bias = None
+    if draw(st.booleans()):
+        bias = torch.randint(-1000, 1000, (outputs,), dtype=torch.int32)
+    x_scale, y_scale = (torch.tensor(draw(st.floats(2**-10, 8.0, width=32))) for _ in range(2))
+    steps = draw(st.sampled_from([1.0, 50.0, 300.0])) / (255 * float(sums.max()) + 1000)  # up to so many of the result
+    w_scale = steps * y_scale / x_scale * (torch.rand(outputs) if draw(st.booleans()) else torch.ones([]))
+    y_zero = numbers(draw, (), draw(DTYPES))
+    given_ = (x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias)
+    expected = functional.QLinearConv(*given_, **attributes).double()
+    found = functional.onnx2nn__FusedQLinearConv(*given_, **attributes)
+    assert found.dtype == y_zero.dtype
+    integers = functional.ConvInteger(x, w, x_zero, w_zero, **attributes).double()
+    column = [-1, *[1] * (w.ndim - 2)]
+    scale = (x_scale * w_scale / y_scale).double().expand(outputs).reshape(column)
+    number = (integers + (0 if bias is None else bias.double().reshape(column))) * scale
+    largest = (255 * sums.double().reshape(column) * 2 + 1000) * scale + 256  # of what is added in float32
+    other = found.double() != expected
+    assert bool(((found.double() - expected).abs() <= 1).all())
+    assert bool(((number - number.floor() - 0.5).abs() <= largest * 2**-22)[other].all())
+
+
 def test_the_kernels_serve() -> None:
     """What the tests above run, where the processor has such instructions: other tests do not tell."""
     a, b = torch.ones(3, 4, dtype=torch.uint8), torch.ones(4, 5, dtype=torch.int8)
@@ -137,6 +168,28 @@ def test_packed_weights_follow_the_weights() -> None:
     kept = len(integer_convolutions._kept())
     del w, copied
     assert len(integer_convolutions._kept()) <= kept
+
+
+def test_kept_columns_follow_the_weights() -> None:
+    if not integer_kernels.serves(torch, torch.ones(3, 4, dtype=torch.int8), torch.ones(4, 5, dtype=torch.int8)):
+        pytest.skip("this processor adds two products of 8-bit integers in 16 bits")
+    a, b = torch.full((3, 4), 200, dtype=torch.uint8), torch.ones(4, 5, dtype=torch.int8)
+    zero = torch.tensor(0, dtype=torch.int8)
+    for factor in (1, 2):
+        for _ in range(3):
+            assert (functional.MatMulInteger(a, b, None, zero) == factor * 800).all()
+        assert integer_kernels._kept()[b].columns is not None
+        b.mul_(2)
+    for _ in range(3):
+        assert (functional.MatMulInteger(a, b, None, zero) == 3200).all()
+    zero.add_(1)
+    assert (functional.MatMulInteger(a, b, None, zero) == 2400).all()
+    assert (functional.MatMulInteger(a, b) == 3200).all()
+    with torch.inference_mode():
+        assert (functional.MatMulInteger(a, torch.ones(4, 5, dtype=torch.int8)) == 800).all()
+    kept = len(integer_kernels._kept())
+    del b
+    assert len(integer_kernels._kept()) < kept
 
 
 WITHOUT = """

@@ -8,13 +8,22 @@ from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NUMBER
-from onnx2nn.ops import quantize
+from onnx2nn.ops import quantize, quantized_steps
 from onnx2nn.ops.activation import leaky_relu
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import type_number
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.pool import average_pool, max_pool
-from onnx2nn.ops.rnn import LinearMap, directions, lstm_loop, outputs_asked, recurrent_results, settings, summed
+from onnx2nn.ops.rnn import (
+    LinearMap,
+    check_batch,
+    directions,
+    lstm_loop,
+    outputs_asked,
+    recurrent_results,
+    settings,
+    summed,
+)
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import REQUIRED, FloatForm, NeedsValues, has_values
 
@@ -38,13 +47,12 @@ def _shifted_and_rounded(F: Any, y: Any, zero_point: Any, like: Any) -> Any:
 
     Halves are thus rounded to an even result, whatever the zero point is.
     """
-    y = y if zero_point is None else y + zero_point.to(F.float32)
+    y = y if quantize.is_zero(F, zero_point) else y + zero_point.to(F.float32)
     return quantize.round_to(F, y, None, element_like(F, like))
 
 
 def _whole(F: Any, x: Any, zero_point: Any) -> Any:
-    x = x.to(F.float32)
-    return x if zero_point is None else x - zero_point.to(F.float32)
+    return quantize.shifted(F, x.to(F.float32), zero_point)
 
 
 @op("QLinearAdd", 1, domain=MICROSOFT, float_form=FloatForm("Add"))
@@ -290,10 +298,9 @@ def qgemm(
         product = product.to(F.float64) + C.to(F.float64)
     scale = a_scale * b_scale
     scale = scale if alpha == 1.0 else scale * alpha
-    product = product.to(F.float32)
     if y_scale is None:
-        return product * scale
-    return quantize.round_to(F, product * (scale / y_scale), y_zero_point, element_like(F, y_zero_point))
+        return product.to(F.float32) * scale
+    return quantize.requantized(F, product, scale / y_scale, y_zero_point, element_like(F, y_zero_point))
 
 
 def _results_of_float_product(F: Any, A: Any, B: Any, scale: Any, *_: Any) -> Any:
@@ -342,6 +349,34 @@ def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases:
         return linear
 
     return [of_direction(i) for i in directions(weights)]
+
+
+def _in_few_calls(
+    F: Any,
+    X: Any,
+    W: Any,
+    R: Any,
+    of_input: Sequence[LinearMap],
+    scales: Any,
+    zero_points: Any,
+    states: Sequence[Any],
+    backwards: Sequence[bool],
+) -> tuple[Any, ...] | None:
+    """Returns Y, Y_h and Y_c of an LSTM by `quantized_steps`; None where those do not serve."""
+    if not quantized_steps.serves(F, X, W, R, scales, zero_points, states):
+        return None
+    check_batch(X, states, axis=1)
+    found = []
+    for i, turned in enumerate(backwards):
+        product = quantized_steps.StateProduct(F, R[i], zero_points[i], scales[i], X.shape[1])
+        gates = of_input[i](X)
+        first = [X.new_zeros([X.shape[1], R.shape[1]]) if state is None else state[i] for state in states]
+        direction = quantized_steps.lstm(F, gates.flip([0]) if turned else gates, product, *first)
+        if not product.exact or direction is None:
+            return None
+        found.append((direction[0].flip([0]) if turned else direction[0], *direction[1:]))
+    Y, *last = zip(*found, strict=True)
+    return (F.stack(Y, 1), *(F.stack(state) for state in last))
 
 
 def _results_of_lstm(F: Any, X: Any, W: Any, R: Any, *others: Any, **attributes: Any) -> Any:
@@ -395,6 +430,10 @@ def dynamic_quantize_lstm(
         step = F.arange(X.shape[0], device=X.device)
         X = F.where((step < sequence_lens.max()).reshape(-1, 1, 1), X, 0.0)
     of_input = _quantized_maps(F, W, W_scale, W_zero_point, summed(B))
+    if s.is_plain(default) and P is None and not input_forget and sequence_lens is None:
+        found = _in_few_calls(F, X, W, R, of_input, R_scale, R_zero_point, [initial_h, initial_c], s.directions)
+        if found is not None:
+            return outputs_asked(found, _outputs)
     products = _quantized_maps(F, R, R_scale, R_zero_point)
     of_state = [lambda x, h, product=product: x + product(h) for product in products]
     states = [initial_h, initial_c]

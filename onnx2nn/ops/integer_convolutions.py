@@ -1,8 +1,8 @@
 """Exact convolutions of 8-bit integers on the processor's own instructions, where it has them, see `integer_kernels`.
 
 oneDNN's convolution is called without zero points: with them it gives wrong numbers for some kernels (torch 2.13). Its
-weights are packed in the order in which the instructions read them, which takes longer than a convolution; the packed
-form is kept as long as the weights live.
+weights are packed in the order in which the instructions read them, which takes longer than a convolution and depends
+on the input's shape; the packed form is kept as long as the weights live.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from onnx2nn.ops.conv import pad_spatial
@@ -40,19 +40,27 @@ def serves(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any) -> bool
     return of_one and x.ndim == w.ndim and bool(w.numel()) and not w.is_inference() and _is_exact(F)
 
 
+def available(F: Any) -> bool:
+    """Returns whether this process has an exact kernel."""
+    return hasattr(F, "_int_mm") and _is_exact(F)
+
+
 def convolved(
     F: Any,
     x: Any,
     w: Any,
     x_zero_point: Any,
     w_zero_point: Any,
+    bias: Any,
     *,
     strides: Sequence[int],
     pads: Sequence[int],
     dilations: Sequence[int],
     group: int,
 ) -> Any:
-    """Returns the convolution of `x - x_zero_point` with `w - w_zero_point` in int32; None where no kernel gives it.
+    """Returns the convolution of `x - x_zero_point` with `w - w_zero_point`, plus the bias; None without a kernel.
+
+    The result are floats in new memory that hold the integers exactly: of 32 bits where those do, else of 64.
 
     Law: the sum of (x - z) w over a window is the sum of x w less z times the sum of w, where x is z in the pads.
 
@@ -62,57 +70,219 @@ def convolved(
         w: `(o, c / group, *kernel)`, int8 or uint8.
         x_zero_point: None or one number.
         w_zero_point: None, one number, or `(o,)`.
+        bias: None or `(o,)`, int32.
         strides: of each spatial dimension.
         pads: all begins, then all ends; not negative.
         dilations: of each spatial dimension.
         group: how many groups the channels form.
     """
+    call = _prepared(F, x, w, x_zero_point, w_zero_point, strides, pads, dilations, group)
+    if call is None:
+        return None
+    packed, x, zero = call
+    found = packed(F, w, x, packed.offset(F, zero, bias))
+    return found if len(strides) == 2 else found.squeeze(2)
+
+
+def requantized(
+    F: Any,
+    x: Any,
+    w: Any,
+    zero_points: tuple[Any, Any, Any],
+    scales: tuple[Any, Any, Any],
+    bias: Any,
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    group: int,
+) -> Any:
+    """Returns a QLinearConv as oneDNN rounds it: another step where the number lies next to the middle of two steps.
+
+    The kernel multiplies the sums by the scales, adds the bias and the zero point in float32, and rounds once.
+
+    Args:
+        F: torch.
+        x: as for `convolved`.
+        w: as for `convolved`.
+        zero_points: of `x`, the weights and the result.
+        scales: likewise, in float32.
+        bias: as for `convolved`.
+        strides: as for `convolved`.
+        pads: as for `convolved`.
+        dilations: as for `convolved`.
+        group: as for `convolved`.
+
+    Returns:
+        The result; None where no kernel gives it.
+    """
+    call = _prepared(F, x, w, zero_points[0], zero_points[1], strides, pads, dilations, group)
+    if call is None or len(call[0].bounds) > 1 or {scale.dtype for scale in scales} != {F.float32}:
+        return None
+    packed, x, zero = call
+    factors = packed.scaled(F, zero, bias, scales)
+    if factors is None:
+        return None
+    found = packed.requantized(F, w, x, *factors, zero_points[2])
+    return found if len(strides) == 2 else found.squeeze(2)
+
+
+def _prepared(
+    F: Any,
+    x: Any,
+    w: Any,
+    x_zero_point: Any,
+    w_zero_point: Any,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    group: int,
+) -> tuple[_Packed, Any, int] | None:
+    """Returns the packed weights, the input as uint8 of two spatial dimensions, and its zero point."""
     zero = 0 if x_zero_point is None else int(x_zero_point)
     x, zero = (x, zero) if x.dtype == F.uint8 else (x.view(F.uint8) ^ 128, zero + 128)
     rank = len(strides)
     padding = tuple(pads[:rank])
     if zero or padding != tuple(pads[rank:]):
         x, padding = pad_spatial(F, x, pads, zero), (0,) * rank
-    flat = rank == 1
     window = Window(tuple(strides), padding, tuple(dilations), group)
-    if flat:
-        window = Window((1, *strides), (0, *padding), (1, *dilations), group)
+    if rank == 1:
+        x, window = x.unsqueeze(2), Window((1, *strides), (0, *padding), (1, *dilations), group)
     packed = _packed(F, w, w_zero_point, window)
-    if packed is None:
-        return None
-    found = packed(F, x.unsqueeze(2) if flat else x)
-    found = found.squeeze(2) if flat else found
-    return found if not zero else found - zero * packed.sums.reshape([-1, *[1] * rank])
+    return None if packed is None else (packed, x, zero)
 
 
-@dataclass(frozen=True)
-class _Packed:
-    """Weights in oneDNN's layout, in parts of the input's channels whose sums floats hold.
+class _Offset(NamedTuple):
+    """What is added to each output channel, and what it was computed from.
 
     Attributes:
-        parts: first and last channel of each part, and its weights.
+        zero: the zero point of the input.
+        bias: as given.
+        version: of the bias.
+        values: `(o,)` in float32 where floats of 32 bits hold all results, else in float64; None for nothing.
+    """
+
+    zero: int
+    bias: Any
+    version: int | None
+    values: Any
+
+
+class _Factors(NamedTuple):
+    """What a requantisation multiplies by and adds, in float32, and what it was computed from.
+
+    Attributes:
+        offset: as given.
+        scales: of the input, the weights and the result.
+        versions: of the scales.
+        found: the scales and offsets of the output channels, the latter None for none; None: a scale is not finite.
+    """
+
+    offset: _Offset
+    scales: tuple[Any, Any, Any]
+    versions: list[int]
+    found: tuple[Any, Any] | None
+
+
+_FORMS = 4
+"""The number of shapes of the input for which weights are kept packed."""
+
+
+@dataclass
+class _Packed:
+    """What is known of a convolution's weights, and their packed forms.
+
+    Attributes:
+        bounds: first and last channel of each part of the input's channels whose sums floats hold; none: no kernel.
         sums: of the weights of each output channel, int32.
+        most: the largest sum of products of one window, by amount.
         window: of the convolution.
         version: of the weights and of their zero point, which changes when they are written.
         zero_point: of the weights.
+        forms: by the input's shape, the weights of each part in oneDNN's layout.
+        last: the offset of the last call.
+        factors: of the last requantisation.
     """
 
-    parts: list[tuple[int, int, Any]]
+    bounds: list[tuple[int, int]]
     sums: Any
+    most: float
     window: Window
     version: tuple[int, int | None]
     zero_point: Any
+    forms: dict[Any, list[Any]] = field(default_factory=dict)
+    last: _Offset | None = None
+    factors: _Factors | None = None
 
-    def __call__(self, F: Any, x: Any) -> Any:
-        """Returns the convolution of `x`, uint8, in int32."""
+    def offset(self, F: Any, zero: int, bias: Any) -> Any:
+        """Returns what is added to the sums for a zero point of the input and a bias, see `_Offset.values`."""
+        version = None if bias is None else bias._version
+        last = self.last
+        if last is None or last.zero != zero or last.bias is not bias or last.version != version:
+            values = None
+            if zero or bias is not None or len(self.bounds) > 1:
+                values = (0 if bias is None else bias.detach().to(F.float64)) - zero * self.sums.to(F.float64)
+                if len(self.bounds) == 1 and self.most + float(values.abs().max()) < _WHOLE:
+                    values = values.to(F.float32)
+            last = self.last = _Offset(zero, bias, version, values)
+        return last.values
+
+    def scaled(self, F: Any, zero: int, bias: Any, scales: tuple[Any, Any, Any]) -> tuple[Any, Any] | None:
+        """Returns the scales and offsets of a requantisation, see `_Factors.found`."""
+        values = self.offset(F, zero, bias)
+        known, versions = self.factors, [scale._version for scale in scales]
+        assert self.last is not None  # `offset` sets it
+        if (
+            known is None
+            or known.offset is not self.last
+            or known.versions != versions
+            or any(a is not b for a, b in zip(known.scales, scales, strict=True))
+        ):
+            x, weights, y = (scale.detach() for scale in scales)
+            factor = (x * weights / y).reshape(-1)
+            added = None if values is None else (values * factor.to(F.float64)).to(F.float32)
+            found = (factor, added) if bool(factor.isfinite().all()) else None
+            known = self.factors = _Factors(self.last, scales, versions, found)
+        return known.found
+
+    def requantized(self, F: Any, w: Any, x: Any, scales: Any, offset: Any, zero_point: Any) -> Any:
+        """Returns the convolution of `x`, scaled, plus the offset and the zero point, in the type of the latter."""
+        (weights,) = self._form(F, w, x.shape)
+        zeros = F.zeros(scales.shape, dtype=F.int64)
+        return F.ops.onednn.qconv_pointwise(
+            x, 1.0, 0, weights, scales, zeros, offset, *self.window, 1.0, int(zero_point), zero_point.dtype,
+            "none", [], "",
+        )  # fmt: skip
+
+    def __call__(self, F: Any, w: Any, x: Any, offset: Any) -> Any:
+        """Returns the convolution of `x`, uint8, with the weights `w`, plus `offset`, exactly."""
         ones, zeros = F.ones(self.sums.shape), F.zeros(self.sums.shape, dtype=F.int64)
-        found = None
-        for first, last, weights in self.parts:
-            part = x if len(self.parts) == 1 else x[:, first:last]
+        wide = offset is not None and offset.dtype == F.float64
+        found = offset.reshape([-1, 1, 1]) if wide else None
+        for (first, last), weights in zip(self.bounds, self._form(F, w, x.shape), strict=True):
+            part = x if len(self.bounds) == 1 else x[:, first:last]
             sums = F.ops.onednn.qconv_pointwise(
-                part, 1.0, 0, weights, ones, zeros, None, *self.window, 1.0, 0, F.float32, "none", [], ""
-            ).to(F.int32)
+                part, 1.0, 0, weights, ones, zeros, None if wide else offset, *self.window, 1.0, 0, F.float32,
+                "none", [], "",
+            )  # fmt: skip
             found = sums if found is None else found + sums
+        return found
+
+    def _form(self, F: Any, w: Any, shape: Any) -> list[Any]:
+        """Returns the packed weights for an input's shape; packed for another shape, oneDNN packs them in each call."""
+        found = self.forms.pop(shape, None)
+        if found is None:
+            whole, scales = _whole(F, w, self.zero_point), F.ones(self.sums.shape)
+            found = [
+                F.ops.onednn.qconv_prepack(
+                    whole[:, first:last].to(F.int8).contiguous(), scales, 1.0, 0, *self.window,
+                    [shape[0], (last - first) * self.window.groups, *shape[2:]],
+                )
+                for first, last in self.bounds
+            ]  # fmt: skip
+            while len(self.forms) >= _FORMS:
+                del self.forms[next(iter(self.forms))]
+        self.forms[shape] = found  # the last used stands last
         return found
 
 
@@ -129,30 +299,29 @@ def _packed(F: Any, w: Any, zero_point: Any, window: Window) -> _Packed | None:
     known = _kept().get(w)
     if known is None or (known.version, known.window) != (version, window) or known.zero_point is not zero_point:
         known = _kept()[w] = _pack(F, w, zero_point, window, version)
-    return known if known.parts else None
+    return known if known.bounds else None
+
+
+def _whole(F: Any, w: Any, zero_point: Any) -> Any:
+    """Returns weights minus their zero point, of two spatial dimensions, in int16."""
+    whole = w.to(F.int16) if zero_point is None else w.to(F.int16) - zero_point.reshape([-1, *[1] * (w.ndim - 1)])
+    return whole.unsqueeze(2) if whole.ndim == 3 else whole
 
 
 def _pack(F: Any, w: Any, zero_point: Any, window: Window, version: tuple[int, int | None]) -> _Packed:
-    """Returns the packed form; without parts where the weights do not fit int8, or their sums no float."""
-    whole = w.to(F.int16) if zero_point is None else w.to(F.int16) - zero_point.reshape([-1, *[1] * (w.ndim - 1)])
-    whole = whole.unsqueeze(2) if whole.ndim == 3 else whole
-    count = max(1, math.ceil(_largest(F, whole) / (_WHOLE - 1)))
-    sums = whole.sum([1, 2, 3], dtype=F.int32)
-    parts: list[tuple[int, int, Any]] = []
+    """Returns what is known of weights; no bounds where they do not fit int8, or their sums no float."""
+    whole = _whole(F, w, zero_point)
+    most = _largest(F, whole)
+    count = max(1, math.ceil(most / (_WHOLE - 1)))
+    parts: list[tuple[int, int]] = []
     channels = whole.shape[1]
     fits = int(whole.min()) >= -128 and int(whole.max()) <= 127
-    while fits and count <= channels and (count == 1 or window.groups == 1):
-        bounds = [channels * i // count for i in range(count + 1)]
-        pieces = [whole[:, first:last] for first, last in itertools.pairwise(bounds)]
-        if max(_largest(F, piece) for piece in pieces) < _WHOLE:
-            scales = F.ones([whole.shape[0]])
-            packed = (
-                F.ops.onednn.qconv_prepack(piece.to(F.int8).contiguous(), scales, 1.0, 0, *window) for piece in pieces
-            )
-            parts = [(*ends, piece) for ends, piece in zip(itertools.pairwise(bounds), packed, strict=True)]
-            break
+    while fits and not parts and count <= channels and (count == 1 or window.groups == 1):
+        ends = [*itertools.pairwise(channels * i // count for i in range(count + 1))]
+        if max(_largest(F, whole[:, first:last]) for first, last in ends) < _WHOLE:
+            parts = ends
         count += 1
-    return _Packed(parts, sums, window, version, zero_point)
+    return _Packed(parts, whole.sum([1, 2, 3], dtype=F.int32), most, window, version, zero_point)
 
 
 def _largest(F: Any, w: Any) -> float:
@@ -171,9 +340,9 @@ def _is_exact(F: Any) -> bool:
             w = F.full(shape, value, dtype=F.int8)
             x = F.full((1, shape[1] * groups, 9, 9), 255, dtype=F.uint8)
             try:
-                found = _pack(F, w, None, window, (0, None))(F, x)
+                found = _pack(F, w, None, window, (0, None))(F, w, x, F.ones(shape[0]))
             except (RuntimeError, AttributeError):  # this build of torch has no such operator
                 return False
-            if not bool((found == 255 * value * math.prod(shape[1:])).all()):
+            if not bool((found == 255 * value * math.prod(shape[1:]) + 1).all()):
                 return False
     return True

@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnx2nn.optable.row import has_values
 
@@ -43,13 +43,17 @@ class Columns:
         F: torch.
         b: `(k, n)`, int8 or uint8, see `serves`.
         zero_point: None, one number, or `(n,)`.
-        reused: whether it is multiplied more than once, so that its columns are summed before.
+        reused: whether it is multiplied more than once: its columns are summed before, and copied one behind the other,
+            which for a few rows is read several times as fast.
     """
 
     def __init__(self, F: Any, b: Any, zero_point: Any, *, reused: bool = False):
-        self._columns, shift = _signed(F, b)
+        columns, shift = _signed(F, b)
+        self._columns = in_columns(F, columns) if reused else columns
         self._offset = _offset(F, zero_point, shift)
-        self._sums = F._int_mm(F.ones([1, b.shape[0]], dtype=F.int8), self._columns) if reused else None
+        if reused and self._offset is not None and not bool(self._offset.any()):
+            self._offset = None
+        self._sums = self._columns.sum(0, keepdim=True, dtype=F.int32) if reused else None
 
     def product(self, F: Any, a: Any, zero_point: Any) -> Any:
         """Returns `a - zero_point` times the operand, `(..., m, n)` in int32.
@@ -64,7 +68,7 @@ class Columns:
         if left is None:
             product = F._int_mm(rows, self._columns)
         elif self._sums is not None:
-            product = F._int_mm(rows, self._columns) - left * self._sums
+            product = F._int_mm(rows, self._columns).sub_(left * self._sums)
         else:  # a row of ones sums the columns
             product = F._int_mm(F.cat([rows, F.ones_like(rows[:1])]), self._columns)
             product = product[:-1] - left * product[-1:]
@@ -72,6 +76,44 @@ class Columns:
             sums = rows.sum(-1, keepdim=True, dtype=F.int32)
             product = product - (sums if left is None else sums - left * rows.shape[-1]) * self._offset
         return product.reshape([*a.shape[:-1], product.shape[-1]])
+
+
+class _Kept(NamedTuple):
+    """A right operand that was multiplied.
+
+    Attributes:
+        version: of it.
+        zero_point: of it.
+        zero_version: of the zero point.
+        columns: None where it was multiplied once.
+    """
+
+    version: int
+    zero_point: Any
+    zero_version: int | None
+    columns: Columns | None
+
+
+@functools.cache
+def _kept() -> Any:
+    """The right operands that live."""
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    return WeakTensorKeyDictionary()
+
+
+def columns(F: Any, b: Any, zero_point: Any) -> Columns:
+    """Returns a right operand; of one that comes again, as weights do, it keeps the form for several products."""
+    if not has_values(F, b, zero_point) or b.is_inference() or (zero_point is not None and zero_point.is_inference()):
+        return Columns(F, b, zero_point)
+    versions = b._version, None if zero_point is None else zero_point._version
+    known = _kept().get(b)
+    seen = known is not None and known.zero_point is zero_point and (known.version, known.zero_version) == versions
+    if seen and known.columns is not None:
+        return known.columns  # type: ignore[no-any-return]  # of this module's own dictionary
+    found = Columns(F, b, zero_point, reused=seen)
+    _kept()[b] = _Kept(versions[0], zero_point, versions[1], found if seen else None)
+    return found
 
 
 def serves(F: Any, a: Any, b: Any, *zero_points: Any) -> bool:
@@ -93,7 +135,18 @@ def _signed(F: Any, x: Any) -> tuple[Any, int]:
     torch's product takes a matrix of one row or column for its transpose where its strides are both 1.
     """
     x, shift = (x, 0) if x.dtype == F.int8 else ((x ^ 128).view(F.int8), 128)
-    return (x.contiguous().as_strided(x.shape, (x.shape[1], 1)) if 1 in x.shape else x), shift
+    return (_in_rows(x.contiguous()) if 1 in x.shape else x), shift
+
+
+def _in_rows(x: Any) -> Any:
+    return x.as_strided(x.shape, (x.shape[1], 1))
+
+
+def in_columns(F: Any, x: Any) -> Any:
+    """Returns a copy of a matrix, one column behind the other in memory; one of one row or column stays as it is."""
+    if 1 in x.shape:
+        return _in_rows(x.clone(memory_format=F.contiguous_format))
+    return x.t().clone(memory_format=F.contiguous_format).t()
 
 
 def _offset(F: Any, zero_point: Any, shift: int) -> Any:

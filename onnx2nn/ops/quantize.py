@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NUMBER, Element
 from onnx2nn.ops import integer_convolutions, integer_kernels
@@ -14,7 +16,7 @@ from onnx2nn.ops.cast import convert, element_of, type_number
 from onnx2nn.ops.conv import conv, resolve_pads
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
-from onnx2nn.optable.row import FloatForm, NeedsValues, has_values
+from onnx2nn.optable.row import OWN, FloatForm, NeedsValues, has_values
 
 _UINT8 = 2
 
@@ -33,11 +35,15 @@ def _along(F: Any, parameter: Any, x: Any, axis: int, block_size: int) -> Any:
     return parameter.reshape([-1, *[1] * behind]) if behind else parameter
 
 
-def _is_zero(F: Any, zero_point: Any) -> bool:
+def is_zero(F: Any, zero_point: Any) -> bool:
     """Returns whether a zero point is known to be 0 or absent."""
     if zero_point is None:
         return True
-    return has_values(F, zero_point) and not bool(zero_point.to(F.float32).any())
+    if not has_values(F, zero_point):
+        return False
+    if zero_point.is_floating_point():
+        zero_point = zero_point.to(F.float32)
+    return not bool(zero_point if zero_point.numel() == 1 else zero_point.any())
 
 
 def limits(element: Element) -> tuple[int, int]:
@@ -56,7 +62,7 @@ def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool =
     integer = element.small is None and element.largest is None
     if integer:
         y = F.round(y)
-    if not _is_zero(F, zero_point):
+    if not is_zero(F, zero_point):
         y = y + zero_point.to(y.dtype)
     if not integer:
         return convert(F, y, element, saturate=saturate)
@@ -65,6 +71,27 @@ def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool =
     if smallest:  # the conversion to integers below gives 0 for NaN
         y = F.nan_to_num(y, nan=smallest)
     return y.to(getattr(F, element.dtype))
+
+
+def requantized(F: Any, y: Any, scale: Any, zero_point: Any, element: Element) -> Any:
+    """Returns integers `y` of new memory, times `scale`, as `round_to` rounds them; works in place where it can.
+
+    Args:
+        F: torch, or another namespace.
+        y: exact integers: int32 or floats.
+        scale: broadcasts against `y`.
+        zero_point: None or one that broadcasts against `y`.
+        element: an integer type.
+    """
+    y, eight = y.to(F.float32), element.bits == 8
+    if not eight or not hasattr(F, "_int_mm") or not has_values(F, y, scale, zero_point) or F.jit.is_tracing():
+        return round_to(F, y * scale, zero_point, element)
+    y = y.mul_(scale.detach()).round_()
+    smallest, _ = limits(element)  # numbers from it on are numbers from 0 on, and NaN becomes 0
+    if smallest or not is_zero(F, zero_point):
+        y.add_((0 if zero_point is None else zero_point.to(F.float32)) - smallest)
+    whole = y.clamp_(0, 255).to(F.uint8)
+    return whole if not smallest else whole.bitwise_xor_(128).view(F.int8)
 
 
 @op("QuantizeLinear", 23, traits=["keeps_rank"])
@@ -121,7 +148,7 @@ def dequantize_linear(
     """Computed in the output's type for 8-bit integers, whose differences every float type holds, else in float32."""
     dtype = getattr(F, element_of(output_dtype).dtype) if output_dtype else x_scale.dtype
     wide = dtype if x.dtype.itemsize == 1 and not x.is_floating_point() else F.promote_types(dtype, F.float32)
-    if not _is_zero(F, x_zero_point):
+    if not is_zero(F, x_zero_point):
         zero_point = _along(F, x_zero_point, x, axis, block_size)
         # int32 wraps around, as in ONNX Runtime.
         x = x - zero_point if x.dtype == F.int32 else x.to(wide) - zero_point.to(wide)
@@ -135,7 +162,11 @@ dequantize_linear_13 = revision(dequantize_linear_21, 13, without=["block_size"]
 revision(dequantize_linear_13, 10, without=["axis"])
 
 
-@op("DynamicQuantizeLinear", 11)
+def _results_of_dynamic_quantisation(F: Any, x: Any) -> Any:
+    return [(x.shape, F.uint8), ([], x.dtype), ([], F.uint8)]
+
+
+@op("DynamicQuantizeLinear", 11, call="packed", results=_results_of_dynamic_quantisation)
 def dynamic_quantize_linear(F: Any, x: Any) -> tuple[Any, ...]:
     """The standard is silent about three inputs, whose results are ONNX Runtime's.
 
@@ -145,12 +176,41 @@ def dynamic_quantize_linear(F: Any, x: Any) -> tuple[Any, ...]:
     """
     if (x.numel() == 0) is True:
         return x.to(F.uint8), F.ones([], dtype=x.dtype), F.zeros([], dtype=F.uint8)
+    if hasattr(F, "_int_mm") and has_values(F, x) and not F.jit.is_tracing():
+        found = _quantized_over_its_range(F, x)
+        if found is not None:
+            return found
     numbers = F.nan_to_num(x, nan=0.0, posinf=math.inf, neginf=-math.inf)
     low, high = numbers.min().clamp(max=0.0), numbers.max().clamp(min=0.0)  # not amin: torch.onnx.export needs its dim
     scale = F.where(low == high, F.ones_like(high), (high - low) / 255.0)
     zero_point = F.nan_to_num(F.round((-low / scale).clamp(0.0, 255.0)), nan=255.0)
     # The conversion to integers gives 0 for NaN.
     return (F.round(x / scale) + zero_point).clamp(0.0, 255.0).to(F.uint8), scale, zero_point.to(F.uint8)
+
+
+_SCALES = 1e-36, 1e36
+"""Scales between which quotients and ranges are normal numbers of float32."""
+
+
+def _quantized_over_its_range(F: Any, x: Any) -> tuple[Any, ...] | None:
+    """Returns DynamicQuantizeLinear of values in a processor's memory, in few calls.
+
+    The scale and the zero point are computed in float64 and rounded to float32 after each operation, which gives the
+    numbers of float32, as float64 has more than twice the bits (Figueroa 1995). None for a range that is not finite, or
+    next to a limit of float32, and where the scale has a gradient.
+    """
+    if x.device.type != "cpu" or x.dtype != F.float32 or (x.requires_grad and F.is_grad_enabled()):
+        return None
+    low, high = (end.item() for end in F.aminmax(x))
+    low, high = min(low, 0.0), max(high, 0.0)
+    width = high - low
+    if width and not _SCALES[0] < width / 255 < _SCALES[1]:
+        return None
+    scale = float(np.float32(float(np.float32(width)) / 255)) if width else 1.0
+    zero = round(min(float(np.float32(-low / scale)), 255.0))
+    step, shift = F.tensor(scale), F.tensor(float(zero))
+    y = F.div(x, step).round_().add_(shift).clamp_(0.0, 255.0).to(F.uint8)
+    return y, step, shift.to(F.uint8)
 
 
 def _sum_dtype(F: Any, count: Any, w: Any, w_zero_point: Any, dims: Sequence[int], bias: Any = None) -> Any:
@@ -181,7 +241,7 @@ class RightOperand:
         if integer_kernels.serves(F, w[:, 0], w, zero_point):
             self._columns = integer_kernels.Columns(F, w, zero_point, reused=True)
         else:
-            self._weight = _shifted(F, w.to(_sum_dtype(F, w.shape[-2], w, zero_point, [-2])), zero_point)
+            self._weight = shifted(F, w.to(_sum_dtype(F, w.shape[-2], w, zero_point, [-2])), zero_point)
 
     def product(self, x: Any, zero_point: Any) -> Any:
         """Returns `x - zero_point`, `(..., k)`, times the operand, exact: in int32, or in floats."""
@@ -190,8 +250,9 @@ class RightOperand:
         return self._F.matmul(x.to(self._weight.dtype) - zero_point.to(self._weight.dtype), self._weight)
 
 
-def _shifted(F: Any, x: Any, zero_point: Any) -> Any:
-    return x if _is_zero(F, zero_point) else x - zero_point.to(x.dtype)
+def shifted(F: Any, x: Any, zero_point: Any) -> Any:
+    """Returns floats minus a zero point."""
+    return x if is_zero(F, zero_point) else x - zero_point.to(x.dtype)
 
 
 def _rows(parameter: Any, matrix: Any) -> Any:
@@ -204,13 +265,13 @@ def integer_matmul(F: Any, a: Any, b: Any, a_zero_point: Any, b_zero_point: Any)
     """Returns the exact product: as int32 where there is a kernel, else as floats that hold it exactly."""
     rows = _rows(a_zero_point, a)
     if integer_kernels.serves(F, a, b, a_zero_point, b_zero_point) and (a.ndim < 3 or rows is a_zero_point):
-        return integer_kernels.Columns(F, b, b_zero_point).product(F, a, rows)
+        return integer_kernels.columns(F, b, b_zero_point).product(F, a, rows)
     if (a.dtype.itemsize == 1 and a.is_floating_point()) or b.is_floating_point():
         dtype = F.float64
     else:
         dtype = _sum_dtype(F, a.shape[-1], b, b_zero_point, [-2] if b.ndim > 1 else [0])
-    left = _shifted(F, a.to(dtype), rows)
-    return F.matmul(left, _shifted(F, b.type_as(left), b_zero_point))
+    left = shifted(F, a.to(dtype), rows)
+    return F.matmul(left, shifted(F, b.type_as(left), b_zero_point))
 
 
 def _to_int32(F: Any, x: Any) -> Any:
@@ -219,14 +280,16 @@ def _to_int32(F: Any, x: Any) -> Any:
 
 
 def shape_of_product(A: Any, B: Any) -> list[Any]:
-    """Returns the shape of the product of `A` and a matrix or vector `B`.
+    """Returns the shape of the product of `A` and a matrix, a vector, or a batch of the same size, `B`.
 
     Raises:
-        NeedsValues: `B` is a batch of matrices, which is broadcast.
+        NeedsValues: `B` is a batch of matrices that may be broadcast.
     """
-    if B.ndim > 2 or A.ndim < 1 or B.ndim < 1:
+    batch = A.shape[:-2]
+    same = B.ndim == A.ndim and all((a == b) is True for a, b in zip(batch, B.shape, strict=False))
+    if (B.ndim > 2 and not same) or A.ndim < 1 or B.ndim < 1:
         raise NeedsValues("the shape of a product of batches")
-    return [*A.shape[:-1], *B.shape[1:]]
+    return [*A.shape[:-1], *(B.shape[-1:] if B.ndim > 2 else B.shape[1:])]
 
 
 def _results_of_integer_product(F: Any, A: Any, B: Any, *_: Any) -> Any:
@@ -256,22 +319,22 @@ def qlinear_matmul(
     y_zero_point: Any,
 ) -> Any:
     """The product is exact; it is scaled in float32 and rounded before the zero point is added, as in ONNX Runtime."""
-    product = integer_matmul(F, a, b, a_zero_point, b_zero_point).to(F.float32)
+    product = integer_matmul(F, a, b, a_zero_point, b_zero_point)
     scale = (_rows(a_scale, a) * b_scale / _rows(y_scale, a)).to(F.float32)
     element = BY_NUMBER[type_number(F, y_zero_point, None, 0)]
-    return round_to(F, product * scale, _rows(y_zero_point, a), element)
+    return requantized(F, product, scale, _rows(y_zero_point, a), element)
 
 
 def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
-    """Returns the exact convolution: in int32 where there is a kernel, else as floats that hold it exactly."""
-    found = _convolved(F, x, w, x_zero_point, w_zero_point, attributes)
+    """Returns the convolution as floats that hold it exactly."""
+    found = _convolved(F, x, w, x_zero_point, w_zero_point, bias, attributes)
     if found is not None:
-        return found if bias is None else found.to(F.float64) + bias.reshape([-1, *[1] * (w.ndim - 2)])
+        return found
     if w_zero_point is not None and w_zero_point.ndim == 1:
         w_zero_point = w_zero_point.reshape([-1, *[1] * (w.ndim - 1)])
     dtype = _sum_dtype(F, math.prod(w.shape[1:]), w, w_zero_point, list(range(1, w.ndim)), bias)
-    data = _shifted(F, x.to(dtype), x_zero_point)
-    weights = _shifted(F, w.type_as(data), w_zero_point)
+    data = shifted(F, x.to(dtype), x_zero_point)
+    weights = shifted(F, w.type_as(data), w_zero_point)
     return conv(F, data, weights, None if bias is None else bias.type_as(data), **attributes)
 
 
@@ -283,15 +346,20 @@ def _window(x: Sequence[Any], w: Sequence[int], attributes: Any) -> tuple[Sequen
     return strides, pads, dilations
 
 
-def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, attributes: Any) -> Any:
+def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
     """Returns the convolution by a kernel for integers; None where no kernel gives it."""
+    window = _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes)
+    return window and integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, bias, **window)
+
+
+def _window_of_kernel(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, attributes: Any) -> Any:
+    """Returns the window as `integer_convolutions` takes it; None where no kernel serves."""
     if not integer_convolutions.serves(F, x, w, x_zero_point, w_zero_point):
         return None
     strides, pads, dilations = _window(x.shape, w.shape, attributes)
     if any(pad < 0 for pad in pads):
         return None
-    window = {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
-    return integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, **window)
+    return {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
 
 
 def shape_of_convolution(x: Sequence[Any], w: Sequence[int], attributes: Any) -> list[Any]:
@@ -385,9 +453,47 @@ def qlinear_conv(
 ) -> Any:
     """See ConvInteger and QLinearMatMul."""
     attributes = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    result = _integer_conv(F, x, w, x_zero_point, w_zero_point, B, attributes).to(F.float32)
+    result = _integer_conv(F, x, w, x_zero_point, w_zero_point, B, attributes)
     scale = x_scale * w_scale / y_scale
     if w_scale.ndim == 1:
         scale = scale.reshape([-1, *[1] * (x.ndim - 2)])
     element = BY_NUMBER[type_number(F, y_zero_point, None, 0)]
-    return round_to(F, result * scale, y_zero_point, element)
+    return requantized(F, result, scale, y_zero_point, element)
+
+
+@op(
+    "FusedQLinearConv",
+    1,
+    domain=OWN,
+    call="packed",
+    results=_results_of_qlinear_conv,
+    traits=["channels_first", "keeps_rank"],
+)
+def fused_qlinear_conv(
+    F: Any,
+    x: Any,
+    x_scale: Any,
+    x_zero_point: Any,
+    w: Any,
+    w_scale: Any,
+    w_zero_point: Any,
+    y_scale: Any,
+    y_zero_point: Any,
+    B: Any = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Any:
+    """QLinearConv; one kernel also scales and rounds, to another step where a number is next to the middle of two."""
+    attributes = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    parameters = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B)
+    window = _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes)
+    found = None
+    if window is not None and y_zero_point.dtype in (F.int8, F.uint8):
+        zero_points, scales = (x_zero_point, w_zero_point, y_zero_point), (x_scale, w_scale, y_scale)
+        found = integer_convolutions.requantized(F, x, w, zero_points, scales, B, **window)
+    return qlinear_conv(F, x, *parameters, **attributes) if found is None else found

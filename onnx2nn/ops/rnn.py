@@ -81,6 +81,10 @@ class _Settings:
     clip: float | None
     batch_first: bool
 
+    def is_plain(self, default: Sequence[str]) -> bool:
+        """Returns whether the activations are the default ones, and nothing is clipped."""
+        return self.activations == tuple(default) * len(self.directions) and self.clip is None
+
     def functions(self, F: Any) -> list[list[Activation]]:
         """Returns the activation functions of each direction; the gates clip their inputs.
 
@@ -186,17 +190,15 @@ def check_weights(W: Any, R: Any, B: Any) -> None:
             raise OperatorError(f"{name} has {weight.ndim} dimensions where the operator takes {rank}.")
 
 
-def _check_batch(F: Any, X: Any, states: Sequence[Any], s: _Settings) -> None:
-    """Checks the batch of known initial states; a loop would broadcast it against the sequence's.
+def check_batch(X: Any, states: Sequence[Any], axis: int) -> None:
+    """Checks the batch, dimension `axis`, of initial states; a loop would broadcast it against the sequence's.
 
     torch's functions read beyond a state of a smaller batch. An import records a check of its own.
 
     Raises:
         OperatorError: a state has another batch.
     """
-    given = [state for state in states if state is not None]
-    axis = 0 if s.batch_first else 1
-    if has_values(F, X, *given) and any(state.shape[axis] != X.shape[axis] for state in given):
+    if any(state is not None and state.shape[axis] != X.shape[axis] for state in states):
         raise OperatorError("the initial state is for another batch than the sequence.")
 
 
@@ -222,7 +224,8 @@ def _layer(
         X = X.flip([time])
     default = None
     initial = []
-    _check_batch(F, X, states, s)
+    if has_values(F, X, *states):
+        check_batch(X, states, 0 if s.batch_first else 1)
     for state in states:
         if state is None and default is None:
             default = F.zeros([len(s.directions), batch, hidden], dtype=X.dtype)
@@ -303,7 +306,8 @@ def recurrent_loop(
     """
     if not isinstance(X, F.Tensor):
         raise NeedsValues("a loop over time")
-    _check_batch(F, X, states, s)
+    if has_values(F, X, *states):
+        check_batch(X, states, 0 if s.batch_first else 1)
     if s.batch_first:
         X = X.transpose(0, 1)
         states = [None if state is None else state.transpose(0, 1) for state in states]
@@ -437,7 +441,7 @@ def gru(
     """nn.GRU has `linear_before_reset=1`; its gates r, z, n are ONNX's z, r, h, reordered. Source: ONNX GRU-22."""
     s = settings(direction, activations, ("Sigmoid", "Tanh"), activation_alpha, activation_beta, clip, layout)
     check_weights(W, R, B)
-    usual = s.activations == ("Sigmoid", "Tanh") * len(s.directions) and s.clip is None
+    usual = s.is_plain(("Sigmoid", "Tanh"))
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if usual and linear_before_reset and layered:
         return outputs_asked(_layer(F, F.gru, X, W, R, B, [initial_h], [1, 0, 2], s, lengths), _outputs)
@@ -493,7 +497,7 @@ def lstm(
     default = ("Sigmoid", "Tanh", "Tanh")
     s = settings(direction, activations, default, activation_alpha, activation_beta, clip, layout)
     check_weights(W, R, B)
-    usual = s.activations == default * len(s.directions) and s.clip is None and P is None and not input_forget
+    usual = s.is_plain(default) and P is None and not input_forget
     states = [initial_h, initial_c]
     layered, lengths = _layered(F, X, sequence_lens, X.shape[layout])
     if usual and layered:

@@ -101,10 +101,12 @@ def has_values(F: Any, *tensors: Any) -> bool:
     tensor on torch's meta device elements.
     """
     compiler = getattr(F, "compiler", None)
-    tracing = compiler is not None and compiler.is_compiling()
-    return not tracing and all(
-        tensor is None or (isinstance(tensor, F.Tensor) and not getattr(tensor, "is_meta", False)) for tensor in tensors
-    )
+    if compiler is not None and compiler.is_compiling():
+        return False
+    for tensor in tensors:  # a loop, as each call of an operator on integers asks
+        if tensor is not None and (not isinstance(tensor, F.Tensor) or getattr(tensor, "is_meta", False)):
+            return False
+    return True
 
 
 def _schema_name(name: str) -> str:

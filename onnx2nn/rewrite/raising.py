@@ -22,6 +22,7 @@ from onnx2nn.rewrite import (
     linear_conv,
     multihead_attention,
     normalization,
+    quantised_convolutions,
     reshape_transpose,
     rotary_embedding,
 )
@@ -50,6 +51,9 @@ SWEEPS: tuple[tuple[Rule, ...], ...] = (
 )
 """The rules of each sweep over the graph, from end to start. Later sweeps match nodes that earlier ones made."""
 
+FOR_INFERENCE: tuple[tuple[Rule, ...], ...] = (quantised_convolutions.RULES,)
+"""The rules of further sweeps, whose replacements round otherwise."""
+
 
 @dataclass
 class Raising:
@@ -74,7 +78,9 @@ def _by_root(rules: Sequence[Rule], present: Set[str]) -> dict[str, list[Rule]]:
     return index
 
 
-def raise_patterns(model: ir.Model, table: Table, F: Any, account: Account | None = None) -> Raising:
+def raise_patterns(
+    model: ir.Model, table: Table, F: Any, account: Account | None = None, *, for_inference: bool = False
+) -> Raising:
     """Replaces decomposed operators by single operators, in place.
 
     Args:
@@ -82,16 +88,18 @@ def raise_patterns(model: ir.Model, table: Table, F: Any, account: Account | Non
         table: the op table.
         F: `torch`, or the OneFlow namespace that has torch's function names. Replacements are verified with it.
         account: counts what the verifications take; by default a new one with the default limits.
+        for_inference: whether replacements may round otherwise, and have no gradients.
 
     Returns:
         The report.
     """
-    return _Raiser(model, table, F, account or Account()).run()
+    sweeps = (*SWEEPS, *FOR_INFERENCE) if for_inference else SWEEPS
+    return _Raiser(model, table, F, account or Account(), sweeps).run()
 
 
 class _Raiser:
-    def __init__(self, model: ir.Model, table: Table, F: Any, account: Account):
-        self.model, self.table, self.F, self.account = model, table, F, account
+    def __init__(self, model: ir.Model, table: Table, F: Any, account: Account, sweeps: Sequence[Sequence[Rule]]):
+        self.model, self.table, self.F, self.account, self.sweeps = model, table, F, account, sweeps
         self.facts = ValueFacts(table, F, model.graph.opset_imports, account)
         self.result = Raising()
         self._agreed: dict[Any, bool] = {}
@@ -100,7 +108,7 @@ class _Raiser:
         for graph, opsets in self._graphs():
             self.facts = ValueFacts(self.table, self.F, opsets, self.account)
             operators = _operators(graph)
-            for number, rules in enumerate(SWEEPS):
+            for number, rules in enumerate(self.sweeps):
                 if number == 1 and isinstance(graph, ir.Graph) and "Transpose" in operators.values():
                     self._move_channels_first(graph)
                     operators = _operators(graph)
@@ -151,7 +159,8 @@ class _Raiser:
         for rule in rules:
             found = matches(root.outputs[0], rule.pattern, {}) if may_match(rule.pattern, below) else ()
             for match in found:
-                this = self._replacement(rule, match, root) if _is_self_contained(match[NODES], root) else None
+                contained = _is_self_contained(match[NODES], root, rule.shared)
+                this = self._replacement(rule, match, root) if contained else None
                 if this is not None and self._replace(graph, this):
                     return True
         return False
@@ -247,8 +256,8 @@ def _gap(expected: np.ndarray[Any, Any], got: np.ndarray[Any, Any], tolerance: f
     return "" if gap <= tolerance * scale else f"the result differs by {gap:.3g} at a scale of {scale:.3g}"
 
 
-def _is_self_contained(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
-    """Returns whether the intermediate values of the matched nodes have no readers outside.
+def _is_self_contained(nodes: Sequence[ir.Node], root: ir.Node, shared: Set[str]) -> bool:
+    """Returns whether the intermediate values of the matched nodes have no readers outside, but those of `shared` ones.
 
     Allowed are readers of shapes and dtypes. A node that computes shapes may have readers outside: it stays for them.
     """
@@ -257,7 +266,7 @@ def _is_self_contained(nodes: Sequence[ir.Node], root: ir.Node) -> bool:
         for output in node.outputs if node is not root else node.outputs[1:]:
             readers = {use.node for use in output.uses()} - inside
             outside = output.is_graph_output() or not all(_reads_no_elements(reader, inside) for reader in readers)
-            if outside and (node is root or not _is_shape_computation(node)):
+            if outside and (node is root or not (node.op_type in shared or _is_shape_computation(node))):
                 return False
     return True
 

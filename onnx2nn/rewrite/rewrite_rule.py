@@ -48,12 +48,14 @@ class Rule:
         build: returns the replacement of a match, None where the rule does not apply to it.
         sample: returns the sample inputs on which the matched nodes and the replacement are compared. Constants that
             it does not name keep their values from the graph.
+        shared: operators of matched nodes that may have readers outside, for which they stay.
     """
 
     name: str
     pattern: Any
     build: Callable[[Match, ValueFacts], NewNode | None]
     sample: Callable[[Match, ValueFacts], Sample]
+    shared: frozenset[str] = frozenset()
 
     @functools.cached_property
     def required_operators(self) -> frozenset[str]:

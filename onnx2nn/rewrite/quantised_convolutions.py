@@ -1,0 +1,105 @@
+"""Rules for quantised convolutions: between pairs of QuantizeLinear and DequantizeLinear, and of integers.
+
+A file with such pairs states a computation in floats, which the literal import keeps. ONNX Runtime computes it on
+integers, as these rules do for a module that is optimised: the sums are exact then, and the result is another step only
+where the float sum lies within its rounding error of the middle between two steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnx2nn.ground.element_types import BY_NAME
+from onnx2nn.ops import integer_convolutions
+from onnx2nn.ops.quantize import limits
+from onnx2nn.optable.row import OWN
+from onnx2nn.rewrite.patterns import Match, parse
+from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
+from onnx2nn.rewrite.value_facts import ValueFacts
+
+FUSED = f"{OWN}::FusedQLinearConv"
+
+_EIGHT_BITS = ("INT8", "UINT8")
+
+
+def _convolution(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds a FusedQLinearConv; its result saturates where a Relu or Clip in the pattern does."""
+    x_kind, y_kind = (BY_NAME.get(match[name].dtype.name) for name in ("x_zero", "y_zero"))
+    w, w_scale, x_scale = (facts.array(match[name]) for name in ("w", "w_scale", "x_scale"))
+    if w is None or w_scale is None or x_scale is None or w.dtype not in (np.int8, np.uint8) or w.ndim not in (3, 4):
+        return None
+    if x_kind is None or y_kind is None or not {x_kind.name, y_kind.name} <= {*_EIGHT_BITS}:
+        return None
+    of_one = (facts.array(match[name]) for name in ("x_scale", "x_zero", "y_scale", "y_zero"))
+    if any(array is None or array.size != 1 for array in of_one) or not integer_convolutions.available(facts.F):
+        return None
+    if w_scale.size not in (1, w.shape[0]) or (w_scale.size > 1 and _attribute(match["weight"], "axis", 1) != 0):
+        return None
+    if any(_attribute(match[name], "block_size", 0) for name in ("weight", "input")) or not _saturates(match, facts):
+        return None
+    inputs = [match[name] for name in ("x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero")]
+    if "b" in match:
+        b_scale = facts.array(match["b_scale"])
+        if b_scale is None or not np.array_equal(b_scale.reshape(-1), (x_scale * w_scale).reshape(-1)):
+            return None
+        inputs.append(match["b"])
+    return NewNode(FUSED, tuple(inputs), _attributes(match))
+
+
+def _fused(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds the fused form of a QLinearConv."""
+    available = integer_convolutions.available(facts.F) and facts.rank(match["w"]) in (3, 4)
+    return NewNode(FUSED, tuple(match["conv"].inputs), _attributes(match)) if available else None
+
+
+def _attributes(match: Match) -> dict[str, Any]:
+    return {attribute.name: attribute.value for attribute in match["conv"].attributes.values()}
+
+
+def _attribute(node: Any, name: str, default: int) -> int:
+    return node.attributes[name].as_int() if name in node.attributes else default
+
+
+def _saturates(match: Match, facts: ValueFacts) -> bool:
+    """Returns whether the numbers that the result's type holds lie within the limits of a Relu or Clip."""
+    scale, zero = facts.number(match["y_scale"]), facts.number(match["y_zero"])
+    if scale is None or zero is None or not scale > 0:
+        return False
+    smallest, largest = ((limit - zero) * scale for limit in limits(BY_NAME[match["y_zero"].dtype.name]))
+    if "relu" in match:
+        return smallest >= 0
+    if "clip" not in match:
+        return True
+    low, high = facts.number(match["low"]), facts.number(match["high"])
+    return low is not None and high is not None and low <= smallest and largest <= np.float32(high)
+
+
+def _sample(match: Match, facts: ValueFacts) -> Sample:
+    w = facts.array(match["w"])
+    group = _attribute(match["conv"], "group", 1)
+    dilations = match["conv"].attributes["dilations"].as_ints() if "dilations" in match["conv"].attributes else []
+    assert w is not None  # of a match
+    sizes = [(kernel - 1) * d + 3 for kernel, d in zip(w.shape[2:], dilations or [1] * (w.ndim - 2), strict=True)]
+    kind = limits(BY_NAME[match["x_zero"].dtype.name])
+    shape, dtype = (1, w.shape[1] * group, *sizes), match["x_zero"].dtype.numpy()
+    return {"x": np.random.default_rng(0).integers(kind[0], kind[1] + 1, shape).astype(dtype)}
+
+
+_INPUT = "(input := DequantizeLinear(x, x_scale, x_zero))"
+_WEIGHT = "(weight := DequantizeLinear(w, w_scale, w_zero))"
+_BIAS = "(DequantizeLinear(b, b_scale, ...) | DequantizeLinear(b, b_scale))"
+_CONV = f"((conv := Conv({_INPUT}, {_WEIGHT}, {_BIAS})) | (conv := Conv({_INPUT}, {_WEIGHT})))"
+_ACTIVATED = f"({_CONV} | (relu := Relu({_CONV})) | (clip := Clip({_CONV}, low, high)))"
+
+RULES = (
+    Rule(
+        "convolution of integers",
+        parse(f"QuantizeLinear({_ACTIVATED}, y_scale, y_zero)"),
+        _convolution,
+        _sample,
+        shared=frozenset({"DequantizeLinear"}),
+    ),
+    Rule("fused convolution of integers", parse("(conv := QLinearConv(x, x_scale, x_zero, w, ...))"), _fused, _sample),
+)
