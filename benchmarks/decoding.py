@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import onnx2nn
+from onnx2nn.language.caches import Decoder
 from scripts import language_models
 
 SIZES = dict(hidden_size=512, num_hidden_layers=8, num_attention_heads=8, intermediate_size=1536, vocab_size=4096)
@@ -58,6 +59,14 @@ def _genai(path: Path, prompt: np.ndarray, count: int, threads: int) -> Callable
     return run
 
 
+def _example(module: Any, prompt: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Returns the arguments of a module for a token behind a prompt."""
+    decoder = Decoder.of(module)
+    with torch.no_grad():
+        _, caches = decoder.step(prompt, 0, decoder.empty(1, prompt.device))
+    return decoder.arguments(prompt[:, :1], prompt.shape[1], caches)
+
+
 def _forms(
     path: Path, prompt: np.ndarray, count: int, threads: int
 ) -> Iterator[tuple[str, float, Callable[[], Any] | str]]:
@@ -74,8 +83,7 @@ def _forms(
         try:
             module = onnx2nn.load(path, quantized=quantized, trainable=False)
             if mode is not None:
-                inputs = language_models.tensors(language_models.feeds(path, 1, 1, prompt.shape[1]))
-                module = onnx2nn.optimize(module, mode, example_inputs=inputs)
+                module = onnx2nn.optimize(module, mode, example_inputs=_example(module, tokens))
             onnx2nn.generate(module, tokens, max_new_tokens=2)
         except Exception as error:  # of any class: the reason is in the table
             yield form, 0.0, importers.reason(error)

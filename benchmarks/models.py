@@ -236,6 +236,13 @@ ORIGINALS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], Tensor
     "resnet18": (_torchvision("resnet18"), _image),
     "resnet50": (_torchvision("resnet50"), _image),
     "mobilenet_v2": (_torchvision("mobilenet_v2"), _image),
+    "mobilenet_v3_small": (_torchvision("mobilenet_v3_small"), _image),
+    "squeezenet1_1": (_torchvision("squeezenet1_1"), _image),
+    "shufflenet_v2_x1_0": (_torchvision("shufflenet_v2_x1_0"), _image),
+    "efficientnet_b0": (_torchvision("efficientnet_b0"), _image),
+    "densenet121": (_torchvision("densenet121"), _image),
+    "regnet_x_400mf": (_torchvision("regnet_x_400mf"), _image),
+    "convnext_tiny": (_torchvision("convnext_tiny"), _image),
     "vit_b_16": (_torchvision("vit_b_16"), _image),
     "bert_base": (_bert(), _sentence),
     "bert_small": (

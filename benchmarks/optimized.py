@@ -10,7 +10,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import importers
@@ -43,12 +43,16 @@ def _session(path: str, inputs: models.Tensors, threads: int) -> Callable[[], An
     return lambda: session.run(None, feeds)
 
 
-def forms(path: str, inputs: models.Tensors, threads: int) -> Iterator[tuple[str, float, Callable[[], Any] | str]]:
+def forms(
+    path: str, inputs: models.Tensors, threads: int, names: Collection[str] = tuple(FORMS)
+) -> Iterator[tuple[str, float, Callable[[], Any] | str]]:
     """Yields the name of each form of a model, the seconds to make it, and its call or the reason of a failure."""
     start = time.perf_counter()
     session = _session(path, inputs, threads)
     yield "ONNX Runtime", time.perf_counter() - start, session
     for form, (mode, fixed) in FORMS.items():
+        if form not in names:
+            continue
         start = time.perf_counter()
         try:
             module = onnx2nn.load(path, optimize="eager" if mode == "eager" else None)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from onnx2nn.reporting.model_comparison import ModelComparison
     from onnx2nn.reporting.model_report import ModelReport
     from onnx2nn.reporting.reports import report
+    from onnx2nn.transferring import TransferReport, transfer
     from onnx2nn.verification.node_by_node import verify_nodes
     from onnx2nn.verification.node_reports import NodeVerification
     from onnx2nn.verification.outputs import verify
@@ -41,6 +42,7 @@ __all__ = [
     "NodeVerification",
     "OnnxReader",
     "Report",
+    "TransferReport",
     "check",
     "compare",
     "export_onnx",
@@ -55,6 +57,7 @@ __all__ = [
     "to_ncnn",
     "to_python",
     "to_transformers",
+    "transfer",
     "verify",
     "verify_nodes",
 ]
@@ -68,6 +71,7 @@ _HOMES = {
     "NodeVerification": "verification.node_reports",
     "OnnxReader": "checkpoint",
     "Report": "importing.plan",
+    "TransferReport": "transferring",
     "check": "loading",
     "compare": "reporting.comparisons",
     "export_onnx": "output.export",
@@ -82,6 +86,7 @@ _HOMES = {
     "to_ncnn": "output.ncnn",
     "to_python": "output.python_source",
     "to_transformers": "language",
+    "transfer": "transferring",
     "verify": "verification.outputs",
     "verify_nodes": "verification.node_by_node",
 }

@@ -91,6 +91,12 @@ class If(nn.Module):
             truths: whether each captured value is a truth.
         """
         held = [isinstance(value, torch.Tensor) for value in kept]
+        # torch.export opens all sizes of the operands, those of weights too.
+        fixed = [
+            [(axis, n) for axis, n in enumerate(value.shape) if isinstance(n, int)]
+            for value in kept
+            if isinstance(value, torch.Tensor)
+        ]
 
         def copy(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
@@ -98,6 +104,9 @@ class If(nn.Module):
             return value.clone(memory_format=torch.contiguous_format)
 
         def run(*values: Any) -> Any:
+            for value, sizes in zip(values, fixed, strict=True):
+                for axis, size in sizes:
+                    torch._check(value.shape[axis] == size)
             tensors, given = iter(values), []
             for number, truth, is_held in zip(kept, truths, held, strict=True):
                 value = next(tensors) if is_held else number

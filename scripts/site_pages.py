@@ -18,7 +18,7 @@ PAGES = {
     "SECURITY.md": "security.md",
     "convert_models.md": "convert_models.md",
     "CHANGELOG.md": "changelog.md",
-    "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/README.md": "measuring.md",
     "LICENSE": "license.md",
 }
 """Files outside of docs/ → their places in the site."""

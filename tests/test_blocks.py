@@ -274,3 +274,55 @@ def test_a_layer_made_of_functions_is_inside_their_module(exporter: str) -> None
     assert [name for name, _ in module.stages.named_children()] == ["0", "1"]
     assert isinstance(module.stages[1].channel_shuffle, nn.ChannelShuffle)
     check_same(run(module.stages[0], inputs), run(original.stages[0], inputs), "the first stage")
+
+
+class Gate(nn.Module):
+    """A layer between two functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.conv(x.cos()))
+
+
+class Gated(nn.Module):
+    """A block that calls a module of the model's in its middle, as CoaT's do."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self.fc, self.shared = nn.Conv2d(8, 8, 1), gate
+        self.mlp = nn.Sequential(nn.Conv2d(8, 16, 1), nn.GELU(), nn.Conv2d(16, 8, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x)
+        return x + self.mlp(y * self.shared(y))
+
+
+class Sharing(nn.Module):
+    """All blocks call one module, which stands beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
+        self.blocks = nn.ModuleList(Gated(self.gate) for _ in range(3))
+        self.mlp = nn.Sequential(nn.Conv2d(8, 16, 1), nn.GELU(), nn.Conv2d(16, 8, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.mlp(x)
+
+
+def test_only_what_encloses_others_stays_flat() -> None:
+    """A block that calls a module of another place stays flat; the modules in it, and those around it, do not."""
+    original, inputs = seeded(Sharing), (torch.randn(2, 8, 5, 5),)
+    module = onnx2nn.load(EXPORTERS["torchscript"]("blocks_sharing", original, inputs, (torch.randn(3, 8, 5, 5),)))
+    tree = module.meta["onnx2nn"]["tree"]
+    assert "torch.sigmoid" not in module.code and "cos" not in module.code, "they are calls of the shared module"
+    assert set(tree["flat"]) == {"blocks", "blocks.0", "blocks.1", "blocks.2"}
+    assert set(tree["blocks"]) == {"gate", "mlp", "blocks.0.mlp", "blocks.1.mlp", "blocks.2.mlp"}
+    check_same(run(module, inputs), run(original, inputs), "the model")
+    check_same(run(module.blocks[1].mlp, inputs), run(original.blocks[1].mlp, inputs), "a module in a flat block")
+    check_same(run(module.gate, inputs), run(original.gate, inputs), "the module that blocks share")

@@ -616,3 +616,24 @@ def test_outputs_that_are_inputs_and_weights(tmp_path: Path) -> None:
     inputs = torch.randn(3, 2), torch.randn(2)
     check_same(run(again, inputs), run(module, inputs), "after the second import")
     check_against_onnxruntime(path, module, inputs)
+
+
+STRIDED = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[n, 1, t] x) => (float[n, 1, u] y) <float one = {1.0}, float[1, 1, 1] w = {2.0}>
+{ frames = Conv<strides = [160]>(x, w) raised = Add(frames, one)
+  mean = ReduceMean<axes = [2], keepdims = 1>(raised) y = Sub(raised, mean) }
+"""
+"""A size of 1 up to 160 steps, for which torch.export takes it whatever the number of steps where it broadcasts."""
+
+
+@pytest.mark.parametrize("example", [None, 100])
+def test_a_trace_holds_for_every_size(example: int | None, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(STRIDED)
+    given = None if example is None else [np.zeros((2, 1, example), np.float32)]
+    onnx2nn.export_onnx(onnx2nn.load(model), tmp_path / "again.onnx", example_inputs=given)
+    for size in (1, 160, 161, 1000, 5000):
+        x = (torch.rand(3, 1, size, generator=torch.Generator().manual_seed(size)),)
+        (ours,) = run_onnxruntime(tmp_path / "again.onnx", x)
+        (theirs,) = run_onnxruntime(model.SerializeToString(), x)
+        torch.testing.assert_close(ours, theirs)

@@ -156,4 +156,4 @@ def test_lists_of_exporters_are_read_as_python_reads_them(text: str) -> None:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         found = ()
-    assert parsed_list(text) == (tuple(found) if isinstance(found, list) else ())
+    assert parsed_list(text) == (tuple(map(str, found)) if isinstance(found, list) else ())

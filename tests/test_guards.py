@@ -745,3 +745,53 @@ def test_a_node_that_fits_for_no_sizes_leaves_no_fact() -> None:
     )
     module = onnx2nn.load(model)
     assert module.meta["onnx2nn"]["fixed"] == {} and module.meta["onnx2nn"]["guards"] == []
+
+
+STREAM = """(float[batch, n] x, float[2, b, 4] state, bool[] fast) => (float[batch, 5] y)
+<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2},
+ float[1, 1, 4] w = {1, 2, 3, 4}, float[1, 1, 3] v = {3, 2, 1}> {
+    y = If(fast) <
+        then_branch = fast_one () => (float[batch, 5] y1) {
+            p = Unsqueeze(x, one)
+            a = Conv<strides = [4]>(p, w)
+            c = Squeeze(a, two)
+            h = Gather<axis = 0>(state, zero)
+            s = Squeeze(h, zero)
+            y1 = Concat<axis = 1>(s, c)
+        },
+        else_branch = slow_one () => (float[batch, 5] y2) {
+            p = Unsqueeze(x, one)
+            a = Conv<strides = [4]>(p, v)
+            c = Squeeze(a, two)
+            h = Gather<axis = 0>(state, one)
+            s = Squeeze(h, zero)
+            y2 = Concat<axis = 1>(s, c)
+        }
+    >
+}"""
+"""As voice detectors are written: both branches need one batch, and each its own lengths."""
+
+
+@pytest.mark.slow
+def test_what_both_branches_need_is_checked_first() -> None:
+    model = _model(STREAM)
+    module = onnx2nn.load(model)
+    guards = {guard["condition"]: guard["at_entry"] for guard in module.meta["onnx2nn"]["guards"]}
+    assert [condition for condition, first in guards.items() if first] == ["batch == b"]
+    assert module.meta["onnx2nn"]["sizes"], "sizes that both branches take"
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    dims = torch.export.Dim.DYNAMIC
+    example = (torch.zeros(2, 5), torch.zeros(2, 2, 4), torch.tensor(True))
+    shapes = ({0: dims, 1: dims}, {1: dims}, {})
+    programs = [torch.export.export(module, example, dynamic_shapes=shapes, strict=strict) for strict in (False, True)]
+    for fast, sizes in ((True, (4, 5, 7)), (False, (3, 5, 6))):
+        for size in sizes:
+            x, state = torch.rand(3, size), torch.rand(2, 3, 4)
+            feeds = {"x": x.numpy(), "state": state.numpy(), "fast": np.array(fast)}
+            (expected,) = session.run(None, feeds)
+            torch.testing.assert_close(module(x, state, torch.tensor(fast)), torch.from_numpy(expected))
+            for program in programs if size == 5 else ():
+                found = program.module()(x, state, torch.tensor(fast))
+                torch.testing.assert_close(found, torch.from_numpy(expected))
+    with pytest.raises(ValueError, match="batch"):
+        module(torch.rand(3, 5), torch.rand(2, 2, 4), torch.tensor(True))

@@ -13,6 +13,8 @@ import torch
 from tiers import mostly_slow
 
 import onnx2nn
+from onnx2nn.language.caches import Decoder
+from onnx2nn.optimization.compiled_module import CompiledModule
 from scripts import language_models
 from scripts.language_models import ARCHITECTURES, built, feeds, session, tensors
 
@@ -215,3 +217,17 @@ def test_a_cache_with_room_keeps_its_rows() -> None:
     for ours, theirs in zip(found, session(path).run(None, inputs), strict=True):
         np.testing.assert_allclose(ours.detach().numpy(), theirs, rtol=0, atol=1e-5)
     assert found[1].shape[2] == 9
+
+
+@pytest.mark.slow
+def test_machine_code_continues_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no empty cache: the first one has a row that the mask says is no token."""
+    monkeypatch.setenv("ONNX2NN_CACHE", str(tmp_path / "cache"))
+    module, prompt = onnx2nn.load(built("llama", "fp32")), torch.tensor([[5, 17, 42], [9, 8, 7]])
+    decoder = Decoder.of(module)
+    _, caches = decoder.step(prompt, 0, decoder.empty(2, prompt.device))
+    compiled = onnx2nn.optimize(module, "compile", example_inputs=decoder.arguments(prompt[:, :1], 3, caches))
+    assert isinstance(compiled, CompiledModule)
+    assert all(cache.shape[2] == 1 for cache in Decoder.of(compiled).empty(2, prompt.device).values())
+    expected = onnx2nn.generate(module, prompt, max_new_tokens=8)
+    assert torch.equal(onnx2nn.generate(compiled, prompt, max_new_tokens=8), expected)

@@ -17,7 +17,8 @@ from torch import nn
 import onnx2nn
 from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError, ModuleInputError, VerificationError
-from onnx2nn.optimization import packing
+from onnx2nn.optimization import compiling, packing
+from onnx2nn.optimization.packed_code import pack_convolutions
 from onnx2nn.optimization.packed_layers import PackedConv2d, PackedLinear
 from onnx2nn.verification.module_runs import check_same
 
@@ -99,6 +100,59 @@ def _pickled(module: nn.Module) -> nn.Module:
     return torch.load(file, weights_only=False)
 
 
+@pytest.mark.parametrize(("kernel", "groups"), [(1, 1), (3, 1), (3, 64)])
+def test_a_packed_convolution_at_many_sizes(kernel: int, groups: int) -> None:
+    """The weight is packed anew for another size, and stays plain after a few of them."""
+    plain = nn.Conv2d(64, 128, kernel, padding=kernel // 2, groups=groups).eval()
+    packed = PackedConv2d(plain)
+    orders = set()
+    with torch.no_grad():
+        for size in (7, 7, 28, 14, 7, 9, 7, 28):
+            for batch in (1, 3):
+                x = torch.randn(batch, 64, size, size + 1)
+                torch.testing.assert_close(packed(x), plain(x))
+                orders.add(packed._packed is not None)
+    assert orders == {True, False}, "both ways were taken"
+    assert torch.equal(packed.weight, plain.weight) and torch.equal(_pickled(packed).weight, plain.weight)
+
+
+def _sum(added: str, kernel: int, activation: str) -> Any:
+    return parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 8, 6, 6] x, float[8, 8, {kernel}, {kernel}] w, {added} other) => (float[n, 8, h, v] z)
+        <float[8, 8, {kernel}, {kernel}] w = {{{", ".join(str(i % 7 - 3) for i in range(64 * kernel * kernel))}}}>
+        {{ c = Conv(x, w) s = Add(c, other) z = {activation}(s) }}"""
+    )
+
+
+@pytest.mark.parametrize("activation", ["Relu", "HardSwish", "Identity"])
+@pytest.mark.parametrize("kernel", [1, 6])
+@pytest.mark.parametrize(
+    ("added", "shape"),
+    [
+        ("float[n, 8, 6, 6]", (2, 8, 6, 6)),
+        ("float[n, 8, 1, 1]", (2, 8, 1, 1)),
+        ("float[8, 1, 1]", (8, 1, 1)),
+        ("float[1, 1, 6, 6]", (1, 1, 6, 6)),
+    ],
+)
+def test_a_sum_of_a_convolution(
+    added: str, shape: tuple[int, ...], kernel: int, activation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel adds what has the shape of its result; a sum that broadcasts either of them is as it was."""
+    monkeypatch.setattr(packing, "_is_faster", lambda settings: True)
+    module = onnx2nn.load(_sum(added, kernel, activation))
+    faster: Any = onnx2nn.optimize(module, "eager")
+    called = [node for node in faster.graph.nodes if node.op == "call_module" and len(node.args) == 2]
+    assert len(called) == 1 and not any("add" in str(node.target) for node in faster.graph.nodes)
+    x, other = torch.randn(2, 8, 6, 6), torch.randn(shape)
+    with torch.no_grad():
+        torch.testing.assert_close(faster(x, other), module(x, other), rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(
+            torch.jit.trace(faster, (x, other))(x, other), module(x, other), rtol=1e-5, atol=1e-4
+        )
+
+
 def test_an_optimised_module_is_not_trained(stem: Callable[[], nn.Module]) -> None:
     faster = onnx2nn.optimize(stem(), "eager")
     faster.eval()
@@ -166,6 +220,26 @@ def test_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         onnx2nn.save(made, tmp_path / "m.pth")
     assert main(["compile", str(DIGITS), "-o", str(tmp_path / "c.pt2")]) == 0
     assert (tmp_path / "c.pt2").stat().st_size > 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_cache")
+def test_convolutions_are_packed_for_all_batches(
+    stem: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = []
+
+    def spy(graph: torch.fx.Graph) -> None:
+        pack_convolutions(graph)
+        packed.extend(name for name, _ in graph.owning_module.named_buffers() if name.startswith("weight_of_"))
+
+    monkeypatch.setitem(compiling._CONFIG, "post_grad_custom_pre_pass", spy)
+    module = stem()
+    made = onnx2nn.optimize(module, "compile")
+    assert len(packed) == 3, "one for the layer that is called twice"
+    for batch in (1, 2, 5):
+        x = torch.randn(batch, 3, 6, 6)
+        torch.testing.assert_close(made(x), module(x))
 
 
 @pytest.mark.usefixtures("_cache")

@@ -33,6 +33,8 @@ PUBLIC = {
     "torch.utils._python_dispatch.TorchDispatchMode": "documented in torch's notes on extending it, as a mode's base",
     "torch.ops.mkldnn._reorder_convolution_weight": "an operator of torch.compile's programs; no other packs a weight",
     "torch.ops.mkldnn._convolution_pointwise": "likewise: no other takes a packed weight",
+    "torch.ops.mkldnn._convolution_pointwise.default": "likewise, as a graph of inductor names it",
+    "torch.ops.mkldnn._convolution_pointwise.binary": "likewise: it adds another tensor on the way",
     "torch.ops.mkldnn._reorder_linear_weight": "likewise",
     "torch.ops.mkldnn._linear_pointwise": "likewise",
     "_owning_module": "a graph and its module refer to each other by it; no public name makes one reference weak",

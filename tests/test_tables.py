@@ -23,6 +23,7 @@ from scripts import (
     language_model_table,
     language_models,
     measured,
+    transfer_table,
 )
 from scripts.conversions import page, store
 from tests import case_tables, edge_cases
@@ -135,6 +136,11 @@ def test_what_was_measured_is_about_operators_of_the_table() -> None:
 
 def test_converted_models(writing: bool) -> None:
     settle_text(page.DOCUMENT, page.document(store.Lines().rows().values()), writing)
+
+
+def test_transferred_models(writing: bool) -> None:
+    text = transfer_table.DOCUMENT.read_text(encoding="utf-8")
+    settle_text(transfer_table.DOCUMENT, transfer_table.document(text, transfer_table.stored()), writing)
 
 
 def test_the_table_of_language_models_is_what_is_stored() -> None:

@@ -132,17 +132,19 @@ class Attempt:
     def _sizes(self) -> list[dict[str, int]]:
         """Returns sizes of the dynamic dimensions that fulfil the guards, nothing where there are none."""
         guards = self._builder.tracer.guards
-        if not guards.found:
-            return []
         names = {symbol: name for name in self.state.subject.names if (symbol := self.state.symbol(name)) is not None}
-        needed = [guard.condition for guard in guards.found if guard.condition.symbols <= names.keys()]
-        found: list[dict[str, int]] = []
-        for points in guards.points(frozenset(names)) if names else ():
-            for point in points:
-                sizes = {names[symbol]: size for symbol, size in point.items() if symbol in names}
-                if sizes not in found and all(fulfilled(condition, point) for condition in needed):
-                    found.append(sizes)
-        return found[:_SIZES]
+        found, later = (
+            [guard.condition for guard in given if guard.condition.symbols <= names.keys()]
+            for given in (guards.found, guards.later)
+        )
+        sizes: list[dict[str, int]] = []
+        # The conditions of a branch that may run hold where they can.
+        for needed in ([*found, *later], found) if later else (found,) if found else ():
+            for point in (point for points in guards.points(frozenset(names), needed) for point in points):
+                named = {names[symbol]: size for symbol, size in point.items() if symbol in names}
+                if named not in sizes and all(fulfilled(condition, point) for condition in needed):
+                    sizes.append(named)
+        return sizes[:_SIZES]
 
     def _meta(self, module: fx.GraphModule) -> dict[str, Any]:
         """Returns the record of the file in the module's `meta`."""

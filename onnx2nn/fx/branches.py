@@ -57,7 +57,9 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
     results = [[outside(tracer, spec_of(value)) for value in values] for values in outputs]
     if sizes is not None and any(map(_differ, *results)) and not sizes.by_data:
         return _inline(walk, branches, tracer.guards.choice(sizes))
-    if sizes is not None and not sizes.by_data:
+    if sizes is None:
+        tracer.guards.lift_common(children[0].tracer.guards, children[1].tracer.guards)
+    elif not sizes.by_data:
         for child, chosen in zip(children, (sizes, negation(sizes)), strict=True):
             assert isinstance(chosen, Condition)
             tracer.guards.lift(child.tracer.guards, chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -185,6 +185,15 @@ class Guards(Sizes):
             assert isinstance(condition, Condition)
             self.found.append(replace(guard, condition=condition))
 
+    def lift_common(self, first: Guards, second: Guards) -> None:
+        """Takes over the guards of both branches that data choose: whichever runs, they must hold."""
+        theirs = {guard.condition: guard for guard in second.found}
+        for guard in [guard for guard in first.found if guard.condition in theirs and not guard.condition.by_data]:
+            first.found.remove(guard)
+            second.found.remove(theirs[guard.condition])
+            self.facts.assume(guard.condition)
+            self.found.append(guard)
+
     def equal(self, a: Number, b: Number, reason: str) -> Number:
         """Requires two numbers to be equal; returns the one of which more is known."""
         a, b = self.facts.settled(a), self.facts.settled(b)
@@ -277,14 +286,19 @@ class Guards(Sizes):
         points = next(self.points(condition.symbols))
         return sum(fulfilled(condition, point) for point in points) * 2 > len(points)
 
-    def points(self, symbols: frozenset[Symbol]) -> Iterator[list[Point]]:
-        """Yields triples of sample sizes, of all symbols that the assumptions mention too."""
+    def points(self, symbols: frozenset[Symbol], also: Iterable[Condition] = ()) -> Iterator[list[Point]]:
+        """Yields triples of sample sizes, of all symbols that the assumptions mention too.
+
+        Args:
+            symbols: the symbols.
+            also: conditions that should hold beside the assumptions, if they can.
+        """
         known = dict.fromkeys(self._tracer.symbols)
         known |= dict.fromkeys(sorted(symbols - known.keys(), key=lambda symbol: symbol.number))
         values, intervals = self.facts.values, self.facts.intervals
         free = [symbol for symbol in known if symbol not in values]
         bounds: list[Interval] = [intervals.get(symbol, symbol.interval) for symbol in free]
-        for points in families(free, bounds, self.facts.assumed):
+        for points in families(free, bounds, [*self.facts.assumed, *also]):
             for point in points:
                 for symbol, value in values.items():
                     point[symbol] = value if isinstance(value, int) else point.get(_only(value), 1)

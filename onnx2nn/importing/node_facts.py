@@ -14,7 +14,8 @@ from onnx2nn.errors import ModelFileError, OperatorError
 from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.ground.naming import is_generated
 from onnx2nn.importing.constants import Constant
-from onnx2nn.importing.plan import Plan
+from onnx2nn.importing.plan import LAST_VERSION, Plan
+from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import HINTS, NeedsValues, Row
 from onnx2nn.optable.shape_values import ShapeValues
 
@@ -169,7 +170,34 @@ def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:
         found["_image_pixels"] = plan.account.limits.image_pixels
     if "_at_run_time" in row.facts and not all(map(_is_constant, node.inputs[1:])):
         found["_at_run_time"] = True
+    if "_open_rank" in row.facts and all(_takes_any_rank(plan, value) for value in node.outputs):
+        found["_open_rank"] = True
     return found
+
+
+def _takes_any_rank(plan: Plan, value: ir.Value) -> bool:
+    """Returns whether no node that depends on a value of the model asks how many dimensions it has.
+
+    Elementwise operators do not where their other inputs are numbers; the caller takes the outputs as they come.
+    """
+    rows, waiting, seen = load_rows(), [value], {value}
+    while waiting:
+        value = waiting.pop()
+        if value.is_graph_output() and value.graph is not plan.model.graph:
+            return False
+        for user, _ in value.uses():
+            row = rows.find(user.domain, user.op_type, LAST_VERSION)
+            others = [other for other in user.inputs if other is not value]
+            if row is None or "elementwise" not in row.traits or not all(map(_is_number, others)):
+                return False
+            waiting += [output for output in user.outputs if output not in seen]
+            seen.update(user.outputs)
+    return True
+
+
+def _is_number(value: ir.Value | None) -> bool:
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return value is None or (tensor is not None and len(tensor.shape) == 0)
 
 
 def _is_constant(value: ir.Value | None) -> bool:

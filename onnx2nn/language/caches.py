@@ -12,6 +12,7 @@ import torch
 from onnx2nn.errors import InputError
 from onnx2nn.fx.constants import torch_dtype
 from onnx2nn.importing.inputs import InputSpec, specs_of
+from onnx2nn.optimization.compiled_module import CompiledModule
 
 _TOKENS = frozenset({"input_ids", "attention_mask", "position_ids"})
 
@@ -67,7 +68,13 @@ class Decoder:
         return found
 
     def _least(self, size: str) -> int:
-        """Returns the smallest size of a dimension that the guards allow: a sliding window's cache has its rows."""
+        """Returns the smallest size of a dimension that the guards, or machine code, allow.
+
+        A sliding window's cache has its rows, and machine code takes no empty tensor. The mask says that none of them
+        is a token.
+        """
+        if isinstance(self.module, CompiledModule):
+            return self.module.entry.ranges[size][0]
         texts = (guard["condition"] for guard in self.module.meta["onnx2nn"]["guards"])
         found = (re.fullmatch(rf"{re.escape(size)} >= (\d+)", text) for text in texts)
         return max((int(match[1]) for match in found if match), default=0)
@@ -85,6 +92,13 @@ class Decoder:
         Returns:
             The logits, `(N, L, words)`, and the caches.
         """
+        results = dict(zip(self.outputs, self.module(*self.arguments(tokens, past, caches)), strict=True))
+        return results["logits"], {name: results[output] for name, output in self.caches.items()}
+
+    def arguments(
+        self, tokens: torch.Tensor, past: int, caches: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """Returns the inputs of the module for new tokens, see `step`."""
         total = past + tokens.shape[1]
         given = {
             "input_ids": tokens,
@@ -92,5 +106,4 @@ class Decoder:
             "position_ids": torch.arange(past, total, device=tokens.device).expand(tokens.shape),
             **caches,
         }
-        results = dict(zip(self.outputs, self.module(*(given[name] for name in self.specs)), strict=True))
-        return results["logits"], {name: results[output] for name, output in self.caches.items()}
+        return tuple(given[name] for name in self.specs)

@@ -203,14 +203,20 @@ def _values_of_squeeze(data: Any, axes: Any = None) -> Any:
 
 
 @op("Squeeze", 13, static=["axes"], on_shape_values=_values_of_squeeze, traits=LAYOUT)
-def squeeze(F: Any, data: Any, axes: Any = None) -> Any:
+def squeeze(F: Any, data: Any, axes: Any = None, *, _open_rank: bool = False) -> Any:
     """An axis of another size than 1 is an error; torch would keep it."""
+    if axes is None and _open_rank and not all(map(fixed, data.shape)):
+        return data.squeeze()  # the number of dimensions is decided in each call
     if axes is None:
         axes = [axis for axis, size in enumerate(data.shape) if size == 1]
     axes = sorted(from_front(axis, data.ndim) for axis in axes)
     for axis in axes:
         demand(data.shape[axis] == 1, f"axes={axes} of the shape {list(data.shape)} must have size 1")
     if not axes:
+        return data
+    if not all(fixed(data.shape[axis]) for axis in axes):  # 1 by a condition, which squeeze would not know in an export
+        for axis in reversed(axes):
+            data = data.select(axis, 0)
         return data
     return data.squeeze(axes[0]) if len(axes) == 1 else data.squeeze(tuple(axes))
 

@@ -72,14 +72,15 @@ OWN = "onnx2nn"
 REQUIRED: Any = inspect.Parameter.empty
 """Stands for "no default" in `Row.inputs` and `Row.attributes`."""
 
-FACTS = ("_outputs", "_types", "_output_types", "_producer", "_image_pixels", "_at_run_time")
+FACTS = ("_outputs", "_types", "_output_types", "_producer", "_image_pixels", "_at_run_time", "_open_rank")
 """Facts about its node that a body may request.
 
 `_outputs`: how many outputs the node declares; `_types`: element type names of the inputs (`"INT4"`, None where
 unknown), `_output_types`: those of the outputs. They matter where torch's dtype says less than ONNX's. `_producer`: the
 file's producer_name, which decides the meaning where the standard and its test data contradict each other.
 `_image_pixels`: `Limits.image_pixels`, where it is not the default. `_at_run_time`: True where an input behind the
-first is no constant of the file.
+first is no constant of the file. `_open_rank`: True where nothing in the model depends on how many dimensions the
+outputs have.
 """
 
 Call = Literal["inline", "opaque", "packed", "subgraph"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-FORMAT = "1"
+FORMAT = "2"
 """Changes with what a package holds."""
 
 

@@ -22,9 +22,10 @@ from onnx2nn.optimization import cache
 from onnx2nn.optimization.compiled_module import CompiledModule
 from onnx2nn.optimization.eager import optimized
 from onnx2nn.optimization.entry import Entry, entry_of
+from onnx2nn.optimization.packed_code import pack_convolutions
 from onnx2nn.verification.module_runs import check_same, to_tensor
 
-_CONFIG: dict[str, Any] = {"freezing": True}
+_CONFIG: dict[str, Any] = {"freezing": True, "post_grad_custom_pre_pass": pack_convolutions}
 """Of inductor: weights are constants, so that they are folded and packed for the kernels that read them."""
 
 
@@ -104,20 +105,34 @@ def _down_to_one(module: nn.Module, made: CompiledModule, example: Sequence[torc
     """Returns the entry with the sizes that may also be 1.
 
     torch.export takes no dynamic size below 2 into account: code for 1 may differ, where it is broadcast. It is right
-    where the module's outputs agree for a size of 1, beside each choice of other sizes that are 1 too.
+    where the module's outputs agree for a size of 1, beside each choice of other sizes that are 1 too, with which the
+    module runs. A size of 0 cannot be tried, as code that divides by it ends the process.
     """
     entry = made.entry
     for name in [name for name, (least, _) in entry.ranges.items() if least == 2]:
-        ranges = {**entry.ranges, name: (1, entry.ranges[name][1])}
-        made.entry = replace(entry, ranges=ranges)
-        try:
-            for chosen in _choices([other for other, (least, _) in ranges.items() if least == 1 and other != name]):
-                given = _narrowed(example, entry, {name, *chosen})
-                check_same(module, made, given, "compiled module", other_kernels=True)
-        except Exception:  # of any class: the module or the code refuses the size
+        made.entry = replace(entry, ranges={**entry.ranges, name: (1, entry.ranges[name][1])})
+        others = [other for other, (least, _) in entry.ranges.items() if least == 1 and other != name]
+        if not _agrees(module, made, [_narrowed(example, entry, {name, *some}) for some in _choices(others)]):
             made.entry = entry
         entry = made.entry
     return entry
+
+
+def _agrees(module: nn.Module, made: CompiledModule, choices: Sequence[Sequence[torch.Tensor]]) -> bool:
+    """Returns whether code agrees with its module on each of some inputs that the module takes, and it takes one."""
+    taken = False
+    for given in choices:
+        try:
+            with torch.no_grad():
+                module.forward(*given)  # a call of a GraphModule prints the errors of its code
+        except Exception:  # of any class: the module refuses the sizes
+            continue
+        try:
+            check_same(module, made, given, "compiled module", other_kernels=True)
+        except Exception:  # of any class: the code refuses them, or its outputs differ
+            return False
+        taken = True
+    return taken
 
 
 def _choices(names: Sequence[str]) -> Iterator[tuple[str, ...]]:

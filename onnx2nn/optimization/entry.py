@@ -72,6 +72,20 @@ class Entry:
         return "" if most is None else f" to {most}"
 
 
+def inputs_of(program: torch.export.ExportedProgram) -> list[Any]:
+    """Returns what stands for the inputs of an exported program, tensors whose open sizes are `torch.SymInt`."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    return [values[str(name)] for name in program.graph_signature.user_inputs]
+
+
+def size_range(program: torch.export.ExportedProgram, size: torch.SymInt) -> tuple[int, int | None]:
+    """Returns the smallest and the largest value of an open size for which the program holds, None for no largest."""
+    bounds = program.range_constraints.get(size.node.expr)
+    if bounds is None:
+        return 0, None
+    return int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None
+
+
 def entry_of(program: torch.export.ExportedProgram, specs: Sequence[InputSpec]) -> Entry:
     """Returns the entry of an exported program.
 
@@ -82,9 +96,7 @@ def entry_of(program: torch.export.ExportedProgram, specs: Sequence[InputSpec]) 
     Raises:
         NotImplementedError: a size of an input is computed from others.
     """
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
-    tensors = [values[str(name)] for name in program.graph_signature.user_inputs]
-    titles: dict[str, str] = {}
+    tensors, titles = inputs_of(program), dict[str, str]()
     shapes: list[tuple[int | str, ...]] = []
     ranges: dict[str, tuple[int, int | None]] = {}
     for tensor, spec in zip(tensors, specs, strict=True):
@@ -95,13 +107,11 @@ def entry_of(program: torch.export.ExportedProgram, specs: Sequence[InputSpec]) 
                 continue
             if not size.node.expr.is_symbol:
                 raise NotImplementedError(f"a size of input {spec.name!r} is {size}")
-            bounds = program.range_constraints.get(size.node.expr)
             symbol = str(size.node.expr)
             free = isinstance(title, str) and title and title not in titles.values()
             name = titles.setdefault(symbol, title if free else symbol)
             shape.append(name)
-            upper = None if bounds is None or not bounds.upper.is_Integer else int(bounds.upper)
-            ranges[name] = (0 if bounds is None else int(bounds.lower), upper)
+            ranges[name] = size_range(program, size)
         shapes.append(tuple(shape))
     names = tuple(spec.name for spec in specs)
     return Entry(names, tuple(tensor.dtype for tensor in tensors), tuple(shapes), ranges)

@@ -81,6 +81,7 @@ class PackedLayer(nn.Module):
         self.described, self.window = layer.extra_repr(), self._window(layer)
         self.activation: Activation | None = None
         self.bias = layer.bias
+        self._fits = False
         self._dense: torch.Tensor | None = None
         self._packed: torch.Tensor | None = None
         self.hold(layer.weight.detach())
@@ -90,12 +91,13 @@ class PackedLayer(nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """The weight as the plain layer has it; a copy where it is packed."""
-        return _unpacked(self._packed) if self._dense is None else self._dense  # type: ignore[arg-type]  # one is held
+        dense = self._dense
+        return _unpacked(self._packed) if dense is None else dense  # type: ignore[arg-type]  # one is held
 
     def hold(self, weight: torch.Tensor) -> None:
         """Takes a weight: packed if the kernels serve, else as it is."""
-        fits = weight.dtype == torch.float32 and weight.device.type == "cpu"
-        self._dense, self._packed = (None, self._pack(weight.contiguous())) if fits else (weight, None)
+        self._fits = weight.dtype == torch.float32 and weight.device.type == "cpu"
+        self._dense, self._packed = (None, self._pack(weight.contiguous())) if self._fits else (weight, None)
 
     @staticmethod
     def _window(layer: Any) -> tuple[Any, ...]:
@@ -106,15 +108,15 @@ class PackedLayer(nn.Module):
         raise NotImplementedError
 
     def _serves(self, x: torch.Tensor) -> bool:
-        """Returns whether the packed weight is computed with."""
+        """Returns whether oneDNN's kernels compute the result."""
         return (
-            self._packed is not None
+            self._fits
+            and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
             and x.dtype == torch.float32
             and x.device.type == "cpu"
             and x.numel() > 0
             and not (torch.is_grad_enabled() and x.requires_grad)
             and not torch.is_autocast_enabled("cpu")
-            and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
         )
 
     def _fused(self) -> tuple[str, tuple[float, ...], str]:
@@ -160,23 +162,77 @@ def _load_weight(layer: PackedLayer, state: dict[str, Any], prefix: str, *others
 class PackedConv2d(PackedLayer):
     """An `nn.Conv2d` with a packed weight.
 
+    The order in which a kernel reads the weight depends on the size of the image; a weight in another order is
+    reordered in each call, which may take longer than the convolution. The weight is therefore packed in the first
+    call, and anew for another size. After `SIZES` of them it stays plain: oneDNN packs a plain one fast in each call.
+
+    Attributes:
+        SIZES: for how many sizes of images in a row a weight is packed.
+
     Args:
         layer: the convolution, padded with zeros by numbers.
     """
+
+    SIZES = 4
+
+    def hold(self, weight: torch.Tensor) -> None:
+        """Takes a weight, which a call packs."""
+        self._fits = weight.dtype == torch.float32 and weight.device.type == "cpu"
+        self._dense, self._packed = weight, None
+        self.weight_shape = weight.shape
+        self._size: torch.Size | None = None
+        self._left = self.SIZES
 
     @staticmethod
     def _window(layer: Any) -> tuple[Any, ...]:
         return list(layer.padding), list(layer.stride), list(layer.dilation), layer.groups
 
-    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._reorder_convolution_weight(weight, *self.window)
+    def _weight_for(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the weight as it is held for images of a size."""
+        packed, dense, size = self._packed, self._dense, x.shape[2:]
+        if dense is not None and not self._left:
+            return dense
+        if packed is not None and size == self._size:
+            return packed
+        plain = self.weight.contiguous()
+        if not self._left:
+            self._dense, self._packed = plain.contiguous(memory_format=torch.channels_last), None
+            return self._dense
+        packed = torch.ops.mkldnn._reorder_convolution_weight(plain, *self.window, list(x.shape))
+        self._packed, self._dense, self._size, self._left = packed, None, size, self._left - 1
+        return packed
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the result for `(N, C, H, W)`, in the memory format `channels_last`."""
+    def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
+        """Returns the result for `(N, C, H, W)`, in the memory format `channels_last`.
+
+        Args:
+            x: the images.
+            added: of the result's shape; it is added before the activation.
+        """
         if x.ndim == 4 and self._serves(x):
-            return torch.ops.mkldnn._convolution_pointwise(x, self._packed, self.bias, *self.window, *self._fused())
+            weight = self._weight_for(x)
+            if added is None:
+                return torch.ops.mkldnn._convolution_pointwise(x, weight, self.bias, *self.window, *self._fused())
+            if added.shape == self._result_shape(x) and added.dtype == x.dtype and not added.is_mkldnn:
+                return self._with_sum(x, weight, added)
         padding, stride, dilation, groups = self.window
-        return self._activated(F.conv2d(x, self.weight, self.bias, stride, padding, dilation, groups))
+        y = F.conv2d(x, self.weight, self.bias, stride, padding, dilation, groups)
+        return self._activated(y if added is None else y + added)
+
+    def _with_sum(self, x: torch.Tensor, weight: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+        kernel = torch.ops.mkldnn._convolution_pointwise.binary
+        if self.activation is not None and self.activation.name == "relu":  # it has no other one behind a sum
+            return kernel(x, added, weight, self.bias, *self.window, "add", None, *self._fused())
+        return self._activated(kernel(x, added, weight, self.bias, *self.window, "add", None, None, (), None))
+
+    def _result_shape(self, x: torch.Tensor) -> tuple[int, ...]:
+        padding, stride, dilation, _ = self.window
+        kernel = self.weight_shape[2:]
+        sizes = (
+            (size + 2 * pad - spread * (window - 1) - 1) // step + 1
+            for size, pad, step, spread, window in zip(x.shape[2:], padding, stride, dilation, kernel, strict=True)
+        )
+        return x.shape[0], self.weight_shape[0], *sizes
 
 
 class PackedLinear(PackedLayer):

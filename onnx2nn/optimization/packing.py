@@ -1,11 +1,12 @@
-"""Replaces convolutions and linear layers by packed ones, and lets them compute the activations behind them."""
+"""Replaces convolutions and linear layers by packed ones, which compute the sums and activations behind them too."""
 
 from __future__ import annotations
 
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from onnx2nn.optimization import packed_attention
 from onnx2nn.optimization.chains import Calls, Link, links, parts
 from onnx2nn.optimization.packed_attention import PackedSelfAttention, matrices
 from onnx2nn.optimization.packed_layers import PackedConv2d, PackedLayer, PackedLinear, activation_of
+from onnx2nn.optimization.residual_sums import fuse_sums
 
 _FUNCTIONS: dict[Any, Callable[[], nn.Module]] = {
     torch.relu: nn.ReLU,
@@ -30,15 +32,24 @@ _FUNCTIONS: dict[Any, Callable[[], nn.Module]] = {
 }
 """Functions of one tensor that are activations."""
 
-_ROUNDS = 5
+_ROUNDS, _LEAST_ROUNDS = 30, 4
 """Measurements of each form of a layer, of which the fastest counts."""
+
+_SECONDS = 0.01
+"""After them, the least number of measurements is enough."""
+
+_TIE = 1.1
+"""The share of the plain form's time up to which the packed form is taken."""
+
+_FEW_CHANNELS = 64
 
 
 def pack_layers(root: nn.Module) -> None:
-    """Packs the weights of a tree's layers where oneDNN's kernels are faster, with the activations behind them."""
+    """Packs the weights of a tree's layers where oneDNN's kernels are faster, with the sums and activations behind."""
     packed = _replaced(root)
     if not packed:
         return
+    fuse_sums(root)
     calls = Calls(root)
     for part in parts(root):
         changed = [
@@ -113,43 +124,80 @@ def _can_be_packed(layer: nn.Module) -> bool:
 def _packed_if_faster(layer: Any) -> PackedLayer | None:
     """Returns the packed form of a layer; None where this build of torch has none, or it takes longer here."""
     try:
-        form = PackedConv2d(layer) if type(layer) is nn.Conv2d else PackedLinear(layer)
-        return form if _is_faster(_Forms(layer, form)) else None
+        return _pack(layer) if _is_faster(_Settings.of(layer)) else None
     except (RuntimeError, AttributeError):  # a build of torch without oneDNN, or with other operators
         return None
 
 
-class _Forms:
-    """Two forms of one layer; equal to those of any layer with the same settings, whatever the weights are."""
+def _pack(layer: Any) -> PackedLayer:
+    return PackedConv2d(layer) if type(layer) is nn.Conv2d else PackedLinear(layer)
 
-    def __init__(self, plain: nn.Conv2d | nn.Linear, packed: PackedLayer):
-        self.plain, self.packed = plain, packed
-        self._settings = (type(plain), tuple(plain.weight.shape), str(packed.window))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Forms) and self._settings == other._settings
+@dataclass(frozen=True)
+class _Settings:
+    """What the time of a layer depends on, beside the sizes of its input."""
 
-    def __hash__(self) -> int:
-        return hash(self._settings)
+    kind: type[nn.Conv2d | nn.Linear]
+    arguments: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, layer: nn.Conv2d | nn.Linear) -> _Settings:
+        if isinstance(layer, nn.Linear):
+            names: tuple[str, ...] = ("in_features", "out_features")
+        else:
+            names = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
+        return cls(type(layer), (*((name, getattr(layer, name)) for name in names), ("bias", layer.bias is not None)))
+
+    def layer(self) -> nn.Conv2d | nn.Linear:
+        """Returns a layer of ones with these settings."""
+        layer = nn.utils.skip_init(self.kind, **dict(self.arguments))
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.fill_(1.0)
+        return layer
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_faster(forms: _Forms) -> bool:
-    """Returns whether the packed form takes less time, for 16 rows, or for an image of 28 by 28 (or one window)."""
-    x: Any
-    if isinstance(forms.plain, nn.Linear):
-        x = torch.randn(16, forms.plain.in_features)
-    else:
-        window = zip(forms.plain.kernel_size, forms.plain.dilation, strict=True)
-        sizes = [max(28, (kernel - 1) * int(dilation) + 1) for kernel, dilation in window]
-        x = torch.randn(1, forms.plain.in_channels, *sizes).contiguous(memory_format=torch.channels_last)
+def _is_faster(settings: _Settings) -> bool:
+    """Returns whether the packed form takes less time, or about as much: it computes what is behind the layer too."""
+    plain = settings.layer()
+    packed = _pack(plain)
+    times: dict[nn.Module, float] = {plain: 0.0, packed: 0.0}
     with torch.no_grad():
-        times: dict[nn.Module, float] = {}
-        for form in (forms.plain, forms.packed) * _ROUNDS:
-            start = time.perf_counter()
+        for x in _samples(plain):
+            for form, seconds in _fastest((plain, packed), x).items():
+                times[form] += seconds
+    return times[packed] < _TIE * times[plain]
+
+
+def _samples(layer: nn.Conv2d | nn.Linear) -> Iterator[torch.Tensor]:
+    """Yields 16 rows, or images of 28 by 28 (or one window), of few channels also larger ones, as networks have them.
+
+    The plain kernels depend on the size: torch computes a convolution of one large image without oneDNN.
+    """
+    if isinstance(layer, nn.Linear):
+        yield torch.ones(16, layer.in_features)
+        return
+    windows: Any = zip(layer.kernel_size, layer.dilation, strict=True)
+    least = [(kernel - 1) * dilation + 1 for kernel, dilation in windows]
+    for side in (28, 112) if layer.in_channels <= _FEW_CHANNELS else (28,):
+        x = torch.ones(1, layer.in_channels, *(max(side, size) for size in least))
+        yield x.contiguous(memory_format=torch.channels_last)
+
+
+def _fastest(forms: tuple[nn.Module, ...], x: torch.Tensor) -> dict[nn.Module, float]:
+    """Returns the seconds of each form's fastest call; of this thread where it computes alone: other programs run."""
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    found = dict.fromkeys(forms, float("inf"))
+    end = clock() + _SECONDS
+    for round_ in range(_ROUNDS):
+        if round_ >= _LEAST_ROUNDS and clock() > end:
+            break
+        for form in forms:
+            start = clock()
             form(x)
-            times[form] = min(times.get(form, float("inf")), time.perf_counter() - start)
-    return times[forms.packed] < times[forms.plain]
+            found[form] = min(found[form], clock() - start)
+    return found
 
 
 def _fuse_layer(part: fx.GraphModule | nn.Sequential, link: Link, calls: Calls) -> bool:

@@ -7,6 +7,7 @@ import functools
 import io
 import math
 import os
+import re
 import tempfile
 import warnings
 from collections import Counter
@@ -38,6 +39,12 @@ EXTERNAL_DATA_BYTES = 1 << 30
 _SOURCE = "onnx2nn.node"
 _DYNAMIC_SIZES: Sequence[Any] = (lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k)
 """Sizes for the k-th dynamic dimension of a model, in the order of the attempts; the first is the cheapest."""
+_LARGEST_SIZE = 1 << 16
+"""From this largest size on a trace is not asked whether the module takes more: such a limit is not an example's."""
+_FIXED_SIZE = re.compile(r"static shape of (?P<size>\d+) for dimension inputs\['args'\]\[(\d+)\]\.shape\[(\d+)\]")
+"""Where torch.export says that a dimension is fixed in its trace."""
+_WIDENINGS = 6
+"""How often larger examples are made where a trace holds for small sizes only."""
 _BATCH = 5
 """Largest size in the first attempts for the first of several axes, which usually counts examples."""
 
@@ -89,14 +96,52 @@ def export_onnx(
     axes = _dynamic_axes(module, dynamic_axes) if known or dynamic_axes else {}
     if example_inputs is not None and (hasattr(example_inputs, "shape") or len(example_inputs) != len(names)):
         raise InputError(f"example_inputs needs a list of one array or tensor for each input: {', '.join(names)}.")
-    runs = _runs(module, axes, example_inputs)
+    least: dict[str, int] = {}
+    for _ in range(_WIDENINGS):
+        try:
+            return _at_some_sizes(module, Path(path), names, axes, opset, _runs(module, axes, example_inputs, least))
+        except _NarrowTrace as found:
+            failure, example_inputs = found, None
+            least[found.label] = 4 * found.most + 5
+    raise failure
+
+
+class _NarrowTrace(VerificationError):
+    """A trace holds only up to some size of a dimension, though the module takes more.
+
+    torch.export takes a size that is computed from others for 1 where it is 1 at the example's sizes and broadcasts.
+
+    Args:
+        label: the dimension's name.
+        most: the largest size for which the trace holds.
+    """
+
+    def __init__(self, label: str, most: int):
+        super().__init__(
+            f"torch.export keeps the dimension {label} open up to {most} only, as another size becomes 1 at the "
+            "example's. Give example_inputs of larger sizes."
+        )
+        self.label, self.most = label, most
+
+
+def _at_some_sizes(
+    module: Any,
+    path: Path,
+    names: Sequence[str],
+    axes: Mapping[str, Mapping[int, str]],
+    opset: int | None,
+    runs: Iterator[_Run],
+) -> str:
+    """Exports a trace of one of the first runs; returns a description."""
     first, second = next(runs), next(runs, None)
     if second is None:
-        return _export(module, Path(path), names, axes, opset, [first])
+        return _export(module, path, names, axes, opset, [first])
     try:
-        return _export(module, Path(path), names, axes, opset, [first, second])
+        return _export(module, path, names, axes, opset, [first, second])
+    except _NarrowTrace:
+        raise
     except VerificationError:  # small sizes are special: a layer makes a 1 of them, which broadcasts or counts as fixed
-        return _export(module, Path(path), names, axes, opset, [second, next(runs, first)])
+        return _export(module, path, names, axes, opset, [second, next(runs, first)])
 
 
 def _export(
@@ -139,8 +184,13 @@ def _export(
                 custom_translation_table={torch.ops.aten.sort.stable: _sort_stable},
             )
     except Exception as error:  # its errors share no base class
+        for size, position, axis in _FIXED_SIZE.findall(str(_innermost(error))):
+            label = (opened[int(position)] or {}).get(int(axis))
+            if label is not None:
+                _check_larger(_sample(module), opened, tensors, label, int(size))
         raise VerificationError(f"torch.onnx.export cannot export the module: {_gist(error)}") from error
     assert program is not None and program.exported_program is not None
+    _check_ranges(_sample(module), program.exported_program, opened, tensors)
     dimension_names.rename(program.model, opened)
     _clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
     if isinstance(module, Vectorised):
@@ -155,6 +205,47 @@ def _export(
     count = sum(1 for _ in program.model.graph)
     lost = unchecked(module, axes) + one_sided(module, traced=False)
     return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}{lost}"
+
+
+def _check_ranges(
+    module: Any,
+    program: torch.export.ExportedProgram,
+    opened: Sequence[Mapping[int, str] | None],
+    tensors: Sequence[torch.Tensor],
+) -> None:
+    """Raises `_NarrowTrace` where the module takes a size that is above the sizes for which its trace holds."""
+    from onnx2nn.optimization.entry import inputs_of, size_range
+
+    for tensor, named in zip(inputs_of(program), opened, strict=True):
+        for axis, label in (named or {}).items():
+            size = tensor.shape[axis]
+            most = None if isinstance(size, int) else size_range(program, size)[1]
+            if most is not None and most < _LARGEST_SIZE:
+                _check_larger(module, opened, tensors, label, most)
+
+
+def _check_larger(
+    module: Any,
+    opened: Sequence[Mapping[int, str] | None],
+    tensors: Sequence[torch.Tensor],
+    label: str,
+    most: int,
+) -> None:
+    """Raises `_NarrowTrace` where the module takes a dimension of more than `most`."""
+    larger = [
+        _resized(tensor.numpy(), names or {}, label, most + 1) for tensor, names in zip(tensors, opened, strict=True)
+    ]
+    try:
+        run_module(module, larger)
+    except VerificationError:  # the module's own limit
+        return
+    raise _NarrowTrace(label, most)
+
+
+def _resized(array: np.ndarray, names: Mapping[int, str], label: str, size: int) -> np.ndarray:
+    """Returns an input whose axes of one name have another size; its elements are repeated."""
+    shape = [size if names.get(axis) == label else known for axis, known in enumerate(array.shape)]
+    return np.resize(array, shape)
 
 
 def _sample(module: Any) -> Any:
@@ -180,8 +271,16 @@ def _describe(axes: Mapping[str, Mapping[int, str]]) -> str:
     return f"dynamic dimensions: {', '.join(named) or 'none'}"
 
 
-def _runs(module: Any, axes: Mapping[str, Mapping[int, str]], given: Sequence[Any] | None) -> Iterator[_Run]:
+def _runs(
+    module: Any, axes: Mapping[str, Mapping[int, str]], given: Sequence[Any] | None, least: Mapping[str, int]
+) -> Iterator[_Run]:
     """Yields runs of the module: on the given inputs, then on generated ones at other sizes of dynamic dimensions.
+
+    Args:
+        module: the module.
+        axes: names of the dynamic dimensions of each input, by axis.
+        given: inputs.
+        least: smallest sizes of generated inputs, by the name of the dimension.
 
     Raises:
         InputError: no run is possible.
@@ -193,7 +292,7 @@ def _runs(module: Any, axes: Mapping[str, Mapping[int, str]], given: Sequence[An
         tried.append([array.shape for array in arrays])
     failure: Exception | None = None
     try:
-        for arrays in _examples(module, axes):
+        for arrays in _examples(module, axes, least):
             shapes = [array.shape for array in arrays]
             if shapes in tried:
                 continue
@@ -213,7 +312,9 @@ def _runs(module: Any, axes: Mapping[str, Mapping[int, str]], given: Sequence[An
         raise InputError(f"The module accepts no generated inputs. Give example_inputs. Its error: {failure}")
 
 
-def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[list[np.ndarray]]:
+def _examples(
+    module: Any, axes: Mapping[str, Mapping[int, str]], least: Mapping[str, int]
+) -> Iterator[list[np.ndarray]]:
     """Yields generated inputs; dynamic dimensions differ, and none is 1, which torch takes for fixed."""
     specs = model_inputs.specs_of(module)
     bounds = module.meta["onnx2nn"].get("fixed", {})
@@ -235,6 +336,7 @@ def _examples(module: Any, axes: Mapping[str, Mapping[int, str]]) -> Iterator[li
                     sizes[label] = min(max(sizes[label], allowed[0]), allowed[-1])
                 elif axis == 0 and len(shape) > 1:
                     sizes[label] = min(sizes[label], most)
+        sizes = {label: max(size, least.get(label, 0)) for label, size in sizes.items()}
         shapes: dict[str, list[Any]] = {}
         for spec in specs:
             opened = axes.get(spec.name, {})
@@ -464,10 +566,14 @@ def _sort_stable(self: Any, stable: bool = True, dim: int = -1, descending: bool
 
 def _gist(error: Exception) -> str:
     """Returns the first line of the innermost error: torch.onnx.export wraps it in pages of advice."""
+    return first_line(_innermost(error))
+
+
+def _innermost(error: Exception) -> BaseException:
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    return first_line(cause)
+    return cause
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -107,7 +107,7 @@ class FreeingGuards(Guards):
         super().__init__(tracer, None, {})
         self.facts = facts
 
-    def points(self, symbols: frozenset[Symbol]) -> Iterator[list[Point]]:
+    def points(self, symbols: frozenset[Symbol], also: Iterable[Condition] = ()) -> Iterator[list[Point]]:
         """Raises TraceError: what only samples tell is not known."""
         raise TraceError(f"only samples of {', '.join(sorted(symbol.name for symbol in symbols))} tell it")
 

@@ -49,6 +49,7 @@ class Judge:
         self.tolerance = tolerance
         self.known = {node.output for node in result.nodes}
         self.unexplained: dict[str, float] = {}
+        self.measured: dict[str, np.ndarray] = {}
 
     def judge(self) -> None:
         """Leaves the result with every output in order, or with a first node that is not."""
@@ -91,6 +92,7 @@ class Judge:
             self.result.nodes[position] = replace(node, introduced=judged)
             if not ok:
                 return
+            self.measured[node.fx_node] = changes.largest[node.output]
 
     def judged_outputs(self, outputs: list[OutputComparison], expected: list[Any]) -> list[OutputComparison]:
         """Returns comparisons of the module's outputs with the noise of those that differ.
@@ -154,7 +156,8 @@ class Judge:
         introducing = {node.fx_node for node in self.result.nodes if node.introduced.max_abs > 0}
         rounding = {node for node in self.module.graph.nodes if node.name in introducing}
         feeds = list(self.probe.feeds.values())
-        return module_changes(self.module, feeds, names, rounding, self.lockstep.drawn)
+        measured = {node: self.measured.get(node.name) for node in rounding}
+        return module_changes(self.module, feeds, names, measured, self.lockstep.drawn)
 
 
 def _judged(output: OutputComparison, changes: Changes, apart: dict[str, np.ndarray | None]) -> OutputComparison:

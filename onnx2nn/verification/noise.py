@@ -91,13 +91,7 @@ def explains(change: np.ndarray, difference: np.ndarray, floor: float) -> bool:
     """
     if change.shape != difference.shape:
         return False
-    return bool(np.all(_ranked(difference) <= np.maximum(FACTOR * _ranked(change), floor)))
-
-
-def _ranked(values: np.ndarray) -> np.ndarray:
-    """Returns the 1st, 2nd, 4th, 8th ... largest element, float64."""
-    ordered = np.sort(values, axis=None)[::-1]
-    return ordered[[(1 << k) - 1 for k in range(int(ordered.size).bit_length())]].astype(np.float64)
+    return bool(np.all(sketch(difference) <= np.maximum(FACTOR * sketch(change), floor)))
 
 
 def quiet_agree(change: np.ndarray, difference: np.ndarray, floor: float) -> bool:
@@ -152,15 +146,24 @@ class Changes:
         return name in self.largest and explains(self.largest[name], difference, floor)
 
 
-def growing_changes(run: Callable[[int, int], Sequence[Any] | None], names: Sequence[str]) -> Iterator[Changes]:
+def growing_changes(
+    run: Callable[[int, int], Sequence[Any] | None],
+    names: Sequence[str],
+    exact: Callable[[], Sequence[Any] | None] | None = None,
+) -> Iterator[Changes]:
     """Yields what moves of 1, then 4, then 16 ULP change, all runs until then together.
 
     Args:
         run: called with ULP and the number of a trial, ULP 0 for a run without moves; gives the values, None where it
             fails.
         names: names of the values.
+        exact: gives the values of a run without moves in a wider type, None where it fails. What rounding within the
+            run does, be it more than moves of its inputs do, is the difference from these.
     """
     base, changes = run(0, 0), Changes()
+    wide = exact() if exact is not None and base is not None else None
+    if wide is not None and base is not None:
+        changes.add(names, [_as(value, other) for value, other in zip(wide, base, strict=True)], base)
     for ulps in AMPLITUDES if base is not None else ():
         changes.ulps = ulps
         for trial in range(TRIALS):
@@ -168,6 +171,11 @@ def growing_changes(run: Callable[[int, int], Sequence[Any] | None], names: Sequ
             if values is not None and base is not None:
                 changes.add(names, values, base)
         yield changes
+
+
+def _as(value: Any, other: Any) -> Any:
+    """Returns an array in the type of another."""
+    return value.astype(other.dtype) if isinstance(value, np.ndarray) and isinstance(other, np.ndarray) else value
 
 
 def moved_feeds(feeds: Mapping[str, Any], ulps: int, trial: int) -> dict[str, Any]:

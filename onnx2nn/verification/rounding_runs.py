@@ -9,13 +9,18 @@ from onnx2nn.errors import VerificationError
 from onnx2nn.verification.module_runs import moved_tensor, to_tensor
 from onnx2nn.verification.noise import Changes, growing_changes, moved_feeds
 from onnx2nn.verification.probe import Probe
+from onnx2nn.verification.widening import widened, widened_feeds
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import fx
 
 
 def node_changes(probe: Probe, output: str, known: Collection[str]) -> Iterator[Changes]:
     """Yields how far the oracle's own value of a node changes where the node's inputs are moved by more and more ULP.
+
+    The value that the oracle computes in float64 counts as one such change: an algorithm may round more than moves of
+    its inputs show, as ONNX Runtime's Fourier transforms of lengths that are no power of two do.
 
     Only the oracle runs, so that nothing that a wrong import does can enlarge the noise.
 
@@ -39,25 +44,33 @@ def node_changes(probe: Probe, output: str, known: Collection[str]) -> Iterator[
         except VerificationError:  # an input that must be exact, such as a size
             return None
 
-    yield from growing_changes(run, [output])
+    def exact() -> Sequence[Any] | None:
+        try:
+            return probe.oracle_of(widened(model)).run(widened_feeds(feeds))
+        except VerificationError:  # an operator that takes no float64
+            return None
+
+    yield from growing_changes(run, [output], exact)
 
 
 def module_changes(
     module: fx.GraphModule,
     feeds: Sequence[Any],
     names: Sequence[str],
-    rounding: Collection[fx.Node],
+    rounding: Mapping[fx.Node, np.ndarray | None],
     drawn: Mapping[fx.Node, Any],
 ) -> Iterator[Changes]:
     """Yields how far a module's outputs change where every value that it rounds is moved by more and more ULP.
 
     This is the noise of the whole computation: inputs and the results of rounding nodes are moved, element by element.
+    A node that was found to round more than by units in the last place is moved by its own noise.
 
     Args:
         module: a module whose nodes agree with the oracle, each by itself; a wrong one may be noisier than the model.
         feeds: its inputs, arrays.
         names: the outputs' names.
-        rounding: nodes whose results differ from the oracle's by rounding.
+        rounding: nodes whose results differ from the oracle's by rounding → the noise of each element of the result,
+            None where it was not measured.
         drawn: values of random nodes.
     """
     import torch
@@ -75,7 +88,7 @@ def module_changes(
 def _moved_run(
     module: fx.GraphModule,
     feeds: Sequence[Any],
-    rounding: Collection[fx.Node],
+    rounding: Mapping[fx.Node, np.ndarray | None],
     drawn: Mapping[fx.Node, Any],
     ulps: int,
     trial: int,
@@ -91,7 +104,7 @@ def _moved_run(
         value = interpreter.run_node(node) if value is None else value
         if ulps and (node in rounding or node.op == "placeholder"):
             # Another direction at each node: trials 0 and 1 move all values of one run up, or down.
-            value = _moved_value(value, ulps, trial if trial < 2 else trial + 2 * position)
+            value = _moved_value(value, ulps, trial if trial < 2 else trial + 2 * position, rounding.get(node))
         interpreter.env[node] = value
         for unused in interpreter.user_to_last_uses.get(node, ()):
             interpreter.env.pop(unused, None)
@@ -99,8 +112,13 @@ def _moved_run(
     return result if isinstance(result, tuple) else (result,)
 
 
-def _moved_value(value: Any, ulps: int, trial: int) -> Any:
+def _moved_value(value: Any, ulps: int, trial: int, noise: np.ndarray | None = None) -> Any:
+    import torch
 
     if isinstance(value, (list, tuple)):
         return type(value)(_moved_value(item, ulps, trial) for item in value)
-    return moved_tensor(value, ulps, trial)
+    moved = moved_tensor(value, ulps, trial)
+    if noise is None or not isinstance(value, torch.Tensor) or tuple(noise.shape) != tuple(value.shape):
+        return moved
+    direction = torch.sign(moved - value)  # the noise goes where the unit in the last place goes
+    return moved + direction * torch.from_numpy(noise).to(value.dtype)

@@ -16,7 +16,16 @@ from onnx2nn.fx.blocks.equal_names import name_equal_parts
 from onnx2nn.fx.blocks.moves import assign
 from onnx2nn.fx.blocks.partition import Partition, Region, divide
 from onnx2nn.fx.blocks.repeats import module_path
-from onnx2nn.fx.blocks.scopes import Path, Scoped, declared_classes, declared_scope, is_attribute, is_of_torch, path_of
+from onnx2nn.fx.blocks.scopes import (
+    Path,
+    Scoped,
+    called_from_elsewhere,
+    declared_classes,
+    declared_scope,
+    is_attribute,
+    is_of_torch,
+    path_of,
+)
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
 from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
 from onnx2nn.fx.graph_nodes import add_node
@@ -48,6 +57,7 @@ def nest(
         those that they have now.
     """
     declared, notes = {node: declared_scope(node) for node in module.graph.nodes}, dict[str, Any]()
+    declared |= called_from_elsewhere(module, declared)
     of_torch = {node: path for node, path in declared.items() if path and is_of_torch(node)}
     make_modules(module, of_torch)
     added = add_scopes(module, of_torch)

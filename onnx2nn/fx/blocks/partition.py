@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,8 +194,21 @@ class _Divider:
                     heapq.heappush(queue, (first[follower], follower))
         if len(order) == len(first):
             return order
-        stuck = [region for region in regions if waits[region]]
-        return min(stuck, key=lambda region: len(region.nodes))
+        stuck = sorted((region for region in regions if waits[region]), key=lambda region: len(region.nodes))
+        around = (region for region in stuck if self._encloses_others(region))
+        return next(around, None) or next(region for region in stuck if _reaches_itself(region, followers))
+
+    def _encloses_others(self, region: Region) -> bool:
+        """Returns whether a call outside of a region lies between two calls in it; no other region's end changes it."""
+        last, pending = max(map(self.position.__getitem__, region.nodes)), [*region.nodes]
+        found = set(pending)
+        while pending:
+            for user in pending.pop().users:
+                if user not in found and self.position[user] < last:
+                    found.add(user)
+                    pending.append(user)
+        outside = found - region.nodes
+        return any(not region.nodes.isdisjoint(node.users) for node in outside)
 
     def _inputs(self, item: Item) -> list[fx.Node]:
         """Returns the values that an item uses."""
@@ -233,6 +246,19 @@ class _Divider:
         values = (node for item in region.items for node in _values(item))
         region.outputs = [node for node in values if not inside.issuperset(node.users)]
         region.outputs.sort(key=self.position.__getitem__)
+
+
+def _reaches_itself(item: Item, followers: Mapping[Item, Sequence[Item]]) -> bool:
+    """Returns whether an item needs what it computes; others wait for one that does, and have an order after it."""
+    found, pending = set[Item](), [item]
+    while pending:
+        for follower in followers[pending.pop()]:
+            if follower is item:
+                return True
+            if follower not in found:
+                found.add(follower)
+                pending.append(follower)
+    return False
 
 
 def _repeats(first: Region, other: Region) -> bool:

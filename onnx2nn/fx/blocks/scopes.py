@@ -93,12 +93,16 @@ class Scoped:
             self._note_classes()
 
     def _note_classes(self) -> None:
-        first: dict[Sequence[Any], fx.Node] = {}
+        first: dict[Sequence[str], fx.Node] = {}
         for node in self.graph.nodes:
             first.setdefault(_metadata(node, "scopes")[:-1], node)
+        found: dict[str, str] = {}
         for scopes, node in first.items():
             for scope, name in zip(scopes, _metadata(node, "classes"), strict=False):
-                self.class_names.setdefault(path_of(scope), str(name).rsplit(".", 1)[-1])
+                if scope not in found:  # most calls have the outer modules of others
+                    found[scope] = name.rsplit(".", 1)[-1]
+        for scope, name in found.items():
+            self.class_names.setdefault(path_of(scope), name)
 
 
 def path_of(target: Any) -> Path:
@@ -127,10 +131,36 @@ def common(paths: Iterable[Path]) -> Path:
 def declared_scope(node: fx.Node) -> Path | None:
     """Returns the module path that the file names for a node, None where it names none."""
     scopes = _metadata(node, "scopes")
-    if len(scopes) > 1 and not str(scopes[0]).startswith("_"):
+    if len(scopes) > 1 and not scopes[0].startswith("_"):
         return path_of(scopes[-2])
     name = _name(node)
     return tuple(split_scopes(name)[:-1]) if "/" in name else None
+
+
+def called_from_elsewhere(root: nn.Module, declared: Mapping[fx.Node, Path | None]) -> dict[fx.Node, Path]:
+    """Returns the scopes of calls in modules that stand elsewhere in the tree than in the module that calls them.
+
+    Torch's older exporter writes such a scope as the caller's, `blocks.0`, and the name that the module has where it
+    stands, `gate`: its layer `gate.conv` is in `blocks.0.gate.conv`, and its functions in `blocks.0.gate`.
+    """
+    homes: dict[Path, Path] = {}
+    for node, scope in declared.items():
+        if node.op != "call_module" or not scope or (place := path_of(node.target)) == scope:
+            continue
+        end = 1
+        while end < min(len(scope), len(place)) and scope[-end - 1] == place[-end - 1] and scope[-end] == place[-end]:
+            homes.setdefault(scope[:-end], place[:-end])
+            end += 1
+    if not homes:
+        return {}
+    there, found = modules_of(root), dict[fx.Node, Path]()
+    homes = {scope: place for scope, place in homes.items() if scope not in there}
+    for node, scope in declared.items():
+        around = (scope[:end] for end in range(1, len(scope) + 1)) if scope else ()
+        called = next((path for path in around if path in homes), None)
+        if scope and called is not None:
+            found[node] = (*homes[called], *scope[len(called) :])
+    return found
 
 
 def is_of_torch(node: fx.Node) -> bool:
@@ -150,22 +180,22 @@ def _name(node: fx.Node) -> str:
 def declared_class(node: fx.Node) -> str:
     """Returns the class of the author's module that called a node, where the exporter notes it."""
     classes = _metadata(node, "classes")
-    return str(classes[-2]).rsplit(".", 1)[-1] if len(classes) > 1 else ""
+    return classes[-2].rsplit(".", 1)[-1] if len(classes) > 1 else ""
 
 
 def declared_classes(node: fx.Node) -> dict[str, str]:
     """Returns the classes, with their homes, of the author's modules around a node by path; `""` is the outermost."""
-    return dict(zip(map(str, _metadata(node, "scopes")[:-1]), map(str, _metadata(node, "classes")), strict=False))
+    return dict(zip(_metadata(node, "scopes")[:-1], _metadata(node, "classes"), strict=False))
 
 
-def _metadata(node: fx.Node, key: str) -> Sequence[Any]:
+def _metadata(node: fx.Node, key: str) -> Sequence[str]:
     text = node.meta.get(key)
     return parsed_list(text) if text else ()
 
 
 @functools.lru_cache(1 << 12)
-def parsed_list(text: str) -> tuple[Any, ...]:
-    """Returns the items of a list that an exporter wrote, none for another text."""
+def parsed_list(text: str) -> tuple[str, ...]:
+    """Returns the items of a list that an exporter wrote, as text, none for another text."""
     items = text[2:-2].split("', '")
     quoted = text[:2] == "['" and text[-2:] == "']" and text.count("'") == 2 * len(items)
     if quoted and "\\" not in text and text.isprintable():
@@ -174,7 +204,7 @@ def parsed_list(text: str) -> tuple[Any, ...]:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):  # the file may hold anything
         return ()
-    return tuple(found) if isinstance(found, list) else ()
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def is_size(node: fx.Node) -> bool:

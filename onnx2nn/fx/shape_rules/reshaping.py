@@ -89,8 +89,11 @@ def _unflatten(known: Sizes, input: Spec, dim: Any, sizes: Any) -> Result:
 
 @rule(torch.squeeze, "squeeze")
 def _squeeze(sizes: Sizes, input: Spec, dim: Any = None) -> Result:
+    """A size that may be 1 stays where no axes are given: a row calls it so only where the rank does not matter."""
     shape = shape_of(input)
-    axes = range(len(shape)) if dim is None else axes_of(dim, max(len(shape), 1))
+    if dim is None:
+        return Spec(tuple(size for size in shape if sizes.decide(equal(size, 1)) is not True), input.dtype)
+    axes = axes_of(dim, max(len(shape), 1))
     ones = {axis: sizes.decide(equal(shape[axis], 1)) for axis in axes if shape}
     if None in ones.values():
         raise Uncovered

@@ -1,0 +1,121 @@
+"""The page of `peers.py`: its stored results as Markdown. It imports nothing that was measured."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).with_name("peers.json")
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+SHOWN = ("resnet18", "resnet50", "mobilenet_v2", "vit_b_16", "bert_base", "recogniser", "voice_detector")
+"""Networks that every peer runs."""
+
+ZOO = (
+    *("squeezenet1_1", "shufflenet_v2_x1_0", "mobilenet_v3_small", "efficientnet_b0", "densenet121", "regnet_x_400mf"),
+    *("convnext_tiny", "bert_small", "transformer_48"),
+)
+"""Further networks, of which the means are."""
+
+ORT = "ONNX Runtime"
+Row = dict[str, Any]
+TITLES = {
+    "literal": "onnx2nn",
+    "eager": "onnx2nn, eager",
+    "compile": "onnx2nn, compile",
+    "compile, fixed sizes": "onnx2nn, compile, fixed sizes",
+}
+
+
+def page(rows: dict[str, Row]) -> str:
+    """Returns the page of stored results."""
+    shown = [name for name in SHOWN if name in rows]
+    parts = [_HEAD, _conditions(rows), "## Networks\n", _table(rows, shown, _forms(rows, shown))]
+    parts += [_missing(rows, shown), "## Means\n", _means(rows)]
+    others = [name for name in rows if name not in SHOWN]
+    if others:
+        parts += ["The means are of the networks above, and of these:\n", _table(rows, others, [*TITLES])]
+    return "\n".join(part for part in parts if part)
+
+
+_HEAD = """# Benchmarks
+
+Processor time of one call, batch 1, without gradients: the fastest of the rounds, divided by ONNX Runtime's in the
+same run. Below 1 is faster. `python benchmarks/peers.py --write` measures the networks and writes this page;
+[the benchmarks](../benchmarks/README.md) describe the others. The weights are random, and the files are of torch's
+older exporter, with a dynamic batch.
+
+`onnx2nn` is the module of `load`; `eager` and `compile` are forms of `optimize` ([speed.md](speed.md)). "Fixed sizes"
+is a file whose batch was fixed by `input_shapes`. "original module" is the author's module, from which the file was
+exported; torch.compile got it with `options={"freezing": True}`, whose effect was not examined: its times are near
+those of the module, and freezing by the global configuration may give better ones.
+"""
+
+
+def _conditions(rows: dict[str, Row]) -> str:
+    lines = ["| networks | date | machine | threads | rounds | load | versions |", "|---|---|---|---|---|---|---|"]
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name, row in rows.items():
+        versions = ", ".join(f"{package} {version}" for package, version in row["versions"].items())
+        groups.setdefault((row["date"], row["machine"], row["threads"], row["repeats"], versions), []).append(name)
+    for (date, machine, threads, repeats, versions), names in groups.items():
+        loads = [rows[name]["load"] for name in names]
+        load = f"{min(loads)} to {max(loads)}"
+        lines.append(f"| {', '.join(names)} | {date} | {machine} | {threads} | {repeats} | {load} | {versions} |")
+    return "\n".join([*lines, ""])
+
+
+def _forms(rows: dict[str, Row], names: list[str]) -> list[str]:
+    found = dict.fromkeys(form for name in names for form in (*rows[name]["ms"], *rows[name]["failed"]))
+    return [form for form in found if form != ORT]
+
+
+def ratio(row: Row, form: str) -> float | None:
+    """Returns the time of a form, divided by ONNX Runtime's; None where it did not run."""
+    return row["ms"][form] / row["ms"][ORT] if form in row["ms"] else None
+
+
+def _table(rows: dict[str, Row], names: list[str], forms: list[str]) -> str:
+    lines = [f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
+    times = (f"{rows[name]['ms'][ORT]:.2f}" for name in names)
+    lines.append(f"| ONNX Runtime, ms | {' | '.join(times)} |")
+    for form in forms:
+        ratios = [ratio(rows[name], form) for name in names]
+        cells = ("-" if found is None else f"{found:.2f}" for found in ratios)
+        lines.append(f"| {TITLES.get(form, form)} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _missing(rows: dict[str, Row], names: list[str]) -> str:
+    reasons = [
+        f"- {TITLES.get(form, form)}, {name}: {_text(reason)}"
+        for name in names
+        for form, reason in rows[name]["failed"].items()
+    ]
+    return "\n".join(["Forms that did not run:", "", *reasons, ""]) if reasons else ""
+
+
+def _text(reason: str) -> str:
+    return "`" + reason.replace("`", "'").replace("|", "/")[:160] + "`"
+
+
+def _means(rows: dict[str, Row]) -> str:
+    lines = [
+        "Geometric means of the ratios, by ONNX Runtime's time; of as many as is said where some were not measured.",
+        "",
+    ]
+    groups = {"all": rows, "above 5 ms": {}, "below 5 ms": {}}
+    for name, row in rows.items():
+        groups["above 5 ms" if row["ms"][ORT] > 5 else "below 5 ms"][name] = row
+    groups = {title: group for title, group in groups.items() if group}
+    lines += [f"| | {' | '.join(f'{title} ({len(group)})' for title, group in groups.items())} |"]
+    lines += [f"|---|{'---:|' * len(groups)}"]
+    for form, title in TITLES.items():
+        cells = []
+        for group in groups.values():
+            ratios = [found for row in group.values() if (found := ratio(row, form)) is not None]
+            count = "" if len(ratios) == len(group) else f" of {len(ratios)}"
+            cells.append(f"{statistics.geometric_mean(ratios):.2f}{count}" if ratios else "-")
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])

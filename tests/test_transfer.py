@@ -1,0 +1,302 @@
+"""`onnx2nn.transfer`: weights of files without names in modules that exist; nothing wrong is accepted."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+from torch import nn
+
+import onnx2nn
+from onnx2nn.errors import InputError, Onnx2nnError, VerificationError
+from scripts.torch_exports import quiet, seeded
+from scripts.transfer_table import renamed
+
+pytest.importorskip("onnxscript")
+
+IMAGE = (1, 3, 12, 12)
+
+
+def _written(model: nn.Module, sizes: tuple[int, ...] = IMAGE, *, dynamo: bool = False) -> onnx.ModelProto:
+    with quiet():
+        if dynamo:
+            program = torch.onnx.export(model, (torch.randn(sizes),), dynamo=True, verbose=False)
+            assert program is not None
+            return program.model_proto
+        file = io.BytesIO()
+        torch.onnx.export(model, (torch.randn(sizes),), file, dynamo=False)
+        return onnx.load_from_string(file.getvalue())
+
+
+def _shuffled(proto: onnx.ModelProto, seed: int = 0) -> onnx.ModelProto:
+    """Returns a file without names, whose initializers stand in another order."""
+    initializers = list(proto.graph.initializer)
+    random.Random(seed).shuffle(initializers)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(initializers)
+    return renamed(proto)
+
+
+def _equal(one: nn.Module, other: nn.Module, sizes: tuple[int, ...] = IMAGE) -> None:
+    for seed in range(3):
+        x = torch.randn(sizes, generator=torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            torch.testing.assert_close(other.eval()(x), one.eval()(x), rtol=1e-4, atol=1e-5)
+
+
+class Residual(nn.Module):
+    """A stem, two branches of different depth that meet, a head."""
+
+    def __init__(self, *, bias: bool = False) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, bias=bias), nn.BatchNorm2d(8), nn.ReLU())
+        self.deep = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
+        self.short = nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        x = self.deep(x) + self.short(x)
+        return self.head(x.mean((2, 3)))
+
+
+class Attention(nn.Module):
+    """Three projections of equal sizes, which only their places in the attention tell apart, and a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(1, 6, 16))
+        self.norm = nn.LayerNorm(16)
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(x + self.table)
+        q, k, v = (part(x).reshape(1, 6, 2, 8).transpose(1, 2) for part in (self.q, self.k, self.v))
+        return nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, 6, 16)
+
+
+class Parallel(nn.Module):
+    """Two branches that structure does not tell apart, with a function on each."""
+
+    def __init__(self, left: Callable[[Any], Any], right: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.left, self.right = left, right
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.left(self.a(x)) + self.right(self.b(x)))
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_a_folded_batch_norm_is_neutral(dynamo: bool) -> None:
+    model, other = seeded(Residual, 1), seeded(Residual, 2)
+    report = onnx2nn.transfer(_shuffled(_written(model, dynamo=dynamo)), other)
+    assert report.by == "structure" and not report.kept and report.difference < 1e-6
+    _equal(model, other)
+    norm = other.stem[1]
+    assert (norm.weight == 1).all() and (norm.running_mean == 0).all()
+    assert {weight.key for weight in report.placed if "folded" in weight.how} == {
+        f"stem.1.{slot}" for slot in ("weight", "bias", "running_mean", "running_var")
+    }
+
+
+def test_weights_that_are_not_folded_are_the_same() -> None:
+    model, other = seeded(Attention, 1), seeded(Attention, 2)
+    report = onnx2nn.transfer(_shuffled(_written(model, (1, 6, 16))), other)
+    assert len(report.placed) == len(model.state_dict())
+    for key, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[key], value), key
+
+
+def test_names_decide_where_they_are() -> None:
+    model, other = seeded(Attention, 1), seeded(Attention, 2)
+    assert onnx2nn.transfer(_written(model, (1, 6, 16)), other).by == "names"
+    assert all(torch.equal(other.state_dict()[key], value) for key, value in model.state_dict().items())
+
+
+def test_names_of_other_layers_do_not_decide() -> None:
+    """A file whose names are wrong has the module's keys and shapes, and other outputs."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), 1)
+    proto = _written(model, (1, 4))
+    swap = {"0.weight": "2.weight", "2.weight": "0.weight", "0.bias": "2.bias", "2.bias": "0.bias"}
+    for tensor in proto.graph.initializer:
+        tensor.name = swap[tensor.name]
+    for node in proto.graph.node:
+        node.input[:] = [swap.get(name, name) for name in node.input]
+        node.name = ""
+    other = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), 2)
+    assert onnx2nn.transfer(proto, other).by == "structure"
+    _equal(model, other, (1, 4))
+
+
+class Scaled(nn.Module):
+    """A convolution with a scale of each channel behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+        self.gamma = nn.Parameter(torch.ones(4, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.conv(x) * self.gamma)
+
+
+class Plain(nn.Module):
+    """The same without it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.conv(x))
+
+
+@pytest.mark.parametrize("builds", [(Scaled, Plain), (Plain, Scaled)])
+def test_a_scale_on_one_side_is_folded(builds: tuple[Callable[[], nn.Module], Callable[[], nn.Module]]) -> None:
+    model, other = seeded(builds[0], 1), seeded(builds[1], 2)
+    report = onnx2nn.transfer(_shuffled(_written(model)), other)
+    assert any("scale" in weight.how or "behind" in weight.how for weight in report.placed)
+    _equal(model, other)
+
+
+def test_branches_that_outputs_do_not_tell_apart_are_listed() -> None:
+    build = lambda: Parallel(torch.relu, torch.relu)  # noqa: E731, a builder in a line
+    model, other = seeded(build, 1), seeded(build, 2)
+    before = {key: value.clone() for key, value in other.state_dict().items()}
+    with pytest.raises(InputError, match=r"several weights possible.*\n +a\.weight.* or "):
+        onnx2nn.transfer(_shuffled(_written(model, (1, 6))), other)
+    assert all(torch.equal(other.state_dict()[key], value) for key, value in before.items())
+
+
+@pytest.mark.parametrize("sides", [(torch.relu, torch.tanh), (torch.tanh, torch.relu)])
+def test_branches_that_values_tell_apart_are_found(sides: tuple[Any, Any]) -> None:
+    build = lambda: Parallel(*sides)  # noqa: E731, a builder in a line
+    swapped = lambda: Parallel(*reversed(sides))  # noqa: E731, the same function, whose branches are written in turn
+    model, other = seeded(build, 1), seeded(swapped, 2)
+    onnx2nn.transfer(_shuffled(_written(model, (1, 6))), other)
+    assert torch.equal(other.a.weight, model.b.weight) and torch.equal(other.b.weight, model.a.weight)
+
+
+def test_other_layers_are_named_and_nothing_is_filled() -> None:
+    model = seeded(Residual, 1)
+    other = seeded(Residual, 2)
+    other.head = nn.Linear(8, 6)
+    before = {key: value.clone() for key, value in other.state_dict().items()}
+    with pytest.raises(InputError, match=r"module: 1 of 1 without a partner: head\.weight"):
+        onnx2nn.transfer(_shuffled(_written(model)), other)
+    assert all(torch.equal(other.state_dict()[key], value) for key, value in before.items())
+
+
+def test_another_function_between_the_layers_is_found() -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), 1)
+    other = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), 2)
+    with pytest.raises(VerificationError, match="differ"):
+        onnx2nn.transfer(_shuffled(_written(model, (1, 4))), other)
+
+
+class Shuffled(nn.Module):
+    """A concatenation that is rearranged before a part of it is concatenated again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left, right = torch.cat([self.a(x), self.b(x)], 1).flip(1).chunk(2, 1)
+        return torch.cat([left, self.c(right)], 1)
+
+
+def test_a_concatenation_behind_another_function_stands() -> None:
+    model, other = seeded(Shuffled, 1), seeded(Shuffled, 2)
+    onnx2nn.transfer(_shuffled(_written(model, (1, 4))), other)
+    assert all(torch.equal(other.state_dict()[key], value) for key, value in model.state_dict().items())
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> Callable[[], nn.Module]:
+    """Draws a small network of convolutions, normalisations, residual connections and branches."""
+    kinds = draw(st.lists(st.sampled_from(["conv", "norm", "residual", "cat", "sum", "relu"]), min_size=1, max_size=5))
+    return lambda: Drawn(kinds)
+
+
+class Drawn(nn.Module):
+    """A network of drawn parts."""
+
+    def __init__(self, kinds: list[str]) -> None:
+        super().__init__()
+        self.kinds = kinds
+        self.stem = nn.Conv2d(3, 4, 1)
+        self.parts = nn.ModuleList(self._part(kind) for kind in kinds)
+        self.head = nn.Linear(4, 3)
+
+    def _part(self, kind: str) -> nn.Module:
+        def conv(size: int = 4) -> nn.Module:
+            return nn.Conv2d(4, size, 3, padding=1)
+
+        return {
+            "conv": conv,
+            "norm": lambda: nn.Sequential(nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)),
+            "residual": conv,
+            "cat": lambda: nn.ModuleList([conv(2), conv(2)]),
+            "sum": lambda: nn.ModuleList([conv(), conv()]),
+            "relu": nn.LeakyReLU,
+        }[kind]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for kind, part in zip(self.kinds, self.parts, strict=True):
+            if kind in ("cat", "sum"):
+                left, right = (branch(x) for branch in cast("nn.ModuleList", part))
+                x = torch.cat([left, right], 1) if kind == "cat" else left + right
+            else:
+                x = part(x) + x if kind == "residual" else part(x)
+        return self.head(x.mean((2, 3)))
+
+
+def _checked_network(build: Callable[[], nn.Module], seed: int, dynamo: bool) -> None:
+    model, other = seeded(build, seed), seeded(build, seed + 1)
+    proto = _shuffled(_written(model, dynamo=dynamo), seed)
+    ambiguous = "sum" in model.kinds
+    try:
+        report = onnx2nn.transfer(proto, other)
+    except Onnx2nnError as error:
+        assert ambiguous and "several weights possible" in str(error), error
+        return
+    assert not ambiguous, "branches that can be exchanged were filled"
+    _equal(model, other)
+    solved = {weight.key for weight in report.placed if weight.how}
+    for key, value in model.state_dict().items():
+        if value.is_floating_point() and key not in solved and "norm" not in model.kinds:
+            assert torch.equal(other.state_dict()[key], value), key
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(networks(), st.integers(0, 1000), st.booleans())
+def test_drawn_networks(build: Callable[[], nn.Module], seed: int, dynamo: bool) -> None:
+    _checked_network(build, seed, dynamo)
+
+
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(networks(), st.integers(0, 1000), st.booleans())
+def test_more_drawn_networks(build: Callable[[], nn.Module], seed: int, dynamo: bool) -> None:
+    _checked_network(build, seed, dynamo)
+
+
+def test_the_report_names_what_is_placed() -> None:
+    model, other = seeded(Residual, 1), seeded(Residual, 2)
+    proto = _shuffled(_written(model))
+    text = str(onnx2nn.transfer(proto, other))
+    assert "head.weight ← t" in text and text.splitlines()[-1].startswith("OK 13 weights placed by structure")
+    head = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    assert any(np.array_equal(value, other.head.weight.detach().numpy()) for value in head.values())
