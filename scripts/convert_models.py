@@ -9,7 +9,9 @@
 
 A row is measured in a process of its own, which is ended when it takes more than its time or memory. An interrupted run
 keeps its rows; the same command continues it. Needs `onnx2nn[test]` and the packages of the source: timm; for the
-peers' columns onnx2torch, onnx2pytorch and onnx2fx (`nox -s convert_models` has all of them).
+peers' columns onnx2torch, onnx2pytorch and onnx2fx (`nox -s convert_models` has all of them). Models of TensorFlow,
+PaddlePaddle and OneFlow, and single operators of PyTorch, are written in environments that `nox -s zoo_tensorflow --
+--list` and likewise `zoo_paddle`, `zoo_oneflow` and `zoo_torch` make; files in the cache of these sessions are taken.
 """
 
 from __future__ import annotations

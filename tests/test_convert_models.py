@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import pytest
 from scripts.conversions import directions, exported, measuring, page
 from scripts.conversions.limits import Limits, in_process
 from scripts.conversions.rows import EXPORT, Facts, File, Row
+from scripts.conversions.sources import other_frameworks
 from scripts.conversions.store import Lines, Parquet, Store
+from scripts.zoo import fingerprint
 
 ROOT = Path(__file__).parents[1]
 FILE = File("definitions", "super_resolution", "torchscript")
@@ -54,6 +57,8 @@ def test_what_is_missing() -> None:
     known = {row.name: row for row in [*_rows(), Row(other, EXPORT, {"problem": "refused"})]}
     assert measuring.missing([FILE, other], ["PyTorch", "ONNX"], known) == {FILE: ["ONNX"]}
     assert measuring.missing([FILE], ["PyTorch"], known) == {}
+    new = File("definitions", "senet", "torchscript")
+    assert list(measuring.missing([FILE, new], ["PyTorch", "ONNX"], known)) == [new, FILE]
 
 
 def test_difference_is_relative_and_of_equal_kinds() -> None:
@@ -81,6 +86,32 @@ def _fill(gigabytes: float) -> Facts:
 def _end() -> Facts:
     os.kill(os.getpid(), signal.SIGKILL)
     return {}
+
+
+def _start(path: Path, size: int) -> Facts:
+    """Starts a process that writes its number, takes memory and stays."""
+    code = f"import os, time; open({str(path)!r}, 'w').write(str(os.getpid())); x = b'x' * {size}; time.sleep(60)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return {}
+
+
+def _runs(process: int) -> bool:
+    path = Path(f"/proc/{process}/stat")
+    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "limits, problem", [(Limits(8), "more than 8 s"), (Limits(60, 2e9), "more than 2 GB of memory")]
+)
+def test_what_a_measurement_starts_is_counted_and_ends_with_it(limits: Limits, problem: str, tmp_path: Path) -> None:
+    size = 0 if "s" in problem.split() else 2 * 10**9
+    assert in_process(limits, _start, tmp_path / "process", size) == {"problem": problem}
+    process = int((tmp_path / "process").read_text())
+    deadline = time.monotonic() + 5
+    while _runs(process) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _runs(process)
 
 
 @pytest.mark.slow
@@ -148,3 +179,57 @@ def test_nothing_is_lost_where_a_worker_of_ray_is_killed(tmp_path: Path) -> None
         assert running.wait(500) == 0, (tmp_path / "log").read_text()
     rows = Parquet(tmp_path / "rows").rows()
     assert len(rows) == 12 and not [row.name for row in rows.values() if row.problem]
+
+
+class _Elsewhere(other_frameworks.Models):
+    """A source whose environment is this one, with a script of the test."""
+
+    def __init__(self, folder: Path):
+        super().__init__("family", "writer", "script.py", "session", ("numpy",))
+        self.environment = folder / "environment"
+        (self.environment / "bin").mkdir(parents=True)
+        (self.environment / "bin" / "python").symlink_to(sys.executable)
+
+
+SCRIPT = """
+import pathlib, shutil, sys
+if sys.argv[1:] == ["--list"]:
+    print("images\\nrefused")
+else:
+    _, name, _, out = sys.argv[1:]
+    if name == "refused":
+        sys.exit(print("[1/1] refused: FAILED ValueError: no such layer (log: somewhere)"))
+    folder = pathlib.Path(out) / "family"
+    folder.mkdir()
+    for suffix in (".onnx", ".npz"):
+        shutil.copyfile({path!r} + suffix, folder / (name + suffix))
+"""
+
+
+def test_files_of_other_frameworks_come_from_their_scripts_or_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = ROOT / "tests" / "data" / "tensorflow" / "keras_images"
+    (tmp_path / "scripts" / "zoo").mkdir(parents=True)
+    (tmp_path / "scripts" / "zoo" / "script.py").write_text(SCRIPT.format(path=str(stored)))
+    monkeypatch.setattr(other_frameworks, "ROOT", tmp_path)
+    monkeypatch.setattr(fingerprint, "CACHE", tmp_path / "cache")
+    source = _Elsewhere(tmp_path)
+    images, refused = source.files()
+    assert images == File("family", "images", "writer")
+    with pytest.raises(exported.NotExported, match=r"^ValueError: no such layer$"):
+        source.export(refused, tmp_path / "refused.onnx")
+    (tmp_path / "first").mkdir()
+    file = source.export(images, tmp_path / "first" / "model.onnx")
+    assert file.path.read_bytes() == stored.with_suffix(".onnx").read_bytes()
+    assert file.outputs is not None and len(file.inputs) == 1
+
+    (tmp_path / "cache").mkdir()
+    shutil.copytree(tmp_path / "first" / "family", tmp_path / "cache" / "family")
+    with np.load(stored.with_suffix(".npz")) as arrays:
+        np.savez(tmp_path / "cache" / "family" / "images.npz", **{**arrays, "recipe": fingerprint.digest("family")})
+    (tmp_path / "scripts" / "zoo" / "script.py").write_text("raise SystemExit('it is not run')")
+    (tmp_path / "second").mkdir()
+    assert source.export(images, tmp_path / "second" / "model.onnx").path.exists()
+    source.export(images, tmp_path / "third.onnx").write()
+    assert fingerprint.is_current(tmp_path / "cache" / "family" / "images.onnx", fingerprint.digest("family"))

@@ -68,17 +68,19 @@ class TorchModel:
     Attributes:
         build: makes it, with any weights.
         inputs: makes the inputs, tensors, from the batch size.
+        prepare: changes the model after its weights were made random.
+        max_difference: how far ONNX Runtime's answer may be from the framework's; above it the exporter wrote another
+            model.
     """
 
     build: Callable[[], Any]
     inputs: Callable[[int], tuple[Any, ...]]
+    prepare: Callable[[Any], None] = lambda module: None
+    max_difference: float = 1e-3
 
 
 BATCH, OTHER_BATCH = 2, 3
 """The batch that the exporter sees, and the one that conversions are compared at."""
-
-MAX_EXPORT_DIFFERENCE = 1e-3
-"""How far ONNX Runtime's answer may be from the framework's; above it the exporter wrote another model."""
 
 
 def export_torch(file: File, model: TorchModel, path: Path) -> Exported:
@@ -94,18 +96,22 @@ def export_torch(file: File, model: TorchModel, path: Path) -> Exported:
     torch.set_num_threads(1)
     try:
         module = seeded(model.build)
+        model.prepare(module)
         inputs, other = model.inputs(BATCH), model.inputs(OTHER_BATCH)
         _call(module, inputs)
     except Exception as error:  # whatever a package of models raises
         raise NotExported(f"the model does not run: {reason(error)}") from error
     author: dict[str, Any] = {"keys": list(module.state_dict())}
     try:
-        return _written(file, path, module, inputs, other, author)
+        return _written(file, path, module, inputs, other, author, model.max_difference)
     except NotExported as error:
-        return _written(file, path, module, inputs, None, {**author, "fixed": str(error)})
+        fixed = {**author, "fixed": str(error)}
+        return _written(file, path, module, inputs, None, fixed, model.max_difference)
 
 
-def _written(file: File, path: Path, module: Any, inputs: Any, other: Any, author: Facts) -> Exported:
+def _written(
+    file: File, path: Path, module: Any, inputs: Any, other: Any, author: Facts, max_difference: float
+) -> Exported:
     """Exports with the dimensions open in which `other` differs from `inputs`, with none where it is None."""
     from scripts.torch_exports import WRITERS
 
@@ -118,7 +124,7 @@ def _written(file: File, path: Path, module: Any, inputs: Any, other: Any, autho
         apart = difference(answers, expected)
     except Exception as error:  # exporters have no common error; a file of theirs may not run at all
         raise NotExported(f"torch.onnx.export: {reason(error)}") from error
-    if apart > MAX_EXPORT_DIFFERENCE:
+    if apart > max_difference:
         raise NotExported(f"torch.onnx.export: ONNX Runtime's answer to its file differs by {apart:.1e}")
     return Exported(path, arrays, expected, author)
 

@@ -1,11 +1,16 @@
-"""Runs one measurement in a process of its own, ends it at its limits, and makes a fact of whatever ends it."""
+"""Runs one measurement in a process of its own, ends it at its limits, and makes a fact of whatever ends it.
+
+The limits hold for the process together with those that it starts.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
 import resource
+import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -18,7 +23,7 @@ from scripts.conversions.rows import Facts
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What one process may take: seconds that pass, and bytes of resident memory."""
+    """What one measurement may take: seconds that pass, and bytes of resident memory."""
 
     seconds: float = 600
     memory: float = 10e9
@@ -37,6 +42,8 @@ def in_process(limits: Limits, function: Callable[..., Facts], *arguments: Any) 
     finally:
         process.kill()
         process.join()
+        with contextlib.suppress(ProcessLookupError):  # it had not become the leader of a group, or nothing is left
+            os.killpg(process.pid, signal.SIGKILL)
         ours.close()
 
 
@@ -56,13 +63,17 @@ def _awaited(process: Any, connection: Connection, limits: Limits) -> Facts:
 
 
 def _resident(process: int) -> int:
+    """Returns the bytes of a process and its descendants."""
     try:
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except (OSError, IndexError):  # it ended
         return 0
+    return pages * resource.getpagesize() + sum(_resident(int(child)) for child in children)
 
 
 def _call(connection: Connection, function: Callable[..., Facts], arguments: tuple[Any, ...]) -> None:
+    os.setpgid(0, 0)  # processes that it starts are in its group, which is ended with it
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)

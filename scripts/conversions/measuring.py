@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import queue
 import tempfile
 import threading
@@ -26,15 +25,10 @@ def export(file: File, path: Path) -> Facts:
     try:
         source.export(file, path).write()
     except NotExported as error:
-        return {"problem": str(error), **versions(source.packages)}
+        return {"problem": str(error), **source.versions()}
     except Exception as error:  # a recipe that cannot even be made
-        return {"problem": reason(error), **versions(source.packages)}
-    return versions(source.packages)
-
-
-def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Returns the versions of packages."""
-    return {package: importlib.metadata.version(package) for package in packages}
+        return {"problem": reason(error), **source.versions()}
+    return source.versions()
 
 
 def convert(direction: str, path: Path) -> Facts:
@@ -109,11 +103,14 @@ def measure_with_ray(wanted: Wanted, store: Store, limits: Limits, workers: int,
 
 
 def missing(files: Collection[File], directions: Sequence[str], known: Mapping[str, Row]) -> dict[File, list[str]]:
-    """Returns the directions that a store lacks for each file; of a file whose export is known to fail, none."""
+    """Returns the directions that a store lacks for each file, those with most of them first.
+
+    Of a file whose export is known to fail none are missing.
+    """
     found: dict[File, list[str]] = {}
     for file in files:
         exported = known.get(f"{file}/{EXPORT}")
         lacking = [direction for direction in directions if f"{file}/{direction}" not in known]
         if lacking and not (exported and exported.problem):
             found[file] = lacking
-    return found
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from scripts import oneflow_zoo
+from scripts import oneflow_tables, oneflow_zoo
 from scripts.conversions import wanted
 from scripts.conversions.directions import PEERS
 from scripts.conversions.rows import EXPORT, File, Row
@@ -20,9 +20,15 @@ TITLES = {"PyTorch": "→ PyTorch", "ONNX": "→ ONNX again", "source": "→ Pyt
 SOURCES = {
     "definitions": "`scripts/zoo/torch_definitions`, models that no package has",
     "files": "files of other exporters: ONNX's light models, Keras, Paddle, OneFlow, the example",
+    "torch": "`scripts/zoo/torch_models.py`: definitions and single operators of PyTorch",
     "torchvision": "torchvision",
     "timm": "timm, the smallest architecture of each module",
-    "transformers": "transformers, tiny configurations",
+    "transformers": "transformers, small configurations",
+    "keras": "keras.applications",
+    "tensorflow": "`scripts/zoo/tensorflow_models.py`: Keras models and single operators of TensorFlow",
+    "paddle_vision": "paddle.vision.models",
+    "paddle": "`scripts/zoo/paddle_models.py`: PaddleClas's models and single operators of PaddlePaddle",
+    "flowvision": "flowvision, exported by this project",
 }
 """Sources in the order of the page."""
 
@@ -41,7 +47,8 @@ far, see `--list SOURCE`. Rows that fail stay here with their reason. Versions: 
 
 Weights are random, none of them constant. Images are small where the architecture permits (64 by 64), so that a row
 takes seconds; **inputs** has the sizes. Where the exporter left dimensions open, the file is compared at sizes that the
-exporter did not see.
+exporter did not see. `@small` and `@own` are timm's models at small images and at those that they were made for,
+`@cache` decoders that are given the keys and values of earlier positions.
 
 ## How many
 """
@@ -133,9 +140,13 @@ def _wanted(rows: Collection[Row]) -> Iterator[str]:
             right = "not measured" if not found else "No" if any(row.problem for row in found) else "Yes"
             shown = ", ".join(f"`{row.file}`" for row in found[:2]) + (f" and {len(found) - 2} more" * (len(found) > 2))
             yield f"| {model} | {right} | {shown} |"
+    yield from ("", "### oneflow2onnx", "", "| model | exported right | shown by |", "|---|---|---|")
+    zoo = oneflow_zoo.written()
+    for title, name in oneflow_tables.MODELS.items():
+        shown = f"`{name}`" if (right := zoo.get(name, {}).get("equal", "not measured")) == "Yes" else ""
+        yield f"| {title} | {right} | {shown} of [docs/oneflow_zoo.md](docs/oneflow_zoo.md) |"
     yield ""
-    yield "X2OneFlow's models of TensorFlow and PaddlePaddle, and oneflow2onnx's, are tables of"
-    yield "[docs/oneflow.md](docs/oneflow.md)."
+    yield "X2OneFlow's models → OneFlow are a table of [docs/oneflow.md](docs/oneflow.md)."
 
 
 def _pytorch(title: str, files: Sequence[File], known: Mapping[str, Row]) -> Iterator[str]:

@@ -6,6 +6,7 @@ A file is a source's model, written by an exporter. It has a row for each direct
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -44,3 +45,8 @@ class Row:
     def problem(self) -> str:
         """The reason without a result, empty for a result."""
         return str(self.facts.get("problem", ""))
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Returns the versions of packages, which are facts of the rows of exports."""
+    return {package: importlib.metadata.version(package) for package in packages}

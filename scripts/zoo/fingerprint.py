@@ -19,13 +19,16 @@ import numpy as np
 FOLDER = Path(__file__).resolve().parent
 CACHE = Path(os.environ.get("ONNX2NN_ZOO") or FOLDER.parents[1] / ".cache" / "zoo")
 SHARED = ("runner.py", "fingerprint.py")
+BASES = {"keras": "tensorflow", "paddle_vision": "paddle", "flowvision": "oneflow"}
+"""Family → the family whose scripts its own is built on."""
 
 
 def digest(family: str) -> str:
     """Changes with the scripts of a family, those that all families share, and the versions they are pinned to."""
     found = hashlib.sha256()
+    parts = (*SHARED, family, BASES.get(family, family))
     for path in sorted([*FOLDER.rglob("*.py"), *FOLDER.glob("*.txt")]):
-        if path.name in SHARED or family in str(path.relative_to(FOLDER)):
+        if any(part in str(path.relative_to(FOLDER)) for part in parts):
             found.update(path.read_bytes())
     return found.hexdigest()
 

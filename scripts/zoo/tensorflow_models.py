@@ -134,7 +134,7 @@ OPERATORS: dict[str, tuple[Any, ...]] = {  # name: function, shape of each input
     "sub": (tf.subtract, IMAGE, (1, 8, 4)),
     "mul": (tf.multiply, IMAGE, (1, 8, 4)),
     "div": (lambda x, y: tf.divide(x, tf.abs(y) + 0.5), IMAGE, (1, 8, 4)),
-    "pow": (lambda x, y: tf.pow(tf.abs(x), y), IMAGE, (1, 8, 4)),
+    "pow": (lambda x, y: tf.pow(tf.abs(x) + 0.5, y), IMAGE, (1, 8, 4)),
     "sqrt": (lambda x: tf.sqrt(tf.abs(x)), IMAGE),
     "tanh": (tf.tanh, IMAGE),
     "sigmoid": (tf.sigmoid, IMAGE),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -13,13 +13,10 @@ from scripts.conversions.rows import File
 
 
 class Source(Protocol):
-    """A collection of models.
+    """A collection of models."""
 
-    Attributes:
-        packages: those that its models and files are made by, whose versions are facts.
-    """
-
-    packages: Sequence[str]
+    def versions(self) -> dict[str, str]:
+        """Returns the versions of the packages that its models and files are made by."""
 
     def files(self) -> list[File]:
         """Returns the files that it can write, those that come first first."""
@@ -32,10 +29,17 @@ class Source(Protocol):
         """
 
 
-def _made(module: str) -> Source:
-    source: Source = importlib.import_module(f"{__name__}.{module}").Models()
+def _made(module: str, *arguments: object) -> Source:
+    source: Source = importlib.import_module(f"{__name__}.{module}").Models(*arguments)
     return source
 
+
+_elsewhere = partial(_made, "other_frameworks")
+TENSORFLOW = ("zoo_tensorflow", ("tensorflow_cpu", "keras", "tf2onnx"))
+TORCH = ("zoo_torch", ("torch", "onnx", "onnxscript"))
+PADDLE = ("zoo_paddle", ("paddlepaddle", "paddleclas", "paddle2onnx"))
+ONEFLOW = ("zoo_oneflow", ("oneflow", "flowvision"))
+"""A session of nox, and the packages of its environment that make models and files."""
 
 SOURCES: dict[str, Callable[[], Source]] = {
     "torchvision": partial(_made, "torchvision_models"),
@@ -43,5 +47,11 @@ SOURCES: dict[str, Callable[[], Source]] = {
     "transformers": partial(_made, "transformers_models"),
     "definitions": partial(_made, "definitions"),
     "files": partial(_made, "onnx_files"),
+    "torch": partial(_elsewhere, "torch", "torch.onnx", "torch_models.py", *TORCH),
+    "keras": partial(_elsewhere, "keras", "tf2onnx", "keras_applications.py", *TENSORFLOW),
+    "tensorflow": partial(_elsewhere, "tensorflow", "tf2onnx", "tensorflow_models.py", *TENSORFLOW),
+    "paddle": partial(_elsewhere, "paddle", "paddle2onnx", "paddle_models.py", *PADDLE),
+    "paddle_vision": partial(_elsewhere, "paddle_vision", "paddle2onnx", "paddle_vision.py", *PADDLE),
+    "flowvision": partial(_elsewhere, "flowvision", "oneflow_bridge", "flowvision_models.py", *ONEFLOW),
 }
 """Sources by name; each imports its packages when it is made."""

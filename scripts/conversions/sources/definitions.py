@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 
 from scripts.conversions.exported import Exported, TorchModel, export_torch
-from scripts.conversions.rows import File
+from scripts.conversions.rows import File, versions
 from scripts.torch_exports import WRITERS
 from scripts.zoo.torch_definitions.classifiers import MobileNetV1, SENet, ShuffleNetV1
+from scripts.zoo.torch_definitions.detectors import YOLOv5
 from scripts.zoo.torch_definitions.examples import Discriminator, Generator, SuperResolution, WordLanguageModel
 
 
@@ -28,6 +29,7 @@ MODELS = {
     "mobilenet_v1": TorchModel(partial(MobileNetV1, 10, 0.25), partial(_values, shape=(3, 64, 64))),
     "shufflenet_v1": TorchModel(partial(ShuffleNetV1, 10), partial(_values, shape=(3, 64, 64))),
     "senet": TorchModel(partial(SENet, 10, 32), partial(_values, shape=(3, 64, 64))),
+    "yolov5s": TorchModel(partial(YOLOv5, 80), partial(_values, shape=(3, 64, 64))),
     "dcgan_generator": TorchModel(Generator, partial(_values, shape=(20, 1, 1))),
     "dcgan_discriminator": TorchModel(Discriminator, partial(_values, shape=(3, 32, 32))),
     "super_resolution": TorchModel(SuperResolution, partial(_values, shape=(1, 16, 16))),
@@ -38,7 +40,9 @@ MODELS = {
 class Models:
     """Each model of `MODELS`."""
 
-    packages = ("torch", "onnx", "onnxscript")
+    def versions(self) -> dict[str, str]:
+        """Returns the packages' versions."""
+        return versions("torch", "onnx", "onnxscript")
 
     def files(self) -> list[File]:
         """Each by both exporters."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx.backend.test
 
 from scripts.conversions.exported import Exported
-from scripts.conversions.rows import File
+from scripts.conversions.rows import File, versions
 from scripts.oneflow_import import inputs_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,7 +23,9 @@ FOLDERS = {
 class Models:
     """Each file; where its framework's own answer lies beside it, it is compared with that too."""
 
-    packages = ("onnx",)
+    def versions(self) -> dict[str, str]:
+        """Returns the packages' versions."""
+        return versions("onnx")
 
     def files(self) -> list[File]:
         """Returns all files, the small ones of the frameworks last."""

@@ -11,7 +11,7 @@ import torch
 
 from scripts import torchvision_schemas
 from scripts.conversions.exported import Exported, TorchModel, export_torch
-from scripts.conversions.rows import File
+from scripts.conversions.rows import File, versions
 from scripts.torch_exports import WRITERS
 
 torchvision_schemas.predefine()
@@ -31,7 +31,9 @@ SMALLEST = (
 class Models:
     """`NAME@small` on images of 64 by 64 where the architecture takes them, `NAME@own` on images of its own size."""
 
-    packages = ("torch", "timm", "onnx", "onnxscript")
+    def versions(self) -> dict[str, str]:
+        """Returns the packages' versions."""
+        return versions("torch", "timm", "onnx", "onnxscript")
 
     def files(self) -> list[File]:
         """Small images by both exporters first, and small architectures."""

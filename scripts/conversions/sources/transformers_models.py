@@ -11,7 +11,7 @@ import torch
 
 from scripts import torchvision_schemas
 from scripts.conversions.exported import Exported, TorchModel, export_torch
-from scripts.conversions.rows import File
+from scripts.conversions.rows import File, versions
 from scripts.torch_exports import WRITERS
 
 torchvision_schemas.predefine()
@@ -45,7 +45,10 @@ KEPT = {
 }
 """Fields that a configuration refuses to be given, or computes others from."""
 
-GIVEN: dict[str, dict[str, Any]] = {"gpt_neo": {"attention_types": [[["global", "local"], 1]]}}
+GIVEN: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "yolos": {"image_size": [64, 96]},
+}
 """Fields that must fit to those of `TINY`."""
 
 TEXT = """albert bert biogpt bloom camembert codegen cohere convbert deberta deberta-v2 distilbert
@@ -57,6 +60,10 @@ VISION = """beit convnext convnextv2 cvt data2vec-vision deit dinov2 dpt focalne
 mobilevit mobilevitv2 poolformer pvt pvt_v2 regnet resnet segformer swiftformer swin swinv2 vit vit_mae vit_msn yolos"""
 WAVES = "audio-spectrogram-transformer data2vec-audio hubert sew unispeech unispeech-sat wav2vec2 wavlm"
 SPECTRA = "whisper speech_to_text"
+DECODERS = """bloom cohere falcon gemma gpt2 gpt_neo gpt_neox gptj granite llama mistral mixtral mpt nemotron olmo opt
+phi phi3 qwen2 qwen2_moe qwen3 smollm3 stablelm starcoder2"""
+TRANSLATORS = "bart blenderbot m2m_100 marian mbart pegasus t5 mt5"
+CACHE = "@cache"
 PAIRS = "align altclip blip clip clipseg groupvit siglip"
 
 IMAGE_EDGE = 64
@@ -78,19 +85,33 @@ KINDS = {
 
 
 class Models:
-    """The model of each type in `KINDS`, as `AutoModel` makes it."""
+    """The model of each type in `KINDS`, as `AutoModel` makes it; `llama@cache` goes on from a cache."""
 
-    packages = ("torch", "transformers", "onnx", "onnxscript")
+    def versions(self) -> dict[str, str]:
+        """Returns the packages' versions."""
+        return versions("torch", "transformers", "onnx", "onnxscript")
 
     def files(self) -> list[File]:
         """Each by both exporters."""
-        return [File("transformers", name, exporter) for name in KINDS for exporter in WRITERS]
+        going_on = [name + CACHE for name in f"{DECODERS} {TRANSLATORS}".split()]
+        return [File("transformers", name, exporter) for name in (*KINDS, *going_on) for exporter in WRITERS]
 
     def export(self, file: File, path: Path) -> Exported:
         """Exports a model."""
+        if file.model.endswith(CACHE):
+            return export_torch(file, cached(file.model.removesuffix(CACHE)), path)
         config, kind = tiny(file.model), KINDS[file.model]
         model = TorchModel(partial(_build, config, NAMES[kind]), partial(_inputs, NAMES[kind], config=config))
         return export_torch(file, model, path)
+
+
+def cached(name: str) -> TorchModel:
+    """Returns a decoder with a cache of earlier positions as its last inputs and outputs."""
+    config = tiny(name)
+    of_kind = ContinuedTranslation if name in TRANSLATORS.split() else Continued
+    model = transformers.AutoModel.from_config(config).eval()
+    inputs = partial(_inputs, ("input_ids", "attention_mask", "decoder_input_ids"), config=config)
+    return TorchModel(lambda: of_kind(transformers.AutoModel.from_config(config)), partial(of_kind.of, model, inputs))
 
 
 def tiny(name: str) -> Any:
@@ -125,6 +146,92 @@ class FirstOutput(torch.nn.Module):
         given = dict(zip(self.names, (first, second, third), strict=False))
         output: torch.Tensor = self.model(**given, return_dict=True)[0]
         return output
+
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+class Continued(torch.nn.Module):
+    """A decoder of two layers that sees tokens behind those whose keys and values it is given."""
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        mask: torch.Tensor,
+        key0: torch.Tensor,
+        value0: torch.Tensor,
+        key1: torch.Tensor,
+        value1: torch.Tensor,
+    ) -> Tensors:
+        """Returns states, and the keys and values with those of the tokens."""
+        known = _cache(key0, value0, key1, value1)
+        found = self.model(input_ids=tokens, attention_mask=mask, past_key_values=known, use_cache=True)
+        return found[0], *_kept(found.past_key_values)
+
+    @staticmethod
+    def of(model: torch.nn.Module, inputs: Any, batch: int) -> Tensors:
+        """Returns example inputs of a model: its last three tokens, its mask, its cache of the others."""
+        tokens, mask, _ = inputs(batch)
+        with torch.no_grad():
+            found = model(input_ids=tokens[:, :-3], attention_mask=mask[:, :-3], use_cache=True)
+        return tokens[:, -3:], mask, *_kept(found.past_key_values)
+
+
+class ContinuedTranslation(torch.nn.Module):
+    """A decoder of two layers behind an encoder whose keys and values it is given, too."""
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        states: torch.Tensor,
+        mask: torch.Tensor,
+        key0: torch.Tensor,
+        value0: torch.Tensor,
+        key1: torch.Tensor,
+        value1: torch.Tensor,
+        encoded_key0: torch.Tensor,
+        encoded_value0: torch.Tensor,
+        encoded_key1: torch.Tensor,
+        encoded_value1: torch.Tensor,
+    ) -> Tensors:
+        """Returns states, and the keys and values with those of the tokens."""
+        encoded = _cache(encoded_key0, encoded_value0, encoded_key1, encoded_value1)
+        known = transformers.EncoderDecoderCache(_cache(key0, value0, key1, value1), encoded)
+        given = {"decoder_input_ids": tokens, "encoder_outputs": (states,), "attention_mask": mask}
+        found = self.model(**given, past_key_values=known, use_cache=True)
+        # The sum: exporters leave out an input that nothing reads, as some models do not read the states.
+        return found[0] + 0 * states.sum(), *_kept(found.past_key_values.self_attention_cache)
+
+    @staticmethod
+    def of(model: torch.nn.Module, inputs: Any, batch: int) -> Tensors:
+        """Returns example inputs of a model: its last three tokens, the encoder's states and mask, the cache."""
+        source, mask, tokens = inputs(batch)
+        with torch.no_grad():
+            given = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": tokens[:, :-3]}
+            found = model(**given, use_cache=True)
+        known = found.past_key_values
+        kept = (*_kept(known.self_attention_cache), *_kept(known.cross_attention_cache))
+        return tokens[:, -3:], found.encoder_last_hidden_state, mask, *kept
+
+
+def _cache(*tensors: torch.Tensor) -> Any:
+    """Returns a cache of keys and values in turns, one pair a layer."""
+    cache = transformers.DynamicCache()
+    for layer, (key, value) in enumerate(zip(tensors[::2], tensors[1::2], strict=True)):
+        cache.update(key, value, layer)
+    return cache
+
+
+def _kept(cache: Any) -> Tensors:
+    return tuple(tensor for layer in cache.layers for tensor in (layer.keys, layer.values))
 
 
 def _inputs(names: Sequence[str], batch: int, config: Any) -> tuple[torch.Tensor, ...]:
