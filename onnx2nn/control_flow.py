@@ -91,11 +91,13 @@ class If(nn.Module):
             truths: whether each captured value is a truth.
         """
         held = [isinstance(value, torch.Tensor) for value in kept]
-        # torch.export opens all sizes of the operands, those of weights too.
+        # torch.export opens all sizes of the operands, those of weights too. In
+        # Dynamo they are what they are, and open ones pass for integers.
+        inside = torch.compiler.is_dynamo_compiling()
         fixed = [
-            [(axis, n) for axis, n in enumerate(value.shape) if isinstance(n, int)]
+            [(i, n) for i, n in enumerate(value.shape) if isinstance(n, int)]
             for value in kept
-            if isinstance(value, torch.Tensor)
+            if isinstance(value, torch.Tensor) and not inside
         ]
 
         def copy(value: Any) -> Any:
@@ -104,7 +106,7 @@ class If(nn.Module):
             return value.clone(memory_format=torch.contiguous_format)
 
         def run(*values: Any) -> Any:
-            for value, sizes in zip(values, fixed, strict=True):
+            for value, sizes in zip(values, fixed, strict=not inside):
                 for axis, size in sizes:
                     torch._check(value.shape[axis] == size)
             tensors, given = iter(values), []
@@ -116,7 +118,7 @@ class If(nn.Module):
                 return tuple(map(copy, result))
             return copy(result)
 
-        if torch.compiler.is_dynamo_compiling():
+        if inside:
             return run
         # Dynamo keeps what it compiled of a code object, with the numbers of that export.
         code = run.__code__.replace()

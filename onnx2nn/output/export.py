@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import io
-import math
 import os
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,8 +18,9 @@ from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import wide_traces
 from onnx2nn.output.save import one_sided, unchecked
+from onnx2nn.output.trace_examples import Run, quiet, runs_of
 from onnx2nn.provenance import exporter_metadata
-from onnx2nn.verification.module_runs import run_module, to_tensor
+from onnx2nn.verification.module_runs import to_tensor
 from onnx2nn.verification.oracle import Oracle
 from onnx2nn.verification.outputs import short_floats
 from onnx2nn.verification.value_comparison import compare
@@ -37,15 +33,8 @@ EXTERNAL_DATA_BYTES = 1 << 30
 """Weights of more bytes are written beside the file; protobuf ends at 2 GiB."""
 
 _SOURCE = "onnx2nn.node"
-_DYNAMIC_SIZES: Sequence[Any] = (lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k)
-"""Sizes for the k-th dynamic dimension of a model, in the order of the attempts; the first is the cheapest."""
 _WIDENINGS = 6
 """How often larger examples are made where a trace holds for small sizes only."""
-_BATCH = 5
-"""Largest size in the first attempts for the first of several axes, which usually counts examples."""
-
-_Run = tuple[Sequence[np.ndarray], Sequence[Any]]
-"""Inputs, and the module's outputs for them."""
 
 
 def export_onnx(
@@ -95,7 +84,7 @@ def export_onnx(
     least: dict[str, int] = {}
     for _ in range(_WIDENINGS):
         try:
-            return _at_some_sizes(module, Path(path), names, axes, opset, _runs(module, axes, example_inputs, least))
+            return _at_some_sizes(module, Path(path), names, axes, opset, runs_of(module, axes, example_inputs, least))
         except wide_traces.NarrowTrace as found:
             failure, example_inputs = found, None
             least[found.label] = 4 * found.most + 5
@@ -108,7 +97,7 @@ def _at_some_sizes(
     names: Sequence[str],
     axes: Mapping[str, Mapping[int, str]],
     opset: int | None,
-    runs: Iterator[_Run],
+    runs: Iterator[Run],
 ) -> str:
     """Exports a trace of one of the first runs; returns a description."""
     first, second = next(runs), next(runs, None)
@@ -128,7 +117,7 @@ def _export(
     names: Sequence[str],
     axes: Mapping[str, Mapping[int, str]],
     opset: int | None,
-    runs: Sequence[_Run],
+    runs: Sequence[Run],
 ) -> str:
     """Exports a trace of the first run, compares it with all runs and writes it; returns a description."""
     import torch
@@ -148,7 +137,7 @@ def _export(
         for name, own in zip(names, batch, strict=True)
     ]
     try:
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             program = torch.onnx.export(
                 _traceable(_sample(module)),
                 tuple(tensors),
@@ -203,88 +192,6 @@ def _dynamic_axes(module: Any, given: Mapping[str, Mapping[int, str]] | None) ->
 def _describe(axes: Mapping[str, Mapping[int, str]]) -> str:
     named = [f"{label} (axis {axis} of {name})" for name, dims in axes.items() for axis, label in dims.items()]
     return f"dynamic dimensions: {', '.join(named) or 'none'}"
-
-
-def _runs(
-    module: Any, axes: Mapping[str, Mapping[int, str]], given: Sequence[Any] | None, least: Mapping[str, int]
-) -> Iterator[_Run]:
-    """Yields runs of the module: on the given inputs, then on generated ones at other sizes of dynamic dimensions.
-
-    Args:
-        module: the module.
-        axes: names of the dynamic dimensions of each input, by axis.
-        given: inputs.
-        least: smallest sizes of generated inputs, by the name of the dimension.
-
-    Raises:
-        InputError: no run is possible.
-    """
-    tried: list[Any] = []
-    if given is not None:
-        arrays = [value if isinstance(value, np.ndarray) else value.detach().cpu().numpy() for value in given]
-        yield arrays, run_module(module, arrays)
-        tried.append([array.shape for array in arrays])
-    failure: Exception | None = None
-    try:
-        for arrays in _examples(module, axes, least):
-            shapes = [array.shape for array in arrays]
-            if shapes in tried:
-                continue
-            tried.append(shapes)
-            try:
-                with _quiet():
-                    expected = run_module(module, arrays)
-            except VerificationError as error:
-                failure = failure or error
-                continue
-            given = arrays
-            yield arrays, expected
-    except InputError:
-        if given is None:
-            raise
-    if given is None:
-        raise InputError(f"The module accepts no generated inputs. Give example_inputs. Its error: {failure}")
-
-
-def _examples(
-    module: Any, axes: Mapping[str, Mapping[int, str]], least: Mapping[str, int]
-) -> Iterator[list[np.ndarray]]:
-    """Yields generated inputs; dynamic dimensions differ, and none is 1, which torch takes for fixed."""
-    specs = model_inputs.specs_of(module)
-    bounds = module.meta["onnx2nn"].get("fixed", {})
-    labels = list(dict.fromkeys(label for dims in axes.values() for label in dims.values()))
-    for spec in specs:
-        if spec.shape is None:
-            raise InputError(f"The file does not say the shape of input {spec.name!r}. Give example_inputs.")
-    plain = [(choose, _BATCH) for choose in _DYNAMIC_SIZES]
-    known = [
-        (functools.partial(_known_size, labels, point), math.inf) for point in module.meta["onnx2nn"].get("sizes", ())
-    ]
-    for choose, most in (*plain, (_DYNAMIC_SIZES[2], math.inf), *known):
-        sizes = {label: choose(index) for index, label in enumerate(labels)}
-        for spec in specs:
-            shape = spec.shape or ()
-            for axis, label in axes.get(spec.name, {}).items():
-                allowed = bounds.get(shape[axis])
-                if isinstance(allowed, range):
-                    sizes[label] = min(max(sizes[label], allowed[0]), allowed[-1])
-                elif axis == 0 and len(shape) > 1:
-                    sizes[label] = min(sizes[label], most)
-        sizes = {label: max(size, least.get(label, 0)) for label, size in sizes.items()}
-        shapes: dict[str, list[Any]] = {}
-        for spec in specs:
-            opened = axes.get(spec.name, {})
-            shapes[spec.name] = [sizes[opened[i]] if i in opened else size for i, size in enumerate(spec.shape or ())]
-            if not all(isinstance(size, int) for size in shapes[spec.name]):
-                raise InputError(
-                    f"dynamic_axes does not name every dynamic dimension of input {spec}. Give example_inputs."
-                )
-        yield list(model_inputs.example_inputs(specs, shapes).values())
-
-
-def _known_size(labels: Sequence[str], point: Mapping[str, int], index: int) -> int:
-    """Returns a size of a dimension that fulfils the module's guards."""
-    return point.get(labels[index], _DYNAMIC_SIZES[0](index))
 
 
 def _traceable(module: Any) -> fx.GraphModule:
@@ -452,7 +359,7 @@ def _unused(name: str, taken: Counter[str]) -> str:
     return unused
 
 
-def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[_Run]) -> str:
+def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[Run]) -> str:
     """Writes into a folder beside `path`, compares, then renames; returns a description of the comparison."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem[:100]}.") as folder:
         written = Path(folder) / path.name
@@ -468,7 +375,7 @@ def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[_Run]) ->
     return compared
 
 
-def _compare(path: Path, model: ir.Model, runs: Sequence[_Run]) -> str:
+def _compare(path: Path, model: ir.Model, runs: Sequence[Run]) -> str:
     names, short = [value.name or "" for value in model.graph.outputs], short_floats(model)
     try:
         oracle = Oracle(path)
@@ -508,11 +415,3 @@ def _innermost(error: Exception) -> BaseException:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     return cause
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    nowhere = io.StringIO()  # fx writes to stderr where a call fails
-    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onnx2nn.errors import VerificationError
+from onnx2nn.errors import Onnx2nnError, VerificationError
 from onnx2nn.optimization.entry import inputs_of, size_range
 from onnx2nn.verification.module_runs import run_module
 
@@ -83,7 +83,7 @@ def _check_larger(
     ]
     try:
         run_module(module, larger)
-    except VerificationError:  # the module's own limit
+    except Onnx2nnError:  # the module's own limit
         return
     raise NarrowTrace(label, most)
 

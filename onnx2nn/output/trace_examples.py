@@ -1,0 +1,117 @@
+"""The runs of a module that a trace of it is made from and compared with."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onnx2nn.errors import InputError, VerificationError
+from onnx2nn.importing import inputs as model_inputs
+from onnx2nn.verification.module_runs import run_module
+
+Run = tuple[Sequence[np.ndarray], Sequence[Any]]
+"""Inputs, and the module's outputs for them."""
+
+_DYNAMIC_SIZES: Sequence[Any] = (lambda k: 2 + k, lambda k: 8 + 4 * k, lambda k: 64 * (k + 1), lambda k: 224 + 32 * k)
+"""Sizes for the k-th dynamic dimension of a model, in the order of the attempts; the first is the cheapest."""
+
+_BATCH = 5
+"""Largest size in the first attempts for the first of several axes, which usually counts examples."""
+
+
+def runs_of(
+    module: Any, axes: Mapping[str, Mapping[int, str]], given: Sequence[Any] | None, least: Mapping[str, int]
+) -> Iterator[Run]:
+    """Yields runs of the module: on the given inputs, then on generated ones at other sizes of dynamic dimensions.
+
+    Args:
+        module: the module.
+        axes: names of the dynamic dimensions of each input, by axis.
+        given: inputs.
+        least: smallest sizes of generated inputs, by the name of the dimension.
+
+    Raises:
+        InputError: no run is possible.
+    """
+    tried: list[Any] = []
+    if given is not None:
+        arrays = [value if isinstance(value, np.ndarray) else value.detach().cpu().numpy() for value in given]
+        yield arrays, run_module(module, arrays)
+        tried.append([array.shape for array in arrays])
+    failure: Exception | None = None
+    try:
+        for arrays in _examples(module, axes, least):
+            shapes = [array.shape for array in arrays]
+            if shapes in tried:
+                continue
+            tried.append(shapes)
+            try:
+                with quiet():
+                    expected = run_module(module, arrays)
+            except VerificationError as error:
+                failure = failure or error
+                continue
+            given = arrays
+            yield arrays, expected
+    except InputError:
+        if given is None:
+            raise
+    if given is None:
+        raise InputError(f"The module accepts no generated inputs. Give example_inputs. Its error: {failure}")
+
+
+def _examples(
+    module: Any, axes: Mapping[str, Mapping[int, str]], least: Mapping[str, int]
+) -> Iterator[list[np.ndarray]]:
+    """Yields generated inputs; dynamic dimensions differ, and none is 1, which torch takes for fixed."""
+    specs = model_inputs.specs_of(module)
+    bounds = module.meta["onnx2nn"].get("fixed", {})
+    labels = list(dict.fromkeys(label for dims in axes.values() for label in dims.values()))
+    for spec in specs:
+        if spec.shape is None:
+            raise InputError(f"The file does not say the shape of input {spec.name!r}. Give example_inputs.")
+    plain = [(choose, _BATCH) for choose in _DYNAMIC_SIZES]
+    known = [
+        (functools.partial(_known_size, labels, point), math.inf) for point in module.meta["onnx2nn"].get("sizes", ())
+    ]
+    for choose, most in (*plain, (_DYNAMIC_SIZES[2], math.inf), *known):
+        sizes = {label: choose(index) for index, label in enumerate(labels)}
+        for spec in specs:
+            shape = spec.shape or ()
+            for axis, label in axes.get(spec.name, {}).items():
+                allowed = bounds.get(shape[axis])
+                if isinstance(allowed, range):
+                    sizes[label] = min(max(sizes[label], allowed[0]), allowed[-1])
+                elif axis == 0 and len(shape) > 1:
+                    sizes[label] = min(sizes[label], most)
+        sizes = {label: max(size, least.get(label, 0)) for label, size in sizes.items()}
+        shapes: dict[str, list[Any]] = {}
+        for spec in specs:
+            opened = axes.get(spec.name, {})
+            shapes[spec.name] = [sizes[opened[i]] if i in opened else size for i, size in enumerate(spec.shape or ())]
+            if not all(isinstance(size, int) for size in shapes[spec.name]):
+                raise InputError(
+                    f"dynamic_axes does not name every dynamic dimension of input {spec}. Give example_inputs."
+                )
+        yield list(model_inputs.example_inputs(specs, shapes).values())
+
+
+def _known_size(labels: Sequence[str], point: Mapping[str, int], index: int) -> int:
+    """Returns a size of a dimension that fulfils the module's guards."""
+    return point.get(labels[index], _DYNAMIC_SIZES[0](index))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps what torch prints and warns of to itself: it writes to stderr where a call fails, which is tried often."""
+    nowhere = io.StringIO()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
