@@ -366,6 +366,33 @@ def test_fixed_sizes(build: Callable[[], nn.Module], exporter: str) -> None:
     check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), outputs, "the literal import")
 
 
+class Memory(nn.Module):
+    """Two layers without bias and a softmax between them, as external attention has them; no attention over values."""
+
+    def __init__(self, bias: bool):
+        super().__init__()
+        self.keys, self.softmax, self.values = nn.Linear(6, 5, bias=bias), nn.Softmax(-1), nn.Linear(5, 6, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.values(self.softmax(self.keys(x)))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_layers_around_a_softmax_stay_layers(exporter: str, bias: bool) -> None:
+    """Each module gives what the original's gives."""
+    original, inputs = seeded(functools.partial(Memory, bias)), (torch.randn(2, 4, 6),)
+    path = EXPORTERS[exporter](f"raising_memory_{bias}", original, inputs, (torch.randn(3, 7, 6),))
+    module = onnx2nn.load(path)
+    results: dict[nn.Module, list[torch.Tensor]] = {original: [], module: []}
+    for one, found in results.items():
+        for name in ("keys", "softmax", "values"):
+            one.get_submodule(name).register_forward_hook(lambda *call, found=found: found.append(call[2]))
+    check_same(run(module, inputs), run(original, inputs), "the outputs")
+    check_same(tuple(results[module]), tuple(results[original]), "the results of the modules")
+    assert isinstance(module.keys, nn.Linear) and isinstance(module.values, nn.Linear)
+
+
 # ---- files of other exporters, and what was written by hand as they write it
 
 

@@ -86,6 +86,12 @@ def _key(match: Match) -> tuple[Any, bool] | None:
     return (keys if perm == sorted(perm) else NewNode("Transpose", (keys,), {"perm": perm})), False
 
 
+def _is_of_layers(match: Match, facts: ValueFacts) -> bool:
+    """Returns whether a product is a linear layer: its second factor is a matrix of constants, not keys or values."""
+    factors = (match[name] for name in ("kt", "k", "v") if name in match)
+    return any(len(shape) <= 2 for shape in map(facts.constant_shape, factors) if shape is not None)
+
+
 def _is_causal(mask: ir.Value, facts: ValueFacts) -> bool:
     """Returns whether a constant mask lets every query attend to the keys up to its own position, and to no others."""
     shape = facts.constant_shape(mask)
@@ -138,6 +144,8 @@ def _mask(match: Match, facts: ValueFacts) -> tuple[Any, bool] | None:
 
 
 def _attention(match: Match, facts: ValueFacts) -> NewNode | None:
+    if _is_of_layers(match, facts):
+        return None
     scale, key, mask = _scale(match, facts), _key(match), _mask(match, facts)
     rank = facts.rank(match["q"]) or (
         len(match["transpose"].attributes["perm"].as_ints()) if "transpose" in match else None
