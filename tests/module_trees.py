@@ -14,12 +14,14 @@ import io
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import onnx2nn
 from onnx2nn.errors import ModelFileError
@@ -70,6 +72,33 @@ def _close(ours: Any, theirs: Any) -> bool:
 
 
 Calls = dict[str, list[tuple[tuple[Any, ...], Any]]]
+
+
+class _Transposes(TorchFunctionMode):
+    """Notes the values that are transposed, and at once transposed back: exporters write neither of both.
+
+    Attributes:
+        undone: these values. Where a module returns one, its import gives what the file has at this place.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: list[torch.Tensor] = []
+        self.undone: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Calls a function of torch."""
+        result = function(*args, **(kwargs or {}))
+        if function is torch.Tensor.transpose:
+            self._made.append(result)
+            self.undone += [args[0]] if _holds(self._made, args[0]) else []
+        return result
+
+
+def _holds(values: list[torch.Tensor], value: torch.Tensor) -> bool:
+    return any(other is value for other in values)
 
 
 def calls_of(module: nn.Module, inputs: Values) -> tuple[Calls, Any]:
@@ -125,28 +154,64 @@ def check(model: Model, exporter: str, folder: Path, *, long: bool = False) -> C
     except Exception as error:
         raise Fault("load fails", f"{type(error).__name__}: {error}") from error
     inputs = inputs_of(3)
-    theirs, expected = calls_of(original, inputs)
+    with _Transposes() as transposes:
+        theirs, expected = calls_of(original, inputs)
     ours, result = calls_of(module, inputs)
     if not _close(result, expected):
         raise Fault("outputs differ", "")
-    _check_keys(original, module)
+    _check_keys(original, module, exporter)
     _check_blocks(module, ours)
-    count = _compare(theirs, ours)
+    count = _compare(theirs, ours, transposes.undone)
     if long:
         once = all(len(calls) == 1 for name, calls in theirs.items() if isinstance(original.get_submodule(name), Part))
         _check_copies(module, inputs, result, folder, once)
     return count
 
 
-def _check_keys(original: nn.Module, module: nn.Module) -> None:
+def _check_keys(original: nn.Module, module: nn.Module, exporter: str) -> None:
     wanted, found = original.state_dict(keep_vars=True), module.state_dict()
-    if more := found.keys() - wanted.keys():
-        raise Fault("keys that the original has not", ", ".join(sorted(more)))
-    held = {wanted[name].data_ptr() for name in found}
+    written = dict(_written_state(original)) if exporter == "torchscript" else {}
+    more = found.keys() - wanted.keys()
+    if invented := [name for name in more if name not in written or not torch.equal(written[name], found[name])]:
+        raise Fault("keys that the original has not", ", ".join(sorted(invented)))
+    held = {(written if name in more else wanted)[name].data_ptr() for name in found}
     missing = [name for name, value in wanted.items() if name not in found and value.data_ptr() not in held]
     reported = onnx2nn.naming_report(module).missing
     if missing := [name for name in missing if name not in reported]:
         raise Fault("keys are missing", ", ".join(missing))
+
+
+def _written_state(original: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the weights of linear layers with the keys that the scopes of a file tell: it has no names of matrices.
+
+    Torch's older exporter writes of each module the end of its first name, from the last step on that is no number. A
+    module has this name in all modules that call it, and the module 0 of a list `mixer` in a module `mixer` is written
+    as that of an `nn.Sequential` is. `test_what_a_file_does_not_tell` has files that are the same bytes.
+    """
+    steps = {module: _end_of_name(name) for name, module in original.named_modules()}
+
+    def inside(caller: nn.Module, path: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        for module in _called_by(caller):
+            end, start = steps[module], steps[caller]
+            known = start if start == end[: len(start)] else []
+            place = [*path, *end[len(known) :]]
+            weights = module.named_parameters() if isinstance(module, nn.Linear) else ()
+            yield from ((".".join([*place, name]), value) for name, value in weights)
+            yield from inside(module, place)
+
+    return inside(original, [])
+
+
+def _end_of_name(name: str) -> list[str]:
+    """Returns the steps of a module's name from the last one on that is no number."""
+    steps = name.split(".")
+    return steps[max((i for i, step in enumerate(steps) if not step.isdecimal()), default=0) :]
+
+
+def _called_by(module: nn.Module) -> Iterator[nn.Module]:
+    """Yields the modules that a module holds itself, or in lists, which have no calls."""
+    for _, child in module.named_children():
+        yield from _called_by(child) if isinstance(child, nn.ModuleList) else [child]
 
 
 def _check_blocks(module: nn.Module, calls: Calls) -> None:
@@ -162,8 +227,14 @@ def _check_blocks(module: nn.Module, calls: Calls) -> None:
                 raise Fault("a block called alone differs", name)
 
 
-def _compare(theirs: Calls, ours: Calls) -> Count:
-    """Counts the modules that run as often as the original's; those that give tensors give the same ones."""
+def _compare(theirs: Calls, ours: Calls, undone: list[torch.Tensor]) -> Count:
+    """Counts the modules that run as often as the original's; those that give tensors give the same ones.
+
+    Args:
+        theirs: the calls of the original.
+        ours: the calls of the import.
+        undone: results of the original that stand in the file before their transpose.
+    """
     count = Count()
     for name, calls in theirs.items():
         if name not in ("", "body"):
@@ -174,7 +245,8 @@ def _compare(theirs: Calls, ours: Calls) -> Count:
         if len(rest) != len(results) or not all(isinstance(value, torch.Tensor) for value in (*results, *rest)):
             continue
         for result in results:  # calls that do not depend on each other have no order in a file
-            position = next((i for i, value in enumerate(rest) if _close(value, result)), None)
+            forms = [result, result.transpose(1, 2)] if _holds(undone, result) else [result]
+            position = next((i for i, value in enumerate(rest) if any(_close(value, form) for form in forms)), None)
             if position is None:
                 raise Fault("a module gives another result", name)
             del rest[position]

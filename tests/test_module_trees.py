@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from realmodels import EXPORTERS, run, seeded
 from torch import nn
 
 import onnx2nn
-from tests.module_trees import Count, check, fault_of
+from tests.module_trees import Count, check, exported, fault_of, inputs_of
 from tests.random_modules import draw
 
 FAST = {"torchscript": 24, "dynamo": 4}
@@ -43,6 +45,12 @@ def test_some_modules(exporter: str) -> None:
 def test_what_is_saved_and_exported_again(exporter: str, tmp_path: Path) -> None:
     """A pickle, a copy, a program of torch.export, a second import."""
     check(draw(8), exporter, tmp_path, long=True)
+
+
+@pytest.mark.parametrize("seed", [73011, 73233, 73320])
+def test_what_the_older_exporter_does_not_write_is_no_fault(seed: int, tmp_path: Path) -> None:
+    """A shared layer under another name, a list with the name of the module around it, transposes that are undone."""
+    check(draw(seed), "torchscript", tmp_path)
 
 
 ONCE_DIFFERENT = {
@@ -113,3 +121,103 @@ def test_a_part_that_is_called_twice_is_one(exporter: str, kind: type[nn.Module]
     run(module, inputs)
     assert len(calls) == 2
     torch.testing.assert_close(calls[0], expected.encoder(inputs[0]))
+
+
+class Holder(nn.Module):
+    """A layer under a name, and functions."""
+
+    def __init__(self, name: str, layer: nn.Module) -> None:
+        super().__init__()
+        self.name = name
+        self.add_module(name, layer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.get_submodule(self.name)(x)) * 0.5
+
+
+class Sharing(nn.Module):
+    """A layer in two modules, under `layer` and another name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        layer = nn.Linear(6, 6)
+        self.one, self.other = Holder("layer", layer), Holder(name, layer)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.other(self.one(x)) + y
+
+
+class Listed(nn.Module):
+    """A list of modules that is called as the module around it may be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixer = nn.ModuleList([nn.Linear(6, 6, bias=False), nn.Tanh()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mixer[1](self.mixer[0](x)) + x * 0.5
+
+
+class Chained(nn.Sequential):
+    """The same modules, with the same function."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 6, bias=False), nn.Tanh())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + x * 0.5
+
+
+class Mixing(nn.Module):
+    """A module that is called `mixer`."""
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.mixer = kind()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.mixer(x) * y
+
+
+class Convolution(nn.Module):
+    """A convolution over the second or the third dimension, of what it takes and of what it gives."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__()
+        self.conv, self.first, self.last = nn.Conv1d(6, 6, 3, padding=1), first, last
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x if self.first == 2 else x.transpose(1, 2))
+        return x if self.last == 2 else x.transpose(1, 2)
+
+
+class Convolutions(nn.Module):
+    """Two convolutions, and the dimension of time between them."""
+
+    def __init__(self, between: int) -> None:
+        super().__init__()
+        self.one, self.other = Convolution(1, between), Convolution(between, 1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.other(self.one(x)) + y
+
+
+EQUAL_FILES = {
+    "the second name of a shared module": [functools.partial(Sharing, name) for name in ("layer", "gate")],
+    "a list with the name of the module around it": [functools.partial(Mixing, kind) for kind in (Listed, Chained)],
+    "two transposes that undo each other": [functools.partial(Convolutions, between) for between in (1, 2)],
+}
+"""What the older exporter does not write, so that of two modules one has other names or values in its import."""
+
+
+@pytest.mark.parametrize("modules", EQUAL_FILES.values(), ids=EQUAL_FILES)
+def test_what_a_file_does_not_tell(modules: list[Callable[[], nn.Module]], tmp_path: Path) -> None:
+    """The files are the same bytes; the import of them computes what both modules do."""
+    inputs, originals = inputs_of(3), [seeded(kind) for kind in modules]
+    paths = [tmp_path / f"{number}.onnx" for number in range(len(originals))]
+    for original, path in zip(originals, paths, strict=True):
+        exported(original, "torchscript", path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    module = onnx2nn.load(paths[0])
+    for original in originals:
+        torch.testing.assert_close(run(module, inputs), run(original, inputs))
