@@ -244,6 +244,21 @@ def test_a_shared_weight_belongs_to_no_call() -> None:
     torch.testing.assert_close(module(x), x * torch.tensor([3.0, 16.0]))
 
 
+def test_a_weight_that_is_read_elsewhere_keeps_its_holder() -> None:
+    """The number 0 before a chain of modules is not free where a weight is there that calls outside read."""
+    nodes = [
+        helper.make_node("Mul", ["x", "series.0.scale"], ["a"], name="/Mul"),
+        helper.make_node("Mul", ["a", "series.1.scale"], ["b"], name="/series/series.1/Mul"),
+        helper.make_node("Relu", ["b"], ["c"], name="/series/series.1/Relu"),
+        helper.make_node("Mul", ["c", "series.0.scale"], ["y"], name="/Mul_1"),
+    ]
+    weights = {"series.0.scale": [1.0, 2.0], "series.1.scale": [3.0, 4.0]}
+    module = onnx2nn.load(_model(nodes, weights, [3, 2]))
+    assert set(module.state_dict()) == set(weights)
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(module(x), F.relu(x * torch.tensor([3.0, 8.0])) * torch.tensor([1.0, 2.0]))
+
+
 def test_a_member_of_graph_modules_stays_the_authors_key() -> None:
     """A parameter `code` would hide the code of a block, so its container is none."""
     nodes = [helper.make_node("Mul", ["x", "part.code"], ["a"]), helper.make_node("Add", ["a", "part.bias"], ["y"])]

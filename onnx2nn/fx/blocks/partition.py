@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import fx
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.repeats import module_path
-from onnx2nn.fx.blocks.scopes import Path, Scoped, is_attribute, is_size
+from onnx2nn.fx.blocks.scopes import Path, Scoped, is_attribute, is_size, path_of
 from onnx2nn.fx.held_state import GRAPH_MEMBERS
 from onnx2nn.fx.module_tree import members_of
 from onnx2nn.importing.plan import LIST
@@ -97,7 +97,10 @@ class _Divider:
         for layer in self.program.layers:
             self.layers.setdefault(layer[:-1], []).append(layer)
         self.direct: dict[Path, list[fx.Node]] = {}
+        self.reads: dict[Path, list[fx.Node]] = {}
         for node in self.program.graph.nodes:
+            if node.op == "get_attr":
+                self.reads.setdefault(path_of(node.target)[:-1], []).append(node)
             if node.op not in ("placeholder", "output"):
                 self.direct.setdefault(self.program.scope[node], []).append(node)
 
@@ -157,9 +160,22 @@ class _Divider:
         slots = _slots(region)
         if slots is None or program.parameters(path) or any(hasattr(torch.nn.Sequential, name) for name in slots):
             return None
+        kept = {name for name, item in slots.items() if isinstance(item, Region) or (item and item.op == "call_module")}
         own = any(".".join((*path, name)) in program.persistent for name in program.buffers(path))
-        others = [program.module((*path, name)) for name in program.children(path) if name not in slots]
-        return None if own or any(inner.state_dict() for inner in others) else slots
+        others = [program.module((*path, name)) for name in program.children(path) if name not in kept]
+        if own or any(inner.state_dict() for inner in others):
+            return None
+        return None if path and self._is_read_outside(region, kept) else slots
+
+    def _is_read_outside(self, region: Region, kept: Set[str]) -> bool:
+        """Returns whether a call outside of a region reads a tensor in its container, but not in the modules `kept`."""
+        end = len(region.path)
+        return any(
+            holder[:end] == region.path
+            and kept.isdisjoint(holder[end : end + 1])
+            and not region.nodes.issuperset(reads)
+            for holder, reads in self.reads.items()
+        )
 
     def _is_list(self, path: Path) -> bool:
         """Returns whether a container holds modules under numbers, which are no names of attributes."""
