@@ -198,7 +198,7 @@ def flatten(F: Any, input: Any, *, axis: int = 1) -> Any:
     return front if front.ndim == 2 else front.flatten(1)
 
 
-def _values_of_squeeze(data: Any, axes: Any = None) -> Any:
+def _values_of_squeeze(data: Any, axes: Any = None, *, _open_rank: bool = False) -> Any:
     return data.squeeze() if axes is None else data.squeeze(tuple(int(a) for a in axes))
 
 
