@@ -599,13 +599,13 @@ def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
         limit = _range_length(precision(start), precision(limit), precision(delta))
         steps = F.arange(limit, dtype=F.float64)
         return (steps * delta + start).to(dtype)
-    whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in (start, limit, delta)]
+    start, limit, delta = (int(x) if isinstance(x, float) and x.is_integer() else x for x in (start, limit, delta))
     # Floats that are computed from sizes have no division that rounds down.
-    if not fixed(whole[2]) or any(isinstance(x, float) or not hasattr(x, "__floordiv__") for x in whole):
+    if not fixed(delta) or any(isinstance(x, float) or not hasattr(x, "__floordiv__") for x in (start, limit)):
         raise NeedsValues("a range whose length depends on floats")
     if dtype in (F.float32, F.float64):  # which hold the sizes exactly, or the cast to them has a limit
-        return _integer_range(F, *whole, dtype)
-    return _integer_range(F, *whole, F.int64).to(dtype)
+        return _integer_range(F, start, limit, delta, dtype)
+    return _integer_range(F, start, limit, delta, F.int64).to(dtype)
 
 
 revision(range_, 11, without=["stash_type"], options={"on_shape_values": _values_of_range})
