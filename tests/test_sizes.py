@@ -236,7 +236,8 @@ def test_expressions_are_freed() -> None:
     assert len(tables[2]) > before[2]
     del n, facts, kept
     gc.collect()
-    assert [len(table) for table in tables] == before
+    left = [len(table) for table in tables]
+    assert all(size <= known for size, known in zip(left, before, strict=True)), "other tests' may be freed too"
 
 
 DEEP: dict[str, Callable[[Any, Any], Any]] = {

@@ -217,6 +217,7 @@ class TorchBuilder(Builder):
             arguments = self.arguments.of_body(row, inputs)
             if row.call == "packed":
                 return opaque_calls.call_of_shapes(self.tracer, row, arguments, attributes)
+            self.tracer.guards.open_rank = bool(attributes.get("_open_rank"))
             result = row.body(self.tracer.F, *arguments, **attributes)
         except ShapeMismatch as error:
             if self.state.strict:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,6 +32,31 @@ _NOT_LARGER = frozenset(
     *("native_layer_norm", "native_batch_norm", "native_group_norm"),
 }
 """Functions whose results have at most the elements of their inputs, or as many indices."""
+
+
+class _Form(NamedTuple):
+    """What the declaration of one of torch's functions says.
+
+    Attributes:
+        name: its name without the overload's.
+        makes: whether it makes tensors in new memory.
+        pointwise: whether it computes each element of its result from one of each tensor.
+        reduces: whether its result has at most the elements of its inputs.
+    """
+
+    name: str
+    makes: bool
+    pointwise: bool
+    reduces: bool
+
+
+@functools.cache  # a recurrent layer makes hundreds of calls of the same few functions
+def _form(function: Any) -> _Form:
+    name, tags = function.overloadpacket.__name__, function.tags
+    returns = any("Tensor" in str(result.type) for result in function._schema.returns)
+    makes = returns and not function.is_view and torch.Tag.inplace not in tags
+    reduces = name in ("cat", "stack") or torch.Tag.reduction in tags
+    return _Form(name, makes, torch.Tag.pointwise in tags or name == "rsub", reduces)
 
 
 def watched(account: Account) -> Watch:
@@ -66,14 +92,15 @@ class Watch(TorchDispatchMode):
         account, tensors = self._account, list(_tensors((*args, *kwargs.values())))
         if any(tensor.device.type == "meta" for tensor in tensors) or "meta" in str(kwargs.get("device")):
             return
-        account.too_large("sequence_length", _parts(function, args), "The length of a sequence is")
-        made = _elements_made(function, args, kwargs, tensors)
+        form = _form(function)
+        account.too_large("sequence_length", _parts(form.name, args), "The length of a sequence is")
+        made = _elements_made(function, form, args, kwargs, tensors)
         kind = kwargs.get("dtype")
         width = kind.itemsize if kind is not None else max((t.element_size() for t in tensors), default=_WIDEST // 2)
         if made * width > account.free_bytes:
             account.take_bytes(made * width, "With the result of a node, constants have")
         elements = made + sum(tensor.numel() for tensor in tensors)
-        products = _multiplications(function, args, tensors, made)
+        products = _multiplications(form.name, args, tensors, made)
         seconds = elements / _ELEMENTS_PER_SECOND + products / _PRODUCTS_PER_SECOND
         account.take_seconds(seconds, "With the result of a node, constants take")
 
@@ -90,18 +117,21 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-def _elements_made(function: Any, args: Sequence[Any], kwargs: Any, tensors: Sequence[torch.Tensor]) -> int:
+def _elements_made(
+    function: Any, form: _Form, args: Sequence[Any], kwargs: Any, tensors: Sequence[torch.Tensor]
+) -> int:
     """Returns an upper bound of the elements in new memory that a call makes."""
-    name, tags = function.overloadpacket.__name__, function.tags
-    if function.is_view or torch.Tag.inplace in tags or not _is_made(function):
+    name = form.name
+    if not form.makes:
         return 0
-    if torch.Tag.pointwise in tags or name == "rsub":
-        return math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in tensors)))
+    if form.pointwise:
+        shapes = {tensor.shape for tensor in tensors}
+        return math.prod(shapes.pop() if len(shapes) == 1 else torch.broadcast_shapes(*shapes))
     if name in _PRODUCTS:
         left, right = tensors[_PRODUCTS[name]], tensors[_PRODUCTS[name] + 1]
         return left.numel() // max(1, left.shape[-1]) * (right.shape[-1] if right.ndim > 1 else 1)
     stored = sum(tensor.numel() for tensor in tensors)
-    if name in ("cat", "stack") or torch.Tag.reduction in tags:
+    if form.reduces:
         return stored
     if name in _NOT_LARGER:
         return max(tensor.numel() for tensor in tensors) * (tensors[0].ndim or 1 if name == "nonzero" else 1)
@@ -120,10 +150,6 @@ def _elements_made(function: Any, args: Sequence[Any], kwargs: Any, tensors: Seq
         start, end, step = {1: (0, *args, 1), 2: (*args, 1)}.get(len(args), args[:3])
         return max(0, math.ceil((end - start) / step))
     return _elements_on_meta(function, args, kwargs)
-
-
-def _is_made(function: Any) -> bool:
-    return any("Tensor" in str(result.type) for result in function._schema.returns)
 
 
 def _elements_on_meta(function: Any, args: Sequence[Any], kwargs: Any) -> int:
@@ -146,9 +172,8 @@ def _elements_on_meta(function: Any, args: Sequence[Any], kwargs: Any) -> int:
     return sum(tensor.numel() for tensor in _tensors(made if isinstance(made, (list, tuple)) else (made,)))
 
 
-def _parts(function: Any, args: Sequence[Any]) -> int:
-    """Returns the number of tensors that a call makes of its first argument."""
-    name = function.overloadpacket.__name__
+def _parts(name: str, args: Sequence[Any]) -> int:
+    """Returns the number of tensors that a call of the function `name` makes of its first argument."""
     if name == "unbind":
         return int(args[0].shape[args[1] if len(args) > 1 else 0])
     if name == "split" and isinstance(args[1], int):
@@ -156,9 +181,8 @@ def _parts(function: Any, args: Sequence[Any]) -> int:
     return len(args[1]) if name == "split_with_sizes" else 1
 
 
-def _multiplications(function: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor], made: int) -> float:
-    """Returns the multiplications of a call that makes so many elements."""
-    name = function.overloadpacket.__name__
+def _multiplications(name: str, args: Sequence[Any], tensors: Sequence[torch.Tensor], made: int) -> float:
+    """Returns the multiplications of a call of the function `name` that makes so many elements."""
     if name in _PRODUCTS:
         return float(made * tensors[_PRODUCTS[name]].shape[-1])
     if name == "convolution":

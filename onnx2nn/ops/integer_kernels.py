@@ -51,7 +51,7 @@ class Columns:
         columns, shift = _signed(F, b)
         self._columns = in_columns(F, columns) if reused else columns
         self._offset = _offset(F, zero_point, shift)
-        if reused and self._offset is not None and not bool(self._offset.any()):
+        if reused and self._offset is not None and not isinstance(self._offset, int) and not bool(self._offset.any()):
             self._offset = None
         self._sums = self._columns.sum(0, keepdim=True, dtype=F.int32) if reused else None
 

@@ -198,7 +198,7 @@ def flatten(F: Any, input: Any, *, axis: int = 1) -> Any:
     return front if front.ndim == 2 else front.flatten(1)
 
 
-def _values_of_squeeze(data: Any, axes: Any = None) -> Any:
+def _values_of_squeeze(data: Any, axes: Any = None, *, _open_rank: bool = False) -> Any:
     return data.squeeze() if axes is None else data.squeeze(tuple(int(a) for a in axes))
 
 
@@ -599,8 +599,12 @@ def _float_range(F: Any, start: Any, limit: Any, delta: Any, kind: str) -> Any:
         limit = _range_length(precision(start), precision(limit), precision(delta))
         steps = F.arange(limit, dtype=F.float64)
         return (steps * delta + start).to(dtype)
-    if not fixed(delta):
+    start, limit, delta = (int(x) if isinstance(x, float) and x.is_integer() else x for x in (start, limit, delta))
+    # Floats that are computed from sizes have no division that rounds down.
+    if not fixed(delta) or any(isinstance(x, float) or not hasattr(x, "__floordiv__") for x in (start, limit)):
         raise NeedsValues("a range whose length depends on floats")
+    if dtype in (F.float32, F.float64):  # which hold the sizes exactly, or the cast to them has a limit
+        return _integer_range(F, start, limit, delta, dtype)
     return _integer_range(F, start, limit, delta, F.int64).to(dtype)
 
 

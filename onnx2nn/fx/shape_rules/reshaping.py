@@ -89,13 +89,10 @@ def _unflatten(known: Sizes, input: Spec, dim: Any, sizes: Any) -> Result:
 
 @rule(torch.squeeze, "squeeze")
 def _squeeze(sizes: Sizes, input: Spec, dim: Any = None) -> Result:
-    """A size that may be 1 stays where no axes are given: a row calls it so only where the rank does not matter."""
     shape = shape_of(input)
-    if dim is None:
-        return Spec(tuple(size for size in shape if sizes.decide(equal(size, 1)) is not True), input.dtype)
-    axes = axes_of(dim, max(len(shape), 1))
+    axes = range(len(shape)) if dim is None else axes_of(dim, max(len(shape), 1))
     ones = {axis: sizes.decide(equal(shape[axis], 1)) for axis in axes if shape}
-    if None in ones.values():
+    if None in ones.values() and not sizes.open_rank:  # else the spec is of the sizes that are not 1
         raise Uncovered
     return Spec(tuple(size for axis, size in enumerate(shape) if not ones.get(axis)), input.dtype)
 

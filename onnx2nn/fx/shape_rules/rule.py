@@ -32,7 +32,13 @@ class Uncovered(Exception):
 
 
 class Sizes(ABC):
-    """What a rule may ask about sizes."""
+    """What a rule may ask about sizes.
+
+    Attributes:
+        open_rank: whether nothing in the program depends on how many dimensions the result of the call has.
+    """
+
+    open_rank: bool = False
 
     @abstractmethod
     def decide(self, condition: Truth) -> bool | None:
