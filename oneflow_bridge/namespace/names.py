@@ -9,6 +9,7 @@ from onnx2nn.errors import OperatorError
 
 MISSING = {
     "_int_mm": "products of 8-bit integers",
+    "contiguous_format": "memory formats",
     "fft": "Fourier transforms",
     "stft": "a complex short-time Fourier transform",
     "istft": "Fourier transforms",
