@@ -85,6 +85,8 @@ def test_copies(layer: Any, x: torch.Tensor) -> None:
     form.activation = activation_of(nn.ReLU())
     for way in (copy.deepcopy, copy.copy, pickled):
         again = way(form)
+        if isinstance(layer, nn.Linear):
+            assert again._packed is not None and again._dense is None
         assert torch.equal(again(x), form(x)) and torch.equal(again.weight, layer.weight)
         assert again._packed is not None and again._dense is None, "a convolution is packed for the image that comes"
         assert str(again) == str(form) and "activation=ReLU()" in str(form)
