@@ -133,11 +133,12 @@ def to_ncnn(
     arrays = _arrays(module, example_inputs, input_shapes)
     expected = run_module(module, arrays)
     tensors = [to_tensor(array) for array in arrays]
-    refuse_obstacles(module, tensors)
+    prepared = _prepared(module, tensors)
+    refuse_obstacles(prepared, tensors)
     target = Path(folder)
     try:
         with made_folder(target), tempfile.TemporaryDirectory(dir=target, prefix=".ncnn-") as work:
-            _trace(module, tensors, Path(work) / "model.pt")
+            _trace(prepared, tensors, Path(work) / "model.pt")
             return _convert(
                 pnnx.EXEC_PATH, Path(work), target / name, arrays, expected, _output_names(module, expected)
             )
@@ -175,18 +176,23 @@ def _output_names(module: Any, expected: Sequence[Any]) -> list[str]:
     return names if len(names) == len(expected) else [f"out{index}" for index in range(len(expected))]
 
 
+def _prepared(module: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
+    """Returns a copy that is written with what NCNN has."""
+    from onnx2nn.output.ncnn.axis_folding import fold_axes
+    from onnx2nn.output.ncnn.channel_folding import fold_channels
+    from onnx2nn.output.ncnn.decompositions import decompose
+    from onnx2nn.output.ncnn.finite_padding import finite_pads
+
+    return fold_channels(fold_axes(decompose(finite_pads(module)), tensors))
+
+
 def _trace(module: Any, tensors: Sequence[torch.Tensor], path: Path) -> None:
     import torch
-
-    from onnx2nn.output.ncnn.channel_folding import fold_channels
-    from onnx2nn.output.ncnn.finite_padding import finite_pads
-    from onnx2nn.output.ncnn.packed_attention import unpack_parts
 
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            changed = fold_channels(unpack_parts(finite_pads(module)))
-            traced = torch.jit.trace(changed, tuple(tensors), check_trace=False)
+            traced = torch.jit.trace(module, tuple(tensors), check_trace=False)
     except Exception as error:  # its errors share no base class
         raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
     with enduring(path) as file:
