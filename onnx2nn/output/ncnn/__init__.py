@@ -178,12 +178,16 @@ def _output_names(module: Any, expected: Sequence[Any]) -> list[str]:
 
 def _prepared(module: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
     """Returns a copy that is written with what NCNN has."""
+    from torch.fx.passes.shape_prop import ShapeProp
+
     from onnx2nn.output.ncnn.axis_folding import fold_axes
     from onnx2nn.output.ncnn.channel_folding import fold_channels
     from onnx2nn.output.ncnn.decompositions import decompose
     from onnx2nn.output.ncnn.finite_padding import finite_pads
 
-    return fold_channels(fold_axes(decompose(finite_pads(module)), tensors))
+    result = decompose(finite_pads(module))
+    ShapeProp(result).propagate(*tensors)
+    return fold_axes(fold_channels(result), tensors)
 
 
 def _trace(module: Any, tensors: Sequence[torch.Tensor], path: Path) -> None:

@@ -121,8 +121,9 @@ def _picked(views: Views, node: fx.Node) -> fx.Node | None:
 def _taken(views: Views, node: fx.Node, sizes: Sequence[int], pick: Pick) -> fx.Node:
     """Takes one range of an axis in the view (before, axis, behind)."""
     before, length, behind = around(sizes, pick.axis, pick.axis)
-    extent = (pick.count - 1) * pick.step + 1
-    if extent != length:
+    extent = length
+    if pick.start or pick.count == 1 or pick.count != -(-length // pick.step):
+        extent = (pick.count - 1) * pick.step + 1
         view, cut = views.of(node, (before, length, behind)), slice(pick.start, pick.start + extent)
         node = views.call(operator.getitem, view, (slice(None), cut), sizes=(before, extent, behind))
     if pick.step == 1 or pick.count == 1:
