@@ -60,7 +60,7 @@ def _fold(module: fx.GraphModule, views: Views, node: fx.Node) -> None:
         elif not makes_parts(node):
             for source in [source for source in node.all_input_nodes if source in views.stored]:
                 sizes = views.sizes[source]
-                node.replace_input_with(source, views.call("reshape", views.base(source), *sizes, sizes=sizes))
+                node.replace_input_with(source, views.call("reshape", views.base(source), sizes, sizes=sizes))
 
 
 _Rewrite = Callable[[Views, fx.Node], fx.Node | None]

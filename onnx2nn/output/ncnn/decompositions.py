@@ -26,7 +26,7 @@ def decompose(module: fx.GraphModule) -> fx.GraphModule:
     return result
 
 
-def _normalized(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
+def _normalized(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Any:
     """`F.normalize`: NCNN's Normalize works along channels, and pnnx writes it for other axes too."""
     if p == 1:
         length = x.abs().sum(dim, keepdim=True)

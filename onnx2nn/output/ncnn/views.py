@@ -49,7 +49,7 @@ class Views:
         if self.sizes[found] == wanted:
             return found
         if (found, wanted) not in self._written:
-            self._written[found, wanted] = self.call("reshape", found, *wanted, sizes=wanted)
+            self._written[found, wanted] = self.call("reshape", found, wanted, sizes=wanted)
         return self._written[found, wanted]
 
     def call(self, target: Any, *args: Any, sizes: Sequence[int], **kwargs: Any) -> fx.Node:
