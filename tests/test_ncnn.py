@@ -147,6 +147,35 @@ def test_packed_queries_keys_and_values_never_have_five_dimensions(tmp_path: Pat
     assert model.layers["SDPA"] == 1 and {"Crop", "Slice"} & set(model.layers)
 
 
+class Windows(nn.Module):
+    """Attention in windows of 2 by 2, of normalised queries and keys, on every other row, with a bias by position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.packed, self.norm = nn.Conv2d(3, 8, 8, 8), nn.Linear(8, 24), nn.BatchNorm1d(24)
+        self.across, self.down = nn.Parameter(torch.randn(2, 2, 1, 2, 1)), nn.Parameter(torch.randn(2, 1, 2, 1, 2))
+        self.norm.running_mean.uniform_(-1, 1)
+        self.norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        rows = self.stem(image).permute(0, 2, 3, 1)[:, ::2]
+        windows = rows.reshape(1, 2, 2, 4, 2, 8).permute(0, 1, 3, 2, 4, 5).reshape(8, 4, 8)
+        packed = self.norm(self.packed(windows).flatten(0, 1)).reshape(8, 4, 3, 2, 4)
+        query, key, value = packed.permute(2, 0, 3, 1, 4).unbind(0)
+        scores = nn.functional.normalize(query, dim=-1) @ nn.functional.normalize(key, dim=-1).transpose(-2, -1)
+        bias = (self.across.expand(-1, -1, 2, -1, 2) + self.down.expand(-1, 2, -1, 2, -1)).reshape(2, 4, 4)
+        mixed = ((scores + bias).softmax(-1) @ value).transpose(1, 2)
+        return mixed.reshape(1, 2, 4, 2, 2, 8).transpose(2, 3).reshape(1, 4, 8, 8)
+
+
+@pytest.mark.parametrize("export", [export_torchscript, export_dynamo])
+def test_attention_in_windows(export: Callable[..., Path], tmp_path: Path) -> None:
+    """Six axes, packed queries of eight windows, a slice with a step, unit vectors, normalised rows."""
+    model = _convert(export("ncnn_windows", seeded(Windows), IMAGE), tmp_path)
+    _check(model)
+    assert model.layers["Pooling"] == 1 and "Normalize" not in model.layers
+
+
 @pytest.mark.parametrize("path", ZOO, ids=lambda path: path.stem)
 def test_models_of_other_frameworks(path: Path, tmp_path: Path) -> None:
     """Batch normalisation is folded also where tf2onnx wrote it in pieces: no convolution is followed by a scale."""
@@ -173,13 +202,16 @@ def test_digits_from_keras_to_ncnn_keep_their_accuracy(tmp_path: Path) -> None:
 
 NOT_FOR_NCNN = """
 <ir_version: 8, opset_import: ["" : 17]>
-graph (float[1, 4, 6] x) => (float[1, 4, 6] y, float[1, 4, 2] best, float[1, 4, 3] every)
-<float z = {0.0}, int64[1] k = {2}, int64[1] start = {0}, int64[1] end = {6}, int64[1] axis = {2}, int64[1] step = {2}>
+graph (float[1, 4, 6] x) => (float[1, 4, 6] y, float[1, 4, 2] best, float[1, 4, 6] every)
+<float z = {0.0}, int64[1] k = {2}, int64[6] six = {1, 2, 2, 3, 1, 2}, int64[3] three = {1, 4, 6}>
 {
     ["positive"] p = Greater(x, z)
     ["pick"] y = Where(p, x, z)
     ["best two"] best, i = TopK(x, k)
-    ["skip"] every = Slice(x, start, end, axis, step)
+    wide = Reshape(x, six)
+    ["many axes"] bits = Greater(wide, z)
+    both = Where(bits, wide, z)
+    every = Reshape(both, three)
 }
 """
 
@@ -194,8 +226,8 @@ def test_all_obstacles_are_said_before_anything_is_written(
         onnx2nn.to_ncnn(onnx2nn.load(model), tmp_path / "out")
     told = "\n".join(error.value.obstacles)
     assert not started and not (tmp_path / "out").exists()
-    assert "Greater 'positive', Where 'pick': NCNN has no truth values" in told
-    assert "TopK 'best two'" in told and "Slice 'skip': a slice with step 2" in told
+    assert "Greater 'positive', Where 'pick', Greater 'many axes'" in told and "NCNN has no truth values" in told
+    assert "TopK 'best two'" in told and "Greater 'many axes'" in told
 
     onnx.save(model, tmp_path / "m.onnx")
     assert main(["ncnn", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out")]) == 1

@@ -50,7 +50,7 @@ def fold_axes(module: fx.GraphModule, tensors: Sequence[torch.Tensor]) -> fx.Gra
 
 
 def _fold(module: fx.GraphModule, views: Views, node: fx.Node) -> None:
-    rewrite = _rewrite(module, views, node)
+    rewrite, views.origin = _rewrite(module, views, node), node
     with views.graph.inserting_before(node):
         new = rewrite(views, node) if rewrite is not None else None
         if new is not None and len(views.sizes[node]) <= AXES:

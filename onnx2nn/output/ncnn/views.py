@@ -24,10 +24,12 @@ class Views:
     Attributes:
         stored: node with more than four axes → the node that has its elements, in the same order.
         sizes: of the nodes whose value is a tensor.
+        origin: the node in whose place calls are written; they get its name in the file.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
+        self.origin: fx.Node | None = None
         self.stored: dict[fx.Node, fx.Node] = {}
         self._written: dict[tuple[fx.Node, Sizes], fx.Node] = {}
         shapes = {node: getattr(node.meta.get("tensor_meta"), "shape", None) for node in graph.nodes}
@@ -55,12 +57,14 @@ class Views:
     def call(self, target: Any, *args: Any, sizes: Sequence[int], **kwargs: Any) -> fx.Node:
         """Writes a call of a function, or of a method where the target is a name; `sizes` are the result's."""
         write = self.graph.call_method if isinstance(target, str) else self.graph.call_function
-        node = write(target, args, kwargs)
-        self.sizes[node] = tuple(sizes)
-        return node
+        return self._noted(write(target, args, kwargs), tuple(sizes))
 
     def layer(self, target: Any, value: fx.Node, sizes: Sequence[int] | None = None) -> fx.Node:
         """Writes a call of a layer; its result has the sizes of `value` where none are given."""
-        node = self.graph.call_module(str(target), (value,))
-        self.sizes[node] = self.sizes[value] if sizes is None else tuple(sizes)
+        return self._noted(self.graph.call_module(str(target), (value,)), tuple(sizes or self.sizes[value]))
+
+    def _noted(self, node: fx.Node, sizes: Sizes) -> fx.Node:
+        self.sizes[node] = sizes
+        if self.origin is not None and "onnx" in self.origin.meta:
+            node.meta["onnx"] = self.origin.meta["onnx"]
         return node
