@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from typing import Any
 
 import torch
@@ -19,9 +20,10 @@ def decompose(module: fx.GraphModule) -> fx.GraphModule:
             continue
         with result.graph.inserting_before(node):
             args, kwargs = fx.map_arg((node.args, node.kwargs), fx.Proxy)
-            new = rule(*args, **kwargs).node
-        node.replace_all_uses_with(new)
-        result.graph.erase_node(node)
+            new = rule(*args, **kwargs)
+        if new is not None:
+            node.replace_all_uses_with(new.node)
+            result.graph.erase_node(node)
     result.recompile()
     return result
 
@@ -37,4 +39,12 @@ def _normalized(x: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: N
     return x / torch.clamp(length, min=eps)
 
 
-_RULES = {F.normalize: _normalized}
+def _first_rows(x: Any, index: Any) -> Any:
+    """The first rows of a table, as many as the input has: pnnx takes the first axis for the batch."""
+    counted = isinstance(index, tuple) and any(isinstance(part, slice) and isinstance(part.stop, fx.Proxy) for part in index)
+    if not counted or not isinstance(x, fx.Proxy) or x.node.op != "get_attr" or not isinstance(index[0], slice):
+        return None
+    return x.unsqueeze(0)[(slice(None), *index)].squeeze(0)
+
+
+_RULES = {F.normalize: _normalized, operator.getitem: _first_rows}
