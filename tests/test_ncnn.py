@@ -300,3 +300,85 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "pnnx", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "onnx2nn\[ncnn\]"'):
         onnx2nn.to_ncnn(onnx2nn.load(DIGITS / "digits.onnx"), tmp_path)
+
+
+class Two(nn.Module):
+    """The mean of two heads' scores, joined along the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.heads = nn.Conv2d(3, 8, 8, 8), nn.ModuleList([nn.Linear(8, 10), nn.Linear(8, 10)])
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        tokens = self.stem(image).flatten(2).transpose(1, 2)
+        return torch.cat([head(tokens[:, index]).unsqueeze(1) for index, head in enumerate(self.heads)]).mean(0)
+
+
+def test_join_along_the_batch(tmp_path: Path) -> None:
+    _check(_convert(export_torchscript("ncnn_two", seeded(Two), IMAGE), tmp_path))
+
+
+class Encoder(nn.Module):
+    """Words and a table of positions, two layers of a transformer, scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(20, 16), nn.Parameter(torch.randn(32, 16))
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in range(2))
+        self.scores = nn.Linear(16, 20)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.words(words) + self.positions[: words.shape[1]]
+        for layer in self.layers:
+            x = layer(x)
+        return self.scores(x)
+
+
+class Tagger(nn.Module):
+    """Words, an LSTM, scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.rnn, self.scores = nn.Embedding(20, 8), nn.LSTM(8, 12, batch_first=True), nn.Linear(12, 20)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.scores(self.rnn(self.words(words))[0])
+
+
+@pytest.mark.parametrize("kind", [Tagger, Encoder])
+def test_open_length(kind: type[nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was converted with two lengths runs with a third."""
+    short, long, other = (torch.arange(length).reshape(1, -1) % 20 for length in (7, 11, 23))
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # the older exporter would write an operator that ONNX lacks
+    try:
+        path = export_torchscript(f"ncnn_{kind.__name__}", seeded(kind), (short,), (long,))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+    module = onnx2nn.load(path)
+    model = onnx2nn.to_ncnn(module, tmp_path, example_inputs=[short], other_inputs=[long])
+    _check(model)
+    assert [output.shape for output in model.fp32] == [(1, 7, 20), (1, 11, 20)]
+    found = model.run([[other.numpy()]])[0][0]
+    np.testing.assert_allclose(found, module(other).detach().numpy(), rtol=0, atol=1e-5)
+
+
+def test_fixed_size_where_other_inputs_need_another_is_an_error(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        graph (float[1, 2, n] x) => (float[1, n, 2] y)
+        <int64[6] wide = {1, 2, 1, -1, 2, 1}, int64[3] three = {1, -1, 2}>
+        {
+            a = Reshape(x, wide)
+            b = Transpose<perm = [0, 3, 2, 4, 1, 5]>(a)
+            y = Reshape(b, three)
+        }
+        """
+    )
+    inputs = [[np.random.default_rng(0).random((1, 2, n), dtype=np.float32)] for n in (4, 6)]
+    module = onnx2nn.load(model)
+    assert onnx2nn.to_ncnn(module, tmp_path / "fixed", example_inputs=inputs[0]).fp32[0].ok
+    with pytest.raises(VerificationError):
+        onnx2nn.to_ncnn(module, tmp_path / "open", example_inputs=inputs[0], other_inputs=inputs[1])
+    assert not (tmp_path / "open").exists() or not list((tmp_path / "open").iterdir())

@@ -92,7 +92,11 @@ class Program:
         kept = [self.draw(st.booleans()) for _ in self.value.shape]
         index = tuple(slice(None) if keep else slice(0, 1) for keep in kept)
         node, value = self._both(operator.getitem, (self.node, index), (self.value, index), {})
-        pair = ((self.node, node), (self.value, value)) if self.draw(st.booleans()) else ((node, self.node), (value, self.value))
+        pair = (
+            ((self.node, node), (self.value, value))
+            if self.draw(st.booleans())
+            else ((node, self.node), (value, self.value))
+        )
         self.node, self.value = self._both(self.draw(st.sampled_from([operator.sub, torch.maximum])), *pair, {})
 
     def unary(self) -> None:

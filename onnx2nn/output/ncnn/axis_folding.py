@@ -49,7 +49,7 @@ def fold_axes(module: fx.GraphModule, tensors: Sequence[torch.Tensor]) -> fx.Gra
     return result
 
 
-def _fold(module: fx.GraphModule, views: Views, node: fx.Node) -> None:
+def _fold(module: fx.GraphModule, views: Views, node: Any) -> None:
     rewrite, views.origin = _rewrite(module, views, node), node
     with views.graph.inserting_before(node):
         new = rewrite(views, node) if rewrite is not None else None
@@ -63,10 +63,10 @@ def _fold(module: fx.GraphModule, views: Views, node: fx.Node) -> None:
                 node.replace_input_with(source, views.call("reshape", views.base(source), sizes, sizes=sizes))
 
 
-_Rewrite = Callable[[Views, fx.Node], fx.Node | None]
+_Rewrite = Callable[[Views, Any], fx.Node | None]
 
 
-def _rewrite(module: fx.GraphModule, views: Views, node: fx.Node) -> _Rewrite | None:
+def _rewrite(module: fx.GraphModule, views: Views, node: Any) -> _Rewrite | None:
     """Returns the function that rewrites a node with too many axes, or one that NCNN has no layer for; else None."""
     if node not in views.sizes or node.op not in ("call_function", "call_method", "call_module"):
         return None
@@ -77,23 +77,29 @@ def _rewrite(module: fx.GraphModule, views: Views, node: fx.Node) -> _Rewrite | 
     for targets, rewrite in _MOVEMENTS:
         if node.target in targets:
             return rewrite if wide or folded or _is_unknown(views, node) else None
-    if not folded:
+    if not folded and not _is_unknown(views, node):
         return None
     return next((rewrite for targets, rewrite in _COMPUTATIONS if node.target in targets), None)
 
 
-def _is_unknown(views: Views, node: fx.Node) -> bool:
-    """Returns whether NCNN has no layer for a movement of elements, however few axes there are."""
+def _is_unknown(views: Views, node: Any) -> bool:
+    """Returns whether NCNN has no layer for a movement of elements, however few axes there are.
+
+    It does not concatenate along the batch: an axis of one element in front may be that.
+    """
+    if node.target in _CONCATENATIONS:
+        parts = [views.sizes[part] for part in node.args[0]]
+        return _argument(node, 1, "dim", 0) % len(parts[0]) == 0 and all(sizes[0] == 1 for sizes in parts)
     if node.target in _STACKS or (node.args and isinstance(node.args[0], fx.Node) and node.args[0].target in _UNBINDS):
         return True
     return any(pick.step > 1 for pick in _picks(views, node) or ())
 
 
-def _reshaped(views: Views, node: fx.Node) -> fx.Node | None:
+def _reshaped(views: Views, node: Any) -> fx.Node | None:
     return views.base(node.args[0]) if isinstance(node.args[0], fx.Node) else None
 
 
-def _permuted(views: Views, node: fx.Node) -> fx.Node | None:
+def _permuted(views: Views, node: Any) -> fx.Node | None:
     source, sizes = node.args[0], views.sizes[node.args[0]]
     distinct = torch.empty([axis + 2 for axis in range(len(sizes))], device="meta")
     call = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
@@ -104,7 +110,7 @@ def _permuted(views: Views, node: fx.Node) -> fx.Node | None:
     return new
 
 
-def _picked(views: Views, node: fx.Node) -> fx.Node | None:
+def _picked(views: Views, node: Any) -> fx.Node | None:
     """Takes one range after the other; the axes that a step goes along are next to each other in images."""
     picks = _picks(views, node)
     if picks is None:
@@ -118,7 +124,7 @@ def _picked(views: Views, node: fx.Node) -> fx.Node | None:
     return new
 
 
-def _taken(views: Views, node: fx.Node, sizes: Sequence[int], pick: Pick) -> fx.Node:
+def _taken(views: Views, node: Any, sizes: Sequence[int], pick: Pick) -> fx.Node:
     """Takes one range of an axis in the view (before, axis, behind)."""
     before, length, behind = around(sizes, pick.axis, pick.axis)
     extent = length
@@ -132,22 +138,22 @@ def _taken(views: Views, node: fx.Node, sizes: Sequence[int], pick: Pick) -> fx.
     return views.call(F.max_pool2d, views.of(node, image), 1, (pick.step, 1), sizes=(1, before, pick.count, behind))
 
 
-def _picks(views: Views, node: fx.Node) -> list[Pick] | None:
+def _picks(views: Views, node: Any) -> list[Pick] | None:
     source = _source_of_part(node)
     return picks_of(node, views.sizes[source]) if source in views.sizes else None
 
 
-def _source_of_part(node: fx.Node) -> Any:
+def _source_of_part(node: Any) -> Any:
     """Returns the tensor that a call takes a range of: for a part, that of the call which made all parts."""
     source = node.args[0]
     return source.args[0] if isinstance(source, fx.Node) and makes_parts(source) else source
 
 
-def _expanded(views: Views, node: fx.Node) -> fx.Node | None:
+def _expanded(views: Views, node: Any) -> fx.Node | None:
     return _repeated(views, node.args[0], views.sizes[node])
 
 
-def _repeated(views: Views, node: fx.Node, result: Sequence[int]) -> fx.Node:
+def _repeated(views: Views, node: Any, result: Sequence[int]) -> fx.Node:
     """Repeats a tensor along its axes of one element to the sizes `result`."""
     sizes = [1] * (len(result) - len(views.sizes[node])) + list(views.sizes[node])
     new = views.base(node)
@@ -159,12 +165,12 @@ def _repeated(views: Views, node: fx.Node, result: Sequence[int]) -> fx.Node:
     return new
 
 
-def _stacked(views: Views, node: fx.Node) -> fx.Node | None:
+def _stacked(views: Views, node: Any) -> fx.Node | None:
     axis = _argument(node, 1, "dim", 0) % len(views.sizes[node])
     return _joined(views, node.args[0], [1] * len(node.args[0]), axis, views.sizes[node])
 
 
-def _concatenated(views: Views, node: fx.Node) -> fx.Node | None:
+def _concatenated(views: Views, node: Any) -> fx.Node | None:
     axis = _argument(node, 1, "dim", 0) % len(views.sizes[node])
     return _joined(views, node.args[0], [views.sizes[part][axis] for part in node.args[0]], axis, views.sizes[node])
 
@@ -175,7 +181,7 @@ def _joined(views: Views, parts: Any, lengths: Sequence[int], axis: int, result:
     return views.call(torch.cat, members, 1, sizes=(before, length, behind))
 
 
-def _elementwise(views: Views, node: fx.Node) -> fx.Node | None:
+def _elementwise(views: Views, node: Any) -> fx.Node | None:
     result = views.sizes[node]
     operands = [value for value in node.all_input_nodes if value in views.sizes]
     sizes = joint_views([views.sizes[value] for value in operands], result)
@@ -193,7 +199,7 @@ def _elementwise(views: Views, node: fx.Node) -> fx.Node | None:
     return views.call(node.target, *args, sizes=shape, **kwargs)
 
 
-def _along_axes(views: Views, node: fx.Node) -> fx.Node | None:
+def _along_axes(views: Views, node: Any) -> fx.Node | None:
     """A softmax along an axis, or a reduction of axes that are next to each other."""
     sizes, given = views.sizes[node.args[0]], _argument(node, 1, "dim", None)
     axes = sorted(axis % len(sizes) for axis in ([given] if isinstance(given, int) else given or ()))
@@ -204,7 +210,7 @@ def _along_axes(views: Views, node: fx.Node) -> fx.Node | None:
     return views.call(node.target, views.of(node.args[0], view), 1, sizes=kept)
 
 
-def _product(views: Views, node: fx.Node) -> fx.Node | None:
+def _product(views: Views, node: Any) -> fx.Node | None:
     """Matrices in as many pairs as there are on both sides."""
     left, right = (views.sizes[value] for value in node.args)
     if len(right) > 2 and left[:-2] != right[:-2]:
@@ -218,7 +224,7 @@ def _product(views: Views, node: fx.Node) -> fx.Node | None:
     return views.call(node.target, *pairs, sizes=(count, left[-2], right[-1]))
 
 
-def _attention(views: Views, node: fx.Node) -> fx.Node | None:
+def _attention(views: Views, node: Any) -> fx.Node | None:
     """Queries, keys, values and the mask with all that is before their matrices as one axis."""
     operands = node.all_input_nodes
     before = {views.sizes[value][:-2] for value in operands}
@@ -241,7 +247,7 @@ def _on_layer(layer: nn.Module) -> _Rewrite | None:
     else:
         return None
 
-    def by_rows(views: Views, node: fx.Node) -> fx.Node:
+    def by_rows(views: Views, node: Any) -> fx.Node:
         sizes = views.sizes[node.args[0]]
         rows = math.prod(sizes[: len(sizes) - axes])
         new = views.of(node.args[0], (rows, *sizes[len(sizes) - axes :]))
@@ -256,6 +262,7 @@ def _argument(node: fx.Node, position: int, name: str, default: Any) -> Any:
 
 _UNBINDS = {"unbind", torch.unbind}
 _STACKS = {torch.stack}
+_CONCATENATIONS = {torch.cat, torch.concat}
 _SOFTMAX = {"softmax", "log_softmax", torch.softmax, torch.log_softmax, F.softmax, F.log_softmax}
 _REDUCTIONS = {"mean", "sum", "amax", "amin", torch.mean, torch.sum, torch.amax, torch.amin}
 
@@ -269,7 +276,7 @@ _MOVEMENTS: tuple[tuple[Any, _Rewrite], ...] = (
 """Calls that move elements. They are rewritten where they make or take more than four axes."""
 
 _COMPUTATIONS: tuple[tuple[Any, _Rewrite], ...] = (
-    ({torch.cat, torch.concat}, _concatenated),
+    (_CONCATENATIONS, _concatenated),
     (_SOFTMAX | _REDUCTIONS, _along_axes),
     ({torch.matmul, operator.matmul, "matmul", torch.bmm, "bmm"}, _product),
     ({F.scaled_dot_product_attention}, _attention),

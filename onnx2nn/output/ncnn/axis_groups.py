@@ -5,6 +5,7 @@ A view has the same elements in the same order, with neighbouring axes merged. S
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -51,7 +52,7 @@ def swaps(sizes: Sequence[int], order: Sequence[int]) -> Iterator[tuple[Sizes, S
 
 def _runs(order: Sequence[int], sizes: Sequence[int]) -> list[Sizes]:
     """Returns the axes of `order` with those together that follow each other before and after."""
-    follower = {axis: after for axis, after in _pairs([axis for axis, size in enumerate(sizes) if size != 1])}
+    follower = dict(itertools.pairwise(axis for axis, size in enumerate(sizes) if size != 1))
     runs: list[list[int]] = []
     for axis in order:
         if runs and follower.get(runs[-1][-1]) == axis:
@@ -59,10 +60,6 @@ def _runs(order: Sequence[int], sizes: Sequence[int]) -> list[Sizes]:
         else:
             runs.append([axis])
     return [tuple(run) for run in runs]
-
-
-def _pairs(axes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    yield from zip(axes, axes[1:], strict=False)
 
 
 def joint_views(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> list[Sizes]:

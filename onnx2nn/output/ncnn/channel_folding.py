@@ -49,7 +49,12 @@ def _write_normalized_rows(module: fx.GraphModule) -> None:
     """Writes batch normalisations of matrices as a multiplication and an addition."""
     for node in list(module.graph.nodes):
         norm = module.get_submodule(str(node.target)) if node.op == "call_module" else None
-        if not isinstance(norm, nn.BatchNorm1d) or norm.training or norm.running_mean is None or norm.running_var is None:
+        if (
+            not isinstance(norm, nn.BatchNorm1d)
+            or norm.training
+            or norm.running_mean is None
+            or norm.running_var is None
+        ):
             continue
         if len(_sizes(node)) != 2:
             continue
@@ -85,7 +90,7 @@ def _behind_reshapes(module: fx.GraphModule, node: Any) -> Any:
     return found if linear and isinstance(module.get_submodule(str(found.target)), nn.Linear) else node
 
 
-def _folded(module: fx.GraphModule, node: fx.Node) -> tuple[fx.Node, fx.Node, torch.Tensor] | None:
+def _folded(module: fx.GraphModule, node: Any) -> tuple[fx.Node, fx.Node, torch.Tensor] | None:
     """Returns the operand of `node`, the layer that computes it and one number for each channel.
 
     None where `node` does more than scale or shift the channels of a layer.

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import fx
 
-
 _PARTS: dict[Any, str] = {
     "unbind": "dim", torch.unbind: "dim", "chunk": "chunks", torch.chunk: "chunks",
     "split": "split_size", torch.split: "split_size",
@@ -37,7 +36,7 @@ class Pick:
     dropped: bool = False
 
 
-def picks_of(node: fx.Node, sizes: Sequence[int]) -> list[Pick] | None:
+def picks_of(node: Any, sizes: Sequence[int]) -> list[Pick] | None:
     """Returns the ranges that a call takes from its first argument, None for a call that does something else.
 
     Args:
@@ -51,13 +50,13 @@ def picks_of(node: fx.Node, sizes: Sequence[int]) -> list[Pick] | None:
         return _indexed(index if isinstance(index, tuple) else (index,), sizes)
     if node.target in ("select", "narrow") and not node.kwargs and all(type(value) is int for value in node.args[1:]):
         axis, start, *count = node.args[1:]
-        axis %= len(sizes)  # type: ignore[operator, assignment]  # an int, as just seen
-        start = start % sizes[axis] if start < 0 else start  # type: ignore[operator, index]
-        return [Pick(axis, start, 1, count[0] if count else 1, not count)]  # type: ignore[arg-type]
+        axis %= len(sizes)
+        start = start % sizes[axis] if start < 0 else start
+        return [Pick(axis, start, 1, count[0] if count else 1, not count)]
     return None
 
 
-def makes_parts(node: fx.Node) -> bool:
+def makes_parts(node: Any) -> bool:
     """Returns whether the node's result is a tuple whose members `picks_of` understands."""
     return node.target in _PARTS
 
@@ -84,7 +83,7 @@ def _indexed(index: Sequence[Any], sizes: Sequence[int]) -> list[Pick] | None:
     return found
 
 
-def _part(call: fx.Node, index: int, sizes: Sequence[int]) -> list[Pick] | None:
+def _part(call: Any, index: int, sizes: Sequence[int]) -> list[Pick] | None:
     given = {**dict(zip(("self", _PARTS[call.target], "dim"), call.args, strict=False)), **call.kwargs}
     axis = given.get("dim", 0) % len(sizes)
     if _PARTS[call.target] == "dim":
