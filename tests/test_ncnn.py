@@ -251,7 +251,8 @@ def test_obstacle_that_only_pnnx_finds_is_an_error_too(tmp_path: Path) -> None:
 def test_other_numbers_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversion that computes something else leaves no files."""
     monkeypatch.setattr(
-        "onnx2nn.output.ncnn.channel_folding.fold_channels", lambda module: nn.Sequential(module, nn.Tanh())
+        "onnx2nn.output.ncnn.axis_folding.fold_axes",
+        lambda module, tensors: torch.fx.symbolic_trace(nn.Sequential(module, nn.Tanh())),
     )
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> graph (float[1, 4] x) => (float[1, 4] y) { y = Exp(x) }'
