@@ -383,3 +383,30 @@ def test_fixed_size_where_other_inputs_need_another_is_an_error(tmp_path: Path) 
     with pytest.raises(VerificationError):
         onnx2nn.to_ncnn(module, tmp_path / "open", example_inputs=inputs[0], other_inputs=inputs[1])
     assert not (tmp_path / "open").exists() or not list((tmp_path / "open").iterdir())
+
+
+DETECTOR = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[1, 3, 16, 16] images) => (float[1, 5] best, int64[1, 5] where, float[1, 8, 16] boxes)
+<float[1] w = {0.0}, int64[2] parts = {8, 1}, int64[3] rows = {1, 9, 16}, int64[2] row = {1, 16}, int64[1] k = {5}>
+{
+    cells = Conv<strides = [4, 4]>(images, w)
+    flat = Reshape(cells, rows)
+    boxes, logits = Split<axis = 1>(flat, parts)
+    probabilities = Sigmoid(logits)
+    scores = Reshape(probabilities, row)
+    best, where = TopK(scores, k)
+}
+"""
+
+
+def test_detector_is_cut_in_front_of_the_choice_of_boxes(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(DETECTOR)
+    weight = np.random.default_rng(0).standard_normal((9, 3, 4, 4), dtype=np.float32)
+    del model.graph.initializer[[value.name for value in model.graph.initializer].index("w")]
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(model, tmp_path / "detector.onnx")
+    with pytest.raises(NcnnError, match="TopK"):
+        onnx2nn.to_ncnn(onnx2nn.load(tmp_path / "detector.onnx"), tmp_path / "whole")
+    onnx.utils.extract_model(tmp_path / "detector.onnx", tmp_path / "heads.onnx", ["images"], ["boxes", "scores"])
+    _check(onnx2nn.to_ncnn(onnx2nn.load(tmp_path / "heads.onnx"), tmp_path / "heads"))
