@@ -169,6 +169,54 @@ def test_a_scale_on_one_side_is_folded(builds: tuple[Callable[[], nn.Module], Ca
     _equal(model, other)
 
 
+class Halved(nn.Module):
+    """A layer on a value that is multiplied by numbers, as the half of a GELU is in older files."""
+
+    def __init__(self, factor: float, *, bias: bool = True) -> None:
+        super().__init__()
+        self.factor = factor
+        self.stem = nn.Conv2d(3, 4, 1)
+        self.convs = nn.Sequential(nn.Conv2d(4, 4, 3, bias=bias), nn.BatchNorm2d(4))
+        self.up, self.head = nn.ConvTranspose2d(4, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in (self.stem, self.convs, self.up):
+            x = layer(x)
+            x = x * (1 + torch.erf(x / 2**0.5)) * self.factor
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dynamo"),
+    [((1.0, 0.5), False), ((0.5, 1.0), False), ((-3.0, 1.0), False), ((1.0, 0.123), False), ((1.0, 0.5), True)],
+)
+def test_a_factor_is_folded_into_the_layer_behind(numbers: tuple[float, float], dynamo: bool) -> None:
+    """The file's other factor stands for weights into which a simplifier folded it."""
+    model, other = (seeded(lambda factor=factor: Halved(factor), seed) for seed, factor in enumerate(numbers))
+    report = onnx2nn.transfer(_shuffled(_written(model, dynamo=dynamo)), other)
+    factor = numbers[0] / numbers[1]
+    scaled = {weight.key for weight in report.placed if f"times {factor:g}," in weight.how}
+    assert {"up.weight", "head.weight"} <= scaled, report
+    torch.testing.assert_close(other.head.weight, model.head.weight * factor, rtol=1e-6, atol=0)
+    _equal(model, other)
+
+
+def test_a_factor_of_a_shared_weight_is_no_solution() -> None:
+    """One layer is called twice, and only one of its inputs has the factor."""
+
+    class Twice(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor, self.layer = factor, nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(torch.relu(self.layer(x)) * self.factor)
+
+    model, other = seeded(lambda: Twice(0.5), 1), seeded(lambda: Twice(1.0), 2)
+    with pytest.raises(VerificationError, match="differ"):
+        onnx2nn.transfer(_shuffled(_written(model, (1, 4))), other)
+
+
 def test_branches_that_outputs_do_not_tell_apart_are_listed() -> None:
     build = lambda: Parallel(torch.relu, torch.relu)  # noqa: E731, a builder in a line
     model, other = seeded(build, 1), seeded(build, 2)
