@@ -1,4 +1,4 @@
-"""Teaches a network with its spectrogram in the ONNX file to tell five sounds apart in noise, those of pygame's examples.
+"""Teaches a network, whose ONNX file begins with the spectrogram, to tell five sounds of pygame apart in noise.
 
 python examples/sounds.py    # a minute; needs onnx2nn[all] and pygame-ce, which brings the sounds
 """

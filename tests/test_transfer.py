@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import random
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,11 +19,13 @@ from onnx import numpy_helper
 from torch import nn
 
 import onnx2nn
+from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError, Onnx2nnError, VerificationError
 from scripts.torch_exports import quiet, seeded
 from scripts.transfer_table import renamed
 
 pytest.importorskip("onnxscript")
+safetensors_torch = pytest.importorskip("safetensors.torch")
 
 IMAGE = (1, 3, 12, 12)
 
@@ -339,6 +343,53 @@ def test_drawn_networks(build: Callable[[], nn.Module], seed: int, dynamo: bool)
 @given(networks(), st.integers(0, 1000), st.booleans())
 def test_more_drawn_networks(build: Callable[[], nn.Module], seed: int, dynamo: bool) -> None:
     _checked_network(build, seed, dynamo)
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A current folder with `residual.onnx`, whose names are gone, and a module of code with a name of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    onnx.save(_shuffled(_written(seeded(Residual, 1))), "residual.onnx")
+    name = f"code_{tmp_path.name}"
+    lines = ["from tests.test_transfer import Residual", "number = lambda: 3", "def broken(): raise KeyError('lost')"]
+    Path(f"{name}.py").write_text("\n".join(lines), encoding="utf-8")
+    return name
+
+
+def test_the_command_writes_the_state(code: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["transfer", "residual.onnx", "--model", f"{code}:Residual", "-o", "filled.safetensors"]) == 0
+    printed = capfd.readouterr().out.splitlines()
+    assert any(line.startswith("head.weight ← t") for line in printed) and printed[-1].startswith("OK 13 weights")
+    other = seeded(Residual, 2)
+    safetensors_torch.load_model(other, "filled.safetensors")
+    _equal(seeded(Residual, 1), other)
+
+
+@pytest.mark.parametrize(
+    ("model", "output", "said"),
+    [
+        ("Residual", "filled.safetensors", "is not MODULE:CALLABLE"),
+        ("{code}:Nothing", "filled.safetensors", "has no attribute 'Nothing'"),
+        ("nowhere_at_all:build", "filled.safetensors", "No module named 'nowhere_at_all'"),
+        ("{code}:broken", "filled.safetensors", "KeyError: 'lost'"),
+        ("{code}:number", "filled.safetensors", "gives a int, not an nn.Module"),
+        ("{code}:Residual", "filled.txt", "Name a .safetensors file"),
+        ("{code}:Residual", "missing/filled.safetensors", "Create it first"),
+        ("torch.nn:Identity", "filled.safetensors", "different layers"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    code: str, model: str, output: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = ["transfer", "residual.onnx", "--model", model.format(code=code), "-o", output]
+    try:
+        status = main(given)
+    except SystemExit as end:  # argparse's
+        status = end.code
+    printed = capfd.readouterr()
+    assert status == 2 and said in printed.err and printed.err.count("\n") == 1
+    assert not Path(output).exists()
 
 
 def test_the_report_names_what_is_placed() -> None:
