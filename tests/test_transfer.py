@@ -345,6 +345,13 @@ def test_more_drawn_networks(build: Callable[[], nn.Module], seed: int, dynamo: 
     _checked_network(build, seed, dynamo)
 
 
+@pytest.mark.held
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(networks(), st.integers(0, 1000), st.booleans())
+def test_many_drawn_networks(build: Callable[[], nn.Module], seed: int, dynamo: bool) -> None:
+    _checked_network(build, seed, dynamo)
+
+
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A current folder with `residual.onnx`, whose names are gone, and a module of code with a name of its own."""
