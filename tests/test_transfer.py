@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import random
 import sys
 from collections.abc import Callable
@@ -119,6 +120,16 @@ def test_weights_that_are_not_folded_are_the_same() -> None:
     assert len(report.placed) == len(model.state_dict())
     for key, value in model.state_dict().items():
         assert torch.equal(other.state_dict()[key], value), key
+
+
+def test_exporters_log_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """torch.onnx logs, in the middle of a command's lines, that there is no torchvision."""
+    proto, other = _shuffled(_written(seeded(Attention, 1), (1, 6, 16))), seeded(Attention, 2)
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    caplog.clear()
+    monkeypatch.setattr(logging.getLogger("torch"), "propagate", True)
+    onnx2nn.transfer(proto, other)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_names_decide_where_they_are() -> None:

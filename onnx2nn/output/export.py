@@ -15,10 +15,11 @@ import onnx_ir as ir
 from onnx2nn.errors import InputError, MissingDependencyError, VerificationError, first_line
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require
+from onnx2nn.ground.quiet import quiet
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import wide_traces
 from onnx2nn.output.save import one_sided, unchecked
-from onnx2nn.output.trace_examples import Run, quiet, runs_of
+from onnx2nn.output.trace_examples import Run, runs_of
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.verification.module_runs import to_tensor
 from onnx2nn.verification.oracle import Oracle
