@@ -82,12 +82,16 @@ def export_onnx(
     if example_inputs is not None and (hasattr(example_inputs, "shape") or len(example_inputs) != len(names)):
         raise InputError(f"example_inputs needs a list of one array or tensor for each input: {', '.join(names)}.")
     least: dict[str, int] = {}
+    failure: wide_traces.NarrowTrace | None = None
     for _ in range(_WIDENINGS):
         try:
             return _at_some_sizes(module, Path(path), names, axes, opset, runs_of(module, axes, example_inputs, least))
         except wide_traces.NarrowTrace as found:
             failure, example_inputs = found, None
             least[found.label] = 4 * found.most + 5
+        except InputError as error:  # the module takes no larger sizes
+            raise failure or error from None
+    assert failure is not None
     raise failure
 
 
@@ -124,6 +128,7 @@ def _export(
 
     from onnx2nn.output import dimension_names
     from onnx2nn.output.scanned_batch import scan_over_batch
+    from onnx2nn.output.single_branches import single_branches
     from onnx2nn.unfreeze.vectorised import Vectorised
 
     known = getattr(module, "meta", {}).get("onnx2nn", {})
@@ -154,7 +159,7 @@ def _export(
         wide_traces.check_refusal(_sample(module), str(_innermost(error)), opened, tensors)
         raise VerificationError(f"torch.onnx.export cannot export the module: {_gist(error)}") from error
     assert program is not None and program.exported_program is not None
-    wide_traces.check_ranges(_sample(module), program.exported_program, opened, tensors)
+    beyond = wide_traces.check_ranges(_sample(module), program.exported_program, opened, tensors)
     dimension_names.rename(program.model, opened)
     _clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
     if isinstance(module, Vectorised):
@@ -165,9 +170,9 @@ def _export(
     if opset is not None and version != opset:
         raise VerificationError(f"torch.onnx.export cannot write opset {opset} of this module. Give opset={version}.")
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
-    compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, runs)
+    compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, [*runs, *beyond])
     count = sum(1 for _ in program.model.graph)
-    lost = unchecked(module, axes) + one_sided(module, traced=False)
+    lost = unchecked(module, axes) + one_sided(module, single_branches(_sample(module), tensors))
     return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}{lost}"
 
 
