@@ -20,8 +20,8 @@ from torch import fx, nn
 from onnx2nn import functional
 from onnx2nn.fx.batch_first import attend_batch_first
 from onnx2nn.fx.captures import Captures
-from onnx2nn.fx.exportable import ExportableModule
 from onnx2nn.fx.dim import Dim, Integers
+from onnx2nn.fx.exportable import ExportableModule
 from onnx2nn.fx.factories import MAKING
 from onnx2nn.fx.graph_nodes import add_node
 from onnx2nn.fx.guards import Choices, Guards

@@ -53,9 +53,8 @@ def check_refusal(
     """
     for size, position, axis in _FIXED_SIZE.findall(message):
         label = (opened[int(position)] or {}).get(int(axis))
-        if label is not None:
-            if _larger(module, opened, tensors, label, int(size)) is not None:
-                raise NarrowTrace(label, int(size))
+        if label is not None and _larger(module, opened, tensors, label, int(size)) is not None:
+            raise NarrowTrace(label, int(size))
 
 
 def check_ranges(
