@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.errors import InputError, MissingDependencyError, VerificationError, first_line
+from onnx2nn.errors import InputError, VerificationError, first_line
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import wide_traces
+from onnx2nn.output.file_comparison import compare_file
 from onnx2nn.output.save import one_sided, unchecked
 from onnx2nn.output.trace_examples import Run, quiet, runs_of
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.verification.module_runs import to_tensor
-from onnx2nn.verification.oracle import Oracle
-from onnx2nn.verification.outputs import short_floats
-from onnx2nn.verification.value_comparison import compare
 
 if TYPE_CHECKING:
     import torch
@@ -371,34 +369,13 @@ def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[Run]) -> 
         data = f"{path.name}.data" if external else None
         try:
             ir.save(model, written, external_data=data)
-            compared = _compare(written, model, runs)
+            compared = compare_file(written, model, runs)
             for name in (data, path.name):
                 if name is not None:
                     os.replace(Path(folder) / name, path.parent / name)
         except OSError as error:
             raise InputError(f"Cannot write {path}: {error.strerror or error}") from error
     return compared
-
-
-def _compare(path: Path, model: ir.Model, runs: Sequence[Run]) -> str:
-    names, short = [value.name or "" for value in model.graph.outputs], short_floats(model)
-    try:
-        oracle = Oracle(path)
-    except MissingDependencyError:
-        return "not compared, as onnxruntime is not installed"
-    for number, (arrays, expected) in enumerate(runs):
-        try:
-            found = oracle.run(dict(zip(oracle.input_names, arrays, strict=True)))
-            wrong = [str(output) for output in compare(names, found, expected, short) if not output.ok]
-        except VerificationError as error:
-            wrong = [str(error)]
-        if wrong:
-            shapes = ", ".join(str(list(array.shape)) for array in arrays)
-            where = f" at sizes other than it was traced with ({shapes})" if number else ""
-            raise VerificationError(
-                f"The file of torch.onnx.export differs from the module{where}: {'; '.join(wrong)}."
-            )
-    return f"agrees with {oracle.name}"
 
 
 def _sort_stable(self: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
