@@ -87,6 +87,8 @@ def _rewritten(module: nn.Module, graph: fx.Graph) -> fx.Graph:
             node.target = _REPLACEMENTS[node.target]
         elif node.op == "call_function" and hasattr(node.target, "row"):
             node.target = _operator(node.target)
+        elif node.op == "call_method" and node.target == "squeeze" and older:
+            node.op, node.target = "call_function", _squeeze
         elif node.op == "call_method" and node.target == "sort" and node.kwargs.get("stable"):
             node.op, node.target = "call_function", _sort
         elif node.op == "call_module":
@@ -248,6 +250,15 @@ _REPLACEMENTS = {
     torch.searchsorted: _places,
 }
 """Replacements for calls that torch.onnx.export cannot export."""
+
+
+def _squeeze(input: Any, dim: Any = None) -> Any:
+    """`Tensor.squeeze`: the older exporter takes one dimension at a time."""
+    if not isinstance(dim, (list, tuple)):
+        return input.squeeze() if dim is None else input.squeeze(dim)
+    for axis in sorted((axis % input.ndim for axis in dim), reverse=True):
+        input = input.squeeze(axis)
+    return input
 
 
 def _sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = True) -> Any:
