@@ -24,7 +24,7 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn import functional
-from onnx2nn.errors import OperatorError, UnsupportedModelError
+from onnx2nn.errors import OperatorError, UnsupportedModelError, VerificationError
 
 
 class RepeatedLayer(nn.Module):
@@ -405,6 +405,31 @@ def test_recurrent_layers_in_branches_are_written_as_operators(tmp_path: Path) -
         for slow in (True, False):
             inputs = torch.linspace(-1, 1, steps * batch * 4).reshape(steps, batch, 4), torch.tensor(slow)
             check_same(run_onnxruntime(path, inputs), run(module, inputs), "exported")
+
+
+def test_a_loop_that_data_end_is_named_where_it_cannot_be_exported(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        doubling (float[n] x) => (float[n] y) {
+            begin = Constant <value = bool {1}> ()
+            ["until"] y = Loop ("", begin, x) <
+                body = step (int64 i, bool before, float[n] a) => (bool goes, float[n] b) {
+                    b = Add (a, a)
+                    total = ReduceSum <keepdims = 0> (b)
+                    most = Constant <value = float {100}> ()
+                    goes = Less (total, most)
+                }
+            >
+        }
+    """)
+    module, x = onnx2nn.load(model), torch.ones(3)
+    check_same(run_onnxruntime(model.SerializeToString(), (x,)), run(module, (x,)), "against ONNX Runtime")
+    message = r"data decide how often node 'until' \(Loop\) repeats"
+    with pytest.raises(VerificationError, match=message):
+        onnx2nn.export_onnx(module, tmp_path / "loop.onnx", example_inputs=[x])
+    with pytest.raises(VerificationError, match=message):
+        onnx2nn.save(module, tmp_path / "loop.pt2", example_inputs=[x])
+    assert not list(tmp_path.iterdir())
 
 
 def test_condition_from_the_dynamo_exporter() -> None:

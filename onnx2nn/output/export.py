@@ -18,7 +18,7 @@ from onnx2nn.ground.extras import require
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import wide_traces
 from onnx2nn.output.file_comparison import compare_file
-from onnx2nn.output.save import one_sided, unchecked
+from onnx2nn.output.save import endless, one_sided, unchecked
 from onnx2nn.output.trace_examples import Run, quiet, runs_of
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.verification.module_runs import to_tensor
@@ -155,7 +155,8 @@ def _export(
             )
     except Exception as error:  # its errors share no base class
         wide_traces.check_refusal(_sample(module), str(_innermost(error)), opened, tensors)
-        raise VerificationError(f"torch.onnx.export cannot export the module: {_gist(error)}") from error
+        reason = endless(_sample(module)) or _gist(error)
+        raise VerificationError(f"torch.onnx.export cannot export the module: {reason}") from error
     assert program is not None and program.exported_program is not None
     beyond = wide_traces.check_ranges(_sample(module), program.exported_program, opened, tensors)
     dimension_names.rename(program.model, opened)

@@ -186,7 +186,8 @@ def _save_program(
     try:
         program = torch.export.export(module, tensors, dynamic_shapes=shapes)
     except Exception as error:  # torch.export raises errors of many unrelated classes
-        raise VerificationError(f"torch.export cannot export the module: {error}") from error
+        reason = endless(module) or error
+        raise VerificationError(f"torch.export cannot export the module: {reason}") from error
     check_same(module, program.module(), tensors, "exported program")
     with enduring(path) as file:
         try:
@@ -292,6 +293,25 @@ def one_sided(module: torch.nn.Module, single: Collection[torch.nn.Module] = ())
     text = f"; of what is chosen at node {', '.join(branches)} it holds the side that the example takes"
     text = text if branches else ""
     return text + (f"; of node {', '.join(loops)} it holds as many iterations as the example has" if loops else "")
+
+
+def endless(module: torch.nn.Module) -> str:
+    """Returns why torch.export finds no end of a Loop: data decide it; `""` where there is no such Loop."""
+    from torch import fx
+
+    from onnx2nn.control_flow import Loop
+
+    names: dict[str, None] = {}
+    for part in _programs(module):
+        for node in part.graph.nodes:
+            called = part.get_submodule(str(node.target)) if node.op == "call_module" else None
+            if isinstance(called, Loop) and isinstance(called.body, fx.GraphModule):
+                condition, *_ = called.body.graph.output_node().args[0]
+                if isinstance(condition, fx.Node) and condition.op != "placeholder":
+                    _, operator, name = node.meta.get("onnx", ("", "Loop", str(node)))
+                    names[f"{name!r} ({operator})"] = None
+    text = f"data decide how often node {', '.join(names)} repeats, and torch.export holds a fixed number of iterations"
+    return f"{text}. Save .pth or source, or a .torchscript of the example's number." if names else ""
 
 
 _WRITERS: dict[str, Callable[..., str]] = {
