@@ -164,7 +164,8 @@ def _choose(choice: If, *inputs: Any) -> Any:
 
 def _exported(choice: If) -> If:
     """Returns an If with the weights that its branches have at this time, which are torch.export's during its trace."""
-    return If(*map(_exported_branch, (choice.then_branch, choice.else_branch)), choice.split, choice.serves)
+    then_branch, else_branch = _exported_branch(choice.then_branch), _exported_branch(choice.else_branch)
+    return If(then_branch, else_branch, choice.split, choice.serves)
 
 
 def _exported_branch(branch: nn.Module) -> nn.Module:

@@ -11,8 +11,15 @@ from torch import fx, nn
 RECURRENT_LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
 """The layers for `replace_layer`."""
 
-RECURRENT_FUNCTIONS = {torch.lstm: "LSTM", torch.gru: "GRU", torch.rnn_tanh: "RNN_TANH", torch.rnn_relu: "RNN_RELU"}
-"""The functions for `replace_function`, and the mode of a layer that calls them."""
+_MODES: dict[Any, str] = {
+    torch.lstm: "LSTM",
+    torch.gru: "GRU",
+    torch.rnn_tanh: "RNN_TANH",
+    torch.rnn_relu: "RNN_RELU",
+}
+
+RECURRENT_FUNCTIONS = frozenset(_MODES)
+"""The functions for `replace_function`."""
 
 _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN_TANH": (0,), "RNN_RELU": (0,)}
 """The positions of ONNX's gates in torch's order."""
@@ -30,14 +37,15 @@ def replace_layer(node: fx.Node, layer: Any) -> None:
 
 
 def replace_function(node: fx.Node) -> None:
-    """Replaces the call of a function of `RECURRENT_FUNCTIONS` by `_recurrent`, but for sequences of many lengths."""
-    input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first = node.args
+    """Replaces the call of a recurrent function by `_recurrent`, but for that of packed sequences."""
+    args: Any = node.args
+    input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first = args
     count = 4 if has_biases else 2
     packed = isinstance(has_biases, (list, tuple))  # torch.lstm(data, batch_sizes, hx, params, ...)
     if packed or (train and dropout) or len(params) != count * layers * (2 if bidirectional else 1):
         return
     weights = [params[first : first + count] for first in range(0, len(params), count)]
-    kind = RECURRENT_FUNCTIONS[node.target]
+    kind = _MODES[node.target]
     node.target, node.args = _flat_recurrent, (weights, input, hx)
     node.kwargs = {"kind": kind, "batch_first": batch_first, "bidirectional": bidirectional}
 

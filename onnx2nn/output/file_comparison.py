@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,11 @@ def compare_file(path: Path, model: ir.Model, runs: Sequence[Run]) -> str:
 
 
 def _noise(
-    path: Path, feeds: Mapping[str, np.ndarray], names: Sequence[str], expected: Sequence[Any], short: Collection[str]
+    path: Path,
+    feeds: Mapping[str, np.ndarray],
+    names: Sequence[str],
+    expected: Sequence[Any],
+    short: Mapping[str, str],
 ) -> str:
     """Returns what explains that the oracle computes other outputs of a file than its module, `""` if nothing does.
 

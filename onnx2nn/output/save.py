@@ -306,8 +306,8 @@ def endless(module: torch.nn.Module) -> str:
         for node in part.graph.nodes:
             called = part.get_submodule(str(node.target)) if node.op == "call_module" else None
             if isinstance(called, Loop) and isinstance(called.body, fx.GraphModule):
-                condition, *_ = called.body.graph.output_node().args[0]
-                if isinstance(condition, fx.Node) and condition.op != "placeholder":
+                results: Any = called.body.graph.output_node().args[0]
+                if isinstance(results[0], fx.Node) and results[0].op != "placeholder":
                     _, operator, name = node.meta.get("onnx", ("", "Loop", str(node)))
                     names[f"{name!r} ({operator})"] = None
     text = f"data decide how often node {', '.join(names)} repeats, and torch.export holds a fixed number of iterations"
