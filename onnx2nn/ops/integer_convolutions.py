@@ -7,10 +7,12 @@ on the input's shape; the packed form is kept as long as the weights live.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,6 +21,24 @@ from onnx2nn.optable.row import has_values
 
 _WHOLE = 1 << 24
 """Up to this number, floats of 32 bits hold all integers; oneDNN gives its sums as such."""
+
+
+_in_code: ContextVar[Any] = ContextVar("in_code", default=None)
+
+
+@contextlib.contextmanager
+def in_code_for_this_machine(F: Any, call: Any) -> Iterator[None]:
+    """Lets `serves` answer for tensors without values too, in a program that is compiled for the processor at hand.
+
+    Args:
+        F: torch.
+        call: what `recorded` calls, see `optimization.integer_code`.
+    """
+    token = _in_code.set(call if _is_exact(F) else None)  # before tensors have no values
+    try:
+        yield
+    finally:
+        _in_code.reset(token)
 
 
 class Window(NamedTuple):
@@ -38,6 +58,39 @@ def serves(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any) -> bool
         return False
     of_one = x_zero_point is None or x_zero_point.numel() == 1
     return of_one and x.ndim == w.ndim and bool(w.numel()) and not w.is_inference() and _is_exact(F)
+
+
+def records(F: Any, x: Any, w: Any, x_zero_point: Any, pads: Sequence[Any]) -> bool:
+    """Returns whether `recorded` may give the convolution here: in a trace for `in_code_for_this_machine`."""
+    if _in_code.get() is None or has_values(F, x, w) or x.device.type != "cpu":
+        return False
+    if not {x.dtype, w.dtype} <= {F.int8, F.uint8} or x.ndim not in (3, 4) or x.ndim != w.ndim:
+        return False
+    of_one = x_zero_point is None or x_zero_point.numel() == 1
+    return of_one and all(isinstance(pad, int) and pad >= 0 for pad in pads)
+
+
+def recorded(
+    F: Any,
+    x: Any,
+    w: Any,
+    x_zero_point: Any,
+    w_zero_point: Any,
+    bias: Any,
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    group: int,
+) -> Any:
+    """Returns what `convolved` does, in int32, as one call that a compiler replaces. The arguments are its, too."""
+    zero = F.zeros([], dtype=x.dtype) if x_zero_point is None else x_zero_point.reshape([])
+    x, zero = (x, zero) if x.dtype == F.uint8 else (x.view(F.uint8) ^ 128, zero.view(F.uint8) ^ 128)
+    whole, rank = _whole(F, w, w_zero_point), len(strides)
+    if rank == 1:
+        x, strides, pads, dilations = x.unsqueeze(2), [1, *strides], [0, pads[0], 0, pads[1]], [1, *dilations]
+    found = _in_code.get()(x, zero, whole, bias, list(strides), list(pads), list(dilations), group)
+    return found if rank == 2 else found.squeeze(2)
 
 
 def available(F: Any) -> bool:
@@ -311,17 +364,32 @@ def _whole(F: Any, w: Any, zero_point: Any) -> Any:
 def _pack(F: Any, w: Any, zero_point: Any, window: Window, version: tuple[int, int | None]) -> _Packed:
     """Returns what is known of weights; no bounds where they do not fit int8, or their sums no float."""
     whole = _whole(F, w, zero_point)
+    parts, most = exact_parts(F, whole, window.groups)
+    return _Packed(parts, whole.sum([1, 2, 3], dtype=F.int32), most, window, version, zero_point)
+
+
+def exact_parts(F: Any, whole: Any, groups: int) -> tuple[list[tuple[int, int]], float]:
+    """Returns the parts of the input's channels whose sums floats hold, and the largest sum of products, by amount.
+
+    Args:
+        F: torch.
+        whole: `(o, c / groups, h, w)`, integers.
+        groups: how many groups the channels form.
+
+    Returns:
+        First and last channel of each part, none where the weights do not fit int8, or their sums no float; the sum.
+    """
     most = _largest(F, whole)
     count = max(1, math.ceil(most / (_WHOLE - 1)))
     parts: list[tuple[int, int]] = []
     channels = whole.shape[1]
     fits = int(whole.min()) >= -128 and int(whole.max()) <= 127
-    while fits and not parts and count <= channels and (count == 1 or window.groups == 1):
+    while fits and not parts and count <= channels and (count == 1 or groups == 1):
         ends = [*itertools.pairwise(channels * i // count for i in range(count + 1))]
         if max(_largest(F, whole[:, first:last]) for first, last in ends) < _WHOLE:
             parts = ends
         count += 1
-    return _Packed(parts, whole.sum([1, 2, 3], dtype=F.int32), most, window, version, zero_point)
+    return parts, most
 
 
 def _largest(F: Any, w: Any) -> float:

@@ -326,7 +326,7 @@ def qlinear_matmul(
 
 
 def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
-    """Returns the convolution as floats that hold it exactly."""
+    """Returns the convolution exactly: in int32, or as floats that hold it."""
     found = _convolved(F, x, w, x_zero_point, w_zero_point, bias, attributes)
     if found is not None:
         return found
@@ -348,6 +348,10 @@ def _window(x: Sequence[Any], w: Sequence[int], attributes: Any) -> tuple[Sequen
 
 def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
     """Returns the convolution by a kernel for integers; None where no kernel gives it."""
+    strides, pads, dilations = _window(x.shape, w.shape, attributes)
+    if integer_convolutions.records(F, x, w, x_zero_point, pads):
+        window = {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
+        return integer_convolutions.recorded(F, x, w, x_zero_point, w_zero_point, bias, **window)
     window = _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes)
     return window and integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, bias, **window)
 
