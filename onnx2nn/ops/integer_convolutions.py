@@ -7,38 +7,19 @@ on the input's shape; the packed form is kept as long as the weights live.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from onnx2nn.ops.conv import pad_spatial
+from onnx2nn.ops.machine_code import machine_code
 from onnx2nn.optable.row import has_values
 
 _WHOLE = 1 << 24
 """Up to this number, floats of 32 bits hold all integers; oneDNN gives its sums as such."""
-
-
-_in_code: ContextVar[Any] = ContextVar("in_code", default=None)
-
-
-@contextlib.contextmanager
-def in_code_for_this_machine(F: Any, call: Any) -> Iterator[None]:
-    """Lets `serves` answer for tensors without values too, in a program that is compiled for the processor at hand.
-
-    Args:
-        F: torch.
-        call: what `recorded` calls, see `optimization.integer_code`.
-    """
-    token = _in_code.set(call if _is_exact(F) else None)  # before tensors have no values
-    try:
-        yield
-    finally:
-        _in_code.reset(token)
 
 
 class Window(NamedTuple):
@@ -61,8 +42,9 @@ def serves(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any) -> bool
 
 
 def records(F: Any, x: Any, w: Any, x_zero_point: Any, pads: Sequence[Any]) -> bool:
-    """Returns whether `recorded` may give the convolution here: in a trace for `in_code_for_this_machine`."""
-    if _in_code.get() is None or has_values(F, x, w) or x.device.type != "cpu":
+    """Returns whether `recorded` may give the convolution here: in a trace for machine code."""
+    code = machine_code()
+    if code is None or code.convolve is None or has_values(F, x, w) or x.device.type != "cpu":
         return False
     if not {x.dtype, w.dtype} <= {F.int8, F.uint8} or x.ndim not in (3, 4) or x.ndim != w.ndim:
         return False
@@ -89,7 +71,9 @@ def recorded(
     whole, rank = _whole(F, w, w_zero_point), len(strides)
     if rank == 1:
         x, strides, pads, dilations = x.unsqueeze(2), [1, *strides], [0, pads[0], 0, pads[1]], [1, *dilations]
-    found = _in_code.get()(x, zero, whole, bias, list(strides), list(pads), list(dilations), group)
+    code = machine_code()
+    assert code is not None and code.convolve is not None  # as `records` says
+    found = code.convolve(x, zero, whole, bias, list(strides), list(pads), list(dilations), group)
     return found if rank == 2 else found.squeeze(2)
 
 
@@ -252,6 +236,8 @@ class _Packed:
         window: of the convolution.
         version: of the weights and of their zero point, which changes when they are written.
         zero_point: of the weights.
+        ones: a scale of each output channel, which changes nothing.
+        zeros: a zero point of each output channel.
         forms: by the input's shape, the weights of each part in oneDNN's layout.
         last: the offset of the last call.
         factors: of the last requantisation.
@@ -263,6 +249,8 @@ class _Packed:
     window: Window
     version: tuple[int, int | None]
     zero_point: Any
+    ones: Any
+    zeros: Any
     forms: dict[Any, list[Any]] = field(default_factory=dict)
     last: _Offset | None = None
     factors: _Factors | None = None
@@ -301,7 +289,7 @@ class _Packed:
     def requantized(self, F: Any, w: Any, x: Any, scales: Any, offset: Any, zero_point: Any) -> Any:
         """Returns the convolution of `x`, scaled, plus the offset and the zero point, in the type of the latter."""
         (weights,) = self._form(F, w, x.shape)
-        zeros = F.zeros(scales.shape, dtype=F.int64)
+        zeros = self.zeros if scales.shape == self.zeros.shape else self.zeros[: scales.numel()]
         return F.ops.onednn.qconv_pointwise(
             x, 1.0, 0, weights, scales, zeros, offset, *self.window, 1.0, int(zero_point), zero_point.dtype,
             "none", [], "",
@@ -309,13 +297,12 @@ class _Packed:
 
     def __call__(self, F: Any, w: Any, x: Any, offset: Any) -> Any:
         """Returns the convolution of `x`, uint8, with the weights `w`, plus `offset`, exactly."""
-        ones, zeros = F.ones(self.sums.shape), F.zeros(self.sums.shape, dtype=F.int64)
         wide = offset is not None and offset.dtype == F.float64
         found = offset.reshape([-1, 1, 1]) if wide else None
         for (first, last), weights in zip(self.bounds, self._form(F, w, x.shape), strict=True):
             part = x if len(self.bounds) == 1 else x[:, first:last]
             sums = F.ops.onednn.qconv_pointwise(
-                part, 1.0, 0, weights, ones, zeros, None if wide else offset, *self.window, 1.0, 0, F.float32,
+                part, 1.0, 0, weights, self.ones, self.zeros, None if wide else offset, *self.window, 1.0, 0, F.float32,
                 "none", [], "",
             )  # fmt: skip
             found = sums if found is None else found + sums
@@ -325,10 +312,10 @@ class _Packed:
         """Returns the packed weights for an input's shape; packed for another shape, oneDNN packs them in each call."""
         found = self.forms.pop(shape, None)
         if found is None:
-            whole, scales = _whole(F, w, self.zero_point), F.ones(self.sums.shape)
+            whole = _whole(F, w, self.zero_point)
             found = [
                 F.ops.onednn.qconv_prepack(
-                    whole[:, first:last].to(F.int8).contiguous(), scales, 1.0, 0, *self.window,
+                    whole[:, first:last].to(F.int8).contiguous(), self.ones, 1.0, 0, *self.window,
                     [shape[0], (last - first) * self.window.groups, *shape[2:]],
                 )
                 for first, last in self.bounds
@@ -365,7 +352,9 @@ def _pack(F: Any, w: Any, zero_point: Any, window: Window, version: tuple[int, i
     """Returns what is known of weights; no bounds where they do not fit int8, or their sums no float."""
     whole = _whole(F, w, zero_point)
     parts, most = exact_parts(F, whole, window.groups)
-    return _Packed(parts, whole.sum([1, 2, 3], dtype=F.int32), most, window, version, zero_point)
+    sums = whole.sum([1, 2, 3], dtype=F.int32)
+    ones, zeros = F.ones(sums.shape), F.zeros(sums.shape, dtype=F.int64)
+    return _Packed(parts, sums, most, window, version, zero_point, ones, zeros)
 
 
 def exact_parts(F: Any, whole: Any, groups: int) -> tuple[list[tuple[int, int]], float]:

@@ -94,18 +94,19 @@ class _Calls:
     """
 
     def __init__(self, graph: fx.Graph, node: fx.Node):
-        self._graph, self._module = graph, graph.owning_module
-        self._name = node.name
-        self._x, *_, stride, pads, dilation, groups = node.args
-        self._constants = [self._constant(source) for source in node.args[1:4]]
-        self._operands = node.args[1:4]
-        self._pads, self._window = pads, Window(tuple(stride), (0, 0), tuple(dilation), groups)
+        arguments: Any = node.args
+        self._graph, self._name = graph, node.name
+        self._module: Any = graph.owning_module
+        self._x, *self._operands = arguments[:4]
+        stride, self._pads, dilation, groups = arguments[4:]
+        self._constants = [self._constant(source) for source in self._operands]
+        self._window = Window(tuple(stride), (0, 0), tuple(dilation), groups)
 
     def _constant(self, source: Any) -> torch.Tensor | None:
         if not isinstance(source, fx.Node) or source.op != "get_attr":
             return None
         path, _, name = str(source.target).rpartition(".")
-        return getattr(self._module.get_submodule(path), name)  # type: ignore[union-attr]  # a graph of a module
+        return getattr(self._module.get_submodule(path), name)  # type: ignore[no-any-return]  # a constant
 
     def of_integers(self) -> fx.Node | None:
         """Writes calls of oneDNN's kernel; none, and None, where the sums are not known to be exact."""
@@ -117,7 +118,7 @@ class _Calls:
             return None
         zero = int(zero_point)
         x, window = self._padded(zero)
-        offset = -zero * weight.sum([1, 2, 3], dtype=torch.int64) + (0 if bias is None else bias.to(torch.int64))
+        offset = weight.sum([1, 2, 3], dtype=torch.int64) * -zero + (0 if bias is None else bias.to(torch.int64))
         inside = len(parts) == 1 and most + int(offset.abs().max()) < _FLOATS
         added = self._kept("bias", offset.to(torch.float32)) if inside else None
         sums = [self._sums(x, weight[:, a:b], (a, b) if len(parts) > 1 else None, window, added) for a, b in parts]
@@ -138,7 +139,7 @@ class _Calls:
         return self._call(torch.ops.aten.constant_pad_nd.default, self._x, order, zero), self._window
 
     def _sums(
-        self, x: fx.Node, weight: torch.Tensor, channels: tuple[int, int] | None, window: Window, added: Any
+        self, x: Any, weight: torch.Tensor, channels: tuple[int, int] | None, window: Window, added: Any
     ) -> fx.Node:
         """Writes one call of the kernel, whose sums are floats, and their conversion to int32."""
         suffix = "" if channels is None else f"_{channels[0]}"
@@ -179,7 +180,7 @@ class _Calls:
         """Returns a constant of the program; `shown` is one of its shape and type that has strides."""
         name = f"{title}_of_{self._name}"
         if not hasattr(self._module, name):
-            self._module.register_buffer(name, value)  # type: ignore[union-attr]  # a graph of a module
+            self._module.register_buffer(name, value)
         node = self._graph.get_attr(name)
         mode = self._x.meta["val"].fake_mode
         node.meta["val"] = mode.from_tensor(value if shown is None else shown)
