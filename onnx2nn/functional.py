@@ -111,10 +111,14 @@ def _as_custom_op(row: Row, run: Any) -> Any:
 
 
 def _loops_inside(row: Row, values: Sequence[Any]) -> bool:
-    """Returns whether a program of machine code has the loop of a recurrent layer over whole sequences."""
+    """Returns whether a program of machine code has the loop of a recurrent layer: over whole sequences.
+
+    Peepholes are views of one tensor, which torch.while_loop refuses.
+    """
     if "loops_over_time" not in row.traits or machine_code() is None:
         return False
-    return dict(zip(row.inputs, values, strict=False)).get("sequence_lens") is None
+    named = dict(zip(row.inputs, values, strict=False))
+    return named.get("sequence_lens") is None and named.get("P") is None
 
 
 def _results(row: Row, values: Sequence[Any], given: Any) -> Sequence[tuple[Sequence[Any], torch.dtype]]:

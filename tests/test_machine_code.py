@@ -12,7 +12,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from onnx2nn import functional
-from onnx2nn.ops import integer_convolutions
+from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.machine_code import MachineCode, traced_for
 from onnx2nn.optimization.frozen import Frozen
 from onnx2nn.optimization.integer_code import call_kernels, integer_convolution
@@ -101,7 +101,7 @@ def test_a_trace_records_a_convolution(rank: int, x: torch.dtype, w: torch.dtype
     module = _Quantised(rank, x, w)
     values = (torch.arange(3 * 2 * 8**rank).reshape(3, 2, *[8] * rank) * 7).to(x)
     batch = ({0: torch.export.Dim("n")},)
-    with traced_for(MachineCode(multiplies=True, convolve=integer_convolution)):
+    with traced_for(MachineCode(multiplies=integer_kernels.available(torch), convolve=integer_convolution)):
         exported = torch.export.export(module, (values,), dynamic_shapes=batch)
     assert "integer_convolution" in str(exported.graph)
     assert "integer_convolution" not in str(torch.export.export(module, (values,), dynamic_shapes=batch).graph)
@@ -110,44 +110,44 @@ def test_a_trace_records_a_convolution(rank: int, x: torch.dtype, w: torch.dtype
 
 
 class _Recurrent(nn.Module):
-    """A recurrent layer that runs as a loop."""
+    """A layer that runs as a loop."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        gates = 3 if kind == "GRU" else 4
         generator = torch.Generator().manual_seed(0)
-        w, r = (torch.randn(2, gates * 6, size, generator=generator) for size in (5, 6))
-        self.kind, options = kind, {"direction": "bidirectional", "hidden_size": 6}
-        if kind == "DynamicQuantizeLSTM":
-            w, r = ((x * 40).round().clamp(-128, 127).to(torch.int8).transpose(1, 2).contiguous() for x in (w, r))
-            self.register_buffer("scale", torch.tensor([0.02, 0.03]))
-            self.register_buffer("zero", torch.tensor([0, 1], dtype=torch.int8))
-        self.register_buffer("w", w)
-        self.register_buffer("r", r)
-        self.register_buffer("p", torch.randn(2, 18, generator=generator))
-        self.options = options
+        for name, size in (("w", 5), ("r", 6)):
+            self.register_buffer(name, torch.randint(-128, 128, (1, size, 24), generator=generator, dtype=torch.int8))
+        self.register_buffer("scale", torch.tensor([0.005]))
+        self.register_buffer("zero", torch.tensor([1], dtype=torch.int8))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        given_: list[Any] = [x, self.w, self.r, None, None]
-        if self.kind == "DynamicQuantizeLSTM":
-            quantised = (*given_, None, None, None, self.scale, self.zero, self.scale, self.zero)
-            return functional.com_microsoft__DynamicQuantizeLSTM(*quantised, **self.options, _outputs=3)
-        if self.kind == "LSTM":
-            return functional.LSTM(*given_, None, None, self.p, **self.options, _outputs=3)
-        return functional.GRU(*given_, **self.options, _outputs=2)
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+        given_ = (x, self.w, self.r, None, lengths, None, None, None, self.scale, self.zero, self.scale, self.zero)
+        found: tuple[torch.Tensor, ...] = functional.com_microsoft__DynamicQuantizeLSTM(
+            *given_, direction="reverse", hidden_size=6, _outputs=3
+        )
+        return found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["DynamicQuantizeLSTM", "LSTM", "GRU"])
-def test_a_trace_has_the_loop(kind: str) -> None:
-    """Of any number of steps, in blocks of four and one by one; both directions."""
-    module, x = _Recurrent(kind), torch.randn(7, 3, 5)
+def test_a_trace_has_the_loop() -> None:
+    """Of any number of steps, in blocks of four and one by one."""
+    module, x = _Recurrent(), torch.randn(7, 3, 5)
     sizes = ({0: torch.export.Dim("steps"), 1: torch.export.Dim("n")},)
-    with traced_for(MachineCode(multiplies=True, convolve=None)), torch.no_grad():
+    with traced_for(MachineCode(multiplies=integer_kernels.available(torch), convolve=None)), torch.no_grad():
         exported = torch.export.export(module, (x,), dynamic_shapes=sizes)
     assert "while_loop" in str(exported.graph)
     for some in (x, torch.randn(4, 2, 5), torch.randn(3, 5, 5)):
         torch.testing.assert_close(exported.module()(some), module(some))
+
+
+def test_other_traces_have_one_call() -> None:
+    """For sequences of several lengths, and for no machine code."""
+    module, x, lengths = _Recurrent(), torch.randn(2, 1, 5), torch.tensor([2])
+    exported = torch.export.export(module, (x,))
+    assert "DynamicQuantizeLSTM" in str(exported.graph) and "while_loop" not in str(exported.graph)
+    with traced_for(MachineCode(multiplies=False, convolve=None)):
+        exported = torch.export.export(module, (x, lengths))
+    assert "DynamicQuantizeLSTM" in str(exported.graph) and "while_loop" not in str(exported.graph)
 
 
 def test_weights_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,10 +168,3 @@ def test_weights_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.state_dict().keys() == {"module.weight", "module.bias"}
     with pytest.raises(RuntimeError, match=r"Train the module of onnx2nn\.load"):
         module.train()
-
-
-def test_a_flag_ends_with_its_trace() -> None:
-    model = _Recurrent("GRU")
-    with traced_for(MachineCode(multiplies=False, convolve=None)):
-        pass
-    assert "while_loop" not in str(torch.export.export(model, (torch.randn(2, 1, 5),)).graph)

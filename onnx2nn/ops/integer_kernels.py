@@ -110,13 +110,16 @@ def serves(F: Any, a: Any, b: Any, *zero_points: Any) -> bool:
     """Returns whether `Columns` gives the exact product of `a` and `b` here: for values in a processor's memory."""
     if not hasattr(F, "_int_mm") or F.jit.is_tracing():
         return False
-    if not has_values(F, a, b, *zero_points) and not ((code := machine_code()) and code.multiplies):
+    known, code = has_values(F, a, b, *zero_points), machine_code()
+    if not known and not (code is not None and code.multiplies):
         return False
     if a.device.type != "cpu" or not {a.dtype, b.dtype} <= {F.int8, F.uint8}:
         return False
     if b.ndim != 2 or a.ndim < 1 or not isinstance(a.shape[-1], int) or a.shape[-1] != b.shape[0]:
         return False
-    return 0 < a.shape[-1] <= _MOST and bool(b.shape[1]) and bool(math.prod(a.shape[:-1])) and _is_exact(F)
+    return (
+        0 < a.shape[-1] <= _MOST and bool(b.shape[1]) and bool(math.prod(a.shape[:-1])) and (not known or _is_exact(F))
+    )
 
 
 def _signed(F: Any, x: Any) -> tuple[Any, int]:
