@@ -362,8 +362,8 @@ def _import_to(
         found = plan(model, author, account.renewed(), options.blocks)
         if not options.raise_patterns:
             return found, {}
-        eager = options.optimize == "eager"  # machine code has no convolutions of integers
-        raising = raise_model(model, found.table, F, account.renewed(), for_inference=eager)
+        optimized = options.optimize is not None
+        raising = raise_model(model, found.table, F, account.renewed(), for_inference=optimized)
         return found, {"raising": {"raised": dict(raising.raised), "dropped": raising.dropped}}
 
     module = import_model(model, prepare, input_shapes=shapes)
