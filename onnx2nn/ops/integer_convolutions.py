@@ -33,7 +33,7 @@ class Window(NamedTuple):
 
 def serves(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any) -> bool:
     """Returns whether `convolved` may give the convolution here: for values in a processor's memory."""
-    if not hasattr(F, "_int_mm") or not has_values(F, x, w, x_zero_point, w_zero_point) or F.jit.is_tracing():
+    if not hasattr(F, "_int_mm") or not has_values(F, x, w, x_zero_point, w_zero_point):
         return False
     if x.device.type != "cpu" or not {x.dtype, w.dtype} <= {F.int8, F.uint8} or x.ndim not in (3, 4) or not x.numel():
         return False
