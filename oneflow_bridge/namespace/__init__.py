@@ -21,6 +21,7 @@ from oneflow_bridge.namespace import (
     comparison,
     creation,
     dtypes,
+    fourier,
     functional,
     indexing,
     linalg,
@@ -110,6 +111,9 @@ _TORCH |= {
     "is_complex": Tensor.is_complex,
     "is_floating_point": Tensor.is_floating_point,
     "is_grad_enabled": flow.is_grad_enabled,
+    "complex": fourier.make_complex,
+    "fft": Names("fft", {name: getattr(fourier, name) for name in ("fft", "ifft", "rfft", "irfft", "rfftn", "irfftn")}),
+    "view_as_real": fourier.view_as_real,
     "compiler": Names("compiler", {"is_compiling": symbolic_sizes.is_compiling}),
     "_check": symbolic_sizes.require,
     "jit": Names("jit", {"is_tracing": symbolic_sizes.is_tracing}),
@@ -146,6 +150,4 @@ __all__ = sorted(_TORCH)
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    if name in MISSING and name == "fft":
-        return Names("fft", {})
     raise MissingNameError(name)
