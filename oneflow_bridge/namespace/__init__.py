@@ -37,7 +37,8 @@ from oneflow_bridge.namespace.dtypes import ALIASES, BY_NAME, DType, flow
 from oneflow_bridge.namespace.dtypes import FInfo as finfo
 from oneflow_bridge.namespace.dtypes import IInfo as iinfo
 from oneflow_bridge.namespace.dtypes import promote_types as promote_types
-from oneflow_bridge.namespace.names import MISSING, MissingNameError, Names, functions
+from oneflow_bridge.namespace.names import MISSING as MISSING
+from oneflow_bridge.namespace.names import MissingNameError, Names, functions
 from oneflow_bridge.namespace.tensor import Size, Tensor, broadcast_shapes, result_type, unwrap, wrap
 
 _FROM_FUNCTIONAL = (

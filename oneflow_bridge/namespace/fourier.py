@@ -196,8 +196,11 @@ def _transform(real: Any, imag: Any, length: int, sign: int) -> Complex:
     first = _leading(factors)
     second = length // first
     # With t = second * t1 + t2 and k = k1 + first * k2: over t1, times the roots of k1 * t2, then over t2.
-    split = [None if part is None else transpose(reshape(part, *part.shape[:-1], first, second), -1, -2) for part in (real, imag)]
-    inner = _transform(*split, first, sign)  # (..., t2, k1)
+    real, imag = (
+        None if part is None else transpose(reshape(part, *part.shape[:-1], first, second), -1, -2)
+        for part in (real, imag)
+    )
+    inner = _transform(real, imag, first, sign)  # (..., t2, k1)
     twiddles = np.outer(np.arange(second), np.arange(first)) % length
     turned = _product(arithmetic.mul, inner.real, inner.imag, _roots(twiddles, length, sign, real))
     swapped = turned._both(lambda part: transpose(part, -1, -2))  # (..., k1, t2)

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 
 from onnx2nn.dequantize.grouped_weights import GroupedWeight, grouped_forms
-from onnx2nn.fx.constants import Constant
 from onnx2nn.ground.element_types import BY_NAME
+from onnx2nn.importing.constants import Constant
 from onnx2nn.ops import quantize
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import Row
@@ -76,10 +75,15 @@ class Dequantizer:
     Args:
         model: the model, changed in place.
         rewrite_of: returns the rewrite of a quantised node, None for other nodes.
+        F: the namespace of tensor functions that computes the weights.
+        constants: its class of constants.
     """
 
-    def __init__(self, model: ir.Model, rewrite_of: Callable[[ir.Node], Rewrite | None]):
+    def __init__(
+        self, model: ir.Model, rewrite_of: Callable[[ir.Node], Rewrite | None], F: Any, constants: type[Constant]
+    ):
         self.graph, self.rewrite_of = model.graph, rewrite_of
+        self.F, self.constants = F, constants
         self.result = Dequantization()
         self.counterparts: dict[ir.Value, FloatCounterpart] = {}
         self.dynamic: dict[ir.Value, tuple[ir.Value, ir.Node]] = {}  # → float value and DynamicQuantizeLinear
@@ -119,6 +123,14 @@ class Dequantizer:
         tensor = None if value is None else ir.convenience.get_const_tensor(value)
         return None if tensor is None else tensor.numpy()
 
+    def tensor_of(self, value: ir.Value | None) -> Any:
+        """Returns the elements of a constant as a tensor of the framework, None for an absent one."""
+        if value is None:
+            return None
+        tensor = ir.convenience.get_const_tensor(value)
+        assert tensor is not None
+        return self.constants("", ir.DataType(tensor.dtype), tensor).value
+
     def float_of(
         self, value: ir.Value | None, scale: ir.Value | None, zero_point: ir.Value | None, axis: int = 1, block: int = 0
     ) -> ir.Value | None:
@@ -150,15 +162,15 @@ class Dequantizer:
             return None
         key = (value, scale, zero_point, axis)
         if key not in self.floats:
-            numbers, scales, zero_points = (tensor_of(item) for item in (value, scale, zero_point))
-            floats = quantize.dequantize_linear(torch, numbers, scales, zero_points, axis=axis, block_size=block)
-            made = self.floats[key] = self.weight(value, floats)
+            numbers, scales, zero_points = (self.tensor_of(item) for item in (value, scale, zero_point))
+            floats = quantize.dequantize_linear(self.F, numbers, scales, zero_points, axis=axis, block_size=block)
+            made = self.floats[key] = self.weight(value, self.constants.stored(floats))
             self.result.forms[made.name or ""] = grouped_forms(
-                numbers, scales, zero_points, axis, block, _type_of(value)
+                self.F, numbers, scales, zero_points, axis, block, _type_of(value)
             )
         return self.floats[key]
 
-    def weight(self, origin: ir.Value, tensor: torch.Tensor | ir.LazyTensor) -> ir.Value:
+    def weight(self, origin: ir.Value, constant: ir.TensorProtocol) -> ir.Value:
         """Returns a new float initializer, under the name of `origin` without a suffix such as `_quantized`."""
         name = wanted = _SUFFIX.sub("", origin.name or "weight")
         number = 0
@@ -167,10 +179,9 @@ class Dequantizer:
             name = f"{wanted}_float{number if number > 1 else ''}"
         self.names.add(name)
         self.result.weights.append(name)
-        constant = tensor if isinstance(tensor, ir.LazyTensor) else ir.tensor(tensor.contiguous(), name=name)
         constant.name = name
         value = ir.Value(name=name, const_value=constant)
-        value.shape, value.dtype = ir.Shape(tensor.shape), constant.dtype
+        value.shape, value.dtype = ir.Shape(constant.shape), constant.dtype
         self.graph.register_initializer(value)
         return value
 
@@ -345,17 +356,6 @@ def output_parameters(row: Row, node: ir.Node) -> tuple[ir.Value | None, ir.Valu
             scale, zero_point = inputs(node, position + 2)[position:]
             return scale, zero_point
     return None, None
-
-
-def tensor_of(value: ir.Value | None) -> torch.Tensor | None:
-    """Returns the values of a constant as a tensor."""
-    if value is None:
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
-    assert tensor is not None
-    found = Constant("", ir.DataType(tensor.dtype), tensor).value
-    assert isinstance(found, torch.Tensor)
-    return found
 
 
 def attributes_of(node: ir.Node, *left_out: str) -> dict[str, Any]:

@@ -487,7 +487,7 @@ def test_the_batch_of_a_first_state_is_that_of_the_input():
 def test_a_spectrogram():
     """STFT with a window, from a signal of any length, then the power of its frequencies, beside float64.
 
-    ONNX Runtime computes a length of 400, which is no power of 2, less exactly: it differs by 2e-5 of the largest power.
+    ONNX Runtime's own transform is less exact where the length is no power of 2: it differs by 2e-5 of the largest.
     """
     nodes = [
         helper.make_node("STFT", ["x", "step", "window"], ["s"]),
