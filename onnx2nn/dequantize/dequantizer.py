@@ -181,7 +181,7 @@ class Dequantizer:
         self.result.weights.append(name)
         constant.name = name
         value = ir.Value(name=name, const_value=constant)
-        value.shape, value.dtype = ir.Shape(constant.shape), constant.dtype
+        value.shape, value.dtype = ir.Shape(constant.shape.numpy()), constant.dtype
         self.graph.register_initializer(value)
         return value
 

@@ -19,7 +19,10 @@ RNG = np.random.default_rng(0)
 
 
 def parsed(text: str, **initializers: np.ndarray) -> onnx.ModelProto:
+    """Returns a model in onnx's own notation; `__` in names stands for a dot, which the parser of onnx 1.17 refuses."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> {text}')
+    for node in model.graph.node:
+        node.input[:] = [name.replace("__", ".") for name in node.input]
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in initializers.items())
     return model
 
@@ -31,9 +34,9 @@ def normal(*shape: int) -> np.ndarray:
 def with_roles() -> onnx.ModelProto:
     """An embedding, a norm, a linear layer, and a factor."""
     text = """m (int64[n] i) => (float[n, 3] y) {
-        a = Gather(table.weight, i)
-        b = LayerNormalization(a, norm.weight, norm.bias)
-        c = Gemm<transB = 1>(b, head.weight, head.bias)
+        a = Gather(table__weight, i)
+        b = LayerNormalization(a, norm__weight, norm__bias)
+        c = Gemm<transB = 1>(b, head__weight, head__bias)
         y = Mul(c, gamma) }"""
     weights = {"table.weight": normal(7, 4), "norm.weight": normal(4), "norm.bias": normal(4)}
     weights |= {"head.weight": normal(3, 4), "head.bias": normal(3), "gamma": normal(3)}
@@ -81,8 +84,8 @@ def quantised() -> tuple[onnx.ModelProto, np.ndarray]:
     text = """m (float[n, 4] x) => (float[n, 3] y) {
         q = QuantizeLinear(x, s, z)
         d = DequantizeLinear(q, s, z)
-        w = DequantizeLinear<axis = 0>(linear.weight, scales)
-        y = Gemm<transB = 1>(d, w, linear.bias) }"""
+        w = DequantizeLinear<axis = 0>(linear__weight, scales)
+        y = Gemm<transB = 1>(d, w, linear__bias) }"""
     integers = RNG.integers(-128, 128, (3, 4)).astype(np.int8)
     scales = np.float32([0.01, 0.02, 0.005])
     weights = {"linear.weight": integers, "scales": scales, "linear.bias": normal(3)}
@@ -107,7 +110,7 @@ def test_packed_weights_of_four_bits() -> None:
     packed = RNG.integers(0, 256, (3, 2, 8)).astype(np.uint8)
     scales = np.abs(normal(3, 2)) + np.float32(0.1)
     text = """m (float[n, 32] x) => (float[n, 3] y) {
-        y = com.microsoft.MatMulNBits<K = 32, N = 3, bits = 4, block_size = 16>(x, fc.weight_Q4, scales) }"""
+        y = com.microsoft.MatMulNBits<K = 32, N = 3, bits = 4, block_size = 16>(x, fc__weight_Q4, scales) }"""
     proto = parsed(text, **{"fc.weight_Q4": packed, "scales": scales.ravel()})
     module = onnx2nn.load(proto, framework="oneflow", quantized="dequantize")
     numbers = np.stack([packed & 15, packed >> 4], -1).reshape(3, 2, 16).astype(np.float32) - 8
