@@ -381,9 +381,9 @@ def _import_to(
     if options.quantized == "torchao" and options.elsewhere is not None and options.elsewhere.type == "meta":
         raise InputError("quantized='torchao' needs weights with elements. Leave device='meta' out.")
     if options.quantized != "keep":
-        from onnx2nn.dequantize import dequantize
+        from onnx2nn.dequantize import Tensors, dequantize
 
-        report = dequantize(model, target.F, target.constants)
+        report = dequantize(model, Tensors(target.F, target.constants))
         done["dequantized"] = report.described()
     author = restore(model, unfold=options.raise_patterns)
 

@@ -10,18 +10,15 @@ has the same effect. A dequantised model therefore differs from the quantised mo
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
-from onnx2nn.dequantize.dequantizer import Dequantization, Dequantizer
+from onnx2nn.dequantize.dequantizer import Dequantization, Dequantizer, Tensors
 from onnx2nn.dequantize.operators import rewrite_of
-from onnx2nn.importing.constants import Constant
 
-__all__ = ["Dequantization", "dequantize"]
+__all__ = ["Dequantization", "Tensors", "dequantize"]
 
 
-def dequantize(model: ir.Model, F: Any, constants: type[Constant]) -> Dequantization:
+def dequantize(model: ir.Model, tensors: Tensors) -> Dequantization:
     """Turns a quantised model into a float model, in place.
 
     Semantics: ONNX's QuantizeLinear, DequantizeLinear, QLinear and integer operators of every version, and ONNX
@@ -29,10 +26,9 @@ def dequantize(model: ir.Model, F: Any, constants: type[Constant]) -> Dequantiza
 
     Args:
         model: the model from `reader.read`.
-        F: the namespace of tensor functions that computes the weights.
-        constants: its class of constants.
+        tensors: of the framework that computes the weights.
 
     Returns:
         The report. It names the nodes that stay quantised.
     """
-    return Dequantizer(model, rewrite_of, F, constants).run()
+    return Dequantizer(model, rewrite_of, tensors).run()

@@ -69,21 +69,38 @@ class FloatCounterpart:
         return bool(np.all(zero.astype(np.float64).ravel() == self.zero_point.astype(np.float64).ravel()))
 
 
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a framework.
+
+    Attributes:
+        F: its namespace of tensor functions.
+        constants: its class of constants.
+    """
+
+    F: Any
+    constants: type[Constant]
+
+    def of(self, value: ir.Value | None) -> Any:
+        """Returns the elements of a constant as a tensor, None for an absent one."""
+        if value is None:
+            return None
+        tensor = ir.convenience.get_const_tensor(value)
+        assert tensor is not None
+        return self.constants("", ir.DataType(tensor.dtype), tensor).value
+
+
 class Dequantizer:
     """The walk over a model.
 
     Args:
         model: the model, changed in place.
         rewrite_of: returns the rewrite of a quantised node, None for other nodes.
-        F: the namespace of tensor functions that computes the weights.
-        constants: its class of constants.
+        tensors: of the framework that computes the weights.
     """
 
-    def __init__(
-        self, model: ir.Model, rewrite_of: Callable[[ir.Node], Rewrite | None], F: Any, constants: type[Constant]
-    ):
-        self.graph, self.rewrite_of = model.graph, rewrite_of
-        self.F, self.constants = F, constants
+    def __init__(self, model: ir.Model, rewrite_of: Callable[[ir.Node], Rewrite | None], tensors: Tensors):
+        self.graph, self.rewrite_of, self.tensors = model.graph, rewrite_of, tensors
         self.result = Dequantization()
         self.counterparts: dict[ir.Value, FloatCounterpart] = {}
         self.dynamic: dict[ir.Value, tuple[ir.Value, ir.Node]] = {}  # → float value and DynamicQuantizeLinear
@@ -123,14 +140,6 @@ class Dequantizer:
         tensor = None if value is None else ir.convenience.get_const_tensor(value)
         return None if tensor is None else tensor.numpy()
 
-    def tensor_of(self, value: ir.Value | None) -> Any:
-        """Returns the elements of a constant as a tensor of the framework, None for an absent one."""
-        if value is None:
-            return None
-        tensor = ir.convenience.get_const_tensor(value)
-        assert tensor is not None
-        return self.constants("", ir.DataType(tensor.dtype), tensor).value
-
     def float_of(
         self, value: ir.Value | None, scale: ir.Value | None, zero_point: ir.Value | None, axis: int = 1, block: int = 0
     ) -> ir.Value | None:
@@ -162,11 +171,13 @@ class Dequantizer:
             return None
         key = (value, scale, zero_point, axis)
         if key not in self.floats:
-            numbers, scales, zero_points = (self.tensor_of(item) for item in (value, scale, zero_point))
-            floats = quantize.dequantize_linear(self.F, numbers, scales, zero_points, axis=axis, block_size=block)
-            made = self.floats[key] = self.weight(value, self.constants.stored(floats))
+            numbers, scales, zero_points = (self.tensors.of(item) for item in (value, scale, zero_point))
+            floats = quantize.dequantize_linear(
+                self.tensors.F, numbers, scales, zero_points, axis=axis, block_size=block
+            )
+            made = self.floats[key] = self.weight(value, self.tensors.constants.stored(floats))
             self.result.forms[made.name or ""] = grouped_forms(
-                self.F, numbers, scales, zero_points, axis, block, _type_of(value)
+                self.tensors.F, numbers, scales, zero_points, axis, block, _type_of(value)
             )
         return self.floats[key]
 

@@ -32,7 +32,7 @@ def _nbits_kernel(dequantizer: Dequantizer, node: ir.Node) -> ir.Value | None:
     if attribute_of(node, "weight_prepacked", 0):
         return None
     options = {name: attribute_of(node, name, 4) for name in ("K", "N", "bits", "block_size")}
-    F = dequantizer.F
+    F = dequantizer.tensors.F
     kernel = _kernel(dequantizer, packed, options["K"], options["N"], lambda *t: nbits_weight(F, *t, **options).t())
     if kernel is not None and packed[-1] is None:
         dequantizer.result.forms[kernel.name or ""] = [lambda: _grouped(dequantizer, packed[:3], **options)]
@@ -40,7 +40,7 @@ def _nbits_kernel(dequantizer: Dequantizer, node: ir.Node) -> ir.Value | None:
 
 
 def _grouped(dequantizer: Dequantizer, packed: Packed, K: int, N: int, bits: int, block_size: int) -> GroupedWeight:
-    F, (B, scales, zero_points) = dequantizer.F, map(dequantizer.tensor_of, packed)
+    F, (B, scales, zero_points) = dequantizer.tensors.F, map(dequantizer.tensors.of, packed)
     blocks, middle = -(-K // block_size), 1 << (bits - 1)
     numbers = unpacked(F, B.reshape([N, blocks, -1]), bits).flatten(1)[:, :K]
     if zero_points is not None and zero_points.dtype == F.uint8:
@@ -61,7 +61,7 @@ def _matmul_bnb4(dequantizer: Dequantizer, node: ir.Node) -> bool:
         rows, columns = columns, rows
 
     def weight(*tensors: Any) -> Any:
-        found = bnb4_weight(dequantizer.F, *tensors, **options)
+        found = bnb4_weight(dequantizer.tensors.F, *tensors, **options)
         return found.t() if attribute_of(node, "transB", 1) else found
 
     kernel = _kernel(dequantizer, tuple(packed), rows, columns, weight)
@@ -98,8 +98,10 @@ def _lazy(
     kind = tensor.dtype
 
     def computed() -> ir.TensorProtocol:
-        floats = weight(*map(dequantizer.tensor_of, packed)).to(getattr(dequantizer.F, BY_NAME[kind.name].dtype))
-        return dequantizer.constants.stored(floats)
+        floats = weight(*map(dequantizer.tensors.of, packed)).to(
+            getattr(dequantizer.tensors.F, BY_NAME[kind.name].dtype)
+        )
+        return dequantizer.tensors.constants.stored(floats)
 
     return ir.LazyTensor(computed, kind, shape=ir.Shape(shape), cache=False)
 
@@ -164,8 +166,8 @@ def _table(
     key = (*packed, axis)
 
     def whole(data: Any, scales: Any, zero_points: Any) -> Any:
-        rows = dequantizer.F.arange(data.shape[axis])
-        return gather_block_quantized(dequantizer.F, data, rows, scales, zero_points, **options)
+        rows = dequantizer.tensors.F.arange(data.shape[axis])
+        return gather_block_quantized(dequantizer.tensors.F, data, rows, scales, zero_points, **options)
 
     if key not in dequantizer.floats:
         made = dequantizer.weight(data, _lazy(dequantizer, packed, tuple(shape), whole))
@@ -185,7 +187,9 @@ def _forms_of_table(
         return [
             lambda: _grouped(dequantizer, packed, K=shape[1], N=shape[0], bits=options.get("bits", 4), block_size=block)
         ]
-    numbers, scales, zero_points = map(dequantizer.tensor_of, packed)
+    numbers, scales, zero_points = map(dequantizer.tensors.of, packed)
     return (
-        () if kind == ir.DataType.UINT8 else grouped_forms(dequantizer.F, numbers, scales, zero_points, 1, block, kind)
+        ()
+        if kind == ir.DataType.UINT8
+        else grouped_forms(dequantizer.tensors.F, numbers, scales, zero_points, 1, block, kind)
     )
