@@ -484,6 +484,24 @@ def test_the_batch_of_a_first_state_is_that_of_the_input():
         module(flow.tensor(normal(5, 2, 4)), flow.tensor(normal(1, 1, 3)))
 
 
+def test_a_stack_of_recurrent_layers_with_states_of_one_sample():
+    """Two layers become one call. Nothing demands the batch of the states before it runs: a trial must fit it."""
+    nodes = [
+        helper.make_node("Split", ["h", "parts"], ["h0", "h1"], axis=0),
+        helper.make_node("GRU", ["x", "w0", "r0", "b0", "", "h0"], ["a", "n0"], hidden_size=3, linear_before_reset=1),
+        helper.make_node("Squeeze", ["a", "one"], ["b"]),
+        helper.make_node("GRU", ["b", "w1", "r1", "b1", "", "h1"], ["c", "n1"], hidden_size=3, linear_before_reset=1),
+        helper.make_node("Squeeze", ["c", "one"], ["y"]),
+        helper.make_node("Concat", ["n0", "n1"], ["n"], axis=0),
+    ]
+    weights = {f"{k}{i}": normal(1, *shape) for i in (0, 1) for k, shape in {"r": (9, 3), "b": (18,)}.items()}
+    weights |= {"w0": normal(1, 9, 4), "w1": normal(1, 9, 3), "parts": np.array([1, 1]), "one": np.array([1])}
+    proto = model(nodes, {"x": ("T", "N", 4), "h": (2, 1, 3)}, weights, outputs=("y", "n"))
+    module = agree(proto, normal(5, 1, 4), normal(2, 1, 3))
+    with pytest.raises(RuntimeError, match=r"Expected hidden size \(1, 2, 3\)"):  # of OneFlow's own layer
+        module(flow.tensor(normal(5, 2, 4)), flow.tensor(normal(2, 1, 3)))
+
+
 def test_a_spectrogram():
     """STFT with a window, from a signal of any length, then the power of its frequencies, beside float64.
 
