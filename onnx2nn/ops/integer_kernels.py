@@ -120,8 +120,8 @@ def serves(F: Any, a: Any, b: Any, *zero_points: Any) -> bool:
     """Returns whether `Columns` gives the exact product of `a` and `b` here: for values in a processor's memory."""
     if not hasattr(F, "_int_mm") or F.jit.is_tracing():
         return False
-    if not has_values(F, a, b, *zero_points) and not _compiled.get():
-        return False
+    if not has_values(F, a, b, *zero_points) and (F.compiler.is_dynamo_compiling() or not _compiled.get()):
+        return False  # Dynamo reads no ContextVar; AOTInductor compiles without it
     if a.device.type != "cpu" or not {a.dtype, b.dtype} <= {F.int8, F.uint8}:
         return False
     if b.ndim != 2 or a.ndim < 1 or not isinstance(a.shape[-1], int) or a.shape[-1] != b.shape[0]:
