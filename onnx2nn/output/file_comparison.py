@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import MissingDependencyError, Onnx2nnError, VerificationError
+from onnx2nn.ground.quiet import quiet
 from onnx2nn.loading import load
-from onnx2nn.output.trace_examples import Run, quiet
+from onnx2nn.output.trace_examples import Run
 from onnx2nn.verification.module_runs import run_module
 from onnx2nn.verification.oracle import Oracle
 from onnx2nn.verification.outputs import short_floats, verify
