@@ -10,8 +10,10 @@ import argparse
 import functools
 import json
 import random
+import shutil
 import statistics
 import subprocess
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -107,13 +109,16 @@ class Optimum:
         self.ask(export=str(source), threads=self.threads)
         return functools.partial(self.ask, prompt=prompt.tolist(), count=count)
 
-    def taken(self, path: Path) -> str:
-        """Returns whether a file of the builder runs, or why not."""
-        try:
-            self.ask(open=str(path.parent), threads=self.threads)
-            self.ask(prompt=[[5, 17, 42]], count=2)
-        except RuntimeError as error:
-            return str(error)
+    def taken(self, name: str, precision: str) -> str:
+        """Returns whether a file of the builder runs, with its model's config.json beside it, or why not."""
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(language_models.built(name, precision).parent, folder, dirs_exist_ok=True)
+            shutil.copy(language_models.original(name) / "config.json", folder)
+            try:
+                self.ask(open=folder, threads=self.threads)
+                self.ask(prompt=[[5, 17, 42]], count=2)
+            except RuntimeError as error:
+                return str(error)
         return "runs"
 
 
@@ -220,7 +225,7 @@ def _print_taken(optimum: Optimum, names: Sequence[str]) -> None:
     """Prints which files of the builder Optimum runs."""
     table = Table("file of the builder", *PRECISIONS)
     for name in names:
-        table.add_row(name, *(optimum.taken(language_models.built(name, precision)) for precision in PRECISIONS))
+        table.add_row(name, *(optimum.taken(name, precision) for precision in PRECISIONS))
     Console().print(table)
 
 
