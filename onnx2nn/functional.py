@@ -115,7 +115,7 @@ def _loops_inside(row: Row, values: Sequence[Any]) -> bool:
 
     Peepholes are views of one tensor, which torch.while_loop refuses.
     """
-    if "loops_over_time" not in row.traits or machine_code() is None:
+    if "loops_over_time" not in row.traits or machine_code(torch) is None:
         return False
     named = dict(zip(row.inputs, values, strict=False))
     return named.get("sequence_lens") is None and named.get("P") is None

@@ -258,6 +258,15 @@ def test_programs_for_other_machines_have_no_kernel(model: onnx.ModelProto) -> N
         np.testing.assert_array_equal(found.numpy(), wanted)
 
 
+def test_a_module_with_integer_products_compiles(model: onnx.ModelProto) -> None:
+    """Dynamo has tensors without values, and reads no ContextVar."""
+    module = onnx2nn.load(model)
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="eager")
+    for rows in (torch.randn(5, 40), torch.randn(3, 40)):
+        for found, wanted in zip(compiled(rows), module(rows), strict=True):
+            assert torch.equal(found, wanted)
+
+
 def test_code_for_this_machine_has_the_kernel(model: onnx.ModelProto) -> None:
     """What AOTInductor compiles for the processor at hand multiplies integers."""
     module, x = onnx2nn.load(model), torch.randn(5, 40)

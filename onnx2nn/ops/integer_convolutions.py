@@ -33,7 +33,7 @@ class Window(NamedTuple):
 
 def serves(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any) -> bool:
     """Returns whether `convolved` may give the convolution here: for values in a processor's memory."""
-    if not hasattr(F, "_int_mm") or not has_values(F, x, w, x_zero_point, w_zero_point) or F.jit.is_tracing():
+    if not hasattr(F, "_int_mm") or not has_values(F, x, w, x_zero_point, w_zero_point):
         return False
     if x.device.type != "cpu" or not {x.dtype, w.dtype} <= {F.int8, F.uint8} or x.ndim not in (3, 4) or not x.numel():
         return False
@@ -43,7 +43,7 @@ def serves(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any) -> bool
 
 def records(F: Any, x: Any, w: Any, x_zero_point: Any, pads: Sequence[Any]) -> bool:
     """Returns whether `recorded` may give the convolution here: in a trace for machine code."""
-    code = machine_code()
+    code = machine_code(F)
     if code is None or code.convolve is None or has_values(F, x, w) or x.device.type != "cpu":
         return False
     if not {x.dtype, w.dtype} <= {F.int8, F.uint8} or x.ndim not in (3, 4) or x.ndim != w.ndim:
@@ -71,7 +71,7 @@ def recorded(
     whole, rank = _whole(F, w, w_zero_point), len(strides)
     if rank == 1:
         x, strides, pads, dilations = x.unsqueeze(2), [1, *strides], [0, pads[0], 0, pads[1]], [1, *dilations]
-    code = machine_code()
+    code = machine_code(F)
     assert code is not None and code.convolve is not None  # as `records` says
     found = code.convolve(x, zero, whole, bias, list(strides), list(pads), list(dilations), group)
     return found if rank == 2 else found.squeeze(2)

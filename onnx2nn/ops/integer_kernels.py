@@ -110,7 +110,7 @@ def serves(F: Any, a: Any, b: Any, *zero_points: Any) -> bool:
     """Returns whether `Columns` gives the exact product of `a` and `b` here: for values in a processor's memory."""
     if not hasattr(F, "_int_mm") or F.jit.is_tracing():
         return False
-    known, code = has_values(F, a, b, *zero_points), machine_code()
+    known, code = has_values(F, a, b, *zero_points), machine_code(F)
     if not known and not (code is not None and code.multiplies):
         return False
     if a.device.type != "cpu" or not {a.dtype, b.dtype} <= {F.int8, F.uint8}:

@@ -30,8 +30,14 @@ class MachineCode:
 _current: ContextVar[MachineCode | None] = ContextVar("machine_code", default=None)
 
 
-def machine_code() -> MachineCode | None:
-    """Returns what the program has that is traced for; None outside of `traced_for`."""
+def machine_code(F: Any) -> MachineCode | None:
+    """Returns what the program has that is traced for; None outside of `traced_for`.
+
+    Args:
+        F: torch, or another framework.
+    """
+    if hasattr(F, "compiler") and F.compiler.is_dynamo_compiling():
+        return None  # Dynamo reads no ContextVar; what is traced for machine code goes without it
     return _current.get()
 
 

@@ -89,7 +89,7 @@ def requantized(F: Any, y: Any, scale: Any, zero_point: Any, element: Element) -
         element: an integer type.
     """
     y, eight = y.to(F.float32), element.bits == 8
-    if not eight or not hasattr(F, "_int_mm") or not has_values(F, y, scale, zero_point) or F.jit.is_tracing():
+    if not eight or not hasattr(F, "_int_mm") or not has_values(F, y, scale, zero_point):
         return round_to(F, y * scale, zero_point, element)
     y = y.mul_(scale.detach()).round_()
     smallest, _ = limits(element)  # numbers from it on are numbers from 0 on, and NaN becomes 0
@@ -181,7 +181,7 @@ def dynamic_quantize_linear(F: Any, x: Any) -> tuple[Any, ...]:
     """
     if (x.numel() == 0) is True:
         return x.to(F.uint8), F.ones([], dtype=x.dtype), F.zeros([], dtype=F.uint8)
-    if hasattr(F, "_int_mm") and has_values(F, x) and not F.jit.is_tracing():
+    if hasattr(F, "_int_mm") and has_values(F, x):
         found = _quantized_over_its_range(F, x)
         if found is not None:
             return found

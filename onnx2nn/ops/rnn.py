@@ -316,7 +316,7 @@ def recurrent_loop(
         states = [None if state is None else state.transpose(0, 1) for state in states]
     steps, batch = X.shape[0], X.shape[1]
     lengths = None if _is_full(F, sequence_lens, steps) else sequence_lens.to(F.int64)
-    loops = machine_code() is not None and lengths is None and (steps == 0) is not True
+    loops = machine_code(F) is not None and lengths is None and (steps == 0) is not True
     outputs, finals = [], []
     for i, backwards in enumerate(s.directions):
         order = _order(F, steps, lengths, backwards, X.device)
