@@ -32,7 +32,7 @@ def _fault(seed: int) -> str | None:
     net, inputs = draw(seed)
     try:
         source = _exported(net, inputs(2))
-    except OnnxExporterError:  # pools that the older exporter does not write
+    except (OnnxExporterError, RuntimeError):  # pools that the older exporter does not write; images below their pads
         return None
     module, faster = onnx2nn.load(source), onnx2nn.load(source, optimize="eager")
     exact = copy.deepcopy(net).double()
