@@ -20,10 +20,12 @@ from oneflow_bridge.to_onnx.tensor_values import (
     tensor_attributes_as_buffers,
 )
 from onnx2nn.errors import InputError, Onnx2nnError
+from onnx2nn.ground.pass_times import timed
 
 _BLOCK = "model"
 
 
+@timed("tracing")
 def compile_job(
     model: Any,
     example_inputs: Any = (),
