@@ -442,6 +442,7 @@ def _target(options: Options) -> tuple[Any, Any]:
 
 def _import_prepared(import_graph: Any, model: ir.Model, prepare: Any, input_shapes: InputShapes) -> Any:
     found, notes = prepare(model)
+    gc_pause.set_aside()  # the model
     module = import_graph(model, found, input_shapes=input_shapes)
     module.meta["onnx2nn"].update(notes)
     return module
