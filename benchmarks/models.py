@@ -67,14 +67,14 @@ def shifted_windows(count: int) -> Path:
 
 
 def sparse_weights(gibibytes: int) -> Path:
-    """Returns a chain of MatMul nodes over zeros of 256 MiB each, external data that take no room on the disk."""
+    """Returns a chain of MatMul nodes over zeros of 4 MiB each, external data that take no room on the disk."""
     path = CACHE / f"zeros{gibibytes}" / "model.onnx"
-    count, size = 4 * gibibytes, 8192
+    count, size = 256 * gibibytes, 1024
     names = [f"w{i}" for i in range(count)]
     weights = []
     for index, name in enumerate(names):
         weight = onnx.TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[size, size])
-        place = {"location": "model.data", "offset": index * 256 * MIB, "length": 256 * MIB}
+        place = {"location": "model.data", "offset": index * 4 * MIB, "length": 4 * MIB}
         for key, value in place.items():
             weight.external_data.add(key=key, value=str(value))
         weight.data_location = TensorProto.EXTERNAL
@@ -83,7 +83,7 @@ def sparse_weights(gibibytes: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(_model(nodes, weights, f"x{count}", size).SerializeToString())
     with path.with_name("model.data").open("wb") as file:
-        file.truncate(count * 256 * MIB)
+        file.truncate(count * 4 * MIB)
     return path
 
 
