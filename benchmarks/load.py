@@ -1,9 +1,9 @@
 """Measures loading: memory for 256 MiB of weights, and time beside ONNX Runtime's session creation.
 
-    python benchmarks/load.py                     # all tables but the profiles
-    python benchmarks/load.py --only large        # 40,000 nodes, and 8 GB of external data on the meta device
-    python benchmarks/load.py --profile           # seconds of each pass of imports, and of export_onnx
-    python benchmarks/load.py --profile a.onnx    # of the imports of these files
+python benchmarks/load.py                     # all tables but the profiles
+python benchmarks/load.py --only large        # 40,000 nodes, and 8 GB of external data on the meta device
+python benchmarks/load.py --profile           # seconds of each pass of imports, and of export_onnx
+python benchmarks/load.py --profile a.onnx    # of the imports of these files
 """
 
 from __future__ import annotations
@@ -225,9 +225,7 @@ def profiles(paths: Sequence[str], repeats: int) -> Iterator[Table]:
     modules = {label: onnx2nn.load(path) for label, path in files.items() if given or label in EXPORTED}
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "model.onnx"
-        exports = {
-            label: functools.partial(onnx2nn.export_onnx, module, target) for label, module in modules.items()
-        }
+        exports = {label: functools.partial(onnx2nn.export_onnx, module, target) for label, module in modules.items()}
         yield profile_table("export_onnx, ms of the processor", exports, repeats)
 
 

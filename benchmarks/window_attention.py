@@ -99,7 +99,10 @@ def _rolled(w: _Writer, x: str, shift: int) -> str:
     end = w.constant([np.iinfo(np.int64).max])
     for axis in (1, 2):
         at = w.constant([axis])
-        parts = (w.add("Slice", x, w.constant([-shift]), end, at), w.add("Slice", x, w.constant([0]), w.constant([-shift]), at))
+        parts = (
+            w.add("Slice", x, w.constant([-shift]), end, at),
+            w.add("Slice", x, w.constant([0]), w.constant([-shift]), at),
+        )
         x = w.add("Concat", *parts, axis=axis)
     return x
 
@@ -110,7 +113,9 @@ def _mask(w: _Writer, height: str, width: str) -> str:
     for size in (height, width):
         places = w.add("Range", w.constant(0), size, w.constant(1))
         bounds = (w.add("Sub", size, w.constant(length)) for length in (_WINDOW, _WINDOW // 2))
-        first, second = (w.add("Cast", w.add("GreaterOrEqual", places, bound), to=TensorProto.FLOAT) for bound in bounds)
+        first, second = (
+            w.add("Cast", w.add("GreaterOrEqual", places, bound), to=TensorProto.FLOAT) for bound in bounds
+        )
         regions.append(w.add("Add", first, second))
     rows = w.add("Unsqueeze", w.add("Mul", regions[0], w.constant(3, np.float32)), w.constant([0, 2, 3]))
     numbers = w.add("Add", rows, w.add("Unsqueeze", regions[1], w.constant([0, 1, 3])))
@@ -158,7 +163,9 @@ def _block(w: _Writer, x: str, height: str, width: str, shift: int) -> str:
     w.scope = f"{scope}/mlp"
     hidden = w.linear(normed, "fc1", _WIDTH, 2 * _WIDTH)
     error = w.add("Erf", w.add("Div", hidden, w.constant(2**0.5, np.float32)))
-    gelu = w.add("Mul", w.add("Mul", hidden, w.add("Add", error, w.constant(1, np.float32))), w.constant(0.5, np.float32))
+    gelu = w.add(
+        "Mul", w.add("Mul", hidden, w.add("Add", error, w.constant(1, np.float32))), w.constant(0.5, np.float32)
+    )
     result = w.add("Add", x, w.linear(gelu, "fc2", 2 * _WIDTH, _WIDTH))
     w.scope = scope
     return result

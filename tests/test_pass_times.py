@@ -21,13 +21,12 @@ def _busy(seconds: float) -> None:
 
 def test_a_pass_counts_alone_inside_another_one() -> None:
     clock = time.process_time()
-    with recorded() as times:
-        with timed("outer"):
-            _busy(0.02)
-            with timed("inner"):
-                _busy(0.05)
-            with timed("inner"):
-                _busy(0.05)
+    with recorded() as times, timed("outer"):
+        _busy(0.02)
+        with timed("inner"):
+            _busy(0.05)
+        with timed("inner"):
+            _busy(0.05)
     spent = time.process_time() - clock
     assert list(times) == ["outer", "inner"]
     assert times["inner"] >= 0.1

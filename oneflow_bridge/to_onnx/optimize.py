@@ -10,8 +10,8 @@ import logging
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from onnx2nn.optable.registry import load_rows
 from onnx2nn.ground.pass_times import timed
+from onnx2nn.optable.registry import load_rows
 
 logging.getLogger("onnx_ir.passes").setLevel(logging.WARNING)
 

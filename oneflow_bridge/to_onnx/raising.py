@@ -18,8 +18,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from oneflow_bridge.to_onnx.job import DIMENSIONS, OPERANDS, RESULTS, Dimensions, sizes_of
 from oneflow_bridge.to_onnx.lstm import raise_lstms
 from oneflow_bridge.to_onnx.replacement import JOB, New, replace
-from onnx2nn.rewrite.patterns import Match, matches, parse, roots
 from onnx2nn.ground.pass_times import timed
+from onnx2nn.rewrite.patterns import Match, matches, parse, roots
 
 Build = Callable[[Match, ir.Value], "New | None"]
 

@@ -50,7 +50,7 @@ def recorded() -> Iterator[PassTimes]:
         _times.reset(token)
 
 
-class timed(contextlib.ContextDecorator):  # noqa: N801 - it is used as a function, as contextlib's own are
+class timed(contextlib.ContextDecorator):
     """A pass, as a context manager or a decorator of the function that runs it.
 
     Args:

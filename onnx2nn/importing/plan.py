@@ -298,7 +298,8 @@ class Plan:
     def _inner_opsets(self) -> Mapping[ir.Graph | ir.Function | None, Mapping[str, int]]:
         """The opset versions of functions, and of the graphs in nodes."""
         own = self.model.graph.opset_imports
-        found = {node.graph: own for node in self.model.graph.all_nodes()}
+        found: dict[ir.Graph | ir.Function | None, Mapping[str, int]] = {}
+        found |= {node.graph: own for node in self.model.graph.all_nodes()}
         for function in self.model.functions.values():
             found |= {node.graph: {**own, **function.opset_imports} for node in function.all_nodes()}
         return found
