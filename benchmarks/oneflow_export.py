@@ -86,7 +86,7 @@ def measure(name: str, exporter: str) -> dict[str, Any]:
 
 
 def passes(name: str) -> dict[str, float]:
-    """Returns the processor ms of each pass of an export of a module with its check, after one that imports packages."""
+    """Returns the processor ms of each pass of an export with its check, after one that imports packages."""
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
     import oneflow as flow
     from oneflow_zoo import create, input_size

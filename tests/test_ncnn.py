@@ -147,6 +147,35 @@ def test_packed_queries_keys_and_values_never_have_five_dimensions(tmp_path: Pat
     assert model.layers["SDPA"] == 1 and {"Crop", "Slice"} & set(model.layers)
 
 
+class Windows(nn.Module):
+    """Attention in windows of 2 by 2, of normalised queries and keys, on every other row, with a bias by position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.packed, self.norm = nn.Conv2d(3, 8, 8, 8), nn.Linear(8, 24), nn.BatchNorm1d(24)
+        self.across, self.down = nn.Parameter(torch.randn(2, 2, 1, 2, 1)), nn.Parameter(torch.randn(2, 1, 2, 1, 2))
+        self.norm.running_mean.uniform_(-1, 1)
+        self.norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        rows = self.stem(image).permute(0, 2, 3, 1)[:, ::2]
+        windows = rows.reshape(1, 2, 2, 4, 2, 8).permute(0, 1, 3, 2, 4, 5).reshape(8, 4, 8)
+        packed = self.norm(self.packed(windows).flatten(0, 1)).reshape(8, 4, 3, 2, 4)
+        query, key, value = packed.permute(2, 0, 3, 1, 4).unbind(0)
+        scores = nn.functional.normalize(query, dim=-1) @ nn.functional.normalize(key, dim=-1).transpose(-2, -1)
+        bias = (self.across.expand(-1, -1, 2, -1, 2) + self.down.expand(-1, 2, -1, 2, -1)).reshape(2, 4, 4)
+        mixed = ((scores + bias).softmax(-1) @ value).transpose(1, 2)
+        return mixed.reshape(1, 2, 4, 2, 2, 8).transpose(2, 3).reshape(1, 4, 8, 8)
+
+
+@pytest.mark.parametrize("export", [export_torchscript, export_dynamo])
+def test_attention_in_windows(export: Callable[..., Path], tmp_path: Path) -> None:
+    """Six axes, packed queries of eight windows, a slice with a step, unit vectors, normalised rows."""
+    model = _convert(export("ncnn_windows", seeded(Windows), IMAGE), tmp_path)
+    _check(model)
+    assert model.layers["Pooling"] == 1 and "Normalize" not in model.layers
+
+
 @pytest.mark.parametrize("path", ZOO, ids=lambda path: path.stem)
 def test_models_of_other_frameworks(path: Path, tmp_path: Path) -> None:
     """Batch normalisation is folded also where tf2onnx wrote it in pieces: no convolution is followed by a scale."""
@@ -173,13 +202,16 @@ def test_digits_from_keras_to_ncnn_keep_their_accuracy(tmp_path: Path) -> None:
 
 NOT_FOR_NCNN = """
 <ir_version: 8, opset_import: ["" : 17]>
-graph (float[1, 4, 6] x) => (float[1, 4, 6] y, float[1, 4, 2] best, float[1, 4, 3] every)
-<float z = {0.0}, int64[1] k = {2}, int64[1] start = {0}, int64[1] end = {6}, int64[1] axis = {2}, int64[1] step = {2}>
+graph (float[1, 4, 6] x) => (float[1, 4, 6] y, float[1, 4, 2] best, float[1, 4, 6] every)
+<float z = {0.0}, int64[1] k = {2}, int64[6] six = {1, 2, 2, 3, 1, 2}, int64[3] three = {1, 4, 6}>
 {
     ["positive"] p = Greater(x, z)
     ["pick"] y = Where(p, x, z)
     ["best two"] best, i = TopK(x, k)
-    ["skip"] every = Slice(x, start, end, axis, step)
+    wide = Reshape(x, six)
+    ["many axes"] bits = Greater(wide, z)
+    both = Where(bits, wide, z)
+    every = Reshape(both, three)
 }
 """
 
@@ -194,8 +226,8 @@ def test_all_obstacles_are_said_before_anything_is_written(
         onnx2nn.to_ncnn(onnx2nn.load(model), tmp_path / "out")
     told = "\n".join(error.value.obstacles)
     assert not started and not (tmp_path / "out").exists()
-    assert "Greater 'positive', Where 'pick': NCNN has no truth values" in told
-    assert "TopK 'best two'" in told and "Slice 'skip': a slice with step 2" in told
+    assert "Greater 'positive', Where 'pick', Greater 'many axes'" in told and "NCNN has no truth values" in told
+    assert "TopK 'best two'" in told and "Greater 'many axes'" in told
 
     onnx.save(model, tmp_path / "m.onnx")
     assert main(["ncnn", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out")]) == 1
@@ -219,7 +251,8 @@ def test_obstacle_that_only_pnnx_finds_is_an_error_too(tmp_path: Path) -> None:
 def test_other_numbers_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversion that computes something else leaves no files."""
     monkeypatch.setattr(
-        "onnx2nn.output.ncnn.channel_folding.fold_channels", lambda module: nn.Sequential(module, nn.Tanh())
+        "onnx2nn.output.ncnn.axis_folding.fold_axes",
+        lambda module, tensors: torch.fx.symbolic_trace(nn.Sequential(module, nn.Tanh())),
     )
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> graph (float[1, 4] x) => (float[1, 4] y) { y = Exp(x) }'
@@ -268,3 +301,112 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "pnnx", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "onnx2nn\[ncnn\]"'):
         onnx2nn.to_ncnn(onnx2nn.load(DIGITS / "digits.onnx"), tmp_path)
+
+
+class Two(nn.Module):
+    """The mean of two heads' scores, joined along the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.heads = nn.Conv2d(3, 8, 8, 8), nn.ModuleList([nn.Linear(8, 10), nn.Linear(8, 10)])
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        tokens = self.stem(image).flatten(2).transpose(1, 2)
+        return torch.cat([head(tokens[:, index]).unsqueeze(1) for index, head in enumerate(self.heads)]).mean(0)
+
+
+def test_join_along_the_batch(tmp_path: Path) -> None:
+    _check(_convert(export_torchscript("ncnn_two", seeded(Two), IMAGE), tmp_path))
+
+
+class Encoder(nn.Module):
+    """Words and a table of positions, two layers of a transformer, scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(20, 16), nn.Parameter(torch.randn(32, 16))
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in range(2))
+        self.scores = nn.Linear(16, 20)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.words(words) + self.positions[: words.shape[1]]
+        for layer in self.layers:
+            x = layer(x)
+        return self.scores(x)
+
+
+class Tagger(nn.Module):
+    """Words, an LSTM, scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.rnn, self.scores = nn.Embedding(20, 8), nn.LSTM(8, 12, batch_first=True), nn.Linear(12, 20)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.scores(self.rnn(self.words(words))[0])
+
+
+@pytest.mark.parametrize("kind", [Tagger, Encoder])
+def test_open_length(kind: type[nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was converted with two lengths runs with a third."""
+    short, long, other = (torch.arange(length).reshape(1, -1) % 20 for length in (7, 11, 23))
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # the older exporter would write an operator that ONNX lacks
+    try:
+        path = export_torchscript(f"ncnn_{kind.__name__}", seeded(kind), (short,), (long,))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+    module = onnx2nn.load(path)
+    model = onnx2nn.to_ncnn(module, tmp_path, example_inputs=[short], other_inputs=[long])
+    _check(model)
+    assert [output.shape for output in model.fp32] == [(1, 7, 20), (1, 11, 20)]
+    found = model.run([[other.numpy()]])[0][0]
+    np.testing.assert_allclose(found, module(other).detach().numpy(), rtol=0, atol=1e-5)
+
+
+def test_fixed_size_where_other_inputs_need_another_is_an_error(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        graph (float[1, 2, n] x) => (float[1, n, 2] y)
+        <int64[6] wide = {1, 2, 1, -1, 2, 1}, int64[3] three = {1, -1, 2}>
+        {
+            a = Reshape(x, wide)
+            b = Transpose<perm = [0, 3, 2, 4, 1, 5]>(a)
+            y = Reshape(b, three)
+        }
+        """
+    )
+    inputs = [[np.random.default_rng(0).random((1, 2, n), dtype=np.float32)] for n in (4, 6)]
+    module = onnx2nn.load(model)
+    assert onnx2nn.to_ncnn(module, tmp_path / "fixed", example_inputs=inputs[0]).fp32[0].ok
+    with pytest.raises(VerificationError):
+        onnx2nn.to_ncnn(module, tmp_path / "open", example_inputs=inputs[0], other_inputs=inputs[1])
+    assert not (tmp_path / "open").exists() or not list((tmp_path / "open").iterdir())
+
+
+DETECTOR = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[1, 3, 16, 16] images) => (float[1, 5] best, int64[1, 5] where, float[1, 8, 16] boxes)
+<float[1] w = {0.0}, int64[2] parts = {8, 1}, int64[3] rows = {1, 9, 16}, int64[2] row = {1, 16}, int64[1] k = {5}>
+{
+    cells = Conv<strides = [4, 4]>(images, w)
+    flat = Reshape(cells, rows)
+    boxes, logits = Split<axis = 1>(flat, parts)
+    probabilities = Sigmoid(logits)
+    scores = Reshape(probabilities, row)
+    best, where = TopK(scores, k)
+}
+"""
+
+
+def test_detector_is_cut_in_front_of_the_choice_of_boxes(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(DETECTOR)
+    weight = np.random.default_rng(0).standard_normal((9, 3, 4, 4), dtype=np.float32)
+    del model.graph.initializer[[value.name for value in model.graph.initializer].index("w")]
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(model, tmp_path / "detector.onnx")
+    with pytest.raises(NcnnError, match="TopK"):
+        onnx2nn.to_ncnn(onnx2nn.load(tmp_path / "detector.onnx"), tmp_path / "whole")
+    onnx.utils.extract_model(tmp_path / "detector.onnx", tmp_path / "heads.onnx", ["images"], ["boxes", "scores"])
+    _check(onnx2nn.to_ncnn(onnx2nn.load(tmp_path / "heads.onnx"), tmp_path / "heads"))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 from onnx import helper, numpy_helper
 
 import onnx2nn
 from onnx2nn.commands.main import main
+from onnx2nn.errors import VerificationError
+from onnx2nn.output import export
 from onnx2nn.verification import noise
 from onnx2nn.verification.probe import Probe
 from onnx2nn.verification.value_comparison import differences
@@ -381,6 +385,47 @@ def test_random_numbers_of_one_run_are_compared() -> None:
     assert onnx2nn.verify_nodes(model).ok
 
 
+def test_noise_of_a_scalar_is_measured() -> None:
+    """ONNX Runtime's Sigmoid is off by 2e-4 of the result there, which float64 shows."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        graph (float x) => (float y) { s = Sigmoid(x) y = Mul(x, s) }"""
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        result = onnx2nn.verify(model, inputs={"x": np.array(-8.7, np.float32)})
+    assert result.ok and result.verdict.startswith("OK within the model's own noise")
+    wrong = onnx2nn.verify(
+        model, lambda x: torch.nn.functional.silu(x) * 1.001, inputs={"x": np.array(-8.7, np.float32)}
+    )
+    assert not wrong.ok
+
+
+DRAWING = """<ir_version: 8, opset_import: ["" : 17]>
+    graph (float[64] x) => (float[64] y, float[64] z) <float half = {0.5}, bool on = {1}>
+    { n = RandomNormalLike(x) ["sum"] y = Add(x, n) z = Dropout (y, half, on) }"""
+
+
+def test_random_numbers_of_one_run_decide_for_outputs_too() -> None:
+    result = onnx2nn.verify(onnx.parser.parse_model(DRAWING))
+    assert result.ok and result.notes == ["random nodes were not compared: n, z"]
+
+
+@pytest.mark.parametrize("wrong", ["n", "y", "z"])
+def test_what_random_numbers_do_not_explain_is_found(wrong: str) -> None:
+    model = onnx.parser.parse_model(DRAWING)
+    module = onnx2nn.load(model)
+    (node,) = (node for node in module.graph.nodes if wrong in node.meta.get("onnx_outputs", ()))
+    with module.graph.inserting_after(node):
+        other = module.graph.call_method("double" if wrong == "n" else "tanh", (node,))
+    other.meta.update(node.meta)
+    node.replace_all_uses_with(other, delete_user_cb=lambda user: user is not other)
+    node.meta.pop("onnx_outputs")
+    module.recompile()
+    result = onnx2nn.verify(model, module)
+    assert result.ok is (wrong == "z"), "what Dropout draws is not compared, its shape and dtype are"
+
+
 def test_a_function_is_not_excused_by_noise(deep: onnx.ModelProto) -> None:
     """Without nodes nothing tells an error from noise."""
     module = onnx2nn.load(deep)
@@ -407,3 +452,29 @@ def test_commands_print_the_noise(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["nodes"][0]["introduced"]["noise"] > 0 and told["outputs"][0]["within_noise"] is True
+
+
+def test_an_exported_file_is_right_within_its_noise(tmp_path: Path) -> None:
+    module = onnx2nn.load(onnx.parser.parse_model(CANCELLING))
+    line = onnx2nn.export_onnx(module, tmp_path / "again.onnx", example_inputs=[*_cancelling().values()])
+    assert "within the model's own noise" in line
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_error_of_an_exported_file_is_found(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost bias, a moved weight or turned rows: in torch, where there is no noise, they are differences."""
+    module, clean = onnx2nn.load(onnx.parser.parse_model(CANCELLING)), export._clean
+
+    def spoilt(model: Any, calls: Any) -> None:
+        clean(model, calls)
+        bias, weight = model.graph.initializers["linear.bias"], model.graph.initializers["linear.weight"]
+        if seed == 0:
+            bias.const_value = ir.tensor(np.zeros(4, np.float32), name="linear.bias")
+        elif seed == 1:
+            weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1.01), name="linear.weight")
+        else:
+            weight.const_value = ir.tensor(weight.const_value.numpy()[::-1].copy(), name="linear.weight")
+
+    monkeypatch.setattr(export, "_clean", spoilt)
+    with pytest.raises(VerificationError, match="differs from the module"):
+        onnx2nn.export_onnx(module, tmp_path / "again.onnx", example_inputs=[*_cancelling().values()])

@@ -165,6 +165,27 @@ def test_batch_that_the_file_only_claims_is_left_out() -> None:
     assert "batch size 2 left out" in result.notes[0]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8e4m3fn", "float8e5m2"])
+def test_types_that_numpy_lacks_go_in_and_out_of_onnxruntime(dtype: str) -> None:
+    number = getattr(onnx.TensorProto, dtype.upper())
+    model = onnx.parser.parse_model(
+        f"""
+        <ir_version: 10, opset_import: ["" : 21]>
+        graph ({dtype}[n, 3] x, int64[1] y) => ({dtype}[n, 3] z, float[n, 3] w)
+        {{ f = Cast <to = 1> (x) i = Cast <to = 1> (y) w = Add (f, i) z = Cast <to = {number}> (w) }}
+        """
+    )
+    result = onnx2nn.verify(model)
+    assert result.ok and result.oracle.startswith("ONNX Runtime")
+    assert onnx2nn.verify_nodes(model).ok
+
+    def wrong(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x.float() + y + 1).to(x.dtype), x.float() + y
+
+    outputs = onnx2nn.verify(model, wrong).outputs
+    assert {output.name: output.ok for output in outputs} == {"z": False, "w": True}
+
+
 @pytest.mark.pinned("onnx")  # the reference of 1.17 computes nothing with bfloat16
 def test_model_beyond_onnxruntime_is_run_by_the_reference() -> None:
     model = onnx.parser.parse_model(

@@ -47,7 +47,7 @@ class Judge:
     ):
         self.result, self.module, self.lockstep, self.probe = result, module, lockstep, probe
         self.tolerance = tolerance
-        self.known = {node.output for node in result.nodes}
+        self.known = {node.output for node in result.nodes} | lockstep.random
         self.unexplained: dict[str, float] = {}
         self.measured: dict[str, np.ndarray] = {}
 

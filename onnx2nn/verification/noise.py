@@ -62,6 +62,8 @@ def moved(array: np.ndarray, ulps: int, trial: int) -> np.ndarray:
 
 def moved_bits(bits: np.ndarray, infinity: int, ulps: int, trial: int) -> np.ndarray:
     """`moved` on the bits of floats as signed integers, of which `infinity` are those of positive infinity."""
+    if not bits.ndim:  # NumPy makes a scalar of the result, and warns where a scalar's product wraps
+        return moved_bits(bits.reshape(1), infinity, ulps, trial).reshape(())
     magnitude = bits & bits.dtype.type(np.iinfo(bits.dtype).max)
     steady = (magnitude <= ulps) | (magnitude >= infinity - ulps)
     if trial < 2:
@@ -131,7 +133,7 @@ class Changes:
                 self.reshaped.add(name)
             else:
                 known = self.largest.get(name)
-                self.largest[name] = change if known is None else np.maximum(known, change)
+                self.largest[name] = np.asarray(change if known is None else np.maximum(known, change))  # no scalar
 
     def noise(self, name: str) -> float:
         """The largest change of a value's elements; infinite where its shape changes, 0 where it was never moved."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from onnx2nn.errors import VerificationError, first_line
 from onnx2nn.ground.extras import require
@@ -17,6 +19,16 @@ from onnx2nn.reading.remote import local_source
 
 Stored = str | os.PathLike[str] | bytes | onnx.ModelProto
 """The forms of a model that can be read several times."""
+
+
+_BEYOND_NUMPY = {
+    "tensor(bfloat16)": onnx.TensorProto.BFLOAT16,
+    "tensor(float8e4m3fn)": onnx.TensorProto.FLOAT8E4M3FN,
+    "tensor(float8e4m3fnuz)": onnx.TensorProto.FLOAT8E4M3FNUZ,
+    "tensor(float8e5m2)": onnx.TensorProto.FLOAT8E5M2,
+    "tensor(float8e5m2fnuz)": onnx.TensorProto.FLOAT8E5M2FNUZ,
+}
+"""ONNX Runtime's names of types that have whole bytes and that NumPy lacks, and ONNX's numbers of them."""
 
 
 class Oracle:
@@ -91,11 +103,47 @@ class Oracle:
         Raises:
             VerificationError: the oracle refused these inputs.
         """
-        runner = self._session or self._reference
         try:
-            return list(runner.run(None, dict(feeds)))
+            if self._session is None:
+                return list(self._reference.run(None, dict(feeds)))
+            if _beyond_numpy(self._session):
+                return _run_values(self._session, feeds)
+            return list(self._session.run(None, dict(feeds)))
         except Exception as error:  # the two oracles have no common class of errors
             raise VerificationError(f"{self.name.partition(' (')[0]} failed: {first_line(error)}") from error
+
+
+def _beyond_numpy(session: Any) -> bool:
+    """Returns whether an input or output has a type that NumPy lacks, such as bfloat16.
+
+    ONNX Runtime neither takes nor gives arrays of these, and gives their tensors' memory instead.
+    """
+    return any(value.type in _BEYOND_NUMPY for value in (*session.get_inputs(), *session.get_outputs()))
+
+
+def _run_values(session: Any, feeds: Mapping[str, np.ndarray]) -> list[Any]:
+    """Runs a session on ONNX Runtime's own values, and returns them as arrays, with the types of ml_dtypes."""
+    types = {value.name: _BEYOND_NUMPY.get(value.type) for value in session.get_inputs()}
+    values = {name: _to_value(array, types[name]) for name, array in feeds.items()}
+    return [_to_array(value) for value in session.run_with_ort_values(None, values)]
+
+
+def _to_value(array: np.ndarray, element_type: int | None) -> Any:
+    from onnxruntime import OrtValue
+
+    if element_type is None:
+        return OrtValue.ortvalue_from_numpy(array)
+    carrier = np.uint16 if array.dtype.itemsize == 2 else np.uint8
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array).view(carrier), element_type)
+
+
+def _to_array(value: Any) -> Any:
+    if not value.is_tensor() or value.data_type() not in _BEYOND_NUMPY:
+        return value.numpy()
+    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return numpy_helper.to_array(
+        onnx.TensorProto(dims=value.shape(), data_type=_BEYOND_NUMPY[value.data_type()], raw_data=raw)
+    )
 
 
 def stored(source: Stored | BinaryIO, limits: Limits | None = None) -> Stored:

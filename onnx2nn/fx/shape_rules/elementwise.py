@@ -54,6 +54,15 @@ _METHODS = (
 
 _SPECIAL = ("erf", "erfc", "expit", "gammaln", "log_ndtr", "ndtr", "ndtri", "xlog1py", "i0")
 
+ELEMENTWISE: frozenset[Any] = (
+    frozenset(
+        (*_OPERATORS, *_FUNCTIONS, *_TORCH_AND_METHOD, *_METHODS, *(getattr(torch, name) for name in _TORCH_AND_METHOD))
+    )
+    | {getattr(torch.special, name) for name in _SPECIAL}
+    | {torch.where, "where", operator.pow, torch.pow, "pow"}
+)
+"""Functions and names of methods that compute each element from the operands' elements at the same place."""
+
 
 def _pointwise(function: Any, *, by_kind: bool = False, symbolic: bool = True) -> Rule:
     """Returns the rule of an elementwise function.

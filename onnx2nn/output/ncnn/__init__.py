@@ -75,7 +75,7 @@ class NcnnModel:
         """Runs the model with ncnn.
 
         Args:
-            samples: for each run one array for each input, of the shape at the conversion.
+            samples: for each run one array for each input, of the shape at the conversion, but for dynamic sizes.
             half: use the files in half precision, with ncnn's own options.
 
         Returns:
@@ -85,7 +85,8 @@ class NcnnModel:
             VerificationError: ncnn refuses the model or the inputs, or crashes.
         """
         files = (self.half_param, self.half_weights) if half else (self.param, self.weights)
-        return _run(*files, samples, (self.input_axes, self.output_axes), self.output_shapes, half)
+        shapes = [self.output_shapes] * len(samples)
+        return _run(*files, samples, (self.input_axes, self.output_axes), shapes, half)
 
 
 def to_ncnn(
@@ -95,11 +96,13 @@ def to_ncnn(
     name: str = "model",
     example_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    other_inputs: Sequence[np.ndarray | torch.Tensor] | None = None,
 ) -> NcnnModel:
     """Converts an imported module to NCNN and compares the two.
 
     Multiplications and additions by channel constants (a batch normalisation that the file holds in pieces) are folded
-    into the layers before them. Sizes are fixed: NCNN has no batch, so the batch should be 1.
+    into the layers before them. Sizes are fixed unless `other_inputs` has others: NCNN has no batch, so the batch
+    should be 1.
 
     Args:
         module: a module of `onnx2nn.load`, in eval mode.
@@ -109,6 +112,7 @@ def to_ncnn(
         example_inputs: one array or tensor for each input, to trace the module with and to compare on; generated if
             left out.
         input_shapes: input name → sizes, for generated inputs with dynamic dimensions in the file.
+        other_inputs: inputs of other sizes, which stay dynamic, a text's length for instance; compared too.
 
     Returns:
         The files, and the differences in float32 and in half precision.
@@ -130,17 +134,19 @@ def to_ncnn(
     if not isinstance(module, torch.fx.GraphModule):
         raise InputError("The module is no torch.fx.GraphModule, as onnx2nn.load gives. Use pnnx for it.")
     module = flattened(module)
-    arrays = _arrays(module, example_inputs, input_shapes)
-    expected = run_module(module, arrays)
-    tensors = [to_tensor(array) for array in arrays]
-    refuse_obstacles(module, tensors)
+    samples = [_arrays(module, example_inputs, input_shapes)]
+    if other_inputs is not None:
+        samples.append(_arrays(module, other_inputs, None))
+    expected = [run_module(module, arrays) for arrays in samples]
+    tensors = [to_tensor(array) for array in samples[0]]
+    prepared = _prepared(module, tensors)
+    refuse_obstacles(prepared, tensors)
     target = Path(folder)
     try:
         with made_folder(target), tempfile.TemporaryDirectory(dir=target, prefix=".ncnn-") as work:
-            _trace(module, tensors, Path(work) / "model.pt")
-            return _convert(
-                pnnx.EXEC_PATH, Path(work), target / name, arrays, expected, _output_names(module, expected)
-            )
+            _trace(prepared, tensors, Path(work) / "model.pt")
+            names = _output_names(module, expected[0])
+            return _convert(pnnx.EXEC_PATH, Path(work), target / name, samples, expected, names)
     except OSError as error:
         raise InputError(f"Cannot write {target}: {error.strerror or error}") from error
 
@@ -175,18 +181,27 @@ def _output_names(module: Any, expected: Sequence[Any]) -> list[str]:
     return names if len(names) == len(expected) else [f"out{index}" for index in range(len(expected))]
 
 
+def _prepared(module: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
+    """Returns a copy that is written with what NCNN has."""
+    from torch.fx.passes.shape_prop import ShapeProp
+
+    from onnx2nn.output.ncnn.axis_folding import fold_axes
+    from onnx2nn.output.ncnn.channel_folding import fold_channels
+    from onnx2nn.output.ncnn.decompositions import decompose
+    from onnx2nn.output.ncnn.finite_padding import finite_pads
+
+    result = decompose(finite_pads(module))
+    ShapeProp(result).propagate(*tensors)
+    return fold_axes(fold_channels(result), tensors)
+
+
 def _trace(module: Any, tensors: Sequence[torch.Tensor], path: Path) -> None:
     import torch
-
-    from onnx2nn.output.ncnn.channel_folding import fold_channels
-    from onnx2nn.output.ncnn.finite_padding import finite_pads
-    from onnx2nn.output.ncnn.packed_attention import unpack_parts
 
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            changed = fold_channels(unpack_parts(finite_pads(module)))
-            traced = torch.jit.trace(changed, tuple(tensors), check_trace=False)
+            traced = torch.jit.trace(module, tuple(tensors), check_trace=False)
     except Exception as error:  # its errors share no base class
         raise VerificationError(f"torch.jit.trace cannot trace the module: {error}") from error
     with enduring(path) as file:
@@ -194,29 +209,44 @@ def _trace(module: Any, tensors: Sequence[torch.Tensor], path: Path) -> None:
 
 
 def _convert(
-    executable: str, work: Path, stem: Path, arrays: Sequence[np.ndarray], expected: Sequence[Any], names: list[str]
+    executable: str,
+    work: Path,
+    stem: Path,
+    samples: Sequence[Sequence[np.ndarray]],
+    expected: Sequence[Sequence[Any]],
+    names: list[str],
 ) -> NcnnModel:
-    sizes = [f"[{','.join(map(str, array.shape))}]{_DTYPES[array.dtype.name]}" for array in arrays]
-    shapes = [tuple(output.shape) for output in expected]
+    shapes = [[tuple(output.shape) for output in outputs] for outputs in expected]
+    sizes = {f"inputshape{index + 1 if index else ''}": _typed(arrays) for index, arrays in enumerate(samples)}
     comparisons: list[list[OutputComparison]] = []
     layers: dict[str, int] = {}
     axes: _Axes = ({}, {})
     for label, half in (("", 0), (".fp16", 1)):
         param, weights, script = (work / name for name in (f"model{label}.param", f"model{label}.bin", "example.py"))
-        options = {"inputshape": ",".join(sizes), "fp16": half}
         files = {"ncnnparam": param.name, "ncnnbin": weights.name, "ncnnpy": script.name}
-        _pnnx([executable, "model.pt", *(f"{key}={value}" for key, value in {**options, **files}.items())], work)
+        options = [f"{key}={value}" for key, value in {**sizes, "fp16": half, **files}.items()]
+        _pnnx([executable, "model.pt", *options], work)
         layers = _layers(param)
-        axes = _axes(script.read_text(), arrays, len(expected))
-        comparisons.append(compare(names, _run(param, weights, [arrays], axes, shapes, bool(half))[0], expected))
-        wrong = [str(output) for output in comparisons[0] if not output.ok]
+        axes = _axes(script.read_text(), samples[0], len(names))
+        found = _run(param, weights, samples, axes, shapes, bool(half))
+        pairs = enumerate(zip(found, expected, strict=True))
+        of_samples = [
+            compare([f"{name}{' of other_inputs' if i else ''}" for name in names], *pair) for i, pair in pairs
+        ]
+        comparisons.append([output for outputs in of_samples for output in outputs])
+        wrong = [str(output) for output in comparisons[-1] if not output.ok] if not half else []
         if wrong:
             raise VerificationError(f"NCNN's outputs differ from the module's: {'; '.join(wrong)}.")
     written = [Path(f"{stem}{ending}") for ending in (".param", ".bin", ".fp16.param", ".fp16.bin")]
     for path in written:
         os.replace(work / f"model{path.name.removeprefix(stem.name)}", path)
     fp32, fp16 = comparisons
-    return NcnnModel(written[0], written[1], written[2], written[3], layers, fp32, fp16, *axes, shapes)
+    return NcnnModel(written[0], written[1], written[2], written[3], layers, fp32, fp16, *axes, shapes[0])
+
+
+def _typed(arrays: Sequence[np.ndarray]) -> str:
+    """Returns the inputs' sizes and types as pnnx reads them."""
+    return ",".join(f"[{','.join(map(str, array.shape))}]{_DTYPES[array.dtype.name]}" for array in arrays)
 
 
 def _pnnx(command: Sequence[str], work: Path) -> None:
@@ -267,7 +297,7 @@ def _run(
     weights: Path,
     samples: Sequence[Sequence[np.ndarray]],
     axes: _Axes,
-    shapes: Sequence[tuple[int, ...]],
+    shapes: Sequence[Sequence[tuple[int, ...]]],
     half: bool,
 ) -> list[list[np.ndarray]]:
     """Runs in a process of its own; the outputs get back the axes of size 1 that NCNN drops."""
@@ -286,9 +316,11 @@ def _run(
         if done.returncode:
             lines = done.stderr.strip().splitlines()[-3:] or [f"exit status {done.returncode}"]
             raise VerificationError(f"Running the NCNN model failed: {'; '.join(reversed(lines))}")
-        named = list(zip(axes[1], shapes, strict=True))
         with np.load(outputs, allow_pickle=False) as results:
-            return [[_shaped(results[f"{i}/{name}"], shape) for name, shape in named] for i in range(len(samples))]
+            return [
+                [_shaped(results[f"{i}/{name}"], shape) for name, shape in zip(axes[1], of_sample, strict=True)]
+                for i, of_sample in enumerate(shapes)
+            ]
 
 
 def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

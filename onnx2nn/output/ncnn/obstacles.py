@@ -26,7 +26,6 @@ _REASONS: dict[str, str] = {
         ("topk", "argmax", "argmin", "sort", "argsort"), "NCNN has no layer that gives indices or an order"
     ),
     **dict.fromkeys(("tril", "triu", "softsign", "threshold", "std", "var", "cdist", "logit", "tile"), _MISSING),
-    **dict.fromkeys(("stack", "unbind"), f"{_MISSING}; concatenate or split along an axis that exists"),
 }
 _CONTROL_FLOW = ("If", "Loop", "Scan", "BatchedScan", "SequenceMap")
 
@@ -92,8 +91,6 @@ def _index_reason(index: Any) -> str | None:
     from torch import fx
 
     for part in index if isinstance(index, tuple) else (index,):
-        if isinstance(part, slice) and part.step not in (None, 1):
-            return f"a slice with step {part.step}: NCNN cuts out whole ranges only"
         if isinstance(part, (fx.Node, list)):
             return _INDEX
     return None
