@@ -24,6 +24,7 @@ from onnx2nn.errors import LONGEST_MESSAGE, InputError, UnsupportedModelError, s
 from onnx2nn.ground import gc_pause
 from onnx2nn.ground.extras import require
 from onnx2nn.ground.limits import Account, Limits
+from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.inputs import InputShapes, chosen_shapes
 from onnx2nn.importing.model_report import refuse_malformed, report
@@ -371,12 +372,8 @@ class _Target:
 def _import_to(
     target: _Target, model: ir.Model, options: Options, shapes: InputShapes, account: Account
 ) -> tuple[Any, Dequantization | None]:
-    refuse_malformed(model)
+    _refuse(model, options)
     done: dict[str, Any] = {}
-    if options.framework == "torch":
-        from onnx2nn.fx.missing_types import refuse_missing_types
-
-        refuse_missing_types(model)
     report = None
     if options.quantized == "torchao" and options.elsewhere is not None and options.elsewhere.type == "meta":
         raise InputError("quantized='torchao' needs weights with elements. Leave device='meta' out.")
@@ -402,6 +399,17 @@ def _import_to(
     return module, report
 
 
+@timed("checking")
+def _refuse(model: ir.Model, options: Options) -> None:
+    """Refuses a model with nodes that contradict their operators, or lack a type."""
+    refuse_malformed(model)
+    if options.framework == "torch":
+        from onnx2nn.fx.missing_types import refuse_missing_types
+
+        refuse_missing_types(model)
+
+
+@timed("state")
 def _finish(module: Any, options: Options, files: MappedFiles | None, report: Dequantization | None) -> None:
     """Gives the state of a module of torch its place, its form, its type and its gradients."""
     from onnx2nn.fx.devices import move
@@ -462,6 +470,7 @@ def _target(options: Options) -> _Target:
 
 def _import_prepared(import_graph: Any, model: ir.Model, prepare: Any, input_shapes: InputShapes) -> Any:
     found, notes = prepare(model)
+    gc_pause.set_aside()  # the model
     module = import_graph(model, found, input_shapes=input_shapes)
     module.meta["onnx2nn"].update(notes)
     return module

@@ -22,6 +22,7 @@ from oneflow_bridge.to_onnx.tensor_values import (
     tensor_attributes_as_buffers,
 )
 from onnx2nn.errors import InputError, Onnx2nnError
+from onnx2nn.ground.pass_times import timed
 
 _BLOCK = "model"
 
@@ -29,6 +30,7 @@ _NEEDS_VALUES = ("in eager mode", "only eager", "nn.graph.build", "lazy tensor")
 """Parts of OneFlow's messages about calls that need the values of a tensor, which a job does not have."""
 
 
+@timed("tracing")
 def compile_job(
     model: Any,
     example_inputs: Any = (),

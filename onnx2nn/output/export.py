@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx2nn.errors import InputError, VerificationError, first_line
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require
+from onnx2nn.ground.pass_times import timed
 from onnx2nn.ground.quiet import quiet
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import wide_traces
@@ -94,6 +95,7 @@ def export_onnx(
     raise failure
 
 
+@timed("example runs")
 def _at_some_sizes(
     module: Any,
     path: Path,
@@ -114,6 +116,7 @@ def _at_some_sizes(
         return _export(module, path, names, axes, opset, [second, next(runs, first)])
 
 
+@timed("tracing")
 def _export(
     module: Any,
     path: Path,
@@ -262,6 +265,7 @@ def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[
     output.args = (tuple(separate) if several else separate[0],)
 
 
+@timed("names and folding")
 def _clean(model: ir.Model, calls: Mapping[str, fx.Node]) -> None:
     """Folds nodes that the exporter computes from numbers alone, names the nodes, and notes their modules.
 
@@ -364,6 +368,7 @@ def _unused(name: str, taken: Counter[str]) -> str:
     return unused
 
 
+@timed("writing")
 def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[Run]) -> str:
     """Writes into a folder beside `path`, compares, then renames; returns a description of the comparison."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem[:100]}.") as folder:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.errors import MissingDependencyError, Onnx2nnError, VerificationError
+from onnx2nn.ground.pass_times import timed
 from onnx2nn.ground.quiet import quiet
 from onnx2nn.loading import load
 from onnx2nn.output.trace_examples import Run
@@ -19,6 +20,7 @@ from onnx2nn.verification.outputs import short_floats, verify
 from onnx2nn.verification.value_comparison import compare
 
 
+@timed("verification")
 def compare_file(path: Path, model: ir.Model, runs: Sequence[Run]) -> str:
     """Returns a description of the comparison of a file with runs of its module.
 
