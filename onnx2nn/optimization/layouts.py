@@ -27,7 +27,7 @@ def hold_channels_last(root: nn.Module) -> None:
     """
     for module in root.modules():
         if type(module) is nn.GroupNorm:
-            module.__class__ = ContiguousGroupNorm  # the same layer wherever it stands, with its hooks and training mode
+            module.__class__ = ContiguousGroupNorm  # the same layer wherever it stands, with its hooks
         if isinstance(module, fx.GraphModule):
             _normalise_contiguous(module)
         if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
