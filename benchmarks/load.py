@@ -1,24 +1,46 @@
-"""Measures loading: memory for 256 MiB of weights, and time beside ONNX Runtime's session creation."""
+"""Measures loading: memory for 256 MiB of weights, and time beside ONNX Runtime's session creation.
+
+python benchmarks/load.py                     # all tables but the profiles
+python benchmarks/load.py --only large        # 40,000 nodes, and 8 GB of external data on the meta device
+python benchmarks/load.py --profile           # seconds of each pass of imports, and of export_onnx
+python benchmarks/load.py --profile a.onnx    # of the imports of these files
+"""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import operator
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import importers
 import models
 from rich.console import Console
 from rich.table import Table
 
+from onnx2nn.ground.pass_times import PassTimes, recorded
+
+TIMED: dict[str, Callable[[], Path]] = {
+    "ResNet50": lambda: models.exported("resnet50", "torchscript")[1],
+    "BERT base": lambda: models.exported("bert_base", "dynamo")[1],
+    "2000 nodes": lambda: models.many_nodes(2000),
+    "text recogniser": lambda: models.exported("recogniser", "torchscript")[1],
+    "voice detector": lambda: models.exported("voice_detector", "dynamo")[1],
+}
+LARGE: dict[str, Callable[[], Path]] = {"40,000 nodes": lambda: models.shifted_windows(40_000)}
+"""Name of a model → writes its file where it is missing, and returns it."""
+
+GIBIBYTES = 8
 MEASURES = ("peak", "after", "after a run")
 
 
@@ -67,14 +89,20 @@ def memory_table(mebibytes: int, repeats: int, notes: list[str]) -> Table:
     return table
 
 
-def measure_times(path: Path, repeats: int) -> dict[str, list[Seconds] | str]:
+def measure_times(path: Path, repeats: int, names: Collection[str] = ()) -> dict[str, list[Seconds] | str]:
     """Returns the seconds of each importer's loads, or the reason of a failure.
 
     The importers take turns. The first round is not counted.
+
+    Args:
+        path: of the file.
+        repeats: rounds that are counted.
+        names: of the importers; all, if empty.
     """
     results: dict[str, list[Seconds] | str] = {}
     loads = {}
-    for name, prepare in {**importers.PARTS, **importers.IMPORTERS}.items():
+    known = {**importers.PARTS, **importers.IMPORTERS}
+    for name, prepare in {name: known[name] for name in names or known}.items():
         try:
             loads[name] = prepare()
             results[name] = []
@@ -98,7 +126,9 @@ def measure_times(path: Path, repeats: int) -> dict[str, list[Seconds] | str]:
     return results
 
 
-def time_table(repeats: int, notes: list[str]) -> Table:
+def time_table(
+    files: Mapping[str, Callable[[], Path]], repeats: int, notes: list[str], names: Collection[str] = ()
+) -> Table:
     """Returns a table with one row for each model and importer, with ratios of the medians and of processor time.
 
     On a busy machine the least processor time, of all threads, is what other programs disturb least.
@@ -108,14 +138,8 @@ def time_table(repeats: int, notes: list[str]) -> Table:
     table = Table(title="Import time (packages apart), ratio to ONNX Runtime's session creation")
     for column in ("model", "importer", "median s", "fastest s", "CPU s", "ratio", "CPU ratio"):
         table.add_column(column, justify="left" if column in ("model", "importer") else "right")
-    for label, path in {
-        "ResNet50": models.exported("resnet50", "torchscript")[1],
-        "BERT base": models.exported("bert_base", "dynamo")[1],
-        "2000 nodes": models.many_nodes(2000),
-        "text recogniser": models.exported("recogniser", "torchscript")[1],
-        "voice detector": models.exported("voice_detector", "dynamo")[1],
-    }.items():
-        results = measure_times(path, repeats)
+    for label, file in files.items():
+        results = measure_times(file(), repeats, names)
         reference = results["onnxruntime"]
         for name, times in results.items():
             if isinstance(times, str):
@@ -136,21 +160,101 @@ def _figures(times: list[Seconds]) -> tuple[float, float, float]:
     return statistics.median(passed), min(passed), min(seconds.busy for seconds in times)
 
 
-def main() -> None:
-    """Prints both tables, or the one selected by `--only`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("memory", "time"), help="measure only one of them")
+def external_table(repeats: int, notes: list[str]) -> Table:
+    """Returns a table of loads to the meta device of 8 GiB of external data, mapped and never read.
 
+    The file has no blocks on the disk. Appends the reasons of failures to `notes`.
+    """
+    path = models.sparse_weights(GIBIBYTES)
+    table = Table(title=f"{GIBIBYTES} GiB of external data, with device='meta'")
+    for column in ("s of a load", "MiB at the peak", "MiB afterwards", "x the weights"):
+        table.add_column(column, justify="right")
+    results = [measure_memory("onnx2nn on the meta device", path) for _ in range(repeats)]
+    for result in results:
+        if isinstance(result, str):
+            notes.append(result)
+            continue
+        peak, after = result["peak"] / models.MIB, result["after"] / models.MIB
+        table.add_row(f"{result['seconds']:.3f}", f"{peak:.0f}", f"{after:.0f}", f"{peak / (GIBIBYTES << 10):.4f}")
+    return table
+
+
+def pass_times(run: Callable[[], object], repeats: int) -> PassTimes:
+    """Returns the processor seconds of each pass of the fastest of several runs, behind a first one."""
+    run()
+    found = []
+    for _ in range(repeats):
+        gc.collect()
+        with recorded() as times:
+            run()
+        found.append(times)
+    return min(found, key=lambda times: sum(times.values()))
+
+
+def profile_table(title: str, runs: Mapping[str, Callable[[], object]], repeats: int) -> Table:
+    """Returns a table with one row for each pass and one column for each run, in processor ms and their share."""
+    times = {label: pass_times(run, repeats) for label, run in runs.items()}
+    table = Table(title=title)
+    table.add_column("pass")
+    for label in times:
+        table.add_column(label, justify="right")
+    for name in dict.fromkeys(name for found in times.values() for name in found):
+        cells = []
+        for found in times.values():
+            seconds = found.get(name)
+            share = "" if seconds is None else f"{1000 * seconds:.1f} ({seconds / sum(found.values()):4.0%})"
+            cells.append(share)
+        table.add_row(name, *cells)
+    table.add_section()
+    table.add_row("all", *(f"{1000 * sum(found.values()):.1f}       " for found in times.values()))
+    return table
+
+
+def profiles(paths: Sequence[str], repeats: int) -> Iterator[Table]:
+    """Yields tables of the passes of imports, and of exports of imported modules."""
+    import onnx2nn
+
+    given = {Path(path).name: Path(path) for path in paths}
+    files = given or {label: file() for label, file in {**TIMED, **LARGE}.items()}
+
+    def load(path: Path) -> Any:
+        return onnx2nn.load(path).forward
+
+    loads = {label: functools.partial(load, path) for label, path in files.items()}
+    yield profile_table("Imports with their programs, ms of the processor", loads, repeats)
+    modules = {label: onnx2nn.load(path) for label, path in files.items() if given or label in EXPORTED}
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "model.onnx"
+        exports = {label: functools.partial(onnx2nn.export_onnx, module, target) for label, module in modules.items()}
+        yield profile_table("export_onnx, ms of the processor", exports, repeats)
+
+
+EXPORTED = ("ResNet50", "BERT base")
+"""Models whose export is profiled."""
+
+
+def main() -> None:
+    """Prints the tables, or those selected by the options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("memory", "time", "large"), help="measure only one of them")
+    parser.add_argument("--profile", nargs="*", metavar="FILE", help="seconds of each pass, of these files if given")
     parser.add_argument("--weights", type=int, default=256, metavar="MIB", help="size of the weights (default 256)")
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each (default 5)")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     console = Console()
     notes: list[str] = []
-    if arguments.only != "time":
+    if arguments.profile is not None:
+        for table in profiles(arguments.profile, arguments.repeats):
+            console.print(table)
+        return
+    if arguments.only in (None, "memory"):
         console.print(memory_table(arguments.weights, arguments.repeats, notes))
-    if arguments.only != "memory":
-        console.print(time_table(arguments.repeats, notes))
+    if arguments.only in (None, "time"):
+        console.print(time_table(TIMED, arguments.repeats, notes))
+    if arguments.only in (None, "large"):
+        console.print(time_table(LARGE, arguments.repeats, notes, ("onnx2nn", "onnxruntime")))
+        console.print(external_table(arguments.repeats, notes))
     for note in notes:
         console.print(note, markup=False)
 

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import json
 import sys
+import time
 from pathlib import Path
 
 import importers
@@ -50,7 +51,9 @@ def main() -> None:
         settle()
         own = resident()["now"]
         forget_peak()
+        start = time.perf_counter()
         loaded = load(Path(path))
+        seconds = time.perf_counter() - start
         peak = resident()["peak"]
         settle()
         after = resident()["now"]
@@ -60,7 +63,7 @@ def main() -> None:
     except Exception as error:
         print(json.dumps({"error": importers.reason(error)}))
         return
-    print(json.dumps({"peak": peak - own, "after": after - own, "after a run": run - own}))
+    print(json.dumps({"peak": peak - own, "after": after - own, "after a run": run - own, "seconds": seconds}))
 
 
 if __name__ == "__main__":

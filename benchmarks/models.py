@@ -9,6 +9,7 @@ import importers  # first: it makes the export helpers of the tests importable
 import numpy as np
 import onnx
 import torch
+import window_attention
 from onnx import TensorProto, helper, numpy_helper
 from realmodels import EXPORTERS, Tensors, seeded
 
@@ -53,6 +54,36 @@ def many_nodes(count: int) -> Path:
         nodes.append(helper.make_node(kind, names, [f"x{index + 1}"], f"{kind}{index}"))
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(_model(nodes, weights, f"x{count}", 8), str(path))
+    return path
+
+
+def shifted_windows(count: int) -> Path:
+    """Returns a model of at least `count` nodes like SwinIR, with the nodes and names of torch's older exporter."""
+    path = CACHE / f"windows{count}" / "model.onnx"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        onnx.save(window_attention.model(count), str(path))
+    return path
+
+
+def sparse_weights(gibibytes: int) -> Path:
+    """Returns a chain of MatMul nodes over zeros of 4 MiB each, external data that take no room on the disk."""
+    path = CACHE / f"zeros{gibibytes}" / "model.onnx"
+    count, size = 256 * gibibytes, 1024
+    names = [f"w{i}" for i in range(count)]
+    weights = []
+    for index, name in enumerate(names):
+        weight = onnx.TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[size, size])
+        place = {"location": "model.data", "offset": index * 4 * MIB, "length": 4 * MIB}
+        for key, value in place.items():
+            weight.external_data.add(key=key, value=str(value))
+        weight.data_location = TensorProto.EXTERNAL
+        weights.append(weight)
+    nodes = [helper.make_node("MatMul", [f"x{i}", name], [f"x{i + 1}"], f"matmul{i}") for i, name in enumerate(names)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(_model(nodes, weights, f"x{count}", size).SerializeToString())
+    with path.with_name("model.data").open("wb") as file:
+        file.truncate(count * 4 * MIB)
     return path
 
 

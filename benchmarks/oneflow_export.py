@@ -85,6 +85,24 @@ def measure(name: str, exporter: str) -> dict[str, Any]:
     return row
 
 
+def passes(name: str) -> dict[str, float]:
+    """Returns the processor ms of each pass of an export with its check, after one that imports packages."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+    import oneflow as flow
+    from oneflow_zoo import create, input_size
+
+    from oneflow_bridge.to_onnx.exporter import export
+    from onnx2nn.ground.pass_times import recorded
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/model.onnx"
+        export(flow.nn.Linear(2, 2).eval(), flow.randn(1, 2), path)
+        model, image = create(name), flow.randn(1, 3, input_size(name), input_size(name))
+        with recorded() as times:
+            export(model, image, path)
+    return {label: round(1000 * seconds, 1) for label, seconds in times.items()}
+
+
 def _ours(graph: Any, image: Any, path: str) -> None:
     from oneflow_bridge.to_onnx.exporter import export
 
@@ -116,10 +134,17 @@ def main() -> None:
     parser.add_argument("models", nargs="*")
     parser.add_argument("--peer-python", help="Python interpreter of the environment with oneflow-onnx 0.6.2")
 
+    parser.add_argument("--profile", action="store_true", help="print the time of each pass of our export")
     parser.add_argument("--one", choices=("ours", "peer"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(options.models[0], options.one)))
+        return
+    if options.profile:
+        for name in options.models or MODELS:
+            times = passes(name)
+            total = sum(times.values())
+            print(name, *(f"{label} {ms} ms ({ms / total:.0%})" for label, ms in times.items()), sep="\n    ")
         return
     titles = (
         "ours s",

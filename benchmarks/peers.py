@@ -30,7 +30,7 @@ from peers_page import PAGE, RESULTS, SHOWN, ZOO, Row, page, ratio
 from onnx2nn.ground.atomic_files import replacing
 
 PEERS = ("onnx2torch", "onnx2pytorch", "onnx2fx")
-ORIGINAL, ORIGINAL_COMPILED = "original module", "original module, torch.compile"
+ORIGINAL, ORIGINAL_COMPILED = "original module", "original module, torch.compile, frozen"
 
 Call = Callable[[], Any]
 
@@ -72,8 +72,13 @@ def measured(name: str, repeats: int, threads: int, peers: bool, names: Collecti
 
 def _peers(original: torch.nn.Module, path: Path, inputs: models.Tensors) -> dict[str, Callable[[], Call]]:
     def compiled() -> Call:
-        module: Any = torch.compile(original, options={"freezing": True})
-        return lambda: module(*inputs)
+        module: Any = torch.compile(original)
+
+        def call() -> Any:
+            with torch._inductor.config.patch(freezing=True):  # Dynamo reads it, options come behind Dynamo
+                return module(*inputs)
+
+        return call
 
     def of(importer: str) -> Callable[[], Call]:
         def make() -> Call:

@@ -48,8 +48,8 @@ older exporter, with a dynamic batch.
 
 `onnx2nn` is the module of `load`; `eager` and `compile` are forms of `optimize` ([speed.md](speed.md)). "Fixed sizes"
 is a file whose batch was fixed by `input_shapes`. "original module" is the author's module, from which the file was
-exported; torch.compile got it with `options={"freezing": True}`, whose effect was not examined: its times are near
-those of the module, and freezing by the global configuration may give better ones.
+exported. "frozen" is torch.compile under `torch._inductor.config.patch(freezing=True)`; without the word, it got
+`options={"freezing": True}`, which does not freeze: Dynamo makes inputs of the weights before options are applied.
 """
 
 

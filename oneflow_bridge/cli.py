@@ -20,9 +20,16 @@ if TYPE_CHECKING:
 
     from onnx2nn.ground.terminal import Terminal
 
-_EXIT_STATUS = (
-    "exit status: 0 the file is written (and, unless --no-check, its outputs agree with OneFlow's), 2 the model or an "
-    "option cannot be used, or the outputs differ"
+_EPILOG = (
+    "examples:\n"
+    "  oneflow2onnx mypackage.models:resnet50 --input x:1,3,224,224 --dynamic-batch -o resnet50.onnx\n"
+    "  oneflow2onnx mypackage.models:encoder --weights encoder_state --input ids:1,128:int64 \\\n"
+    "      --dynamic ids:0=batch --dynamic ids:1=length --opset 18 -o encoder.onnx\n"
+    "  oneflow2onnx folder_with_a_saved_job -o later.onnx     (oneflow_bridge.compile_job(model, x).save(folder))\n\n"
+    "The model is traced at the sizes of --input, and once more for each dimension of --dynamic. The file is written\n"
+    "when ONNX Runtime's outputs agree with OneFlow's; ops without an ONNX form are listed, all of them.\n\n"
+    "exit status: 0 the file is written (and, unless --no-check, its outputs agree with OneFlow's),\n"
+    "2 the model or an option cannot be used, or the outputs differ"
 )
 
 
@@ -39,7 +46,8 @@ def oneflow2onnx(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="oneflow2onnx", description="Exports a OneFlow model to an ONNX file.", epilog=_EXIT_STATUS)
+    parser = Parser(prog="oneflow2onnx", description="Exports a OneFlow model to an ONNX file.", epilog=_EPILOG)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.set_defaults(command=_command)
     parser.add_argument(
         "model",
@@ -54,6 +62,13 @@ def _parser() -> Parser:
     )
     parser.add_argument("-o", "--output", required=True, type=Path, help="the ONNX file")
     parser.add_argument("--opset", type=int, help="opset version (default: 17, or what the model needs)")
+    parser.add_argument(
+        "--extra-opset",
+        action="append",
+        default=[],
+        metavar="DOMAIN:VERSION",
+        help="a further operator set that the file declares, for a runtime's own operators: com.microsoft:1",
+    )
     parser.add_argument(
         "--dynamic", action="append", default=[], metavar="NAME:AXIS=DIM", help="a dynamic dimension: x:0=batch"
     )
@@ -108,6 +123,7 @@ def _export(options: argparse.Namespace) -> onnx.ModelProto:
         check=not options.no_check,
         input_names=None if saved else list(inputs),
         output_names=options.output_names,
+        extra_opsets=dict(map(_opset, options.extra_opset)),
     )
 
 
@@ -154,6 +170,14 @@ def _input(text: str) -> tuple[str, Any]:
     if not isinstance(dtype, flow.dtype):
         raise InputError(f"{parts[-1]!r} in {text!r} is not a OneFlow dtype.")
     return parts[0], flow.randn(*dims).to(dtype) if dtype.is_floating_point else flow.zeros(*dims, dtype=dtype)
+
+
+def _opset(text: str) -> tuple[str, int]:
+    """DOMAIN:VERSION → domain and version."""
+    domain, _, version = text.rpartition(":")
+    if not domain or not version.isdecimal():
+        raise InputError(f"{text!r} is not DOMAIN:VERSION, as in com.microsoft:1.")
+    return domain, int(version)
 
 
 def _dynamic(texts: Sequence[str]) -> dict[str | int, dict[int, str]] | None:

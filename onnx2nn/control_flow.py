@@ -44,8 +44,8 @@ class If(nn.Module):
         """
         if torch.compiler.is_compiling() and isinstance(cond, torch.Tensor):
             cond = cond.reshape(())
-            then_takes = self._takes(0, captured)
-            else_takes = self._takes(1, captured)
+            then_takes = self.takes(0, captured)
+            else_takes = self.takes(1, captured)
             if then_takes != else_takes:
                 # torch.cond would trace both branches, one of which fails at this size.
                 message = "The branch that is chosen does not take these sizes."
@@ -67,7 +67,7 @@ class If(nn.Module):
     def _else(self, *captured: Any) -> Any:
         return self.else_branch(*captured[self.split :])
 
-    def _takes(self, branch: int, captured: Sequence[Any]) -> bool:
+    def takes(self, branch: int, captured: Sequence[Any]) -> bool:
         """Returns whether a branch accepts the sizes of its captured values."""
         own = captured[self.split :] if branch else captured[: self.split]
         limits = self.serves[branch] if self.serves else ()

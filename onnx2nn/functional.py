@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from onnx2nn.ops.machine_code import machine_code
 from onnx2nn.optable.registry import name_function, name_of, row_named
 from onnx2nn.optable.row import REQUIRED, Row
 
@@ -97,7 +98,7 @@ def _as_custom_op(row: Row, run: Any) -> Any:
     overload = operator._opoverload
 
     def function(*values: Any, **given: Any) -> Any:
-        if not (torch.compiler.is_compiling() or torch.jit.is_tracing()):
+        if not (torch.compiler.is_compiling() or torch.jit.is_tracing()) or _loops_inside(row, values):
             return run(*values, **given)
         values, given = (*values, *[None] * (count - len(values))), {**defaults, **given}
         if torch.onnx.is_in_onnx_export():
@@ -107,6 +108,17 @@ def _as_custom_op(row: Row, run: Any) -> Any:
         return found if not isinstance(found, (list, tuple)) else tuple(found) if len(found) > 1 else found[0]
 
     return function
+
+
+def _loops_inside(row: Row, values: Sequence[Any]) -> bool:
+    """Returns whether a program of machine code has the loop of a recurrent layer: over whole sequences.
+
+    Peepholes are views of one tensor, which torch.while_loop refuses.
+    """
+    if "loops_over_time" not in row.traits or machine_code(torch) is None:
+        return False
+    named = dict(zip(row.inputs, values, strict=False))
+    return named.get("sequence_lens") is None and named.get("P") is None
 
 
 def _results(row: Row, values: Sequence[Any], given: Any) -> Sequence[tuple[Sequence[Any], torch.dtype]]:

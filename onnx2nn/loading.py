@@ -24,9 +24,12 @@ from onnx2nn.errors import LONGEST_MESSAGE, InputError, UnsupportedModelError, s
 from onnx2nn.ground import gc_pause
 from onnx2nn.ground.extras import require
 from onnx2nn.ground.limits import Account, Limits
+from onnx2nn.ground.pass_times import timed
+from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.inputs import InputShapes, chosen_shapes
 from onnx2nn.importing.model_report import refuse_malformed, report
 from onnx2nn.importing.plan import Plan, Report, plan
+from onnx2nn.importing.training import choose_trainable
 from onnx2nn.optimization import check_mode
 from onnx2nn.optimization import optimize as optimized
 from onnx2nn.provenance.restore import restore
@@ -82,13 +85,13 @@ def load(
             before it is returned. Where no constants follow a batch of 1, the model of one sample runs on each sample,
             by `torch.func.vmap` or in a loop; the result is then an `nn.Module`, and its `one_sample` the GraphModule
             of one sample. `module.meta["onnx2nn"]["thawed"]` says the way; a warning is logged.
-        trainable: the weights that get gradients (PyTorch only): all float weights (True), none (False), or a list of
+        trainable: the weights that get gradients: all float weights (True), none (False), or a list of
             roles (`"weight"`, `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`).
             Other weights are frozen.
         quantized: `"keep"` computes with the file's integers, which stay packed in buffers; `"dequantize"` makes QDQ,
             QLinear and dynamically quantised models, and packed weights of few bits, float models, whose weights train
-            and whose activations are not rounded (PyTorch only). `module.meta["onnx2nn"]["dequantized"]` lists the
-            changes and the nodes that stay quantised. `"torchao"` also does so, then puts torchao's tensors with the
+            and whose activations are not rounded. `module.meta["onnx2nn"]["dequantized"]` lists the changes and the
+            nodes that stay quantised. `"torchao"` (PyTorch only) also does so, then puts torchao's tensors with the
             file's integers in place of the float weights of `nn.Linear` and `nn.Embedding` where they have scales along
             the rows; `module.meta["onnx2nn"]["torchao"]` has their keys, and the reason for each other weight.
         blocks: what becomes a block that can be called alone (PyTorch only): `"named"`, what the file names; or
@@ -271,10 +274,20 @@ class Options:
         if self.dtype is not None and not getattr(self.dtype, "is_floating_point", False):
             raise InputError(f"dtype={self.dtype!r}: give a float type of torch, such as torch.bfloat16.")
         if self.framework != "torch":
-            defaults = {field.name: field.default for field in dataclasses.fields(self)[3:]}
-            given = [name for name, default in defaults.items() if getattr(self, name) != default]
-            if given:
-                raise InputError(f"{given[0]} needs framework='torch'. Leave it out for OneFlow.")
+            self._refuse_torch_only()
+
+    def _refuse_torch_only(self) -> None:
+        if self.quantized == "torchao":
+            raise InputError("quantized='torchao' needs framework='torch'. Give 'keep' or 'dequantize' for OneFlow.")
+        if self.dynamic is not None:
+            raise InputError(
+                "dynamic needs framework='torch', as it runs the model in PyTorch. For OneFlow, load the model so with "
+                "PyTorch, write it by onnx2nn.export_onnx, and load that file with framework='oneflow'."
+            )
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in ("blocks", "dtype", "device", "optimize", "keep_computed"):
+            if getattr(self, name) != defaults[name]:
+                raise InputError(f"{name} needs framework='torch'. Leave it out for OneFlow.")
 
     @functools.cached_property
     def elsewhere(self) -> Any:
@@ -324,11 +337,13 @@ def _load_model(model: ir.Model, options: Options, account: Account, files: Mapp
 
 
 def _import(model: ir.Model, options: Options, shapes: InputShapes, account: Account, files: MappedFiles | None) -> Any:
-    F, import_model = _target(options)
-    with _on_cpu(F) if options.framework == "torch" else contextlib.nullcontext():
-        module, report = _import_to(F, import_model, model, options, shapes, account)
+    target = _target(options)
+    with _on_cpu(target.F) if options.framework == "torch" else contextlib.nullcontext():
+        module, report = _import_to(target, model, options, shapes, account)
         if options.framework == "torch":
             _finish(module, options, files, report)
+        elif options.trainable is not True:
+            choose_trainable(module.holders(), options.trainable, target.F.nn)
     return module
 
 
@@ -339,22 +354,33 @@ def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
     return cast("contextlib.AbstractContextManager[Any]", torch.device("cpu"))
 
 
-def _import_to(
-    F: Any, import_model: Any, model: ir.Model, options: Options, shapes: InputShapes, account: Account
-) -> tuple[Any, Dequantization | None]:
-    refuse_malformed(model)
-    done: dict[str, Any] = {}
-    if options.framework == "torch":
-        from onnx2nn.fx.missing_types import refuse_missing_types
+@dataclass(frozen=True)
+class _Target:
+    """A framework.
 
-        refuse_missing_types(model)
+    Attributes:
+        F: its namespace of tensor functions.
+        constants: its class of constants.
+        import_model: takes a model and a function that raises a model and returns its plan and notes for `meta`.
+    """
+
+    F: Any
+    constants: type[Constant]
+    import_model: Any
+
+
+def _import_to(
+    target: _Target, model: ir.Model, options: Options, shapes: InputShapes, account: Account
+) -> tuple[Any, Dequantization | None]:
+    _refuse(model, options)
+    done: dict[str, Any] = {}
     report = None
     if options.quantized == "torchao" and options.elsewhere is not None and options.elsewhere.type == "meta":
         raise InputError("quantized='torchao' needs weights with elements. Leave device='meta' out.")
     if options.quantized != "keep":
-        from onnx2nn.dequantize import dequantize
+        from onnx2nn.dequantize import Tensors, dequantize
 
-        report = dequantize(model)
+        report = dequantize(model, Tensors(target.F, target.constants))
         done["dequantized"] = report.described()
     author = restore(model, unfold=options.raise_patterns)
 
@@ -362,17 +388,28 @@ def _import_to(
         found = plan(model, author, account.renewed(), options.blocks)
         if not options.raise_patterns:
             return found, {}
-        eager = options.optimize == "eager"  # machine code has no convolutions of integers
-        raising = raise_model(model, found.table, F, account.renewed(), for_inference=eager)
+        optimized = options.optimize is not None
+        raising = raise_model(model, found.table, target.F, account.renewed(), for_inference=optimized)
         return found, {"raising": {"raised": dict(raising.raised), "dropped": raising.dropped}}
 
-    module = import_model(model, prepare, input_shapes=shapes)
+    module = target.import_model(model, prepare, input_shapes=shapes)
     module.meta["onnx2nn"].update(done)
     for line in module.meta["onnx2nn"].get("raising", {}).get("dropped", ()):
         _LOG.warning(shown_name(line, LONGEST_MESSAGE))
     return module, report
 
 
+@timed("checking")
+def _refuse(model: ir.Model, options: Options) -> None:
+    """Refuses a model with nodes that contradict their operators, or lack a type."""
+    refuse_malformed(model)
+    if options.framework == "torch":
+        from onnx2nn.fx.missing_types import refuse_missing_types
+
+        refuse_missing_types(model)
+
+
+@timed("state")
 def _finish(module: Any, options: Options, files: MappedFiles | None, report: Dequantization | None) -> None:
     """Gives the state of a module of torch its place, its form, its type and its gradients."""
     from onnx2nn.fx.devices import move
@@ -392,9 +429,9 @@ def _finish(module: Any, options: Options, files: MappedFiles | None, report: De
     if options.dtype is not None:
         module.to(options.dtype)
     if options.trainable is not True:
-        from onnx2nn.fx.training import choose_trainable
+        import torch
 
-        choose_trainable(module, options.trainable)
+        choose_trainable(module.named_modules(remove_duplicate=False), options.trainable, torch.nn)
 
 
 def _drop_stored(module: Any, options: Options, files: MappedFiles) -> None:
@@ -412,28 +449,28 @@ def _drop_stored(module: Any, options: Options, files: MappedFiles) -> None:
     drop_elements(module, stored if options.keep_computed else module.state_dict().keys())
 
 
-def _target(options: Options) -> tuple[Any, Any]:
-    """Returns the framework's namespace of tensor functions, and its importer.
-
-    The importer takes a model and a function that raises a model and returns its plan and notes for `meta`.
-    """
+def _target(options: Options) -> _Target:
+    """Returns the framework that the options name."""
     if options.framework == "oneflow":
         from oneflow_bridge import namespace
-        from oneflow_bridge.from_onnx import importer
+        from oneflow_bridge.from_onnx import constants, importer
 
-        return namespace, functools.partial(_import_prepared, importer.import_graph)
+        return _Target(namespace, constants.Constant, functools.partial(_import_prepared, importer.import_graph))
     torch = require("torch", extra="torch", purpose="Importing into PyTorch")
+    from onnx2nn.fx.constants import Constant
+
     if options.dynamic is not None:
         from onnx2nn.unfreeze.search import import_dynamic
 
-        return torch, functools.partial(import_dynamic, dynamic=options.dynamic)
+        return _Target(torch, Constant, functools.partial(import_dynamic, dynamic=options.dynamic))
     from onnx2nn.fx.importer import import_graph
 
-    return torch, functools.partial(_import_prepared, import_graph)
+    return _Target(torch, Constant, functools.partial(_import_prepared, import_graph))
 
 
 def _import_prepared(import_graph: Any, model: ir.Model, prepare: Any, input_shapes: InputShapes) -> Any:
     found, notes = prepare(model)
+    gc_pause.set_aside()  # the model
     module = import_graph(model, found, input_shapes=input_shapes)
     module.meta["onnx2nn"].update(notes)
     return module

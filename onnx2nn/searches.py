@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-LOWEST = torch.finfo(torch.float32).min
-"""The score of a token that is not allowed."""
+
+def refuse_traces(node: str) -> None:
+    """Raises an error where a search is traced: a trace would have the steps that its example's tokens took.
+
+    Args:
+        node: the node of the file that the search stands for.
+    """
+    exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # the first from PyTorch 2.7 on
+    if exporting() or torch.jit.is_tracing():
+        raise RuntimeError(
+            f"The search of node {node!r} cannot be traced: it ends by the tokens that it finds, and torch.export has "
+            "no loop whose tensors grow. Export the decoder alone, or save the module itself (.pth) or its source."
+        )
 
 
 class Decoder(nn.Module):
@@ -38,10 +49,15 @@ class Decoder(nn.Module):
 class Rules(nn.Module):
     """What changes the scores of the next tokens before one is chosen.
 
+    Attributes:
+        lowest: the score of a token that is not allowed.
+
     Args:
         eos: the token that ends a sequence.
         ngram: the length of the runs of tokens of which none may appear twice; 0 for no limit.
     """
+
+    lowest = torch.finfo(torch.float32).min
 
     def __init__(self, eos: int, ngram: int):
         super().__init__()
@@ -76,14 +92,14 @@ class Rules(nn.Module):
             runs = places.unfold(1, self.ngram, 1)
             end = places[:, places.shape[1] - self.ngram + 1 :]
             row, run = (runs[..., :-1] == end.unsqueeze(1)).all(-1).nonzero(as_tuple=True)
-            scores = scores.index_put((row, runs[row, run, -1]), scores.new_tensor(LOWEST))
+            scores = scores.index_put((row, runs[row, run, -1]), scores.new_tensor(self.lowest))
         if vocab_mask is not None:
-            scores = scores.masked_fill(vocab_mask == 0, LOWEST)
+            scores = scores.masked_fill(vocab_mask == 0, self.lowest)
         if prefix_vocab_mask is not None and first:
             each = scores.shape[0] // prefix_vocab_mask.shape[0]
-            scores = scores.masked_fill(prefix_vocab_mask.repeat_interleave(each, 0) == 0, LOWEST)
+            scores = scores.masked_fill(prefix_vocab_mask.repeat_interleave(each, 0) == 0, self.lowest)
         if min_length is not None and places.shape[1] < int(min_length):
-            scores = scores.index_fill(1, torch.tensor([self.eos], device=scores.device), LOWEST)
+            scores = scores.index_fill(1, torch.tensor([self.eos], device=scores.device), self.lowest)
         return scores
 
 
@@ -139,12 +155,24 @@ class GreedySearch(nn.Module):
         heads: the number of heads of a past.
         size: the size of a head.
         pad: the token that fills sequences.
+        node: the name of the node.
     """
 
+    node = ""  # of modules that were saved without
+
     def __init__(
-        self, decoder: Decoder, rules: Rules, nucleus: Nucleus | None, layers: int, heads: int, size: int, pad: int
+        self,
+        decoder: Decoder,
+        rules: Rules,
+        nucleus: Nucleus | None,
+        layers: int,
+        heads: int,
+        size: int,
+        pad: int,
+        node: str = "",
     ):
         super().__init__()
+        self.node = node
         self.decoder, self.rules, self.nucleus = decoder, rules, nucleus
         self.layers, self.heads, self.size, self.pad = layers, heads, size, pad
 
@@ -164,6 +192,7 @@ class GreedySearch(nn.Module):
 
         The inputs are those of the operator; the captured values are the decoder's.
         """
+        refuse_traces(self.node)
         sequences, limit = input_ids, int(max_length)
         positions, mask = started(input_ids, attention_mask, self.pad)
         position = (input_ids != self.pad).sum(1, keepdim=True, dtype=torch.int32)
@@ -232,7 +261,11 @@ class BeamSearch(nn.Module):
         hidden: whether the decoder takes the encoder's result.
         whole: whether a decoder behind an encoder takes all tokens so far, in place of the last one.
         begins: whether the encoder takes the first token and returns logits.
+        captured_by_encoder: the number of values that the encoder captures.
+        node: the name of the node.
     """
+
+    node = ""  # of modules that were saved without
 
     def __init__(
         self,
@@ -249,8 +282,10 @@ class BeamSearch(nn.Module):
         whole: bool = False,
         begins: bool = False,
         captured_by_encoder: int = 0,
+        node: str = "",
     ):
         super().__init__()
+        self.node = node
         self.decoder, self.rules, self.encoder = decoder, rules, encoder
         self.layers, self.heads, self.size, self.pad, self.start = layers, heads, size, pad, start
         self.early_stopping, self.hidden, self.whole, self.begins = early_stopping, hidden, whole, begins
@@ -275,6 +310,7 @@ class BeamSearch(nn.Module):
         The inputs are those of the operator; the captured values are the encoder's, then the decoder's. The scores of
         the steps are `(max_length - length, batch, beams, vocabulary)`, zeros behind the last step.
         """
+        refuse_traces(self.node)
         beams, limit, batch = int(num_beams), int(max_length), input_ids.shape[0]
         penalty = 1.0 if length_penalty is None else float(length_penalty)
         kept = [Hypotheses(beams, penalty) for _ in range(batch)]
@@ -410,5 +446,7 @@ class BeamSearch(nn.Module):
         return found, torch.stack([*steps, *[torch.zeros_like(steps[0])] * (count - len(steps))])
 
 
-SEARCHES: tuple[type[nn.Module], ...] = (GreedySearch, BeamSearch)
-"""The modules that stand for nodes."""
+SEARCHES: tuple[Callable[..., Any], ...] = (
+    refuse_traces, Decoder, Rules, Nucleus, started, GreedySearch, Hypotheses, BeamSearch,
+)  # fmt: skip
+"""All modules, and what they use, each behind the others that its text names."""

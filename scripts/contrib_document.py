@@ -57,9 +57,11 @@ def section(judges: Mapping[str, str]) -> list[str]:
     lines += [f"- {operators}: {what}." for operators, what in PARTS.items()]
     lines += [
         "",
-        "BeamSearch, GreedySearch and Sampling are loops in Python that run the imported decoder; they cannot be",
-        "exported. Behind the last token of all sequences GreedySearch has the padding, where ONNX Runtime's memory is",
-        "not set. Sampling draws with torch; its cases leave one token to draw.",
+        "BeamSearch, GreedySearch and Sampling are loops in Python that run the imported decoder. to_python writes",
+        "them; torch.export, torch.jit.trace and export_onnx are refused, since a trace would have the steps of its",
+        "example, and torch.export has no loop whose tensors grow. Behind the last token of all sequences GreedySearch",
+        "has the padding, where ONNX Runtime's memory is not set. Sampling draws with torch; its cases leave one token",
+        "to draw.",
         "",
         "Files saved at ORT_ENABLE_ALL hold operators of com.microsoft.nchwc, all eight of which have rows. Their",
         "weights are laid out for the processor that wrote the file, in blocks of 8 or 16 channels; the file does not",

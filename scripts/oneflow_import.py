@@ -111,7 +111,7 @@ difference is relative to the largest value of an output; a file is right where 
 (`torchscript`, `dynamo`).
 
 In ONNX's own conformance suite {passed} of {cases} cases pass, none is wrong. The others are refused with
-their reasons: float8 and other types that OneFlow does not have, Fourier transforms, gradients.
+their reasons: OneFlow 0.9 has no float8 types, which their inputs or outputs are of, and Gradient has no form there.
 """
 
 

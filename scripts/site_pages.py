@@ -17,6 +17,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "convert_models.md": "convert_models.md",
+    "examples/README.md": "examples.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "measuring.md",
     "LICENSE": "license.md",

@@ -45,7 +45,7 @@ TIMM = (
     "dla34",
 )
 # fmt: on
-OWN_SIZES = {"inception_v3": 96, "alexnet": 224, "swin_t": 64}
+OWN_SIZES = {"inception_v3": 96, "alexnet": 224, "vgg11_bn": 224, "swin_t": 64}
 """Edges of the images; 224 for transformers with a fixed size, 64 for others."""
 
 FORMS = ("onnxsim", "dynamo", "torchscript")

@@ -74,6 +74,8 @@ def _values(test: TestCase, kind: str, infos: Iterable[onnx.ValueInfoProto]) -> 
         data = path.read_bytes()
         if info.type.HasField("sequence_type"):
             values.append(numpy_helper.to_list(onnx.SequenceProto.FromString(data)))
+        elif info.type.HasField("optional_type"):
+            values.append(numpy_helper.to_optional(onnx.OptionalProto.FromString(data)))
         else:
             values.append(numpy_helper.to_array(onnx.TensorProto.FromString(data)))
     return values

@@ -52,6 +52,10 @@ def test_signature_is_the_schema(row: Row, record_property: Callable[[str, objec
     known_inputs, known_attributes = list(row.inputs.items()), dict(row.attributes)
     if INSTALLED < REVIEWED:
         known_inputs = known_inputs[: len(inputs)]
+        inputs = [
+            (name, required and default is REQUIRED)  # what must be there may be left out since
+            for (name, required), (_, default) in zip(inputs, known_inputs, strict=False)
+        ]
         known_attributes = {name: default for name, default in known_attributes.items() if name in attributes}
     if INSTALLED > REVIEWED:
         added = [name for name, required in inputs[len(known_inputs) :] if not required]

@@ -288,6 +288,20 @@ def test_hooks_of_a_part_run_while_torch_exports(tmp_path: Path) -> None:
     torch.testing.assert_close(part(x), x.relu() + 1)
 
 
+def test_the_older_exporter_takes_several_squeezed_dimensions(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        squeezed (float[1, n, 1, 3] x) => (float[n, 3] y) <int64[2] axes = {0, -2}> { y = Squeeze (x, axes) }
+    """)
+    module, path = onnx2nn.load(model), tmp_path / "older.onnx"
+    torch.onnx.export(
+        module, (torch.ones(1, 2, 1, 3),), path, dynamo=False, input_names=["x"], dynamic_axes={"x": {1: "n"}}
+    )
+    for n in (1, 5):
+        x = torch.randn(1, n, 1, 3)
+        check_same(run_onnxruntime(path, (x,)), (module(x),), "the older exporter")
+
+
 class OverTime(nn.Module):
     """A recurrent layer with first states, or without, all of whose outputs go out."""
 

@@ -21,6 +21,10 @@ from tiers import mostly_slow
 import onnx2nn
 from onnx2nn.errors import InputError
 from scripts.language_models import built, feeds
+from tests import installed
+
+if not installed.is_installed("transformers"):
+    pytest.skip("the networks of scripts/behaviour_networks.py are transformers'", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))  # the scripts import each other by their names

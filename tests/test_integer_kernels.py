@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 import onnx2nn
 from onnx2nn import functional
 from onnx2nn.ops import integer_convolutions, integer_kernels
+from onnx2nn.ops.machine_code import MachineCode, traced_for
 from onnx2nn.ops.quantize import RightOperand, integer_matmul
 
 DTYPES = st.sampled_from([torch.int8, torch.uint8])
@@ -257,10 +258,19 @@ def test_programs_for_other_machines_have_no_kernel(model: onnx.ModelProto) -> N
         np.testing.assert_array_equal(found.numpy(), wanted)
 
 
+def test_a_module_with_integer_products_compiles(model: onnx.ModelProto) -> None:
+    """Dynamo has tensors without values, and reads no ContextVar."""
+    module = onnx2nn.load(model)
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="eager")
+    for rows in (torch.randn(5, 40), torch.randn(3, 40)):
+        for found, wanted in zip(compiled(rows), module(rows), strict=True):
+            assert torch.equal(found, wanted)
+
+
 def test_code_for_this_machine_has_the_kernel(model: onnx.ModelProto) -> None:
     """What AOTInductor compiles for the processor at hand multiplies integers."""
     module, x = onnx2nn.load(model), torch.randn(5, 40)
-    with integer_kernels.in_code_for_this_machine(torch):
+    with traced_for(MachineCode(integer_kernels.available(torch), None)):
         program = torch.export.export(module, (x,), dynamic_shapes={"x": {0: torch.export.Dim("n")}})
     a, b = torch.ones(3, 4, dtype=torch.uint8), torch.ones(4, 5, dtype=torch.int8)
     assert ("_int_mm" in str(program.graph)) == integer_kernels.serves(torch, a, b)

@@ -13,6 +13,8 @@ import torch
 from tiers import mostly_slow
 
 import onnx2nn
+from onnx2nn.errors import InputError
+from onnx2nn.importing.inputs import InputSpec
 from onnx2nn.language.caches import Decoder
 from onnx2nn.optimization.compiled_module import CompiledModule
 from scripts import language_models
@@ -221,13 +223,34 @@ def test_a_cache_with_room_keeps_its_rows() -> None:
 
 @pytest.mark.slow
 def test_machine_code_continues_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes no empty cache: the first one has a row that the mask says is no token."""
+    """It takes no empty cache, and no mask of one token: the first ones have rows and places that are no tokens."""
     monkeypatch.setenv("ONNX2NN_CACHE", str(tmp_path / "cache"))
     module, prompt = onnx2nn.load(built("llama", "fp32")), torch.tensor([[5, 17, 42], [9, 8, 7]])
     decoder = Decoder.of(module)
     _, caches = decoder.step(prompt, 0, decoder.empty(2, prompt.device))
     compiled = onnx2nn.optimize(module, "compile", example_inputs=decoder.arguments(prompt[:, :1], 3, caches))
     assert isinstance(compiled, CompiledModule)
-    assert all(cache.shape[2] == 1 for cache in Decoder.of(compiled).empty(2, prompt.device).values())
-    expected = onnx2nn.generate(module, prompt, max_new_tokens=8)
-    assert torch.equal(onnx2nn.generate(compiled, prompt, max_new_tokens=8), expected)
+    assert all(cache.shape[2] == 2 for cache in Decoder.of(compiled).empty(2, prompt.device).values())
+    for length in (1, 2, 3):
+        expected = onnx2nn.generate(module, prompt[:, :length], max_new_tokens=8)
+        assert torch.equal(onnx2nn.generate(compiled, prompt[:, :length], max_new_tokens=8), expected)
+
+
+class _Appending(CompiledModule):
+    """Code whose attention appends to its cache, as that of no file that AOTInductor takes today."""
+
+    def __init__(self) -> None:
+        torch.nn.Module.__init__(self)
+
+    def forward(self, tokens: torch.Tensor, cache: torch.Tensor) -> Any:
+        """Returns logits, and the cache with a row for each token."""
+        return torch.zeros(1, tokens.shape[1], 8), torch.cat([cache, torch.zeros(1, 1, tokens.shape[1], 4)], 2)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_rows_of_an_empty_cache_that_would_be_tokens_are_refused(length: int) -> None:
+    specs = {name: InputSpec(name, None, None) for name in ("input_ids", "past_key_values.0.key")}
+    caches = {"past_key_values.0.key": "present.0.key"}
+    decoder = Decoder(_Appending(), specs, ["logits", "present.0.key"], caches)
+    with pytest.raises(InputError, match=r"takes each row of .past_key_values\.0\.key. for a token"):
+        decoder.step(torch.ones(1, length, dtype=torch.int64), 0, {"past_key_values.0.key": torch.zeros(1, 1, 2, 4)})

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 from onnx import helper, numpy_helper
 
 import onnx2nn
 from onnx2nn.commands.main import main
+from onnx2nn.errors import VerificationError
+from onnx2nn.output import export
 from onnx2nn.verification import noise
 from onnx2nn.verification.probe import Probe
 from onnx2nn.verification.value_comparison import differences
@@ -449,3 +452,29 @@ def test_commands_print_the_noise(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["nodes"][0]["introduced"]["noise"] > 0 and told["outputs"][0]["within_noise"] is True
+
+
+def test_an_exported_file_is_right_within_its_noise(tmp_path: Path) -> None:
+    module = onnx2nn.load(onnx.parser.parse_model(CANCELLING))
+    line = onnx2nn.export_onnx(module, tmp_path / "again.onnx", example_inputs=[*_cancelling().values()])
+    assert "within the model's own noise" in line
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_error_of_an_exported_file_is_found(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost bias, a moved weight or turned rows: in torch, where there is no noise, they are differences."""
+    module, clean = onnx2nn.load(onnx.parser.parse_model(CANCELLING)), export._clean
+
+    def spoilt(model: Any, calls: Any) -> None:
+        clean(model, calls)
+        bias, weight = model.graph.initializers["linear.bias"], model.graph.initializers["linear.weight"]
+        if seed == 0:
+            bias.const_value = ir.tensor(np.zeros(4, np.float32), name="linear.bias")
+        elif seed == 1:
+            weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1.01), name="linear.weight")
+        else:
+            weight.const_value = ir.tensor(weight.const_value.numpy()[::-1].copy(), name="linear.weight")
+
+    monkeypatch.setattr(export, "_clean", spoilt)
+    with pytest.raises(VerificationError, match="differs from the module"):
+        onnx2nn.export_onnx(module, tmp_path / "again.onnx", example_inputs=[*_cancelling().values()])

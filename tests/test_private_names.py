@@ -30,6 +30,7 @@ PUBLIC = {
     "torch._assert_async": "the operator that torch.export writes for assertions of data, and keeps",
     "torch._inductor.aoti_compile_and_package": "torch's documentation of AOTInductor names it, and has no other name",
     "torch._inductor.aoti_load_package": "likewise",
+    "torch._inductor.config.patch": "torch's documentation of inductor on CPUs tells to set config.freezing",
     "torch.utils._python_dispatch.TorchDispatchMode": "documented in torch's notes on extending it, as a mode's base",
     "torch.ops.mkldnn._reorder_convolution_weight": "an operator of torch.compile's programs; no other packs a weight",
     "torch.ops.mkldnn._convolution_pointwise": "likewise: no other takes a packed weight",

@@ -449,6 +449,9 @@ def test_only_imported_modules_and_writable_folders(tmp_path: Path) -> None:
     model = _model([helper.make_node("Neg", ["x"], ["z"])], "float[2] x", "float[2] z")
     with pytest.raises(InputError, match="Cannot write"):
         onnx2nn.to_python(model, tmp_path / "file")
+    with pytest.raises(InputError, match=r"net\.py is the name of a file. Name a folder, .*net: "):
+        onnx2nn.to_python(model, tmp_path / "net.py")
+    assert not (tmp_path / "net.py").exists()
 
 
 def test_a_file_that_differs_is_not_written(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def _file(folder: Path, *, external: bool) -> Path:
     nodes += [helper.make_node("Cast", ["small"], ["wide"], to=TensorProto.FLOAT)]
     nodes += [helper.make_node("ReduceSum", ["wide"], ["t"], keepdims=0)]
     nodes += [helper.make_node("Sum", ["x", "t", *(f"s{i}" for i in range(len(order)))], ["y"])]
-    small = numpy_helper.from_array(np.arange(-8, 8).repeat(200).astype(ml_dtypes.int4), "small")
+    small = ir.serde.serialize_tensor(ir.Tensor(np.arange(-8, 8).repeat(200).astype(ml_dtypes.int4), name="small"))
     unread = numpy_helper.from_array(np.ones((50, 50), np.float32), "unread")
     weights = [numpy_helper.from_array(array, name) for name, array in _arrays().items()]
     graph = helper.make_graph(

@@ -1,7 +1,9 @@
-"""Sampling of ONNX Runtime: the tokens that can be drawn, and how often; the cases leave one token to draw."""
+"""Searches of ONNX Runtime: how often Sampling draws a token, where cases leave one; sources; refused traces."""
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,10 @@ import pytest
 import torch
 
 import onnx2nn
+from onnx2nn.errors import VerificationError
 from tests import onnxnode
 from tests.cases.contrib_fused import ms
+from tests.cases.contrib_searches import CASES
 from tests.decoders import VOCABULARY, decoder
 
 ROWS = 4000
@@ -40,3 +44,36 @@ def test_the_tokens_are_drawn_as_often(options: dict[str, Any]) -> None:
     often = [{token for token, count in enumerate(c) if count > ROWS / 100} for c in counts]
     assert often[0] == often[1] and len(often[0]) > 1
     assert np.abs(counts[0] - counts[1]).sum() / 2 < 0.05 * ROWS
+
+
+def _imported(call: Any) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    model, feeds = onnxnode.model_of(call, 1)
+    return onnx2nn.load(model), tuple(torch.from_numpy(value) for value in feeds.values())
+
+
+@pytest.mark.parametrize("case", range(len(CASES)), ids=lambda case: f"{CASES[case].operator}-{case}")
+def test_sources_search_alike(case: int, tmp_path: Path) -> None:
+    module, inputs = _imported(CASES[case])
+    onnx2nn.to_python(module, tmp_path)
+    (source,) = tmp_path.glob("*.py")
+    assert "onnx2nn" not in source.read_text(encoding="utf-8").replace("torch.ops.onnx2nn", "")
+    written = runpy.run_path(str(source))["load_model"]()
+    found, expected = (
+        (each,) if isinstance(each, torch.Tensor) else each for each in (written(*inputs), module(*inputs))
+    )
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", ["GreedySearch", "Sampling", "BeamSearch"])
+def test_a_trace_is_refused_by_the_name_of_the_node(name: str, tmp_path: Path) -> None:
+    """A trace would have as many steps as its example took."""
+    module, inputs = _imported(next(call for call in CASES if call.operator == name))
+    with pytest.raises(RuntimeError, match=r"The search of node 'node' cannot be traced"):
+        torch.export.export(module, inputs)
+    for ending in (".onnx", ".pt2", ".torchscript"):
+        with pytest.raises(VerificationError, match=r"The search of node 'node' cannot be traced"):
+            if ending == ".onnx":
+                onnx2nn.export_onnx(module, tmp_path / "model.onnx", example_inputs=inputs)
+            else:
+                onnx2nn.save(module, tmp_path / f"model{ending}", example_inputs=inputs)
+    assert list(tmp_path.iterdir()) == []

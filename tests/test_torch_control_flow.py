@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -23,7 +24,7 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn import functional
-from onnx2nn.errors import OperatorError, UnsupportedModelError
+from onnx2nn.errors import OperatorError, UnsupportedModelError, VerificationError
 
 
 class RepeatedLayer(nn.Module):
@@ -365,6 +366,70 @@ def test_branches_may_lay_their_results_out_differently() -> None:
         for inputs in calls:
             check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
         check_travels(module, *calls, travels=("torch.export", "torch.compile", "torch.onnx.export"))
+
+
+@pytest.mark.slow
+def test_recurrent_layers_in_branches_are_written_as_operators(tmp_path: Path) -> None:
+    """torch would write a loop of its own, within which its trace of the branch fails at the next layer."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        choosing (float[steps, batch, 4] x, bool slow) => (float[steps, batch, 3] y)
+        <float[1, 12, 4] W, float[1, 12, 3] R, float[1, 9, 4] V, float[1, 9, 3] S, float[3, 3] P, float[3, 3] Q> {
+            y = If (slow) <
+                then_branch = lstm () => (float[steps, batch, 3] a) {
+                    h = LSTM <hidden_size = 3> (x, W, R)
+                    axes = Constant <value_ints = [1]> ()
+                    s = Squeeze (h, axes)
+                    a = MatMul (s, P)
+                },
+                else_branch = gru () => (float[steps, batch, 3] b) {
+                    g = GRU <hidden_size = 3, linear_before_reset = 1> (x, V, S)
+                    axes2 = Constant <value_ints = [1]> ()
+                    t = Squeeze (g, axes2)
+                    b = MatMul (t, Q)
+                }
+            >
+        }
+    """)
+    generator = np.random.default_rng(0)
+    for weight in model.graph.value_info:
+        values = generator.standard_normal([size.dim_value for size in weight.type.tensor_type.shape.dim])
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values.astype(np.float32), weight.name))
+    module, path = onnx2nn.load(model), tmp_path / "written.onnx"
+    line = onnx2nn.export_onnx(module, path)
+    assert "holds" not in line  # both branches are there
+    (choice,) = (node for node in onnx.load(path).graph.node if node.op_type == "If")
+    branches = [[node.op_type for node in attribute.g.node] for attribute in choice.attribute]
+    assert [{"LSTM", "GRU", "Loop"}.intersection(branch) for branch in branches] == [{"LSTM"}, {"GRU"}]
+    for steps, batch in ((1, 1), (6, 2), (2, 5)):
+        for slow in (True, False):
+            inputs = torch.linspace(-1, 1, steps * batch * 4).reshape(steps, batch, 4), torch.tensor(slow)
+            check_same(run_onnxruntime(path, inputs), run(module, inputs), "exported")
+
+
+def test_a_loop_that_data_end_is_named_where_it_cannot_be_exported(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        doubling (float[n] x) => (float[n] y) {
+            begin = Constant <value = bool {1}> ()
+            ["until"] y = Loop ("", begin, x) <
+                body = step (int64 i, bool before, float[n] a) => (bool goes, float[n] b) {
+                    b = Add (a, a)
+                    total = ReduceSum <keepdims = 0> (b)
+                    most = Constant <value = float {100}> ()
+                    goes = Less (total, most)
+                }
+            >
+        }
+    """)
+    module, x = onnx2nn.load(model), torch.ones(3)
+    check_same(run_onnxruntime(model.SerializeToString(), (x,)), run(module, (x,)), "against ONNX Runtime")
+    message = r"data decide how often node 'until' \(Loop\) repeats"
+    with pytest.raises(VerificationError, match=message):
+        onnx2nn.export_onnx(module, tmp_path / "loop.onnx", example_inputs=[x])
+    with pytest.raises(VerificationError, match=message):
+        onnx2nn.save(module, tmp_path / "loop.pt2", example_inputs=[x])
+    assert not list(tmp_path.iterdir())
 
 
 def test_condition_from_the_dynamo_exporter() -> None:

@@ -445,8 +445,10 @@ def test_what_has_no_float_form_stays_and_is_named() -> None:
 def test_other_words_are_refused() -> None:
     with pytest.raises(InputError, match="'keep', 'dequantize' or 'torchao'"):
         onnx2nn.load(DIGITS, quantized="float")
-    with pytest.raises(InputError, match=r"trainable needs framework='torch'"):
-        onnx2nn.load(DIGITS, framework="oneflow", trainable=False)
+    with pytest.raises(InputError, match=r"quantized='torchao' needs framework='torch'"):
+        onnx2nn.load(DIGITS, framework="oneflow", quantized="torchao")
+    with pytest.raises(InputError, match=r"dynamic needs framework='torch'.*export_onnx"):
+        onnx2nn.load(DIGITS, framework="oneflow", dynamic={"x": {0: "n"}})
 
 
 def test_numbers_of_the_source_are_no_weights() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
 import random
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,11 +20,13 @@ from onnx import numpy_helper
 from torch import nn
 
 import onnx2nn
+from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError, Onnx2nnError, VerificationError
 from scripts.torch_exports import quiet, seeded
 from scripts.transfer_table import renamed
 
 pytest.importorskip("onnxscript")
+safetensors_torch = pytest.importorskip("safetensors.torch")
 
 IMAGE = (1, 3, 12, 12)
 
@@ -117,6 +122,16 @@ def test_weights_that_are_not_folded_are_the_same() -> None:
         assert torch.equal(other.state_dict()[key], value), key
 
 
+def test_exporters_log_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """torch.onnx logs, in the middle of a command's lines, that there is no torchvision."""
+    proto, other = _shuffled(_written(seeded(Attention, 1), (1, 6, 16))), seeded(Attention, 2)
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    caplog.clear()
+    monkeypatch.setattr(logging.getLogger("torch"), "propagate", True)
+    onnx2nn.transfer(proto, other)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 def test_names_decide_where_they_are() -> None:
     model, other = seeded(Attention, 1), seeded(Attention, 2)
     assert onnx2nn.transfer(_written(model, (1, 6, 16)), other).by == "names"
@@ -167,6 +182,54 @@ def test_a_scale_on_one_side_is_folded(builds: tuple[Callable[[], nn.Module], Ca
     report = onnx2nn.transfer(_shuffled(_written(model)), other)
     assert any("scale" in weight.how or "behind" in weight.how for weight in report.placed)
     _equal(model, other)
+
+
+class Halved(nn.Module):
+    """A layer on a value that is multiplied by numbers, as the half of a GELU is in older files."""
+
+    def __init__(self, factor: float, *, bias: bool = True) -> None:
+        super().__init__()
+        self.factor = factor
+        self.stem = nn.Conv2d(3, 4, 1)
+        self.convs = nn.Sequential(nn.Conv2d(4, 4, 3, bias=bias), nn.BatchNorm2d(4))
+        self.up, self.head = nn.ConvTranspose2d(4, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in (self.stem, self.convs, self.up):
+            x = layer(x)
+            x = x * (1 + torch.erf(x / 2**0.5)) * self.factor
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dynamo"),
+    [((1.0, 0.5), False), ((0.5, 1.0), False), ((-3.0, 1.0), False), ((1.0, 0.123), False), ((1.0, 0.5), True)],
+)
+def test_a_factor_is_folded_into_the_layer_behind(numbers: tuple[float, float], dynamo: bool) -> None:
+    """The file's other factor stands for weights into which a simplifier folded it."""
+    model, other = (seeded(lambda factor=factor: Halved(factor), seed) for seed, factor in enumerate(numbers))
+    report = onnx2nn.transfer(_shuffled(_written(model, dynamo=dynamo)), other)
+    factor = numbers[0] / numbers[1]
+    scaled = {weight.key for weight in report.placed if f"times {factor:g}," in weight.how}
+    assert {"up.weight", "head.weight"} <= scaled, report
+    torch.testing.assert_close(other.head.weight, model.head.weight * factor, rtol=1e-6, atol=0)
+    _equal(model, other)
+
+
+def test_a_factor_of_a_shared_weight_is_no_solution() -> None:
+    """One layer is called twice, and only one of its inputs has the factor."""
+
+    class Twice(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor, self.layer = factor, nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(torch.relu(self.layer(x)) * self.factor)
+
+    model, other = seeded(lambda: Twice(0.5), 1), seeded(lambda: Twice(1.0), 2)
+    with pytest.raises(VerificationError, match="differ"):
+        onnx2nn.transfer(_shuffled(_written(model, (1, 4))), other)
 
 
 def test_branches_that_outputs_do_not_tell_apart_are_listed() -> None:
@@ -291,6 +354,60 @@ def test_drawn_networks(build: Callable[[], nn.Module], seed: int, dynamo: bool)
 @given(networks(), st.integers(0, 1000), st.booleans())
 def test_more_drawn_networks(build: Callable[[], nn.Module], seed: int, dynamo: bool) -> None:
     _checked_network(build, seed, dynamo)
+
+
+@pytest.mark.held
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(networks(), st.integers(0, 1000), st.booleans())
+def test_many_drawn_networks(build: Callable[[], nn.Module], seed: int, dynamo: bool) -> None:
+    _checked_network(build, seed, dynamo)
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A current folder with `residual.onnx`, whose names are gone, and a module of code with a name of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    onnx.save(_shuffled(_written(seeded(Residual, 1))), "residual.onnx")
+    name = f"code_{tmp_path.name}"
+    lines = ["from tests.test_transfer import Residual", "number = lambda: 3", "def broken(): raise KeyError('lost')"]
+    Path(f"{name}.py").write_text("\n".join(lines), encoding="utf-8")
+    return name
+
+
+def test_the_command_writes_the_state(code: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["transfer", "residual.onnx", "--model", f"{code}:Residual", "-o", "filled.safetensors"]) == 0
+    printed = capfd.readouterr().out.splitlines()
+    assert any(line.startswith("head.weight ← t") for line in printed) and printed[-1].startswith("OK 13 weights")
+    other = seeded(Residual, 2)
+    safetensors_torch.load_model(other, "filled.safetensors")
+    _equal(seeded(Residual, 1), other)
+
+
+@pytest.mark.parametrize(
+    ("model", "output", "said"),
+    [
+        ("Residual", "filled.safetensors", "is not MODULE:CALLABLE"),
+        ("{code}:Nothing", "filled.safetensors", "has no attribute 'Nothing'"),
+        ("nowhere_at_all:build", "filled.safetensors", "No module named 'nowhere_at_all'"),
+        ("{code}:broken", "filled.safetensors", "KeyError: 'lost'"),
+        ("{code}:number", "filled.safetensors", "gives a int, not an nn.Module"),
+        ("{code}:Residual", "filled.txt", "Name a .safetensors file"),
+        ("{code}:Residual", "missing/filled.safetensors", "Create it first"),
+        ("torch.nn:Identity", "filled.safetensors", "different layers"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    code: str, model: str, output: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = ["transfer", "residual.onnx", "--model", model.format(code=code), "-o", output]
+    try:
+        status = main(given)
+    except SystemExit as end:  # argparse's
+        status = end.code
+    printed = capfd.readouterr()
+    assert status == 2 and said in printed.err and printed.err.count("\n") == 1
+    assert not Path(output).exists()
 
 
 def test_the_report_names_what_is_placed() -> None:

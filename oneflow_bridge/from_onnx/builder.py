@@ -238,7 +238,11 @@ class FlowBuilder(Builder):
         arguments = [self._argument(_short(value), _Stand) for value in inputs]
         try:
             self.state.trials.run(
-                lambda *values: operators.apply(row, values, attributes), arguments, {}, symbols_in(arguments)
+                lambda *values: operators.apply(row, values, attributes),
+                arguments,
+                {},
+                symbols_in(arguments),
+                self.state.sizes.facts,
             )
         except OperatorError as error:
             if is_lacking(error):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from oneflow_bridge import namespace
@@ -84,6 +84,10 @@ class ImportedModule(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no ty
         twin.__setstate__(deepcopy(self.__getstate__(), memo))
         return twin
 
+    def holders(self) -> Iterator[tuple[str, Any]]:
+        """Yields path and module of itself and of all modules in it, a shared one under each of its paths."""
+        yield from _holders("", self)
+
     def run(self, *values: Any) -> Any:
         """Returns the graph's outputs, a tuple, for namespace values."""
         return self._function(self, *values)
@@ -98,6 +102,13 @@ class ImportedModule(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no ty
         values = [_entered(spec, value) for spec, value in zip(signature, _bound(signature, args, kwargs), strict=True)]
         results = [unwrap(operators.as_tensor(value)) for value in self._function(self, *values)]
         return results[0] if len(results) == 1 else tuple(results)
+
+
+def _holders(path: str, module: Any) -> Iterator[tuple[str, Any]]:
+    yield path, module
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _holders(f"{path}.{name}" if path else name, child)
 
 
 def _bound(signature: Sequence[dict[str, Any]], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:

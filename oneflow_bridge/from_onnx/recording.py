@@ -244,7 +244,7 @@ class Recorder:
         layer = layer_for(name, args, kwargs) if self.layers and kind != "method" else None
         symbols = symbols_in((args, kwargs))
         shapes = self._shapes(target if target in RULES else name, args, kwargs) if symbols else None
-        result, point = self.trials.run(function, args, kwargs, symbols, shapes)
+        result, point = self.trials.run(function, args, kwargs, symbols, self.sizes.facts, shapes)
         if shapes is not None:
             _check_rule(target, result, shapes, point)
         wrapped = self._wrap(result, _unknown(result) if symbols and shapes is None else shapes)

@@ -6,6 +6,7 @@ are known they tell the shapes too. Of other sizes they say nothing: `shape_rule
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from oneflow_bridge.namespace.indexing import IndexRangeError
 from oneflow_bridge.namespace.tensor import Size, Tensor, constant, from_array
 from onnx2nn.optable.row import NeedsValues
 from onnx2nn.sizes.expression import Number, Symbol
+from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.substitution import evaluated
 
 Point = Mapping[Symbol, int]
@@ -25,8 +27,8 @@ Point = Mapping[Symbol, int]
 _TRIED = (5, 64, 224, 2, 32, 1)
 """What dynamic sizes are in a trial, one number after the other until the call succeeds."""
 
-_BATCH = 2
-"""What the first dimension of an input is, on which few calls depend."""
+_BATCHES = (2, 1)
+"""What the first dimension of an input is, on which few calls depend; the second for calls that fit no other size."""
 
 _MOST = 1 << 26
 """Elements of the largest stand-in with dynamic sizes."""
@@ -78,7 +80,13 @@ class Trials:
         self._order = list(_TRIED)
 
     def run(
-        self, function: Callable[..., Any], args: Any, kwargs: Any, symbols: Collection[Symbol], shapes: Any = None
+        self,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        symbols: Collection[Symbol],
+        facts: Facts,
+        shapes: Any = None,
     ) -> tuple[Any, Point]:
         """Returns the result of a call on stand-ins, and the sizes at which it ran.
 
@@ -87,6 +95,7 @@ class Trials:
             args: its arguments: those with a `spec` stand for tensors, and `Dim`s for numbers.
             kwargs: its named arguments.
             symbols: the symbols in them, `symbols_in`.
+            facts: what is known of the symbols, also what the node demands of them: other sizes are not tried.
             shapes: the shapes of its results, where a rule says them: too large ones are not computed.
 
         Raises:
@@ -96,8 +105,10 @@ class Trials:
         if not symbols:
             return _run(function, args, kwargs, {}), {}
         failure: Exception | None = None
-        for size in list(self._order):
-            point = {symbol: _BATCH if symbol in self.batches else size for symbol in symbols}
+        for batch, size in itertools.product(_BATCHES, list(self._order)):
+            point = _point({symbol: batch if symbol in self.batches else size for symbol in symbols}, facts)
+            if point is None:
+                continue
             try:
                 _check_sizes(shapes, point)
                 result = _run(function, args, kwargs, point)
@@ -109,6 +120,19 @@ class Trials:
             self._order.sort(key=lambda tried: tried != size)  # later calls are likely to need it too
             return result, point
         raise NeedsValues(f"the call fits no size that is tried: {failure}")
+
+
+def _point(sizes: dict[Symbol, int], facts: Facts) -> Point | None:
+    """Returns the sizes nearest to some at which all facts hold, None where such are not found."""
+    for symbol in sizes:
+        least, most = facts.intervals.get(symbol, symbol.interval)
+        sizes[symbol] = min(max(sizes[symbol], least or 0), sizes[symbol] if most is None else most)
+    for symbol in sizes.keys() & facts.values.keys():
+        number = facts.values[symbol]
+        if isinstance(number, int) or number.symbols <= sizes.keys():
+            sizes[symbol] = evaluated(number, sizes)
+    conditions = (condition for condition in facts.assumed if condition.symbols <= sizes.keys())
+    return sizes if all(evaluated(condition, sizes) for condition in conditions) else None
 
 
 def is_symbolic(value: Any) -> bool:

@@ -21,6 +21,7 @@ from oneflow_bridge.namespace import (
     comparison,
     creation,
     dtypes,
+    fourier,
     functional,
     indexing,
     linalg,
@@ -36,7 +37,8 @@ from oneflow_bridge.namespace.dtypes import ALIASES, BY_NAME, DType, flow
 from oneflow_bridge.namespace.dtypes import FInfo as finfo
 from oneflow_bridge.namespace.dtypes import IInfo as iinfo
 from oneflow_bridge.namespace.dtypes import promote_types as promote_types
-from oneflow_bridge.namespace.names import MISSING, MissingNameError, Names, functions
+from oneflow_bridge.namespace.names import MISSING as MISSING
+from oneflow_bridge.namespace.names import MissingNameError, Names, functions
 from oneflow_bridge.namespace.tensor import Size, Tensor, broadcast_shapes, result_type, unwrap, wrap
 
 _FROM_FUNCTIONAL = (
@@ -110,6 +112,9 @@ _TORCH |= {
     "is_complex": Tensor.is_complex,
     "is_floating_point": Tensor.is_floating_point,
     "is_grad_enabled": flow.is_grad_enabled,
+    "complex": fourier.make_complex,
+    "fft": Names("fft", {name: getattr(fourier, name) for name in ("fft", "ifft", "rfft", "irfft", "rfftn", "irfftn")}),
+    "view_as_real": fourier.view_as_real,
     "compiler": Names("compiler", {"is_compiling": symbolic_sizes.is_compiling}),
     "_check": symbolic_sizes.require,
     "jit": Names("jit", {"is_tracing": symbolic_sizes.is_tracing}),
@@ -146,6 +151,4 @@ __all__ = sorted(_TORCH)
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    if name in MISSING and name == "fft":
-        return Names("fft", {})
     raise MissingNameError(name)

@@ -53,6 +53,11 @@ def _recurrent(cell: Cell) -> Callable[..., tuple[Tensor, ...]]:
             raise OperatorError("dropout between recurrent layers.")
         states = [unbind(state, 0) for state in (hx if isinstance(hx, (list, tuple)) else [hx])]
         x = transpose(x, 0, 1) if batch_first else x
+        for state in states:
+            if any(part.shape[0] != x.shape[1] for part in state):  # an addition would broadcast it; torch refuses it
+                raise OperatorError(
+                    f"an initial state of batch {state[0].shape[0]} for an input of batch {x.shape[1]}."
+                )
         finals, remaining = [], list(params)
         for layer in range(num_layers):
             outputs = []

@@ -18,6 +18,7 @@ from oneflow_bridge.to_onnx.output_differences import OutputDifference, differen
 from oneflow_bridge.to_onnx.rounding import judged, run_doubled
 from oneflow_bridge.to_onnx.tensor_values import NO_CPU_KERNEL
 from onnx2nn.errors import InputError, MissingDependencyError, Onnx2nnError, VerificationError
+from onnx2nn.ground.pass_times import timed
 from onnx2nn.optable.registry import load_rows
 
 
@@ -38,6 +39,7 @@ def why_not(model: Any, lowered: ir.Model) -> str | None:
     return None
 
 
+@timed("verification")
 def compare(
     model: Any, arguments: Arguments, axes: Mapping[tuple[int, int], str], path: Path
 ) -> list[OutputDifference]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ def export(
     check: bool = True,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
+    extra_opsets: Mapping[str, int] | None = None,
 ) -> onnx.ModelProto:
     """Writes a OneFlow model as an ONNX file.
 
@@ -62,6 +63,8 @@ def export(
             also at a size that was not traced.
         input_names: names of the inputs; by default those of the parameters of `forward` or `build`.
         output_names: names of the outputs.
+        extra_opsets: domain → version of further operator sets that the file declares, for what a runtime puts in place
+            of the operators of `continue_on_error`.
 
     Returns:
         The model; with external data its large tensors refer to the file.
@@ -73,6 +76,7 @@ def export(
         ModelFileError: the file cannot be written, or the job is inconsistent.
     """
     _check_options(opset, path, external_data)
+    _check_opsets(extra_opsets or {})
     if isinstance(model, CompiledJob):
         compiled = _renamed(model, input_names, output_names)
     else:
@@ -80,6 +84,7 @@ def export(
             model, example_inputs, dynamic=dynamic, input_names=input_names, output_names=output_names
         )
     lowered = to_onnx(compiled, opset=opset, optimize=optimize, continue_on_error=continue_on_error)
+    lowered.opset_imports.update(extra_opsets or {})
     for problem in lowered.meta["unmapped"]:
         logger.warning("written as a custom operator: %s", problem)
     verify = _verification(model, example_inputs, dynamic, input_names, lowered) if check else None
@@ -121,6 +126,14 @@ def _check_options(opset: int | None, path: str | os.PathLike[str] | None, exter
         raise ModelFileError(
             f"{path} cannot be written: {folder} is not a writable folder, or the path itself is a folder."
         )
+
+
+def _check_opsets(extra: Mapping[str, int]) -> None:
+    for domain, version in extra.items():
+        if domain in ("", "ai.onnx"):
+            raise InputError("extra_opsets names the domain of ONNX itself; give its version as opset.")
+        if version < 1:
+            raise InputError(f"extra_opsets: version {version} of {domain!r} is below 1.")
 
 
 def _renamed(

@@ -10,11 +10,13 @@ import logging
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from onnx2nn.ground.pass_times import timed
 from onnx2nn.optable.registry import load_rows
 
 logging.getLogger("onnx_ir.passes").setLevel(logging.WARNING)
 
 
+@timed("optimising")
 def optimize(model: ir.Model) -> ir.Model:
     """Folds small constants, merges transposes and reshapes, removes duplicates and unused nodes, in place."""
     graph = model.graph

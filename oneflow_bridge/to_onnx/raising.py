@@ -18,6 +18,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from oneflow_bridge.to_onnx.job import DIMENSIONS, OPERANDS, RESULTS, Dimensions, sizes_of
 from oneflow_bridge.to_onnx.lstm import raise_lstms
 from oneflow_bridge.to_onnx.replacement import JOB, New, replace
+from onnx2nn.ground.pass_times import timed
 from onnx2nn.rewrite.patterns import Match, matches, parse, roots
 
 Build = Callable[[Match, ir.Value], "New | None"]
@@ -31,6 +32,7 @@ class Rule:
     build: Build
 
 
+@timed("raising")
 def raise_ops(model: ir.Model) -> None:
     """Replaces decomposed layers by one op each, in place, and removes unused nodes."""
     by_type: dict[str, list[Rule]] = {}

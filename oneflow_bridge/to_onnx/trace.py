@@ -5,7 +5,9 @@ OneFlow ends the process on some inputs instead of raising an error. Those input
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from oneflow_bridge.runtime import error_text, import_oneflow
@@ -20,10 +22,15 @@ from oneflow_bridge.to_onnx.tensor_values import (
     tensor_attributes_as_buffers,
 )
 from onnx2nn.errors import InputError, Onnx2nnError
+from onnx2nn.ground.pass_times import timed
 
 _BLOCK = "model"
 
+_NEEDS_VALUES = ("in eager mode", "only eager", "nn.graph.build", "lazy tensor")
+"""Parts of OneFlow's messages about calls that need the values of a tensor, which a job does not have."""
 
+
+@timed("tracing")
 def compile_job(
     model: Any,
     example_inputs: Any = (),
@@ -172,8 +179,30 @@ def _trace(
     except Exception as error:  # OneFlow has no common class of errors
         sizes = f" with {dict(of_dimensions)}" if of_dimensions else ""
         shapes = ", ".join(f"{n}: {list(t.shape)}" for n, t in zip(arguments.names, arguments.leaves(), strict=True))
-        raise InputError(f"OneFlow could not trace the model{sizes} (inputs {shapes}): {error_text(error)}") from error
+        text = error_text(error)
+        raise InputError(
+            f"OneFlow could not trace the model{sizes} (inputs {shapes}){_place_of(error)}: {text}{_advice(text)}"
+        ) from error
     return job, {**constants, **free_tensors(graph, job)}, outputs
+
+
+def _place_of(error: Exception) -> str:
+    """Returns the line of the model's own code at which a trace failed, as far as there is one."""
+    libraries = (str(Path(import_oneflow().__file__).parent), str(Path(__file__).parent))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(libraries)]
+    if not frames or not frames[-1].line:
+        return ""
+    last = frames[-1]
+    return f" at {Path(last.filename).name}, line {last.lineno}, in {last.name}: `{last.line}`"
+
+
+def _advice(text: str) -> str:
+    if not any(part in text.lower() for part in _NEEDS_VALUES):
+        return ""
+    return (
+        " The values of a tensor decide what is computed there, and a job has no values. Leave that part out of the "
+        "exported model, or write it with results of a fixed shape, as flow.where instead of a mask or a branch."
+    )
 
 
 def _forget_names() -> None:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from oneflow_bridge.to_onnx.job import sizes_of
 from onnx2nn.errors import InputError, ModelFileError
+from onnx2nn.ground.pass_times import timed
 
 PROTOBUF_LIMIT = 2**31 - 1
 _MARGIN = 2**24
@@ -26,6 +27,7 @@ _GRAPH_INITIALIZER = b"\x2a"
 _TENSOR_RAW_DATA = b"\x4a"
 
 
+@timed("writing")
 def write_model(
     model: ir.Model,
     path: str | os.PathLike[str] | None,

@@ -20,11 +20,12 @@ from onnx2nn.commands.options import (
 )
 from onnx2nn.commands.verdict import report
 from onnx2nn.errors import InputError
-from onnx2nn.ground.atomic_files import check_folder_writable, check_writable
+from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
 from onnx2nn.importing import inputs
 from onnx2nn.importing.inputs import InputSpec
+from onnx2nn.output.python_source import check_folder
 from onnx2nn.output.save import check_target
 from onnx2nn.verification.outputs import Verification
 
@@ -89,7 +90,7 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if arguments.simplify_path:
         check_writable(arguments.simplify_path)
     if arguments.python:
-        check_folder_writable(arguments.python)
+        check_folder(arguments.python)
     limits = limits_of(arguments)
     specs = specs_of(arguments)
     given = named_shapes(arguments.input_shape, specs)

@@ -15,7 +15,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from onnx2nn.commands import check, compare, compile, convert, ncnn, ops, report, simplify, verify
+from onnx2nn.commands import check, compare, compile, convert, ncnn, ops, report, simplify, transfer, verify
 from onnx2nn.commands.options import add_debug
 from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.ground.terminal import Terminal
@@ -27,6 +27,7 @@ EXAMINED: tuple[ModuleType, ...] = (
     verify,
     report,
     compare,
+    transfer,
     simplify,
     ncnn,
     ops,

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnx2nn.dequantize.dequantizer import Dequantization, Dequantizer
+from onnx2nn.dequantize.dequantizer import Dequantization, Dequantizer, Tensors
 from onnx2nn.dequantize.operators import rewrite_of
 
-__all__ = ["Dequantization", "dequantize"]
+__all__ = ["Dequantization", "Tensors", "dequantize"]
 
 
-def dequantize(model: ir.Model) -> Dequantization:
+def dequantize(model: ir.Model, tensors: Tensors) -> Dequantization:
     """Turns a quantised model into a float model, in place.
 
     Semantics: ONNX's QuantizeLinear, DequantizeLinear, QLinear and integer operators of every version, and ONNX
@@ -26,8 +26,9 @@ def dequantize(model: ir.Model) -> Dequantization:
 
     Args:
         model: the model from `reader.read`.
+        tensors: of the framework that computes the weights.
 
     Returns:
         The report. It names the nodes that stay quantised.
     """
-    return Dequantizer(model, rewrite_of).run()
+    return Dequantizer(model, rewrite_of, tensors).run()

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 
 from onnx2nn.dequantize.grouped_weights import GroupedWeight, grouped_forms
-from onnx2nn.fx.constants import Constant
 from onnx2nn.ground.element_types import BY_NAME
+from onnx2nn.importing.constants import Constant
 from onnx2nn.ops import quantize
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.optable.row import Row
@@ -70,16 +69,38 @@ class FloatCounterpart:
         return bool(np.all(zero.astype(np.float64).ravel() == self.zero_point.astype(np.float64).ravel()))
 
 
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a framework.
+
+    Attributes:
+        F: its namespace of tensor functions.
+        constants: its class of constants.
+    """
+
+    F: Any
+    constants: type[Constant]
+
+    def of(self, value: ir.Value | None) -> Any:
+        """Returns the elements of a constant as a tensor, None for an absent one."""
+        if value is None:
+            return None
+        tensor = ir.convenience.get_const_tensor(value)
+        assert tensor is not None
+        return self.constants("", ir.DataType(tensor.dtype), tensor).value
+
+
 class Dequantizer:
     """The walk over a model.
 
     Args:
         model: the model, changed in place.
         rewrite_of: returns the rewrite of a quantised node, None for other nodes.
+        tensors: of the framework that computes the weights.
     """
 
-    def __init__(self, model: ir.Model, rewrite_of: Callable[[ir.Node], Rewrite | None]):
-        self.graph, self.rewrite_of = model.graph, rewrite_of
+    def __init__(self, model: ir.Model, rewrite_of: Callable[[ir.Node], Rewrite | None], tensors: Tensors):
+        self.graph, self.rewrite_of, self.tensors = model.graph, rewrite_of, tensors
         self.result = Dequantization()
         self.counterparts: dict[ir.Value, FloatCounterpart] = {}
         self.dynamic: dict[ir.Value, tuple[ir.Value, ir.Node]] = {}  # → float value and DynamicQuantizeLinear
@@ -150,15 +171,17 @@ class Dequantizer:
             return None
         key = (value, scale, zero_point, axis)
         if key not in self.floats:
-            numbers, scales, zero_points = (tensor_of(item) for item in (value, scale, zero_point))
-            floats = quantize.dequantize_linear(torch, numbers, scales, zero_points, axis=axis, block_size=block)
-            made = self.floats[key] = self.weight(value, floats)
+            numbers, scales, zero_points = (self.tensors.of(item) for item in (value, scale, zero_point))
+            floats = quantize.dequantize_linear(
+                self.tensors.F, numbers, scales, zero_points, axis=axis, block_size=block
+            )
+            made = self.floats[key] = self.weight(value, self.tensors.constants.stored(floats))
             self.result.forms[made.name or ""] = grouped_forms(
-                numbers, scales, zero_points, axis, block, _type_of(value)
+                self.tensors.F, numbers, scales, zero_points, axis, block, _type_of(value)
             )
         return self.floats[key]
 
-    def weight(self, origin: ir.Value, tensor: torch.Tensor | ir.LazyTensor) -> ir.Value:
+    def weight(self, origin: ir.Value, constant: ir.TensorProtocol) -> ir.Value:
         """Returns a new float initializer, under the name of `origin` without a suffix such as `_quantized`."""
         name = wanted = _SUFFIX.sub("", origin.name or "weight")
         number = 0
@@ -167,10 +190,9 @@ class Dequantizer:
             name = f"{wanted}_float{number if number > 1 else ''}"
         self.names.add(name)
         self.result.weights.append(name)
-        constant = tensor if isinstance(tensor, ir.LazyTensor) else ir.tensor(tensor.contiguous(), name=name)
         constant.name = name
         value = ir.Value(name=name, const_value=constant)
-        value.shape, value.dtype = ir.Shape(tensor.shape), constant.dtype
+        value.shape, value.dtype = ir.Shape(constant.shape.numpy()), constant.dtype
         self.graph.register_initializer(value)
         return value
 
@@ -345,17 +367,6 @@ def output_parameters(row: Row, node: ir.Node) -> tuple[ir.Value | None, ir.Valu
             scale, zero_point = inputs(node, position + 2)[position:]
             return scale, zero_point
     return None, None
-
-
-def tensor_of(value: ir.Value | None) -> torch.Tensor | None:
-    """Returns the values of a constant as a tensor."""
-    if value is None:
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
-    assert tensor is not None
-    found = Constant("", ir.DataType(tensor.dtype), tensor).value
-    assert isinstance(found, torch.Tensor)
-    return found
 
 
 def attributes_of(node: ir.Node, *left_out: str) -> dict[str, Any]:

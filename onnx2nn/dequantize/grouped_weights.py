@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
-import torch
 
 from onnx2nn.ground.element_types import BY_NAME
 
@@ -23,17 +23,18 @@ class GroupedWeight:
         group: the number of columns that share a scale.
     """
 
-    numbers: torch.Tensor
-    scales: torch.Tensor
-    zero_points: torch.Tensor | None
+    numbers: Any
+    scales: Any
+    zero_points: Any
     bits: int
     group: int
 
 
 def grouped_forms(
-    numbers: torch.Tensor | None,
-    scales: torch.Tensor | None,
-    zero_points: torch.Tensor | None,
+    F: Any,
+    numbers: Any,
+    scales: Any,
+    zero_points: Any,
     axis: int,
     block: int,
     kind: ir.DataType | None,
@@ -41,6 +42,7 @@ def grouped_forms(
     """Returns the forms of a matrix with scales along its rows, itself and transposed; nothing where there are none.
 
     Args:
+        F: the namespace of tensor functions.
         numbers: the integers, as DequantizeLinear takes them.
         scales: its scales.
         zero_points: its zero points.
@@ -56,16 +58,16 @@ def grouped_forms(
     shift = 1 << (element.bits - 1) if element.name.startswith("UINT") else 0
 
     def form(turned: bool) -> GroupedWeight:
-        def rows_first(x: torch.Tensor) -> torch.Tensor:
+        def rows_first(x: Any) -> Any:
             if x.numel() == 1:
                 return x.reshape(1, 1).expand(numbers.shape[1 if turned else 0], 1)
             x = x.reshape(-1, 1) if not block else x.t() if turned else x
             return x
 
-        signed = (numbers.to(torch.int16) - shift).to(torch.int8)
-        zero = None if zero_points is None else (rows_first(zero_points).to(torch.int16) - shift).to(torch.int8)
+        signed = (numbers.to(F.int16) - shift).to(F.int8)
+        zero = None if zero_points is None else (rows_first(zero_points).to(F.int16) - shift).to(F.int8)
         if zero is None and shift:
-            zero = torch.full_like(rows_first(scales), -shift, dtype=torch.int8)
+            zero = F.full_like(rows_first(scales), -shift, dtype=F.int8)
         signed = signed.t() if turned else signed
         return GroupedWeight(signed, rows_first(scales), zero, element.bits, block or signed.shape[1])
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 
 from onnx2nn.dequantize import packed_weights
 from onnx2nn.dequantize.dequantizer import (
@@ -174,7 +173,7 @@ def _bias(dequantizer: Dequantizer, bias: ir.Value | None, *scales: ir.Value | N
         values = integers.astype(np.float64)
         for step in steps:
             values = values * np.asarray(step, np.float64).ravel()
-        dequantizer.floats[key] = dequantizer.weight(bias, torch.from_numpy(values.astype(np.float32)))
+        dequantizer.floats[key] = dequantizer.weight(bias, ir.tensor(values.astype(np.float32)))
     return True, dequantizer.floats[key]
 
 
@@ -356,7 +355,7 @@ def _dynamic_lstm(dequantizer: Dequantizer, node: ir.Node) -> bool:
         zero = np.zeros(1) if zero is None else zero
         shift = zero.astype(np.float32).reshape(directions if zero.size > 1 else 1, 1, -1)
         product = (values.astype(np.float32) - shift) * steps.reshape(directions if steps.size > 1 else 1, 1, -1)
-        floats.append(dequantizer.weight(matrix, torch.from_numpy(np.ascontiguousarray(product.transpose(0, 2, 1)))))
+        floats.append(dequantizer.weight(matrix, ir.tensor(np.ascontiguousarray(product.transpose(0, 2, 1)))))
     _replace_node(dequantizer, node, "", "LSTM", [x, *floats, *rest], REPLACEMENT_OPSET)
     return True
 

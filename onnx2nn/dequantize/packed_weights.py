@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
-import torch
 
-from onnx2nn.dequantize.dequantizer import Dequantizer, attributes_of, inputs, tensor_of
+from onnx2nn.dequantize.dequantizer import Dequantizer, attributes_of, inputs
 from onnx2nn.dequantize.grouped_weights import GroupedWeight, grouped_forms
 from onnx2nn.dequantize.registry import MICROSOFT, Rewrites
-from onnx2nn.fx.constants import torch_dtype
+from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops.contrib_quantized import bnb4_weight, gather_block_quantized, nbits_weight, unpacked
 from onnx2nn.rewrite.patterns import attribute_of
 
@@ -33,23 +32,23 @@ def _nbits_kernel(dequantizer: Dequantizer, node: ir.Node) -> ir.Value | None:
     if attribute_of(node, "weight_prepacked", 0):
         return None
     options = {name: attribute_of(node, name, 4) for name in ("K", "N", "bits", "block_size")}
-    kernel = _kernel(dequantizer, packed, options["K"], options["N"], lambda *t: nbits_weight(torch, *t, **options).t())
+    F = dequantizer.tensors.F
+    kernel = _kernel(dequantizer, packed, options["K"], options["N"], lambda *t: nbits_weight(F, *t, **options).t())
     if kernel is not None and packed[-1] is None:
-        dequantizer.result.forms[kernel.name or ""] = [lambda: _grouped(packed[:3], **options)]
+        dequantizer.result.forms[kernel.name or ""] = [lambda: _grouped(dequantizer, packed[:3], **options)]
     return kernel
 
 
-def _grouped(packed: Packed, K: int, N: int, bits: int, block_size: int) -> GroupedWeight:
-    B, scales, zero_points = map(tensor_of, packed)
-    assert B is not None and scales is not None
+def _grouped(dequantizer: Dequantizer, packed: Packed, K: int, N: int, bits: int, block_size: int) -> GroupedWeight:
+    F, (B, scales, zero_points) = dequantizer.tensors.F, map(dequantizer.tensors.of, packed)
     blocks, middle = -(-K // block_size), 1 << (bits - 1)
-    numbers = unpacked(torch, B.reshape([N, blocks, -1]), bits).flatten(1)[:, :K]
-    if zero_points is not None and zero_points.dtype == torch.uint8:
-        zero_points = unpacked(torch, zero_points.reshape([N, -1]), bits)[:, :blocks]
-        zero_points = (zero_points.to(torch.int16) - middle).to(torch.int8)
+    numbers = unpacked(F, B.reshape([N, blocks, -1]), bits).flatten(1)[:, :K]
+    if zero_points is not None and zero_points.dtype == F.uint8:
+        zero_points = unpacked(F, zero_points.reshape([N, -1]), bits)[:, :blocks]
+        zero_points = (zero_points.to(F.int16) - middle).to(F.int8)
     elif zero_points is not None:
         zero_points = zero_points.reshape([N, blocks]) - middle
-    signed = (numbers.to(torch.int16) - middle).to(torch.int8)
+    signed = (numbers.to(F.int16) - middle).to(F.int8)
     return GroupedWeight(signed, scales.reshape([N, blocks]), zero_points, bits, block_size)
 
 
@@ -62,7 +61,7 @@ def _matmul_bnb4(dequantizer: Dequantizer, node: ir.Node) -> bool:
         rows, columns = columns, rows
 
     def weight(*tensors: Any) -> Any:
-        found = bnb4_weight(torch, *tensors, **options)
+        found = bnb4_weight(dequantizer.tensors.F, *tensors, **options)
         return found.t() if attribute_of(node, "transB", 1) else found
 
     kernel = _kernel(dequantizer, tuple(packed), rows, columns, weight)
@@ -70,7 +69,7 @@ def _matmul_bnb4(dequantizer: Dequantizer, node: ir.Node) -> bool:
 
 
 def _kernel(
-    dequantizer: Dequantizer, packed: Packed, rows: int, columns: int, weight: Callable[..., torch.Tensor]
+    dequantizer: Dequantizer, packed: Packed, rows: int, columns: int, weight: Callable[..., Any]
 ) -> ir.Value | None:
     """Returns the float weight `(rows, columns)` of packed inputs: its integers, scales, and others.
 
@@ -80,7 +79,7 @@ def _kernel(
     if integers is None or scales is None or not _are_constants(dequantizer, packed):
         return None
     if packed not in dequantizer.floats:
-        made = dequantizer.weight(integers, _lazy(packed, (rows, columns), weight))
+        made = dequantizer.weight(integers, _lazy(dequantizer, packed, (rows, columns), weight))
         dequantizer.floats[packed], dequantizer.result.forms[made.name or ""] = made, ()
     return dequantizer.floats[packed]
 
@@ -89,7 +88,9 @@ def _are_constants(dequantizer: Dequantizer, values: Packed) -> bool:
     return all(value is None or ir.convenience.get_const_tensor(value) is not None for value in values)
 
 
-def _lazy(packed: Packed, shape: tuple[int, ...], weight: Callable[..., torch.Tensor]) -> ir.LazyTensor:
+def _lazy(
+    dequantizer: Dequantizer, packed: Packed, shape: tuple[int, ...], weight: Callable[..., Any]
+) -> ir.LazyTensor:
     scales = packed[1]
     assert scales is not None
     tensor = ir.convenience.get_const_tensor(scales)
@@ -97,8 +98,10 @@ def _lazy(packed: Packed, shape: tuple[int, ...], weight: Callable[..., torch.Te
     kind = tensor.dtype
 
     def computed() -> ir.TensorProtocol:
-        floats = weight(*map(tensor_of, packed)).to(torch_dtype(kind)).contiguous()
-        return ir.tensor(floats)
+        floats = weight(*map(dequantizer.tensors.of, packed)).to(
+            getattr(dequantizer.tensors.F, BY_NAME[kind.name].dtype)
+        )
+        return dequantizer.tensors.constants.stored(floats)
 
     return ir.LazyTensor(computed, kind, shape=ir.Shape(shape), cache=False)
 
@@ -162,25 +165,31 @@ def _table(
         shape[-1] *= 8 // options.get("bits", 4)
     key = (*packed, axis)
 
-    def whole(data: torch.Tensor, scales: torch.Tensor, zero_points: torch.Tensor | None) -> torch.Tensor:
-        rows = torch.arange(data.shape[axis])
-        found = gather_block_quantized(torch, data, rows, scales, zero_points, **options)
-        assert isinstance(found, torch.Tensor)
-        return found
+    def whole(data: Any, scales: Any, zero_points: Any) -> Any:
+        rows = dequantizer.tensors.F.arange(data.shape[axis])
+        return gather_block_quantized(dequantizer.tensors.F, data, rows, scales, zero_points, **options)
 
     if key not in dequantizer.floats:
-        made = dequantizer.weight(data, _lazy(packed, tuple(shape), whole))
+        made = dequantizer.weight(data, _lazy(dequantizer, packed, tuple(shape), whole))
         dequantizer.floats[key], dequantizer.result.forms[made.name or ""] = made, ()
         if len(shape) == 2 and (axis, options.get("quantize_axis", 1)) == (0, 1):
-            dequantizer.result.forms[made.name or ""] = _forms_of_table(packed, tensor.dtype, shape, options)
+            dequantizer.result.forms[made.name or ""] = _forms_of_table(
+                dequantizer, packed, tensor.dtype, shape, options
+            )
     return dequantizer.floats[key]
 
 
 def _forms_of_table(
-    packed: Packed, kind: ir.DataType, shape: list[int], options: dict[str, Any]
+    dequantizer: Dequantizer, packed: Packed, kind: ir.DataType, shape: list[int], options: dict[str, Any]
 ) -> Sequence[Callable[[], GroupedWeight]]:
     block = options.get("block_size", 128)
     if kind == ir.DataType.UINT8 and shape[1] % block == 0:
-        return [lambda: _grouped(packed, K=shape[1], N=shape[0], bits=options.get("bits", 4), block_size=block)]
-    numbers, scales, zero_points = map(tensor_of, packed)
-    return () if kind == ir.DataType.UINT8 else grouped_forms(numbers, scales, zero_points, 1, block, kind)
+        return [
+            lambda: _grouped(dequantizer, packed, K=shape[1], N=shape[0], bits=options.get("bits", 4), block_size=block)
+        ]
+    numbers, scales, zero_points = map(dequantizer.tensors.of, packed)
+    return (
+        ()
+        if kind == ir.DataType.UINT8
+        else grouped_forms(dequantizer.tensors.F, numbers, scales, zero_points, 1, block, kind)
+    )

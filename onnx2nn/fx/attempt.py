@@ -17,6 +17,7 @@ from onnx2nn.fx.state_versions import set_versions
 from onnx2nn.fx.subgraphs import REGIONS, RenameInputs
 from onnx2nn.fx.tracer import Tracer
 from onnx2nn.ground.naming import identifier
+from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing.inputs import InputSpec, input_specs
 from onnx2nn.importing.node_facts import Scope
 from onnx2nn.importing.walk import Walk
@@ -45,6 +46,7 @@ class Attempt:
         self._result: Any = None
         self._renamed: dict[str, str] = {}
 
+    @timed("tracing")
     def run(self) -> None:
         """Records the program.
 
@@ -61,6 +63,7 @@ class Attempt:
         state.raise_problems()
         self._result = outputs[0] if len(outputs) == 1 else tuple(outputs)
 
+    @timed("module")
     def module(self) -> fx.GraphModule:
         """Returns the module of the recorded program; called once, for the attempt whose program is taken."""
         state, graph = self.state, self.state.model.graph

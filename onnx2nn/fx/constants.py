@@ -87,6 +87,11 @@ class Constant(constants.Constant):
         tensor = tensor.detach()
         return tensor.float().numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy()
 
+    @classmethod
+    def stored(cls, tensor: torch.Tensor) -> ir.TensorProtocol:
+        """Returns a tensor as one of a file, which shares its memory."""
+        return ir.tensor(tensor.contiguous())
+
     @staticmethod
     def kind_of(tensor: torch.Tensor) -> ir.DataType:
         """Returns the ONNX element type of a torch tensor."""

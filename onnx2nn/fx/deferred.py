@@ -17,6 +17,7 @@ from torch import fx, nn
 from onnx2nn.fx.owned_graph import owned
 from onnx2nn.fx.pickled_source import pickled_source
 from onnx2nn.fx.readable_code import readable
+from onnx2nn.ground.pass_times import timed
 
 _KEPT_IN_COPIES = "_user_preserved_attributes"
 """The item of `meta` whose attributes torch gives to a copy of a GraphModule."""
@@ -24,6 +25,7 @@ _KEPT_IN_COPIES = "_user_preserved_attributes"
 _GENERATING = threading.RLock()  # while torch writes a graph's program, the graph's nodes have other names
 
 
+@timed("code generation")
 def generate_programs(root: nn.Module) -> None:
     """Generates the missing programs of `root` and the modules in it."""
     with _GENERATING:

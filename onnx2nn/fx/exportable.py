@@ -11,10 +11,9 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
+from onnx2nn.control_flow import If
 from onnx2nn.fx.deferred import DeferredModule
-
-_GATES = {nn.LSTM: (0, 3, 1, 2), nn.GRU: (1, 0, 2), nn.RNN: (0,)}
-"""The positions of ONNX's gates in torch's order."""
+from onnx2nn.fx.recurrent_operators import RECURRENT_FUNCTIONS, RECURRENT_LAYERS, replace_function, replace_layer
 
 
 class ExportableModule(DeferredModule):
@@ -62,21 +61,42 @@ def _exporting() -> bool:
 
 def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:
     """Returns a copy of the graph of `module` to trace while torch.onnx.export runs."""
+    copied = _rewritten(module, graph)
+    if not torch.jit.is_tracing():  # the older exporter writes one branch of an If
+        for node, _ in _choices(module, copied):
+            with copied.inserting_before(node):
+                choice = copied.get_attr(str(node.target))
+            node.op, node.target, node.args = "call_function", _choose, (choice, *node.args)
+    return copied
+
+
+def _choices(module: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, If]]:
+    called = ((node, module.get_submodule(str(node.target))) for node in graph.nodes if node.op == "call_module")
+    return [(node, layer) for node, layer in called if type(layer) is If]
+
+
+def _rewritten(module: nn.Module, graph: fx.Graph) -> fx.Graph:
+    """Returns a copy of the graph of `module` whose calls, but those of Ifs, are exported correctly."""
     copied = _NamedGraph()
     copied.output(copied.graph_copy(graph, {}))
+    older = torch.jit.is_tracing()  # the older exporter writes recurrent layers itself
     for node in copied.nodes:
-        if node.target in _REPLACEMENTS:
+        if node.target in RECURRENT_FUNCTIONS and not older:
+            replace_function(node)
+        elif node.target in _REPLACEMENTS:
             node.target = _REPLACEMENTS[node.target]
         elif node.op == "call_function" and hasattr(node.target, "row"):
             node.target = _operator(node.target)
+        elif node.op == "call_method" and node.target == "squeeze" and older:
+            node.op, node.target = "call_function", _squeeze
         elif node.op == "call_method" and node.target == "sort" and node.kwargs.get("stable"):
             node.op, node.target = "call_function", _sort
         elif node.op == "call_module":
             layer = module.get_submodule(node.target)
             if type(layer) is nn.MultiheadAttention and not layer.training:
                 _replace_attention(node, layer)
-            elif type(layer) in _GATES and not torch.jit.is_tracing():  # the older exporter writes these layers itself
-                _replace_recurrent(node, layer)
+            elif type(layer) in RECURRENT_LAYERS and not older:
+                replace_layer(node, layer)
     return copied
 
 
@@ -104,6 +124,8 @@ def _operator(function: Any) -> Any:
     """Returns a function of `onnx2nn.functional` in which calls of the body are replaced by `_REPLACEMENTS`."""
 
     def call(*inputs: Any, **attributes: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # inside torch.cond, where Dynamo takes no mode
+            return function(*inputs, **attributes)
         with _Replaced():
             return function(*inputs, **attributes)
 
@@ -129,6 +151,31 @@ def _places(sorted_sequence: Any, input: Any, right: bool = False) -> Any:
     values = input.unsqueeze(-1)
     behind = sorted_sequence > values if right else sorted_sequence >= values
     return (~behind).sum(-1)
+
+
+def _choose(choice: If, *inputs: Any) -> Any:
+    """Calls an If whose branches torch.onnx.export sees in the form that it exports correctly.
+
+    Dynamo, by which `torch.cond` reads them, runs the program of a GraphModule whatever its `__call__` is.
+    """
+    torch.compiler.allow_in_graph((torch.onnx.ops.symbolic, torch.onnx.ops.symbolic_multi_out))  # Dynamo skips them
+    return _exported(choice).forward(*inputs)  # a call of a module that stands nowhere would be a scope
+
+
+def _exported(choice: If) -> If:
+    """Returns an If with the weights that its branches have at this time, which are torch.export's during its trace."""
+    then_branch, else_branch = _exported_branch(choice.then_branch), _exported_branch(choice.else_branch)
+    return If(then_branch, else_branch, choice.split, choice.serves)
+
+
+def _exported_branch(branch: nn.Module) -> nn.Module:
+    if not isinstance(branch, ExportableModule):
+        return branch
+    graph: fx.Graph = DeferredModule.graph.fget(branch)  # type: ignore[attr-defined]  # mypy sees the value, not the property
+    copied = fx.GraphModule(branch, _rewritten(branch, graph))
+    for node, inner in _choices(copied, copied.graph):
+        copied.set_submodule(str(node.target), _exported(inner))
+    return copied
 
 
 def _replace_attention(node: fx.Node, layer: nn.MultiheadAttention) -> None:
@@ -206,77 +253,15 @@ _REPLACEMENTS = {
 """Replacements for calls that torch.onnx.export cannot export."""
 
 
+def _squeeze(input: Any, dim: Any = None) -> Any:
+    """`Tensor.squeeze`: the older exporter takes one dimension at a time."""
+    if not isinstance(dim, (list, tuple)):
+        return input.squeeze() if dim is None else input.squeeze(dim)
+    for axis in sorted((axis % input.ndim for axis in dim), reverse=True):
+        input = input.squeeze(axis)
+    return input
+
+
 def _sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = True) -> Any:
     """A stable sort for torch.onnx.export: the TopK of all elements, which orders equal values by index."""
     return input.topk(input.size(dim), dim, descending)
-
-
-def _replace_recurrent(node: fx.Node, layer: Any) -> None:
-    """Replaces the call of a recurrent layer by `_recurrent`, with the layer's weights as nodes."""
-    if layer.proj_size or (layer.training and layer.dropout):
-        return
-    with node.graph.inserting_before(node):
-        weights = [[node.graph.get_attr(f"{node.target}.{name}") for name in names] for names in layer._all_weights]
-    options: dict[str, Any] = {"gates": _GATES[type(layer)], "hidden": layer.hidden_size}
-    options |= {"batch_first": layer.batch_first, "bidirectional": layer.bidirectional}
-    if layer.mode.startswith("RNN"):
-        options["activation"] = layer.mode.removeprefix("RNN_").capitalize()
-    node.op, node.target = "call_function", _recurrent
-    node.args, node.kwargs = (weights, *node.args), {**node.kwargs, **options}
-
-
-def _recurrent(
-    weights: Sequence[Sequence[Any]],
-    input: Any,
-    hx: Any = None,
-    *,
-    gates: Sequence[int],
-    hidden: int,
-    batch_first: bool,
-    bidirectional: bool,
-    activation: str | None = None,
-) -> Any:
-    """The forward of a recurrent layer as ONNX's operator; torch's exporter would unroll it for the traced length.
-
-    Args:
-        weights: for each layer and direction: input weights, state weights, and both biases, in torch's order of gates.
-        input: `(T, N, I)`, or `(N, T, I)` with `batch_first`.
-        hx: the initial states, `(layers * directions, N, hidden)`, two of them for LSTM; None for zeros.
-        gates: the positions of ONNX's gates in torch's order.
-        hidden: size of a state.
-        batch_first: whether the batch comes before the time, in the output too.
-        bidirectional: whether `weights` alternates between two directions.
-        activation: the activation of an `nn.RNN`.
-    """
-    kind = {4: "LSTM", 3: "GRU", 1: "RNN"}[len(gates)]
-    states = [None] * (2 if kind == "LSTM" else 1) if hx is None else list(hx) if kind == "LSTM" else [hx]
-    x = input.transpose(0, 1) if batch_first else input
-    directions = 2 if bidirectional else 1
-    attributes: dict[str, Any] = {"hidden_size": hidden, "direction": "bidirectional" if bidirectional else "forward"}
-    if kind == "GRU":
-        attributes["linear_before_reset"] = 1
-    if activation is not None:
-        attributes["activations"] = [activation] * directions
-    last: list[list[Any]] = [[] for _ in states]
-    for first in range(0, len(weights), directions):
-        kinds = [*zip(*weights[first : first + directions], strict=True)]  # each with a tensor a direction
-        W, R, *biases = ([_in_order(tensor, gates, hidden) for tensor in tensors] for tensors in kinds)
-        B = [torch.cat(pair) for pair in zip(*biases, strict=True)]
-        begin = [None if state is None else state[first : first + directions] for state in states]
-        ends = [(directions, x.shape[1], hidden)] * len(states)
-        y, *final = torch.onnx.ops.symbolic_multi_out(
-            kind,
-            (x, *(torch.cat([t.unsqueeze(0) for t in ts]) if ts else None for ts in (W, R, B)), None, *begin),
-            attributes,
-            dtypes=[x.dtype] * (1 + len(states)),
-            shapes=[(x.shape[0], directions, x.shape[1], hidden), *ends],
-        )
-        x = y.transpose(1, 2).flatten(2)
-        for found, state in zip(last, final, strict=True):
-            found.append(state)
-    results = [torch.cat(found) for found in last]
-    return x.transpose(0, 1) if batch_first else x, tuple(results) if kind == "LSTM" else results[0]
-
-
-def _in_order(tensor: Any, gates: Sequence[int], hidden: int) -> Any:
-    return torch.cat([tensor[gate * hidden : (gate + 1) * hidden] for gate in gates])

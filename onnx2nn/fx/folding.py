@@ -16,6 +16,7 @@ from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.ratio import Ratio
 from onnx2nn.fx.trace_errors import TraceError
 from onnx2nn.ground.limits import Account
+from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing import bounded
 from onnx2nn.optable.row import Row
 from onnx2nn.optable.shape_values import ShapeValues, evaluate
@@ -27,6 +28,7 @@ _MAX_NUMBERS = 4096
 """The most elements of a constant that is combined with shape values."""
 
 
+@timed("folding")
 def fold(
     row: Row,
     inputs: Sequence[Any],

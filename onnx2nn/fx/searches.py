@@ -63,7 +63,9 @@ def _greedy(walk: TorchWalk, node: ir.Node, inputs: list[Any], nucleus: Nucleus 
     values = [walk.builder.tensor(value) for value in inputs]
     decoder, captured = _decoder(walk, node, _of_decoder)
     layers, heads, size = _pasts(node.attributes["decoder"].as_graph())
-    module = GreedySearch(decoder, _rules(node), nucleus, layers, heads, size, _int(node, "pad_token_id", None))
+    module = GreedySearch(
+        decoder, _rules(node), nucleus, layers, heads, size, _int(node, "pad_token_id", None), _name(node)
+    )
     specs = (_unknown(walk, 2, torch.int32), _unknown(walk, 2, torch.float32))
     outcome: Sequence[Any] = walk.builder.tracer.call_module(module_path(node), module, (*values, *captured), specs)
     return outcome
@@ -95,7 +97,7 @@ def import_beam_search(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Seq
         options["begins"] = len(first.inputs) == 3
     module = BeamSearch(
         decoder, _rules(node), encoder, layers, heads, size, _int(node, "pad_token_id", None),
-        _int(node, "decoder_start_token_id", -1), captured_by_encoder=len(own), **options,
+        _int(node, "decoder_start_token_id", -1), captured_by_encoder=len(own), node=_name(node), **options,
     )  # fmt: skip
     arguments = (*values, *own, *captured)
     outcome: Sequence[Any] = walk.builder.tracer.call_module(module_path(node), module, arguments, specs)
@@ -193,6 +195,10 @@ def _unknown(walk: TorchWalk, rank: int, dtype: torch.dtype) -> Spec:
 
 def _rules(node: ir.Node) -> Rules:
     return Rules(_int(node, "eos_token_id", None), _int(node, "no_repeat_ngram_size", 0))
+
+
+def _name(node: ir.Node) -> str:
+    return node.name or node.op_type
 
 
 def _graph_of(node: ir.Node, name: str) -> ir.Graph:

@@ -20,8 +20,8 @@ from torch import fx, nn
 from onnx2nn import functional
 from onnx2nn.fx.batch_first import attend_batch_first
 from onnx2nn.fx.captures import Captures
-from onnx2nn.fx.deferred import DeferredModule
 from onnx2nn.fx.dim import Dim, Integers
+from onnx2nn.fx.exportable import ExportableModule
 from onnx2nn.fx.factories import MAKING
 from onnx2nn.fx.graph_nodes import add_node
 from onnx2nn.fx.guards import Choices, Guards
@@ -260,8 +260,8 @@ class Tracer:
         return held
 
     def finish(
-        self, outputs: Any, name: str = "GraphModule", kind: type[DeferredModule] = DeferredModule
-    ) -> DeferredModule:
+        self, outputs: Any, name: str = "GraphModule", kind: type[ExportableModule] = ExportableModule
+    ) -> ExportableModule:
         """Returns the module, of class `kind` with the name `name`, whose forward computes `outputs`."""
         self.graph.output(self.argument(self.own(outputs)))
         self.guards.record()

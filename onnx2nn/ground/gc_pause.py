@@ -20,6 +20,13 @@ def paused() -> Iterator[None]:
         gc.enable()
 
 
+def set_aside() -> None:
+    """Spares the next collections the search of all objects that exist by now, as they would survive it."""
+    if not gc.isenabled() and not gc.get_freeze_count():
+        gc.freeze()
+        gc.unfreeze()  # now they are in the oldest generation; nothing was searched
+
+
 def collect_young() -> None:
     """Frees the objects that were made and dropped during the pause."""
     if not gc.isenabled():

@@ -50,6 +50,12 @@ class Constant:
         raise NotImplementedError
 
     @classmethod
+    def stored(cls, tensor: Any) -> ir.TensorProtocol:
+        """Returns a tensor of the framework as one of a file, of the same element type."""
+        kind = cls.kind_of(tensor)
+        return ir.tensor(np.ascontiguousarray(cls.array_of(tensor)).astype(kind.numpy(), copy=False), dtype=kind)
+
+    @classmethod
     def initializer(cls: type[C], value: ir.Value) -> C:
         """Returns an initializer of a graph as a constant."""
         tensor = value.const_value

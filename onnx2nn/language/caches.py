@@ -70,11 +70,11 @@ class Decoder:
     def _least(self, size: str) -> int:
         """Returns the smallest size of a dimension that the guards, or machine code, allow.
 
-        A sliding window's cache has its rows, and machine code takes no empty tensor. The mask says that none of them
-        is a token.
+        A sliding window's cache has its rows, and machine code takes no empty tensor: it gets two rows at least, see
+        `step`. The mask says that none of them is a token.
         """
         if isinstance(self.module, CompiledModule):
-            return self.module.entry.ranges[size][0]
+            return max(self.module.entry.ranges[size][0], 2)
         texts = (guard["condition"] for guard in self.module.meta["onnx2nn"]["guards"])
         found = (re.fullmatch(rf"{re.escape(size)} >= (\d+)", text) for text in texts)
         return max((int(match[1]) for match in found if match), default=0)
@@ -91,9 +91,25 @@ class Decoder:
 
         Returns:
             The logits, `(N, L, words)`, and the caches.
+
+        Raises:
+            InputError: the module is machine code that would take the rows of an empty cache for tokens.
         """
         results = dict(zip(self.outputs, self.module(*self.arguments(tokens, past, caches)), strict=True))
-        return results["logits"], {name: results[output] for name, output in self.caches.items()}
+        present = {name: results[output] for name, output in self.caches.items()}
+        if isinstance(self.module, CompiledModule) and not past:
+            self._check_rows(caches, present, tokens.shape[1])
+        return results["logits"], present
+
+    def _check_rows(self, caches: Mapping[str, torch.Tensor], present: Mapping[str, torch.Tensor], length: int) -> None:
+        """Checks that new tokens were written over a cache's rows: other attentions append them."""
+        for name, cache in caches.items():
+            rows = cache.shape[2]
+            if present[name].shape[2] not in (rows, max(rows, length)):
+                raise InputError(
+                    f"Machine code takes no empty cache, and this file's attention takes each row of {name!r} for a "
+                    'token. Give the module of onnx2nn.load, or one that optimize made in another mode than "compile".'
+                )
 
     def arguments(
         self, tokens: torch.Tensor, past: int, caches: Mapping[str, torch.Tensor]
@@ -102,8 +118,17 @@ class Decoder:
         total = past + tokens.shape[1]
         given = {
             "input_ids": tokens,
-            "attention_mask": tokens.new_ones(tokens.shape[0], total),
+            "attention_mask": self._mask(tokens, total),
             "position_ids": torch.arange(past, total, device=tokens.device).expand(tokens.shape),
             **caches,
         }
         return tuple(given[name] for name in self.specs)
+
+    def _mask(self, tokens: torch.Tensor, total: int) -> torch.Tensor:
+        """Returns the mask of `total` tokens, and of places behind them where machine code takes no mask as short."""
+        mask = tokens.new_ones(tokens.shape[0], total)
+        spec = self.specs.get("attention_mask")
+        if not isinstance(self.module, CompiledModule) or spec is None or not spec.shape:
+            return mask
+        least, _ = self.module.entry.ranges.get(str(spec.shape[1]), (0, None))
+        return torch.nn.functional.pad(mask, (0, max(least - total, 0)))

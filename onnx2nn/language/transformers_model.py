@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from onnx2nn.errors import InputError, VerificationError
@@ -21,6 +22,12 @@ from onnx2nn.reading.remote import local_source
 
 _TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """The largest difference of logits, relative to the largest one."""
+
+_PROMPT = 256
+"""Tokens of the prompt that is compared, so many that scaled angles differ from others."""
+
+_WRITTEN_AS = {"olmo": "llama"}
+"""Models whose files compute another one: the builder writes OLMo's layer norms as RMS norms of ones."""
 
 _PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 """Matrices that some models of transformers pack, and what they consist of."""
@@ -43,7 +50,7 @@ def with_weights_of(path: str | os.PathLike[str], config: Any) -> Any:
         model.load_state_dict(fitting, strict=True)
     except RuntimeError as error:
         raise InputError(f"The file's weights do not fit {type(model).__name__}: {error}") from error
-    _compare(module, model)
+    _compare(module, model, Path(path))
     return model
 
 
@@ -80,29 +87,56 @@ def _config(transformers: Any, path: Path, state: Mapping[str, torch.Tensor]) ->
     if gate is not None:
         found["intermediate_size"] = gate.shape[0]
     found["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in state
-    return transformers.CONFIG_MAPPING[kind](**found, **_of_file(path, decoder["head_size"]))
+    found["mlp_bias"] = "model.layers.0.mlp.down_proj.bias" in state
+    found |= _of_file(path, decoder["head_size"])
+    kind = _WRITTEN_AS.get(kind, kind) if "rms_norm_eps" in found else kind
+    return transformers.CONFIG_MAPPING[kind](**found)
 
 
 def _of_file(path: Path, head: int) -> dict[str, Any]:
-    """Returns what the nodes and the tables of angles of a file say of the configuration."""
+    """Returns what the nodes and the tables of angles of a file say of the configuration.
+
+    Args:
+        path: of the file.
+        head: the size of a head; 0 where it is not known.
+    """
     found: dict[str, Any] = {}
     with reader.opened(path) as model:
         for node in model.graph:
             if node.op_type.endswith("SimplifiedLayerNormalization"):
                 found.setdefault("rms_norm_eps", round(node.attributes["epsilon"].as_float(), 12))
-            window = node.attributes.get("local_window_size") if node.op_type == "GroupQueryAttention" else None
-            if window is not None and window.as_int() > 0:
-                found["sliding_window"] = window.as_int()
+            if node.op_type == "GroupQueryAttention" and "local_window_size" in node.attributes:
+                window = node.attributes["local_window_size"].as_int()
+                found["sliding_window"] = window if window > 0 else found.get("sliding_window")
         tables = [model.graph.initializers.get(name) for name in ("cos_cache", "sin_cache")]
         arrays = [None if t is None or t.const_value is None else t.const_value.numpy() for t in tables]
     cos, sin = arrays
     if cos is not None and sin is not None and cos.shape[0] > 1 and cos.shape[1] > 1:
-        step = math.atan2(float(sin[1, 1]), float(cos[1, 1]))  # theta ** (-2 / size), of the second angle
-        theta = round(step ** -float(cos.shape[1]))
-        found["rope_parameters"] = {"rope_type": "default", "rope_theta": float(theta)}
-        if 2 * cos.shape[1] != head:
+        found["rope_parameters"] = _rope(cos, sin)
+        if head and 2 * cos.shape[1] != head:
             found["rope_parameters"]["partial_rotary_factor"] = 2 * cos.shape[1] / head
     return found
+
+
+def _rope(cos: Any, sin: Any) -> dict[str, Any]:
+    """Returns the parameters of angles `position * theta ** (-2 i / size) / factor`, of their tables.
+
+    Args:
+        cos: `(positions, size / 2)`.
+        sin: likewise.
+    """
+    digits = 5 if cos.dtype == np.float32 else 3
+    first, last, count = _step(cos[:, 0], sin[:, 0]), _step(cos[:, -1], sin[:, -1]), cos.shape[1]
+    theta = (first / last) ** (count / (count - 1)) if last > 0 else math.nan
+    found: dict[str, Any] = {"rope_type": "default", "rope_theta": float(f"{theta:.{digits}g}")}
+    factor = float(f"{1 / first:.{digits}g}") if first > 0 else math.nan
+    return found if factor == 1 else {**found, "rope_type": "linear", "factor": factor}
+
+
+def _step(cos: Any, sin: Any) -> float:
+    """Returns the angle of a position, of the first one behind an eighth of a turn, or of the last one."""
+    position = max(int(np.argmax(cos < 0.7)) or len(cos) - 1, 1)
+    return math.atan2(float(sin[position]), float(cos[position])) / position
 
 
 def _fitting(state: Mapping[str, torch.Tensor], fresh: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -119,20 +153,46 @@ def _fitting(state: Mapping[str, torch.Tensor], fresh: Mapping[str, torch.Tensor
     return {key: value for key, value in found.items() if key not in plain}  # norms without weights
 
 
-def _compare(module: Any, model: Any) -> None:
+def _compare(module: Any, model: Any, path: Path) -> None:
     """Compares the logits of a prompt of random tokens.
 
     Raises:
         VerificationError: they differ.
     """
-    decoder = Decoder.of(module)
-    tokens = torch.randint(0, model.config.vocab_size, (1, 16), generator=torch.Generator().manual_seed(0))
+    decoder, config, stated = Decoder.of(module), model.config, _of_file(path, 0)
+    length = _length(config, stated)
+    tokens = torch.randint(0, config.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         logits, _ = decoder.step(tokens, 0, decoder.empty(1, tokens.device))
         other = model(input_ids=tokens).logits
     gap = float((logits - other).abs().max() / logits.abs().max().clamp(min=1e-6))
     if not gap <= _TOLERANCES[logits.dtype]:
         raise VerificationError(
-            f"{type(model).__name__} of this configuration computes something else than the file: the logits differ "
-            f"by {gap:.1e} of the largest. Give config=, the configuration that the file was built from."
+            f"{type(model).__name__} of this configuration computes something else than the file: the logits of "
+            f"{length} tokens differ by {gap:.1e} of the largest. {_advice(config, stated)}"
         )
+
+
+def _length(config: Any, stated: Mapping[str, Any]) -> int:
+    """Returns the tokens of a prompt in which every window, and every scaling of angles, changes the logits."""
+    windows = [getattr(config, "sliding_window", None), stated.get("sliding_window")]
+    beyond = [window + 16 for window in windows if window and window < config.max_position_embeddings]
+    return min(max([_PROMPT, *beyond]), config.max_position_embeddings)
+
+
+def _advice(config: Any, stated: Mapping[str, Any]) -> str:
+    """Returns what to do where a configuration is not the file's: what the file states otherwise, or to give one."""
+    written_as = _WRITTEN_AS.get(config.model_type)
+    if written_as and "rms_norm_eps" in stated:
+        return f"The builder writes the layer norms of {config.model_type} as RMS norms: give a {written_as}'s config=."
+    other = [f"{name}={value}" for name, value in stated.items() if not _agrees(getattr(config, name, None), value)]
+    if other:
+        return f"The file states {', '.join(other)}; the builder does not write all that a configuration says."
+    return "Give config=, the configuration that the file was built from."
+
+
+def _agrees(value: Any, stated: Any) -> bool:
+    """Returns whether a value of a configuration, or a dictionary's entries, is what a file states of it."""
+    if isinstance(stated, dict):
+        return isinstance(value, dict) and all(_agrees(value.get(name), entry) for name, entry in stated.items())
+    return bool(value == stated)

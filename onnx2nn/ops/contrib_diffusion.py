@@ -30,7 +30,8 @@ def _normalised(
         raise OperatorError(f"activation={activation} is none of 0 (none), 1 (SiLU).")
     dtype = X.dtype
     wide = dtype if dtype == F.float64 else F.float32
-    x = (X.movedim(-1, 1) if channels_last else X).to(wide)
+    # torch's kernel for memory with the channels last subtracts squares, and loses the digits of a large mean.
+    x = (X.movedim(-1, 1).contiguous() if channels_last else X).to(wide)
     Y = F.nn.functional.group_norm(x, groups, gamma.to(wide), beta.to(wide), epsilon)
     Y = F.nn.functional.silu(Y) if activation else Y
     return (Y.movedim(1, -1) if channels_last else Y).to(dtype)

@@ -140,13 +140,14 @@ def group_query_attention(
         v_scale = _along_channels(v_scale, v_quant_type, kv_num_heads)
         K, V = _quantised(F, K, k_scale, bits), _quantised(F, V, v_scale, bits)
     at = None
+    if past_key is not None:
+        demand(past_key.shape[3] == K.shape[3], "the rows of a cache are as long as those of the new keys")
+        demand(past_value.shape[3] == V.shape[3], "the rows of a cache are as long as those of the new values")
     if sliding_window_cache:
         K, V, at, *present = _windowed(F, past_key, past_value, K, V, start, lengths, local_window_size)
         if attention_bias is not None:
             attention_bias = _columns(F, attention_bias, at)
     elif past_key is not None:
-        demand(past_key.shape[3] == K.shape[3], "the rows of a cache are as long as those of the new keys")
-        demand(past_value.shape[3] == V.shape[3], "the rows of a cache are as long as those of the new values")
         rows = larger(past_key.shape[2], total)
         present = [_cached(F, past, new, start, rows) for past, new in ((past_key, K), (past_value, V))]
         K, V = (x[:, :, :total] for x in present)

@@ -389,7 +389,7 @@ def _results_of_lstm(F: Any, X: Any, W: Any, R: Any, *others: Any, **attributes:
     domain=MICROSOFT,
     results=_results_of_lstm,
     custom_op=True,
-    traits=frozenset({"thread_dependent"}),
+    traits=frozenset({"thread_dependent", "loops_over_time"}),
 )
 def dynamic_quantize_lstm(
     F: Any,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from onnx2nn.ops.conv import pad_spatial
+from onnx2nn.ops.machine_code import machine_code
 from onnx2nn.optable.row import has_values
 
 _WHOLE = 1 << 24
@@ -32,12 +33,48 @@ class Window(NamedTuple):
 
 def serves(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any) -> bool:
     """Returns whether `convolved` may give the convolution here: for values in a processor's memory."""
-    if not hasattr(F, "_int_mm") or not has_values(F, x, w, x_zero_point, w_zero_point) or F.jit.is_tracing():
+    if not hasattr(F, "_int_mm") or not has_values(F, x, w, x_zero_point, w_zero_point):
         return False
     if x.device.type != "cpu" or not {x.dtype, w.dtype} <= {F.int8, F.uint8} or x.ndim not in (3, 4) or not x.numel():
         return False
     of_one = x_zero_point is None or x_zero_point.numel() == 1
     return of_one and x.ndim == w.ndim and bool(w.numel()) and not w.is_inference() and _is_exact(F)
+
+
+def records(F: Any, x: Any, w: Any, x_zero_point: Any, pads: Sequence[Any]) -> bool:
+    """Returns whether `recorded` may give the convolution here: in a trace for machine code."""
+    code = machine_code(F)
+    if code is None or code.convolve is None or has_values(F, x, w) or x.device.type != "cpu":
+        return False
+    if not {x.dtype, w.dtype} <= {F.int8, F.uint8} or x.ndim not in (3, 4) or x.ndim != w.ndim:
+        return False
+    of_one = x_zero_point is None or x_zero_point.numel() == 1
+    return of_one and all(isinstance(pad, int) and pad >= 0 for pad in pads)
+
+
+def recorded(
+    F: Any,
+    x: Any,
+    w: Any,
+    x_zero_point: Any,
+    w_zero_point: Any,
+    bias: Any,
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    group: int,
+) -> Any:
+    """Returns what `convolved` does, in int32, as one call that a compiler replaces. The arguments are its, too."""
+    zero = F.zeros([], dtype=x.dtype) if x_zero_point is None else x_zero_point.reshape([])
+    x, zero = (x, zero) if x.dtype == F.uint8 else (x.view(F.uint8) ^ 128, zero.view(F.uint8) ^ 128)
+    whole, rank = _whole(F, w, w_zero_point), len(strides)
+    if rank == 1:
+        x, strides, pads, dilations = x.unsqueeze(2), [1, *strides], [0, pads[0], 0, pads[1]], [1, *dilations]
+    code = machine_code(F)
+    assert code is not None and code.convolve is not None  # as `records` says
+    found = code.convolve(x, zero, whole, bias, list(strides), list(pads), list(dilations), group)
+    return found if rank == 2 else found.squeeze(2)
 
 
 def available(F: Any) -> bool:
@@ -199,6 +236,8 @@ class _Packed:
         window: of the convolution.
         version: of the weights and of their zero point, which changes when they are written.
         zero_point: of the weights.
+        ones: a scale of each output channel, which changes nothing.
+        zeros: a zero point of each output channel.
         forms: by the input's shape, the weights of each part in oneDNN's layout.
         last: the offset of the last call.
         factors: of the last requantisation.
@@ -210,6 +249,8 @@ class _Packed:
     window: Window
     version: tuple[int, int | None]
     zero_point: Any
+    ones: Any
+    zeros: Any
     forms: dict[Any, list[Any]] = field(default_factory=dict)
     last: _Offset | None = None
     factors: _Factors | None = None
@@ -248,7 +289,7 @@ class _Packed:
     def requantized(self, F: Any, w: Any, x: Any, scales: Any, offset: Any, zero_point: Any) -> Any:
         """Returns the convolution of `x`, scaled, plus the offset and the zero point, in the type of the latter."""
         (weights,) = self._form(F, w, x.shape)
-        zeros = F.zeros(scales.shape, dtype=F.int64)
+        zeros = self.zeros if scales.shape == self.zeros.shape else self.zeros[: scales.numel()]
         return F.ops.onednn.qconv_pointwise(
             x, 1.0, 0, weights, scales, zeros, offset, *self.window, 1.0, int(zero_point), zero_point.dtype,
             "none", [], "",
@@ -256,13 +297,12 @@ class _Packed:
 
     def __call__(self, F: Any, w: Any, x: Any, offset: Any) -> Any:
         """Returns the convolution of `x`, uint8, with the weights `w`, plus `offset`, exactly."""
-        ones, zeros = F.ones(self.sums.shape), F.zeros(self.sums.shape, dtype=F.int64)
         wide = offset is not None and offset.dtype == F.float64
         found = offset.reshape([-1, 1, 1]) if wide else None
         for (first, last), weights in zip(self.bounds, self._form(F, w, x.shape), strict=True):
             part = x if len(self.bounds) == 1 else x[:, first:last]
             sums = F.ops.onednn.qconv_pointwise(
-                part, 1.0, 0, weights, ones, zeros, None if wide else offset, *self.window, 1.0, 0, F.float32,
+                part, 1.0, 0, weights, self.ones, self.zeros, None if wide else offset, *self.window, 1.0, 0, F.float32,
                 "none", [], "",
             )  # fmt: skip
             found = sums if found is None else found + sums
@@ -272,10 +312,10 @@ class _Packed:
         """Returns the packed weights for an input's shape; packed for another shape, oneDNN packs them in each call."""
         found = self.forms.pop(shape, None)
         if found is None:
-            whole, scales = _whole(F, w, self.zero_point), F.ones(self.sums.shape)
+            whole = _whole(F, w, self.zero_point)
             found = [
                 F.ops.onednn.qconv_prepack(
-                    whole[:, first:last].to(F.int8).contiguous(), scales, 1.0, 0, *self.window,
+                    whole[:, first:last].to(F.int8).contiguous(), self.ones, 1.0, 0, *self.window,
                     [shape[0], (last - first) * self.window.groups, *shape[2:]],
                 )
                 for first, last in self.bounds
@@ -311,17 +351,34 @@ def _whole(F: Any, w: Any, zero_point: Any) -> Any:
 def _pack(F: Any, w: Any, zero_point: Any, window: Window, version: tuple[int, int | None]) -> _Packed:
     """Returns what is known of weights; no bounds where they do not fit int8, or their sums no float."""
     whole = _whole(F, w, zero_point)
+    parts, most = exact_parts(F, whole, window.groups)
+    sums = whole.sum([1, 2, 3], dtype=F.int32)
+    ones, zeros = F.ones(sums.shape), F.zeros(sums.shape, dtype=F.int64)
+    return _Packed(parts, sums, most, window, version, zero_point, ones, zeros)
+
+
+def exact_parts(F: Any, whole: Any, groups: int) -> tuple[list[tuple[int, int]], float]:
+    """Returns the parts of the input's channels whose sums floats hold, and the largest sum of products, by amount.
+
+    Args:
+        F: torch.
+        whole: `(o, c / groups, h, w)`, integers.
+        groups: how many groups the channels form.
+
+    Returns:
+        First and last channel of each part, none where the weights do not fit int8, or their sums no float; the sum.
+    """
     most = _largest(F, whole)
     count = max(1, math.ceil(most / (_WHOLE - 1)))
     parts: list[tuple[int, int]] = []
     channels = whole.shape[1]
     fits = int(whole.min()) >= -128 and int(whole.max()) <= 127
-    while fits and not parts and count <= channels and (count == 1 or window.groups == 1):
+    while fits and not parts and count <= channels and (count == 1 or groups == 1):
         ends = [*itertools.pairwise(channels * i // count for i in range(count + 1))]
         if max(_largest(F, whole[:, first:last]) for first, last in ends) < _WHOLE:
             parts = ends
         count += 1
-    return _Packed(parts, whole.sum([1, 2, 3], dtype=F.int32), most, window, version, zero_point)
+    return parts, most
 
 
 def _largest(F: Any, w: Any) -> float:

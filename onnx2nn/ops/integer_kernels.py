@@ -7,30 +7,15 @@ saturates. So a process tries the product on the largest numbers once, and takes
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from onnx2nn.ops.machine_code import machine_code
 from onnx2nn.optable.row import has_values
 
 _MOST = (1 << 31) // 255**2 - 1
 """The inner dimension up to which no sum of products leaves int32."""
-
-_compiled: ContextVar[bool] = ContextVar("compiled", default=False)
-
-
-@contextlib.contextmanager
-def in_code_for_this_machine(F: Any) -> Iterator[None]:
-    """Lets `serves` answer for tensors without values too, in a program that is compiled for the processor at hand."""
-    _is_exact(F)  # before tensors have no values
-    token = _compiled.set(True)
-    try:
-        yield
-    finally:
-        _compiled.reset(token)
 
 
 class Columns:
@@ -51,7 +36,7 @@ class Columns:
         columns, shift = _signed(F, b)
         self._columns = in_columns(F, columns) if reused else columns
         self._offset = _offset(F, zero_point, shift)
-        if reused and self._offset is not None and not isinstance(self._offset, int) and not bool(self._offset.any()):
+        if reused and _is_zero(F, self._offset):
             self._offset = None
         self._sums = self._columns.sum(0, keepdim=True, dtype=F.int32) if reused else None
 
@@ -116,17 +101,25 @@ def columns(F: Any, b: Any, zero_point: Any) -> Columns:
     return found
 
 
+def available(F: Any) -> bool:
+    """Returns whether this process has an exact product."""
+    return hasattr(F, "_int_mm") and _is_exact(F)
+
+
 def serves(F: Any, a: Any, b: Any, *zero_points: Any) -> bool:
     """Returns whether `Columns` gives the exact product of `a` and `b` here: for values in a processor's memory."""
     if not hasattr(F, "_int_mm") or F.jit.is_tracing():
         return False
-    if not has_values(F, a, b, *zero_points) and not _compiled.get():
+    known, code = has_values(F, a, b, *zero_points), machine_code(F)
+    if not known and not (code is not None and code.multiplies):
         return False
     if a.device.type != "cpu" or not {a.dtype, b.dtype} <= {F.int8, F.uint8}:
         return False
     if b.ndim != 2 or a.ndim < 1 or not isinstance(a.shape[-1], int) or a.shape[-1] != b.shape[0]:
         return False
-    return 0 < a.shape[-1] <= _MOST and bool(b.shape[1]) and bool(math.prod(a.shape[:-1])) and _is_exact(F)
+    return (
+        0 < a.shape[-1] <= _MOST and bool(b.shape[1]) and bool(math.prod(a.shape[:-1])) and (not known or _is_exact(F))
+    )
 
 
 def _signed(F: Any, x: Any) -> tuple[Any, int]:
@@ -153,6 +146,10 @@ def _offset(F: Any, zero_point: Any, shift: int) -> Any:
     """Returns a zero point minus `shift`, in int32; None for 0."""
     found = -shift if zero_point is None else zero_point.to(F.int32) - shift
     return found if not isinstance(found, int) or found else None
+
+
+def _is_zero(F: Any, offset: Any) -> bool:
+    return isinstance(offset, F.Tensor) and has_values(F, offset) and not bool(offset.any())
 
 
 @functools.cache

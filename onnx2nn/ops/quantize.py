@@ -73,6 +73,11 @@ def round_to(F: Any, y: Any, zero_point: Any, element: Element, saturate: bool =
     return y.to(getattr(F, element.dtype))
 
 
+def _to_uint8(F: Any, y: Any) -> Any:
+    """Returns whole numbers from 0 to 255 as uint8, NaN as 0. torch converts floats to uint8 one by one."""
+    return y.to(F.int16).to(F.uint8)
+
+
 def requantized(F: Any, y: Any, scale: Any, zero_point: Any, element: Element) -> Any:
     """Returns integers `y` of new memory, times `scale`, as `round_to` rounds them; works in place where it can.
 
@@ -84,13 +89,13 @@ def requantized(F: Any, y: Any, scale: Any, zero_point: Any, element: Element) -
         element: an integer type.
     """
     y, eight = y.to(F.float32), element.bits == 8
-    if not eight or not hasattr(F, "_int_mm") or not has_values(F, y, scale, zero_point) or F.jit.is_tracing():
+    if not eight or not hasattr(F, "_int_mm") or not has_values(F, y, scale, zero_point):
         return round_to(F, y * scale, zero_point, element)
     y = y.mul_(scale.detach()).round_()
     smallest, _ = limits(element)  # numbers from it on are numbers from 0 on, and NaN becomes 0
     if smallest or not is_zero(F, zero_point):
         y.add_((0 if zero_point is None else zero_point.to(F.float32)) - smallest)
-    whole = y.clamp_(0, 255).to(F.uint8)
+    whole = _to_uint8(F, y.clamp_(0, 255))
     return whole if not smallest else whole.bitwise_xor_(128).view(F.int8)
 
 
@@ -176,7 +181,7 @@ def dynamic_quantize_linear(F: Any, x: Any) -> tuple[Any, ...]:
     """
     if (x.numel() == 0) is True:
         return x.to(F.uint8), F.ones([], dtype=x.dtype), F.zeros([], dtype=F.uint8)
-    if hasattr(F, "_int_mm") and has_values(F, x) and not F.jit.is_tracing():
+    if hasattr(F, "_int_mm") and has_values(F, x):
         found = _quantized_over_its_range(F, x)
         if found is not None:
             return found
@@ -209,7 +214,7 @@ def _quantized_over_its_range(F: Any, x: Any) -> tuple[Any, ...] | None:
     scale = float(np.float32(float(np.float32(width)) / 255)) if width else 1.0
     zero = round(min(float(np.float32(-low / scale)), 255.0))
     step, shift = F.tensor(scale), F.tensor(float(zero))
-    y = F.div(x, step).round_().add_(shift).clamp_(0.0, 255.0).to(F.uint8)
+    y = _to_uint8(F, F.div(x, step).round_().add_(shift).clamp_(0.0, 255.0))
     return y, step, shift.to(F.uint8)
 
 
@@ -326,7 +331,7 @@ def qlinear_matmul(
 
 
 def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
-    """Returns the convolution as floats that hold it exactly."""
+    """Returns the convolution exactly: in int32, or as floats that hold it."""
     found = _convolved(F, x, w, x_zero_point, w_zero_point, bias, attributes)
     if found is not None:
         return found
@@ -348,6 +353,10 @@ def _window(x: Sequence[Any], w: Sequence[int], attributes: Any) -> tuple[Sequen
 
 def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
     """Returns the convolution by a kernel for integers; None where no kernel gives it."""
+    strides, pads, dilations = _window(x.shape, w.shape, attributes)
+    if integer_convolutions.records(F, x, w, x_zero_point, pads):
+        window = {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
+        return integer_convolutions.recorded(F, x, w, x_zero_point, w_zero_point, bias, **window)
     window = _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes)
     return window and integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, bias, **window)
 

@@ -108,7 +108,7 @@ class StateProduct:
 def serves(F: Any, X: Any, W: Any, R: Any, scales: Any, zero_points: Any, states: Sequence[Any]) -> bool:
     """Returns whether `lstm` may run here: on values in a processor's memory, without gradients."""
     given = [state for state in (X, W, R, scales, zero_points, *states) if state is not None]
-    if not hasattr(F, "_int_mm") or not has_values(F, *given) or F.jit.is_tracing():
+    if not hasattr(F, "_int_mm") or not has_values(F, *given):
         return False
     if F.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
         return False

@@ -6,11 +6,14 @@ GRU that resets before its linear map) run as a loop over time, vectorised over 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ops.loops import looped
+from onnx2nn.ops.machine_code import machine_code
 from onnx2nn.ops.shape import demand
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
@@ -313,32 +316,42 @@ def recurrent_loop(
         states = [None if state is None else state.transpose(0, 1) for state in states]
     steps, batch = X.shape[0], X.shape[1]
     lengths = None if _is_full(F, sequence_lens, steps) else sequence_lens.to(F.int64)
-    if lengths is not None:
-        inside = (lengths > F.arange(steps, device=X.device).unsqueeze(-1)).unsqueeze(-1)
+    loops = machine_code(F) is not None and lengths is None and (steps == 0) is not True
     outputs, finals = [], []
     for i, backwards in enumerate(s.directions):
         order = _order(F, steps, lengths, backwards, X.device)
         gates = maps[i](X)
         gates = gates if order is None else _reorder_time(F, gates, order)
-        current = tuple(X.new_zeros([batch, hidden]) if state is None else state[i] for state in states)
-        sequences: list[list[Any]] = [[] for _ in states]
-        for t, x in enumerate(gates.unbind(0)):
-            current = step(i, x, *current)
-            if lengths is not None and stops:
-                current = (F.where(inside[t], current[0], 0.0), *current[1:])
-            for sequence, state in zip(sequences, current, strict=True):
-                sequence.append(state)
-        output = F.stack(sequences[0]) if steps else X.new_zeros([0, batch, hidden])
-        output = output if lengths is None else F.where(inside, output, 0.0)
+        first = tuple(X.new_zeros([batch, hidden]) if state is None else state[i] for state in states)
+        one = functools.partial(step, i)
+        output, final = looped(F, gates, first, one) if loops else _steps(F, gates, first, one, lengths, stops)
         outputs.append(output if order is None else _reorder_time(F, output, order))
-        if lengths is not None and steps:
-            current = tuple(_last(F, sequence, lengths) for sequence in sequences)
-        finals.append(current)
+        finals.append(final)
     Y = F.stack(outputs, 1)
     last = [F.stack(items) for items in zip(*finals, strict=True)]
     if s.batch_first:
         return (Y.permute(2, 0, 1, 3), *(state.transpose(0, 1) for state in last))
     return (Y, *last)
+
+
+def _steps(
+    F: Any, gates: Any, current: tuple[Any, ...], step: Callable[..., tuple[Any, ...]], lengths: Any, stops: bool
+) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the output and the last states of one direction, see `recurrent_loop`."""
+    steps, (batch, hidden) = gates.shape[0], current[0].shape
+    if lengths is not None:
+        inside = (lengths > F.arange(steps, device=gates.device).unsqueeze(-1)).unsqueeze(-1)
+    sequences: list[list[Any]] = [[] for _ in current]
+    for t, x in enumerate(gates.unbind(0)):
+        current = step(x, *current)
+        if lengths is not None and stops:
+            current = (F.where(inside[t], current[0], 0.0), *current[1:])
+        for sequence, state in zip(sequences, current, strict=True):
+            sequence.append(state)
+    output = F.stack(sequences[0]) if steps else gates.new_zeros([0, batch, hidden])
+    if lengths is None:
+        return output, current
+    return F.where(inside, output, 0.0), tuple(_last(F, seq, lengths) for seq in sequences) if steps else current
 
 
 def _last(F: Any, sequence: Sequence[Any], lengths: Any) -> Any:

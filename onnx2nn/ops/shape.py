@@ -483,7 +483,7 @@ def _values_of_constant_of_shape(input: Any, *, value: Any = None) -> Any:
 
 
 def _results_of_constant(F: Any, input: Any, *, value: Any = None) -> Any:
-    if not has_values(F, value):
+    if value is not None and not isinstance(value, F.Tensor):
         raise NeedsValues("a value of strings")
     sizes = [f"size_{axis}" if size is None else size for axis, size in enumerate(partly_known(input))]
     return [(sizes, F.float32 if value is None else value.dtype)]

@@ -99,10 +99,10 @@ def has_values(F: Any, *tensors: Any) -> bool:
     """Whether a body can read the elements of all `tensors` (None has none to read).
 
     It cannot while they are traced: by an import, or by torch.export and torch.compile in a call at run time. Nor has a
-    tensor on torch's meta device elements.
+    tensor on torch's meta device elements. In torch.jit.trace it has those of the example, which decide nothing.
     """
     compiler = getattr(F, "compiler", None)
-    if compiler is not None and compiler.is_compiling():
+    if compiler is not None and (compiler.is_compiling() or F.jit.is_tracing()):
         return False
     for tensor in tensors:  # a loop, as each call of an operator on integers asks
         if tensor is not None and (not isinstance(tensor, F.Tensor) or getattr(tensor, "is_meta", False)):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-FORMAT = "2"
+FORMAT = "3"
 """Changes with what a package holds."""
 
 

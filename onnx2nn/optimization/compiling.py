@@ -17,15 +17,24 @@ from onnx2nn.errors import InputError, VerificationError, first_line
 from onnx2nn.ground.atomic_files import replacing
 from onnx2nn.ground.cache_folder import cache_folder
 from onnx2nn.importing.inputs import InputSpec, example_inputs, resolve_shapes, specs_of
-from onnx2nn.ops import integer_kernels
+from onnx2nn.ops import integer_convolutions, integer_kernels
+from onnx2nn.ops.machine_code import MachineCode, traced_for
 from onnx2nn.optimization import cache
 from onnx2nn.optimization.compiled_module import CompiledModule
 from onnx2nn.optimization.eager import optimized
 from onnx2nn.optimization.entry import Entry, entry_of
+from onnx2nn.optimization.frozen import Frozen
+from onnx2nn.optimization.integer_code import call_kernels, integer_convolution
 from onnx2nn.optimization.packed_code import pack_convolutions
 from onnx2nn.verification.module_runs import check_same, to_tensor
 
-_CONFIG: dict[str, Any] = {"freezing": True, "post_grad_custom_pre_pass": pack_convolutions}
+
+def _use_kernels(graph: torch.fx.Graph) -> None:
+    call_kernels(graph)
+    pack_convolutions(graph)
+
+
+_CONFIG: dict[str, Any] = {"freezing": True, "post_grad_custom_pre_pass": _use_kernels}
 """Of inductor: weights are constants, so that they are folded and packed for the kernels that read them."""
 
 
@@ -79,7 +88,7 @@ def _write(
     shapes = tuple(dict.fromkeys(axes, torch.export.Dim.AUTO) for axes in dynamic)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of inductor, on its own code
-        with integer_kernels.in_code_for_this_machine(torch):
+        with traced_for(_target()):
             program = torch.export.export(module, example, dynamic_shapes=shapes)
         entry = entry_of(program, specs_of(module))
         with replacing(package) as temporary:
@@ -89,6 +98,12 @@ def _write(
             entry = _down_to_one(module, made, example)
             with replacing(described) as text:
                 text.write_text(json.dumps({**asdict(entry), "dtypes": list(map(str, entry.dtypes))}), encoding="utf-8")
+
+
+def _target() -> MachineCode:
+    """Returns what code for the processor at hand has."""
+    convolve = integer_convolution if integer_convolutions.available(torch) else None
+    return MachineCode(integer_kernels.available(torch), convolve)
 
 
 def _entry(described: Path) -> Entry:
@@ -161,4 +176,4 @@ def _without_package(module: nn.Module, example: Sequence[torch.Tensor], error: 
     warnings.warn(
         f"AOTInductor refuses the module ({reason}). torch.compile leaves out what cannot be compiled.", stacklevel=4
     )
-    return torch.compile(module, options=_CONFIG)  # type: ignore[return-value]  # a module, for a module
+    return Frozen(torch.compile(module, options=_CONFIG), module)

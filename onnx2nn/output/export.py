@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.errors import InputError, MissingDependencyError, VerificationError, first_line
+from onnx2nn.errors import InputError, VerificationError, first_line
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require
+from onnx2nn.ground.pass_times import timed
+from onnx2nn.ground.quiet import quiet
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import wide_traces
-from onnx2nn.output.save import one_sided, unchecked
-from onnx2nn.output.trace_examples import Run, quiet, runs_of
+from onnx2nn.output.file_comparison import compare_file
+from onnx2nn.output.save import endless, one_sided, unchecked
+from onnx2nn.output.trace_examples import Run, runs_of
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.verification.module_runs import to_tensor
-from onnx2nn.verification.oracle import Oracle
-from onnx2nn.verification.outputs import short_floats
-from onnx2nn.verification.value_comparison import compare
 
 if TYPE_CHECKING:
     import torch
@@ -82,15 +82,20 @@ def export_onnx(
     if example_inputs is not None and (hasattr(example_inputs, "shape") or len(example_inputs) != len(names)):
         raise InputError(f"example_inputs needs a list of one array or tensor for each input: {', '.join(names)}.")
     least: dict[str, int] = {}
+    failure: wide_traces.NarrowTrace | None = None
     for _ in range(_WIDENINGS):
         try:
             return _at_some_sizes(module, Path(path), names, axes, opset, runs_of(module, axes, example_inputs, least))
         except wide_traces.NarrowTrace as found:
             failure, example_inputs = found, None
             least[found.label] = 4 * found.most + 5
+        except InputError as error:  # the module takes no larger sizes
+            raise failure or error from None
+    assert failure is not None
     raise failure
 
 
+@timed("example runs")
 def _at_some_sizes(
     module: Any,
     path: Path,
@@ -111,6 +116,7 @@ def _at_some_sizes(
         return _export(module, path, names, axes, opset, [second, next(runs, first)])
 
 
+@timed("tracing")
 def _export(
     module: Any,
     path: Path,
@@ -124,6 +130,7 @@ def _export(
 
     from onnx2nn.output import dimension_names
     from onnx2nn.output.scanned_batch import scan_over_batch
+    from onnx2nn.output.single_branches import single_branches
     from onnx2nn.unfreeze.vectorised import Vectorised
 
     known = getattr(module, "meta", {}).get("onnx2nn", {})
@@ -152,9 +159,10 @@ def _export(
             )
     except Exception as error:  # its errors share no base class
         wide_traces.check_refusal(_sample(module), str(_innermost(error)), opened, tensors)
-        raise VerificationError(f"torch.onnx.export cannot export the module: {_gist(error)}") from error
+        reason = endless(_sample(module)) or _gist(error)
+        raise VerificationError(f"torch.onnx.export cannot export the module: {reason}") from error
     assert program is not None and program.exported_program is not None
-    wide_traces.check_ranges(_sample(module), program.exported_program, opened, tensors)
+    beyond = wide_traces.check_ranges(_sample(module), program.exported_program, opened, tensors)
     dimension_names.rename(program.model, opened)
     _clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
     if isinstance(module, Vectorised):
@@ -165,9 +173,9 @@ def _export(
     if opset is not None and version != opset:
         raise VerificationError(f"torch.onnx.export cannot write opset {opset} of this module. Give opset={version}.")
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
-    compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, runs)
+    compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, [*runs, *beyond])
     count = sum(1 for _ in program.model.graph)
-    lost = unchecked(module, axes) + one_sided(module, traced=False)
+    lost = unchecked(module, axes) + one_sided(module, single_branches(_sample(module), tensors))
     return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}{lost}"
 
 
@@ -257,6 +265,7 @@ def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[
     output.args = (tuple(separate) if several else separate[0],)
 
 
+@timed("names and folding")
 def _clean(model: ir.Model, calls: Mapping[str, fx.Node]) -> None:
     """Folds nodes that the exporter computes from numbers alone, names the nodes, and notes their modules.
 
@@ -359,6 +368,7 @@ def _unused(name: str, taken: Counter[str]) -> str:
     return unused
 
 
+@timed("writing")
 def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[Run]) -> str:
     """Writes into a folder beside `path`, compares, then renames; returns a description of the comparison."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem[:100]}.") as folder:
@@ -366,34 +376,13 @@ def _write(model: ir.Model, path: Path, external: bool, runs: Sequence[Run]) -> 
         data = f"{path.name}.data" if external else None
         try:
             ir.save(model, written, external_data=data)
-            compared = _compare(written, model, runs)
+            compared = compare_file(written, model, runs)
             for name in (data, path.name):
                 if name is not None:
                     os.replace(Path(folder) / name, path.parent / name)
         except OSError as error:
             raise InputError(f"Cannot write {path}: {error.strerror or error}") from error
     return compared
-
-
-def _compare(path: Path, model: ir.Model, runs: Sequence[Run]) -> str:
-    names, short = [value.name or "" for value in model.graph.outputs], short_floats(model)
-    try:
-        oracle = Oracle(path)
-    except MissingDependencyError:
-        return "not compared, as onnxruntime is not installed"
-    for number, (arrays, expected) in enumerate(runs):
-        try:
-            found = oracle.run(dict(zip(oracle.input_names, arrays, strict=True)))
-            wrong = [str(output) for output in compare(names, found, expected, short) if not output.ok]
-        except VerificationError as error:
-            wrong = [str(error)]
-        if wrong:
-            shapes = ", ".join(str(list(array.shape)) for array in arrays)
-            where = f" at sizes other than it was traced with ({shapes})" if number else ""
-            raise VerificationError(
-                f"The file of torch.onnx.export differs from the module{where}: {'; '.join(wrong)}."
-            )
-    return f"agrees with {oracle.name}"
 
 
 def _sort_stable(self: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:

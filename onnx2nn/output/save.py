@@ -186,7 +186,8 @@ def _save_program(
     try:
         program = torch.export.export(module, tensors, dynamic_shapes=shapes)
     except Exception as error:  # torch.export raises errors of many unrelated classes
-        raise VerificationError(f"torch.export cannot export the module: {error}") from error
+        reason = endless(module) or error
+        raise VerificationError(f"torch.export cannot export the module: {reason}") from error
     check_same(module, program.module(), tensors, "exported program")
     with enduring(path) as file:
         try:
@@ -248,7 +249,7 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
     check_same(module, traced, tensors, "exported program")
     with enduring(path) as file:
         torch.jit.save(traced, file)
-    lost = unchecked(module) + one_sided(module, traced=True)
+    lost = unchecked(module) + one_sided(module)
     return f"traced TorchScript module, read back with torch.jit.load{_first(module)}{lost}"
 
 
@@ -268,17 +269,16 @@ def unchecked(module: torch.nn.Module, axes: Mapping[str, Collection[int]] | Non
     return f"; it does not check {', '.join(lost)}" if lost else ""
 
 
-def one_sided(module: torch.nn.Module, traced: bool) -> str:
+def one_sided(module: torch.nn.Module, single: Collection[torch.nn.Module] = ()) -> str:
     """Returns what a format holds for the example's sizes only, as the end of a description.
 
     Args:
         module: the module; `""` is returned for one of which nothing is lost.
-        traced: whether the format is that of torch.jit.trace, which holds both branches of every If. An ONNX file holds
-            one where the branches accept different sizes. Both hold the example's iterations of a Loop.
+        single: the Ifs of which the format holds one branch. Of a Loop it holds the example's iterations.
     """
     from torch import fx
 
-    from onnx2nn.control_flow import If, Loop
+    from onnx2nn.control_flow import Loop
 
     branches: dict[str, None] = {}
     loops: dict[str, None] = {}
@@ -286,13 +286,32 @@ def one_sided(module: torch.nn.Module, traced: bool) -> str:
         for node in part.graph.nodes:
             called = part.get_submodule(str(node.target)) if node.op == "call_module" else None
             _, operator, name = node.meta.get("onnx", ("", type(called).__name__, str(node)))
-            if isinstance(called, If) and called.serves and not traced:
+            if called in single:
                 branches[f"{name!r} ({operator})"] = None
             elif isinstance(called, Loop) and any(isinstance(value, fx.Node) for value in node.args[:2]):
                 loops[f"{name!r} ({operator})"] = None
     text = f"; of what is chosen at node {', '.join(branches)} it holds the side that the example takes"
     text = text if branches else ""
     return text + (f"; of node {', '.join(loops)} it holds as many iterations as the example has" if loops else "")
+
+
+def endless(module: torch.nn.Module) -> str:
+    """Returns why torch.export finds no end of a Loop: data decide it; `""` where there is no such Loop."""
+    from torch import fx
+
+    from onnx2nn.control_flow import Loop
+
+    names: dict[str, None] = {}
+    for part in _programs(module):
+        for node in part.graph.nodes:
+            called = part.get_submodule(str(node.target)) if node.op == "call_module" else None
+            if isinstance(called, Loop) and isinstance(called.body, fx.GraphModule):
+                results: Any = called.body.graph.output_node().args[0]
+                if isinstance(results[0], fx.Node) and results[0].op != "placeholder":
+                    _, operator, name = node.meta.get("onnx", ("", "Loop", str(node)))
+                    names[f"{name!r} ({operator})"] = None
+    text = f"data decide how often node {', '.join(names)} repeats, and torch.export holds a fixed number of iterations"
+    return f"{text}. Save .pth or source, or a .torchscript of the example's number." if names else ""
 
 
 _WRITERS: dict[str, Callable[..., str]] = {

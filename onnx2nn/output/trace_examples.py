@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from onnx2nn.errors import InputError, VerificationError
+from onnx2nn.ground.quiet import quiet
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.verification.module_runs import run_module
 
@@ -106,12 +104,3 @@ def _examples(
 def _known_size(labels: Sequence[str], point: Mapping[str, int], index: int) -> int:
     """Returns a size of a dimension that fulfils the module's guards."""
     return point.get(labels[index], _DYNAMIC_SIZES[0](index))
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps what torch prints and warns of to itself: it writes to stderr where a call fails, which is tried often."""
-    nowhere = io.StringIO()
-    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

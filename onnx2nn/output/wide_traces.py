@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from onnx2nn.control_flow import If
 from onnx2nn.errors import Onnx2nnError, VerificationError
 from onnx2nn.optimization.entry import inputs_of, size_range
+from onnx2nn.output.trace_examples import Run
 from onnx2nn.verification.module_runs import run_module
 
 LARGEST_SIZE = 1 << 16
@@ -51,8 +53,8 @@ def check_refusal(
     """
     for size, position, axis in _FIXED_SIZE.findall(message):
         label = (opened[int(position)] or {}).get(int(axis))
-        if label is not None:
-            _check_larger(module, opened, tensors, label, int(size))
+        if label is not None and _larger(module, opened, tensors, label, int(size)) is not None:
+            raise NarrowTrace(label, int(size))
 
 
 def check_ranges(
@@ -60,32 +62,44 @@ def check_ranges(
     program: torch.export.ExportedProgram,
     opened: Sequence[Mapping[int, str] | None],
     tensors: Sequence[torch.Tensor],
-) -> None:
-    """Raises `NarrowTrace` where the module takes a size that is above the sizes for which its trace holds."""
+) -> list[Run]:
+    """Returns runs at sizes that the module takes above those that both branches of an If take.
+
+    A program with both branches checks the limits of both, a file without checks holds above them what the runs show.
+
+    Raises:
+        NarrowTrace: the module takes a size that is above the sizes for which its trace holds.
+    """
+    branches = {limit for part in module.modules() if isinstance(part, If) for own in part.serves for *_, limit in own}
+    beyond: list[Run] = []
     for tensor, named in zip(inputs_of(program), opened, strict=True):
         for axis, label in (named or {}).items():
             size = tensor.shape[axis]
             most = None if isinstance(size, int) else size_range(program, size)[1]
-            if most is not None and most < LARGEST_SIZE:
-                _check_larger(module, opened, tensors, label, most)
+            if most is None or most >= LARGEST_SIZE:
+                continue
+            run = _larger(module, opened, tensors, label, most)
+            if run is not None and most not in branches:
+                raise NarrowTrace(label, most)
+            beyond += [] if run is None else [run]
+    return beyond
 
 
-def _check_larger(
+def _larger(
     module: Any,
     opened: Sequence[Mapping[int, str] | None],
     tensors: Sequence[torch.Tensor],
     label: str,
     most: int,
-) -> None:
-    """Raises `NarrowTrace` where the module takes a dimension of more than `most`."""
+) -> Run | None:
+    """Returns a run of the module with a dimension of one more than `most`; None where it does not take it."""
     larger = [
         _resized(tensor.numpy(), names or {}, label, most + 1) for tensor, names in zip(tensors, opened, strict=True)
     ]
     try:
-        run_module(module, larger)
+        return larger, run_module(module, larger)
     except Onnx2nnError:  # the module's own limit
-        return
-    raise NarrowTrace(label, most)
+        return None
 
 
 def _resized(array: np.ndarray, names: Mapping[int, str], label: str, size: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnx2nn.ground.pass_times import timed
 from onnx2nn.provenance import exporter_metadata
 from onnx2nn.provenance.author import Author
 from onnx2nn.provenance.expanded_weights import restore_expanded
@@ -23,6 +24,7 @@ from onnx2nn.provenance.tied_weights import tie_by_place, tie_embedding, tie_unu
 from onnx2nn.provenance.weight_keys import WeightKeys
 
 
+@timed("naming")
 def restore(model: ir.Model, *, unfold: bool = True) -> Author | None:
     """Renames the weights of `model` in place.
 

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from onnx2nn.errors import ModelFileError, Onnx2nnError
 from onnx2nn.ground import gc_pause
 from onnx2nn.ground.limits import Account
+from onnx2nn.ground.pass_times import timed
 from onnx2nn.reading.byte_sources import ByteSource, FileSource, MemorySource
 from onnx2nn.reading.data_folder import DataFolder
 from onnx2nn.reading.deserialize import Deserializer
@@ -105,6 +106,7 @@ def opened(
         raise
 
 
+@timed("reading")
 def _read(
     source: object, base_dir: str | os.PathLike[str] | None, follow_links: bool, account: Account
 ) -> tuple[ir.Model, TensorReader]:

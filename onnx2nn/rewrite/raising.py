@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.ground.limits import Account
+from onnx2nn.ground.pass_times import timed
 from onnx2nn.importing.node_facts import inner_graphs
 from onnx2nn.optable.registry import Table
 from onnx2nn.provenance.exporter_metadata import keeps_names
@@ -78,6 +79,7 @@ def _by_root(rules: Sequence[Rule], present: Set[str]) -> dict[str, list[Rule]]:
     return index
 
 
+@timed("raising")
 def raise_patterns(
     model: ir.Model, table: Table, F: Any, account: Account | None = None, *, for_inference: bool = False
 ) -> Raising:

@@ -17,7 +17,7 @@ from onnx2nn.ground.limits import Limits
 from onnx2nn.importing.inputs import specs_of
 from onnx2nn.loading import load
 from onnx2nn.transferring.alignment import Alignment, align
-from onnx2nn.transferring.lockstep import TOLERANCE, Recorded, parting, relative
+from onnx2nn.transferring.lockstep import TOLERANCE, Parting, Recorded, factors, parting, relative
 from onnx2nn.transferring.placing import Placed, place
 from onnx2nn.transferring.programs import Program
 from onnx2nn.transferring.transfer_report import PlacedWeight, TransferReport
@@ -158,15 +158,29 @@ def _tried(
         if not alignment.choices:
             raise
         return None
-    state = module.state()
-    with torch.no_grad():
-        for key, value in placed.state.items():
-            state[key].copy_(value)
-    found = parting(alignment.pairs, Recorded(module, feeds), expected)
+    found = _parting(placed, alignment, module, expected, feeds)
+    if found is not None and (folded := factors(alignment.pairs, module, feeds, expected)):
+        try:
+            placed = place(alignment, module, folded)
+        except InputError:  # two layers share a weight that one of them would need with a factor
+            problems.append(str(found))
+            return None
+        found = _parting(placed, alignment, module, expected, feeds)
     if found is not None:
         problems.append(str(found))
         return None
     return placed
+
+
+def _parting(
+    placed: Placed, alignment: Alignment, module: Program, expected: Recorded, feeds: Sequence[Sequence[Any]]
+) -> Parting | None:
+    """Fills the module's program, and returns the first call whose value is not the file's."""
+    state = module.state()
+    with torch.no_grad():
+        for key, value in placed.state.items():
+            state[key].copy_(value)
+    return parting(alignment.pairs, Recorded(module, feeds), expected)
 
 
 def _refuse_ambiguous(

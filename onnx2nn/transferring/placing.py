@@ -9,7 +9,7 @@ import torch
 
 from onnx2nn.errors import InputError, listed
 from onnx2nn.transferring.alignment import Alignment
-from onnx2nn.transferring.programs import Call, Program, Weight
+from onnx2nn.transferring.programs import LINEAR, Call, Program, Weight
 
 _Values = dict[str, torch.Tensor]
 
@@ -35,8 +35,13 @@ class Placed:
     notes: dict[str, str] = field(default_factory=dict)
 
 
-def place(alignment: Alignment, module: Program) -> Placed:
+def place(alignment: Alignment, module: Program, factors: Mapping[Call, float] | None = None) -> Placed:
     """Solves the weights of all paired calls.
+
+    Args:
+        alignment: the pairs.
+        module: the module's program.
+        factors: layer of the module → the factor that its weight has beside that of the file's layer.
 
     Raises:
         InputError: weights that the module cannot hold, or that two calls want to differ; all are listed.
@@ -50,6 +55,9 @@ def place(alignment: Alignment, module: Program) -> Placed:
         except InputError as error:
             problems.append(f"{ours} from {theirs}: {error}")
             continue
+        if factors and ours in factors:
+            solved[0]["weight"] = solved[0]["weight"] * factors[ours]
+            notes["weight"] = f"the file's, times {factors[ours]:g}, which is folded into one of the two"
         for weight, value, source, note in _pieces(ours, theirs, solved, notes):
             problem = _write(target, weight, value)
             if problem:
@@ -131,7 +139,7 @@ def _fitted(weights: Mapping[str, Weight], values: Mapping[str, torch.Tensor], k
             raise InputError(f"the module's layer has no {role}.")
     found = {}
     for role, weight in weights.items():
-        if role not in values and (role not in _NEUTRAL or (kind in ("affine", "transposed") and role == "weight")):
+        if role not in values and (role not in _NEUTRAL or (kind in LINEAR and role == "weight")):
             raise InputError(f"the file's layer has no {role}.")
         found[role] = values[role] if role in values else torch.full_like(weight.value, _NEUTRAL[role])
     return found

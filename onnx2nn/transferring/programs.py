@@ -52,6 +52,8 @@ _KINDS: Mapping[type[nn.Module], str] = {
 
 _PLAIN = {"iadd": "add", "imul": "mul", "isub": "sub", "concat": "cat", "scaled_dot_product_attention": "attention"}
 COMMUTATIVE = frozenset({"add", "mul"})
+LINEAR = frozenset({"affine", "transposed"})
+"""Kinds of layers whose value is a weight times what they are called on, plus a bias."""
 
 
 @dataclass(eq=False)
@@ -81,6 +83,7 @@ class Call:
             scale of each channel stands there.
         epsilon: of the normalisation that it is, or that is behind it.
         sources: the calls whose values it gets.
+        given: the node whose value it is called on, None for inputs and outputs.
         last: the node that has its value, the batch normalisation's where there is one.
     """
 
@@ -90,13 +93,14 @@ class Call:
     norm: dict[str, Weight] = field(default_factory=dict)
     epsilon: float = 0.0
     sources: list[Call] = field(default_factory=list)
+    given: fx.Node | None = None
     last: fx.Node | None = None
 
     @property
     def label(self) -> tuple[Any, ...]:
         """What two calls must have in common to be the same layer: the kind, and the sizes of the weight."""
         weight = self.weights.get("weight")
-        if self.kind in ("affine", "transposed") and weight is not None:
+        if self.kind in LINEAR and weight is not None:
             out, *others = weight.value.shape
             return (self.kind, out, *others[:1], *(size for size in others[1:] if size != 1))
         shapes = [tuple(w.value.squeeze().shape) for role, w in self.weights.items() if w.value.numel() > 1]
@@ -210,7 +214,7 @@ class Program:
         sources = [source for value in inputs if (source := self._source.get(value)) is not None]
         call = self._layer(node) if node.op == "call_module" else self._function(node)
         if call is not None:
-            call.sources = sources
+            call.sources, call.given = sources, inputs[0] if inputs else None
             return self._folded(call, inputs) or self._call(call)
         if len({id(source) for source in sources}) < 2:
             return sources[0] if sources else None
@@ -266,7 +270,7 @@ class Program:
         if len(inputs) != 1 or len(inputs[0].users) != 1 or len(call.sources) != 1:
             return None
         before = call.sources[0]
-        if before.last is not inputs[0] or before.kind not in ("affine", "transposed") or before.norm:
+        if before.last is not inputs[0] or before.kind not in LINEAR or before.norm:
             return None
         if call.kind == "batch_norm" and "running_mean" in call.weights:
             before.norm, before.epsilon = call.weights, call.epsilon

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +11,7 @@ from torch import fx, nn
 
 from onnx2nn.errors import InputError, first_line
 from onnx2nn.ground.extras import require
+from onnx2nn.ground.quiet import quiet
 from onnx2nn.loading import load
 
 
@@ -35,7 +33,7 @@ def twin(model: nn.Module, tensors: Sequence[Any]) -> fx.GraphModule:
     model = copy.deepcopy(model).cpu().float()
     _randomise(model)
     try:
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             program = torch.onnx.export(model, tuple(tensors), dynamo=True, optimize=False, verbose=False)
     except Exception as error:  # its errors share no base class
         raise InputError(
@@ -56,11 +54,3 @@ def _randomise(model: nn.Module) -> None:
         slot = name.rpartition(".")[2]
         if slot in ("running_mean", "running_var"):
             buffer.copy_(torch.rand(buffer.shape, generator=generator, dtype=buffer.dtype) + 0.5)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    nowhere = io.StringIO()
-    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -400,6 +400,28 @@ def test_half_precision_weights(tmp_path: Path) -> None:
     assert {t.data_type for t in proto.graph.initializer} == {onnx.TensorProto.FLOAT16}
 
 
+def _masked(x: Any) -> Any:
+    return x[x > 0]
+
+
+def _branching(x: Any) -> Any:
+    return x * 2 if x.sum() > 0 else x
+
+
+@pytest.mark.parametrize("function", [_masked, _branching])
+def test_a_model_whose_values_decide_is_refused_with_its_line(function: Any) -> None:
+    with pytest.raises(InputError, match=rf"test_export\.py, line \d+, in {function.__name__}: `return x.*no values"):
+        export(Lambda(function).eval(), _normal(2, 3))
+
+
+def test_further_operator_sets(tmp_path: Path) -> None:
+    proto = export(nn.Linear(4, 5).eval(), _normal(2, 4), tmp_path / "m.onnx", extra_opsets={"com.microsoft": 1})
+    assert {item.domain: item.version for item in proto.opset_import} == {"": 17, "com.microsoft": 1}
+    for wrong in ({"": 18}, {"com.microsoft": 0}):
+        with pytest.raises(InputError, match="extra_opsets"):
+            export(nn.Linear(4, 5).eval(), _normal(2, 4), extra_opsets=wrong)
+
+
 def make_model() -> Any:
     """For the command line."""
     return nn.Linear(4, 5)
@@ -414,5 +436,6 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert "nothing" in capsys.readouterr().err
     twice, weights = ["--input", "x:2,4", "--input", "x:2,4"], ["--input", "x:2,4", "--weights", str(tmp_path / "no")]
     wrong = [["--input", text] for text in ("x", "x:a", "x:2:nope", "x:2,3", "x:-2,4", "x:0,4")]
+    wrong += [["--input", "x:2,4", "--extra-opset", text] for text in ("com.microsoft", ":1", "a:b")]
     for broken in (*wrong, [], twice, weights):
         assert oneflow2onnx([f"{__name__}:make_model", *broken, "-o", target]) == 2, broken

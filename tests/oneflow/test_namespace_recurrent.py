@@ -9,6 +9,7 @@ import pytest
 
 from oneflow_bridge import namespace
 from oneflow_bridge.runtime import import_oneflow
+from onnx2nn.errors import OperatorError
 
 flow = import_oneflow()
 F: Any = namespace
@@ -35,6 +36,12 @@ def test_recurrent_functions_equal_the_layers(name: str, kind: str, states: int,
     np.testing.assert_allclose(output.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
     for ours, theirs in zip(last, final if states > 1 else [final], strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_state_of_another_batch_is_refused_and_not_broadcast():
+    parameters = [tensor(12, 3), tensor(12, 4)]
+    with pytest.raises(OperatorError, match=r"state of batch 1 .* input of batch 2"):
+        F.gru(tensor(5, 2, 3), tensor(1, 1, 4), parameters, False, 1, 0.0, False, False, False)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,10 @@ from oneflow_bridge.to_onnx.lowering.registry import (
 )
 from oneflow_bridge.to_onnx.lowering.schemas import NeedsOpsetError
 from onnx2nn.errors import OperatorError, Problem, UnsupportedModelError
+from onnx2nn.ground.pass_times import timed
 
 
+@timed("lowering")
 def lower(model: ir.Model, opset: int, *, later: bool = False, continue_on_error: bool = False) -> ir.Model:
     """Writes a model of OneFlow ops (see `oneflow_bridge.to_onnx.job_reader.read_job`) in ONNX operators.
 

@@ -32,8 +32,10 @@ from onnx2nn.fx.graph_nodes import add_node
 from onnx2nn.fx.module_tree import children_of, members_of, modules_of, remove
 from onnx2nn.fx.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.spec import Spec
+from onnx2nn.ground.pass_times import timed
 
 
+@timed("nesting")
 def nest(
     module: fx.GraphModule,
     specs: Mapping[fx.Node, Spec],

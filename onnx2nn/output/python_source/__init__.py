@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnx2nn.errors import InputError
-from onnx2nn.ground.atomic_files import made_folder, replacing
+from onnx2nn.ground.atomic_files import check_folder_writable, made_folder, replacing
 from onnx2nn.ground.extras import require
 from onnx2nn.ground.limits import Limits
 from onnx2nn.loading import load
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["source_of", "to_python", "write_source"]
+__all__ = ["check_folder", "source_of", "to_python", "write_source"]
 
 
 def to_python(
@@ -52,8 +52,8 @@ def to_python(
         A line that describes the files.
 
     Raises:
-        InputError: the folder cannot be written; or parts of the model cannot be written with torch, such as operators
-            on strings; the error says which nodes and why.
+        InputError: the folder cannot be written, or has the name of a file, `*.py`; or parts of the model cannot be
+            written with torch, such as operators on strings; the error says which nodes and why.
         MissingDependencyError: torch or safetensors is not installed.
         VerificationError: the file gives other outputs on `example_inputs`.
         UnsupportedModelError, LimitError, ModelFileError: as for `load`.
@@ -61,9 +61,22 @@ def to_python(
     require("torch", extra="torch", purpose="Writing a model as source")
     from torch import nn
 
+    check_folder(folder)
     if not isinstance(model, nn.Module):
         model = load(model, follow_links=follow_links, limits=limits)
     return write_source(model, Path(folder), example_inputs)
+
+
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Checks before long work that `folder` can be written, and is not meant as the name of one file.
+
+    Raises:
+        InputError: it cannot, or is.
+    """
+    path = Path(folder)
+    if path.suffix == ".py" and not path.is_dir():
+        raise InputError(f"{path} is the name of a file. Name a folder, {path.with_suffix('')}: model.py and weights.")
+    check_folder_writable(path)
 
 
 def write_source(

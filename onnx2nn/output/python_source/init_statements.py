@@ -112,12 +112,17 @@ class InitStatements:
         return Call(call.function, call.args, (*call.kwargs, *(("dtype", Text(str(dtype))) for dtype in dtypes)))
 
     def control_flow(self, path: Path, layer: nn.Module) -> Expression:
-        """Returns the constructor's call of a module of control flow, its graphs as classes."""
+        """Returns the constructor's call of a module that runs graphs, these as classes."""
         kind = type(layer)
-        given = [(name, getattr(layer, name), parameter) for name, parameter in signature(kind).items()]
-        needed = [(name, value) for name, value, parameter in given if parameter.default is parameter.empty or value]
-        args = tuple(self.control_argument((*path, name), value) for name, value in needed)
-        return Call(Text(kind.__name__), args)
+        args: list[Expression] = []
+        kwargs: list[tuple[str, Expression]] = []
+        for name, parameter in signature(kind).items():
+            value = getattr(layer, name)
+            if parameter.default is parameter.empty:
+                args.append(self.control_argument((*path, name), value))
+            elif isinstance(value, nn.Module) or value != parameter.default:
+                kwargs.append((name, self.control_argument((*path, name), value)))
+        return Call(Text(kind.__name__), tuple(args), tuple(kwargs))
 
     def control_argument(self, path: Path, value: Any) -> Expression:
         """Returns an argument of a control-flow module: a graph, a number, sizes or types."""

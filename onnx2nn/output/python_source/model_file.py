@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from onnx2nn.control_flow import CONTROL_FLOW
 from onnx2nn.layers import LAYERS
@@ -15,7 +16,11 @@ from onnx2nn.output.python_source.expressions import WIDTH, Collection, Text, li
 from onnx2nn.output.python_source.inlining import Inlined
 from onnx2nn.output.python_source.program import Program
 from onnx2nn.output.python_source.render import class_names, render
+from onnx2nn.searches import SEARCHES
 from onnx2nn.unfreeze.vectorised import Arrangement
+
+_OWN: tuple[Callable[..., Any], ...] = (*LAYERS, *CONTROL_FLOW, *SEARCHES)
+"""Classes and functions whose text a file may hold, each behind the others that its text names."""
 
 _LOAD = '''\
 def load_model(path: str | Path = WEIGHTS) -> {name}:
@@ -43,10 +48,8 @@ def document(
     taken = [*program.inlined.names.values(), *program.inlined.functions.values()]
     names = class_names(kinds, dict(program.all_class_names()), taken)
     classes = [render(kind, names, kinds) for kind in kinds]
-    own = (*LAYERS, *CONTROL_FLOW)
-    used = [kind for kind in own if any(re.search(rf"\b{kind.__name__}\(", text) for text in classes)]
     inlined = [program.inlined.text()] if program.inlined.texts else []
-    classes = [*inlined, *(inspect.getsource(kind).rstrip() for kind in used), *classes]
+    classes = [*inlined, *_own(classes), *classes]
     frozen = {id(p) for p in program.root.parameters() if not p.requires_grad}
     layers = [program.module(path) for path in program.layers]
     inside = {id(p) for layer in layers for p in layer.parameters()} & frozen
@@ -65,6 +68,15 @@ def document(
         name = f"Batched{name}"
     text = "\n\n\n".join([*classes, _LOAD.format(name=name, freeze=freeze)])
     return f"{_head(name, text, program.inlined, weights)}\n\n\n{text}"
+
+
+def _own(classes: Sequence[str]) -> list[str]:
+    """Returns the texts of layers, control flow and searches that classes name, or that these name in turn."""
+    found: list[str] = []
+    for kind in reversed(_OWN):
+        if any(re.search(rf"\b{kind.__name__}\(", text) for text in (*classes, *found)):
+            found.insert(0, inspect.getsource(kind).rstrip())
+    return found
 
 
 def _head(name: str, text: str, inlined: Inlined, weights: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from onnx2nn import control_flow
+from onnx2nn import control_flow, searches
 from onnx2nn.errors import InputError
 from onnx2nn.fx.blocks.flattening import flat_graph
 from onnx2nn.fx.blocks.moves import assign
@@ -81,8 +81,8 @@ def _read_bodies(program: Program, path: Path) -> None:
 
 
 def is_control_flow(module: nn.Module) -> bool:
-    """Returns whether a module is one of `onnx2nn.control_flow`."""
-    return type(module).__module__ == control_flow.__name__
+    """Returns whether a module runs graphs: one of `onnx2nn.control_flow`, or a search and its parts."""
+    return type(module).__module__ in (control_flow.__name__, searches.__name__)
 
 
 def _note_foreign(program: Program) -> None:

@@ -27,10 +27,12 @@ from onnx2nn.output.python_source.expressions import (
     values,
 )
 from onnx2nn.output.python_source.steps import Step
+from onnx2nn.searches import SEARCHES
 
 RESERVED = frozenset({"self", "torch", "nn", "F", "Tensor", "Path", "OrderedDict", "load_file", "math", "operator"})
 RESERVED |= {"getattr", "float", "super", "abs", "max", "min", "round", "int", "bool"}  # functions that a forward calls
-RESERVED |= {"Any", "Callable", "Sequence", *(kind.__name__ for kind in (*CONTROL_FLOW, *LAYERS))}
+RESERVED |= {"Any", "Callable", "Sequence"}
+RESERVED |= {kind.__name__ for kinds in (CONTROL_FLOW, SEARCHES, LAYERS) for kind in kinds}
 TAKEN = RESERVED | frozenset(keyword.kwlist) | frozenset(dir(builtins))
 MEMBERS = frozenset(dir(nn.Module())) | frozenset(vars(nn.Module()))
 _LONGEST_NAME = 22

@@ -1,0 +1,170 @@
+"""What operators do otherwise in programs of machine code: convolutions of integers, and loops over time."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from onnx2nn import functional
+from onnx2nn.ops import integer_convolutions, integer_kernels
+from onnx2nn.ops.machine_code import MachineCode, traced_for
+from onnx2nn.optimization.frozen import Frozen
+from onnx2nn.optimization.integer_code import call_kernels, integer_convolution
+
+Case = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, list[list[int]], int]
+
+
+@st.composite
+def convolutions(draw: Any) -> Case:
+    """Draws the arguments of a convolution; the weights are often the largest ones, and the pads differ."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
+    groups = draw(st.sampled_from([1, 1, 3, 16]))
+    inputs, outputs = draw(st.sampled_from([1, 2, 33, 1200] if groups == 1 else [1, 2])), 16 * (1 if groups > 3 else 3)
+    kernel, dilation = draw(st.sampled_from([(1, 1), (3, 3), (1, 4)])), [draw(st.integers(1, 2)), 1]
+    limit = draw(st.sampled_from([127, 127, 200]))
+    weight = torch.randint(-limit, limit + 1, (outputs, inputs, *kernel), generator=generator, dtype=torch.int16)
+    if draw(st.booleans()):
+        weight = weight.sign() * limit
+    x = torch.randint(0, 256, (draw(st.integers(1, 2)), inputs * groups, 7, 9), generator=generator, dtype=torch.uint8)
+    if draw(st.booleans()):
+        x = torch.full_like(x, 255)
+    zero = torch.tensor(draw(st.sampled_from([0, 3, 128, 255])), dtype=torch.uint8)
+    most = draw(st.sampled_from([0, 1000, (1 << 31) - 1]))
+    bias = torch.randint(-most, most + 1, (outputs,), generator=generator, dtype=torch.int64).to(torch.int32)
+    pads = draw(st.sampled_from([[0, 0, 0, 0], [1, 1, 1, 1], [0, 2, 1, 0]]))
+    strides = [draw(st.integers(1, 2)), draw(st.integers(1, 2))]
+    return x, zero, weight, bias if draw(st.booleans()) else None, [strides, pads, dilation], groups
+
+
+def program(case: Case, constants: bool, mode: FakeTensorMode) -> fx.GraphModule:
+    """Returns a graph of inductor's kind with one convolution; its operands are constants or inputs."""
+    x, *operands = case[:4]
+    graph, root = fx.Graph(), nn.Module()
+    nodes = [graph.placeholder("x")]
+    for name, value in zip(("zero", "weight", "bias"), operands, strict=True):
+        if constants and value is not None:
+            root.register_buffer(name, value)
+        nodes.append(None if value is None else graph.get_attr(name) if constants else graph.placeholder(name))
+    for node, value in zip(nodes, (x, *operands), strict=True):
+        if node is not None:
+            node.meta["val"] = mode.from_tensor(value)
+    call = graph.call_function(torch.ops.onnx2nn.integer_convolution.default, (*nodes, *case[4], case[5]))
+    call.meta["val"] = call.target(*fx.map_arg(call.args, lambda node: node.meta["val"]))
+    graph.output(call)
+    return fx.GraphModule(root, graph)
+
+
+@settings(max_examples=80, deadline=None)
+@given(convolutions(), st.booleans())
+def test_kernels_give_the_integers(case: Case, constants: bool) -> None:
+    """With constant weights or others, with sums that floats hold or do not, and with results that leave int32."""
+    expected = integer_convolution(*case[:4], *case[4], case[5])
+    module = program(case, constants, FakeTensorMode())
+    call_kernels(module.graph)
+    module.graph.lint()
+    module.recompile()
+    given_ = case[:1] if constants else [value for value in case[:4] if value is not None]
+    found = module(*given_)
+    assert found.dtype == torch.int32 and torch.equal(found, expected)
+    assert all(node.meta["val"].shape == expected.shape for node in module.graph.find_nodes(op="output")[0].args)
+    if constants and integer_convolutions.available(torch) and int(case[2].abs().max()) <= 127 and case[5] == 1:
+        assert "qconv_pointwise" in module.code
+
+
+class _Quantised(nn.Module):
+    """A QLinearConv of one or two dimensions whose weights are buffers."""
+
+    def __init__(self, rank: int, x: torch.dtype, w: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.arange(6 * 2 * 3**rank).reshape(6, 2, *[3] * rank).to(w))
+        self.register_buffer("bias", torch.arange(-3, 3, dtype=torch.int32) * 1000)
+        self.register_buffer("x_zero", torch.tensor(5, dtype=x))
+        self.register_buffer("w_zero", torch.arange(6).to(w))
+        self.register_buffer("scale", torch.tensor(0.01))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        s = self.scale
+        given_ = (x, s, self.x_zero, self.weight, s, self.w_zero, s, self.x_zero, self.bias)
+        return functional.QLinearConv(*given_, pads=[1] * 2 * (x.ndim - 2), strides=[2] * (x.ndim - 2))
+
+
+@pytest.mark.parametrize("w", [torch.int8, torch.uint8])
+@pytest.mark.parametrize("x", [torch.int8, torch.uint8])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_trace_records_a_convolution(rank: int, x: torch.dtype, w: torch.dtype) -> None:
+    module = _Quantised(rank, x, w)
+    values = (torch.arange(3 * 2 * 8**rank).reshape(3, 2, *[8] * rank) * 7).to(x)
+    batch = ({0: torch.export.Dim("n")},)
+    with traced_for(MachineCode(multiplies=integer_kernels.available(torch), convolve=integer_convolution)):
+        exported = torch.export.export(module, (values,), dynamic_shapes=batch)
+    assert "integer_convolution" in str(exported.graph)
+    assert "integer_convolution" not in str(torch.export.export(module, (values,), dynamic_shapes=batch).graph)
+    for some in (values, values[:2]):
+        assert torch.equal(exported.module()(some), module(some))
+
+
+class _Recurrent(nn.Module):
+    """A layer that runs as a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        for name, size in (("w", 5), ("r", 6)):
+            self.register_buffer(name, torch.randint(-128, 128, (1, size, 24), generator=generator, dtype=torch.int8))
+        self.register_buffer("scale", torch.tensor([0.005]))
+        self.register_buffer("zero", torch.tensor([1], dtype=torch.int8))
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+        given_ = (x, self.w, self.r, None, lengths, None, None, None, self.scale, self.zero, self.scale, self.zero)
+        found: tuple[torch.Tensor, ...] = functional.com_microsoft__DynamicQuantizeLSTM(
+            *given_, direction="reverse", hidden_size=6, _outputs=3
+        )
+        return found
+
+
+@pytest.mark.slow
+def test_a_trace_has_the_loop() -> None:
+    """Of any number of steps, in blocks of four and one by one."""
+    module, x = _Recurrent(), torch.randn(7, 3, 5)
+    sizes = ({0: torch.export.Dim("steps"), 1: torch.export.Dim("n")},)
+    with traced_for(MachineCode(multiplies=integer_kernels.available(torch), convolve=None)), torch.no_grad():
+        exported = torch.export.export(module, (x,), dynamic_shapes=sizes)
+    assert "while_loop" in str(exported.graph)
+    for some in (x, torch.randn(4, 2, 5), torch.randn(3, 5, 5)):
+        torch.testing.assert_close(exported.module()(some), module(some))
+
+
+def test_other_traces_have_one_call() -> None:
+    """For sequences of several lengths, and for no machine code."""
+    module, x, lengths = _Recurrent(), torch.randn(2, 1, 5), torch.tensor([2])
+    exported = torch.export.export(module, (x,))
+    assert "DynamicQuantizeLSTM" in str(exported.graph) and "while_loop" not in str(exported.graph)
+    with traced_for(MachineCode(multiplies=False, convolve=None)):
+        exported = torch.export.export(module, (x, lengths))
+    assert "DynamicQuantizeLSTM" in str(exported.graph) and "while_loop" not in str(exported.graph)
+
+
+def test_weights_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo and inductor read, in each call, that weights are constants."""
+
+    class Layer(nn.Linear):
+        meta: ClassVar[dict[str, Any]] = {}
+
+    layer, seen = Layer(3, 2).eval(), []
+
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        seen.append((torch._inductor.config.freezing, torch.is_grad_enabled()))
+        return layer(x)
+
+    module = Frozen(compiled, layer)
+    y = module(torch.ones(1, 3))
+    assert seen == [(True, False)] and not y.requires_grad and not torch._inductor.config.freezing
+    assert module.state_dict().keys() == {"module.weight", "module.bias"}
+    with pytest.raises(RuntimeError, match=r"Train the module of onnx2nn\.load"):
+        module.train()
