@@ -115,7 +115,13 @@ _TORCH |= {
     "complex": fourier.make_complex,
     "fft": Names("fft", {name: getattr(fourier, name) for name in ("fft", "ifft", "rfft", "irfft", "rfftn", "irfftn")}),
     "view_as_real": fourier.view_as_real,
-    "compiler": Names("compiler", {"is_compiling": symbolic_sizes.is_compiling}),
+    "compiler": Names(
+        "compiler",
+        {
+            "is_compiling": symbolic_sizes.is_compiling,
+            "is_dynamo_compiling": symbolic_sizes.is_dynamo_compiling,
+        },
+    ),
     "_check": symbolic_sizes.require,
     "jit": Names("jit", {"is_tracing": symbolic_sizes.is_tracing}),
     "linalg": Names(

@@ -28,6 +28,7 @@ MISSING = {
     "digamma": "the digamma function",
     "i0": "Bessel functions",
     "ops": "operators of PyTorch's own library",
+    "while_loop": "loops in a program of machine code",
 }
 """Torch name → the feature that OneFlow 0.9 lacks for it."""
 

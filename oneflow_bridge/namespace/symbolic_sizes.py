@@ -25,6 +25,11 @@ def is_tracing() -> bool:
     return False
 
 
+def is_dynamo_compiling() -> bool:
+    """Whether a compiler of Python runs the code, which OneFlow does not have."""
+    return False
+
+
 def is_compiling() -> bool:
     """Whether a program is exported or compiled, in which sizes are symbols: never."""
     return False
