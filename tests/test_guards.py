@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib.util
+import io
 import os
 import re
 import subprocess
@@ -795,3 +796,31 @@ def test_what_both_branches_need_is_checked_first() -> None:
                 torch.testing.assert_close(found, torch.from_numpy(expected))
     with pytest.raises(ValueError, match="batch"):
         module(torch.rand(3, 5), torch.rand(2, 2, 4), torch.tensor(True))
+
+
+class Windows(nn.Module):
+    """Windows of 4 by 4 pixels, as Swin's, which are put together again, twice."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            b, h, w, c = x.shape
+            y = x.view(b, h // 4, 4, w // 4, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, c)
+            y = torch.relu(y - y.mean(1, keepdim=True))
+            x = y.view(b, h // 4, w // 4, 4, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(b, h, w, c)
+        return x
+
+
+def test_sizes_that_may_be_zero_do_not_multiply() -> None:
+    """Each Reshape says that a size of 0 copies a dimension; as choices, these were in each other from node to node."""
+    file = io.BytesIO()
+    axes = {"x": {0: "b", 1: "h", 2: "w"}}
+    x = torch.randn(2, 8, 12, 5)
+    torch.onnx.export(Windows(), (x,), file, dynamo=False, input_names=["x"], dynamic_axes=axes)
+    module = onnx2nn.load(file.getvalue())
+    for sizes in ((2, 8, 12), (1, 4, 4), (3, 16, 8)):
+        x = torch.randn(*sizes, 5)
+        torch.testing.assert_close(module(x), Windows()(x))
+    for sizes in ((1, 6, 8), (1, 3, 4), (2, 4, 7)):
+        with pytest.raises(ValueError, match="needed by node"):
+            module(torch.randn(*sizes, 5))
+    assert module.code.count("SizeIf") <= 1, "of the batch, which may be empty"

@@ -96,13 +96,23 @@ def size(F: Any, data: Any) -> Any:
 
 
 def _target(dims: Sequence[Any], current: Sequence[Any], allowzero: int) -> list[Any]:
-    """Returns the target shape of a Reshape with every 0 replaced by the dimension that it copies."""
+    """Returns the target shape of a Reshape with every 0 replaced by the dimension that it copies.
+
+    Whether a computed size is 0 stays open. Where several may be, they are required not to be: such choices would
+    multiply from node to node, and what they copied would hardly have as many elements as the tensor.
+    """
     if allowzero:
         return list(dims)
-    return [
+    target = [
         chosen(d == 0, current[i], d) if i < len(current) and (d == current[i]) is not True else d
         for i, d in enumerate(dims)
     ]
+    open_ = [d for d, found in zip(dims, target, strict=True) if not fixed(d) and (found == d) is not True]
+    if len(open_) < 2:
+        return target
+    for d in open_:
+        demand(d >= 1, "a computed size is not 0, which would stand for the dimension of the tensor")
+    return list(dims)
 
 
 def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:

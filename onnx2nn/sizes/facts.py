@@ -55,8 +55,35 @@ class Facts:
         self.assumed: dict[Condition, None] = dict(outer.assumed) if outer is not None else {}
         self._decided: dict[Condition, bool | None] = {}
         self._spans: dict[Atom, Interval] = {}
+        self._chosen: dict[Size | Condition, Any] = {}
 
     def settled(self, value: Any) -> Any:
+        """Returns a number or condition with what is known replaced, an int where one value is left.
+
+        Known are symbols, and choices whose condition is decided: those of shapes that a guard restricted later.
+        Otherwise they pile up from node to node, and with them the time of each proof.
+        """
+        value = self.with_values(value)
+        if not isinstance(value, (Size, Condition)) or not (self.intervals or self.assumed):
+            return value
+        if value not in self._chosen:
+            self._chosen[value] = self._without_choices(value)
+        return self._chosen[value]
+
+    def _without_choices(self, value: Size | Condition) -> Any:
+        given: dict[Atom, Number] = {}
+        for atom in ordered_atoms(value, lambda atom: bool(atom.symbols)):
+            if isinstance(atom, Choice):
+                _, condition, one, other = atom.key
+                truth = self.decide(condition)
+                if truth is not None:
+                    given[atom] = replaced(one if truth else other, given)
+        try:
+            return replaced(value, given)
+        except ZeroDivisionError:  # as in `with_values`
+            return value
+
+    def with_values(self, value: Any) -> Any:
         """Returns a number or condition with the symbols of known value replaced, an int where one value is left.
 
         It is returned as it is where it then divides by 0: the model computes it for no sizes that are left.
@@ -118,18 +145,17 @@ class Facts:
         if self._follows(condition):
             return True
         self.values, self.intervals, self.assumed = before
-        self._decided.clear()
-        self._spans.clear()
+        self._forget()
         return False
 
     def _follows(self, condition: Truth) -> bool:
         """Notes a condition and what follows from it; returns False where no size fulfils it, in the middle of it."""
-        condition = self.settled(condition)
+        condition = self.with_values(condition)
         if isinstance(condition, bool):
             return condition
         if condition.kind == "and":
             return all([self._follows(part) for part in condition.operands])
-        self._decided.clear()
+        self._forget()
         if len(condition.symbols) == 1:
             (symbol,) = condition.symbols
             found = solutions(condition, symbol, self.intervals.get(symbol, symbol.interval))
@@ -143,10 +169,15 @@ class Facts:
         self.assumed[condition] = None
         return True
 
-    def narrow(self, symbol: Symbol, interval: Interval) -> bool:
-        """Notes narrower bounds of a symbol, one of which is its value; False where no size fulfils what is known."""
+    def _forget(self) -> None:
+        """Drops what was proven from less, as more is known now."""
         self._decided.clear()
         self._spans.clear()
+        self._chosen.clear()
+
+    def narrow(self, symbol: Symbol, interval: Interval) -> bool:
+        """Notes narrower bounds of a symbol, one of which is its value; False where no size fulfils what is known."""
+        self._forget()
         least, most = interval
         if least is not None and least == most:
             return self._replace(symbol, least)
@@ -155,8 +186,7 @@ class Facts:
 
     def _replace(self, symbol: Symbol, number: Number) -> bool:
         """Notes what a symbol is, and what is known of it of the number; returns False where no size fulfils it."""
-        self._decided.clear()
-        self._spans.clear()
+        self._forget()
         least, most = self.intervals.pop(symbol, symbol.interval)
         ends: list[Truth] = [True if least is None else at_least_zero(subtract(number, least))]
         if most is not None and most != MAX_DIMENSION:  # that one is no restriction of the model's
@@ -268,7 +298,7 @@ class _Proof:
             given: sizes that are at least 0 in the case at hand.
             splits: the most case distinctions within each other.
         """
-        size = self._facts.settled(size)
+        size = self._facts.with_values(size)
         least = self._facts.bounds(size)[0]
         if least is not None and least >= 0:
             return True
