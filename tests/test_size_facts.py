@@ -343,7 +343,7 @@ def test_a_proof_takes_a_limited_time(kind: str) -> None:
     condition = ADVERSARIAL[kind](n, m)
     start = time.process_time()
     truth = facts.decide(condition)
-    assert time.process_time() - start < 10  # against exponential time; it is 0.5 s, or 2 s beside other work
+    assert time.process_time() - start < 2
     assert truth is None or fulfilled(condition, dict.fromkeys(condition.symbols, 5)) == truth
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -10,7 +12,7 @@ from onnx2nn.importing.plan import UNKNOWN_TYPE, plan
 DEPTH = 3000  # more nodes than Python's stack has frames
 
 
-def _model(nodes: list[ir.Node], inputs: list[ir.Value], functions: list[ir.Function] = ()) -> ir.Model:  # type: ignore[assignment]
+def _model(nodes: list[ir.Node], inputs: list[ir.Value], functions: Sequence[ir.Function] = ()) -> ir.Model:
     graph = ir.Graph(inputs, [nodes[-1].outputs[0]], nodes=nodes, opset_imports={"": 17})
     return ir.Model(graph, ir_version=8, functions=functions)
 

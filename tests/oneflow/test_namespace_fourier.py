@@ -69,7 +69,10 @@ def test_gradients_pass() -> None:
     spectrum = F.fft.rfft(F.wrap(x))
     (spectrum.real * spectrum.real + spectrum.imag * spectrum.imag).sum().value.backward()
     step = np.eye(12) * 1e-6
-    power = lambda v: (np.abs(np.fft.rfft(v)) ** 2).sum()  # noqa: E731
+
+    def power(v: np.ndarray) -> float:
+        return float((np.abs(np.fft.rfft(v)) ** 2).sum())
+
     expected = [(power(x.detach().numpy() + d) - power(x.detach().numpy() - d)) / 2e-6 for d in step]
     np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-5, atol=1e-4)
 
