@@ -38,11 +38,15 @@ def _steps(driver: Any) -> list[str]:
 
 
 def _follow(driver: Any, act: Any, title: str) -> None:
-    """Does something that changes the address, and waits for the module of this title."""
+    """Does something that changes the address, and waits for the module of this title.
+
+    The inspector is drawn again meanwhile, so its heading may leave the page between being found and being read:
+    it is read where it is found, in one step of the page.
+    """
     from selenium.webdriver.support.wait import WebDriverWait
 
     act()
-    WebDriverWait(driver, 10).until(lambda driver: _one(driver, ".inspector h3").text == title)
+    WebDriverWait(driver, 10).until(lambda driver: _texts(driver, ".inspector h3") == [title])
 
 
 def _type(driver: Any, element: Any, *keys: str) -> None:
