@@ -49,9 +49,9 @@ builder, continues a prompt of {prompt} tokens by {tokens} in a batch of 1. The 
 `python benchmarks/decoding.py --write --optimum PYTHON` measures everything in one run and writes this page;
 [language models](language_models.md) describes the forms. The weights of int4 are in groups of 32, and the file has
 `accuracy_level=4`: onnxruntime-genai, and onnx2nn where it keeps packed weights, round activations to int8.
-"transformers" is the model that the builder read; of int4 it has weights of torchao's `IntxWeightOnlyConfig`. "Optimum's
-export" is Optimum's own export of that model, "the builder's file" the file of all others in Optimum. Compiled programs
-hold the weights of int4 as floats: inductor computes them while it compiles.
+"transformers" is the model that the builder read; of int4 it has weights of torchao's `IntxWeightOnlyConfig`.
+"Optimum's export" is Optimum's own export of that model, "the builder's file" the file of all others in Optimum.
+Compiled programs hold the weights of int4 as floats: inductor computes them while it compiles.
 
 "Tokens a second" are of the fastest round, prompt and decoding together; the ratios are to onnxruntime-genai's, of the
 fastest rounds and of the medians.
