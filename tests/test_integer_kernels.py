@@ -166,9 +166,9 @@ def test_packed_weights_follow_the_weights() -> None:
     assert (functional.ConvInteger(x, w, None, None, strides=[2, 2]) == 36 * 200).all()
     with torch.inference_mode():
         assert (functional.ConvInteger(x, torch.ones(3, 2, 3, 3, dtype=torch.int8)) == 18 * 200).all()
-    kept = len(integer_convolutions._kept())
+    kept = len(integer_convolutions._forms)
     del w, copied
-    assert len(integer_convolutions._kept()) <= kept
+    assert len(integer_convolutions._forms) <= kept
 
 
 def test_kept_columns_follow_the_weights() -> None:
@@ -179,7 +179,7 @@ def test_kept_columns_follow_the_weights() -> None:
     for factor in (1, 2):
         for _ in range(3):
             assert (functional.MatMulInteger(a, b, None, zero) == factor * 800).all()
-        assert integer_kernels._kept()[b].columns is not None
+        assert integer_kernels.columns(torch, b, zero) is integer_kernels.columns(torch, b, zero)
         b.mul_(2)
     for _ in range(3):
         assert (functional.MatMulInteger(a, b, None, zero) == 3200).all()
@@ -188,9 +188,9 @@ def test_kept_columns_follow_the_weights() -> None:
     assert (functional.MatMulInteger(a, b) == 3200).all()
     with torch.inference_mode():
         assert (functional.MatMulInteger(a, torch.ones(4, 5, dtype=torch.int8)) == 800).all()
-    kept = len(integer_kernels._kept())
+    kept = len(integer_kernels._columns)
     del b
-    assert len(integer_kernels._kept()) < kept
+    assert len(integer_kernels._columns) < kept
 
 
 WITHOUT = """

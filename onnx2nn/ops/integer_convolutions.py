@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from onnx2nn.ops.conv import pad_spatial
+from onnx2nn.ops.kept_forms import KeptForms
 from onnx2nn.ops.machine_code import machine_code
 from onnx2nn.optable.row import has_values
 
@@ -234,7 +235,6 @@ class _Packed:
         sums: of the weights of each output channel, int32.
         most: the largest sum of products of one window, by amount.
         window: of the convolution.
-        version: of the weights and of their zero point, which changes when they are written.
         zero_point: of the weights.
         ones: a scale of each output channel, which changes nothing.
         zeros: a zero point of each output channel.
@@ -247,7 +247,6 @@ class _Packed:
     sums: Any
     most: float
     window: Window
-    version: tuple[int, int | None]
     zero_point: Any
     ones: Any
     zeros: Any
@@ -326,19 +325,11 @@ class _Packed:
         return found
 
 
-@functools.cache
-def _kept() -> Any:
-    """The packed forms of the weights that live."""
-    from torch.utils.weak import WeakTensorKeyDictionary
-
-    return WeakTensorKeyDictionary()
+_forms = KeptForms[_Packed]()
 
 
 def _packed(F: Any, w: Any, zero_point: Any, window: Window) -> _Packed | None:
-    version = w._version, None if zero_point is None else zero_point._version
-    known = _kept().get(w)
-    if known is None or (known.version, known.window) != (version, window) or known.zero_point is not zero_point:
-        known = _kept()[w] = _pack(F, w, zero_point, window, version)
+    known = _forms.form(F, w, [zero_point], window, lambda: _pack(F, w, zero_point, window))
     return known if known.bounds else None
 
 
@@ -348,13 +339,13 @@ def _whole(F: Any, w: Any, zero_point: Any) -> Any:
     return whole.unsqueeze(2) if whole.ndim == 3 else whole
 
 
-def _pack(F: Any, w: Any, zero_point: Any, window: Window, version: tuple[int, int | None]) -> _Packed:
+def _pack(F: Any, w: Any, zero_point: Any, window: Window) -> _Packed:
     """Returns what is known of weights; no bounds where they do not fit int8, or their sums no float."""
     whole = _whole(F, w, zero_point)
     parts, most = exact_parts(F, whole, window.groups)
     sums = whole.sum([1, 2, 3], dtype=F.int32)
     ones, zeros = F.ones(sums.shape), F.zeros(sums.shape, dtype=F.int64)
-    return _Packed(parts, sums, most, window, version, zero_point, ones, zeros)
+    return _Packed(parts, sums, most, window, zero_point, ones, zeros)
 
 
 def exact_parts(F: Any, whole: Any, groups: int) -> tuple[list[tuple[int, int]], float]:
@@ -397,7 +388,7 @@ def _is_exact(F: Any) -> bool:
             w = F.full(shape, value, dtype=F.int8)
             x = F.full((1, shape[1] * groups, 9, 9), 255, dtype=F.uint8)
             try:
-                found = _pack(F, w, None, window, (0, None))(F, w, x, F.ones(shape[0]))
+                found = _pack(F, w, None, window)(F, w, x, F.ones(shape[0]))
             except (RuntimeError, AttributeError):  # this build of torch has no such operator
                 return False
             if not bool((found == 255 * value * math.prod(shape[1:]) + 1).all()):
