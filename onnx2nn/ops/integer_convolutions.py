@@ -180,14 +180,51 @@ def _prepared(
     zero = 0 if x_zero_point is None else int(x_zero_point)
     x, zero = (x, zero) if x.dtype == F.uint8 else (x.view(F.uint8) ^ 128, zero + 128)
     rank = len(strides)
-    padding = tuple(pads[:rank])
-    if zero or padding != tuple(pads[rank:]):
+    padding, dilations = tuple(pads[:rank]), spread(w.shape[2:], dilations)
+    if any(pads) and not kernel_pads(zero, pads, dilations):
         x, padding = pad_spatial(F, x, pads, zero), (0,) * rank
-    window = Window(tuple(strides), padding, tuple(dilations), group)
+    window = Window(tuple(strides), padding, dilations, group)
     if rank == 1:
         x, window = x.unsqueeze(2), Window((1, *strides), (0, *padding), (1, *dilations), group)
+    kernel = (1, *w.shape[2:])[-2:]
+    if not writes_all(x.shape[2:], kernel, window, w.shape[1]):
+        return None
     packed = _packed(F, w, w_zero_point, window)
     return None if packed is None else (packed, x, zero)
+
+
+def spread(kernel: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
+    """Returns the dilations of a convolution, 1 where its kernel has one element."""
+    return tuple(1 if size == 1 else dilation for size, dilation in zip(kernel, dilations, strict=True))
+
+
+def kernel_pads(zero: int, pads: Sequence[int], dilations: Sequence[int]) -> bool:
+    """Returns whether oneDNN's kernel pads right: by zeros, equally on both sides, for elements next to each other.
+
+    Dilated kernels read outside of the image's memory where a window lies in the pads, or sum wrongly (torch 2.13).
+    """
+    rank = len(dilations)
+    return not zero and pads[:rank] == pads[rank:] and max(dilations) == 1
+
+
+def writes_all(image: Sequence[Any], kernel: Sequence[int], window: Window, channels: int) -> bool:
+    """Returns whether oneDNN's kernel writes all results: not of one channel in one column of several (torch 2.13).
+
+    Args:
+        image: height and width with pads that the kernel does not add itself.
+        kernel: height and width.
+        window: of the convolution.
+        channels: of a group.
+    """
+    if channels > 1 or window.stride[0] > 1 or window.stride[1] == 1:
+        return True
+    rows, columns = (
+        (size + 2 * pad - (length - 1) * dilation - 1) // step + 1
+        for size, pad, length, dilation, step in zip(
+            image, window.padding, kernel, window.dilation, window.stride, strict=True
+        )
+    )
+    return (rows == 1) is True or (columns > 1) is True
 
 
 class _Offset(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from onnx2nn.ops.integer_convolutions import Window, exact_parts
+from onnx2nn.ops.integer_convolutions import Window, exact_parts, kernel_pads, spread, writes_all
 
 _FLOATS = 1 << 24
 """Up to this number, floats of 32 bits hold all integers."""
@@ -100,7 +100,8 @@ class _Calls:
         self._x, *self._operands = arguments[:4]
         stride, self._pads, dilation, groups = arguments[4:]
         self._constants = [self._constant(source) for source in self._operands]
-        self._window = Window(tuple(stride), (0, 0), tuple(dilation), groups)
+        kernel = self._operands[1].meta["val"].shape[2:]
+        self._window = Window(tuple(stride), (0, 0), spread(kernel, dilation), groups)
 
     def _constant(self, source: Any) -> torch.Tensor | None:
         if not isinstance(source, fx.Node) or source.op != "get_attr":
@@ -118,6 +119,8 @@ class _Calls:
             return None
         zero = int(zero_point)
         x, window = self._padded(zero)
+        if not writes_all(x.meta["val"].shape[2:], weight.shape[2:], window, weight.shape[1]):
+            return None
         offset = weight.sum([1, 2, 3], dtype=torch.int64) * -zero + (0 if bias is None else bias.to(torch.int64))
         inside = len(parts) == 1 and most + int(offset.abs().max()) < _FLOATS
         added = self._kept("bias", offset.to(torch.float32)) if inside else None
@@ -133,7 +136,7 @@ class _Calls:
     def _padded(self, zero: int) -> tuple[fx.Node, Window]:
         """Returns the input and the window; where the kernel cannot pad by zeros, the input is padded."""
         begins, ends = tuple(self._pads[:2]), tuple(self._pads[2:])
-        if not any(self._pads) or (not zero and begins == ends):
+        if not any(self._pads) or kernel_pads(zero, self._pads, self._window.dilation):
             return self._x, self._window._replace(padding=begins)
         order = [begins[1], ends[1], begins[0], ends[0]]
         return self._call(torch.ops.aten.constant_pad_nd.default, self._x, order, zero), self._window
