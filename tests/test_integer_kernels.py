@@ -126,7 +126,7 @@ def test_convolutions(case: tuple[Any, ...]) -> None:
 def test_windows_that_the_kernels_get_wrong(
     image: tuple[int, int], kernel: tuple[int, int], strides: tuple[int, int], pads: list[int], dilations: Any
 ) -> None:
-    """oneDNN's kernels end the process for dilated windows in the pads, and leave out sums of one column (torch 2.13)."""
+    """oneDNN's kernels end the process for dilated windows in the pads, and leave sums of one column out (2.13)."""
     x = torch.randint(0, 256, (2, 2, *image), dtype=torch.uint8)
     w = torch.randint(-128, 128, (64, 1, *kernel), dtype=torch.int8)
     found = functional.ConvInteger(x, w, strides=strides, pads=pads, dilations=dilations, group=2)

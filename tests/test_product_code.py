@@ -1,4 +1,4 @@
-"""In compiled programs, convolutions with kernels of one element are products of pixels, and small products are torch's."""
+"""In compiled programs, kernels of one element are products of pixels, and small products are torch's."""
 
 from __future__ import annotations
 
@@ -77,9 +77,7 @@ def test_pixels(activation: str, size: tuple[int, int], packed: bool, bias: bool
 )
 def test_other_convolutions_stay(weight: tuple[int, ...], settings: Any) -> None:
     x = torch.randn(2, 6, 5, 7).contiguous(memory_format=torch.channels_last)
-    assert "mkldnn._convolution_pointwise" in check(
-        x, program(x, torch.randn(weight), None, *settings, "none", [], "")
-    )
+    assert "mkldnn._convolution_pointwise" in check(x, program(x, torch.randn(weight), None, *settings, "none", [], ""))
 
 
 def test_other_layouts_stay() -> None:
@@ -109,9 +107,7 @@ def test_compiled(open_image: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     net = Gated().eval()
     axes = {0: "batch", 2: "height", 3: "width"} if open_image else {0: "batch"}
     path = tmp_path / "gated.onnx"
-    torch.onnx.export(
-        net, (torch.randn(2, 3, 8, 9),), path, dynamo=False, input_names=["x"], dynamic_axes={"x": axes}
-    )
+    torch.onnx.export(net, (torch.randn(2, 3, 8, 9),), path, dynamo=False, input_names=["x"], dynamic_axes={"x": axes})
     module = onnx2nn.load(path)
     made = onnx2nn.optimize(module, "compile", example_inputs=[torch.randn(2, 3, 8, 9)])
     assert type(made).__name__ == "CompiledModule"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from onnx2nn.errors import OperatorError
@@ -360,6 +361,10 @@ def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases:
 _state_weights = KeptForms[quantized_steps.StateWeights]()
 
 
+def _weights_of_states(F: Any, R: Any, zero_points: Any, i: int, batch: int) -> quantized_steps.StateWeights:
+    return quantized_steps.StateWeights(F, R[i], zero_points[i], batch)
+
+
 def _in_few_calls(
     F: Any,
     X: Any,
@@ -378,7 +383,7 @@ def _in_few_calls(
     batch, hidden, found = X.shape[1], R.shape[1], []
     for i, turned in enumerate(backwards):
         weights = _state_weights.form(
-            F, R, [zero_points], (i, batch), lambda i=i: quantized_steps.StateWeights(F, R[i], zero_points[i], batch)
+            F, R, [zero_points], (i, batch), partial(_weights_of_states, F, R, zero_points, i, batch)
         )
         if not weights.exact:
             return None

@@ -28,7 +28,7 @@ class _Form(NamedTuple, Generic[T]):
 
 
 class KeptForms(Generic[T]):
-    """Keeps one kind of form of weights. A form must not hold the weight itself, which would live as long as the form."""
+    """Keeps one kind of form of weights. A form must not hold the weight itself, which would live as long as it."""
 
     def __init__(self) -> None:
         self._forms: Any = None
@@ -58,15 +58,14 @@ class KeptForms(Generic[T]):
         versions = [None if tensor is None else tensor._version for tensor in (weight, *others)]
         forms = self._of(weight)
         known = forms.pop(settings, None)
-        same = (
-            known is not None
-            and known.versions == versions
-            and all(a is b for a, b in zip(known.others, others, strict=True))
-        )
-        if same and known.form is not None:
+        if known is not None and (
+            known.versions != versions or any(a is not b for a, b in zip(known.others, others, strict=True))
+        ):
+            known = None
+        if known is not None and known.form is not None:
             forms[settings] = known  # the last used stands last
-            return known.form  # type: ignore[no-any-return]  # of this class's own dictionary
-        kept = once is None or same
+            return known.form
+        kept = once is None or known is not None
         made = make() if kept else once()  # type: ignore[misc]  # `once` is given where nothing is kept
         forms[settings] = _Form(tuple(others), versions, made if kept else None)
         for oldest in [*forms][:-_MOST]:

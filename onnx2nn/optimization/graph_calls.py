@@ -9,7 +9,7 @@ from torch import fx
 
 
 class GraphCalls:
-    """Writes calls of operators and constants into a graph, at its insertion point, with the values that inductor reads.
+    """Writes calls and constants into a graph, at its insertion point, with the values that inductor reads.
 
     Args:
         graph: of operators, whose weights are constants of its module.
@@ -19,7 +19,8 @@ class GraphCalls:
         self._graph = graph
         self._module: Any = graph.owning_module
         values: Any = (node.meta.get("val") for node in graph.nodes)
-        self._mode = next(value for value in values if isinstance(value, torch.Tensor)).fake_mode
+        shown: Any = next(value for value in values if isinstance(value, torch.Tensor))
+        self._mode = shown.fake_mode
 
     def call(self, target: Any, *args: Any) -> fx.Node:
         """Returns a call."""

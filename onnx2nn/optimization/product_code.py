@@ -15,7 +15,7 @@ _CONVOLUTION = torch.ops.mkldnn._convolution_pointwise.default
 _PRODUCT = torch.ops.mkldnn._linear_pointwise.default
 
 _SMALL = 1 << 19
-"""Up to this number of multiplications torch's BLAS takes less time than oneDNN, which takes 10 us to find its kernel."""
+"""Up to this number of multiplications torch's BLAS takes less time than oneDNN, which needs 10 us to find a kernel."""
 
 
 def multiply_pixels(graph: fx.Graph) -> None:
