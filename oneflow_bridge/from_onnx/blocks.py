@@ -184,7 +184,8 @@ class _Graph:
                 node.all_input_nodes.append(read)
                 result.append(read)
             if names:
-                node.line.text = with_members(node.line.text, lambda path, names=names: names.get(path) or member(path))
+                texts = {path: member(path) for path in node.line.members} | names
+                node.line.text = with_members(node.line.text, texts.__getitem__)
                 node.line.uses = node.line.uses | set(names.values())
             result.append(node)
         self.nodes = result
