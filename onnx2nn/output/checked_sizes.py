@@ -33,7 +33,8 @@ def refused_sizes(program: torch.export.ExportedProgram, tensors: tuple[torch.Te
     ]
     failed: dict[str, None] = {}
     for sizes in _other_sizes(program, tensors) if checks else ():
-        inputs = [torch.empty(shape, dtype=tensor.dtype, device="meta") for shape, tensor in zip(sizes, tensors)]
+        pairs = zip(sizes, tensors, strict=True)
+        inputs = [torch.empty(shape, dtype=tensor.dtype, device="meta") for shape, tensor in pairs]
         try:
             for check in checks:
                 check(*inputs)
