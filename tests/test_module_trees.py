@@ -222,3 +222,8 @@ def test_what_a_file_does_not_tell(modules: list[Callable[[], nn.Module]], tmp_p
     module = onnx2nn.load(paths[0])
     for original in originals:
         torch.testing.assert_close(run(module, inputs), run(original, inputs))
+
+
+@pytest.mark.parametrize("seed", [500070, 500098, 500157])
+def test_a_constant_of_a_block_and_of_its_dissolved_call(seed: int) -> None:
+    assert fault_of(draw(seed), "dynamo")[0] == ""

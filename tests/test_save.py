@@ -197,6 +197,23 @@ def test_program_says_what_it_had_to_fix(x: torch.Tensor, tmp_path: Path) -> Non
     assert "fixed although dynamic in the file: batch (axis 0 of x)" in told
 
 
+def test_program_says_which_sizes_it_refuses(tmp_path: Path) -> None:
+    class Halves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.pad(x, (0, 1))[:, ::2][:, : (x.size(1) + 1) // 2] + 1
+
+    path, sizes = tmp_path / "halves.pt2", [{0: "batch", 1: "length"}]
+    told = onnx2nn.save(Halves(), path, example_inputs=[torch.randn(2, 8)], dynamic_axes=sizes)
+    program = torch.export.load(path).module()
+    refused = told.partition("it refuses sizes without ")[2]
+    for length in (10, 9):
+        try:
+            program(torch.randn(2, length))
+        except AssertionError as error:
+            assert str(error).removeprefix("Guard failed: ") in refused
+    assert refused
+
+
 @pytest.mark.parametrize("ending", [".pt2", ".torchscript"])
 def test_tracing_needs_examples(module: Shared, ending: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="needs example inputs"):

@@ -181,6 +181,8 @@ def _save_program(
 ) -> str:
     import torch
 
+    from onnx2nn.output.checked_sizes import refused_sizes
+
     axes = [dict(given or {}) for given in dynamic_axes or [None] * len(tensors)]
     shapes = tuple(dict.fromkeys(given, torch.export.Dim.AUTO) for given in axes)
     try:
@@ -194,7 +196,9 @@ def _save_program(
             torch.export.save(program, file)
         except Exception as error:  # some operators on sizes can be exported but not written
             raise VerificationError(f"torch.export cannot write the program: {error}") from error
-    return f"torch.export program, read back with torch.export.load{_first(module)}; {_kept_dynamic(program, axes)}"
+    told = f"torch.export program, read back with torch.export.load{_first(module)}; {_kept_dynamic(program, axes)}"
+    refused = refused_sizes(program, tensors)
+    return told + (f"; it refuses sizes without {', '.join(refused)}" if refused else "")
 
 
 def _first(module: torch.nn.Module) -> str:

@@ -302,12 +302,18 @@ class _Body:
         return ".".join(path[len(self.region.path) :])
 
     def _attribute(self, node: fx.Node) -> str:
-        """Returns the name of a constant or weight in this region's module, to which a buffer elsewhere moves."""
-        path = tuple(str(node.target).split("."))
+        """Returns the name of a constant or weight in this region's module, to which a buffer elsewhere moves.
+
+        It stays where it is, if the region there reads it too: a call of that region's container is dissolved.
+        """
+        path, key = path_of(node.target), str(node.target)
         inside = path[: len(self.region.path)] == self.region.path
-        if not self.region.path or not self.program.is_movable(node) or (inside and self._is_own(path)):
+        stays = key in self.nesting.partition.read_at_home
+        if not self.region.path or not self.program.is_movable(node):
             return self._inside(path)
-        holder, root, key = self.program.module(self.region.path), self.program.root, str(node.target)
+        if inside and (stays or self.nesting.partition.holder(path) == self.region.path):
+            return self._inside(path)
+        holder, root = self.program.module(self.region.path), self.program.root
         if key in self.nesting.moved:  # by the first call of a container, of which this one is dissolved
             return self._inside(self.nesting.moved[key])
         if key in self.program.persistent:
@@ -320,14 +326,10 @@ class _Body:
         else:
             name = self._free_name(holder, "constant")
             holder.register_buffer(name, root.get_buffer(key), persistent=False)
-        remove(root, key)
-        self.nesting.moved[key] = (*self.region.path, name)
+        if not stays:
+            remove(root, key)
+            self.nesting.moved[key] = (*self.region.path, name)
         return name
-
-    def _is_own(self, path: Path) -> bool:
-        """Returns whether the containers between this region and what stands at `path` are no regions of their own."""
-        start = len(self.region.path) + 1
-        return all(path[:end] not in self.nesting.partition.regions for end in range(start, len(path)))
 
     def _free_name(self, holder: nn.Module, wanted: str) -> str:
         name, number = wanted, 1

@@ -52,6 +52,20 @@ class Partition(regions.Regions[Region]):
 
     program: Scoped
 
+    def holder(self, path: Path) -> Path:
+        """Returns the path of the innermost region around what stands at `path`."""
+        return next(path[:end] for end in reversed(range(len(path))) if path[:end] in self.regions or not end)
+
+    @functools.cached_property
+    def read_at_home(self) -> frozenset[str]:
+        """The keys of weights and constants that the region around them reads."""
+        return frozenset(
+            str(item.target)
+            for region in self.regions.values()
+            for item in region.items
+            if isinstance(item, fx.Node) and item.op == "get_attr" and self.holder(path_of(item.target)) == region.path
+        )
+
 
 def divide(program: Scoped) -> Partition:
     """Returns the regions of `program`."""

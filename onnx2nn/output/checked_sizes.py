@@ -1,0 +1,64 @@
+"""Conditions on sizes that an exported program checks, and the module that it was traced from need not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from onnx2nn.optimization.entry import inputs_of
+
+LARGEST_SIZE = 512
+"""Sizes up to this one are tried, and as many around the example's."""
+
+_PREFIX = "Guard failed: "
+
+
+def refused_sizes(program: torch.export.ExportedProgram, tensors: tuple[torch.Tensor, ...]) -> list[str]:
+    """Returns the conditions of a program that other sizes of its dynamic dimensions fail, as torch writes them.
+
+    torch.export takes some decisions by the sizes of the example: of a slice `x[:, :n]`, whether it is the whole, as
+    this makes it contiguous. Its program then checks that they are the same. Only sizes are given to these checks.
+
+    Args:
+        program: the program. Those of PyTorch before 2.9 have no such checks.
+        tensors: the example inputs.
+    """
+    module: Any = program.module()
+    checks = [
+        module.get_submodule(str(node.target))
+        for node in module.graph.nodes
+        if node.op == "call_module" and not node.users
+    ]
+    failed: dict[str, None] = {}
+    for sizes in _other_sizes(program, tensors) if checks else ():
+        pairs = zip(sizes, tensors, strict=True)
+        inputs = [torch.empty(shape, dtype=tensor.dtype, device="meta") for shape, tensor in pairs]
+        try:
+            for check in checks:
+                check(*inputs)
+        except AssertionError as error:
+            failed[str(error).removeprefix(_PREFIX)] = None
+    return list(failed)
+
+
+def _other_sizes(
+    program: torch.export.ExportedProgram, tensors: tuple[torch.Tensor, ...]
+) -> Iterator[list[tuple[int, ...]]]:
+    """Yields the shapes of all inputs with another size of one dynamic dimension, and of all that are equal to it."""
+    traced = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs_of(program)]
+    places: dict[str, list[tuple[int, int]]] = {}
+    for index, shape in enumerate(traced):
+        for axis, size in enumerate(shape):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                places.setdefault(str(size), []).append((index, axis))
+    for same in places.values():
+        index, axis = same[0]
+        known = tensors[index].shape[axis]
+        near = range(max(2, known - LARGEST_SIZE), known + LARGEST_SIZE)
+        for size in sorted({*range(2, LARGEST_SIZE), *near} - {known}):
+            yield [
+                tuple(size if (position, i) in same else old for i, old in enumerate(tensor.shape))
+                for position, tensor in enumerate(tensors)
+            ]
