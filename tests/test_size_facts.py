@@ -68,7 +68,7 @@ _SOLVED = st.tuples(
 
 
 def _joined(pairs: list[tuple[int, int]], shared: list[int], factor: int) -> Tree:
-    """Returns `n * m == factor * c * (n // c) * d * (m // d)`; pairs are symbol and divisor, `shared` is on both sides."""
+    """Returns `n * m == factor * c * (n // c) * d * (m // d)` of pairs `n, c`, with shared factors on both sides."""
     left: Tree = ("int", 1)
     right: Tree = ("int", factor)
     for symbol, divisor in pairs:

@@ -176,7 +176,7 @@ def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:
 
 
 def _has_axes(node: ir.Node) -> bool:
-    """Returns whether a node says which axes its operator removes, as an attribute or an input; the rank is known then."""
+    """Returns whether a node says which axes it removes, as an attribute or an input: its result has a known rank."""
     return "axes" in node.attributes or any(value is not None for value in node.inputs[1:])
 
 

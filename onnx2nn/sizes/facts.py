@@ -2,8 +2,8 @@
 
 A proof is sound and incomplete: `decide` answers True or False only for what holds for all sizes within the bounds that
 fulfil the assumptions, else None. It uses intervals, the linear bounds of a quotient (`p - c + 1 <= c * (p // c) <= p`)
-and splits into the cases of a few minima, maxima, choices and truncating divisions. What is assumed to be a multiple of a
-number (`multiples`) has one form in all that it is part of.
+and splits into the cases of a few minima, maxima, choices and truncating divisions. What is assumed to be a multiple of
+a number (`multiples`) has one form in all that it is part of.
 """
 
 from __future__ import annotations

@@ -73,8 +73,9 @@ def evaluated(value: Any, given: Mapping[Symbol, int]) -> Any:
 def with_multiples(value: Any, multiples: Mapping[Atom, int]) -> Any:
     """Returns a number or condition in the one form that its quotients have where some atoms are multiples.
 
-    Law: where `n` is a multiple of `c`, it is `c * (n // c)`, so that `16 * b * (n // 4) // n` is `4 * b`. In the result a
-    quotient is joined with its factor again, the older atom first: `4 * (n // 4)` is `n` and `2 * (n // 4)` is `n // 2`.
+    Law: where `n` is a multiple of `c`, it is `c * (n // c)`, so that `16 * b * (n // 4) // n` is `4 * b`. In the
+    result a quotient is joined with its factor again, the older atom first: `4 * (n // 4)` is `n`, and
+    `2 * (n // 4)` is `n // 2`.
 
     Args:
         value: an int, bool, `Size` or `Condition`.
