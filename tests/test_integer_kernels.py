@@ -240,6 +240,7 @@ def model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.pinned("onnxruntime")  # 1.23 has no ConvInteger with weights of int8
 def test_programs_for_other_machines_have_no_kernel(model: onnx.ModelProto) -> None:
     """A trace and an exported program compute in floats, which are exact on every processor."""
     module, x = onnx2nn.load(model), torch.randn(5, 40)

@@ -1,4 +1,4 @@
-"""Optimised random networks give what the import gives: within the rounding of float32, at every batch size."""
+"""Optimised random networks give what the import gives: within the rounding of their type, at every batch size."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.onnx import OnnxExporterError
 
 import onnx2nn
+from onnx2nn.optimization import eager, half_products, packing
 from onnx2nn.optimization.layouts import ContiguousGroupNorm
 from tests.random_networks import draw
 
@@ -27,42 +28,51 @@ def _exported(net: nn.Module, x: torch.Tensor) -> bytes:
     return file.getvalue()
 
 
-def _fault(seed: int) -> str | None:
+def _fault(seed: int, dtype: torch.dtype) -> str | None:
     """Returns what is wrong with the optimised import of a network, empty if nothing is; None without a file."""
     net, inputs = draw(seed)
     try:
         source = _exported(net, inputs(2))
     except (OnnxExporterError, RuntimeError):  # pools that the older exporter does not write; images below their pads
         return None
-    module, faster = onnx2nn.load(source), onnx2nn.load(source, optimize="eager")
-    exact = copy.deepcopy(net).double()
+    module, faster = onnx2nn.load(source, dtype=dtype), onnx2nn.load(source, dtype=dtype, optimize="eager")
+    exact = copy.deepcopy(net).to(dtype).double()
     for batch in (1, 2, 5):
         x = inputs(batch)
+        x = x.to(dtype) if x.is_floating_point() else x
         with torch.no_grad():
             found, wanted = faster(x), module(x)
             true = exact(x.double() if x.is_floating_point() else x)
         scale = max(float(true.abs().max()), 1e-3)
         ours, plain = (float((value.double() - true).abs().max()) / scale for value in (found, wanted))
-        if found.shape != wanted.shape or not ours <= FACTOR * plain + 1e-6:
+        if found.shape != wanted.shape or not ours <= FACTOR * plain + 8 * torch.finfo(dtype).eps:
             return f"seed {seed}, batch {batch}: {ours:.3g} from float64, the import {plain:.3g}"
     return ""
 
 
-def _check(seeds: range) -> None:
-    found = [_fault(seed) for seed in seeds]
+def _check(seeds: range, dtype: torch.dtype) -> None:
+    found = [_fault(seed, dtype) for seed in seeds]
     assert not list(filter(None, found))
     assert found.count("") > 0.75 * len(seeds), "most networks have a file"
 
 
 def test_some_networks() -> None:
-    _check(range(FAST))
+    _check(range(FAST), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_some_networks_in_half_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    for holder in (packing, eager):
+        monkeypatch.setattr(holder, "is_slow", lambda kind, dtype: True)
+    _check(range(FAST), dtype)
 
 
 @pytest.mark.held
 @pytest.mark.parametrize("part", range(PARTS))
-def test_many_networks(part: int, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_many_networks(part: int, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
     first = (request.config.getoption("--seed") * PARTS + part) * IN_A_PART + 1000
-    _check(range(first, first + IN_A_PART))
+    _check(range(first, first + IN_A_PART), dtype)
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -79,3 +89,35 @@ def test_group_norms_keep_their_digits(affine: bool) -> None:
     assert error <= 2 * smallest
     assert kernel > 10 * smallest, "torch's kernel is as good; ContiguousGroupNorm can go"
     assert any(isinstance(layer, ContiguousGroupNorm) for layer in module.modules()) == affine
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_products_of_half_precision_are_rounded_once(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.qkv(x).chunk(3, -1)
+            mixed = F.scaled_dot_product_attention(q, k, v)
+            return self.out(mixed) @ torch.softmax(q.transpose(1, 2) @ k, -1)
+
+    for holder in (packing, eager):
+        monkeypatch.setattr(holder, "is_slow", lambda kind, dtype: True)
+    torch.manual_seed(0)
+    net, x = Attending().eval(), torch.randn(2, 9, 32)
+    source = _exported(net, x)
+    module, faster = onnx2nn.load(source, dtype=dtype), onnx2nn.load(source, dtype=dtype, optimize="eager")
+    called = {node.target for node in faster.graph.nodes}
+    assert {half_products.matmul, half_products.scaled_dot_product_attention} <= called
+    exact = copy.deepcopy(net).to(dtype).double()(x.to(dtype).double())
+    with torch.no_grad():
+        found, plain = faster(x.to(dtype)), module(x.to(dtype))
+    assert found.dtype == dtype
+    ours, theirs = (float((value.double() - exact).abs().max() / exact.abs().max()) for value in (found, plain))
+    assert ours <= 2 * theirs + torch.finfo(dtype).eps
+    assert torch.equal(copy.deepcopy(faster)(x.to(dtype)), found)
+    traced = torch.jit.trace(faster, x.to(dtype), check_trace=False)
+    epsilon = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(traced(x[:1].to(dtype)), faster(x[:1].to(dtype)), rtol=epsilon, atol=epsilon)

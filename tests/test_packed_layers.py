@@ -170,6 +170,46 @@ def test_which_layers_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(network(x), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("activation", [None, nn.ReLU(), nn.SiLU()])
+def test_layers_in_half_precision(dtype: torch.dtype, activation: nn.Module | None) -> None:
+    """The sums are those of float32, rounded once before the activation, as behind torch's kernel."""
+    torch.manual_seed(0)
+    convolution, linear = nn.Conv2d(16, 24, 3, stride=2, padding=1).to(dtype), nn.Linear(48, 8).to(dtype)
+    behind = activation or nn.Identity()
+    for plain, shape in ((convolution, (2, 16, 9, 7)), (linear, (5, 48))):
+        packed: Any = (PackedConv2d if plain is convolution else PackedLinear)(plain.eval())
+        packed.activation = activation_of(activation) if activation else None
+        assert packed.state_dict()["weight"].dtype == dtype and torch.equal(packed.weight, plain.weight)
+        for factor in (1.0, 1e5 if dtype is torch.bfloat16 else 1e4):
+            x = (torch.randn(shape) * factor).to(dtype)
+            with torch.no_grad():
+                exact = behind(copy.deepcopy(plain).double()(x.double()).to(dtype))
+                for form in (packed, copy.deepcopy(packed)):
+                    for _ in range(2):
+                        found = form(x)
+                        assert found.dtype == dtype
+                        epsilon = torch.finfo(dtype).eps
+                        torch.testing.assert_close(found, exact, rtol=epsilon, atol=epsilon * factor, equal_nan=True)
+
+
+def test_what_is_too_large_for_float16_is_infinite_before_a_sum() -> None:
+    plain = nn.Conv2d(1, 1, 1).half()
+    nn.init.constant_(plain.weight, 2.0)
+    x, added = torch.full((1, 1, 2, 2), 4e4, dtype=torch.float16), torch.full((1, 1, 2, 2), -4e4, dtype=torch.float16)
+    packed = PackedConv2d(plain.eval())
+    with torch.no_grad():
+        assert torch.equal(packed(x, added), plain(x) + added) and packed(x, added).isinf().all()
+
+
+def test_half_precision_is_packed_where_its_kernels_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for slow in (False, True):
+        monkeypatch.setattr(packing, "is_slow", lambda kind, dtype, slow=slow: slow)
+        network = torch.fx.symbolic_trace(Network().eval().requires_grad_(False).half())
+        pack_layers(network)
+        assert any(isinstance(layer, PackedLayer) for layer in network.modules()) == slow
+
+
 class Attending(nn.Module):
     """One attention that is packed, one with a mask, and one of two tensors."""
 

@@ -126,6 +126,7 @@ def products(draw: st.DrawFn) -> Product:
     )
 
 
+@pytest.mark.pinned("onnxruntime")  # 1.23 has no kernel for 2 bits
 @settings(UNHURRIED, max_examples=150)
 @given(products(), st.sampled_from([0, 1, 4]), st.integers(1, 5))
 def test_packed_weights_compute_what_onnx_runtime_does(product: Product, level: int, lines: int) -> None:
@@ -138,6 +139,7 @@ def test_packed_weights_compute_what_onnx_runtime_does(product: Product, level: 
                for value in packed.values())  # fmt: skip
 
 
+@pytest.mark.pinned("onnxruntime")  # 1.23 has no kernel for 2 bits
 @settings(UNHURRIED, max_examples=150)
 @given(products(), st.sampled_from([0, 4]))
 def test_dequantised_weights_are_those_of_a_linear_layer(product: Product, level: int) -> None:

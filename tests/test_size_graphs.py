@@ -61,6 +61,7 @@ def check_some(rules: settings, chosen: int | None = None) -> None:
     assert tally.refused <= MOST_REFUSED * tally.points, f"{tally.table()}\n{tally.listing(shown=2)}"
 
 
+@pytest.mark.pinned("onnxruntime")  # 1.23 ends the process at some of these graphs, and misreads sizes of a Resize
 def test_some_graphs() -> None:
     check_some(settings(SETTINGS, max_examples=FAST, derandomize=True))
 
@@ -145,6 +146,7 @@ def _is_noticed(graph: SizeGraph, other: onnx.ModelProto) -> bool:
     return False
 
 
+@pytest.mark.pinned("onnxruntime")  # 1.23 ends the process at some of these graphs, and misreads sizes of a Resize
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_graphs_show_mistakes(mistake: str) -> None:
     """Three of as many graphs as the fast tier has, or more, find an import that is wrong about one operator."""

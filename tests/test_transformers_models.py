@@ -124,8 +124,7 @@ def test_half_precision(name: str) -> None:
 
 
 def test_a_configuration_is_read_given_or_missed(tmp_path: Path) -> None:
-    import transformers
-
+    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
     source = built("llama", "fp32").parent
     folder = tmp_path / "model"
     shutil.copytree(source, folder)

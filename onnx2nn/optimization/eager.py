@@ -7,10 +7,12 @@ from typing import Any
 
 from torch import nn
 
+from onnx2nn.fx.float_type import float_type
 from onnx2nn.optimization.batch_norms import fold_batch_norms
+from onnx2nn.optimization.half_products import HALF, compute_in_float32
 from onnx2nn.optimization.in_place import work_in_place
 from onnx2nn.optimization.layouts import hold_channels_last
-from onnx2nn.optimization.packing import pack_layers
+from onnx2nn.optimization.packing import is_slow, pack_layers
 
 
 def optimized(module: nn.Module) -> nn.Module:
@@ -20,6 +22,8 @@ def optimized(module: nn.Module) -> nn.Module:
         parameter.requires_grad_(False)
     fold_batch_norms(result)
     pack_layers(result)
+    if (dtype := float_type(result)) in HALF and is_slow(nn.Linear, dtype):
+        compute_in_float32(result)
     work_in_place(result)
     hold_channels_last(result)
     result.meta["onnx2nn"]["optimized"] = "eager"

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.nn import functional
+
+from onnx2nn.optimization.half_products import scaled_dot_product_attention
+from onnx2nn.optimization.packed_layers import can_be_held
 
 
 class PackedSelfAttention(nn.Module):
@@ -32,7 +34,7 @@ class PackedSelfAttention(nn.Module):
         turned = query.ndim == 3 and not self.batch_first
         x = query.transpose(0, 1) if turned else query
         parts = (part.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for part in self.in_proj(x).chunk(3, -1))
-        y = self.out_proj(functional.scaled_dot_product_attention(*parts).transpose(-3, -2).flatten(-2))
+        y = self.out_proj(scaled_dot_product_attention(*parts).transpose(-3, -2).flatten(-2))
         return (y.transpose(0, 1) if turned else y), None
 
     def extra_repr(self) -> str:
@@ -70,7 +72,7 @@ def can_be_packed(layer: nn.Module, calls: list[fx.Node]) -> bool:
     """Returns whether `PackedSelfAttention` does what a layer does in its calls."""
     if type(layer) is not nn.MultiheadAttention or layer.in_proj_weight is None or layer.add_zero_attn:
         return False
-    if layer.bias_k is not None or layer.in_proj_weight.dtype != torch.float32:
+    if layer.bias_k is not None or not can_be_held(layer.in_proj_weight):
         return False
     return bool(calls) and all(
         len(call.args) == 3 and len(set(call.args)) == 1 and call.kwargs == {"need_weights": False} for call in calls

@@ -53,6 +53,11 @@ _PLAIN: dict[type, str] = {
 }
 
 
+def can_be_held(weight: torch.Tensor) -> bool:
+    """Returns whether a packed layer takes a weight: of these types, on the CPU."""
+    return weight.dtype in (torch.float32, torch.float16, torch.bfloat16) and weight.device.type == "cpu"
+
+
 @torch.compiler.assume_constant_result
 def _unpacked(packed: torch.Tensor) -> torch.Tensor:
     """Returns a weight in torch's order; to a program that is traced it is a constant."""
@@ -66,8 +71,11 @@ class PackedLayer(nn.Module):
     On other devices, in other types, where gradients are recorded, and in traces and exported programs it computes with
     the plain weight, which `weight` gives. A copy, a pickle and `state_dict()` have the plain weight.
 
+    A layer of float16 or bfloat16 packs its weight in float32, computes in it, and rounds the result, before what is
+    added and the activation: a value above the type's largest is infinite to them, as it is behind the plain layer.
+
     Args:
-        layer: the layer, float32 on the CPU.
+        layer: the layer, float32, float16 or bfloat16 on the CPU.
 
     Attributes:
         bias: as the layer's.
@@ -92,12 +100,12 @@ class PackedLayer(nn.Module):
     def weight(self) -> torch.Tensor:
         """The weight as the plain layer has it; a copy where it is packed."""
         dense = self._dense
-        return _unpacked(self._packed) if dense is None else dense  # type: ignore[arg-type]  # one is held
+        return _unpacked(self._packed).to(self._type) if dense is None else dense  # type: ignore[arg-type]  # one is held
 
     def hold(self, weight: torch.Tensor) -> None:
         """Takes a weight: packed if the kernels serve, else as it is."""
-        self._fits = weight.dtype == torch.float32 and weight.device.type == "cpu"
-        self._dense, self._packed = (None, self._pack(weight.contiguous())) if self._fits else (weight, None)
+        self._fits, self._type = can_be_held(weight), weight.dtype
+        self._dense, self._packed = (None, self._pack(weight.float().contiguous())) if self._fits else (weight, None)
 
     @staticmethod
     def _window(layer: Any) -> tuple[Any, ...]:
@@ -112,15 +120,25 @@ class PackedLayer(nn.Module):
         return (
             self._fits
             and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
-            and x.dtype == torch.float32
+            and x.dtype == self._type
             and x.device.type == "cpu"
             and x.numel() > 0
             and not (torch.is_grad_enabled() and x.requires_grad)
             and not torch.is_autocast_enabled("cpu")
         )
 
+    @property
+    def _fuses(self) -> bool:
+        """Whether the kernel computes what is behind the layer too."""
+        return self._type == torch.float32
+
     def _fused(self) -> tuple[str, tuple[float, ...], str]:
-        return ("none", (), "") if (a := self.activation) is None else (a.name, a.scalars, a.algorithm)
+        a = self.activation
+        return ("none", (), "") if a is None or not self._fuses else (a.name, a.scalars, a.algorithm)
+
+    def _bias(self) -> torch.Tensor | None:
+        """Returns the bias for the kernel."""
+        return None if self.bias is None else self.bias.float()
 
     def _activated(self, y: torch.Tensor) -> torch.Tensor:
         return y if self.activation is None else self.activation.layer(y)
@@ -177,7 +195,7 @@ class PackedConv2d(PackedLayer):
 
     def hold(self, weight: torch.Tensor) -> None:
         """Takes a weight, which a call packs."""
-        self._fits = weight.dtype == torch.float32 and weight.device.type == "cpu"
+        self._fits, self._type = can_be_held(weight), weight.dtype
         self._dense, self._packed = weight, None
         self.weight_shape = weight.shape
         self._size: torch.Size | None = None
@@ -188,16 +206,17 @@ class PackedConv2d(PackedLayer):
         return list(layer.padding), list(layer.stride), list(layer.dilation), layer.groups
 
     def _weight_for(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the weight as it is held for images of a size."""
+        """Returns the weight as it is held for images of a size, in float32."""
         packed, dense, size = self._packed, self._dense, x.shape[2:]
         if dense is not None and not self._left:
-            return dense
+            return dense.float()
         if packed is not None and size == self._size:
             return packed
         plain = self.weight.contiguous()
         if not self._left:
             self._dense, self._packed = plain.contiguous(memory_format=torch.channels_last), None
-            return self._dense
+            return self._dense.float()
+        plain = plain.float()
         packed = torch.ops.mkldnn._reorder_convolution_weight(plain, *self.window, list(x.shape))
         self._packed, self._dense, self._size, self._left = packed, None, size, self._left - 1
         return packed
@@ -211,12 +230,17 @@ class PackedConv2d(PackedLayer):
         """
         if x.ndim == 4 and self._serves(x):
             weight = self._weight_for(x)
-            if added is None:
-                return torch.ops.mkldnn._convolution_pointwise(x, weight, self.bias, *self.window, *self._fused())
+            if added is None or not self._fuses:
+                y = torch.ops.mkldnn._convolution_pointwise(
+                    x.float(), weight, self._bias(), *self.window, *self._fused()
+                )
+                return y if self._fuses else self._behind(y.to(self._type), added)
             if added.shape == self._result_shape(x) and added.dtype == x.dtype and not added.is_mkldnn:
                 return self._with_sum(x, weight, added)
         padding, stride, dilation, groups = self.window
-        y = F.conv2d(x, self.weight, self.bias, stride, padding, dilation, groups)
+        return self._behind(F.conv2d(x, self.weight, self.bias, stride, padding, dilation, groups), added)
+
+    def _behind(self, y: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
         return self._activated(y if added is None else y + added)
 
     def _with_sum(self, x: torch.Tensor, weight: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
@@ -244,5 +268,6 @@ class PackedLinear(PackedLayer):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the result for `(..., in_features)`."""
         if self._serves(x):
-            return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, *self._fused())
+            y = torch.ops.mkldnn._linear_pointwise(x.float(), self._packed, self._bias(), *self._fused())
+            return y if self._fuses else self._activated(y.to(self._type))
         return self._activated(F.linear(x, self.weight, self.bias))

@@ -16,7 +16,13 @@ from torch.nn import functional
 from onnx2nn.optimization import packed_attention
 from onnx2nn.optimization.chains import Calls, Link, links, parts
 from onnx2nn.optimization.packed_attention import PackedSelfAttention, matrices
-from onnx2nn.optimization.packed_layers import PackedConv2d, PackedLayer, PackedLinear, activation_of
+from onnx2nn.optimization.packed_layers import (
+    PackedConv2d,
+    PackedLayer,
+    PackedLinear,
+    activation_of,
+    can_be_held,
+)
 from onnx2nn.optimization.residual_sums import fuse_sums
 
 _FUNCTIONS: dict[Any, Callable[[], nn.Module]] = {
@@ -113,18 +119,21 @@ def _packed(layer: nn.Module, calls: list[fx.Node]) -> PackedLayer | PackedSelfA
     return None
 
 
-def _can_be_packed(layer: nn.Module) -> bool:
+def _can_be_packed(layer: Any) -> bool:
     if type(layer) is nn.Conv2d:
         fits = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     else:
         fits = type(layer) is nn.Linear
-    return fits and layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu"
+    return fits and can_be_held(layer.weight)
 
 
 def _packed_if_faster(layer: Any) -> PackedLayer | None:
     """Returns the packed form of a layer; None where this build of torch has none, or it takes longer here."""
     try:
-        return _pack(layer) if _is_faster(_Settings.of(layer)) else None
+        kind: Any = type(layer)
+        dtype = layer.weight.dtype
+        faster = _is_faster(_Settings.of(layer)) if dtype == torch.float32 else is_slow(kind, dtype)
+        return _pack(layer) if faster else None
     except (RuntimeError, AttributeError):  # a build of torch without oneDNN, or with other operators
         return None
 
@@ -168,6 +177,21 @@ def _is_faster(settings: _Settings) -> bool:
             for form, seconds in _fastest((plain, packed), x).items():
                 times[form] += seconds
     return times[packed] < _TIE * times[plain]
+
+
+@functools.lru_cache
+def is_slow(kind: type[nn.Conv2d | nn.Linear], dtype: torch.dtype) -> bool:
+    """Returns whether a layer takes longer in float16 or bfloat16 than in float32 with its conversions.
+
+    Without instructions for the type, torch's kernels take up to 100 times as long: one small layer tells.
+    """
+    arguments: Any = (64, 64) if kind is nn.Linear else (64, 64, 3)
+    plain: Any = kind(*arguments).to(dtype)
+    x = torch.ones(16, 64, dtype=dtype) if kind is nn.Linear else torch.ones(1, 64, 14, 14, dtype=dtype)
+    packed = _pack(plain)
+    with torch.no_grad():
+        times = _fastest((plain, packed), x)
+    return times[packed] < times[plain]
 
 
 def _samples(layer: nn.Conv2d | nn.Linear) -> Iterator[torch.Tensor]:

@@ -72,8 +72,9 @@ def _saturates(match: Match, facts: ValueFacts) -> bool:
         return smallest >= 0
     if "clip" not in match:
         return True
+    # The limit is a float32 of the file, and NumPy below 2 compares it with a float in float64.
     low, high = facts.number(match["low"]), facts.number(match["high"])
-    return low is not None and high is not None and low <= smallest and largest <= np.float32(high)
+    return low is not None and high is not None and low <= smallest and np.float32(largest) <= np.float32(high)
 
 
 def _sample(match: Match, facts: ValueFacts) -> Sample:

@@ -13,8 +13,8 @@ def divisors_by(condition: Condition, bounds: Callable[[Number], Interval]) -> d
     """Returns atoms that are multiples where the condition holds, with the numbers that divide them.
 
     Law: let `n_1 * ... * n_k == c_1 * (n_1 // c_1) * ... * c_k * (n_k // c_k)` with all `c_i > 0` and, where `k > 1`,
-    all `n_i >= 1`. Then each `c_i` divides `n_i`. Proof: `0 <= c_i * (n_i // c_i) <= n_i` for each `i`. If one of them were
-    less than `n_i`, then the product on the right, which is at most this one times all other `n_j >= 1`, would be
+    all `n_i >= 1`. Then each `c_i` divides `n_i`. Proof: `0 <= c_i * (n_i // c_i) <= n_i` for each `i`. If one of them
+    were less than `n_i`, then the product on the right, which is at most this one times all other `n_j >= 1`, would be
     less than the product on the left. Factors that both sides share cancel where they are not 0.
 
     Args:

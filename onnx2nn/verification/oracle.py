@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+import onnx_ir as ir
 
 from onnx2nn.errors import VerificationError, first_line
 from onnx2nn.ground.extras import require
@@ -141,9 +141,7 @@ def _to_array(value: Any) -> Any:
     if not value.is_tensor() or value.data_type() not in _BEYOND_NUMPY:
         return value.numpy()
     raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return numpy_helper.to_array(
-        onnx.TensorProto(dims=value.shape(), data_type=_BEYOND_NUMPY[value.data_type()], raw_data=raw)
-    )
+    return np.frombuffer(raw, ir.DataType(_BEYOND_NUMPY[value.data_type()]).numpy()).reshape(value.shape())
 
 
 def stored(source: Stored | BinaryIO, limits: Limits | None = None) -> Stored:
