@@ -1,30 +1,38 @@
 """Measures tokens a second of language models beside onnxruntime-genai: a prompt, then one token after the other.
 
-With `--optimum PYTHON`, an interpreter of an environment with `optimum-onnx[onnxruntime]` (`optimum_worker.py` has the
-commands), beside Optimum's export of the same model; a second table says which of the builder's files Optimum runs.
+    python benchmarks/decoding.py --write --optimum PYTHON  # stores the run in `decoding.json`, writes docs/decoding.md
+    python benchmarks/decoding.py --page                    # writes the page again from the stored run
+
+In each round every form continues the prompt once, in shuffled order. With `--optimum PYTHON`, an interpreter of an
+environment with `optimum-onnx[onnxruntime]` (`optimum_worker.py` has the commands), beside Optimum; a second table says
+which of the builder's files Optimum runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
 import functools
+import importlib.metadata
+import itertools
 import json
+import os
 import random
 import shutil
-import statistics
 import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import importers
 import numpy as np
+import stored
 import torch
-from rich.console import Console
-from rich.table import Table
+from decoding_page import FORMS, GENAI, PAGE, PRECISIONS, RESULTS, Run, forms, page
 
 import onnx2nn
 from onnx2nn.language.caches import Decoder
@@ -32,18 +40,7 @@ from scripts import language_models
 
 SIZES = dict(hidden_size=512, num_hidden_layers=8, num_attention_heads=8, intermediate_size=1536, vocab_size=4096)
 SIZES |= dict(num_key_value_heads=4, head_dim=64, max_position_embeddings=512)
-PRECISIONS = ("fp32", "int4")
-FORMS: dict[str, tuple[str, str | None]] = {
-    "packed": ("keep", None),
-    "packed, eager": ("keep", "eager"),
-    "floats": ("dequantize", None),
-    "floats, eager": ("dequantize", "eager"),
-    "floats, compile": ("dequantize", "compile"),
-    "torchao": ("torchao", None),
-}
-"""Name → `quantized` of `onnx2nn.load`, and the mode of `onnx2nn.optimize`."""
-
-COLUMNS = ("weights", "form", "made in s", "tokens a second", "of genai's")
+PACKAGES = ("torch", "onnxruntime", "onnxruntime-genai", "transformers", "torchao")
 
 
 def _genai(path: Path, prompt: np.ndarray, count: int, threads: int) -> Callable[[], Any]:
@@ -66,10 +63,14 @@ def _genai(path: Path, prompt: np.ndarray, count: int, threads: int) -> Callable
     return run
 
 
-def _transformers(source: Path, prompt: np.ndarray, count: int) -> Callable[[], Any]:
+def _transformers(source: Path, precision: str, prompt: np.ndarray, count: int) -> Callable[[], Any]:
     import transformers
 
     model = transformers.AutoModelForCausalLM.from_pretrained(source).eval()
+    if precision == "int4":
+        from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_
+
+        quantize_(model, IntxWeightOnlyConfig(torch.int4, granularity=PerGroup(32)))
     tokens = torch.from_numpy(prompt)
     options = dict(max_new_tokens=count, min_new_tokens=count, do_sample=False, attention_mask=torch.ones_like(tokens))
     return functools.partial(model.generate, tokens, **options)
@@ -104,19 +105,24 @@ class Optimum:
             raise RuntimeError(reply["error"])
         return reply["answer"]
 
-    def continuation(self, source: Path, prompt: np.ndarray, count: int) -> Callable[[], Any]:
-        """Returns a call that continues a prompt with Optimum's export of a model of transformers."""
-        self.ask(export=str(source), threads=self.threads)
-        return functools.partial(self.ask, prompt=prompt.tolist(), count=count)
+    def continuation(self, prompt: np.ndarray, count: int, **model: str) -> Callable[[], Any]:
+        """Returns a call that continues a prompt with a model: `export=` of transformers, `open=` a file's folder."""
+        self.ask(**model, threads=self.threads)
+        return functools.partial(self.ask, **model, prompt=prompt.tolist(), count=count, threads=self.threads)
 
-    def taken(self, name: str, precision: str) -> str:
-        """Returns whether a file of the builder runs, with its model's config.json beside it, or why not."""
+    @contextlib.contextmanager
+    def folder(self, name: str, precision: str) -> Iterator[str]:
+        """Yields a folder with a file of the builder and the config.json of its model."""
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(language_models.built(name, precision).parent, folder, dirs_exist_ok=True)
             shutil.copy(language_models.original(name) / "config.json", folder)
+            yield folder
+
+    def taken(self, name: str, precision: str) -> str:
+        """Returns whether a file of the builder runs, or why not."""
+        with self.folder(name, precision) as folder:
             try:
-                self.ask(open=folder, threads=self.threads)
-                self.ask(prompt=[[5, 17, 42]], count=2)
+                self.continuation(np.array([[5, 17, 42]]), 2, open=folder)()
             except RuntimeError as error:
                 return str(error)
         return "runs"
@@ -131,102 +137,113 @@ def _example(module: Any, prompt: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _peers(
-    name: str, precision: str, prompt: np.ndarray, count: int, threads: int, optimum: Optimum | None
+    name: str, precision: str, prompt: np.ndarray, options: argparse.Namespace, optimum: Optimum | None
 ) -> Iterator[tuple[str, Callable[[], Callable[[], Any]]]]:
     """Yields the name of each peer, and a function that makes its call."""
-    path = language_models.built(name, precision)
-    yield "onnxruntime-genai", lambda: _genai(path, prompt, count, threads)
+    path, source, count = language_models.built(name, precision), language_models.original(name), options.tokens
+    yield GENAI, lambda: _genai(path, prompt, count, options.threads)
+    yield "transformers", lambda: _transformers(source, precision, prompt, count)
+    if optimum is None:
+        return
     if precision == "fp32":
-        source = language_models.original(name)
-        yield "transformers", lambda: _transformers(source, prompt, count)
-        if optimum is not None:
-            yield "optimum", lambda: optimum.continuation(source, prompt, count)
+        yield "Optimum's export", lambda: optimum.continuation(prompt, count, export=str(source))
+    with optimum.folder(name, precision) as folder:
+        yield "Optimum, the builder's file", lambda: optimum.continuation(prompt, count, open=folder)
 
 
-def _forms(path: Path, prompt: np.ndarray) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yields the name of each form, and a function that makes its module."""
-    tokens = torch.from_numpy(prompt)
-    packed = any(node.op_type == "MatMulNBits" for node in language_models.graph(path).node)
-    for form, (quantized, mode) in FORMS.items():
-        if quantized == "dequantize" or packed:
-            yield form, functools.partial(_module, path, tokens, quantized, mode)
-
-
-def _module(path: Path, tokens: torch.Tensor, quantized: str, mode: str | None) -> Any:
+def _module(path: Path, tokens: torch.Tensor, form: str) -> Any:
+    quantized, mode = FORMS[form]
     module = onnx2nn.load(path, quantized=quantized, trainable=False)
     return module if mode is None else onnx2nn.optimize(module, mode, example_inputs=_example(module, tokens))
 
 
+def _ours(path: Path, prompt: np.ndarray, count: int, form: str) -> Callable[[], Any]:
+    tokens = torch.from_numpy(prompt)
+    return functools.partial(onnx2nn.generate, _module(path, tokens, form), tokens, max_new_tokens=count)
+
+
 def _calls(
     name: str, precision: str, prompt: np.ndarray, options: argparse.Namespace, optimum: Optimum | None
-) -> Iterator[tuple[str, float, Callable[[], Any] | str]]:
-    """Yields the name of each form, the seconds to make it, and its call or the reason of a failure."""
-    count = options.tokens
-    makers = dict(_peers(name, precision, prompt, count, options.threads, optimum))
-    for form, make in _forms(language_models.built(name, precision), prompt):
-        makers[form] = functools.partial(_continuation, make, torch.from_numpy(prompt), count)
-    for form, maker in makers.items():
+) -> Iterator[tuple[str, Callable[[], Any] | str]]:
+    """Yields the name of each form, and its call or the reason of a failure."""
+    path = language_models.built(name, precision)
+    ours = {form: functools.partial(_ours, path, prompt, options.tokens, form) for form in forms(precision)}
+    for form, maker in itertools.chain(_peers(name, precision, prompt, options, optimum), ours.items()):
+        if options.form and form not in options.form and form != GENAI:
+            continue
         start = time.perf_counter()
         try:
             call = maker()
-            made = time.perf_counter() - start
             call()
-        except Exception as error:  # of any class: the reason is in the table
-            yield form, 0.0, importers.reason(error)
+        except Exception as error:  # of any class: the reason is in the page
+            yield form, importers.reason(error)
         else:
-            yield form, made, call
+            print(f"{precision}, {form}: made in {time.perf_counter() - start:.1f} s", flush=True)
+            yield form, call
 
 
-def _continuation(make: Callable[[], Any], tokens: torch.Tensor, count: int) -> Callable[[], Any]:
-    return functools.partial(onnx2nn.generate, make(), tokens, max_new_tokens=count)
+def _rates(calls: dict[str, Callable[[], Any]], options: argparse.Namespace) -> dict[str, list[float]]:
+    """Returns the tokens a second of each form in each round."""
+    rates: dict[str, list[float]] = {form: [] for form in calls}
+    order, shuffled = list(calls), random.Random(0)
+    for _ in range(options.repeats):
+        shuffled.shuffle(order)
+        for form in order:
+            start = time.perf_counter()
+            calls[form]()
+            rates[form].append(round(options.tokens / (time.perf_counter() - start), 2))
+    return rates
+
+
+def measured(options: argparse.Namespace) -> Run:
+    """Returns a run: the rates of each form, why a form is missing, and what Optimum runs of the builder's files."""
+    optimum = Optimum(options.optimum, options.threads) if options.optimum else None
+    name, small = "llama of 8 layers", list(language_models.ARCHITECTURES)
+    prefix, common = language_models.ARCHITECTURES["llama"]
+    language_models.ARCHITECTURES[name] = (prefix, {**common, **SIZES})
+    prompt = np.random.default_rng(0).integers(3, SIZES["vocab_size"], (1, options.prompt))
+    rates, failed = {}, {}
+    for precision in PRECISIONS:
+        made = dict(_calls(name, precision, prompt, options, optimum))
+        failed[precision] = {form: call for form, call in made.items() if isinstance(call, str)}
+        rates[precision] = _rates({form: call for form, call in made.items() if not isinstance(call, str)}, options)
+    files = {each: {of: optimum.taken(each, of) for of in PRECISIONS} for each in small} if optimum else {}
+    return {
+        "date": datetime.date.today().isoformat(),
+        "load": round(os.getloadavg()[0], 1),
+        "threads": options.threads,
+        "repeats": options.repeats,
+        "prompt": options.prompt,
+        "tokens": options.tokens,
+        "model": SIZES,
+        "versions": {package: importlib.metadata.version(package) for package in PACKAGES}
+        | (optimum.ask(versions=True) if optimum else {}),
+        "machine": stored.machine(),
+        "rates": rates,
+        "failed": failed,
+        "files": files,
+    }
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=64, help="new tokens in a call")
     parser.add_argument("--prompt", type=int, default=16, help="tokens of the prompt")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of torch, and of ONNX Runtime within an operator")
+    parser.add_argument("--form", action="append", help="measure this form beside genai: all")
     parser.add_argument("--optimum", metavar="PYTHON", help="an interpreter with optimum-onnx[onnxruntime]")
+    parser.add_argument("--write", action="store_true", help="store the run and write the page")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the page of the stored run")
     options = parser.parse_args()
-    optimum = Optimum(options.optimum, options.threads) if options.optimum else None
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")  # of the size of a cache's rows
-    name = "llama of 8 layers"
-    prefix, common = language_models.ARCHITECTURES["llama"]
-    language_models.ARCHITECTURES[name] = (prefix, {**common, **SIZES})
-    prompt = np.random.default_rng(0).integers(3, SIZES["vocab_size"], (1, options.prompt))
-    table = Table(*COLUMNS)
-    for precision in PRECISIONS:
-        forms = list(_calls(name, precision, prompt, options, optimum))
-        calls = {form: call for form, _, call in forms if not isinstance(call, str)}
-        times: dict[str, list[float]] = {form: [] for form in calls}
-        order = list(calls)
-        for _ in range(options.repeats):
-            random.Random(0).shuffle(order)
-            for form in order:
-                start = time.perf_counter()
-                calls[form]()
-                times[form].append(time.perf_counter() - start)
-        rates = {form: options.tokens / statistics.median(seconds) for form, seconds in times.items()}
-        for form, made, call in forms:
-            if isinstance(call, str):
-                table.add_row(precision, form, "", call, "")
-            else:
-                share = rates[form] / rates["onnxruntime-genai"]
-                table.add_row(precision, form, f"{made:.1f}", f"{rates[form]:.0f}", f"{share:.2f}")
-    Console().print(table)
-    if optimum is not None:
-        _print_taken(optimum, [each for each in language_models.ARCHITECTURES if each != name])
-
-
-def _print_taken(optimum: Optimum, names: Sequence[str]) -> None:
-    """Prints which files of the builder Optimum runs."""
-    table = Table("file of the builder", *PRECISIONS)
-    for name in names:
-        table.add_row(name, *(optimum.taken(name, precision) for precision in PRECISIONS))
-    Console().print(table)
+    run = json.loads(RESULTS.read_text(encoding="utf-8")) if options.page else measured(options)
+    if options.page or options.write:
+        stored.store(RESULTS, run, PAGE, page(run))
+    else:
+        print(page(run))
 
 
 if __name__ == "__main__":

@@ -5,16 +5,20 @@
 
 Takes requests of JSON from standard input, a line each, and answers each with a line:
 
-    {"export": folder, "threads": 1}   exports the model of transformers in a folder
-    {"open": folder, "threads": 1}     opens a folder with an ONNX file
-    {"prompt": [[...]], "count": 32}   continues a prompt with the model of the last of these
+    {"export": folder, "threads": 1}                       exports the model of transformers in a folder
+    {"open": folder, "threads": 1}                         opens a folder with an ONNX file
+    {"open": folder, ..., "prompt": [[...]], "count": 32}  continues a prompt with the model of such a request
+    {"versions": true}                                     names the versions of the packages
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.metadata
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import onnxruntime
@@ -36,18 +40,22 @@ def _continued(model: Any, prompt: list[list[int]], count: int) -> list[int]:
     return found
 
 
+def _answer(request: dict[str, Any], model: Callable[..., Any]) -> Any:
+    if "versions" in request:
+        names = {"optimum-onnx": "optimum-onnx", "transformers": "transformers of Optimum"}
+        return {title: importlib.metadata.version(package) for package, title in names.items()}
+    made = model(request.get("export") or request["open"], request["threads"], "export" in request)
+    return _continued(made, request["prompt"], request["count"]) if "prompt" in request else "made"
+
+
 def main() -> None:
     """Answers requests until the input ends."""
-    model: Any = None
+    model = functools.cache(_model)
     for line in sys.stdin:
         request = json.loads(line)
         try:
             with contextlib.redirect_stdout(sys.stderr):
-                if "prompt" in request:
-                    answer: Any = _continued(model, request["prompt"], request["count"])
-                else:
-                    folder = request.get("export") or request["open"]
-                    model, answer = _model(folder, request["threads"], "export" in request), "made"
+                answer = _answer(request, model)
             reply = {"answer": answer}
         except Exception as error:  # of any class: the reason is in the table
             reply = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"}

@@ -13,7 +13,6 @@ import argparse
 import datetime
 import json
 import os
-import platform
 import statistics
 import warnings
 from collections.abc import Callable, Collection
@@ -24,10 +23,9 @@ import importers
 import models
 import onnxruntime
 import optimized
+import stored
 import torch
 from peers_page import PAGE, RESULTS, SHOWN, ZOO, Row, page, ratio
-
-from onnx2nn.ground.atomic_files import replacing
 
 PEERS = ("onnx2torch", "onnx2pytorch", "onnx2fx")
 ORIGINAL, ORIGINAL_COMPILED = "original module", "original module, torch.compile, frozen"
@@ -63,7 +61,7 @@ def measured(name: str, repeats: int, threads: int, peers: bool, names: Collecti
         "threads": threads,
         "repeats": repeats,
         "versions": _versions(),
-        "machine": _machine(),
+        "machine": stored.machine(),
         "ms": {form: round(min(busy) * 1e3, 3) for form, (_, busy) in times.items()},
         "passed ms": {form: round(statistics.median(passed) * 1e3, 3) for form, (passed, _) in times.items()},
         "failed": failed,
@@ -111,13 +109,6 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _machine() -> str:
-    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    lines = dict(line.split(":", 1) for line in flags.splitlines() if ":" in line)
-    model = next((value.strip() for key, value in lines.items() if key.strip() == "model name"), platform.machine())
-    return f"{model}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
-
-
 def main() -> None:
     """Measures, stores and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -147,10 +138,7 @@ def main() -> None:
 
 def _store(rows: dict[str, Row]) -> None:
     ordered = {name: rows[name] for name in (*SHOWN, *ZOO) if name in rows}
-    with replacing(RESULTS) as temporary:
-        temporary.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
-    with replacing(PAGE) as temporary:
-        temporary.write_text(page(ordered), encoding="utf-8")
+    stored.store(RESULTS, ordered, PAGE, page(ordered))
 
 
 if __name__ == "__main__":

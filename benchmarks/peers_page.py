@@ -6,8 +6,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from stored import DOCS, quoted
+
 RESULTS = Path(__file__).with_name("peers.json")
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PAGE = DOCS / "benchmarks.md"
 
 SHOWN = ("resnet18", "resnet50", "mobilenet_v2", "vit_b_16", "bert_base", "recogniser", "voice_detector")
 """Networks that every peer runs."""
@@ -89,15 +91,11 @@ def _table(rows: dict[str, Row], names: list[str], forms: list[str]) -> str:
 
 def _missing(rows: dict[str, Row], names: list[str]) -> str:
     reasons = [
-        f"- {TITLES.get(form, form)}, {name}: {_text(reason)}"
+        f"- {TITLES.get(form, form)}, {name}: {quoted(reason)}"
         for name in names
         for form, reason in rows[name]["failed"].items()
     ]
     return "\n".join(["Forms that did not run:", "", *reasons, ""]) if reasons else ""
-
-
-def _text(reason: str) -> str:
-    return "`" + reason.replace("`", "'").replace("|", "/")[:160] + "`"
 
 
 def _means(rows: dict[str, Row]) -> str:

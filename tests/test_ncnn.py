@@ -364,6 +364,18 @@ def test_open_length(kind: type[nn.Module], tmp_path: Path, monkeypatch: pytest.
     np.testing.assert_allclose(found, module(other).detach().numpy(), rtol=0, atol=1e-5)
 
 
+def test_the_command_keeps_a_length_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> m (float[1, n, 4] x) => (float[1, n, 4] y) {
+        a = Softmax(x)
+        y = Relu(a) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    given = ["ncnn", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "out"), "--input_shape", "1,5,4"]
+    assert main([*given, "--other_shape", "1,8,4"]) == 0
+    assert "other_inputs" in capsys.readouterr().out
+    assert main([*given, "--other_shape", "y:1,8,4"]) == 2
+    assert "'y'" in capsys.readouterr().err
+
+
 def test_fixed_size_where_other_inputs_need_another_is_an_error(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         """

@@ -38,6 +38,7 @@ PUBLIC = {
     "torch.ops.mkldnn._convolution_pointwise.binary": "likewise: it adds another tensor on the way",
     "torch.ops.mkldnn._reorder_linear_weight": "likewise",
     "torch.ops.mkldnn._linear_pointwise": "likewise",
+    "torch.ops.mkldnn._linear_pointwise.default": "likewise, as a graph of inductor names it",
     "_owning_module": "a graph and its module refer to each other by it; no public name makes one reference weak",
     "torch._check": "documented among torch's functions for control flow on sizes",
     "nn.Module._version": "nn.Module's source documents it as the version of a class's state",

@@ -82,7 +82,7 @@ class FlowBuilder(Builder):
     def begin(self, node: ir.Node) -> None:
         """Counts a node; lines that are added from now on have its name as their comment."""
         self.at.step += 1
-        self.program.comment = f"{node.op_type} {node_name(node)!r}"
+        self.program.comment, self.program.scope = f"{node.op_type} {node_name(node)!r}", self.placement.scope()
 
     def attribute(self, tensor: ir.TensorProtocol) -> Any:
         """Returns a tensor attribute as a tensor of the namespace."""

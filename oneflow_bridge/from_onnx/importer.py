@@ -49,7 +49,7 @@ def import_graph(
         outputs = Walk(builder, scope, graph, dict(graph.opset_imports)).run()
     state.raise_problems()
     module = builder.writer.finish(outputs)
-    module.meta["onnx2nn"] = {
+    module.meta["onnx2nn"] |= {
         "inputs": [value.name for value in graph.inputs],
         "outputs": [value.name for value in graph.outputs],
         "signature": [

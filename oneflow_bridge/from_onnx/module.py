@@ -9,7 +9,7 @@ from typing import Any
 from oneflow_bridge import namespace
 from oneflow_bridge.from_onnx import operators
 from oneflow_bridge.from_onnx.constants import dtype_of
-from oneflow_bridge.namespace.dtypes import DType, flow
+from oneflow_bridge.namespace.dtypes import NATIVE, DType, flow
 from oneflow_bridge.namespace.indexing import checked_index
 from oneflow_bridge.namespace.tensor import Tensor, unwrap, wrap
 from onnx2nn.errors import InputError
@@ -39,25 +39,16 @@ def rows(layer: Any, index: Tensor, count: int) -> Tensor:
     return Tensor(layer(checked_index(index, count, negative=True)))
 
 
-_GLOBALS = {"F": namespace, "call": call, "host": operators.host, "ops": operators, "rows": rows, "wrap": wrap}
-_GLOBALS |= {"inf": float("inf"), "nan": float("nan")}
-
-RESERVED = frozenset(_GLOBALS) | {"self"}
-"""Names that the generated source uses, so that no variable may have them."""
-
-
-class ImportedModule(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
-    """An ONNX graph as a OneFlow module.
+class Compiled(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no types
+    """A module whose forward is compiled from source.
 
     Attributes:
         code: Python source of the function that `forward` runs on namespace tensors (`oneflow_bridge.namespace`).
-        meta: `meta["onnx2nn"]` holds names and signature of the graph's inputs and outputs, in plain Python values.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.code = ""
-        self.meta: dict[str, Any] = {}
         self._function: Any = None
 
     def compile(self, code: str) -> None:
@@ -76,13 +67,79 @@ class ImportedModule(flow.nn.Module):  # type: ignore[misc]  # OneFlow has no ty
         self.__dict__.update(state)
         self.compile(state["code"])
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> ImportedModule:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         from copy import deepcopy
 
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
         twin.__setstate__(deepcopy(self.__getstate__(), memo))
         return twin
+
+
+class Block(Compiled):
+    """A part of an ONNX graph, which stands where the author's module stood.
+
+    It takes and returns OneFlow tensors. A value of which OneFlow has no dtype is a namespace tensor, and a size is a
+    number.
+    """
+
+    @classmethod
+    def of(cls, container: Any, code: str) -> Any:
+        """Returns the block with the modules, parameters and buffers of `container` that runs `code`."""
+        block = cls()
+        for members in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"):
+            setattr(block, members, getattr(container, members))
+        block.compile(code)
+        return block
+
+    def forward(self, *args: Any) -> Any:
+        """Returns the block's result, or the tuple of its results, for its inputs by position."""
+        return crossing(self._function(self, *map(wrap, args)))
+
+
+class NumberedBlock(Block):
+    """A block that holds numbered modules, as `oneflow.nn.Sequential` does: `block[0]`."""
+
+    def __getitem__(self, number: int) -> Any:
+        return list(self._modules.values())[number]
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._modules.values())
+
+
+def crossing(value: Any) -> Any:
+    """Returns a value as it passes the boundary of a block: a OneFlow tensor, where OneFlow has its dtype."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(crossing, value))
+    return value.value if isinstance(value, Tensor) and NATIVE[value.value.dtype] is value.dtype else value
+
+
+def block(module: Any, *inputs: Any) -> Any:
+    """Calls a block on values of the forward around it."""
+    return wrap(module(*map(crossing, inputs)))
+
+
+_GLOBALS = {"F": namespace, "block": block, "call": call, "host": operators.host, "ops": operators, "rows": rows}
+_GLOBALS |= {"wrap": wrap, "inf": float("inf"), "nan": float("nan")}
+
+RESERVED = frozenset(_GLOBALS) | {"self"}
+"""Names that the generated source uses, so that no variable may have them."""
+
+
+class ImportedModule(Compiled):
+    """An ONNX graph as a OneFlow module.
+
+    Attributes:
+        code: Python source of the function that `forward` runs on namespace tensors (`oneflow_bridge.namespace`).
+        meta: `meta["onnx2nn"]` holds names and signature of the graph's inputs and outputs, in plain Python values.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meta: dict[str, Any] = {}
 
     def holders(self) -> Iterator[tuple[str, Any]]:
         """Yields path and module of itself and of all modules in it, a shared one under each of its paths."""

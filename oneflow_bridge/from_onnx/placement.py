@@ -11,7 +11,7 @@ from oneflow_bridge.from_onnx.layers import Layer
 from oneflow_bridge.from_onnx.program import Program
 from oneflow_bridge.namespace.tensor import Tensor
 from onnx2nn.ground.naming import split_path
-from onnx2nn.importing.placement import ConstantName, Position, constant_name, layer_name
+from onnx2nn.importing.placement import ConstantName, Position, constant_name, declared_scope, layer_name
 from onnx2nn.provenance.exporter_metadata import exported_place
 
 
@@ -60,6 +60,14 @@ class Placement:
             free = [path for path in (*paths, place) if path and not self._program.has_layer(path)]
             return split_path(free[0] if free else paths[0])
         return layer_name(node, self._at.step, self.origin_of(layer.state.get("weight"), inputs)).steps
+
+    def scope(self) -> tuple[str, ...] | None:
+        """Returns the path of the module in which the file says the node is, None where it says nothing."""
+        node = self._at.node
+        assert node is not None
+        exported = exported_place(self._state.model, node)
+        found = split_path(exported) if exported else declared_scope(node)
+        return None if found is None else tuple(found)
 
     def shared_weight(self, tensor: Tensor | None, inputs: Sequence[Any]) -> Tensor | None:
         """Returns the one tensor that all layers with this weight hold."""

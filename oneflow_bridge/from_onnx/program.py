@@ -1,16 +1,17 @@
-"""The source of an imported module's forward, line by line, and the module tree that the lines refer to."""
+"""The lines of an imported module's forward, and the module tree that they refer to."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from oneflow_bridge.from_onnx.blocks import nested
 from oneflow_bridge.from_onnx.constants import Constant
 from oneflow_bridge.from_onnx.layers import Layer
+from oneflow_bridge.from_onnx.lines import Line, member
 from oneflow_bridge.from_onnx.module import RESERVED, ImportedModule
 from oneflow_bridge.from_onnx.recording import Call, Traced
 from oneflow_bridge.namespace.dtypes import NATIVE, DType, flow, numpy_dtype
@@ -30,28 +31,6 @@ _UNARY = {"neg": "-", "invert": "~", "abs": "abs"}
 _TAKEN = frozenset(dir(flow.nn.Module())) | {"code", "meta", "compile", "run"} | frozenset(vars(ImportedModule()))
 
 
-@dataclass
-class Line:
-    """One assignment: `results = text`.
-
-    Attributes:
-        results: names it assigns, nested as the value is.
-        text: the expression.
-        uses: names it reads.
-        comment: the node it comes from.
-    """
-
-    results: Any
-    text: str
-    uses: set[str] = field(default_factory=set)
-    comment: str = ""
-
-    @property
-    def names(self) -> set[str]:
-        """All names it assigns."""
-        return set(_leaves(self.results))
-
-
 class Program:
     """Builds one module: its source and its module tree.
 
@@ -60,6 +39,8 @@ class Program:
 
     Attributes:
         required: names that are computed though no output needs them, because their lines check sizes.
+        comment: the node whose lines are added now.
+        scope: the path of the module in which the file says this node is, None where it says nothing.
     """
 
     def __init__(self, parent: Program | None = None):
@@ -68,6 +49,8 @@ class Program:
         self.lines: list[Line] = []
         self.required: set[str] = set()
         self.comment = ""
+        self.scope: tuple[str, ...] | None = None
+        self._containers: set[tuple[str, ...]] = {()}
         self._paths = Names(_TAKEN)
         self._taken: set[str] = set(RESERVED)
         self._stems: set[str] = set()
@@ -118,28 +101,36 @@ class Program:
             path = self._layer(call.layer, layer)
             inputs = [self.argument(value, uses, path_of) for value in call.layer.inputs]
             if call.layer.index_limit is not None:
-                text = f"rows({path}, {inputs[0]}, {call.layer.index_limit})"
+                text = f"rows({member(path)}, {inputs[0]}, {call.layer.index_limit})"
             else:
-                text = f"call({', '.join([path, *inputs])})"
-            self.lines.append(Line(call.results, text, uses, self.comment))
+                text = f"call({', '.join([member(path), *inputs])})"
+            self._add(call.results, text, uses, path)
             return
         values = _inline_scalars(call, path_of)
         args = [self.argument(value, uses, path_of) for value in values]
         kwargs = [f"{name}={self.argument(value, uses, path_of)}" for name, value in call.kwargs.items()]
-        self.lines.append(Line(call.results, _expression(call, args, kwargs), uses, self.comment))
+        self._add(call.results, _expression(call, args, kwargs), uses)
 
-    def add_operator(self, results: Any, row: Row, arguments: Sequence[str], uses: set[str]) -> None:
-        """Adds a line that evaluates a row at run time and takes the first results, as many as the node has outputs."""
+    def add_operator(
+        self, results: Any, row: Row, arguments: Sequence[str], uses: set[str], *, numbers: bool = False
+    ) -> None:
+        """Adds a line that evaluates a row at run time and takes the first results, as many as the node has outputs.
+
+        `numbers`: whether the results are shape values at run time.
+        """
         taken = f"[:{len(results)}]" if isinstance(results, tuple) else "[0]"
         text = f"ops.{name_of(row)}({', '.join(arguments)}){taken if row.several else ''}"
-        self.lines.append(Line(results, text, uses, self.comment))
+        self._add(results, text, uses, numbers=numbers)
 
     def add_module_call(self, results: Any, name: list[str], module: Any, arguments: str, uses: set[str]) -> None:
         """Adds `module` to the tree and a line that calls it."""
         path = self._paths.claim(name)
         holder, last = self._container(path)
         holder.add_module(last, module)
-        self.lines.append(Line(results, f"{_path(path)}({arguments})", uses, self.comment))
+        self._add(results, f"{member(path)}({arguments})", uses, path)
+
+    def _add(self, results: Any, text: str, uses: set[str], module: str = "", *, numbers: bool = False) -> None:
+        self.lines.append(Line(results, text, uses, self.comment, self.scope, module, numbers))
 
     def argument(self, value: Any, uses: set[str], path_of: Callable[[Tensor], ConstantName]) -> str:
         """Returns the source of an argument; adds the names that it reads to `uses`."""
@@ -185,7 +176,7 @@ class Program:
                 holder.register_buffer(last, tensor.value, persistent=place.persistent)
             self._keep.append(tensor.value)
             self._held[key] = path
-        source = _path(self._held[key])
+        source = member(self._held[key])
         emulated = NATIVE[tensor.value.dtype] is not tensor.dtype
         return f"F.Tensor({source}, F.{tensor.dtype.name})" if emulated else f"wrap({source})"
 
@@ -195,7 +186,7 @@ class Program:
             setattr(self.module, path, array)
             self._keep.append(array)
             self._held[id(array)] = path
-        return f"self.{self._held[id(array)]}"
+        return member(self._held[id(array)])
 
     def has_layer(self, path: str) -> bool:
         """Returns whether the module tree has a layer at this path."""
@@ -210,11 +201,12 @@ class Program:
             holder.add_module(last, layer.build(self.parameter))
             self._keep += [None if tensor is None else tensor.value for tensor in layer.state.values()]
             self._layers[key] = path
-        return _path(self._layers[key])
+        return self._layers[key]
 
     def _container(self, path: str) -> tuple[Any, str]:
         *steps, last = path.split(".")
         holder: Any = self.module
+        self._containers |= {tuple(steps[:end]) for end in range(1, len(steps) + 1)}
         for step in steps:
             if step not in holder._modules:
                 holder.add_module(step, flow.nn.Module())
@@ -223,17 +215,7 @@ class Program:
 
     def finish(self, outputs: Sequence[str], uses: set[str]) -> ImportedModule:
         """Returns the module whose forward returns `outputs`, which read the names `uses`."""
-        needed = set(uses)
-        kept: list[tuple[Line, set[str]]] = []
-        for line in reversed(self.lines):
-            if line.names.isdisjoint(needed) and line.names.isdisjoint(self.required):
-                continue
-            last = (line.uses - needed) | (line.names - needed)  # to be freed: no later line reads these names
-            kept.append((line, last))
-            needed |= line.uses
-        body = [_source(line, last) for line, last in reversed(kept)]
-        returned = f"    return ({''.join(f'{text}, ' for text in outputs).rstrip()})\n"
-        self.module.compile(f"def forward({', '.join(['self', *self.parameters])}):\n{''.join(body)}{returned}")
+        nested(self.module, self.parameters, self.lines, self._containers, outputs, uses, self.required)
         return self.module.eval()
 
 
@@ -241,31 +223,6 @@ def _stem(name: str) -> str:
     """Returns the part of a name before its final number, `""` where there is none."""
     stem, _, number = name.rpartition("_")
     return stem if number.isdecimal() else ""
-
-
-def _source(line: Line, last: set[str]) -> str:
-    comment = f"  # {line.comment}" if line.comment else ""
-    freed = f"; del {', '.join(sorted(last))}" if last else ""
-    return f"    {_target(line.results)} = {line.text}{freed}{comment}\n"
-
-
-def _target(results: Any) -> str:
-    if isinstance(results, str):
-        return results
-    inner = ", ".join(map(_target, results))
-    return f"({inner},)" if len(results) == 1 else f"({inner})"
-
-
-def _leaves(results: Any) -> list[str]:
-    return [results] if isinstance(results, str) else [name for item in results for name in _leaves(item)]
-
-
-def _path(path: str) -> str:
-    """Returns the source that reads an attribute of the module tree, whose steps may be digits."""
-    source = "self"
-    for step in path.split("."):
-        source = f"{source}.{step}" if step.isidentifier() else f"getattr({source}, {step!r})"
-    return source
 
 
 def _expression(call: Call, args: Sequence[str], kwargs: Sequence[str]) -> str:

@@ -97,7 +97,7 @@ class Writer:
             arguments.append(f"{name}={self.program.argument(value, uses, self.placement.constant)}")
         names = [self.program.name(variable_name(node, i)) for i in range(max(len(node.outputs), 1))]
         several = len(names) > 1
-        self.program.add_operator(tuple(names) if several else names[0], row, arguments, uses)
+        self.program.add_operator(tuple(names) if several else names[0], row, arguments, uses, numbers=numbers)
         if not several:
             return self._live(names[0], known[0] if isinstance(known, tuple) else known, numbers, inputs)
         parts = known if isinstance(known, tuple) else [known] * len(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from onnx2nn.commands.options import (
     add_limit,
     add_onnx_path,
     add_seed,
+    input_shape,
     limits_of,
     named_shapes,
     specs_of,
@@ -23,6 +25,9 @@ from onnx2nn.ground.atomic_files import check_folder_writable
 from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
 from onnx2nn.importing import inputs
+from onnx2nn.importing.inputs import InputSpec
+
+Shapes = Mapping[str, Sequence[int]]
 
 EXTRAS: tuple[str, ...] = ("torch", "ncnn")
 """What `pip install onnx2nn[...]` adds that the command needs."""
@@ -35,6 +40,14 @@ def add(commands: Any) -> None:
     add_onnx_path(parser)
     parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="gets M.param, M.bin and M.fp16.*")
     add_input_shape(parser, help="shape of an input that the file leaves open, as for convert; an open batch is 1")
+    parser.add_argument(
+        "--other_shape",
+        action="append",
+        type=input_shape,
+        default=[],
+        metavar="NAME:DIMS",
+        help="a second shape of an input: the sizes in which it differs stay open, a text's length for instance",
+    )
     add_seed(parser)
     add_limit(parser)
     add_debug(parser)
@@ -46,18 +59,22 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     check_folder_writable(arguments.output)
     specs = specs_of(arguments)
     sizes = inputs.resolve_shapes(specs, named_shapes(arguments.input_shape, specs))
+    others = _other_sizes(arguments, specs, sizes)
     with terminal.step(f"importing {arguments.onnx_path}"):
         module = onnx2nn.load(
             arguments.onnx_path,
-            input_shapes=sizes,
+            input_shapes=sizes if others is None else _open(specs, sizes, others),
             follow_links=arguments.follow_links,
             limits=limits_of(arguments),
         )
-    example = list(inputs.example_inputs(specs, sizes, seed=arguments.seed).values())
+    example, other = (
+        None if shapes is None else list(inputs.example_inputs(specs, shapes, seed=arguments.seed).values())
+        for shapes in (sizes, others)
+    )
     name = Path(arguments.onnx_path).stem
     try:
         with terminal.step("converting to NCNN and comparing"):
-            model = onnx2nn.to_ncnn(module, arguments.output, name=name, example_inputs=example)
+            model = onnx2nn.to_ncnn(module, arguments.output, name=name, example_inputs=example, other_inputs=other)
     except NcnnError as error:
         terminal.line(str(error))
         terminal.verdict(f"NOT CONVERTED: {len(error.obstacles)} obstacles", good=False)
@@ -65,3 +82,23 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     terminal.line(str(model))
     terminal.verdict(f"OK saved {arguments.output}/{name}.param, .bin, .fp16.param and .fp16.bin", good=True)
     return OK
+
+
+def _other_sizes(
+    arguments: argparse.Namespace, specs: Sequence[InputSpec], sizes: Shapes
+) -> dict[str, tuple[int, ...]] | None:
+    """Returns the second shape of each input, None without `--other_shape`."""
+    if not arguments.other_shape:
+        return None
+    others = named_shapes(arguments.other_shape, specs, "--other_shape")
+    return inputs.resolve_shapes(specs, {**sizes, **others})
+
+
+def _open(specs: Sequence[InputSpec], sizes: Shapes, others: Shapes) -> dict[str, list[int | str | None]]:
+    """Returns the shapes to import with: the file's dimension where two sizes differ, else the size."""
+    found: dict[str, list[int | str | None]] = {}
+    for spec in specs:
+        dims = spec.shape or (None,) * len(sizes[spec.name])
+        pairs = zip(dims, sizes[spec.name], others[spec.name], strict=True)
+        found[spec.name] = [one if one == other else dim or None for dim, one, other in pairs]
+    return found

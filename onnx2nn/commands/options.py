@@ -145,12 +145,15 @@ def add_seed(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--seed", type=count, default=0, help="of the random inputs (default 0)")
 
 
-def named_shapes(shapes: Sequence[tuple[str | None, list[int]]], specs: Sequence[InputSpec]) -> dict[str, list[int]]:
+def named_shapes(
+    shapes: Sequence[tuple[str | None, list[int]]], specs: Sequence[InputSpec], option: str = "--input_shape"
+) -> dict[str, list[int]]:
     """Returns the shapes by input name, with the shapes of other inputs that follow from them.
 
     Args:
-        shapes: the values of `--input_shape`; a shape without a name is the only input's.
+        shapes: the values of `option`; a shape without a name is the only input's.
         specs: the model's inputs.
+        option: for messages.
 
     Raises:
         InputError: a bare shape for a model with several inputs, an input named twice, or shapes that do not fit.
@@ -160,10 +163,10 @@ def named_shapes(shapes: Sequence[tuple[str | None, list[int]]], specs: Sequence
         if name is None and len(specs) != 1:
             inputs = ", ".join(spec.name for spec in specs)
             dims = ",".join(map(str, sizes))
-            raise InputError(f"--input_shape {dims}: the model has {len(specs)} inputs ({inputs}). Write NAME:{dims}.")
+            raise InputError(f"{option} {dims}: the model has {len(specs)} inputs ({inputs}). Write NAME:{dims}.")
         name = specs[0].name if name is None else name
         if name in named:
-            raise InputError(f"--input_shape gives input {name!r} twice. Give it once.")
+            raise InputError(f"{option} gives input {name!r} twice. Give it once.")
         named[name] = sizes
     return {name: list(sizes) for name, sizes in fixed_shapes(specs, named).items()}
 

@@ -90,7 +90,7 @@ def _constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) -
         weight: whether it comes from an initializer.
         size: number of elements.
     """
-    scope = _scope_of(node) if node is not None else []
+    scope = (declared_scope(node) or []) if node is not None else []
     if not origin:
         name = "output" if node is None else (node.name or "").rpartition("/")[2] or node.op_type.lower()
         return [*scope, f"{identifier(name)}_constant"], False
@@ -106,12 +106,12 @@ def _constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) -
     return steps, weight and not number
 
 
-def _scope_of(node: ir.Node) -> list[str]:
-    """Returns the module path of a node, empty where the file names none."""
+def declared_scope(node: ir.Node) -> list[str] | None:
+    """Returns the path of the module in which the file says a node is, None where it does not say."""
     place = place_of(node)
     if place is not None:
         return split_path(place.path) if place.path else []
-    return split_path(node.name)[:-1] if node.name and "/" in node.name else []
+    return split_path(node.name)[:-1] if node.name and "/" in node.name else None
 
 
 def _is_operator(step: str) -> bool:

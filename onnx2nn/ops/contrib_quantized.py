@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from onnx2nn.errors import OperatorError
@@ -13,6 +14,7 @@ from onnx2nn.ops.activation import leaky_relu
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import type_number
 from onnx2nn.ops.contrib_fused import MICROSOFT
+from onnx2nn.ops.kept_forms import KeptForms
 from onnx2nn.ops.pool import average_pool, max_pool
 from onnx2nn.ops.rnn import (
     LinearMap,
@@ -332,6 +334,9 @@ def dynamic_quantize_matmul(F: Any, A: Any, B: Any, b_scale: Any, b_zero_point: 
     return matmul_integer_to_float(F, a, B, a_scale, b_scale, a_zero_point, b_zero_point, bias)
 
 
+_right_operands = KeptForms[quantize.RightOperand]()
+
+
 def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases: Any = None) -> list[LinearMap]:
     """Returns DynamicQuantizeMatMul with the weights of each direction, `(directions, features, 4 * hidden)`.
 
@@ -339,7 +344,9 @@ def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases:
     """
 
     def of_direction(i: int) -> LinearMap:
-        weight = quantize.RightOperand(F, weights[i], zero_points[i])
+        weight = _right_operands.form(
+            F, weights, [zero_points], i, lambda: quantize.RightOperand(F, weights[i], zero_points[i])
+        )
 
         def linear(x: Any) -> Any:
             x, scale, zero_point = quantize.dynamic_quantize_linear(F, x)
@@ -349,6 +356,13 @@ def _quantized_maps(F: Any, weights: Any, scales: Any, zero_points: Any, biases:
         return linear
 
     return [of_direction(i) for i in directions(weights)]
+
+
+_state_weights = KeptForms[quantized_steps.StateWeights]()
+
+
+def _weights_of_states(F: Any, R: Any, zero_points: Any, i: int, batch: int) -> quantized_steps.StateWeights:
+    return quantized_steps.StateWeights(F, R[i], zero_points[i], batch)
 
 
 def _in_few_calls(
@@ -366,13 +380,18 @@ def _in_few_calls(
     if not quantized_steps.serves(F, X, W, R, scales, zero_points, states):
         return None
     check_batch(X, states, axis=1)
-    found = []
+    batch, hidden, found = X.shape[1], R.shape[1], []
     for i, turned in enumerate(backwards):
-        product = quantized_steps.StateProduct(F, R[i], zero_points[i], scales[i], X.shape[1])
+        weights = _state_weights.form(
+            F, R, [zero_points], (i, batch), partial(_weights_of_states, F, R, zero_points, i, batch)
+        )
+        if not weights.exact:
+            return None
+        product = quantized_steps.StateProduct(F, weights, scales[i], batch, hidden)
         gates = of_input[i](X)
-        first = [X.new_zeros([X.shape[1], R.shape[1]]) if state is None else state[i] for state in states]
+        first = [X.new_zeros([batch, hidden]) if state is None else state[i] for state in states]
         direction = quantized_steps.lstm(F, gates.flip([0]) if turned else gates, product, *first)
-        if not product.exact or direction is None:
+        if direction is None:
             return None
         found.append((direction[0].flip([0]) if turned else direction[0], *direction[1:]))
     Y, *last = zip(*found, strict=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from onnx2nn.ops.conv import pad_spatial
+from onnx2nn.ops.kept_forms import KeptForms
 from onnx2nn.ops.machine_code import machine_code
 from onnx2nn.optable.row import has_values
 
@@ -179,14 +180,51 @@ def _prepared(
     zero = 0 if x_zero_point is None else int(x_zero_point)
     x, zero = (x, zero) if x.dtype == F.uint8 else (x.view(F.uint8) ^ 128, zero + 128)
     rank = len(strides)
-    padding = tuple(pads[:rank])
-    if zero or padding != tuple(pads[rank:]):
+    padding, dilations = tuple(pads[:rank]), spread(w.shape[2:], dilations)
+    if any(pads) and not kernel_pads(zero, pads, dilations):
         x, padding = pad_spatial(F, x, pads, zero), (0,) * rank
-    window = Window(tuple(strides), padding, tuple(dilations), group)
+    window = Window(tuple(strides), padding, dilations, group)
     if rank == 1:
         x, window = x.unsqueeze(2), Window((1, *strides), (0, *padding), (1, *dilations), group)
+    kernel = (1, *w.shape[2:])[-2:]
+    if not writes_all(x.shape[2:], kernel, window, w.shape[1]):
+        return None
     packed = _packed(F, w, w_zero_point, window)
     return None if packed is None else (packed, x, zero)
+
+
+def spread(kernel: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
+    """Returns the dilations of a convolution, 1 where its kernel has one element."""
+    return tuple(1 if size == 1 else dilation for size, dilation in zip(kernel, dilations, strict=True))
+
+
+def kernel_pads(zero: int, pads: Sequence[int], dilations: Sequence[int]) -> bool:
+    """Returns whether oneDNN's kernel pads right: by zeros, equally on both sides, for elements next to each other.
+
+    Dilated kernels read outside of the image's memory where a window lies in the pads, or sum wrongly (torch 2.13).
+    """
+    rank = len(dilations)
+    return not zero and pads[:rank] == pads[rank:] and max(dilations) == 1
+
+
+def writes_all(image: Sequence[Any], kernel: Sequence[int], window: Window, channels: int) -> bool:
+    """Returns whether oneDNN's kernel writes all results: not of one channel in one column of several (torch 2.13).
+
+    Args:
+        image: height and width with pads that the kernel does not add itself.
+        kernel: height and width.
+        window: of the convolution.
+        channels: of a group.
+    """
+    if channels > 1 or window.stride[0] > 1 or window.stride[1] == 1:
+        return True
+    rows, columns = (
+        (size + 2 * pad - (length - 1) * dilation - 1) // step + 1
+        for size, pad, length, dilation, step in zip(
+            image, window.padding, kernel, window.dilation, window.stride, strict=True
+        )
+    )
+    return (rows == 1) is True or (columns > 1) is True
 
 
 class _Offset(NamedTuple):
@@ -234,7 +272,6 @@ class _Packed:
         sums: of the weights of each output channel, int32.
         most: the largest sum of products of one window, by amount.
         window: of the convolution.
-        version: of the weights and of their zero point, which changes when they are written.
         zero_point: of the weights.
         ones: a scale of each output channel, which changes nothing.
         zeros: a zero point of each output channel.
@@ -247,7 +284,6 @@ class _Packed:
     sums: Any
     most: float
     window: Window
-    version: tuple[int, int | None]
     zero_point: Any
     ones: Any
     zeros: Any
@@ -326,19 +362,11 @@ class _Packed:
         return found
 
 
-@functools.cache
-def _kept() -> Any:
-    """The packed forms of the weights that live."""
-    from torch.utils.weak import WeakTensorKeyDictionary
-
-    return WeakTensorKeyDictionary()
+_forms = KeptForms[_Packed]()
 
 
 def _packed(F: Any, w: Any, zero_point: Any, window: Window) -> _Packed | None:
-    version = w._version, None if zero_point is None else zero_point._version
-    known = _kept().get(w)
-    if known is None or (known.version, known.window) != (version, window) or known.zero_point is not zero_point:
-        known = _kept()[w] = _pack(F, w, zero_point, window, version)
+    known = _forms.form(F, w, [zero_point], window, lambda: _pack(F, w, zero_point, window))
     return known if known.bounds else None
 
 
@@ -348,13 +376,13 @@ def _whole(F: Any, w: Any, zero_point: Any) -> Any:
     return whole.unsqueeze(2) if whole.ndim == 3 else whole
 
 
-def _pack(F: Any, w: Any, zero_point: Any, window: Window, version: tuple[int, int | None]) -> _Packed:
+def _pack(F: Any, w: Any, zero_point: Any, window: Window) -> _Packed:
     """Returns what is known of weights; no bounds where they do not fit int8, or their sums no float."""
     whole = _whole(F, w, zero_point)
     parts, most = exact_parts(F, whole, window.groups)
     sums = whole.sum([1, 2, 3], dtype=F.int32)
     ones, zeros = F.ones(sums.shape), F.zeros(sums.shape, dtype=F.int64)
-    return _Packed(parts, sums, most, window, version, zero_point, ones, zeros)
+    return _Packed(parts, sums, most, window, zero_point, ones, zeros)
 
 
 def exact_parts(F: Any, whole: Any, groups: int) -> tuple[list[tuple[int, int]], float]:
@@ -397,7 +425,7 @@ def _is_exact(F: Any) -> bool:
             w = F.full(shape, value, dtype=F.int8)
             x = F.full((1, shape[1] * groups, 9, 9), 255, dtype=F.uint8)
             try:
-                found = _pack(F, w, None, window, (0, None))(F, w, x, F.ones(shape[0]))
+                found = _pack(F, w, None, window)(F, w, x, F.ones(shape[0]))
             except (RuntimeError, AttributeError):  # this build of torch has no such operator
                 return False
             if not bool((found == 255 * value * math.prod(shape[1:]) + 1).all()):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
+from onnx2nn.ops.kept_forms import KeptForms
 from onnx2nn.ops.machine_code import machine_code
 from onnx2nn.optable.row import has_values
 
@@ -63,42 +64,14 @@ class Columns:
         return product.reshape([*a.shape[:-1], product.shape[-1]])
 
 
-class _Kept(NamedTuple):
-    """A right operand that was multiplied.
-
-    Attributes:
-        version: of it.
-        zero_point: of it.
-        zero_version: of the zero point.
-        columns: None where it was multiplied once.
-    """
-
-    version: int
-    zero_point: Any
-    zero_version: int | None
-    columns: Columns | None
-
-
-@functools.cache
-def _kept() -> Any:
-    """The right operands that live."""
-    from torch.utils.weak import WeakTensorKeyDictionary
-
-    return WeakTensorKeyDictionary()
+_columns = KeptForms[Columns]()
 
 
 def columns(F: Any, b: Any, zero_point: Any) -> Columns:
     """Returns a right operand; of one that comes again, as weights do, it keeps the form for several products."""
-    if not has_values(F, b, zero_point) or b.is_inference() or (zero_point is not None and zero_point.is_inference()):
-        return Columns(F, b, zero_point)
-    versions = b._version, None if zero_point is None else zero_point._version
-    known = _kept().get(b)
-    seen = known is not None and known.zero_point is zero_point and (known.version, known.zero_version) == versions
-    if seen and known.columns is not None:
-        return known.columns  # type: ignore[no-any-return]  # of this module's own dictionary
-    found = Columns(F, b, zero_point, reused=seen)
-    _kept()[b] = _Kept(versions[0], zero_point, versions[1], found if seen else None)
-    return found
+    return _columns.form(
+        F, b, [zero_point], (), lambda: Columns(F, b, zero_point, reused=True), lambda: Columns(F, b, zero_point)
+    )
 
 
 def available(F: Any) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-FORMAT = "3"
+FORMAT = "4"
 """Changes with what a package holds."""
 
 

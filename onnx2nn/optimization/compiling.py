@@ -26,11 +26,14 @@ from onnx2nn.optimization.entry import Entry, entry_of
 from onnx2nn.optimization.frozen import Frozen
 from onnx2nn.optimization.integer_code import call_kernels, integer_convolution
 from onnx2nn.optimization.packed_code import pack_convolutions
+from onnx2nn.optimization.product_code import multiply_pixels, multiply_small
 from onnx2nn.verification.module_runs import check_same, to_tensor
 
 
 def _use_kernels(graph: torch.fx.Graph) -> None:
     call_kernels(graph)
+    multiply_pixels(graph)
+    multiply_small(graph)
     pack_convolutions(graph)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from onnx2nn.ops.integer_convolutions import Window, exact_parts
+from onnx2nn.ops.integer_convolutions import Window, exact_parts, kernel_pads, spread, writes_all
+from onnx2nn.optimization.graph_calls import GraphCalls
 
 _FLOATS = 1 << 24
 """Up to this number, floats of 32 bits hold all integers."""
@@ -95,18 +96,12 @@ class _Calls:
 
     def __init__(self, graph: fx.Graph, node: fx.Node):
         arguments: Any = node.args
-        self._graph, self._name = graph, node.name
-        self._module: Any = graph.owning_module
+        self._calls, self._name = GraphCalls(graph), node.name
         self._x, *self._operands = arguments[:4]
         stride, self._pads, dilation, groups = arguments[4:]
-        self._constants = [self._constant(source) for source in self._operands]
-        self._window = Window(tuple(stride), (0, 0), tuple(dilation), groups)
-
-    def _constant(self, source: Any) -> torch.Tensor | None:
-        if not isinstance(source, fx.Node) or source.op != "get_attr":
-            return None
-        path, _, name = str(source.target).rpartition(".")
-        return getattr(self._module.get_submodule(path), name)  # type: ignore[no-any-return]  # a constant
+        self._constants = [self._calls.constant(source) for source in self._operands]
+        kernel = self._operands[1].meta["val"].shape[2:]
+        self._window = Window(tuple(stride), (0, 0), spread(kernel, dilation), groups)
 
     def of_integers(self) -> fx.Node | None:
         """Writes calls of oneDNN's kernel; none, and None, where the sums are not known to be exact."""
@@ -118,70 +113,60 @@ class _Calls:
             return None
         zero = int(zero_point)
         x, window = self._padded(zero)
+        if not writes_all(x.meta["val"].shape[2:], weight.shape[2:], window, weight.shape[1]):
+            return None
         offset = weight.sum([1, 2, 3], dtype=torch.int64) * -zero + (0 if bias is None else bias.to(torch.int64))
         inside = len(parts) == 1 and most + int(offset.abs().max()) < _FLOATS
         added = self._kept("bias", offset.to(torch.float32)) if inside else None
         sums = [self._sums(x, weight[:, a:b], (a, b) if len(parts) > 1 else None, window, added) for a, b in parts]
         found = sums[0]
         for other in sums[1:]:
-            found = self._call(torch.ops.aten.add.Tensor, found, other)
+            found = self._calls.call(torch.ops.aten.add.Tensor, found, other)
         if not inside:
             wrapped = offset.to(torch.int32).reshape(-1, 1, 1)
-            found = self._call(torch.ops.aten.add.Tensor, found, self._kept("offset", wrapped))
+            found = self._calls.call(torch.ops.aten.add.Tensor, found, self._kept("offset", wrapped))
         return found
 
     def _padded(self, zero: int) -> tuple[fx.Node, Window]:
         """Returns the input and the window; where the kernel cannot pad by zeros, the input is padded."""
         begins, ends = tuple(self._pads[:2]), tuple(self._pads[2:])
-        if not any(self._pads) or (not zero and begins == ends):
+        if not any(self._pads) or kernel_pads(zero, self._pads, self._window.dilation):
             return self._x, self._window._replace(padding=begins)
         order = [begins[1], ends[1], begins[0], ends[0]]
-        return self._call(torch.ops.aten.constant_pad_nd.default, self._x, order, zero), self._window
+        return self._calls.call(torch.ops.aten.constant_pad_nd.default, self._x, order, zero), self._window
 
     def _sums(
         self, x: Any, weight: torch.Tensor, channels: tuple[int, int] | None, window: Window, added: Any
     ) -> fx.Node:
         """Writes one call of the kernel, whose sums are floats, and their conversion to int32."""
         suffix = "" if channels is None else f"_{channels[0]}"
-        part = x if channels is None else self._call(torch.ops.aten.slice.Tensor, x, 1, *channels)
+        part = x if channels is None else self._calls.call(torch.ops.aten.slice.Tensor, x, 1, *channels)
         sizes = [1, *part.meta["val"].shape[1:]]  # the order of the weights does not depend on the number of images
         known = sizes if all(isinstance(size, int) for size in sizes) else None
         ones, zeros = torch.ones(weight.shape[0]), torch.zeros(weight.shape[0], dtype=torch.int64)
         small = weight.to(torch.int8).contiguous()
         packed = torch.ops.onednn.qconv_prepack(small, ones, 1.0, 0, *window, known)
         kept = self._kept(f"weight{suffix}", packed, small)
-        call = self._call(
+        call = self._calls.call(
             torch.ops.onednn.qconv_pointwise.default,
             part, 1.0, 0, kept, self._kept("ones", ones), self._kept("zeros", zeros), added,
             *map(list, window[:3]), window.groups, 1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
-        return self._call(torch.ops.prims.convert_element_type.default, call, torch.int32)
+        return self._calls.call(torch.ops.prims.convert_element_type.default, call, torch.int32)
 
     def of_floats(self) -> fx.Node:
         """Writes the convolution in float64, which holds each sum of integers."""
         convert, pad = torch.ops.prims.convert_element_type.default, torch.ops.aten.constant_pad_nd.default
         zero_point, weight, bias = (
-            None if operand is None else self._call(convert, operand, torch.float64) for operand in self._operands
+            None if operand is None else self._calls.call(convert, operand, torch.float64) for operand in self._operands
         )
-        one = self._call(torch.ops.aten.reshape.default, zero_point, [])
-        data = self._call(torch.ops.aten.sub.Tensor, self._call(convert, self._x, torch.float64), one)
+        one = self._calls.call(torch.ops.aten.reshape.default, zero_point, [])
+        data = self._calls.call(torch.ops.aten.sub.Tensor, self._calls.call(convert, self._x, torch.float64), one)
         top, left, bottom, right = self._pads
-        data = self._call(pad, data, [left, right, top, bottom], 0.0)
+        data = self._calls.call(pad, data, [left, right, top, bottom], 0.0)
         window = [list(self._window.stride), [0, 0], list(self._window.dilation), False, [0, 0], self._window.groups]
-        found = self._call(torch.ops.aten.convolution.default, data, weight, bias, *window)
-        return self._call(convert, self._call(convert, found, torch.int64), torch.int32)
-
-    def _call(self, target: Any, *args: Any) -> fx.Node:
-        node = self._graph.call_function(target, args)
-        node.meta["val"] = target(*fx.map_arg(args, lambda arg: arg.meta["val"]))
-        return node
+        found = self._calls.call(torch.ops.aten.convolution.default, data, weight, bias, *window)
+        return self._calls.call(convert, self._calls.call(convert, found, torch.int64), torch.int32)
 
     def _kept(self, title: str, value: torch.Tensor, shown: torch.Tensor | None = None) -> fx.Node:
-        """Returns a constant of the program; `shown` is one of its shape and type that has strides."""
-        name = f"{title}_of_{self._name}"
-        if not hasattr(self._module, name):
-            self._module.register_buffer(name, value)
-        node = self._graph.get_attr(name)
-        mode = self._x.meta["val"].fake_mode
-        node.meta["val"] = mode.from_tensor(value if shown is None else shown)
-        return node
+        return self._calls.kept(f"{title}_of_{self._name}", value, shown)

@@ -183,6 +183,8 @@ class PackedConv2d(PackedLayer):
     The order in which a kernel reads the weight depends on the size of the image; a weight in another order is
     reordered in each call, which may take longer than the convolution. The weight is therefore packed in the first
     call, and anew for another size. After `SIZES` of them it stays plain: oneDNN packs a plain one fast in each call.
+    For single pixels, as in squeeze-and-excite blocks, torch multiplies by the plain weight, which takes a few us where
+    finding oneDNN's kernel takes 20.
 
     Attributes:
         SIZES: for how many sizes of images in a row a weight is packed.
@@ -198,6 +200,7 @@ class PackedConv2d(PackedLayer):
         self._fits, self._type = can_be_held(weight), weight.dtype
         self._dense, self._packed = weight, None
         self.weight_shape = weight.shape
+        self._of_pixels = weight.shape[2:] == (1, 1) and not any(self.window[0]) and self.window[3] == 1
         self._size: torch.Size | None = None
         self._left = self.SIZES
 
@@ -214,12 +217,15 @@ class PackedConv2d(PackedLayer):
             return packed
         plain = self.weight.contiguous()
         if not self._left:
-            self._dense, self._packed = plain.contiguous(memory_format=torch.channels_last), None
-            return self._dense.float()
+            return self._hold_plain(plain.contiguous(memory_format=torch.channels_last)).float()
         plain = plain.float()
         packed = torch.ops.mkldnn._reorder_convolution_weight(plain, *self.window, list(x.shape))
         self._packed, self._dense, self._size, self._left = packed, None, size, self._left - 1
         return packed
+
+    def _hold_plain(self, weight: torch.Tensor) -> torch.Tensor:
+        self._dense, self._packed = weight, None
+        return weight
 
     def forward(self, x: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
         """Returns the result for `(N, C, H, W)`, in the memory format `channels_last`.
@@ -228,7 +234,12 @@ class PackedConv2d(PackedLayer):
             x: the images.
             added: of the result's shape; it is added before the activation.
         """
-        if x.ndim == 4 and self._serves(x):
+        serves = x.ndim == 4 and self._serves(x)
+        if serves and self._of_pixels and self._fuses and x.shape[2:] == (1, 1):
+            serves = False
+            if self._dense is None:
+                self._hold_plain(self.weight)
+        if serves:
             weight = self._weight_for(x)
             if added is None or not self._fuses:
                 y = torch.ops.mkldnn._convolution_pointwise(

@@ -1,17 +1,21 @@
-"""The sizes of one symbol for which a condition holds, where the condition is monotonic in it."""
+"""The sizes of one symbol for which a condition holds, where it is monotonic in each case of its choices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from onnx2nn.sizes.conditions import Condition
+from onnx2nn.sizes.conditions import Condition, negation
 from onnx2nn.sizes.expression import Atom, Interval, Number, Size, Symbol
-from onnx2nn.sizes.substitution import evaluated
+from onnx2nn.sizes.selection import Choice
+from onnx2nn.sizes.substitution import evaluated, replaced
 from onnx2nn.sizes.traversal import ordered_atoms
 
 _FARTHEST = 1 << 31
 """The largest size that is tried for a symbol without an upper bound."""
+
+_MOST_CHOICES = 8
+"""In one condition. Each splits the sizes in two, so that there are few cases, of conditions that may be long."""
 
 
 def direction(number: Number, symbol: Symbol) -> int | None:
@@ -58,15 +62,74 @@ def solutions(condition: Condition, symbol: Symbol, within: Interval) -> Interva
     """Returns the first and the last value of `symbol`, the only one in the condition, for which it holds.
 
     All values between fulfil it too. The first is greater than the last where no value fulfils it. None where the
-    condition is not monotonic, and where it changes beyond all sizes that are tried.
+    condition is not monotonic in the cases of its choices, where these or its solutions have gaps, and where it changes
+    beyond all sizes that are tried.
 
     Args:
         condition: the condition.
         symbol: the symbol.
         within: the bounds of the symbol.
     """
-    if condition.kind not in (">=", "==") or condition.symbols != {symbol}:
+    if condition.symbols != {symbol} or within[0] is None:
         return None
+    if condition.kind == "!=":
+        equal = negation(condition)
+        found = solutions(equal, symbol, within) if isinstance(equal, Condition) else None
+        return None if found is None else _rest(found, within)
+    if condition.kind not in (">=", "=="):
+        return None
+    choices = [atom for atom in ordered_atoms(condition, bool) if isinstance(atom, Choice)]
+    if not choices:
+        return _monotonic(condition, symbol, within)
+    return _by_cases(condition, choices[0], symbol, within) if len(choices) <= _MOST_CHOICES else None
+
+
+def _by_cases(condition: Condition, choice: Choice, symbol: Symbol, within: Interval) -> Interval | None:
+    """Returns the solutions of a condition with a choice: those of each case where it occurs, if they have no gap."""
+    _, chosen, *numbers = choice.key
+    where = solutions(chosen, symbol, within)
+    if where is None or (elsewhere := _rest(where, within)) is None:
+        return None
+    found: list[Interval] = []
+    for number, case in zip(numbers, (where, elsewhere), strict=True):
+        if _is_empty(case):
+            continue
+        try:
+            there = replaced(condition, {choice: number})
+        except ZeroDivisionError:
+            return None
+        holds = case if there is True else solutions(there, symbol, case) if isinstance(there, Condition) else _NONE
+        if holds is None:
+            return None
+        if not _is_empty(holds):
+            found.append(holds)
+    if len(found) < 2:
+        return found[0] if found else _NONE
+    (first, end), (start, last) = sorted(found, key=lambda interval: interval[0] or 0)
+    return (first, last) if end is not None and start is not None and end + 1 == start else None
+
+
+_NONE: Interval = (1, 0)
+"""No value."""
+
+
+def _is_empty(interval: Interval) -> bool:
+    least, most = interval
+    return least is not None and most is not None and least > most
+
+
+def _rest(part: Interval, within: Interval) -> Interval | None:
+    """Returns the values within bounds that are not in a part of them; None where they have a gap."""
+    (first, last), (low, high) = part, within
+    if _is_empty(part):
+        return within
+    if first == low:
+        return _NONE if last == high else (None if last is None else last + 1, high)
+    return (low, None if first is None else first - 1) if last == high else None
+
+
+def _monotonic(condition: Condition, symbol: Symbol, within: Interval) -> Interval | None:
+    """Returns the solutions of a condition without choices."""
     (size,) = condition.operands
     way = direction(size, symbol)
     if not way or within[0] is None:

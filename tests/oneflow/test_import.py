@@ -116,8 +116,9 @@ def test_names_of_values_that_end_in_numbers_stay_apart():
 
 
 def test_the_source_of_forward_holds_the_calls():
-    code = onnx2nn.load(small_network(), framework="oneflow").code
-    assert "call(self.stem.conv, " in code and "F.relu(" in code and "call(self.head, " in code
+    module = onnx2nn.load(small_network(), framework="oneflow")
+    assert "block(self.stem, " in module.code and "call(self.head, " in module.code
+    assert "call(self.conv, " in module.stem.code and "F.relu(" in module.stem.code
 
 
 def test_outputs_shapes_and_inputs_by_name():

@@ -11,8 +11,9 @@ from typing import Any
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.block import Block
-from onnx2nn.fx.blocks.scopes import Path, declared_classes, declared_scope, path_of
+from onnx2nn.fx.blocks.scopes import declared_classes, declared_scope, path_of
 from onnx2nn.importing.plan import LIST
+from onnx2nn.importing.regions import Path
 
 
 def flattened(module: fx.GraphModule) -> fx.GraphModule:

@@ -17,7 +17,6 @@ from onnx2nn.fx.blocks.moves import assign
 from onnx2nn.fx.blocks.partition import Partition, Region, divide
 from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import (
-    Path,
     Scoped,
     called_from_elsewhere,
     declared_classes,
@@ -33,6 +32,7 @@ from onnx2nn.fx.module_tree import children_of, members_of, modules_of, remove
 from onnx2nn.fx.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.spec import Spec
 from onnx2nn.ground.pass_times import timed
+from onnx2nn.importing.regions import Path
 
 
 @timed("nesting")

@@ -12,9 +12,10 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.repeats import module_path, separate
-from onnx2nn.fx.blocks.scopes import Path, Scoped, common, is_attribute, is_size, numbers, path_of
+from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, numbers, path_of
 from onnx2nn.fx.module_tree import put_module, remove
 from onnx2nn.ground.naming import identifier
+from onnx2nn.importing.regions import Path, common
 
 _FAR = 4096
 """The most steps of a search around one call; what is farther away is in no block with it."""

@@ -1,11 +1,10 @@
-"""Decides which containers of a program become classes, which calls each makes, and its inputs and outputs."""
+"""The partition of a program of torch.fx: blocks, and containers that are an `nn.Sequential`."""
 
 from __future__ import annotations
 
 import functools
-import heapq
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,38 +12,23 @@ from torch import fx
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.repeats import module_path
-from onnx2nn.fx.blocks.scopes import Path, Scoped, is_attribute, is_size, path_of
+from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, path_of
 from onnx2nn.fx.held_state import GRAPH_MEMBERS
 from onnx2nn.fx.module_tree import members_of
+from onnx2nn.importing import regions
 from onnx2nn.importing.plan import LIST
-
-Item = Any
-"""A part of a body: an `fx.Node`, or a `Region` that is called."""
+from onnx2nn.importing.regions import Item, Path
 
 
 @dataclass(eq=False)
-class Region:
+class Region(regions.Region[fx.Node]):
     """A container with a forward of its own.
 
     Attributes:
-        path: where it is in the module tree.
-        items: its calls, in order.
-        inputs: values of other regions that it uses, in the order of their use.
-        outputs: its values that others use.
         slots: the modules of an `nn.Sequential` by name, where it can be written as one; a node is an activation.
-        first: the first call of its container, where this is a further one.
-        nodes: its calls and those of the regions in it.
-        position: of the first of these in the program.
     """
 
-    path: Path
-    items: list[Item] = field(default_factory=list)
-    inputs: list[fx.Node] = field(default_factory=list)
-    outputs: list[fx.Node] = field(default_factory=list)
     slots: dict[str, Item | None] | None = None
-    first: Region | None = None
-    nodes: set[fx.Node] = field(default_factory=set)
-    position: int = 0
 
     @functools.cached_property
     def arguments(self) -> list[fx.Node | tuple[fx.Node, ...]]:
@@ -58,101 +42,60 @@ class Region:
         return list(self.inputs)
 
 
-@dataclass(eq=False)
-class Partition:
+@dataclass(eq=False, kw_only=True)
+class Partition(regions.Regions[Region]):
     """The regions of a program.
 
     Attributes:
         program: the divided program.
-        regions: by path; the root's is at `()`.
-        children: the containers directly inside each container.
-        flat: why a container is no region, by its dotted path.
     """
 
     program: Scoped
-    regions: dict[Path, Region] = field(default_factory=dict)
-    children: dict[Path, list[Path]] = field(default_factory=dict)
-    flat: dict[str, str] = field(default_factory=dict)
 
 
 def divide(program: Scoped) -> Partition:
     """Returns the regions of `program`."""
-    result = Partition(program)
-    for path in sorted(program.containers, key=lambda path: (len(path), path)):
-        result.children.setdefault(path, [])
-        if path:
-            result.children[path[:-1]].append(path)
+    result = Partition(program=program)
     _Divider(result).visit(())
     return result
 
 
-class _Divider:
-    """Decides from the innermost containers outwards."""
+class _Divider(regions.Divider[fx.Node, Region]):
+    """Chooses what can be a module of torch's: a block, an `nn.Sequential`, a further call of a module."""
 
     def __init__(self, partition: Partition):
-        self.partition, self.program = partition, partition.program
-        self.position = {node: index for index, node in enumerate(self.program.graph.nodes)}
-        self.inputs = {node: node.all_input_nodes for node in self.program.graph.nodes}
+        program = self.program = partition.program
+        super().__init__(program.graph.nodes, program.scope, program.containers, partition)
+        self.partition = partition
         self.layers: dict[Path, list[Path]] = {}
-        for layer in self.program.layers:
+        for layer in program.layers:
             self.layers.setdefault(layer[:-1], []).append(layer)
-        self.direct: dict[Path, list[fx.Node]] = {}
         self.reads: dict[Path, list[fx.Node]] = {}
-        for node in self.program.graph.nodes:
+        for node in program.graph.nodes:
             if node.op == "get_attr":
                 self.reads.setdefault(path_of(node.target)[:-1], []).append(node)
-            if node.op not in ("placeholder", "output"):
-                self.direct.setdefault(self.program.scope[node], []).append(node)
 
-    def visit(self, path: Path) -> tuple[list[fx.Node], list[Region]]:
-        """Makes the regions in and at `path`; returns the nodes and regions that remain for the outer container."""
-        nodes, regions = list(self.direct.get(path, [])), []
-        for child in self.partition.children[path]:
-            inner_nodes, inner_regions = self.visit(child)
-            nodes += inner_nodes
-            regions += inner_regions
-        while True:
-            order = self._order(nodes, regions)
-            if isinstance(order, list):
-                break
-            if order.first is None:
-                del self.partition.regions[order.path]
-                self.partition.flat[".".join(order.path)] = "a value that leaves it comes back into it"
-            # It and its neighbours need each other: dissolve it, and its further calls, into the body around.
-            for region in [region for region in regions if order in (region, region.first)]:
-                regions.remove(region)
-                nodes += [item for item in region.items if isinstance(item, fx.Node)]
-                regions += [item for item in region.items if isinstance(item, Region)]
-        region = Region(module_path(path), order)
-        if not path:
-            self.partition.regions[path] = region
-            placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
-            region.inputs = placeholders
-            region.slots = self._slots(region) if self._is_list(path) else None
-            return [], [region]
-        if not order:
-            self.partition.flat[".".join(path)] = "the file names no call of it"
-            return [], []
-        region.nodes = set(nodes).union(*(inner.nodes for inner in regions))
-        region.position = min(map(self._position, order))
-        region.items = self._canonical(region)
-        self._connect(region)
+    def region(self, path: Path, items: list[Item]) -> Region:
+        """Returns the region of the module that is called at `path`."""
+        return Region(module_path(path), items)
+
+    def complete_root(self, region: Region) -> None:
+        """Makes the root an `nn.Sequential` where its modules have numbers."""
+        region.slots = self._slots(region) if self._is_list(()) else None
+
+    def refusal(self, path: Path, region: Region) -> str | None:
+        """Returns why no module of torch's can run `region`, None where one can."""
         if region.path != path:
             first = self.partition.regions.get(region.path)
-            return ([], [region]) if first is not None and _repeats(first, region) else (nodes, regions)
-        program = self.program
-        hidden = GRAPH_MEMBERS.intersection(members_of(program.module(path)))
+            return None if first is not None and _repeats(first, region) else ""
+        hidden = GRAPH_MEMBERS.intersection(members_of(self.program.module(path)))
         if hidden:
-            self.partition.flat[".".join(path)] = f"modules with a graph have a member {min(hidden)!r} already"
-            return nodes, regions
+            return f"modules with a graph have a member {min(hidden)!r} already"
         numbered = self._is_list(path)
         region.slots = self._slots(region) if numbered or _is_series(region) else None
-        if (numbered and region.slots is None) or not region.outputs:
-            reason = LIST if region.outputs else "nothing outside uses a value of it"
-            self.partition.flat[".".join(path)] = reason
-            return nodes, regions
-        self.partition.regions[path] = region
-        return [], [region]
+        if not region.outputs:
+            return "nothing outside uses a value of it"
+        return LIST if numbered and region.slots is None else None
 
     def _slots(self, region: Region) -> dict[str, Item | None] | None:
         """Returns the content of an `nn.Sequential` for `region`, None where the container holds more."""
@@ -185,97 +128,6 @@ class _Divider:
         yield from self.layers.get(module_path(path), ())
         yield from self.partition.children[path]
 
-    def _order(self, nodes: list[fx.Node], regions: list[Region]) -> list[Item] | Region:
-        """Returns a body's items such that each follows its inputs; if no order does, a region to dissolve."""
-        if not regions:
-            return sorted(nodes, key=self.position.__getitem__)
-        first: dict[Item, int] = {item: self._position(item) for item in (*nodes, *regions)}
-        producers = _producers(first)
-        waits = {item: {producers[arg] for arg in self._inputs(item) if arg in producers} for item in first}
-        if all(first[other] < first[item] for item, used in waits.items() for other in used):
-            return sorted(first, key=first.__getitem__)
-        followers: dict[Item, list[Item]] = {item: [] for item in first}
-        for item, used in waits.items():
-            for other in used:
-                followers[other].append(item)
-        queue = [(position, item) for item, position in first.items() if not waits[item]]  # no two positions are equal
-        heapq.heapify(queue)
-        order: list[Item] = []
-        while queue:
-            _, item = heapq.heappop(queue)
-            order.append(item)
-            for follower in followers[item]:
-                waits[follower].discard(item)
-                if not waits[follower]:
-                    heapq.heappush(queue, (first[follower], follower))
-        if len(order) == len(first):
-            return order
-        stuck = sorted((region for region in regions if waits[region]), key=lambda region: len(region.nodes))
-        around = (region for region in stuck if self._encloses_others(region))
-        return next(around, None) or next(region for region in stuck if _reaches_itself(region, followers))
-
-    def _encloses_others(self, region: Region) -> bool:
-        """Returns whether a call outside of a region lies between two calls in it; no other region's end changes it."""
-        last, pending = max(map(self.position.__getitem__, region.nodes)), [*region.nodes]
-        found = set(pending)
-        while pending:
-            for user in pending.pop().users:
-                if user not in found and self.position[user] < last:
-                    found.add(user)
-                    pending.append(user)
-        outside = found - region.nodes
-        return any(not region.nodes.isdisjoint(node.users) for node in outside)
-
-    def _inputs(self, item: Item) -> list[fx.Node]:
-        """Returns the values that an item uses."""
-        return self.inputs[item] if isinstance(item, fx.Node) else item.inputs
-
-    def _position(self, item: Item) -> int:
-        return self.position[item] if isinstance(item, fx.Node) else item.position
-
-    def _canonical(self, region: Region) -> list[Item]:
-        """Returns a region's items in an order that depends on its structure alone, so that equal regions are equal."""
-        producers = _producers(region.items)
-        before = {item: [producers[arg] for arg in self._inputs(item) if arg in producers] for item in region.items}
-        found: dict[Item, None] = {}
-        for end in region.items:
-            values = _values(end)
-            used = any(node.users for node in values)
-            if used and all(region.nodes.issuperset(node.users) for node in values):
-                continue
-            stack = [end]
-            while stack:
-                following = [item for item in before[stack[-1]] if item not in found]
-                if following:
-                    stack += reversed(following)
-                else:
-                    found[stack.pop()] = None
-        return [*found]
-
-    def _connect(self, region: Region) -> None:
-        inside = region.nodes
-        inputs = {arg: None for item in region.items for arg in self._inputs(item) if arg not in inside}
-        placeholders = [node for node in inputs if node.op == "placeholder"]
-        if len(placeholders) > 1:  # the model's own inputs come first, in their order
-            inputs = {**dict.fromkeys(sorted(placeholders, key=self.position.__getitem__)), **inputs}
-        region.inputs = sorted(inputs, key=lambda node: node.op == "get_attr")
-        values = (node for item in region.items for node in _values(item))
-        region.outputs = [node for node in values if not inside.issuperset(node.users)]
-        region.outputs.sort(key=self.position.__getitem__)
-
-
-def _reaches_itself(item: Item, followers: Mapping[Item, Sequence[Item]]) -> bool:
-    """Returns whether an item needs what it computes; others wait for one that does, and have an order after it."""
-    found, pending = set[Item](), [item]
-    while pending:
-        for follower in followers[pending.pop()]:
-            if follower is item:
-                return True
-            if follower not in found:
-                found.add(follower)
-                pending.append(follower)
-    return False
-
 
 def _repeats(first: Region, other: Region) -> bool:
     """Returns whether `other` makes the calls of `first`; it becomes a further call of its module."""
@@ -300,16 +152,6 @@ def _repeats(first: Region, other: Region) -> bool:
         return False
     other.outputs, other.slots, other.first = results, first.slots, first
     return True
-
-
-def _values(item: Item) -> Sequence[fx.Node]:
-    """Returns the values of an item that others may use."""
-    return (item,) if isinstance(item, fx.Node) else item.outputs
-
-
-def _producers(items: Iterable[Item]) -> dict[fx.Node, Item]:
-    """Returns the items by the values that others may use."""
-    return {node: item for item in items for node in _values(item)}
 
 
 _GAP = 16

@@ -7,8 +7,9 @@ from collections.abc import Hashable, Sequence
 
 from torch import fx
 
-from onnx2nn.fx.blocks.scopes import Path, Scoped, is_size, numbers, path_of
+from onnx2nn.fx.blocks.scopes import Scoped, is_size, numbers, path_of
 from onnx2nn.fx.tracer import ASSERTIONS
+from onnx2nn.importing.regions import Path
 
 _MARK = "."
 """Before the number of a call in a step of a path; no name of a module can have it."""

@@ -6,7 +6,7 @@ import ast
 import functools
 import keyword
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,7 @@ from onnx2nn import functional
 from onnx2nn.fx.module_tree import children_of, modules_of
 from onnx2nn.fx.spec import Spec
 from onnx2nn.ground.naming import split_scopes
-
-Path = tuple[str, ...]
+from onnx2nn.importing.regions import Path
 
 
 @dataclass(eq=False)
@@ -115,17 +114,6 @@ def is_attribute(name: str) -> bool:
     if not name.isidentifier() or keyword.iskeyword(name):
         return False
     return name.isascii() or unicodedata.normalize("NFKC", name) == name
-
-
-def common(paths: Iterable[Path]) -> Path:
-    """Returns the longest path that all of `paths` begin with."""
-    first, *others = paths
-    for other in others:
-        end = 0
-        while end < min(len(first), len(other)) and first[end] == other[end]:
-            end += 1
-        first = first[:end]
-    return first
 
 
 def declared_scope(node: fx.Node) -> Path | None:

@@ -11,9 +11,10 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
-from onnx2nn.fx.blocks.scopes import Path, declared_class
+from onnx2nn.fx.blocks.scopes import declared_class
 from onnx2nn.fx.module_tree import children_of, container, modules_of
 from onnx2nn.ground.naming import identifier
+from onnx2nn.importing.regions import Path
 
 _FUNCTIONS = ("call_function", "call_method")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx2nn.fx.blocks.scopes import Path
+from onnx2nn.importing.regions import Path
 from onnx2nn.output.python_source.expressions import Expression
 
 

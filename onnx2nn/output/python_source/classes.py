@@ -7,8 +7,8 @@ from typing import Any
 from torch import fx
 
 from onnx2nn.fx.blocks.partition import Partition, Region
-from onnx2nn.fx.blocks.scopes import Path
 from onnx2nn.fx.blocks.value_hints import annotation
+from onnx2nn.importing.regions import Path
 from onnx2nn.output.python_source.class_bodies import Body, Kind
 from onnx2nn.output.python_source.expressions import Attribute, Call, Collection, Expression, Text, Value
 from onnx2nn.output.python_source.forward_calls import ForwardCalls

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from onnx2nn.errors import InputError
-from onnx2nn.fx.blocks.scopes import Path
+from onnx2nn.importing.regions import Path
 from onnx2nn.layers import LAYERS
 from onnx2nn.output.python_source.expressions import Call, Expression, Hole, Text, Unless, literal
 from onnx2nn.output.python_source.values import Values

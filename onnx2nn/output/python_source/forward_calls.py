@@ -10,9 +10,9 @@ from torch import fx
 
 from onnx2nn.fx.blocks.activations import ACTIVATIONS
 from onnx2nn.fx.blocks.partition import Region
-from onnx2nn.fx.blocks.scopes import Path
 from onnx2nn.fx.blocks.value_hints import row_of
 from onnx2nn.fx.tracer import ASSERTIONS
+from onnx2nn.importing.regions import Path
 from onnx2nn.output.python_source.constructors import function_name
 from onnx2nn.output.python_source.expressions import (
     INFIX,

@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
 from onnx2nn.fx.blocks.partition import Region
-from onnx2nn.fx.blocks.scopes import Path, common
+from onnx2nn.importing.regions import Path, common
 from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.constructors import arguments_of, constructor, signature
 from onnx2nn.output.python_source.expressions import Call, Collection, Expression, Modules, New, Text, is_writable

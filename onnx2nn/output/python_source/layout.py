@@ -8,7 +8,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.partition import Partition, divide
-from onnx2nn.fx.blocks.scopes import Path, common
+from onnx2nn.importing.regions import Path, common
 from onnx2nn.output.python_source.constructors import arguments_of
 from onnx2nn.output.python_source.expressions import Attribute, Call, Expression, Subscript, Text, is_writable, literal
 from onnx2nn.output.python_source.program import Program, is_control_flow

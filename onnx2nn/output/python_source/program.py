@@ -14,8 +14,9 @@ from onnx2nn import control_flow, searches
 from onnx2nn.errors import InputError
 from onnx2nn.fx.blocks.flattening import flat_graph
 from onnx2nn.fx.blocks.moves import assign
-from onnx2nn.fx.blocks.scopes import Path, Scoped, path_of
+from onnx2nn.fx.blocks.scopes import Scoped, path_of
 from onnx2nn.fx.blocks.value_hints import row_of
+from onnx2nn.importing.regions import Path
 from onnx2nn.layers import LAYERS
 from onnx2nn.output.python_source.inlining import ForeignError, Inlined
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from torch import nn
 
-from onnx2nn.fx.blocks.scopes import Path
 from onnx2nn.fx.blocks.value_hints import class_name_of
+from onnx2nn.importing.regions import Path
 from onnx2nn.output.python_source.class_bodies import Kind
 from onnx2nn.output.python_source.expressions import (
     Attribute,

@@ -1,0 +1,264 @@
+"""Decides which containers of a program become modules that run, which calls each makes, its inputs and outputs."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+Path = tuple[str, ...]
+
+
+class Node(Protocol):
+    """A call of a program, as `torch.fx.Node` describes one; a read of a weight has the `op` `get_attr`."""
+
+    @property
+    def op(self) -> str:
+        """Its kind."""
+        ...
+
+    @property
+    def users(self) -> Mapping[Any, None]:
+        """The nodes that use its values."""
+        ...
+
+    @property
+    def all_input_nodes(self) -> Sequence[Any]:
+        """The nodes whose values it uses."""
+        ...
+
+
+N = TypeVar("N", bound=Node)
+
+Item = Any
+"""A part of a body: a node, or a `Region` that is called."""
+
+
+@dataclass(eq=False)
+class Region(Generic[N]):
+    """A container with a forward of its own.
+
+    Attributes:
+        path: where it is in the module tree.
+        items: its calls, in order.
+        inputs: values of other regions that it uses, in the order of their use.
+        outputs: its values that others use.
+        first: the first call of its container, where this is a further one.
+        nodes: its calls and those of the regions in it.
+        position: of the first of these in the program.
+    """
+
+    path: Path
+    items: list[Item] = field(default_factory=list)
+    inputs: list[N] = field(default_factory=list)
+    outputs: list[N] = field(default_factory=list)
+    first: Any = None
+    nodes: set[N] = field(default_factory=set)
+    position: int = 0
+
+
+R = TypeVar("R", bound=Region[Any])
+
+
+@dataclass(eq=False)
+class Regions(Generic[R]):
+    """The regions of a program.
+
+    Attributes:
+        regions: by path; the root's is at `()`.
+        children: the containers directly inside each container.
+        flat: why a container is no region, by its dotted path.
+    """
+
+    regions: dict[Path, R] = field(default_factory=dict)
+    children: dict[Path, list[Path]] = field(default_factory=dict)
+    flat: dict[str, str] = field(default_factory=dict)
+
+
+class Divider(Generic[N, R]):
+    """Decides from the innermost containers outwards; a framework says what else its modules need.
+
+    Args:
+        nodes: the program, each node after its inputs.
+        scope: the path of each node's container.
+        containers: paths of the modules that hold modules or weights; the empty path is the root.
+        found: receives the regions.
+    """
+
+    def __init__(self, nodes: Iterable[N], scope: Mapping[N, Path], containers: Iterable[Path], found: Regions[R]):
+        self.nodes, self.found = list(nodes), found
+        self.position = {node: index for index, node in enumerate(self.nodes)}
+        self.inputs: dict[N, Sequence[N]] = {node: node.all_input_nodes for node in self.nodes}
+        self.direct: dict[Path, list[N]] = {}
+        for node in self.nodes:
+            if node.op not in ("placeholder", "output"):
+                self.direct.setdefault(scope[node], []).append(node)
+        for path in sorted(containers, key=lambda path: (len(path), path)):
+            found.children.setdefault(path, [])
+            if path:
+                found.children[path[:-1]].append(path)
+
+    def region(self, path: Path, items: list[Item]) -> R:
+        """Returns a new region of a container, or of a further call of it."""
+        raise NotImplementedError
+
+    def complete_root(self, region: R) -> None:
+        """Completes the region of the root."""
+
+    def refusal(self, path: Path, region: R) -> str | None:
+        """Returns why a container cannot be the module of `region`, `""` for no need to tell, None where it can."""
+        raise NotImplementedError
+
+    def visit(self, path: Path) -> tuple[list[N], list[R]]:
+        """Makes the regions in and at `path`; returns the nodes and regions that remain for the outer container."""
+        nodes, regions = list(self.direct.get(path, [])), list[R]()
+        for child in self.found.children[path]:
+            inner_nodes, inner_regions = self.visit(child)
+            nodes += inner_nodes
+            regions += inner_regions
+        while True:
+            order = self._order(nodes, regions)
+            if isinstance(order, list):
+                break
+            if order.first is None:
+                del self.found.regions[order.path]
+                self.found.flat[".".join(order.path)] = "a value that leaves it comes back into it"
+            # It and its neighbours need each other: dissolve it, and its further calls, into the body around.
+            for region in [region for region in regions if order in (region, region.first)]:
+                regions.remove(region)
+                nodes += [item for item in region.items if not isinstance(item, Region)]
+                regions += [item for item in region.items if isinstance(item, Region)]  # type: ignore[misc]  # R
+        region = self.region(path, order)
+        if not path:
+            self.found.regions[path] = region
+            region.inputs = [node for node in self.nodes if node.op == "placeholder"]
+            self.complete_root(region)
+            return [], [region]
+        if not order:
+            self.found.flat[".".join(path)] = "the file names no call of it"
+            return [], []
+        region.nodes = set(nodes).union(*(inner.nodes for inner in regions))
+        region.position = min(map(self._position, order))
+        region.items = self._canonical(region)
+        self._connect(region)
+        reason = self.refusal(path, region)
+        if reason is not None:
+            if reason:
+                self.found.flat[".".join(path)] = reason
+            return nodes, regions
+        if region.first is None:
+            self.found.regions[path] = region
+        return [], [region]
+
+    def _order(self, nodes: list[N], regions: list[R]) -> list[Item] | R:
+        """Returns a body's items such that each follows its inputs; if no order does, a region to dissolve."""
+        if not regions:
+            return sorted(nodes, key=self.position.__getitem__)
+        first: dict[Item, int] = {item: self._position(item) for item in (*nodes, *regions)}
+        producers = producers_of(first)
+        waits = {item: {producers[arg] for arg in self._inputs(item) if arg in producers} for item in first}
+        if all(first[other] < first[item] for item, used in waits.items() for other in used):
+            return sorted(first, key=first.__getitem__)
+        followers: dict[Item, list[Item]] = {item: [] for item in first}
+        for item, used in waits.items():
+            for other in used:
+                followers[other].append(item)
+        queue = [(position, item) for item, position in first.items() if not waits[item]]  # no two positions are equal
+        heapq.heapify(queue)
+        order: list[Item] = []
+        while queue:
+            _, item = heapq.heappop(queue)
+            order.append(item)
+            for follower in followers[item]:
+                waits[follower].discard(item)
+                if not waits[follower]:
+                    heapq.heappush(queue, (first[follower], follower))
+        if len(order) == len(first):
+            return order
+        stuck = sorted((region for region in regions if waits[region]), key=lambda region: len(region.nodes))
+        around = (region for region in stuck if self._encloses_others(region))
+        return next(around, None) or next(region for region in stuck if _reaches_itself(region, followers))
+
+    def _encloses_others(self, region: R) -> bool:
+        """Returns whether a call outside of a region lies between two calls in it; no other region's end changes it."""
+        last, pending = max(map(self.position.__getitem__, region.nodes)), [*region.nodes]
+        found = set(pending)
+        while pending:
+            for user in pending.pop().users:
+                if user not in found and self.position[user] < last:
+                    found.add(user)
+                    pending.append(user)
+        outside = found - region.nodes
+        return any(not region.nodes.isdisjoint(node.users) for node in outside)
+
+    def _inputs(self, item: Item) -> Sequence[N]:
+        """Returns the values that an item uses."""
+        return item.inputs if isinstance(item, Region) else self.inputs[item]
+
+    def _position(self, item: Item) -> int:
+        return item.position if isinstance(item, Region) else self.position[item]
+
+    def _canonical(self, region: R) -> list[Item]:
+        """Returns a region's items in an order that depends on its structure alone, so that equal regions are equal."""
+        producers = producers_of(region.items)
+        before = {item: [producers[arg] for arg in self._inputs(item) if arg in producers] for item in region.items}
+        found: dict[Item, None] = {}
+        for end in region.items:
+            values = values_of(end)
+            used = any(node.users for node in values)
+            if used and all(region.nodes.issuperset(node.users) for node in values):
+                continue
+            stack = [end]
+            while stack:
+                following = [item for item in before[stack[-1]] if item not in found]
+                if following:
+                    stack += reversed(following)
+                else:
+                    found[stack.pop()] = None
+        return [*found]
+
+    def _connect(self, region: R) -> None:
+        inside = region.nodes
+        inputs = {arg: None for item in region.items for arg in self._inputs(item) if arg not in inside}
+        placeholders = [node for node in inputs if node.op == "placeholder"]
+        if len(placeholders) > 1:  # the model's own inputs come first, in their order
+            inputs = {**dict.fromkeys(sorted(placeholders, key=self.position.__getitem__)), **inputs}
+        region.inputs = sorted(inputs, key=lambda node: node.op == "get_attr")
+        values = (node for item in region.items for node in values_of(item))
+        region.outputs = [node for node in values if not inside.issuperset(node.users)]
+        region.outputs.sort(key=self.position.__getitem__)
+
+
+def _reaches_itself(item: Item, followers: Mapping[Item, Sequence[Item]]) -> bool:
+    """Returns whether an item needs what it computes; others wait for one that does, and have an order after it."""
+    found, pending = set[Item](), [item]
+    while pending:
+        for follower in followers[pending.pop()]:
+            if follower is item:
+                return True
+            if follower not in found:
+                found.add(follower)
+                pending.append(follower)
+    return False
+
+
+def values_of(item: Item) -> Sequence[Any]:
+    """Returns the values of an item that others may use."""
+    return item.outputs if isinstance(item, Region) else (item,)
+
+
+def producers_of(items: Iterable[Item]) -> dict[Any, Item]:
+    """Returns the items by the values that others may use."""
+    return {node: item for item in items for node in values_of(item)}
+
+
+def common(paths: Iterable[Path]) -> Path:
+    """Returns the longest path that all of `paths` begin with."""
+    first, *others = paths
+    for other in others:
+        end = 0
+        while end < min(len(first), len(other)) and first[end] == other[end]:
+            end += 1
+        first = first[:end]
+    return first
