@@ -66,7 +66,27 @@ _SOLVED = st.tuples(
     st.tuples(st.sampled_from(["//", "trunc"]), st.just(("symbol", 0)), st.integers(2, 4).map(lambda b: ("int", b))),
     _CONSTANTS,
 )
-_ASSUMPTIONS = st.lists(st.one_of(_LINEAR, _LINEAR, _SOLVED, conditions(2, 3)), max_size=3)
+
+
+def _joined(pairs: list[tuple[int, int]], shared: list[int], factor: int) -> Tree:
+    """Returns `n * m == factor * c * (n // c) * d * (m // d)` of pairs `n, c`, with shared factors on both sides."""
+    left: Tree = ("int", 1)
+    right: Tree = ("int", factor)
+    for symbol, divisor in pairs:
+        left = ("*", left, ("symbol", symbol))
+        right = ("*", right, ("*", ("int", divisor), ("//", ("symbol", symbol), ("int", divisor))))
+    for symbol in shared:
+        left, right = ("*", left, ("symbol", symbol)), ("*", right, ("symbol", symbol))
+    return ("==", left, right)
+
+
+_MULTIPLES = st.builds(
+    _joined,
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 6)), min_size=1, max_size=3),
+    st.lists(st.integers(0, 1), max_size=1),
+    st.sampled_from([1, 1, 1, 2]),
+)
+_ASSUMPTIONS = st.lists(st.one_of(_LINEAR, _LINEAR, _SOLVED, _MULTIPLES, conditions(2, 3)), max_size=3)
 
 
 def _value(tree: Tree, point: Any) -> Any:
@@ -143,6 +163,76 @@ def test_bounds_and_settled_numbers_hold_where_the_assumptions_do(
         for least, most in known:
             assert least is None or least <= expected, f"{number!r} at {point}"
             assert most is None or expected <= most, f"{number!r} at {point}"
+
+
+_QUOTIENTS = st.tuples(
+    st.sampled_from(["//", "%", "trunc"]),
+    st.tuples(st.just("*"), numbers(2, 2, ["broadcast"]), st.integers(1, 24).map(lambda value: ("int", value))),
+    st.one_of(st.integers(1, 12).map(lambda value: ("int", value)), st.just(("symbol", 0)), st.just(("symbol", 1))),
+)
+_rewritten = {"multiples": 0, "changed": 0}
+
+
+@settings(RULES, max_examples=120)
+@given(
+    st.lists(_MULTIPLES, min_size=1, max_size=2),
+    _QUOTIENTS,
+    st.lists(st.sampled_from([(1, MAX_DIMENSION), (1, 40), (0, 40), (-40, 40)]), min_size=2, max_size=2),
+)
+def check_multiples(assumptions: list[Tree], tree: Tree, intervals: Any) -> None:
+    symbols, facts = made_symbols(intervals), Facts()
+    points = [
+        point
+        for point in grid(intervals, (-24, -4, 0, 1, 2, 3, 4, 6, 7, 8, 12, 24, 30))
+        if all(_value(tree, point) for tree in assumptions)
+    ]
+    possible = all([facts.assume(built(tree, symbols)) for tree in assumptions])
+    assert possible or not points
+    try:
+        number = built(tree, symbols)
+    except ZeroDivisionError:
+        reject()
+    divisors = {atom: divisor for atom, divisor in facts.multiples.items() if divisor > 1}
+    settled = facts.settled(number)
+    _rewritten["multiples"] += bool(divisors)
+    _rewritten["changed"] += bool(divisors) and settled is not number
+    for point in points:
+        for symbol, value in zip(symbols, point, strict=True):
+            assert value % divisors.get(symbol, 1) == 0, f"{symbol} at {point} under {facts.assumed}"
+        expected = _value(tree, point)
+        if expected is not None:
+            assert evaluated(settled, as_given(symbols, point)) == expected, f"{number!r} and {settled!r} at {point}"
+
+
+def test_multiples_that_an_equation_tells_are_multiples_at_all_its_points() -> None:
+    _rewritten.update(dict.fromkeys(_rewritten, 0))
+    check_multiples()
+    assert _rewritten["multiples"] >= 30
+    assert _rewritten["changed"] >= 5, f"too little is rewritten: {_rewritten}"
+
+
+def test_quotients_of_multiples_have_one_form() -> None:
+    b, h, w = _symbols("b", "h", "w")
+    facts = Facts()
+    assert facts.assume(equal(h * w, 16 * (h // 4) * (w // 4)))
+    assert facts.settled(16 * b * (h // 4) * (w // 4) // (h * w)) is b
+    assert facts.settled(4 * (h // 4)) is h
+    assert facts.settled(2 * (h // 4)) is h // 2
+    assert facts.settled(h % 4) == 0
+    assert facts.same(h * (w // 4), w * (h // 4))
+    assert facts.assume(is_zero(h - 6 * (h // 6)))
+    assert facts.settled(4 * (h // 12)) is h // 3
+
+
+def test_a_product_that_may_be_zero_tells_no_multiples() -> None:
+    """`3 * 0 == 16 * 0 * 0` holds, and 3 is no multiple of 4, until the other size is known to be positive."""
+    n, m = of_symbol(Symbol("n")), of_symbol(Symbol("m"))
+    facts = Facts()
+    assert facts.assume(equal(n * m, 16 * (n // 4) * (m // 4)))
+    assert facts.settled(n % 4) != 0
+    assert facts.assume(at_least_zero(n - 1))
+    assert facts.assume(at_least_zero(m - 1))
+    assert facts.settled(n % 4) == 0
 
 
 @RULES

@@ -170,9 +170,14 @@ def facts(plan: Plan, node: ir.Node, row: Row) -> dict[str, Any]:
         found["_image_pixels"] = plan.account.limits.image_pixels
     if "_at_run_time" in row.facts and not all(map(_is_constant, node.inputs[1:])):
         found["_at_run_time"] = True
-    if "_open_rank" in row.facts and all(_takes_any_rank(plan, value) for value in node.outputs):
+    if "_open_rank" in row.facts and not _has_axes(node) and all(_takes_any_rank(plan, v) for v in node.outputs):
         found["_open_rank"] = True
     return found
+
+
+def _has_axes(node: ir.Node) -> bool:
+    """Returns whether a node says which axes it removes, as an attribute or an input: its result has a known rank."""
+    return "axes" in node.attributes or any(value is not None for value in node.inputs[1:])
 
 
 def _takes_any_rank(plan: Plan, value: ir.Value) -> bool:

@@ -2,11 +2,13 @@
 
 A proof is sound and incomplete: `decide` answers True or False only for what holds for all sizes within the bounds that
 fulfil the assumptions, else None. It uses intervals, the linear bounds of a quotient (`p - c + 1 <= c * (p // c) <= p`)
-and splits into the cases of a few minima, maxima, choices and truncating divisions.
+and splits into the cases of a few minima, maxima, choices and truncating divisions. What is assumed to be a multiple of
+a number (`multiples`) has one form in all that it is part of.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,9 +30,10 @@ from onnx2nn.sizes.expression import (
     of_terms,
     subtract,
 )
+from onnx2nn.sizes.multiples import divisors_by
 from onnx2nn.sizes.selection import Choice, Extreme
 from onnx2nn.sizes.solving import solutions
-from onnx2nn.sizes.substitution import operation, replaced
+from onnx2nn.sizes.substitution import operation, replaced, with_multiples
 from onnx2nn.sizes.traversal import ordered_atoms
 
 _STEPS = 120
@@ -56,19 +59,39 @@ class Facts:
         self._decided: dict[Condition, bool | None] = {}
         self._spans: dict[Atom, Interval] = {}
         self._chosen: dict[Size | Condition, Any] = {}
+        self._multiples: dict[Atom, int] | None = None
 
     def settled(self, value: Any) -> Any:
         """Returns a number or condition with what is known replaced, an int where one value is left.
 
-        Known are symbols, and choices whose condition is decided: those of shapes that a guard restricted later.
-        Otherwise they pile up from node to node, and with them the time of each proof.
+        Known are symbols, choices whose condition is decided (those of shapes that a guard restricted later), and
+        multiples. Otherwise they pile up from node to node, and with them the time of each proof.
         """
         value = self.with_values(value)
         if not isinstance(value, (Size, Condition)) or not (self.intervals or self.assumed):
             return value
         if value not in self._chosen:
-            self._chosen[value] = self._without_choices(value)
+            self._chosen[value] = self._without_choices(self._with_multiples(value))
         return self._chosen[value]
+
+    def _with_multiples(self, value: Size | Condition) -> Any:
+        multiples = self.multiples
+        if not multiples:
+            return value
+        try:
+            return with_multiples(value, multiples)
+        except ZeroDivisionError:  # as in `with_values`
+            return value
+
+    @property
+    def multiples(self) -> Mapping[Atom, int]:
+        """Atoms that are multiples of a number greater than 1, by what is assumed, with this number."""
+        if self._multiples is None:
+            self._multiples = {}
+            for condition in self.assumed:
+                for atom, divisor in divisors_by(condition, self.bounds).items():
+                    self._multiples[atom] = math.lcm(divisor, self._multiples.get(atom, 1))
+        return self._multiples
 
     def _without_choices(self, value: Size | Condition) -> Any:
         given: dict[Atom, Number] = {}
@@ -174,6 +197,7 @@ class Facts:
         self._decided.clear()
         self._spans.clear()
         self._chosen.clear()
+        self._multiples = None
 
     def narrow(self, symbol: Symbol, interval: Interval) -> bool:
         """Notes narrower bounds of a symbol, one of which is its value; False where no size fulfils what is known."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from onnx2nn.sizes.conditions import Condition, Truth, at_least_zero, conjunction, disjunction, is_not_zero, is_zero
 from onnx2nn.sizes.expression import (
     Atom,
+    Monomial,
     Number,
     Size,
     Symbol,
@@ -68,6 +70,30 @@ def evaluated(value: Any, given: Mapping[Symbol, int]) -> Any:
     return result
 
 
+def with_multiples(value: Any, multiples: Mapping[Atom, int]) -> Any:
+    """Returns a number or condition in the one form that its quotients have where some atoms are multiples.
+
+    Law: where `n` is a multiple of `c`, it is `c * (n // c)`, so that `16 * b * (n // 4) // n` is `4 * b`. In the
+    result a quotient is joined with its factor again, the older atom first: `4 * (n // 4)` is `n`, and
+    `2 * (n // 4)` is `n // 2`.
+
+    Args:
+        value: an int, bool, `Size` or `Condition`.
+        multiples: a positive divisor of each of these atoms.
+
+    Raises:
+        ZeroDivisionError: a divisor becomes 0.
+    """
+    wholes = {atom: of_terms({(atom,): 1}) for atom in multiples}
+    split = {atom: multiply(floor_divide(whole, multiples[atom]), multiples[atom]) for atom, whole in wholes.items()}
+    parts = {}
+    for atom, number in split.items():
+        if isinstance(number, Size) and len(number.terms) == 1:
+            ((monomial, _),) = number.terms
+            parts[monomial[0]] = wholes[atom], multiples[atom]
+    return _Joining(parts).of(replaced(value, split))
+
+
 class _Replacement:
     """Replaces atoms in one value; None is known of an atom that divides by 0."""
 
@@ -100,8 +126,11 @@ class _Replacement:
             if all(self._symbols.isdisjoint(atom.symbols) for atom in monomial):
                 total = add(total, of_terms({monomial: coefficient}))
             else:
-                total = add(total, multiply(product(map(self._atom, monomial)), coefficient))
+                total = add(total, self._product(monomial, coefficient))
         return total
+
+    def _product(self, monomial: Monomial, coefficient: int) -> Number:
+        return multiply(product(map(self._atom, monomial)), coefficient)
 
     def _atom(self, atom: Atom) -> Number:
         known = self._known[atom] if atom in self._known else of_terms({(atom,): 1})
@@ -118,3 +147,24 @@ class _Replacement:
             if isinstance(condition, bool):
                 return self._of(operands[1 if condition else 2])
         return _ATOMS[kind](*map(self._of, operands))
+
+
+class _Joining(_Replacement):
+    """Joins quotients of multiples with factors of their divisors; `parts` has dividend and divisor of each of them."""
+
+    def __init__(self, parts: Mapping[Atom, tuple[Number, int]]):
+        super().__init__({})
+        self._parts = parts
+        self._symbols = {symbol for atom in parts for symbol in atom.symbols}
+
+    def _product(self, monomial: Monomial, coefficient: int) -> Number:
+        factors = []
+        for atom in monomial:
+            if atom in self._parts:
+                dividend, divisor = self._parts[atom]
+                common = math.gcd(coefficient, divisor)
+                coefficient //= common
+                factors.append(floor_divide(dividend, divisor // common))
+            else:
+                factors.append(self._atom(atom))
+        return multiply(product(factors), coefficient)
