@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from onnx2nn.optable.row import has_values
 
@@ -13,7 +14,8 @@ _MOST = 4
 """The number of settings for which forms of one weight are kept."""
 
 
-class _Form(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class _Form(Generic[T]):
     """What a weight was made into.
 
     Attributes:
