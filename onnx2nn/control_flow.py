@@ -183,6 +183,7 @@ class Scan(nn.Module):
         inputs: axis and direction (1: backwards) of each scan input.
         outputs: axis and direction of each scan output.
         empty: shape and dtype of a slice of each scan output, for inputs of length 0.
+        length: the number of slices, None where it depends on sizes or data.
     """
 
     def __init__(
@@ -192,8 +193,10 @@ class Scan(nn.Module):
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         empty: Sequence[Any],
+        length: int | None = None,
     ):
         super().__init__()
+        self.length = length
         self.body, self.states, self.empty = body, states, list(empty)
         self.inputs, self.outputs = list(inputs), list(outputs)
 

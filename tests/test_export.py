@@ -25,6 +25,8 @@ from torch import nn
 
 import onnx2nn
 from onnx2nn.errors import InputError, MissingDependencyError, VerificationError
+from onnx2nn.output.save import one_sided
+from onnx2nn.output.wide_traces import unchecked_runs
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
 
@@ -651,3 +653,38 @@ def test_a_trace_holds_for_every_size(example: int | None, tmp_path: Path) -> No
         (ours,) = run_onnxruntime(tmp_path / "again.onnx", x)
         (theirs,) = run_onnxruntime(model.SerializeToString(), x)
         torch.testing.assert_close(ours, theirs)
+
+
+class Rows(nn.Module):
+    """Takes the whole rows of four, one by one, so that a trace holds their number."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        whole = x[: x.shape[0] - x.shape[0] % 4]
+        return torch.stack([row.cumsum(0) for row in whole.reshape(-1, 4).unbind(0)])
+
+
+@pytest.mark.pinned("torch")  # programs of PyTorch before 2.9 have no checks
+def test_a_file_is_compared_where_its_trace_would_refuse() -> None:
+    x = torch.randn(13)
+    program = torch.export.export(Rows(), (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    runs = unchecked_runs(Rows(), program, (x,))
+    assert {given[0].size // 4 for given, _ in runs} - {3}, "sizes of other numbers of rows"
+    for (given,), (found,) in runs:
+        assert found.shape == (given.size // 4, 4)
+
+
+SCANNED = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[2, SIZE, 4] x) => (float[2, 4] last, float[2, SIZE, 4] y) <float[2, 4] start = {0, 0, 0, 0, 0, 0, 0, 0}>
+{
+  ["sum"] last, y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
+    body = body (float[2, 4] h, float[2, 4] v) => (float[2, 4] s, float[2, 4] o) { s = Add (h, v) o = Identity (s) }
+  > (start, x)
+}
+"""
+
+
+@pytest.mark.parametrize(("size", "told"), [("n", True), ("3", False)])
+def test_the_line_names_a_scan_whose_length_is_open(size: str, told: bool) -> None:
+    module = onnx2nn.load(onnx.parser.parse_model(SCANNED.replace("SIZE", size)))
+    assert ("of node 'sum' (Scan) it holds as many iterations" in one_sided(module)) == told

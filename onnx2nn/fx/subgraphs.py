@@ -78,14 +78,15 @@ def _import_scan(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[
     carried = [spec_of(value) for value in form.states]
     child, outputs = _trace_body(walk, form.body, slices, carried, first=0)
     scans = [outside(tracer, spec_of(value)) for value in outputs[len(carried) :]]
+    length = size_along(spec_of(form.scanned[0]), axes_in[0])
     module = Scan(
         child.tracer.finish(tuple(outputs), "Body"),
         len(carried),
         list(zip(axes_in, form.directions_in, strict=True)),
         list(zip(form.axes_out, form.directions_out, strict=True)),
         [empty(spec) for spec in scans],
+        length if isinstance(length, int) else None,
     )
-    length = size_along(spec_of(form.scanned[0]), axes_in[0])
     outer = [stacked(tracer, spec, axis, length) for spec, axis in zip(scans, form.axes_out, strict=True)]
     return _call(walk, node, module, (*form.states, *form.scanned), child, (*carried, *outer))
 

@@ -15,7 +15,11 @@ LARGEST_SIZE = 512
 _PREFIX = "Guard failed: "
 
 
-def refused_sizes(program: torch.export.ExportedProgram, tensors: tuple[torch.Tensor, ...]) -> list[str]:
+Shapes = list[tuple[int, ...]]
+"""The shapes of all inputs."""
+
+
+def refused_sizes(program: torch.export.ExportedProgram, tensors: tuple[torch.Tensor, ...]) -> dict[str, Shapes]:
     """Returns the conditions of a program that other sizes of its dynamic dimensions fail, as torch writes them.
 
     torch.export takes some decisions by the sizes of the example: of a slice `x[:, :n]`, whether it is the whole, as
@@ -24,6 +28,9 @@ def refused_sizes(program: torch.export.ExportedProgram, tensors: tuple[torch.Te
     Args:
         program: the program. Those of PyTorch before 2.9 have no such checks.
         tensors: the example inputs.
+
+    Returns:
+        Each condition with the last sizes tried that fail it.
     """
     module: Any = program.module()
     checks = [
@@ -31,7 +38,7 @@ def refused_sizes(program: torch.export.ExportedProgram, tensors: tuple[torch.Te
         for node in module.graph.nodes
         if node.op == "call_module" and not node.users
     ]
-    failed: dict[str, None] = {}
+    failed: dict[str, Shapes] = {}
     for sizes in _other_sizes(program, tensors) if checks else ():
         pairs = zip(sizes, tensors, strict=True)
         inputs = [torch.empty(shape, dtype=tensor.dtype, device="meta") for shape, tensor in pairs]
@@ -39,13 +46,11 @@ def refused_sizes(program: torch.export.ExportedProgram, tensors: tuple[torch.Te
             for check in checks:
                 check(*inputs)
         except AssertionError as error:
-            failed[str(error).removeprefix(_PREFIX)] = None
-    return list(failed)
+            failed[str(error).removeprefix(_PREFIX)] = sizes
+    return failed
 
 
-def _other_sizes(
-    program: torch.export.ExportedProgram, tensors: tuple[torch.Tensor, ...]
-) -> Iterator[list[tuple[int, ...]]]:
+def _other_sizes(program: torch.export.ExportedProgram, tensors: tuple[torch.Tensor, ...]) -> Iterator[Shapes]:
     """Yields the shapes of all inputs with another size of one dynamic dimension, and of all that are equal to it."""
     traced = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs_of(program)]
     places: dict[str, list[tuple[int, int]]] = {}

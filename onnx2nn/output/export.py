@@ -163,6 +163,9 @@ def _export(
         raise VerificationError(f"torch.onnx.export cannot export the module: {reason}") from error
     assert program is not None and program.exported_program is not None
     beyond = wide_traces.check_ranges(_sample(module), program.exported_program, opened, tensors)
+    lost = one_sided(module, single_branches(_sample(module), tensors))
+    if not lost:  # else the line names the nodes that a file holds for the example's sizes
+        beyond += wide_traces.unchecked_runs(_sample(module), program.exported_program, tensors)
     dimension_names.rename(program.model, opened)
     _clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
     if isinstance(module, Vectorised):
@@ -175,8 +178,8 @@ def _export(
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
     compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, [*runs, *beyond])
     count = sum(1 for _ in program.model.graph)
-    lost = unchecked(module, axes) + one_sided(module, single_branches(_sample(module), tensors))
-    return f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}{lost}"
+    told = f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
+    return told + unchecked(module, axes) + lost
 
 
 def _sample(module: Any) -> Any:

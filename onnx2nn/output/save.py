@@ -278,11 +278,11 @@ def one_sided(module: torch.nn.Module, single: Collection[torch.nn.Module] = ())
 
     Args:
         module: the module; `""` is returned for one of which nothing is lost.
-        single: the Ifs of which the format holds one branch. Of a Loop it holds the example's iterations.
+        single: the Ifs of which the format holds one branch. Of a Loop or Scan it holds the example's iterations.
     """
     from torch import fx
 
-    from onnx2nn.control_flow import Loop
+    from onnx2nn.control_flow import BatchedScan, Loop, Scan
 
     branches: dict[str, None] = {}
     loops: dict[str, None] = {}
@@ -292,7 +292,11 @@ def one_sided(module: torch.nn.Module, single: Collection[torch.nn.Module] = ())
             _, operator, name = node.meta.get("onnx", ("", type(called).__name__, str(node)))
             if called in single:
                 branches[f"{name!r} ({operator})"] = None
-            elif isinstance(called, Loop) and any(isinstance(value, fx.Node) for value in node.args[:2]):
+            elif (
+                (isinstance(called, Loop) and any(isinstance(value, fx.Node) for value in node.args[:2]))
+                or (isinstance(called, Scan) and called.length is None)
+                or isinstance(called, BatchedScan)
+            ):
                 loops[f"{name!r} ({operator})"] = None
     text = f"; of what is chosen at node {', '.join(branches)} it holds the side that the example takes"
     text = text if branches else ""

@@ -1,4 +1,4 @@
-"""A trace that holds only up to some size, because another size is 1 at the example's, and how that is noticed."""
+"""Traces that hold only for some sizes, as torch decided by those of the example, and how that is noticed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from onnx2nn.control_flow import If
 from onnx2nn.errors import Onnx2nnError, VerificationError
 from onnx2nn.optimization.entry import inputs_of, size_range
+from onnx2nn.output.checked_sizes import refused_sizes
 from onnx2nn.output.trace_examples import Run
 from onnx2nn.verification.module_runs import run_module
 
@@ -83,6 +84,22 @@ def check_ranges(
                 raise NarrowTrace(label, most)
             beyond += [] if run is None else [run]
     return beyond
+
+
+def unchecked_runs(module: Any, program: torch.export.ExportedProgram, tensors: Sequence[torch.Tensor]) -> list[Run]:
+    """Returns runs at sizes that the module takes and a check of its trace refuses.
+
+    A file has no checks. What torch decided by the example's sizes may be what the module computes at others, such as
+    whether a slice is contiguous, or not, such as the number of frames that it takes apart: only a comparison tells.
+    """
+    found: list[Run] = []
+    for shapes in refused_sizes(program, tuple(tensors)).values():
+        inputs = [np.resize(tensor.numpy(), shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+        try:
+            found.append((inputs, run_module(module, inputs)))
+        except Onnx2nnError:  # the module's own limit
+            continue
+    return found
 
 
 def _larger(
