@@ -33,6 +33,11 @@ _NOT_LARGER = frozenset(
 }
 """Functions whose results have at most the elements of their inputs, or as many indices."""
 
+_REDUCTIONS = frozenset(
+    {"all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "linalg_vector_norm", "logsumexp"}
+) | {"max", "mean", "min", "nansum", "norm", "prod", "std", "std_mean", "sum", "var", "var_mean"}
+"""Functions that torch 2.13 tags as reductions; older releases have no such tag."""
+
 
 class _Form(NamedTuple):
     """What the declaration of one of torch's functions says.
@@ -53,9 +58,9 @@ class _Form(NamedTuple):
 @functools.cache  # a recurrent layer makes hundreds of calls of the same few functions
 def _form(function: Any) -> _Form:
     name, tags = function.overloadpacket.__name__, function.tags
-    returns = any("Tensor" in str(result.type) for result in function._schema.returns)
-    makes = returns and not function.is_view and torch.Tag.inplace not in tags
-    reduces = name in ("cat", "stack") or torch.Tag.reduction in tags
+    own = any("Tensor" in str(result.type) and result.alias_info is None for result in function._schema.returns)
+    makes = own or any(argument.is_out for argument in function._schema.arguments)
+    reduces = name in ("cat", "stack") or (name in _REDUCTIONS and function._overloadname != "other")
     return _Form(name, makes, torch.Tag.pointwise in tags or name == "rsub", reduces)
 
 
