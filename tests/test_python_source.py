@@ -428,6 +428,17 @@ def test_every_operator_but_those_on_strings_can_be_written_as_a_function(tmp_pa
     assert len(refused) < 8, refused
 
 
+def test_source_of_a_model_that_reads_strings_is_compared_with_strings(tmp_path: Path) -> None:
+    keys = {"keys_strings": ["ash", "oak"], "values_int64s": [3, 5], "default_int64": -1}
+    node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **keys)
+    ends = [helper.make_tensor_value_info(name, kind, ["n"]) for name, kind in (("x", 8), ("y", 7))]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=opsets, ir_version=8)
+    words = np.array(["oak", "elm", "ash"], object)
+    onnx2nn.to_python(onnx2nn.load(model), tmp_path / "net", example_inputs=[words])
+    assert (tmp_path / "net" / "model.py").exists()
+
+
 def test_what_torch_has_not_is_refused_by_name(tmp_path: Path) -> None:
     text = helper.make_node("StringConcat", ["a", "b"], ["z"], name="join")
     strings = [helper.make_tensor_value_info(name, TensorProto.STRING, [2]) for name in "abz"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -73,7 +74,7 @@ def check_same(
     import torch
 
     with torch.no_grad():
-        ours, theirs = (_as_tuple(run(*(tensor.clone() for tensor in tensors))) for run in (converted, module))
+        ours, theirs = (_as_tuple(run(*map(_copied, tensors))) for run in (converted, module))
     names = [f"output {index}" for index in range(len(theirs))]
     compared = compare(names, ours, theirs)
     if other_kernels and not all(output.ok for output in compared) and isinstance(module, torch.nn.Module):
@@ -81,6 +82,11 @@ def check_same(
     wrong = [str(output) for output in compared if not output.ok]
     if wrong:
         raise VerificationError(f"The {form} differs from the module: {'; '.join(wrong)}.")
+
+
+def _copied(value: Any) -> Any:
+    """Returns a copy of an input, which a module may write: a tensor, or an array of strings."""
+    return value.clone() if hasattr(value, "clone") else copy.deepcopy(value)
 
 
 def _judged(
