@@ -15,6 +15,12 @@ from onnx2nn.optimization.chains import parts
 HALF = (torch.float16, torch.bfloat16)
 
 
+def _recorded(function: Callable[..., torch.Tensor], *tensors: Any, **options: Any) -> Any:
+    """Returns the call of a function of this module where torch.fx traces it, as reading a pickle does; else None."""
+    proxy = next((value for value in (*tensors, *options.values()) if isinstance(value, fx.Proxy)), None)
+    return None if proxy is None else proxy.tracer.create_proxy("call_function", function, tensors, options)
+
+
 def _rounded(function: Callable[..., torch.Tensor], *tensors: torch.Tensor, **options: Any) -> torch.Tensor:
     """Returns the result of a function in the type of its first tensor, computed in float32 if that is shorter."""
     dtype = tensors[0].dtype
@@ -25,6 +31,8 @@ def _rounded(function: Callable[..., torch.Tensor], *tensors: torch.Tensor, **op
 
 def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Returns `torch.matmul`, with float32 sums."""
+    if (call := _recorded(matmul, input, other)) is not None:
+        return call  # type: ignore[no-any-return]  # a proxy stands for the tensor
     return _rounded(torch.matmul, input, other)
 
 
@@ -32,6 +40,9 @@ def scaled_dot_product_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None, **options: Any
 ) -> torch.Tensor:
     """Returns torch's function of this name, computed in float32."""
+    call = _recorded(scaled_dot_product_attention, query, key, value, attn_mask=attn_mask, **options)
+    if call is not None:
+        return call  # type: ignore[no-any-return]  # a proxy stands for the tensor
     if attn_mask is not None and attn_mask.dtype == query.dtype and query.dtype in HALF:
         attn_mask = attn_mask.float()
     return _rounded(functional.scaled_dot_product_attention, query, key, value, attn_mask=attn_mask, **options)
