@@ -186,6 +186,8 @@ class Scan(nn.Module):
         length: the number of slices, None where it depends on sizes or data.
     """
 
+    length: int | None = None  # also of modules in older pickles
+
     def __init__(
         self,
         body: nn.Module,
