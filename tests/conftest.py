@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import os
 import random
 import re
+import tempfile
 import zlib
 from collections.abc import Generator
 from typing import Any
@@ -57,6 +59,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen[in_shard(item.nodeid, index, count)].append(item)
     config.hook.pytest_deselected(items=chosen[False])
     items[:] = chosen[True]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary() -> Generator[None, None, None]:
+    """Puts what this process and those it starts leave in the folder of temporary files into one that goes with it.
+
+    AOTInductor never removes the packages that it unpacks, and a process of pytest-xdist ends before what runs at exit.
+    Compiled kernels stay where they are, for all processes.
+    """
+    kernels = os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR", kernels))
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)
