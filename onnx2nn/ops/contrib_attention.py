@@ -15,6 +15,22 @@ from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import NeedsValues
 
 
+def softmax_with_sink(F: Any, scores: Any, sink: Any) -> Any:
+    """Returns the softmax of scores, `(..., heads, L, keys)`, over the keys and one more score for each head.
+
+    That score's value is zero: what it takes is missing in the weights' sum.
+
+    Args:
+        F: torch or OneFlow.
+        scores: what each query scores each key with.
+        sink: the further score, `(heads,)`, of the scores' dtype; None for 0.
+    """
+    nothing = F.zeros_like(scores[..., :1])
+    if sink is not None:
+        nothing = nothing + sink.reshape(-1, 1, 1)
+    return F.softmax(F.cat([nothing, scores], -1), -1)[..., 1:]
+
+
 def heads_apart(x: Any, count: int) -> Any:
     """Returns `(N, L, count * size)` as `(N, count, L, size)`; a tensor of four dimensions is returned as it is."""
     return x if x.ndim == 4 else x.unflatten(2, (count, -1)).transpose(1, 2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.contrib_attention import attention, heads_apart, multi_head_attention
+from onnx2nn.ops.contrib_attention import attention, heads_apart, multi_head_attention, softmax_with_sink
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.linalg import rotary_embedding
 from onnx2nn.optable.registry import op
@@ -349,10 +349,6 @@ def _paged(F: Any, q: Any, k: Any, v: Any, seen: Any, scale: float | None, softc
     scores = (q @ k.mT) * (scale or q.shape[2] ** -0.5)
     scores = F.tanh(scores / softcap) * softcap if softcap else scores
     scores = scores.masked_fill(F.logical_not(seen), -float("inf"))
-    if sink is None:
-        weights = F.softmax(scores, -1)
-    else:
-        nothing = sink.to(F.float32).reshape(-1, 1, 1).expand(scores.shape[0], scores.shape[1], 1)
-        weights = F.softmax(F.cat([nothing, scores], -1), -1)[..., 1:]
+    weights = F.softmax(scores, -1) if sink is None else softmax_with_sink(F, scores, sink.to(F.float32))
     weights = F.where(seen.any(-1, keepdim=True), weights, 0.0)
     return (weights @ v).transpose(0, 1)

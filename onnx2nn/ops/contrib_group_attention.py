@@ -7,7 +7,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.ground.element_types import BY_NAME
 from onnx2nn.ops.arithmetic import larger
-from onnx2nn.ops.contrib_attention import heads_apart
+from onnx2nn.ops.contrib_attention import heads_apart, softmax_with_sink
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.contrib_quantized import unpacked
 from onnx2nn.ops.linalg import rotary_embedding
@@ -264,11 +264,5 @@ def _attention(
     if bias is not None:
         scores = scores + bias
     weights = F.where(attended, scores, F.finfo(scores.dtype).min)
-    if sink is None and not smooth:
-        weights = F.softmax(weights, -1)
-    else:
-        nothing = F.zeros_like(scores[..., :1])
-        if sink is not None:
-            nothing = nothing + sink.reshape(-1, 1, 1)
-        weights = F.softmax(F.cat([nothing, weights], -1), -1)[..., 1:]
+    weights = F.softmax(weights, -1) if sink is None and not smooth else softmax_with_sink(F, weights, sink)
     return weights @ V, weights if asked == 2 else F.where(attended, scores, 0.0) if asked else None

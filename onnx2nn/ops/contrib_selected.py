@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.contrib_attention import heads_apart
+from onnx2nn.ops.contrib_attention import heads_apart, softmax_with_sink
 from onnx2nn.ops.contrib_cached import PagedRequests, packed_rows
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.linalg import rotary_embedding
@@ -145,12 +145,8 @@ def _attention(F: Any, q: Any, k: Any, v: Any, seen: Any, sink: Any, smooth: int
     """Returns attention in float32; a query that attends nothing gives zeros."""
     scores = (q @ k.mT) * (scale or q.shape[3] ** -0.5)
     scores = F.where(seen, scores, F.finfo(scores.dtype).min)
-    if sink is not None or smooth:
-        nothing = F.zeros_like(scores[..., :1])
-        nothing = nothing if sink is None else nothing + sink.to(scores.dtype).reshape(-1, 1, 1)
-        weights = F.softmax(F.cat([nothing, scores], -1), -1)[..., 1:]
-    else:
-        weights = F.softmax(scores, -1)
+    sink = None if sink is None else sink.to(scores.dtype)
+    weights = F.softmax(scores, -1) if sink is None and not smooth else softmax_with_sink(F, scores, sink)
     return F.where(seen, weights, 0.0) @ v
 
 
