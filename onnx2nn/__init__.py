@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from onnx2nn.ground import deferred_import, gc_pause
+
 if TYPE_CHECKING:
     from onnx2nn.checkpoint import OnnxReader
     from onnx2nn.ground.limits import Limits
@@ -92,16 +94,22 @@ _HOMES = {
 }
 """Public name → the module that has it."""
 
+_UNUSED = ("sympy", "onnx_ir._symbolic_shapes")
+"""Modules for arithmetic on onnx_ir's symbolic dimensions: they take most of its import, and no import of a model."""
+
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     path = f"{__name__}.{home or name}"
-    try:
-        found = importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name != path:
-            raise
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    with gc_pause.paused():  # a collection would search all objects of torch
+        if home is not None:
+            deferred_import.import_without("onnx_ir", *_UNUSED)
+        try:
+            found = importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name != path:
+                raise
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
     return globals().setdefault(name, getattr(found, name) if home else found)
 
 
