@@ -94,16 +94,13 @@ _HOMES = {
 }
 """Public name → the module that has it."""
 
-_UNUSED = ("sympy", "onnx_ir._symbolic_shapes")
-"""Modules for arithmetic on onnx_ir's symbolic dimensions: they take most of its import, and no import of a model."""
-
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     path = f"{__name__}.{home or name}"
     with gc_pause.paused():  # a collection would search all objects of torch
         if home is not None:
-            deferred_import.import_without("onnx_ir", *_UNUSED)
+            deferred_import.import_onnx_ir()
         try:
             found = importlib.import_module(path)
         except ModuleNotFoundError as error:

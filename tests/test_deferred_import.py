@@ -78,6 +78,16 @@ def test_threads_get_the_same_module() -> None:
     assert len(set(map(id, found))) == 1
 
 
+def test_commands_import_no_sympy() -> None:
+    model = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
+    code = (
+        "import sys; from onnx2nn.commands import entry; sys.argv = ['onnx2nn', 'check', sys.argv[1]]; "
+        "status = entry.onnx2nn(); assert 'onnx_ir' in sys.modules and 'sympy' not in sys.modules; sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_symbolic_dimensions_compute() -> None:
     """What onnx_ir needs sympy for works after `load`, which has not imported it."""
     code = (

@@ -9,6 +9,14 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+_UNUSED_BY_ONNX_IR = ("sympy", "onnx_ir._symbolic_shapes")
+"""Modules for arithmetic on symbolic dimensions: they take most of its import, and no import of a model uses them."""
+
+
+def import_onnx_ir() -> None:
+    """Imports onnx_ir without sympy."""
+    import_without("onnx_ir", *_UNUSED_BY_ONNX_IR)
+
 
 def import_without(package: str, *unused: str) -> None:
     """Imports a package, but not some modules that it imports: it gets stand-ins, whose first use imports the module.
