@@ -3,6 +3,7 @@
     python scripts/oneflow_zoo.py                       # the whole list, writes docs/oneflow_zoo.md
     python scripts/oneflow_zoo.py --resume              # models that the written table lacks
     python scripts/oneflow_zoo.py squeezenet1_1 vgg11   # some models, prints their rows
+    python scripts/oneflow_zoo.py --resume vgg11        # likewise, and replaces them in the written table
 
 Each model runs in a process of its own: OneFlow ends the process on errors that an exception would report elsewhere.
 A process that takes more than 10 minutes or 10 GB is ended. Weights are random, batch statistics are perturbed. Needs
@@ -184,12 +185,12 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="keep the rows of the written table")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    known = written() if options.resume else {}
+    known = {name: row for name, row in written().items() if name not in options.models} if options.resume else {}
     rows = {}
     for name in options.models or MODELS:
         rows[name] = known.get(name) or in_process(name)
         print(json.dumps(rows[name]), flush=True)
-        if not options.models:  # written after each model: an interrupted run keeps its results
+        if options.resume or not options.models:  # written after each model: an interrupted run keeps its results
             TABLE.write_text(table([row for n in MODELS if (row := rows.get(n) or known.get(n))]))
     if any(row["equal"] != "Yes" for row in rows.values() if options.models):
         sys.exit(1)

@@ -305,15 +305,22 @@ def _unshaped(node: fx.Node, layer: Call) -> fx.Node:
     """Returns the value behind reshapes that leave the last dimension, where a linear layer has its channels."""
     weight = layer.weights.get("weight")
     while node is not layer.last and weight is not None and weight.value.dim() == 2:
-        before, *others = node.all_input_nodes
-        sizes = node.args[1:]
-        if function_name(node) not in ("reshape", "view") or others or len(before.users) != 1 or not sizes:
+        before = node.all_input_nodes
+        if len(before) != 1 or len(before[0].users) != 1 or not _leaves_last(node, weight.value.shape[0]):
             break
-        last = sizes[-1][-1] if isinstance(sizes[-1], (tuple, list)) else sizes[-1]
-        if last != weight.value.shape[0]:
-            break
-        node = before
+        node = before[0]
     return node
+
+
+def _leaves_last(node: fx.Node, size: int) -> bool:
+    """Whether a call is a reshape to a known last dimension, or puts one in front."""
+    sizes = node.args[1:]
+    if function_name(node) == "unsqueeze":
+        return sizes == (0,)
+    last = sizes[-1] if sizes else None
+    return (
+        function_name(node) in ("reshape", "view") and (last[-1] if isinstance(last, (tuple, list)) else last) == size
+    )
 
 
 def _is_bias(layer: Call, added: Weight) -> bool:
