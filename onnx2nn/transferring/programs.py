@@ -317,10 +317,10 @@ def _leaves_last(node: fx.Node, size: int) -> bool:
     sizes = node.args[1:]
     if function_name(node) == "unsqueeze":
         return sizes == (0,)
-    last = sizes[-1] if sizes else None
-    return (
-        function_name(node) in ("reshape", "view") and (last[-1] if isinstance(last, (tuple, list)) else last) == size
-    )
+    if function_name(node) not in ("reshape", "view") or not sizes:
+        return False
+    last = sizes[-1][-1] if isinstance(sizes[-1], (tuple, list)) else sizes[-1]
+    return isinstance(last, int) and last == size
 
 
 def _is_bias(layer: Call, added: Weight) -> bool:
