@@ -189,7 +189,9 @@ class _Calls:
         steps = call(torch.ops.aten.mul.Tensor, steps, call(torch.ops.aten.reshape.default, scale, [-1, 1, 1]))
         steps = call(torch.ops.aten.round.default, steps)
         steps = call(torch.ops.aten.add.Tensor, steps, call(convert, zero, torch.float32))
-        return call(convert, call(torch.ops.aten.clamp.default, steps, 0, 255), torch.uint8)
+        low, high = (self._kept(name, torch.tensor(limit)) for name, limit in (("low", 0.0), ("high", 255.0)))
+        steps = call(torch.ops.aten.minimum.default, call(torch.ops.aten.maximum.default, steps, low), high)
+        return call(convert, steps, torch.uint8)
 
     def _kernel(self) -> _Kernel | None:
         """Returns what oneDNN's kernel takes; None where the sums are not known to be exact."""
