@@ -21,7 +21,7 @@ from torch import fx
 
 from onnx2nn.ops.machine_code import machine_code
 from onnx2nn.optable.registry import name_function, name_of, row_named
-from onnx2nn.optable.row import REQUIRED, Row
+from onnx2nn.optable.row import REQUIRED, Row, in_onnx_export
 
 
 def _plain(value: Any) -> Any:
@@ -101,7 +101,7 @@ def _as_custom_op(row: Row, run: Any) -> Any:
         if not (torch.compiler.is_compiling() or torch.jit.is_tracing()) or _loops_inside(row, values):
             return run(*values, **given)
         values, given = (*values, *[None] * (count - len(values))), {**defaults, **given}
-        if torch.onnx.is_in_onnx_export():
+        if in_onnx_export():
             found = _symbolic(row, values, given)
         else:
             found = overload(*values, **{k: " ".join(v) if k in texts and v else v for k, v in given.items()})
