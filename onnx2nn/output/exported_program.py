@@ -57,7 +57,10 @@ def is_symbolic(size: Any) -> bool:
 
 def _oblivious() -> AbstractContextManager[Any] | None:
     """Returns a context in which torch decides nothing by the example's sizes, None in a PyTorch without one."""
-    return _config.patch(**{_OBLIVIOUS: True}) if hasattr(_config, _OBLIVIOUS) else None
+    if not hasattr(_config, _OBLIVIOUS):
+        return None
+    switched: AbstractContextManager[Any] = _config.patch(**{_OBLIVIOUS: True})  # type: ignore[attr-defined]  # set late
+    return switched
 
 
 def _dynamic(program: torch.export.ExportedProgram) -> int:
