@@ -23,7 +23,7 @@ nox.options.default_venv_backend = "virtualenv"
 NOT_HELD = ("-m", "not held")
 
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "ruff", "scikit-learn", "setuptools>=77")
-OLDEST_TORCH = ("torch==2.6.0", "torchvision==0.21.0")
+OLDEST_TORCH = ("torch==2.11.0", "torchvision==0.26.0")
 PEERS = (
     "onnx2torch",
     "onnx2pytorch",

@@ -50,7 +50,7 @@ def _function(row: Row) -> Any:
         if proxy is not None:
             return proxy.tracer.create_proxy("call_function", function, inputs, attributes)
         values = [_plain(v) if i < len(static) and static[i] else v for i, v in enumerate(inputs)]
-        devices = [v.device for v in values if isinstance(v, torch.Tensor)]  # not `next`: Dynamo of torch 2.6 has none
+        devices = [v.device for v in values if isinstance(v, torch.Tensor)]
         if not devices or devices[0].type in ("cpu", "meta"):
             return row.run(torch, *values, **attributes)
         with torch.device(devices[0]):

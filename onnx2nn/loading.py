@@ -349,7 +349,7 @@ def _import(model: ir.Model, options: Options, shapes: InputShapes, account: Acc
 
 def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
     """Makes the CPU the default device: weights are read to the CPU, and buffers must be on the same device."""
-    if torch.empty(0).device.type == "cpu":  # get_default_device of PyTorch 2.6 fails after a reset
+    if torch.get_default_device().type == "cpu":
         return contextlib.nullcontext()
     return cast("contextlib.AbstractContextManager[Any]", torch.device("cpu"))
 

@@ -15,8 +15,7 @@ def refuse_traces(node: str) -> None:
     Args:
         node: the node of the file that the search stands for.
     """
-    exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # the first from PyTorch 2.7 on
-    if exporting() or torch.jit.is_tracing():
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
         raise RuntimeError(
             f"The search of node {node!r} cannot be traced: it ends by the tokens that it finds, and torch.export has "
             "no loop whose tensors grow. Export the decoder alone, or save the module itself (.pth) or its source."

@@ -103,10 +103,7 @@ def test_sizes_that_were_never_exported(name: str, exporter: str) -> None:
         torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "exporter",
-    ["torchscript", pytest.param("dynamo", marks=pytest.mark.pinned("torch"))],  # 2.6 leaves the positions a Range
-)
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 def test_what_is_lost_is_named(exporter: str) -> None:
     """The exporter looked the positions up: the file holds rows 0 to 11 of the table only."""
     model = seeded(Positions)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import installed
 import numpy as np
 import onnx
 import onnxruntime
@@ -273,11 +274,12 @@ def test_compilation_keeps_guards(case: Case) -> None:
     module = case.load()
     compiled = torch.compile(module, fullgraph=True, dynamic=True, backend=backend)
     _agree(case, compiled)
-    assert len(compilations) == 1
+    assert len(compilations) == 1 or installed.is_older("torch")  # 2.11 takes a size that was 1 for 1
+    before = len(compilations)
     with pytest.raises(RuntimeError, match=re.escape(case.condition)):
         compiled(*_inputs(case.wrong[0]))
     _agree(case, compiled)
-    assert len(compilations) == 1
+    assert len(compilations) == before
     torch.compiler.reset()
     with pytest.raises(ValueError, match=case.message):  # without fullgraph Python raises it
         torch.compile(module, dynamic=True, backend=backend)(*_inputs(case.wrong[0]))

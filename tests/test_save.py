@@ -205,7 +205,6 @@ class Halves(nn.Module):
         return nn.functional.pad(x, (0, 1))[:, ::2][:, : (x.size(1) + 1) // 2] + 1
 
 
-@pytest.mark.pinned("torch")  # programs of PyTorch before 2.9 have no checks
 @pytest.mark.parametrize("length", [8, 9])
 def test_program_of_a_slice_takes_all_sizes(length: int, tmp_path: Path) -> None:
     path, sizes = tmp_path / "halves.pt2", [{0: "batch", 1: "length"}]
@@ -217,7 +216,6 @@ def test_program_of_a_slice_takes_all_sizes(length: int, tmp_path: Path) -> None
         torch.testing.assert_close(program(x), Halves()(x), rtol=0, atol=0)
 
 
-@pytest.mark.pinned("torch")  # likewise
 def test_program_says_which_sizes_it_refuses(tmp_path: Path) -> None:
     class Rows(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

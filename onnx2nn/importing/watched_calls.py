@@ -36,7 +36,7 @@ _NOT_LARGER = frozenset(
 _REDUCTIONS = frozenset(
     {"all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "linalg_vector_norm", "logsumexp"}
 ) | {"max", "mean", "min", "nansum", "norm", "prod", "std", "std_mean", "sum", "var", "var_mean"}
-"""Functions that torch 2.13 tags as reductions; older releases have no such tag."""
+"""Functions that torch tags as reductions, but not their variants that write to a given tensor."""
 
 
 class _Form(NamedTuple):

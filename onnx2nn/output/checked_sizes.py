@@ -28,7 +28,7 @@ def refused_sizes(
     this makes it contiguous. Its program then checks that they are the same. Only sizes are given to these checks.
 
     Args:
-        program: the program. Those of PyTorch before 2.9 have no such checks.
+        program: the program.
         tensors: the example inputs.
         least: the smallest size that is tried.
 

@@ -128,7 +128,6 @@ def _export(
     """Exports a trace of the first run, compares it with all runs and writes it; returns a description."""
     import torch
 
-    from onnx2nn.output import dimension_names
     from onnx2nn.output.scanned_batch import scan_over_batch
     from onnx2nn.output.single_branches import single_branches
     from onnx2nn.unfreeze.vectorised import Vectorised
@@ -150,7 +149,7 @@ def _export(
                 tuple(tensors),
                 input_names=names,
                 output_names=known.get("outputs") or None,
-                dynamic_shapes=(dimension_names.dynamic_shapes(opened),) if opened else (),
+                dynamic_shapes=(tuple(opened),) if opened else (),
                 opset_version=opset,
                 dynamo=True,
                 optimize=False,
@@ -166,7 +165,6 @@ def _export(
     lost = one_sided(module, single_branches(_sample(module), tensors))
     if not lost:  # else the line names the nodes that a file holds for the example's sizes
         beyond += wide_traces.unchecked_runs(_sample(module), program.exported_program, tensors)
-    dimension_names.rename(program.model, opened)
     _clean(program.model, {node.name: node for node in program.exported_program.graph.nodes})
     if isinstance(module, Vectorised):
         batched = [(name, axis) for name, axis in zip(names, batch, strict=True) if axis is not None]

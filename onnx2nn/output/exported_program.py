@@ -34,11 +34,10 @@ def exported_program(
     """
     program = torch.export.export(module, tensors, dynamic_shapes=shapes)
     refused = refused_sizes(program, tensors, least=1)
-    switch = _oblivious() if refused else None
-    if switch is None:
+    if not refused:
         return program, refused
     try:
-        with switch:
+        with _oblivious():
             other = torch.export.export(module, tensors, dynamic_shapes=shapes)
     except Exception:  # of many classes: torch cannot do without a decision
         return program, refused
@@ -55,10 +54,8 @@ def is_symbolic(size: Any) -> bool:
     )  # torch.export leaves a specialised one there
 
 
-def _oblivious() -> AbstractContextManager[Any] | None:
-    """Returns a context in which torch decides nothing by the example's sizes, None in a PyTorch without one."""
-    if not hasattr(_config, _OBLIVIOUS):
-        return None
+def _oblivious() -> AbstractContextManager[Any]:
+    """Returns a context in which torch decides nothing by the example's sizes."""
     switched: AbstractContextManager[Any] = _config.patch(**{_OBLIVIOUS: True})  # type: ignore[attr-defined]  # set late
     return switched
 

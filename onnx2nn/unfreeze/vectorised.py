@@ -141,7 +141,7 @@ class Vectorised(nn.Module):
         if not torch.compiler.is_compiling() and not count:
             raise ValueError("A batch without samples has no shapes of outputs. Give at least one sample.")
         vmaps = self.batch_arrangement.way == "vmap" and not self._counts_samples()
-        if _is_exported() or (torch.compiler.is_compiling() and not vmaps):
+        if torch.compiler.is_exporting() or (torch.compiler.is_compiling() and not vmaps):
             results = self._mapped(values)
         else:
             results = self._vmapped(values) if vmaps else self._looped(values, count)
@@ -253,9 +253,3 @@ def _own(module: nn.Module, graph: fx.Graph) -> Mapping[str, tuple[Any, bool]]:
     names = [str(node.target) for node in graph.nodes if node.op == "get_attr" and "." not in str(node.target)]
     found |= {name: getattr(module, name) for name in names}
     return {name: (value, name in kept) for name, value in found.items()}
-
-
-def _is_exported() -> bool:
-    """Returns whether torch.export traces; PyTorch before 2.7 does not tell it from torch.compile in strict mode."""
-    is_exporting = getattr(torch.compiler, "is_exporting", bool)
-    return bool(is_exporting()) or (torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling())
