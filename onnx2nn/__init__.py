@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from onnx2nn.ground import deferred_import, gc_pause
+
 if TYPE_CHECKING:
     from onnx2nn.checkpoint import OnnxReader
     from onnx2nn.ground.limits import Limits
@@ -96,12 +98,15 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     path = f"{__name__}.{home or name}"
-    try:
-        found = importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name != path:
-            raise
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    with gc_pause.paused():  # a collection would search all objects of torch
+        if home is not None:
+            deferred_import.import_onnx_ir()
+        try:
+            found = importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name != path:
+                raise
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
     return globals().setdefault(name, getattr(found, name) if home else found)
 
 

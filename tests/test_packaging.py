@@ -220,11 +220,9 @@ def test_wheel_holds_the_licence(wheel: list[str]) -> None:
 def test_public_names_are_found_where_they_are_declared() -> None:
     """The list for type checkers, the names and the table of their modules are the same."""
     tree = ast.parse((ROOT / "onnx2nn" / "__init__.py").read_text())
+    (listed,) = (node for node in tree.body if isinstance(node, ast.If))  # if TYPE_CHECKING
     declared = {
-        alias.name: node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module != "__future__" and node.module != "typing"
-        for alias in node.names
+        alias.name: node.module for node in ast.walk(listed) if isinstance(node, ast.ImportFrom) for alias in node.names
     }
     assert declared == {name: f"onnx2nn.{home}" for name, home in onnx2nn._HOMES.items()}
     assert onnx2nn.__all__ == sorted(declared)

@@ -40,6 +40,9 @@ def onnx2pytorch() -> int:
 def _started(program: str, load: Callable[[], Callable[[], int]]) -> int:
     _open_closed_streams()
     with _leaving(program):
+        from onnx2nn.ground.deferred_import import import_onnx_ir
+
+        import_onnx_ir()
         command = load()
     try:
         return command()

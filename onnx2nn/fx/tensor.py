@@ -242,4 +242,10 @@ def leaves(value: Any) -> Iterable[Any]:
 
 def is_traced(value: Any) -> bool:
     """Returns whether `value` is or contains a traced value."""
-    return any(isinstance(leaf, TRACED) for leaf in leaves(value))
+    if isinstance(value, (list, tuple)):
+        return any(map(is_traced, value))
+    if isinstance(value, dict):
+        return any(map(is_traced, value.values()))
+    if isinstance(value, slice):
+        return isinstance(value.start, TRACED) or isinstance(value.stop, TRACED) or isinstance(value.step, TRACED)
+    return isinstance(value, TRACED)

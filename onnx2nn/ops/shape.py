@@ -16,7 +16,7 @@ from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import element_of
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
-from onnx2nn.optable.row import NeedsValues, Typed, has_values
+from onnx2nn.optable.row import NeedsValues, TensorAttribute, Typed, has_values
 from onnx2nn.optable.traits import LAYOUT, UNARY
 
 _SAME_WIDTH = {
@@ -455,8 +455,8 @@ def identity(F: Any, input: Any) -> Any:
 def constant(
     F: Any,
     *,
-    sparse_value: Any = None,
-    value: Any = None,
+    sparse_value: TensorAttribute = None,
+    value: TensorAttribute = None,
     value_float: float | None = None,
     value_floats: Sequence[float] | None = None,
     value_int: int | None = None,
@@ -508,7 +508,7 @@ def _results_of_constant(F: Any, input: Any, *, value: Any = None) -> Any:
     results=_results_of_constant,
     sized_by="input",
 )
-def constant_of_shape(F: Any, input: Any, *, value: Any = None) -> Any:
+def constant_of_shape(F: Any, input: Any, *, value: TensorAttribute = None) -> Any:
     if not has_values(F, value):
         return value.reshape([1] * len(input)).expand(*input)
     number, dtype = (0, F.float32) if value is None else (value.reshape(()).item(), value.dtype)

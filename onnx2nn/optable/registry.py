@@ -173,7 +173,9 @@ def load_rows() -> Table:
 
 def row_named(name: str) -> Row | None:
     """Returns the row whose function has this name (see `name_of`), None where there is none."""
-    return None if name.startswith("__") else next((row for row in load_rows() if name_of(row) == name), None)
+    if name.startswith("__"):
+        return None
+    return next((row for row in load_rows() if row.operator in name and name_of(row) == name), None)
 
 
 def name_function(function: Any, row: Row, module: str) -> None:

@@ -90,6 +90,8 @@ class Revision:
                 continue
             default = REQUIRED if name in self.required else self.defaults.get(name, parameter.default)
             parameter = parameter.replace(name=self.renamed.get(name, name), default=default)
+            if name in self.defaults and parameter.annotation in ("float", "int", "str"):
+                parameter = parameter.replace(annotation=type(default).__name__)
             if name in self.as_attributes or parameter.kind is _KEYWORD:
                 attributes.append(parameter.replace(kind=_KEYWORD))
             elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:

@@ -24,6 +24,9 @@ import numpy as np
 
 from onnx2nn.optable.traits import Trait
 
+TensorAttribute = Any
+"""Annotates attributes that are a tensor of the file."""
+
 
 class Typed(NamedTuple):
     """A result of a row's `on_shape_values` whose dtype is not that of the first input."""
@@ -213,6 +216,14 @@ class Row:
         """Attribute names with their defaults; `REQUIRED` for required attributes."""
         keywords = (p for p in self._parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
         return {p.name: p.default for p in keywords if not p.name.startswith("_")}
+
+    @functools.cached_property
+    def annotations(self) -> dict[str, str]:
+        """The annotation of each attribute, without `| None`; `""` where there is none."""
+        annotations = {p.name: p.annotation for p in self._parameters if p.name in self.attributes}
+        return {
+            name: kind.removesuffix(" | None") if isinstance(kind, str) else "" for name, kind in annotations.items()
+        }
 
     @functools.cached_property
     def demanded(self) -> tuple[str, ...]:

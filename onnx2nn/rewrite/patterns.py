@@ -68,6 +68,11 @@ class Either:
 
     patterns: tuple[Any, ...]
 
+    @functools.cached_property
+    def required(self) -> frozenset[str]:
+        """See `required_operators`; patterns share their parts."""
+        return frozenset.intersection(*map(required_operators, self.patterns))
+
 
 @dataclass(frozen=True)
 class Notation:
@@ -122,6 +127,11 @@ class Op:
     def below(self) -> tuple[frozenset[str], ...]:
         """For each input with an operator pattern: the operator types that may produce it."""
         return tuple(pattern.names for pattern in self.inputs if isinstance(pattern, Op))
+
+    @functools.cached_property
+    def required(self) -> frozenset[str]:
+        """See `required_operators`; patterns share their parts."""
+        return frozenset().union(self.names if len(self.names) == 1 else (), *map(required_operators, self.inputs))
 
 
 def parse(text: str, notation: Notation = ONNX, /, **parts: Any) -> Any:
@@ -186,11 +196,7 @@ def roots(pattern: Any) -> frozenset[str]:
 
 def required_operators(pattern: Any) -> frozenset[str]:
     """Returns operator types that a graph must contain for a pattern to match."""
-    if isinstance(pattern, Either):
-        return frozenset.intersection(*map(required_operators, pattern.patterns))
-    if not isinstance(pattern, Op):
-        return frozenset()
-    return frozenset().union(pattern.names if len(pattern.names) == 1 else (), *map(required_operators, pattern.inputs))
+    return pattern.required if isinstance(pattern, (Op, Either)) else frozenset()
 
 
 def matches(value: ir.Value | None, pattern: Any, match: Match) -> Iterator[Match]:

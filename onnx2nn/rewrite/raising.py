@@ -29,7 +29,7 @@ from onnx2nn.rewrite import (
 )
 from onnx2nn.rewrite.channels_first import RULE, ChannelsFirst
 from onnx2nn.rewrite.evaluation import TOLERANCE, Evaluator
-from onnx2nn.rewrite.patterns import NODES, Match, matches, may_match, operators_below, roots, tensor_of, uncast
+from onnx2nn.rewrite.patterns import NODES, Match, matches, may_match, operators_below, tensor_of, uncast
 from onnx2nn.rewrite.recurrent_layers import RECURRENT, stacks
 from onnx2nn.rewrite.rewrite_rule import REPLACEMENT_OPSET, NewNode, Replacement, Rule
 from onnx2nn.rewrite.value_facts import ValueFacts
@@ -73,8 +73,8 @@ def _by_root(rules: Sequence[Rule], present: Set[str]) -> dict[str, list[Rule]]:
     """Returns the rules that may apply to a graph with the operators `present`, by the last operator of the pattern."""
     index: dict[str, list[Rule]] = {}
     for rule in rules:
-        if rule.required_operators <= present:
-            for operator in roots(rule.pattern) & present:
+        if not rule.roots.isdisjoint(present) and rule.required_operators <= present:
+            for operator in rule.roots & present:
                 index.setdefault(operator, []).append(rule)
     return index
 

@@ -400,7 +400,7 @@ def _sample(
     directions = chain[0].directions
     shape = facts.constant_shape(chain[0].weights[0]) or ()
     hidden = (facts.constant_shape(chain[0].weights[1]) or ())[-1]
-    steps, batch = 5, 3
+    steps, batch = 3, 2  # the fewest that tell apart directions, time and batch: each step makes many calls
     for layer in chain:
         target = facts.ints(layer.target) or []
         if None in target and source.shape is not None and len(source.shape) == 3:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx2nn.rewrite.patterns import Match, required_operators
+from onnx2nn.rewrite.patterns import Match, required_operators, roots
 
 if TYPE_CHECKING:
     from onnx2nn.rewrite.value_facts import ValueFacts
@@ -58,6 +58,11 @@ class Rule:
     shared: frozenset[str] = frozenset()
 
     @functools.cached_property
+    def roots(self) -> frozenset[str]:
+        """Operators of the last node, whose output the pattern matches."""
+        return roots(self.pattern)
+
+    @property
     def required_operators(self) -> frozenset[str]:
         """Operators that a graph must contain for the rule to apply."""
         return required_operators(self.pattern)

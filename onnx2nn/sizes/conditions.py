@@ -7,7 +7,7 @@ A condition is a Python bool where it is known. `a < b` is `b - a - 1 >= 0`, sin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any, Literal, Union
 from weakref import WeakValueDictionary
@@ -148,8 +148,21 @@ def _joined(kind: str, conditions: Iterable[Truth], neutral: bool) -> Truth:
                 return condition
         else:
             parts.update(dict.fromkeys(condition.operands if condition.kind == kind else (condition,)))
-    if any(negation(part) in parts for part in parts):
-        return not neutral
     if len(parts) < 2:
         return next(iter(parts), neutral)
+    if any(_has_negation(parts, part) for part in parts):
+        return not neutral
     return _made(kind, *parts)
+
+
+_OPPOSITE = {">=": ">=", "==": "!=", "!=": "=="}
+
+
+def _has_negation(parts: Mapping[Condition, None], part: Condition) -> bool:
+    """Returns whether the negation of one of `parts` is another of them; that of a comparison has the same symbols."""
+    opposite = _OPPOSITE.get(part.kind)
+    if opposite is not None and not any(
+        other.kind == opposite and other is not part and other.symbols == part.symbols for other in parts
+    ):
+        return False
+    return negation(part) in parts

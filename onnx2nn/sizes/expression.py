@@ -141,7 +141,7 @@ def of_terms(terms: Mapping[Monomial, int]) -> Number:
         return 0
     if len(kept) == 1 and () in kept:
         return kept[()]
-    key = tuple(sorted(kept.items(), key=term_order))
+    key = tuple(sorted(kept.items(), key=term_order) if len(kept) > 1 else kept.items())
     size = _sizes.get(key)
     if size is None:
         size = _sizes[key] = Size(key)
@@ -192,12 +192,23 @@ def interval_of(terms: Iterable[tuple[Monomial, int]], of_atom: Callable[[Atom],
     least: Bound = 0
     most: Bound = 0
     for monomial, coefficient in terms:
-        a, b = reduce(_times, map(of_atom, monomial), of_int(coefficient))
+        if len(monomial) == 1:
+            a, b = _scaled(of_atom(monomial[0]), coefficient)
+        else:
+            a, b = reduce(_times, map(of_atom, monomial), of_int(coefficient))
         if len(monomial) > 1 and len(monomial) % 2 == 0 and len(set(monomial)) == 1:  # an even power
             a, b = (0 if a is None or a < 0 else a, b) if coefficient > 0 else (a, 0 if b is None or b > 0 else b)
         least = None if least is None or a is None else least + a
         most = None if most is None or b is None else most + b
     return least, most
+
+
+def _scaled(interval: Interval, factor: int) -> Interval:
+    """Returns the interval of a multiple."""
+    if not factor:
+        return 0, 0
+    least, most = interval if factor > 0 else reversed(interval)
+    return None if least is None else least * factor, None if most is None else most * factor
 
 
 def _times(one: Interval, other: Interval) -> Interval:

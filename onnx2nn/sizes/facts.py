@@ -58,7 +58,7 @@ class Facts:
         self.assumed: dict[Condition, None] = dict(outer.assumed) if outer is not None else {}
         self._decided: dict[Condition, bool | None] = {}
         self._spans: dict[Atom, Interval] = {}
-        self._chosen: dict[Size | Condition, Any] = {}
+        self._settled: dict[Size | Condition, Any] = {}
         self._multiples: dict[Atom, int] | None = None
 
     def settled(self, value: Any) -> Any:
@@ -67,12 +67,18 @@ class Facts:
         Known are symbols, choices whose condition is decided (those of shapes that a guard restricted later), and
         multiples. Otherwise they pile up from node to node, and with them the time of each proof.
         """
+        if not isinstance(value, (Size, Condition)):
+            return value
+        found = self._settled.get(value)
+        if found is None:
+            found = self._settled[value] = self._settle(value)
+        return found
+
+    def _settle(self, value: Size | Condition) -> Any:
         value = self.with_values(value)
         if not isinstance(value, (Size, Condition)) or not (self.intervals or self.assumed):
             return value
-        if value not in self._chosen:
-            self._chosen[value] = self._without_choices(self._with_multiples(value))
-        return self._chosen[value]
+        return self._without_choices(self._with_multiples(value))
 
     def _with_multiples(self, value: Size | Condition) -> Any:
         multiples = self.multiples
@@ -196,7 +202,7 @@ class Facts:
         """Drops what was proven from less, as more is known now."""
         self._decided.clear()
         self._spans.clear()
-        self._chosen.clear()
+        self._settled.clear()
         self._multiples = None
 
     def narrow(self, symbol: Symbol, interval: Interval) -> bool:
