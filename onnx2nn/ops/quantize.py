@@ -377,12 +377,18 @@ def _window(x: Sequence[Any], w: Sequence[int], attributes: Any) -> tuple[Sequen
 
 def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
     """Returns the convolution by a kernel for integers; None where no kernel gives it."""
-    strides, pads, dilations = _window(x.shape, w.shape, attributes)
-    if integer_convolutions.records(F, x, w, x_zero_point, pads):
-        window = {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
+    if window := _recorded_window(F, x, w, x_zero_point, attributes):
         return integer_convolutions.recorded(F, x, w, x_zero_point, w_zero_point, bias, **window)
     window = _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes)
     return window and integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, bias, **window)
+
+
+def _recorded_window(F: Any, x: Any, w: Any, x_zero_point: Any, attributes: Any) -> Any:
+    """Returns the window of a convolution that is recorded for machine code; None where it is not."""
+    strides, pads, dilations = _window(x.shape, w.shape, attributes)
+    if not integer_convolutions.records(F, x, w, x_zero_point, pads):
+        return None
+    return {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
 
 
 def _window_of_kernel(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, attributes: Any) -> Any:
@@ -524,9 +530,11 @@ def fused_qlinear_conv(
     """QLinearConv; one kernel also scales and rounds, to another step where a number is next to the middle of two."""
     attributes = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
     parameters = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B)
-    window = _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes)
+    zero_points, scales = (x_zero_point, w_zero_point, y_zero_point), (x_scale, w_scale, y_scale)
     found = None
-    if window is not None and y_zero_point.dtype in (F.int8, F.uint8):
-        zero_points, scales = (x_zero_point, w_zero_point, y_zero_point), (x_scale, w_scale, y_scale)
-        found = integer_convolutions.requantized(F, x, w, zero_points, scales, B, **window)
+    if y_zero_point.dtype in (F.int8, F.uint8):
+        if window := _recorded_window(F, x, w, x_zero_point, attributes):
+            found = integer_convolutions.recorded_requantized(F, x, w, zero_points, scales, B, **window)
+        elif window := _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes):
+            found = integer_convolutions.requantized(F, x, w, zero_points, scales, B, **window)
     return qlinear_conv(F, x, *parameters, **attributes) if found is None else found
