@@ -49,9 +49,8 @@ def exported_program(
 
 def is_symbolic(size: Any) -> bool:
     """Whether a size in a program is dynamic."""
-    return (
-        isinstance(size, torch.SymInt) and not size.node.expr.is_number
-    )  # torch.export leaves a specialised one there
+    fixed = not isinstance(size, torch.SymInt) or size.node.expr.is_number  # torch.export leaves a fixed one there
+    return not fixed
 
 
 def _oblivious() -> AbstractContextManager[Any]:
