@@ -42,6 +42,13 @@ def _without_elements() -> Load:
     return load
 
 
+def _mapped() -> Load:
+    """Loads with the pages of the mapped file as weights."""
+    import onnx2nn
+
+    return lambda path: (lambda module: lambda inputs: module(*inputs))(onnx2nn.load(path, mmap=True))
+
+
 def _torch_fx() -> Load:
     """Loads by copying the nodes of a known graph: the least time of any importer to a `torch.fx.GraphModule`."""
     import onnx2nn
@@ -154,7 +161,11 @@ IMPORTERS: dict[str, Callable[[], Load]] = {
     "onnxruntime": _onnxruntime,
 }
 
-MEMORY: dict[str, Callable[[], Load]] = {**IMPORTERS, "onnx2nn on the meta device": _without_elements}
+MEMORY: dict[str, Callable[[], Load]] = {
+    **IMPORTERS,
+    "onnx2nn on the meta device": _without_elements,
+    "onnx2nn, mapped": _mapped,
+}
 """Ways to load whose memory is measured."""
 
 PARTS: dict[str, Callable[[], Load]] = {

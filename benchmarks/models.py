@@ -137,6 +137,17 @@ def _torchvision(name: str) -> Callable[[], torch.nn.Module]:
     return build
 
 
+def _timm(name: str) -> Callable[[], torch.nn.Module]:
+    def build() -> torch.nn.Module:
+        torchvision_schemas.predefine()
+        import timm
+
+        model: torch.nn.Module = timm.create_model(name, exportable=True)
+        return model
+
+    return build
+
+
 def _bert(**sizes: int) -> Callable[[], torch.nn.Module]:
     def build() -> torch.nn.Module:
         torchvision_schemas.predefine()
@@ -275,6 +286,12 @@ ORIGINALS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], Tensor
     "regnet_x_400mf": (_torchvision("regnet_x_400mf"), _image),
     "convnext_tiny": (_torchvision("convnext_tiny"), _image),
     "vit_b_16": (_torchvision("vit_b_16"), _image),
+    "mobilenetv4_conv_small": (_timm("mobilenetv4_conv_small"), _image),
+    "repvgg_a0": (_timm("repvgg_a0"), _image),
+    "resnet26d": (_timm("resnet26d"), _image),
+    "deit_tiny_patch16_224": (_timm("deit_tiny_patch16_224"), _image),
+    "convnextv2_atto": (_timm("convnextv2_atto"), _image),
+    "mixer_s32_224": (_timm("mixer_s32_224"), _image),
     "bert_base": (_bert(), _sentence),
     "bert_small": (
         _bert(hidden_size=64, num_hidden_layers=4, num_attention_heads=4, intermediate_size=256, vocab_size=1000),

@@ -55,17 +55,26 @@ def forms(
             continue
         start = time.perf_counter()
         try:
-            module = onnx2nn.load(path, optimize="eager" if mode == "eager" else None)
-            if fixed:
-                names = [spec["name"] for spec in module.meta["onnx2nn"]["signature"]]
-                shapes = {name: list(tensor.shape) for name, tensor in zip(names, inputs, strict=True)}
-                module = onnx2nn.load(path, input_shapes=shapes)
-            if mode == "compile":
-                module = onnx2nn.optimize(module, mode, example_inputs=inputs)
+            module = _made(path, inputs, mode, fixed)
         except Exception as error:  # of any class: the reason is in the table
             yield form, 0.0, importers.reason(error)
             continue
         yield form, time.perf_counter() - start, lambda module=module: module(*inputs)
+
+
+def _made(path: str, inputs: models.Tensors, mode: str | None, fixed: bool) -> torch.nn.Module:
+    """Returns a form of a model. `load` makes it, which also replaces pairs of QuantizeLinear, where it can."""
+    if mode != "compile":
+        made: torch.nn.Module = onnx2nn.load(path, optimize=mode)
+        return made
+    module = onnx2nn.load(path)
+    signature = module.meta["onnx2nn"]["signature"]
+    if fixed:
+        shapes = {spec["name"]: list(tensor.shape) for spec, tensor in zip(signature, inputs, strict=True)}
+        return onnx2nn.load(path, input_shapes=shapes, optimize=mode)  # type: ignore[no-any-return]  # of torch
+    if any(isinstance(size, str) for spec in signature for size in (spec["shape"] or ())[1:]):
+        return onnx2nn.optimize(module, mode, example_inputs=inputs)
+    return onnx2nn.load(path, optimize=mode)  # type: ignore[no-any-return]  # of torch
 
 
 def measure(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, tuple[list[float], list[float]]]:

@@ -25,16 +25,17 @@ import onnxruntime
 import optimized
 import stored
 import torch
-from peers_page import PAGE, RESULTS, SHOWN, ZOO, Row, page, ratio
+from peers_page import PAGE, RESULTS, SHOWN, TIMM, ZOO, Row, page, ratio
 
 PEERS = ("onnx2torch", "onnx2pytorch", "onnx2fx")
-ORIGINAL, ORIGINAL_COMPILED = "original module", "original module, torch.compile, frozen"
+AUTHORS = ORIGINAL, ORIGINAL_COMPILED = "original module", "original module, torch.compile, frozen"
 
 Call = Callable[[], Any]
 
 
-def measured(name: str, repeats: int, threads: int, peers: bool, names: Collection[str]) -> Row:
+def measured(name: str, repeats: int, threads: int, names: Collection[str]) -> Row:
     """Returns the milliseconds and ratios of each form of a network, and why a form is missing."""
+    beside = () if name in ZOO else AUTHORS if name in TIMM else (*AUTHORS, *PEERS, "OpenVINO")
     with torch.enable_grad():  # without, nn.MultiheadAttention calls what the exporter lacks
         original, path, inputs = models.exported(name, "torchscript")
     calls: dict[str, Call] = {}
@@ -44,7 +45,9 @@ def measured(name: str, repeats: int, threads: int, peers: bool, names: Collecti
             calls[form] = call
         else:
             failed[form] = call
-    for form, make in _peers(original, path, inputs).items() if peers else ():
+    for form, make in _peers(original, path, inputs).items():
+        if form not in beside:
+            continue
         if form == ORIGINAL_COMPILED and "compile" not in names:
             failed[form] = "not measured"
             continue
@@ -112,7 +115,7 @@ def _versions() -> dict[str, str]:
 def main() -> None:
     """Measures, stores and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=(*SHOWN, *ZOO), help=f"of {', '.join(models.ORIGINALS)}")
+    parser.add_argument("models", nargs="*", default=(*SHOWN, *ZOO, *TIMM), help=f"of {', '.join(models.ORIGINALS)}")
     parser.add_argument("--repeats", type=int, default=20, help="rounds (default 20)")
     parser.add_argument(
         "--form", action="append", choices=tuple(optimized.FORMS), help="of onnx2nn, for each that is measured: all"
@@ -127,7 +130,7 @@ def main() -> None:
     rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     with torch.no_grad():
         for name in () if arguments.page else arguments.models:
-            row = measured(name, arguments.repeats, arguments.threads, name in SHOWN, arguments.form)
+            row = measured(name, arguments.repeats, arguments.threads, arguments.form)
             print(name, {form: round(ratio(row, form) or 0, 3) for form in row["ms"]}, row["failed"], flush=True)
             rows[name] = row
             if arguments.write:
@@ -137,7 +140,7 @@ def main() -> None:
 
 
 def _store(rows: dict[str, Row]) -> None:
-    ordered = {name: rows[name] for name in (*SHOWN, *ZOO) if name in rows}
+    ordered = {name: rows[name] for name in (*SHOWN, *ZOO, *TIMM) if name in rows}
     stored.store(RESULTS, ordered, PAGE, page(ordered))
 
 

@@ -20,6 +20,11 @@ ZOO = (
 )
 """Further networks, of which the means are."""
 
+TIMM = (
+    *("mobilenetv4_conv_small", "repvgg_a0", "resnet26d", "deit_tiny_patch16_224", "convnextv2_atto", "mixer_s32_224"),
+)
+"""Networks of timm, which are measured beside the author's module."""
+
 ORT = "ONNX Runtime"
 Row = dict[str, Any]
 TITLES = {
@@ -35,9 +40,13 @@ def page(rows: dict[str, Row]) -> str:
     shown = [name for name in SHOWN if name in rows]
     parts = [_HEAD, _conditions(rows), "## Networks\n", _table(rows, shown, _forms(rows, shown))]
     parts += [_missing(rows, shown), "## Means\n", _means(rows)]
-    others = [name for name in rows if name not in SHOWN]
+    others = [name for name in ZOO if name in rows]
     if others:
-        parts += ["The means are of the networks above, and of these:\n", _table(rows, others, [*TITLES])]
+        parts += ["The means are of the networks above, of those of timm, and of these:\n"]
+        parts += [_table(rows, others, [*TITLES])]
+    timm = [name for name in TIMM if name in rows]
+    if timm:
+        parts += ["## Networks of timm\n", _table(rows, timm, _forms(rows, timm)), _missing(rows, timm)]
     return "\n".join(part for part in parts if part)
 
 

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oneflow_bridge.runtime import error_text, import_oneflow
+from onnx2nn.commands import main as onnx2nn_command
 from onnx2nn.commands.running import Parser, run
 from onnx2nn.commands.statuses import OK
 from onnx2nn.errors import InputError, UnsupportedModelError
+from onnx2nn.ground.atomic_files import check_writable
+from onnx2nn.ground.extras import require_extras
 
 if TYPE_CHECKING:
     import onnx
@@ -22,13 +25,15 @@ if TYPE_CHECKING:
 
 _EPILOG = (
     "examples:\n"
-    "  oneflow2onnx mypackage.models:resnet50 --input x:1,3,224,224 --dynamic-batch -o resnet50.onnx\n"
+    "  oneflow2onnx mypackage.models:resnet50 --input x:1,3,224,224 --dynamic-batch -o resnet50.onnx \\\n"
+    "      --report resnet50.html\n"
     "  oneflow2onnx mypackage.models:encoder --weights encoder_state --input ids:1,128:int64 \\\n"
     "      --dynamic ids:0=batch --dynamic ids:1=length --opset 18 -o encoder.onnx\n"
     "  oneflow2onnx folder_with_a_saved_job -o later.onnx     (oneflow_bridge.compile_job(model, x).save(folder))\n\n"
     "The model is traced at the sizes of --input, and once more for each dimension of --dynamic. The file is written\n"
     "when ONNX Runtime's outputs agree with OneFlow's; ops without an ONNX form are listed, all of them.\n\n"
     "exit status: 0 the file is written (and, unless --no-check, its outputs agree with OneFlow's),\n"
+    "1 with --report, where the import of the written file differs from ONNX Runtime or is refused,\n"
     "2 the model or an option cannot be used, or the outputs differ"
 )
 
@@ -76,6 +81,13 @@ def _parser() -> Parser:
     parser.add_argument("--weights", type=Path, help="a state dict (oneflow.save) that is loaded into the model")
     parser.add_argument("--output-name", action="append", dest="output_names", help="name of an output, in order")
     parser.add_argument("--external-data", action="store_true", default=None, help="write the weights to a file beside")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="M.html",
+        help="also the page that `onnx2nn report` writes of the file: its modules, graphs, weights, and the difference "
+        "of its import from ONNX Runtime; needs PyTorch",
+    )
     parser.add_argument("--no-optimize", action="store_true", help="write the job's ops one by one, unsimplified")
     parser.add_argument("--no-check", action="store_true", help="do not run the file in ONNX Runtime")
     parser.add_argument(
@@ -88,6 +100,9 @@ def _parser() -> Parser:
 
 def _command(options: argparse.Namespace, terminal: Terminal) -> int:
     logging.basicConfig(level=logging.INFO if options.verbose else logging.WARNING, format="%(message)s")
+    if options.report:
+        check_writable(options.report)
+        require_extras("--report", torch="torch", verify="onnxruntime")
     try:
         with terminal.step(f"exporting {options.model}"):
             proto = _export(options)
@@ -96,7 +111,18 @@ def _command(options: argparse.Namespace, terminal: Terminal) -> int:
         types = ", ".join(sorted({problem.operator for problem in error.problems}))
         raise InputError(f"ops without an ONNX form: {types}; reasons and advice stand above") from error
     terminal.line(f"{options.output}: opset {proto.opset_import[0].version}, {len(proto.graph.node)} nodes")
-    return OK
+    return _report(options, terminal) if options.report else OK
+
+
+def _report(options: argparse.Namespace, terminal: Terminal) -> int:
+    """Writes the page of the file; returns the status that `onnx2nn report` ends with."""
+    arguments = ["report", str(options.output), "-o", str(options.report)]
+    for text in options.input:
+        name, dims, *_ = text.split(":")
+        arguments += ["--input_shape", f"{name}:{dims}"]
+    parsed = onnx2nn_command.parser().parse_args(arguments)
+    status: int = parsed.command(parsed, terminal)
+    return status
 
 
 def _export(options: argparse.Namespace) -> onnx.ModelProto:

@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from onnx2nn.errors import OperatorError
 from onnx2nn.ops.machine_code import machine_code
 from onnx2nn.optable.registry import name_function, name_of, row_named
-from onnx2nn.optable.row import REQUIRED, Row
+from onnx2nn.optable.row import REQUIRED, Row, in_onnx_export
 
 
 def _plain(value: Any) -> Any:
@@ -101,7 +102,7 @@ def _as_custom_op(row: Row, run: Any) -> Any:
         if not (torch.compiler.is_compiling() or torch.jit.is_tracing()) or _loops_inside(row, values):
             return run(*values, **given)
         values, given = (*values, *[None] * (count - len(values))), {**defaults, **given}
-        if torch.onnx.is_in_onnx_export():
+        if in_onnx_export():
             found = _symbolic(row, values, given)
         else:
             found = overload(*values, **{k: " ".join(v) if k in texts and v else v for k, v in given.items()})
@@ -174,10 +175,19 @@ def _floats(values: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
 
 
 def _symbolic(row: Row, values: Sequence[Any], given: dict[str, Any]) -> Any:
-    """Returns a call that torch.onnx.export writes as the ONNX operator of `row`."""
+    """Returns a call that torch.onnx.export writes as the ONNX operator of `row`.
+
+    Raises:
+        OperatorError: torch's older exporter runs, which lacks such calls.
+    """
+    name = f"{row.domain}::{row.operator}" if row.domain else row.operator
+    if torch.jit.is_tracing():
+        raise OperatorError(
+            f"torch's older exporter cannot write {name}. "
+            "Use onnx2nn.export_onnx, or torch.onnx.export with dynamo=True."
+        )
     results = _results(row, values, given)
     attributes = {name: item for name, item in given.items() if name in row.attributes and item is not None}
-    name = f"{row.domain}::{row.operator}" if row.domain else row.operator
     symbolic = torch.onnx.ops.symbolic
     if "_outputs" in row.facts:
         dtypes, shapes = [dtype for _, dtype in results], [sizes for sizes, _ in results]

@@ -60,6 +60,7 @@ def load(
     blocks: str = "named",
     dtype: Any = None,
     device: Any = None,
+    mmap: bool = False,
     optimize: str | None = None,
     limits: Limits | None = None,
 ) -> Any:
@@ -106,6 +107,10 @@ def load(
             meanwhile. On `"meta"` weights have no elements and are not read; constants outside of state_dict have
             theirs, on the CPU. `module.meta["onnx2nn"]["stored"]` says where in its file a weight lies, which
             `onnx2nn.OnnxReader` reads.
+        mmap: whether weights are the pages of the mapped file instead of copies, as for `torch.load` (PyTorch on the
+            CPU only). A page is read at its first use, and copied where it is written, so that the file stays as it
+            is; it must not become shorter while the module lives. Weights keep the file's layout: of a linear layer it
+            may be transposed.
         optimize: `"eager"` or `"compile"` for a faster module for inference, see `onnx2nn.optimize` (PyTorch only).
             `"eager"` also computes convolutions between QuantizeLinear and DequantizeLinear on integers, as ONNX
             Runtime does, and rounds a QLinearConv in its kernel: another step where a number is next to the middle of
@@ -127,17 +132,34 @@ def load(
             runs alone; the text names the node that fixes it.
     """
     options = Options(
-        framework, input_shapes or {}, raise_patterns, dynamic, trainable, quantized, blocks, dtype, device, optimize
+        framework,
+        input_shapes or {},
+        raise_patterns,
+        dynamic,
+        trainable,
+        quantized,
+        blocks,
+        dtype,
+        device,
+        mmap,
+        optimize,
     )
     account = Account(limits)
     with (
         gc_pause.paused(),
         reader.opened(source, base_dir=base_dir, follow_links=follow_links, account=account) as model,
-        mapping(model) if options.elsewhere else reading_ahead(model) as files,
+        _weights(model, options) as files,
     ):
         module = _load_model(model, options, account, files)
     _warn_of_fixed(module)
     return module if optimize is None else optimized(module, optimize)
+
+
+def _weights(model: ir.Model, options: Options) -> contextlib.AbstractContextManager[MappedFiles | None]:
+    """Returns the context in which weights are read, ahead of their use, or mapped."""
+    if options.elsewhere:
+        return mapping(model)
+    return mapping(model, aligned=True) if options.mmap else reading_ahead(model)
 
 
 def load_stored(
@@ -255,6 +277,7 @@ class Options:
     blocks: str = "named"
     dtype: Any = None
     device: Any = None
+    mmap: bool = False
     optimize: str | None = None
     keep_computed: bool = False
     """Whether state on the meta device that is no bytes of the file keeps its elements."""
@@ -285,7 +308,7 @@ class Options:
                 "PyTorch, write it by onnx2nn.export_onnx, and load that file with framework='oneflow'."
             )
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        for name in ("blocks", "dtype", "device", "optimize", "keep_computed"):
+        for name in ("blocks", "dtype", "device", "mmap", "optimize", "keep_computed"):
             if getattr(self, name) != defaults[name]:
                 raise InputError(f"{name} needs framework='torch'. Leave it out for OneFlow.")
 
@@ -349,7 +372,7 @@ def _import(model: ir.Model, options: Options, shapes: InputShapes, account: Acc
 
 def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
     """Makes the CPU the default device: weights are read to the CPU, and buffers must be on the same device."""
-    if torch.get_default_device().type == "cpu":
+    if torch.empty(0).device.type == "cpu":  # get_default_device imports another module of torch
         return contextlib.nullcontext()
     return cast("contextlib.AbstractContextManager[Any]", torch.device("cpu"))
 
@@ -417,7 +440,8 @@ def _finish(module: Any, options: Options, files: MappedFiles | None, report: De
 
     gc_pause.collect_young()  # the dropped tracer holds the weights in the file's layout
     if options.elsewhere is None:
-        lay_out_state(module)
+        if not options.mmap:
+            lay_out_state(module)
     elif files is not None and options.elsewhere.type == "meta":
         _drop_stored(module, options, files)
     else:

@@ -140,7 +140,7 @@ def section(ops: dict[str, Op], tests: dict[str, list[bool]]) -> list[str]:
     right = sum(row["equal"] == "Yes" for row in models.values())
     return [
         "`scripts/oneflow_tables.py` writes this section from a run of the exporter's tests. Of flowvision's models",
-        f"{len(models)} were exported too: {right} are right, OneFlow itself cannot trace the others",
+        f"{len(models)} were exported too: {right} are right; OneFlow has no CPU kernel for an op of the others",
         "([oneflow_zoo.md](oneflow_zoo.md)).",
         "",
         "### What it must do",

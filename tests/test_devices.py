@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 from realmodels import require_transformers
+from safetensors.torch import load_file
 
 import onnx2nn
 from onnx2nn.errors import InputError, Onnx2nnError
@@ -43,14 +45,14 @@ onnx2nn.load(sys.argv[1])
 gc.collect()
 open("/proc/self/clear_refs", "w").write("5")
 own = resident("VmRSS")
-module = onnx2nn.load(sys.argv[2], device=sys.argv[3])
+module = onnx2nn.load(sys.argv[2], **json.loads(sys.argv[3]))
 print(json.dumps([resident("VmHWM") - own, sum(p.nbytes for p in module.parameters())]))
 """
 
 
-def _peak(path: Path, device: str) -> tuple[int, int]:
+def _peak(path: Path, **options: Any) -> tuple[int, int]:
     """Returns the peak of a load's resident memory, and the bytes of the weights."""
-    run = [sys.executable, "-c", _MEASURE, str(DIGITS), str(path), device]
+    run = [sys.executable, "-c", _MEASURE, str(DIGITS), str(path), json.dumps(options)]
     peak, size = json.loads(subprocess.run(run, capture_output=True, text=True, check=True).stdout)
     return peak, size
 
@@ -59,8 +61,42 @@ def _peak(path: Path, device: str) -> tuple[int, int]:
 @pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
 def test_the_meta_device_takes_no_memory(external: bool, tmp_path: Path) -> None:
     path = _perceptron(tmp_path / "model.onnx", external)
-    (peak, size), (whole, _) = _peak(path, "meta"), _peak(path, "cpu")
+    (peak, size), (whole, _) = _peak(path, device="meta"), _peak(path)
     assert peak < 0.05 * size < 0.9 * size < whole
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks of memory are read from /proc")
+@pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
+def test_mapped_weights_are_not_read(external: bool, tmp_path: Path) -> None:
+    peak, size = _peak(_perceptron(tmp_path / "model.onnx", external), mmap=True)
+    assert peak < (0.05 if external else 1.2) * size  # the names before weights inside may leave them unaligned
+
+
+@pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
+def test_mapped_weights(external: bool, tmp_path: Path) -> None:
+    """They give the same numbers, train, are written and saved, and the file stays as it is."""
+    path = _perceptron(tmp_path / "model.onnx", external, 128, 2)
+    files = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    whole, module = onnx2nn.load(path), onnx2nn.load(path, mmap=True)
+    for name, value in whole.state_dict().items():
+        mapped = module.state_dict()[name]
+        assert torch.equal(mapped, value) and not mapped.data_ptr() % mapped.element_size()
+    x = torch.randn(3, 128)
+    exact = copy.deepcopy(whole).double()(x.double())
+    ours, theirs = (float((run(x) - exact).abs().max() / exact.abs().max()) for run in (module, whole))
+    assert ours <= 4 * theirs + torch.finfo(x.dtype).eps  # another layout has another kernel
+    for saved in (tmp_path / "state.safetensors", tmp_path / "whole.pth"):
+        onnx2nn.save(module, saved)
+        kept = (
+            load_file(saved) if saved.suffix == ".safetensors" else torch.load(saved, weights_only=False).state_dict()
+        )
+        assert all(torch.equal(kept[name], value) for name, value in whole.state_dict().items())
+    module(x).sum().backward()
+    torch.optim.SGD(module.parameters(), 1.0).step()
+    assert not any(map(torch.equal, module.parameters(), whole.parameters()))
+    assert {file: file.read_bytes() for file in files} == files
+    with pytest.raises(InputError, match="mmap needs framework='torch'"):
+        onnx2nn.load(path, framework="oneflow", mmap=True)
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])

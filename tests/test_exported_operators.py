@@ -16,6 +16,7 @@ from realmodels import check_same, check_travels, run, run_onnxruntime
 
 import onnx2nn
 from onnx2nn.backend import OnnxModule
+from onnx2nn.errors import OperatorError
 from tests import installed, onnxnode
 from tests.cases import Case, case, contrib_quantized, f32
 
@@ -50,6 +51,13 @@ def test_the_program_gives_what_onnxruntime_gives(case: Case) -> None:
     for each in (runner, OnnxModule(model, module, program)):
         for actual, expected in zip(each.run(feeds), answer[1], strict=True):
             onnxnode.assert_close(actual, expected, 1e-5)
+
+
+def test_the_older_exporter_names_what_it_cannot_write(tmp_path: Path) -> None:
+    model, feeds = onnxnode.model_of(CASES[-1], 14)
+    inputs = tuple(torch.from_numpy(np.asarray(array)) for array in feeds.values())
+    with pytest.raises(OperatorError, match="older exporter cannot write GRU"):
+        torch.onnx.export(onnx2nn.load(model), inputs, str(tmp_path / "m.onnx"), dynamo=False)
 
 
 def test_a_branch_may_be_a_constant() -> None:
@@ -188,3 +196,37 @@ def test_numbers_of_uint64_travel(nodes: str) -> None:
     for inputs in (first, other):
         check_same(run(module, inputs), run_onnxruntime(model.SerializeToString(), inputs), "against ONNX Runtime")
     check_travels(module, first, other, travels=("torch.export", "torch.compile", "torch.jit.trace"))
+
+
+WIDE_SUMS = {
+    "int32": "y = ConvInteger <pads = [1, 1, 1, 1]> (x, w, zx, zw)",
+    "uint8": "y = QLinearConv <pads = [1, 1, 1, 1]> (x, one, zx, w, one, zw, large, zy, bias)",
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "dynamo"),
+    [("int32", 80, True), ("int32", 1200, False), ("uint8", 80, False), ("uint8", 1200, True)],
+)
+def test_wide_sums_of_convolutions_need_no_wide_floats(dtype: str, channels: int, dynamo: bool, tmp_path: Path) -> None:
+    """ONNX Runtime has no convolution in float64, and float32 does not hold these sums."""
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        graph (uint8[1, {channels}, 5, 5] x) => ({dtype}[1, 3, 5, 5] y)
+        <uint8 zx = {{3}}, uint8 zy = {{128}}, int8 zw = {{1}}, float one = {{1}}, float large = {{3e5}},
+         int32[3] bias = {{7, -90000, 5}}>
+        {{ {WIDE_SUMS[dtype]} }}""")
+    numbers = np.random.default_rng(0)
+    weights = numbers.integers(-128, 128, (3, channels, 3, 3)).astype(np.int8)
+    weights[0], weights[1] = 127, -128
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    x = torch.from_numpy(numbers.integers(200, 256, (1, channels, 5, 5)).astype(np.uint8))
+    module = onnx2nn.load(model)
+    path = tmp_path / "again.onnx"
+    if dynamo:
+        onnx2nn.export_onnx(module, path, example_inputs=[x])
+    else:
+        torch.onnx.export(module, (x,), str(path), dynamo=False)
+    (y,) = expected = run(module, (x,))
+    assert dtype == "uint8" or y.abs().max() > 1 << 24
+    assert y.unique().numel() > 4
+    check_same(run_onnxruntime(path.read_bytes(), (x,)), expected, "in ONNX Runtime")

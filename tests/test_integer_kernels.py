@@ -296,7 +296,7 @@ def test_a_module_with_integer_products_compiles(model: onnx.ModelProto) -> None
 def test_code_for_this_machine_has_the_kernel(model: onnx.ModelProto) -> None:
     """What AOTInductor compiles for the processor at hand multiplies integers."""
     module, x = onnx2nn.load(model), torch.randn(5, 40)
-    with traced_for(MachineCode(integer_kernels.available(torch), None)):
+    with traced_for(MachineCode(integer_kernels.available(torch), None, None)):
         program = torch.export.export(module, (x,), dynamic_shapes={"x": {0: torch.export.Dim("n")}})
     a, b = torch.ones(3, 4, dtype=torch.uint8), torch.ones(4, 5, dtype=torch.int8)
     assert ("_int_mm" in str(program.graph)) == integer_kernels.serves(torch, a, b)

@@ -15,7 +15,7 @@ from onnx2nn import functional
 from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.machine_code import MachineCode, traced_for
 from onnx2nn.optimization.frozen import Frozen
-from onnx2nn.optimization.integer_code import call_kernels, integer_convolution
+from onnx2nn.optimization.integer_code import call_kernels, integer_convolution, requantized_convolution
 
 Case = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, list[list[int]], int]
 
@@ -42,19 +42,24 @@ def convolutions(draw: Any) -> Case:
     return x, zero, weight, bias if draw(st.booleans()) else None, [strides, pads, dilation], groups
 
 
-def program(case: Case, constants: bool, mode: FakeTensorMode) -> fx.GraphModule:
+def program(
+    case: Case, constants: bool, mode: FakeTensorMode, scaling: tuple[torch.Tensor, ...] = ()
+) -> fx.GraphModule:
     """Returns a graph of inductor's kind with one convolution; its operands are constants or inputs."""
     x, *operands = case[:4]
+    operands += scaling
     graph, root = fx.Graph(), nn.Module()
     nodes = [graph.placeholder("x")]
-    for name, value in zip(("zero", "weight", "bias"), operands, strict=True):
+    for name, value in zip(("zero", "weight", "bias", "scale", "shift")[: len(operands)], operands, strict=True):
         if constants and value is not None:
             root.register_buffer(name, value)
         nodes.append(None if value is None else graph.get_attr(name) if constants else graph.placeholder(name))
     for node, value in zip(nodes, (x, *operands), strict=True):
         if node is not None:
             node.meta["val"] = mode.from_tensor(value)
-    call = graph.call_function(torch.ops.onnx2nn.integer_convolution.default, (*nodes, *case[4], case[5]))
+    names = torch.ops.onnx2nn
+    target = names.requantized_convolution.default if scaling else names.integer_convolution.default
+    call = graph.call_function(target, (*nodes[:4], *case[4], case[5], *nodes[4:]))
     call.meta["val"] = call.target(*fx.map_arg(call.args, lambda node: node.meta["val"]))
     graph.output(call)
     return fx.GraphModule(root, graph)
@@ -77,11 +82,37 @@ def test_kernels_give_the_integers(case: Case, constants: bool) -> None:
         assert "qconv_pointwise" in module.code
 
 
+@settings(max_examples=80, deadline=None)
+@given(convolutions(), st.booleans(), st.data())
+def test_kernels_round(case: Case, constants: bool, data: st.DataObject) -> None:
+    """They give another step only where the number is next to the middle of two steps, none in place of a kernel."""
+    sums = integer_convolution(*case[:4], *case[4], case[5]).double()
+    steps = data.draw(st.sampled_from([1.0, 50.0, 300.0])) / max(float(sums.abs().max()), 1.0)
+    scale = (steps * (torch.rand(sums.shape[1]) if data.draw(st.booleans()) else torch.ones(1))).float()
+    scaling = scale, torch.tensor(data.draw(st.sampled_from([0, 7, 128, 255])), dtype=torch.uint8)
+    expected = requantized_convolution(*case[:4], *case[4], case[5], *scaling)
+    module = program(case, constants, FakeTensorMode(), scaling)
+    call_kernels(module.graph)
+    module.graph.lint()
+    module.recompile()
+    given_ = case[:1] if constants else [value for value in (*case[:4], *scaling) if value is not None]
+    found = module(*given_)
+    assert found.dtype == torch.uint8 and found.shape == expected.shape
+    other = found != expected
+    assert not bool(other.any()) or "qconv_pointwise" in module.code
+    assert bool(((found.double() - expected.double()).abs() <= 1).all())
+    numbers = sums * scale.double().reshape(-1, 1, 1)
+    bound = 255 * case[2].double().abs().sum([1, 2, 3]) * 2 + (0 if case[3] is None else case[3].double().abs())
+    largest = (bound * scale.double()).reshape(-1, 1, 1) + 256  # of what is added in float32
+    assert bool(((numbers - numbers.floor() - 0.5).abs() <= largest * 2**-22)[other].all())
+
+
 class _Quantised(nn.Module):
     """A QLinearConv of one or two dimensions whose weights are buffers."""
 
-    def __init__(self, rank: int, x: torch.dtype, w: torch.dtype) -> None:
+    def __init__(self, rank: int, x: torch.dtype, w: torch.dtype, operator: Any) -> None:
         super().__init__()
+        self.operator = operator
         self.register_buffer("weight", torch.arange(6 * 2 * 3**rank).reshape(6, 2, *[3] * rank).to(w))
         self.register_buffer("bias", torch.arange(-3, 3, dtype=torch.int32) * 1000)
         self.register_buffer("x_zero", torch.tensor(5, dtype=x))
@@ -91,20 +122,33 @@ class _Quantised(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         s = self.scale
         given_ = (x, s, self.x_zero, self.weight, s, self.w_zero, s, self.x_zero, self.bias)
-        return functional.QLinearConv(*given_, pads=[1] * 2 * (x.ndim - 2), strides=[2] * (x.ndim - 2))
+        return self.operator(*given_, pads=[1] * 2 * (x.ndim - 2), strides=[2] * (x.ndim - 2))
 
 
+@pytest.mark.parametrize(
+    ("operator", "recorded"),
+    [
+        (functional.QLinearConv, "integer_convolution"),
+        (functional.onnx2nn__FusedQLinearConv, "requantized_convolution"),
+    ],
+)
 @pytest.mark.parametrize("w", [torch.int8, torch.uint8])
 @pytest.mark.parametrize("x", [torch.int8, torch.uint8])
 @pytest.mark.parametrize("rank", [1, 2])
-def test_a_trace_records_a_convolution(rank: int, x: torch.dtype, w: torch.dtype) -> None:
-    module = _Quantised(rank, x, w)
+def test_a_trace_records_a_convolution(rank: int, x: torch.dtype, w: torch.dtype, operator: Any, recorded: str) -> None:
+    module = _Quantised(rank, x, w, operator)
     values = (torch.arange(3 * 2 * 8**rank).reshape(3, 2, *[8] * rank) * 7).to(x)
     batch = ({0: torch.export.Dim("n")},)
-    with traced_for(MachineCode(multiplies=integer_kernels.available(torch), convolve=integer_convolution)):
+    with traced_for(
+        MachineCode(
+            multiplies=integer_kernels.available(torch),
+            convolve=integer_convolution,
+            requantize=requantized_convolution,
+        )
+    ):
         exported = torch.export.export(module, (values,), dynamic_shapes=batch)
-    assert "integer_convolution" in str(exported.graph)
-    assert "integer_convolution" not in str(torch.export.export(module, (values,), dynamic_shapes=batch).graph)
+    assert recorded in str(exported.graph)
+    assert recorded not in str(torch.export.export(module, (values,), dynamic_shapes=batch).graph)
     for some in (values, values[:2]):
         assert torch.equal(exported.module()(some), module(some))
 
@@ -133,7 +177,10 @@ def test_a_trace_has_the_loop() -> None:
     """Of any number of steps, in blocks of four and one by one."""
     module, x = _Recurrent(), torch.randn(7, 3, 5)
     sizes = ({0: torch.export.Dim("steps"), 1: torch.export.Dim("n")},)
-    with traced_for(MachineCode(multiplies=integer_kernels.available(torch), convolve=None)), torch.no_grad():
+    with (
+        traced_for(MachineCode(integer_kernels.available(torch), None, None)),
+        torch.no_grad(),
+    ):
         exported = torch.export.export(module, (x,), dynamic_shapes=sizes)
     assert "while_loop" in str(exported.graph)
     for some in (x, torch.randn(4, 2, 5), torch.randn(3, 5, 5)):
@@ -145,7 +192,7 @@ def test_other_traces_have_one_call() -> None:
     module, x, lengths = _Recurrent(), torch.randn(2, 1, 5), torch.tensor([2])
     exported = torch.export.export(module, (x,))
     assert "DynamicQuantizeLSTM" in str(exported.graph) and "while_loop" not in str(exported.graph)
-    with traced_for(MachineCode(multiplies=False, convolve=None)):
+    with traced_for(MachineCode(False, None, None)):
         exported = torch.export.export(module, (x, lengths))
     assert "DynamicQuantizeLSTM" in str(exported.graph) and "while_loop" not in str(exported.graph)
 

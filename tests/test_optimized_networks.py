@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.onnx import OnnxExporterError
 
 import onnx2nn
-from onnx2nn.optimization import eager, half_products, packing
+from onnx2nn.optimization import eager, half_code, half_products, packing
 from onnx2nn.optimization.layouts import ContiguousGroupNorm
 from tests.random_networks import draw
 
@@ -97,18 +97,54 @@ def test_group_norms_keep_their_digits(affine: bool) -> None:
     assert any(isinstance(layer, ContiguousGroupNorm) for layer in module.modules()) == affine
 
 
+class Attending(nn.Module):
+    """Multiplies as attention does: by layers, tensors by tensors, and in torch's own attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.out(mixed) @ torch.softmax(q.transpose(1, 2) @ k, -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("net", ["attention", "convolution"])
+def test_traces_of_half_precision_compute_in_float32(
+    dtype: torch.dtype, net: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every product of a program for machine code, whose outputs keep their names, type and digits."""
+    torch.manual_seed(0)
+    attends = net == "attention"
+    made = Attending() if attends else nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.ConvTranspose2d(8, 4, 2))
+    x = torch.randn(2, 9, 32) if attends else torch.randn(2, 3, 9, 9)
+    module = onnx2nn.load(_exported(made.eval(), x), dtype=dtype)
+    program = torch.export.export(module, (x.to(dtype),))
+    names = [spec.arg.name for spec in program.graph_signature.output_specs]
+    monkeypatch.setattr(half_code, "is_slow", lambda kind, dtype: False)
+    before = str(program.graph)
+    half_code.compute_in_float32(program.graph)
+    assert str(program.graph) == before
+    monkeypatch.setattr(half_code, "is_slow", lambda kind, dtype: True)
+    half_code.compute_in_float32(program.graph)
+    program.graph.lint()
+    multiplying = [
+        node for node in program.graph.nodes if node.op == "call_function" and node.target in half_code.KINDS
+    ]
+    assert multiplying and {node.meta["val"].dtype for node in multiplying} == {torch.float32}
+    assert [spec.arg.name for spec in program.graph_signature.output_specs] == names
+    exact = copy.deepcopy(made).to(dtype).double()(x.to(dtype).double())
+    with torch.no_grad():
+        found, plain = program.module()(x.to(dtype)), module(x.to(dtype))
+    assert found.dtype == dtype
+    ours, theirs = (float((value.double() - exact).abs().max() / exact.abs().max()) for value in (found, plain))
+    assert ours <= 2 * theirs + torch.finfo(dtype).eps
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_products_of_half_precision_are_rounded_once(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Attending(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = self.qkv(x).chunk(3, -1)
-            mixed = F.scaled_dot_product_attention(q, k, v)
-            return self.out(mixed) @ torch.softmax(q.transpose(1, 2) @ k, -1)
-
     for holder in (packing, eager):
         monkeypatch.setattr(holder, "is_slow", lambda kind, dtype: True)
     torch.manual_seed(0)

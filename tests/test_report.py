@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import onnx2nn
+from oneflow_bridge import cli
 from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError
 from onnx2nn.reporting.model_report import ModelReport, Module
@@ -272,3 +274,28 @@ def test_the_command_refuses_what_it_cannot_write_or_read(tmp_path: Path, capsys
     assert main(["report", str(model), "-o", str(tmp_path / "m.html"), "--limit", "nodes=1"]) == 2
     assert "Limits.nodes" in capsys.readouterr().err
     assert not (tmp_path / "m.html").exists()
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_page_of_a_file_that_oneflow2onnx_wrote(
+    wrong: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """OneFlow and PyTorch are in two environments here; the export is another model's."""
+    operator = "Unknown" if wrong else "Relu"
+    node = helper.make_node(operator, ["x"], ["y"], "only", domain="nobody" if wrong else "")
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy"]
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("nobody", 1)]
+    proto = helper.make_model(helper.make_graph([node], "g", values[:1], values[1:]), opset_imports=domains)
+
+    def export(options: argparse.Namespace) -> onnx.ModelProto:
+        onnx.save(proto, options.output)
+        return proto
+
+    monkeypatch.setattr(cli, "_export", export)
+    page_ = tmp_path / "m.html"
+    status = cli.oneflow2onnx(
+        ["package:model", "--input", "x:2,4", "-o", str(tmp_path / "m.onnx"), "--report", str(page_)]
+    )
+    assert status == int(wrong)
+    assert operator in page_.read_text(encoding="utf-8")
+    assert f"wrote {page_}" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -197,21 +198,38 @@ def test_program_says_what_it_had_to_fix(x: torch.Tensor, tmp_path: Path) -> Non
     assert "fixed although dynamic in the file: batch (axis 0 of x)" in told
 
 
-def test_program_says_which_sizes_it_refuses(tmp_path: Path) -> None:
-    class Halves(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return nn.functional.pad(x, (0, 1))[:, ::2][:, : (x.size(1) + 1) // 2] + 1
+class Halves(nn.Module):
+    """Takes the first half of a padded input, so that torch asks whether a slice is the whole."""
 
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.pad(x, (0, 1))[:, ::2][:, : (x.size(1) + 1) // 2] + 1
+
+
+@pytest.mark.parametrize("length", [8, 9])
+def test_program_of_a_slice_takes_all_sizes(length: int, tmp_path: Path) -> None:
     path, sizes = tmp_path / "halves.pt2", [{0: "batch", 1: "length"}]
-    told = onnx2nn.save(Halves(), path, example_inputs=[torch.randn(2, 8)], dynamic_axes=sizes)
+    told = onnx2nn.save(Halves(), path, example_inputs=[torch.randn(2, length)], dynamic_axes=sizes)
+    assert "refuses" not in told
+    program = torch.export.load(path).module()
+    for shape in itertools.product((1, 2, 5), (1, 2, 3, 8, 9, 100)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program(x), Halves()(x), rtol=0, atol=0)
+
+
+def test_program_says_which_sizes_it_refuses(tmp_path: Path) -> None:
+    class Rows(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.stack([row.cumsum(0) for row in x[: x.shape[0] - x.shape[0] % 4].reshape(-1, 4).unbind(0)])
+
+    path = tmp_path / "rows.pt2"
+    told = onnx2nn.save(Rows(), path, example_inputs=[torch.randn(13)], dynamic_axes=[{0: "length"}])
     program = torch.export.load(path).module()
     refused = told.partition("it refuses sizes without ")[2]
-    for length in (10, 9):
-        try:
-            program(torch.randn(2, length))
-        except AssertionError as error:
-            assert str(error).removeprefix("Guard failed: ") in refused
     assert refused
+    for length in (8, 17):
+        with pytest.raises(AssertionError) as caught:
+            program(torch.randn(length))
+        assert str(caught.value).removeprefix("Guard failed: ") in refused
 
 
 @pytest.mark.parametrize("ending", [".pt2", ".torchscript"])

@@ -66,7 +66,7 @@ RULES = {
         ("oneflow_bridge.module", "oneflow_bridge.attention", "oneflow_bridge.regions"), "oneflow_bridge.from_onnx"
     ),
     "oneflow_bridge.backend": f"{BRIDGE} oneflow_bridge.namespace oneflow_bridge.from_onnx onnx2nn onnx2nn.loading",
-    "oneflow_bridge.cli": f"{BRIDGE} oneflow_bridge oneflow_bridge.to_onnx onnx2nn.commands",
+    "oneflow_bridge.cli": f"{BRIDGE} onnx2nn.ground oneflow_bridge oneflow_bridge.to_onnx onnx2nn.commands",
     "scripts": "onnx2nn oneflow_bridge",
 }
 """What each room may import besides its own modules; `scripts` may import whatever the packages hold."""

@@ -89,6 +89,51 @@ class Attention(nn.Module):
         return nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, 6, 16)
 
 
+class Windowed(nn.Module):
+    """A layer behind a mask that its forward makes and tables that no state_dict holds."""
+
+    table: torch.Tensor
+    blur: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
+        self.register_buffer("table", torch.arange(6.0) + 1, persistent=False)
+        self.register_buffer("blur", torch.tensor([[[1.0, 2.0, 1.0]]]), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x.new_zeros(1, 6)
+        mask[:, 1:4] = -100.0
+        x = nn.functional.conv1d(x.unsqueeze(1), self.blur, padding=1).squeeze(1)
+        return self.head((self.inner(x) * self.table + mask).softmax(-1))
+
+
+class ScaledRows(nn.Module):
+    """Linear layers with a scale behind each, over rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.gamma, self.delta = nn.Parameter(torch.rand(6) + 0.5), nn.Parameter(torch.rand(6) + 0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + (self.gamma * self.one(x)).flip(1)
+        return x + self.delta * self.two(x)
+
+
+class Pooled(nn.Module):
+    """A normalisation of one group, for which exporters write an InstanceNormalization of neutral weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.GroupNorm(1, 8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        y = self.norm(x)
+        return self.head((x + nn.functional.avg_pool2d(y, 3, 1, 1) - y).mean((2, 3)))
+
+
 class Parallel(nn.Module):
     """Two branches that structure does not tell apart, with a function on each."""
 
@@ -120,6 +165,47 @@ def test_weights_that_are_not_folded_are_the_same() -> None:
     assert len(report.placed) == len(model.state_dict())
     for key, value in model.state_dict().items():
         assert torch.equal(other.state_dict()[key], value), key
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_constants_of_the_module_are_no_weights(dynamo: bool) -> None:
+    model, other = seeded(Windowed, 1), seeded(Windowed, 2)
+    report = onnx2nn.transfer(_shuffled(_written(model, (3, 6), dynamo=dynamo)), other)
+    assert {weight.key for weight in report.placed} == set(model.state_dict())
+    _equal(model, other, (3, 6))
+
+
+@pytest.mark.parametrize("sizes", [(1, 4, 4, 6), (1, 4, 6)])
+def test_scales_behind_reshaped_rows(sizes: tuple[int, ...]) -> None:
+    """onnxsim makes Gemm of a linear layer on four dimensions, with a Reshape on either side."""
+    onnxsim = pytest.importorskip("onnxsim")
+    model, other = seeded(ScaledRows, 1), seeded(ScaledRows, 2)
+    proto, _ = onnxsim.simplify(_written(model, sizes))
+    assert [node.op_type for node in proto.graph.node].count("Gemm") == 2
+    report = onnx2nn.transfer(_shuffled(proto), other)
+    assert {weight.key for weight in report.placed} == set(model.state_dict())
+    _equal(model, other, sizes)
+
+
+def test_a_normalisation_of_one_group() -> None:
+    onnxsim = pytest.importorskip("onnxsim")
+    model, other = seeded(Pooled, 1), seeded(Pooled, 2)
+    for one in (model, other):
+        nn.init.normal_(one.norm.weight)
+        nn.init.normal_(one.norm.bias)
+    proto, _ = onnxsim.simplify(_written(model))
+    report = onnx2nn.transfer(_shuffled(proto), other)
+    assert {weight.key for weight in report.placed} == set(model.state_dict())
+    _equal(model, other)
+
+
+def test_a_constant_of_another_value_is_refused() -> None:
+    model, other = seeded(Windowed, 1), seeded(Windowed, 2)
+    other.table += 1
+    before = {key: value.clone() for key, value in other.state_dict().items()}
+    with pytest.raises(VerificationError, match="differ by"):
+        onnx2nn.transfer(_shuffled(_written(model, (3, 6))), other)
+    assert all(torch.equal(other.state_dict()[key], value) for key, value in before.items())
 
 
 def test_exporters_log_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from oneflow_bridge.to_onnx.abort_guards import refusing_aborts
 from oneflow_bridge.to_onnx.arguments import Arguments, Dynamic, leaf_names, trace_sizes
 from oneflow_bridge.to_onnx.compiled_job import CompiledJob
 from oneflow_bridge.to_onnx.job import distinct
+from oneflow_bridge.to_onnx.module_types import proxies_of_their_types
 from oneflow_bridge.to_onnx.tensor_values import (
     constants_as_variables,
     free_tensors,
@@ -172,7 +173,7 @@ def _trace(
     _forget_names()
     graph = new_graph()
     try:
-        with refusing_aborts(), constants_as_variables() as constants:
+        with refusing_aborts(), proxies_of_their_types(), constants_as_variables() as constants:
             job, outputs = graph.build_graph(*arguments.args, **arguments.kwargs)
     except Onnx2nnError:
         raise

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 import onnx2nn
-from onnx2nn.commands.options import add_debug, add_limit, add_onnx_path, limits_of
+from onnx2nn.commands.options import add_limit_and_debug, add_onnx_path, reading_of
 from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.ground.terminal import Terminal
 
@@ -19,12 +19,11 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("check", help="list everything in a model that cannot be imported")
     parser.set_defaults(command=run)
     add_onnx_path(parser)
-    add_limit(parser)
-    add_debug(parser)
+    add_limit_and_debug(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Prints everything that cannot be imported."""
-    report = onnx2nn.check(arguments.onnx_path, follow_links=arguments.follow_links, limits=limits_of(arguments))
+    report = onnx2nn.check(arguments.onnx_path, **reading_of(arguments))
     terminal.line(str(report))
     return FAILED if report.problems else OK

@@ -6,18 +6,8 @@ import argparse
 from typing import Any
 
 import onnx2nn
-from onnx2nn.commands.options import (
-    add_blocks,
-    add_debug,
-    add_follow_links,
-    add_input_shape,
-    add_limit,
-    add_page,
-    add_seed,
-    limits_of,
-    named_shapes,
-    specs_of,
-)
+from onnx2nn.commands.model_inputs import ModelInputs, add_input_shape, add_seed
+from onnx2nn.commands.options import add_blocks, add_follow_links, add_limit_and_debug, add_page, reading_of
 from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require_extras
@@ -47,24 +37,21 @@ def add(commands: Any) -> None:
     )
     add_seed(parser)
     add_blocks(parser)
-    add_limit(parser)
-    add_debug(parser)
+    add_limit_and_debug(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Imports and compares two models."""
     if arguments.output:
         check_writable(arguments.output)
-    given = named_shapes(arguments.input_shape, specs_of(arguments))
+    inputs = ModelInputs.of(arguments)
     require_extras("Comparing models", torch="torch")
     comparison = onnx2nn.compare(
         arguments.onnx_path,
         arguments.other_path,
-        input_shapes=given or None,
-        seed=arguments.seed,
+        **inputs.chosen(),
         blocks=arguments.blocks,
-        follow_links=arguments.follow_links,
-        limits=limits_of(arguments),
+        **reading_of(arguments),
         step=terminal.step,
     )
     _print(comparison, terminal)

@@ -6,21 +6,13 @@ import argparse
 from typing import Any
 
 import onnx2nn
-from onnx2nn.commands.options import (
-    add_debug,
-    add_input_options,
-    add_limit,
-    add_onnx_path,
-    limits_of,
-    named_shapes,
-    specs_of,
-)
+from onnx2nn.commands.model_inputs import ModelInputs, add_input_options
+from onnx2nn.commands.options import add_limit_and_debug, add_onnx_path, reading_of
 from onnx2nn.commands.verdict import report
 from onnx2nn.errors import InputError
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
-from onnx2nn.importing import inputs
 
 _ENDING = ".pt2"
 
@@ -40,8 +32,7 @@ def add(commands: Any) -> None:
     add_onnx_path(parser)
     parser.add_argument("-o", "--output", required=True, metavar="M.pt2", help="where the package is saved")
     add_input_options(parser)
-    add_limit(parser)
-    add_debug(parser)
+    add_limit_and_debug(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -49,17 +40,14 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if not str(arguments.output).endswith(_ENDING):
         raise InputError(f"Cannot save {arguments.output}: a package ends in {_ENDING}.")
     check_writable(arguments.output)
-    limits, specs = limits_of(arguments), specs_of(arguments)
-    given = named_shapes(arguments.input_shape, specs)
-    open_ = arguments.dynamic_input_shape or not given
-    sizes = inputs.resolve_shapes(specs, given, batch=2 if open_ else 1)  # torch.export takes a 1 for a constant
+    inputs, reading = ModelInputs.of(arguments), reading_of(arguments)
+    open_ = arguments.dynamic_input_shape or not inputs.shapes
+    sizes = inputs.sizes(batch=2 if open_ else 1)  # torch.export takes a 1 for a constant
     require_extras("Compiling a model", torch="torch", verify="onnxruntime")
-    reading = {"follow_links": arguments.follow_links, "limits": limits}
     with terminal.step(f"importing {arguments.onnx_path}"):
-        module = onnx2nn.load(arguments.onnx_path, input_shapes=None if open_ else given, **reading)
-    example = inputs.example_inputs(specs, sizes, seed=arguments.seed)
+        module = onnx2nn.load(arguments.onnx_path, input_shapes=None if open_ else inputs.shapes, **reading)
     with terminal.step("compiling, which takes minutes for large models"):
-        module = onnx2nn.optimize(module, "compile", example_inputs=list(example.values()))
+        module = onnx2nn.optimize(module, "compile", example_inputs=inputs.examples(sizes))
     with terminal.step(f"saving {arguments.output}"):
         written = onnx2nn.save(module, arguments.output, compiled=True)
     terminal.line(f"saved {arguments.output}: {written}")

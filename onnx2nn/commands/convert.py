@@ -8,22 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import onnx2nn
 from onnx2nn.commands import simplify
-from onnx2nn.commands.options import (
-    add_blocks,
-    add_debug,
-    add_input_options,
-    add_limit,
-    add_onnx_path,
-    limits_of,
-    named_shapes,
-    specs_of,
-)
+from onnx2nn.commands.model_inputs import ModelInputs, add_input_options
+from onnx2nn.commands.options import add_blocks, add_limit_and_debug, add_onnx_path, reading_of
 from onnx2nn.commands.verdict import report
 from onnx2nn.errors import InputError
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
-from onnx2nn.importing import inputs
 from onnx2nn.importing.inputs import InputSpec
 from onnx2nn.output.python_source import check_folder
 from onnx2nn.output.save import check_target
@@ -79,8 +70,7 @@ def add_options(parser: argparse.ArgumentParser, *, simplify_by_default: bool) -
             "--simplify", action="store_true", help="simplify before the import (--simplify_path implies it)"
         )
     add_blocks(parser)
-    add_limit(parser)
-    add_debug(parser)
+    add_limit_and_debug(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -91,10 +81,8 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         check_writable(arguments.simplify_path)
     if arguments.python:
         check_folder(arguments.python)
-    limits = limits_of(arguments)
-    specs = specs_of(arguments)
-    given = named_shapes(arguments.input_shape, specs)
-    sizes = inputs.resolve_shapes(specs, given)
+    inputs, reading = ModelInputs.of(arguments), reading_of(arguments)
+    given, sizes = inputs.shapes, inputs.sizes()
     with terminal.step("loading PyTorch and ONNX Runtime"):
         require_extras("Converting a model", torch="torch", verify="onnxruntime")
 
@@ -109,34 +97,24 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
             input_shapes=None if arguments.dynamic_input_shape else given,
             dynamic=freed or None,
             blocks=arguments.blocks,
-            follow_links=arguments.follow_links,
-            limits=limits,
+            **reading,
         )
     with terminal.step("comparing with ONNX Runtime"):
-        result = onnx2nn.verify(
-            arguments.onnx_path,
-            module,
-            input_shapes=given,
-            seed=arguments.seed,
-            follow_links=arguments.follow_links,
-            limits=limits,
-        )
+        result = onnx2nn.verify(arguments.onnx_path, module, **inputs.chosen(), **reading)
     if arguments.pytorch_path:
         with terminal.step(f"saving {arguments.pytorch_path}"):
-            dynamic = _dynamic_axes(specs, () if arguments.dynamic_input_shape else given)
+            dynamic = _dynamic_axes(inputs.specs, () if arguments.dynamic_input_shape else given)
             dynamic = {name: axes | freed.get(name, {}) for name, axes in dynamic.items()}
-            example = inputs.example_inputs(specs, _export_sizes(sizes, dynamic, result), seed=arguments.seed)
             written = onnx2nn.save(
                 module,
                 arguments.pytorch_path,
-                example_inputs=list(example.values()),
-                dynamic_axes=[dynamic[spec.name] for spec in specs],
+                example_inputs=inputs.examples(_export_sizes(sizes, dynamic, result)),
+                dynamic_axes=[dynamic[spec.name] for spec in inputs.specs],
             )
         terminal.line(f"saved {arguments.pytorch_path}: {written}")
     if arguments.python:
         with terminal.step(f"writing source to {arguments.python}"):
-            given_inputs = list(inputs.example_inputs(specs, sizes, seed=arguments.seed).values())
-            written = onnx2nn.to_python(module, arguments.python, example_inputs=given_inputs)
+            written = onnx2nn.to_python(module, arguments.python, example_inputs=inputs.examples(sizes))
         terminal.line(f"wrote {written}")
     return report(result, terminal)
 

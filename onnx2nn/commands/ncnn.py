@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx2nn
-from onnx2nn.commands.options import (
-    add_debug,
-    add_input_shape,
-    add_limit,
-    add_onnx_path,
-    add_seed,
-    input_shape,
-    limits_of,
-    named_shapes,
-    specs_of,
-)
+from onnx2nn.commands.model_inputs import ModelInputs, Shapes, add_input_shape, add_seed, input_shape, named_shapes
+from onnx2nn.commands.options import add_limit_and_debug, add_onnx_path, reading_of
 from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.errors import NcnnError
 from onnx2nn.ground.atomic_files import check_folder_writable
 from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
-from onnx2nn.importing import inputs
-from onnx2nn.importing.inputs import InputSpec
-
-Shapes = Mapping[str, Sequence[int]]
+from onnx2nn.importing.inputs import InputSpec, resolve_shapes
 
 EXTRAS: tuple[str, ...] = ("torch", "ncnn")
 """What `pip install onnx2nn[...]` adds that the command needs."""
@@ -49,28 +37,23 @@ def add(commands: Any) -> None:
         help="a second shape of an input: the sizes in which it differs stay open, a text's length for instance",
     )
     add_seed(parser)
-    add_limit(parser)
-    add_debug(parser)
+    add_limit_and_debug(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Imports a model with fixed sizes, converts it to NCNN and compares; prints all obstacles."""
     require_extras("Going on to NCNN", torch="torch", ncnn="ncnn")
     check_folder_writable(arguments.output)
-    specs = specs_of(arguments)
-    sizes = inputs.resolve_shapes(specs, named_shapes(arguments.input_shape, specs))
-    others = _other_sizes(arguments, specs, sizes)
+    inputs = ModelInputs.of(arguments)
+    sizes = inputs.sizes()
+    others = _other_sizes(arguments, inputs.specs, sizes)
     with terminal.step(f"importing {arguments.onnx_path}"):
         module = onnx2nn.load(
             arguments.onnx_path,
-            input_shapes=sizes if others is None else _open(specs, sizes, others),
-            follow_links=arguments.follow_links,
-            limits=limits_of(arguments),
+            input_shapes=sizes if others is None else _open(inputs.specs, sizes, others),
+            **reading_of(arguments),
         )
-    example, other = (
-        None if shapes is None else list(inputs.example_inputs(specs, shapes, seed=arguments.seed).values())
-        for shapes in (sizes, others)
-    )
+    example, other = (None if shapes is None else inputs.examples(shapes) for shapes in (sizes, others))
     name = Path(arguments.onnx_path).stem
     try:
         with terminal.step("converting to NCNN and comparing"):
@@ -91,7 +74,7 @@ def _other_sizes(
     if not arguments.other_shape:
         return None
     others = named_shapes(arguments.other_shape, specs, "--other_shape")
-    return inputs.resolve_shapes(specs, {**sizes, **others})
+    return resolve_shapes(specs, {**sizes, **others})
 
 
 def _open(specs: Sequence[InputSpec], sizes: Shapes, others: Shapes) -> dict[str, list[int | str | None]]:

@@ -6,23 +6,12 @@ import argparse
 from typing import Any
 
 import onnx2nn
-from onnx2nn.commands.options import (
-    add_blocks,
-    add_debug,
-    add_input_shape,
-    add_limit,
-    add_onnx_path,
-    add_page,
-    add_seed,
-    limits_of,
-    named_shapes,
-    specs_of,
-)
+from onnx2nn.commands.model_inputs import ModelInputs, add_input_shape, add_inputs, add_seed
+from onnx2nn.commands.options import add_blocks, add_limit_and_debug, add_onnx_path, add_page, reading_of
 from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
-from onnx2nn.verification.input_files import load_arrays
 
 EXTRAS: tuple[str, ...] = ("torch", "verify")
 """What `pip install onnx2nn[...]` adds that the command needs."""
@@ -44,31 +33,25 @@ def add(commands: Any) -> None:
         parser,
         help="shape of an input in the run, such as input:1,3,224,224; once for each input that the file leaves open",
     )
-    parser.add_argument("--inputs", metavar="X.npz", help="arrays by input name, used instead of random inputs")
+    add_inputs(parser)
     add_seed(parser)
     parser.add_argument("--skip_comparison", action="store_true", help="do not compare with ONNX Runtime")
     add_blocks(parser)
-    add_limit(parser)
-    add_debug(parser)
+    add_limit_and_debug(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Imports, runs and compares a model, and writes the page."""
     check_writable(arguments.output)
-    specs = specs_of(arguments)
-    given = named_shapes(arguments.input_shape, specs)
-    arrays = load_arrays(arguments.inputs, specs) if arguments.inputs else None
+    inputs = ModelInputs.of(arguments)
     compared = {} if arguments.skip_comparison else {"verify": "onnxruntime"}
     require_extras("A report", torch="torch", **compared)
     report = onnx2nn.report(
         arguments.onnx_path,
-        input_shapes=given or None,
-        inputs=arrays,
-        seed=arguments.seed,
+        **inputs.chosen(),
         compared=not arguments.skip_comparison,
         blocks=arguments.blocks,
-        follow_links=arguments.follow_links,
-        limits=limits_of(arguments),
+        **reading_of(arguments),
         step=terminal.step,
     )
     report.save(arguments.output)

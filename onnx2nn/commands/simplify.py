@@ -6,17 +6,8 @@ import argparse
 from typing import Any
 
 import onnx2nn
-from onnx2nn.commands.options import (
-    add_debug,
-    add_input_options,
-    add_limit,
-    add_onnx_path,
-    count,
-    limits_of,
-    named_shapes,
-    positive,
-    specs_of,
-)
+from onnx2nn.commands.model_inputs import ModelInputs, add_input_options
+from onnx2nn.commands.options import add_limit_and_debug, add_onnx_path, count, positive, reading_of
 from onnx2nn.commands.statuses import FAILED, OK
 from onnx2nn.errors import MissingDependencyError
 from onnx2nn.ground.atomic_files import check_writable
@@ -35,8 +26,7 @@ def add(commands: Any) -> None:
     parser.add_argument("simplify_path", metavar="M-simplify.onnx", help="where the simplified model is saved")
     add_input_options(parser)
     add_options(parser)
-    add_limit(parser)
-    add_debug(parser)
+    add_limit_and_debug(parser)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     """Simplifies a model and saves it."""
     check_writable(arguments.simplify_path)
-    given = named_shapes(arguments.input_shape, specs_of(arguments))
-    simplification = simplified(arguments, given, terminal)
+    simplification = simplified(arguments, ModelInputs.of(arguments).shapes, terminal)
     return OK if simplification and simplification.simplified else FAILED
 
 
@@ -82,8 +71,7 @@ def simplified(arguments: argparse.Namespace, given: dict[str, list[int]], termi
                 constant_folding=not arguments.skip_constant_folding,
                 comparisons=arguments.simplify_comparisons,
                 time_limit=arguments.simplify_time_limit,
-                follow_links=arguments.follow_links,
-                limits=limits_of(arguments),
+                **reading_of(arguments),
             )
     except MissingDependencyError as error:
         if arguments.simplify_path:

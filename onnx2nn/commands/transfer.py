@@ -9,22 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import onnx2nn
-from onnx2nn.commands.options import (
-    add_debug,
-    add_input_shape,
-    add_limit,
-    add_onnx_path,
-    add_seed,
-    limits_of,
-    named_shapes,
-    specs_of,
-)
+from onnx2nn.commands.model_inputs import ModelInputs, add_input_shape, add_inputs, add_seed
+from onnx2nn.commands.options import add_limit_and_debug, add_onnx_path, reading_of
 from onnx2nn.commands.statuses import OK
 from onnx2nn.errors import InputError, first_line
 from onnx2nn.ground.atomic_files import check_writable
 from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
-from onnx2nn.verification.input_files import load_arrays
 
 EXTRAS: tuple[str, ...] = ("torch", "export")
 """What `pip install onnx2nn[...]` adds that the command needs."""
@@ -54,10 +45,9 @@ def add(commands: Any) -> None:
     add_input_shape(
         parser, help="shape of an input, such as input:1,3,224,224; once for each input that the file leaves open"
     )
-    parser.add_argument("--inputs", metavar="X.npz", help="arrays by input name, used instead of random inputs")
+    add_inputs(parser)
     add_seed(parser)
-    add_limit(parser)
-    add_debug(parser)
+    add_limit_and_debug(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -66,21 +56,11 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
         if Path(arguments.output).suffix != ".safetensors":
             raise InputError(f"Cannot write {arguments.output}: the ending says no format. Name a .safetensors file.")
         check_writable(arguments.output)
-    specs = specs_of(arguments)
-    given = named_shapes(arguments.input_shape, specs)
-    arrays = load_arrays(arguments.inputs, specs) if arguments.inputs else None
+    inputs = ModelInputs.of(arguments)
     require_extras("Transferring weights", torch="torch", export="onnxscript")
     model = _built(*arguments.model)
     with terminal.step(f"pairing {type(model).__name__} with {arguments.onnx_path}"):
-        report = onnx2nn.transfer(
-            arguments.onnx_path,
-            model,
-            inputs=arrays,
-            input_shapes=given or None,
-            seed=arguments.seed,
-            follow_links=arguments.follow_links,
-            limits=limits_of(arguments),
-        )
+        report = onnx2nn.transfer(arguments.onnx_path, model, **inputs.chosen(), **reading_of(arguments))
     *lines, verdict = str(report).splitlines()
     for line in lines:
         terminal.line(line)

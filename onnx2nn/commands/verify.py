@@ -7,18 +7,8 @@ import json
 from typing import Any
 
 import onnx2nn
-from onnx2nn.commands.options import (
-    add_blocks,
-    add_debug,
-    add_input_options,
-    add_limit,
-    add_onnx_path,
-    count,
-    limits_of,
-    named_shapes,
-    positive,
-    specs_of,
-)
+from onnx2nn.commands.model_inputs import ModelInputs, add_input_options, add_inputs
+from onnx2nn.commands.options import add_blocks, add_limit_and_debug, add_onnx_path, count, positive, reading_of
 from onnx2nn.commands.statuses import FAILED
 from onnx2nn.commands.verdict import report
 from onnx2nn.ground.atomic_files import check_folder_writable
@@ -26,7 +16,6 @@ from onnx2nn.ground.extras import require_extras
 from onnx2nn.ground.terminal import Terminal
 from onnx2nn.verification.block_reports import shown_blocks
 from onnx2nn.verification.gaps import Gap
-from onnx2nn.verification.input_files import load_arrays
 from onnx2nn.verification.node_reports import NodeVerification
 
 EXTRAS: tuple[str, ...] = ("torch", "verify")
@@ -39,9 +28,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(command=run)
     add_onnx_path(parser)
     add_input_options(parser)
-    parser.add_argument(
-        "--inputs", metavar="X.npz", help="arrays by input name, used instead of random inputs (then one comparison)"
-    )
+    add_inputs(parser, " (then one comparison)")
     parser.add_argument(
         "--tolerance",
         type=positive,
@@ -59,8 +46,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON, and nothing else")
     parser.add_argument("--comparisons", type=count, default=3, metavar="N", help="number of random inputs (default 3)")
     add_blocks(parser)
-    add_limit(parser)
-    add_debug(parser)
+    add_limit_and_debug(parser)
 
 
 def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
@@ -69,25 +55,17 @@ def run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     if arguments.repro:
         check_folder_writable(arguments.repro)
     terminal = Terminal(silent=True) if arguments.json else terminal
-    specs = specs_of(arguments)
-    given = named_shapes(arguments.input_shape, specs)
-    arrays = load_arrays(arguments.inputs, specs) if arguments.inputs else None
-    if arrays is not None:
-        given = {name: list(array.shape) for name, array in arrays.items()}
-    chosen: dict[str, Any] = {
-        "input_shapes": given,
-        "inputs": arrays,
-        "seed": arguments.seed,
-        "follow_links": arguments.follow_links,
-        "limits": limits_of(arguments),
-    }
+    inputs, reading = ModelInputs.of(arguments), reading_of(arguments)
+    shapes = inputs.shapes
+    if inputs.arrays is not None:
+        shapes = {name: list(array.shape) for name, array in inputs.arrays.items()}
+    chosen = {**inputs.chosen(), "input_shapes": shapes, **reading}
     with terminal.step(f"importing {arguments.onnx_path}"):
         module = onnx2nn.load(
             arguments.onnx_path,
-            input_shapes=None if arguments.dynamic_input_shape else given,
+            input_shapes=None if arguments.dynamic_input_shape else shapes,
             blocks=arguments.blocks,
-            follow_links=arguments.follow_links,
-            limits=chosen["limits"],
+            **reading,
         )
     with terminal.step("comparing with ONNX Runtime"):
         result = onnx2nn.verify(arguments.onnx_path, module, runs=arguments.comparisons, **chosen)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from onnx2nn.control_flow import If
 from onnx2nn.fx.deferred import DeferredModule
 from onnx2nn.fx.recurrent_operators import RECURRENT_FUNCTIONS, RECURRENT_LAYERS, replace_function, replace_layer
+from onnx2nn.optable.row import in_onnx_export
 
 
 class ExportableModule(DeferredModule):
@@ -26,7 +26,7 @@ class ExportableModule(DeferredModule):
         torch.onnx.export interprets the graph of a GraphModule, and calls a GraphModule inside another module.
         """
         graph = super().graph
-        return for_exporter(self, graph) if _exporting() else graph
+        return for_exporter(self, graph) if in_onnx_export() else graph
 
     @graph.setter
     def graph(self, graph: fx.Graph) -> None:
@@ -34,7 +34,7 @@ class ExportableModule(DeferredModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the outputs for inputs by position or by name."""
-        if _exporting():
+        if in_onnx_export():
             return self._interpreted(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
@@ -51,12 +51,6 @@ class ExportableModule(DeferredModule):
             return super().__call__(*args, **kwargs)
         finally:
             del self.forward
-
-
-def _exporting() -> bool:
-    """Returns whether torch.onnx.export runs, without importing what only an export needs."""
-    exporter = sys.modules.get("torch.onnx")
-    return exporter is not None and exporter.is_in_onnx_export()
 
 
 def for_exporter(module: nn.Module, graph: fx.Graph) -> fx.Graph:

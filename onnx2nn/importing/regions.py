@@ -9,6 +9,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 Path = tuple[str, ...]
 
+REENTERED = "a value that leaves it comes back into it"
+"""Why a container has no forward of its own: calls outside of it stand between its calls."""
+
 
 class Node(Protocol):
     """A call of a program, as `torch.fx.Node` describes one; a read of a weight has the `op` `get_attr`."""
@@ -123,7 +126,7 @@ class Divider(Generic[N, R]):
                 break
             if order.first is None:
                 del self.found.regions[order.path]
-                self.found.flat[".".join(order.path)] = "a value that leaves it comes back into it"
+                self.found.flat[".".join(order.path)] = REENTERED
             # It and its neighbours need each other: dissolve it, and its further calls, into the body around.
             for region in [region for region in regions if order in (region, region.first)]:
                 regions.remove(region)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -67,15 +67,56 @@ def recorded(
     group: int,
 ) -> Any:
     """Returns what `convolved` does, in int32, as one call that a compiler replaces. The arguments are its, too."""
-    zero = F.zeros([], dtype=x.dtype) if x_zero_point is None else x_zero_point.reshape([])
-    x, zero = (x, zero) if x.dtype == F.uint8 else (x.view(F.uint8) ^ 128, zero.view(F.uint8) ^ 128)
-    whole, rank = _whole(F, w, w_zero_point), len(strides)
-    if rank == 1:
-        x, strides, pads, dilations = x.unsqueeze(2), [1, *strides], [0, pads[0], 0, pads[1]], [1, *dilations]
     code = machine_code(F)
     assert code is not None and code.convolve is not None  # as `records` says
-    found = code.convolve(x, zero, whole, bias, list(strides), list(pads), list(dilations), group)
-    return found if rank == 2 else found.squeeze(2)
+    x, zero = _of_uint8(F, x, x_zero_point)
+    whole, window = _whole(F, w, w_zero_point), (strides, pads, dilations)
+    convolve = code.convolve
+    return _of_two_dimensions(lambda x, *window: convolve(x, zero, whole, bias, *window, group), x, *window)
+
+
+def recorded_requantized(
+    F: Any,
+    x: Any,
+    w: Any,
+    zero_points: tuple[Any, Any, Any],
+    scales: tuple[Any, Any, Any],
+    bias: Any,
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    group: int,
+) -> Any:
+    """Returns what `requantized` does, as one call that a compiler replaces. The arguments are its, too."""
+    code = machine_code(F)
+    assert code is not None and code.requantize is not None  # as `records` says
+    x, zero = _of_uint8(F, x, zero_points[0])
+    whole, window = _whole(F, w, zero_points[1]), (strides, pads, dilations)
+    scale = (scales[0] * scales[1] / scales[2]).reshape([-1])
+    signed, requantize = zero_points[2].dtype == F.int8, code.requantize
+    shift = (zero_points[2].view(F.uint8) ^ 128 if signed else zero_points[2]).reshape([])
+
+    def call(x: Any, *window: Any) -> Any:
+        return requantize(x, zero, whole, bias, *window, group, scale, shift)
+
+    found = _of_two_dimensions(call, x, *window)
+    return (found ^ 128).view(F.int8) if signed else found
+
+
+def _of_uint8(F: Any, x: Any, zero_point: Any) -> tuple[Any, Any]:
+    """Returns an input and its zero point as uint8, for a trace."""
+    zero = F.zeros([], dtype=x.dtype) if zero_point is None else zero_point.reshape([])
+    return (x, zero) if x.dtype == F.uint8 else (x.view(F.uint8) ^ 128, zero.view(F.uint8) ^ 128)
+
+
+def _of_two_dimensions(
+    call: Callable[..., Any], x: Any, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
+) -> Any:
+    """Returns the call of a convolution of two dimensions, for an input that may have one."""
+    if len(strides) == 2:
+        return call(x, list(strides), list(pads), list(dilations))
+    return call(x.unsqueeze(2), [1, *strides], [0, pads[0], 0, pads[1]], [1, *dilations]).squeeze(2)
 
 
 def available(F: Any) -> bool:

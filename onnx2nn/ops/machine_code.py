@@ -21,10 +21,12 @@ class MachineCode:
         multiplies: whether products of 8-bit integers are exact, see `integer_kernels.Columns`.
         convolve: records a convolution of 8-bit integers, see `integer_convolutions.recorded`; None where it is not
             exact.
+        requantize: records one that is scaled and rounded, see `integer_convolutions.recorded_requantized`.
     """
 
     multiplies: bool
     convolve: Callable[..., Any] | None
+    requantize: Callable[..., Any] | None
 
 
 _current: ContextVar[MachineCode | None] = ContextVar("machine_code", default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from onnx2nn.ops.cast import convert, element_of, type_number
 from onnx2nn.ops.conv import conv, resolve_pads
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
-from onnx2nn.optable.row import OWN, FloatForm, NeedsValues, has_values
+from onnx2nn.optable.row import OWN, FloatForm, NeedsValues, has_values, in_onnx_export
 
 _UINT8 = 2
 
@@ -340,7 +341,30 @@ def _integer_conv(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, 
     dtype = _sum_dtype(F, math.prod(w.shape[1:]), w, w_zero_point, list(range(1, w.ndim)), bias)
     data = shifted(F, x.to(dtype), x_zero_point)
     weights = shifted(F, w.type_as(data), w_zero_point)
+    if dtype == F.float64 and in_onnx_export():
+        return _conv_of_digits(F, data, weights, bias, attributes)
     return conv(F, data, weights, None if bias is None else bias.type_as(data), **attributes)
+
+
+def _conv_of_digits(F: Any, x: Any, w: Any, bias: Any, attributes: Any) -> Any:
+    """Returns the convolution of 8-bit integers minus zero points in float64, by convolutions in float32.
+
+    ONNX Runtime has none in float64. Of the digits of the weights to a base that is small enough, each sum is exact in
+    float32, up to 2**15 products; the first digit has the sign. More products need the wide convolution.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch.jit.trace, to which sizes are tensors: those of weights stay
+        count = int(math.prod(w.shape[1:]))
+    bits = (((1 << 24) - 1) // (255 * count)).bit_length() - 1
+    if bits < 1:
+        return conv(F, x, w, None if bias is None else bias.type_as(x), **attributes)
+    narrow, total, place = x.to(F.float32), 0, 0
+    while place < 8:
+        w, rest = F.floor(w / (1 << bits)), w
+        digit = rest if place + bits >= 8 else rest - w * (1 << bits)
+        total = total + conv(F, narrow, digit.to(F.float32), None, **attributes).to(F.float64) * (1 << place)
+        place += bits
+    return total if bias is None else total + bias.to(F.float64).reshape([-1, *[1] * (x.ndim - 2)])
 
 
 def _window(x: Sequence[Any], w: Sequence[int], attributes: Any) -> tuple[Sequence[int], Sequence[Any], Sequence[int]]:
@@ -353,12 +377,18 @@ def _window(x: Sequence[Any], w: Sequence[int], attributes: Any) -> tuple[Sequen
 
 def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
     """Returns the convolution by a kernel for integers; None where no kernel gives it."""
-    strides, pads, dilations = _window(x.shape, w.shape, attributes)
-    if integer_convolutions.records(F, x, w, x_zero_point, pads):
-        window = {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
+    if window := _recorded_window(F, x, w, x_zero_point, attributes):
         return integer_convolutions.recorded(F, x, w, x_zero_point, w_zero_point, bias, **window)
     window = _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes)
     return window and integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, bias, **window)
+
+
+def _recorded_window(F: Any, x: Any, w: Any, x_zero_point: Any, attributes: Any) -> Any:
+    """Returns the window of a convolution that is recorded for machine code; None where it is not."""
+    strides, pads, dilations = _window(x.shape, w.shape, attributes)
+    if not integer_convolutions.records(F, x, w, x_zero_point, pads):
+        return None
+    return {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
 
 
 def _window_of_kernel(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, attributes: Any) -> Any:
@@ -500,9 +530,11 @@ def fused_qlinear_conv(
     """QLinearConv; one kernel also scales and rounds, to another step where a number is next to the middle of two."""
     attributes = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
     parameters = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B)
-    window = _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes)
+    zero_points, scales = (x_zero_point, w_zero_point, y_zero_point), (x_scale, w_scale, y_scale)
     found = None
-    if window is not None and y_zero_point.dtype in (F.int8, F.uint8):
-        zero_points, scales = (x_zero_point, w_zero_point, y_zero_point), (x_scale, w_scale, y_scale)
-        found = integer_convolutions.requantized(F, x, w, zero_points, scales, B, **window)
+    if y_zero_point.dtype in (F.int8, F.uint8):
+        if window := _recorded_window(F, x, w, x_zero_point, attributes):
+            found = integer_convolutions.recorded_requantized(F, x, w, zero_points, scales, B, **window)
+        elif window := _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes):
+            found = integer_convolutions.requantized(F, x, w, zero_points, scales, B, **window)
     return qlinear_conv(F, x, *parameters, **attributes) if found is None else found

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import keyword
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -111,6 +112,12 @@ def has_values(F: Any, *tensors: Any) -> bool:
         if tensor is not None and (not isinstance(tensor, F.Tensor) or getattr(tensor, "is_meta", False)):
             return False
     return True
+
+
+def in_onnx_export() -> bool:
+    """Whether torch.onnx.export runs, whose file has what ONNX Runtime computes."""
+    exporter = sys.modules.get("torch.onnx")  # torch imports it when it is used
+    return exporter is not None and bool(exporter.is_in_onnx_export())
 
 
 def _schema_name(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-FORMAT = "4"
+FORMAT = "5"
 """Changes with what a package holds."""
 
 

@@ -24,7 +24,8 @@ from onnx2nn.optimization.compiled_module import CompiledModule
 from onnx2nn.optimization.eager import optimized
 from onnx2nn.optimization.entry import Entry, entry_of
 from onnx2nn.optimization.frozen import Frozen
-from onnx2nn.optimization.integer_code import call_kernels, integer_convolution
+from onnx2nn.optimization.half_code import compute_in_float32
+from onnx2nn.optimization.integer_code import call_kernels, integer_convolution, requantized_convolution
 from onnx2nn.optimization.packed_code import pack_convolutions
 from onnx2nn.optimization.product_code import multiply_pixels, multiply_small
 from onnx2nn.verification.module_runs import check_same, to_tensor
@@ -93,6 +94,7 @@ def _write(
         warnings.simplefilter("ignore")  # of inductor, on its own code
         with traced_for(_target()):
             program = torch.export.export(module, example, dynamic_shapes=shapes)
+        compute_in_float32(program.graph)
         entry = entry_of(program, specs_of(module))
         with replacing(package) as temporary:
             torch._inductor.aoti_compile_and_package(program, package_path=str(temporary), inductor_configs=_CONFIG)
@@ -105,8 +107,10 @@ def _write(
 
 def _target() -> MachineCode:
     """Returns what code for the processor at hand has."""
-    convolve = integer_convolution if integer_convolutions.available(torch) else None
-    return MachineCode(integer_kernels.available(torch), convolve)
+    multiplies = integer_kernels.available(torch)
+    if not integer_convolutions.available(torch):
+        return MachineCode(multiplies, None, None)
+    return MachineCode(multiplies, integer_convolution, requantized_convolution)
 
 
 def _entry(described: Path) -> Entry:

@@ -29,8 +29,15 @@ class GraphCalls:
         return node
 
     def constant(self, source: Any) -> torch.Tensor | None:
-        """Returns the constant that a node reads; None for another node."""
-        if not isinstance(source, fx.Node) or source.op != "get_attr":
+        """Returns the constant that a node reads, or fills with one number, as inductor writes it; else None."""
+        if not isinstance(source, fx.Node):
+            return None
+        arguments: Any = source.args
+        if source.target is torch.ops.aten.full.default:
+            sizes, value = arguments
+            fixed = all(isinstance(size, int) for size in sizes)
+            return torch.full(sizes, value, dtype=source.meta["val"].dtype) if fixed else None
+        if source.op != "get_attr":
             return None
         path, _, name = str(source.target).rpartition(".")
         return getattr(self._module.get_submodule(path), name)  # type: ignore[no-any-return]  # a constant

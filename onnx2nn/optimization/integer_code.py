@@ -6,7 +6,7 @@ of inductor replaces when the weights are constants.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -71,6 +71,43 @@ def _(
     return x.new_empty([x.shape[0], weight.shape[0], *sizes], dtype=torch.int32)
 
 
+@torch.library.custom_op("onnx2nn::requantized_convolution", mutates_args=())
+def requantized_convolution(
+    x: torch.Tensor,
+    zero_point: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: list[int],
+    pads: list[int],
+    dilation: list[int],
+    groups: int,
+    scale: torch.Tensor,
+    result_zero_point: torch.Tensor,
+) -> torch.Tensor:
+    """Returns `integer_convolution` times a scale, rounded, plus a zero point, in uint8, which saturates.
+
+    Args:
+        x: as for `integer_convolution`.
+        zero_point: likewise.
+        weight: likewise.
+        bias: likewise.
+        stride: likewise.
+        pads: likewise.
+        dilation: likewise.
+        groups: likewise.
+        scale: `(1,)` or `(O,)`, float32.
+        result_zero_point: one number, uint8.
+    """
+    sums = integer_convolution(x, zero_point, weight, bias, stride, pads, dilation, groups)
+    steps = torch.round(sums.to(torch.float32) * scale.reshape(-1, 1, 1))
+    return (steps + result_zero_point.to(torch.float32)).clamp(0, 255).to(torch.uint8)
+
+
+@requantized_convolution.register_fake
+def _(*arguments: Any) -> torch.Tensor:
+    return torch.ops.onnx2nn.integer_convolution(*arguments[:8]).to(torch.uint8)
+
+
 def call_kernels(graph: fx.Graph) -> None:
     """Replaces convolutions of integers by oneDNN's kernels with packed weights, and others by convolutions of floats.
 
@@ -79,11 +116,37 @@ def call_kernels(graph: fx.Graph) -> None:
     Args:
         graph: of operators, whose weights are constants.
     """
-    for node in graph.find_nodes(op="call_function", target=torch.ops.onnx2nn.integer_convolution.default):
-        with graph.inserting_before(node):
-            calls = _Calls(graph, node)
-            node.replace_all_uses_with(calls.of_integers() or calls.of_floats())
-        graph.erase_node(node)
+    for target in (torch.ops.onnx2nn.requantized_convolution.default, torch.ops.onnx2nn.integer_convolution.default):
+        for node in graph.find_nodes(op="call_function", target=target):
+            with graph.inserting_before(node):
+                calls = _Calls(graph, node)
+                scaled = calls.requantized if len(node.args) > _SUMMED else calls.summed
+                node.replace_all_uses_with(scaled())
+            graph.erase_node(node)
+
+
+_SUMMED = 8
+"""The number of arguments of `integer_convolution`, which `requantized_convolution` has first."""
+
+
+class _Kernel(NamedTuple):
+    """What oneDNN's kernel takes, whose sums are exact.
+
+    Attributes:
+        x: the input with the pads that the kernel cannot add.
+        window: of the kernel.
+        weight: integers that fit int8.
+        parts: see `exact_parts`.
+        most: likewise.
+        offset: what is added to the sums, int64.
+    """
+
+    x: fx.Node
+    window: Window
+    weight: torch.Tensor
+    parts: list[tuple[int, int]]
+    most: float
+    offset: torch.Tensor
 
 
 class _Calls:
@@ -98,13 +161,40 @@ class _Calls:
         arguments: Any = node.args
         self._calls, self._name = GraphCalls(graph), node.name
         self._x, *self._operands = arguments[:4]
-        stride, self._pads, dilation, groups = arguments[4:]
+        stride, self._pads, dilation, groups, *self._scaling = arguments[4:]
         self._constants = [self._calls.constant(source) for source in self._operands]
         kernel = self._operands[1].meta["val"].shape[2:]
         self._window = Window(tuple(stride), (0, 0), spread(kernel, dilation), groups)
 
-    def of_integers(self) -> fx.Node | None:
-        """Writes calls of oneDNN's kernel; none, and None, where the sums are not known to be exact."""
+    def summed(self) -> fx.Node:
+        """Writes the convolution in int32."""
+        kernel = self._kernel()
+        return self._of_floats() if kernel is None else self._of_integers(kernel)
+
+    def requantized(self) -> fx.Node:
+        """Writes the convolution, scaled and rounded: by the kernel where it can, which rounds sums with their bias."""
+        kernel, (scale, zero) = self._kernel(), map(self._calls.constant, self._scaling)
+        if kernel is None or len(kernel.parts) > 1 or scale is None or zero is None or not bool(scale.isfinite().all()):
+            return self._rounded(self._of_floats() if kernel is None else self._of_integers(kernel))
+        added = None
+        if bool(kernel.offset.any()):
+            added = self._kept("bias", (kernel.offset.to(torch.float64) * scale.to(torch.float64)).to(torch.float32))
+        return self._call(kernel.x, kernel.weight, None, kernel.window, added, scale, int(zero), torch.uint8)
+
+    def _rounded(self, sums: fx.Node) -> fx.Node:
+        """Writes the scaling and rounding of sums."""
+        convert, call = torch.ops.prims.convert_element_type.default, self._calls.call
+        scale, zero = self._scaling
+        steps = call(convert, sums, torch.float32)
+        steps = call(torch.ops.aten.mul.Tensor, steps, call(torch.ops.aten.reshape.default, scale, [-1, 1, 1]))
+        steps = call(torch.ops.aten.round.default, steps)
+        steps = call(torch.ops.aten.add.Tensor, steps, call(convert, zero, torch.float32))
+        low, high = (self._kept(name, torch.tensor(limit)) for name, limit in (("low", 0.0), ("high", 255.0)))
+        steps = call(torch.ops.aten.minimum.default, call(torch.ops.aten.maximum.default, steps, low), high)
+        return call(convert, steps, torch.uint8)
+
+    def _kernel(self) -> _Kernel | None:
+        """Returns what oneDNN's kernel takes; None where the sums are not known to be exact."""
         zero_point, weight, bias = self._constants
         if zero_point is None or weight is None or (bias is None and self._operands[2] is not None):
             return None
@@ -116,6 +206,11 @@ class _Calls:
         if not writes_all(x.meta["val"].shape[2:], weight.shape[2:], window, weight.shape[1]):
             return None
         offset = weight.sum([1, 2, 3], dtype=torch.int64) * -zero + (0 if bias is None else bias.to(torch.int64))
+        return _Kernel(x, window, weight, parts, most, offset)
+
+    def _of_integers(self, kernel: _Kernel) -> fx.Node:
+        """Writes calls of oneDNN's kernel, and their sum in int32."""
+        x, window, weight, parts, most, offset = kernel
         inside = len(parts) == 1 and most + int(offset.abs().max()) < _FLOATS
         added = self._kept("bias", offset.to(torch.float32)) if inside else None
         sums = [self._sums(x, weight[:, a:b], (a, b) if len(parts) > 1 else None, window, added) for a, b in parts]
@@ -139,22 +234,35 @@ class _Calls:
         self, x: Any, weight: torch.Tensor, channels: tuple[int, int] | None, window: Window, added: Any
     ) -> fx.Node:
         """Writes one call of the kernel, whose sums are floats, and their conversion to int32."""
+        call = self._call(x, weight, channels, window, added, torch.ones(weight.shape[0]), 0, torch.float32)
+        return self._calls.call(torch.ops.prims.convert_element_type.default, call, torch.int32)
+
+    def _call(
+        self,
+        x: Any,
+        weight: torch.Tensor,
+        channels: tuple[int, int] | None,
+        window: Window,
+        added: Any,
+        scale: torch.Tensor,
+        zero: int,
+        dtype: torch.dtype,
+    ) -> fx.Node:
+        """Writes one call of the kernel, of all channels or a part."""
         suffix = "" if channels is None else f"_{channels[0]}"
         part = x if channels is None else self._calls.call(torch.ops.aten.slice.Tensor, x, 1, *channels)
         sizes = [1, *part.meta["val"].shape[1:]]  # the order of the weights does not depend on the number of images
         known = sizes if all(isinstance(size, int) for size in sizes) else None
-        ones, zeros = torch.ones(weight.shape[0]), torch.zeros(weight.shape[0], dtype=torch.int64)
         small = weight.to(torch.int8).contiguous()
-        packed = torch.ops.onednn.qconv_prepack(small, ones, 1.0, 0, *window, known)
-        kept = self._kept(f"weight{suffix}", packed, small)
-        call = self._calls.call(
+        packed = torch.ops.onednn.qconv_prepack(small, torch.ones(weight.shape[0]), 1.0, 0, *window, known)
+        kept, zeros = self._kept(f"weight{suffix}", packed, small), torch.zeros(scale.shape, dtype=torch.int64)
+        return self._calls.call(
             torch.ops.onednn.qconv_pointwise.default,
-            part, 1.0, 0, kept, self._kept("ones", ones), self._kept("zeros", zeros), added,
-            *map(list, window[:3]), window.groups, 1.0, 0, torch.float32, "none", [], "",
+            part, 1.0, 0, kept, self._kept("scale", scale), self._kept("zeros", zeros), added,
+            *map(list, window[:3]), window.groups, 1.0, zero, dtype, "none", [], "",
         )  # fmt: skip
-        return self._calls.call(torch.ops.prims.convert_element_type.default, call, torch.int32)
 
-    def of_floats(self) -> fx.Node:
+    def _of_floats(self) -> fx.Node:
         """Writes the convolution in float64, which holds each sum of integers."""
         convert, pad = torch.ops.prims.convert_element_type.default, torch.ops.aten.constant_pad_nd.default
         zero_point, weight, bias = (

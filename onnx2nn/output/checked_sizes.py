@@ -19,18 +19,21 @@ Shapes = list[tuple[int, ...]]
 """The shapes of all inputs."""
 
 
-def refused_sizes(program: torch.export.ExportedProgram, tensors: tuple[torch.Tensor, ...]) -> dict[str, Shapes]:
+def refused_sizes(
+    program: torch.export.ExportedProgram, tensors: tuple[torch.Tensor, ...], least: int = 2
+) -> dict[str, list[Shapes]]:
     """Returns the conditions of a program that other sizes of its dynamic dimensions fail, as torch writes them.
 
     torch.export takes some decisions by the sizes of the example: of a slice `x[:, :n]`, whether it is the whole, as
     this makes it contiguous. Its program then checks that they are the same. Only sizes are given to these checks.
 
     Args:
-        program: the program. Those of PyTorch before 2.9 have no such checks.
+        program: the program.
         tensors: the example inputs.
+        least: the smallest size that is tried.
 
     Returns:
-        Each condition with the last sizes tried that fail it.
+        Each condition with the sizes tried that fail it.
     """
     module: Any = program.module()
     checks = [
@@ -38,19 +41,21 @@ def refused_sizes(program: torch.export.ExportedProgram, tensors: tuple[torch.Te
         for node in module.graph.nodes
         if node.op == "call_module" and not node.users
     ]
-    failed: dict[str, Shapes] = {}
-    for sizes in _other_sizes(program, tensors) if checks else ():
+    failed: dict[str, list[Shapes]] = {}
+    for sizes in _other_sizes(program, tensors, least) if checks else ():
         pairs = zip(sizes, tensors, strict=True)
         inputs = [torch.empty(shape, dtype=tensor.dtype, device="meta") for shape, tensor in pairs]
         try:
             for check in checks:
                 check(*inputs)
         except AssertionError as error:
-            failed[str(error).removeprefix(_PREFIX)] = sizes
+            failed.setdefault(str(error).removeprefix(_PREFIX), []).append(sizes)
     return failed
 
 
-def _other_sizes(program: torch.export.ExportedProgram, tensors: tuple[torch.Tensor, ...]) -> Iterator[Shapes]:
+def _other_sizes(
+    program: torch.export.ExportedProgram, tensors: tuple[torch.Tensor, ...], least: int
+) -> Iterator[Shapes]:
     """Yields the shapes of all inputs with another size of one dynamic dimension, and of all that are equal to it."""
     traced = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs_of(program)]
     places: dict[str, list[tuple[int, int]]] = {}
@@ -61,8 +66,8 @@ def _other_sizes(program: torch.export.ExportedProgram, tensors: tuple[torch.Ten
     for same in places.values():
         index, axis = same[0]
         known = tensors[index].shape[axis]
-        near = range(max(2, known - LARGEST_SIZE), known + LARGEST_SIZE)
-        for size in sorted({*range(2, LARGEST_SIZE), *near} - {known}):
+        near = range(max(least, known - LARGEST_SIZE), known + LARGEST_SIZE)
+        for size in sorted({*range(least, LARGEST_SIZE), *near} - {known}):
             yield [
                 tuple(size if (position, i) in same else old for i, old in enumerate(tensor.shape))
                 for position, tensor in enumerate(tensors)

@@ -181,12 +181,12 @@ def _save_program(
 ) -> str:
     import torch
 
-    from onnx2nn.output.checked_sizes import refused_sizes
+    from onnx2nn.output.exported_program import exported_program
 
     axes = [dict(given or {}) for given in dynamic_axes or [None] * len(tensors)]
     shapes = tuple(dict.fromkeys(given, torch.export.Dim.AUTO) for given in axes)
     try:
-        program = torch.export.export(module, tensors, dynamic_shapes=shapes)
+        program, refused = exported_program(module, tensors, shapes)
     except Exception as error:  # torch.export raises errors of many unrelated classes
         reason = endless(module) or error
         raise VerificationError(f"torch.export cannot export the module: {reason}") from error
@@ -197,7 +197,6 @@ def _save_program(
         except Exception as error:  # some operators on sizes can be exported but not written
             raise VerificationError(f"torch.export cannot write the program: {error}") from error
     told = f"torch.export program, read back with torch.export.load{_first(module)}; {_kept_dynamic(program, axes)}"
-    refused = refused_sizes(program, tensors)
     return told + (f"; it refuses sizes without {', '.join(refused)}" if refused else "")
 
 
@@ -218,25 +217,18 @@ def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[
     """Lists the dynamic dimensions of the file that are dynamic in the program, and the others."""
     import torch
 
+    from onnx2nn.optimization.entry import inputs_of
+    from onnx2nn.output.exported_program import is_symbolic
+
     names = program.graph_signature.user_inputs
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     kept: list[str] = []
     fixed: list[str] = []
-    for name, given in zip(names, axes, strict=True):
+    for name, value, given in zip(names, inputs_of(program), axes, strict=True):
         for axis, dimension in given.items():
-            value = values.get(str(name))
-            open_ = isinstance(value, torch.Tensor) and _is_symbolic(value.shape[axis])
+            open_ = isinstance(value, torch.Tensor) and is_symbolic(value.shape[axis])
             (kept if open_ else fixed).append(f"{dimension or '?'} (axis {axis} of {name})")
     text = f"dynamic: {', '.join(kept) or 'nothing'}"
     return text + (f"; fixed although dynamic in the file: {', '.join(fixed)}" if fixed else "")
-
-
-def _is_symbolic(size: Any) -> bool:
-    import torch
-
-    return (
-        isinstance(size, torch.SymInt) and not size.node.expr.is_number
-    )  # torch.export leaves a specialised one there
 
 
 def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.Tensor, ...], *_: Any) -> str:

@@ -93,7 +93,7 @@ def unchecked_runs(module: Any, program: torch.export.ExportedProgram, tensors: 
     whether a slice is contiguous, or not, such as the number of frames that it takes apart: only a comparison tells.
     """
     found: list[Run] = []
-    for shapes in refused_sizes(program, tuple(tensors)).values():
+    for *_, shapes in refused_sizes(program, tuple(tensors)).values():
         inputs = [np.resize(tensor.numpy(), shape) for tensor, shape in zip(tensors, shapes, strict=True)]
         try:
             found.append((inputs, run_module(module, inputs)))

@@ -26,8 +26,8 @@ class ByteSource(Protocol):
     def read(self, offset: int, length: int) -> bytes:
         """Returns exactly `length` bytes from `offset`."""
 
-    def read_array(self, offset: int, length: int) -> np.ndarray:
-        """Returns the bytes as a new, writable uint8 array (length,)."""
+    def read_array(self, offset: int, length: int, unit: int = 1) -> np.ndarray:
+        """Returns the bytes, of elements of `unit` bytes, as a new, writable uint8 array (length,)."""
 
     def close(self) -> None:
         """Lets go of the bytes; nothing can be read afterwards."""
@@ -44,7 +44,7 @@ class MemorySource:
         """Returns exactly `length` bytes from `offset`."""
         return bytes(self._data[offset : offset + length])
 
-    def read_array(self, offset: int, length: int) -> np.ndarray:
+    def read_array(self, offset: int, length: int, unit: int = 1) -> np.ndarray:
         """Returns a copy as a writable uint8 array (length,)."""
         return np.frombuffer(self._data, np.uint8, length, offset).copy() if length else np.empty(0, np.uint8)
 
@@ -61,9 +61,11 @@ class FileSource:
 
     Attributes:
         mapped: whether large arrays are views of the mapped file, which are written to copies of its pages.
+        aligned: whether those are read that do not start at a multiple of their element's size.
     """
 
     mapped = False
+    aligned = False
     _map: mmap.mmap | None = None
 
     # Without O_NONBLOCK, opening a FIFO waits for a writer.
@@ -140,13 +142,13 @@ class FileSource:
         """Returns exactly `length` bytes from `offset`."""
         return self.read_array(offset, length).tobytes()
 
-    def read_array(self, offset: int, length: int) -> np.ndarray:
-        """Returns the bytes as a new, writable uint8 array (length,).
+    def read_array(self, offset: int, length: int, unit: int = 1) -> np.ndarray:
+        """Returns the bytes, of elements of `unit` bytes, as a new, writable uint8 array (length,).
 
         Raises:
             ModelFileError: the file is shorter than it was, or cannot be read.
         """
-        if self.mapped and length >= _MAPPED:
+        if self.mapped and length >= _MAPPED and not (self.aligned and offset % unit):
             return self._mapped_array(offset, length)
         array = np.empty(length, np.uint8)
         self.fill(array, offset)

@@ -1,4 +1,4 @@
-"""Maps the weights of a file instead of reading them, for modules whose weights go elsewhere, or nowhere."""
+"""Maps the weights of a file instead of reading them: they go elsewhere, or nowhere, or stay in the file."""
 
 from __future__ import annotations
 
@@ -36,15 +36,20 @@ class MappedFiles:
 
 
 @contextlib.contextmanager
-def mapping(model: ir.Model) -> Iterator[MappedFiles]:
-    """Inside, arrays of the model's weights are views of its files: only the pages that are used are read."""
+def mapping(model: ir.Model, *, aligned: bool = False) -> Iterator[MappedFiles]:
+    """Inside, arrays of the model's weights are views of its files: only the pages that are used are read.
+
+    Args:
+        model: whose weights are in files, or else are copied.
+        aligned: whether weights are copied whose numbers lie across the boundaries that processors read fast.
+    """
     sources = {
         tensor.source
         for value in model.graph.initializers.values()
         if isinstance(tensor := value.const_value, StoredTensor) and isinstance(tensor.source, FileSource)
     }
     for source in sources:
-        source.mapped = True
+        source.mapped, source.aligned = True, aligned
     try:
         yield MappedFiles(sources)
     finally:

@@ -82,7 +82,8 @@ class StoredTensor(ir.LazyTensor):
     def _bytes(self) -> np.ndarray:
         ahead, self.ahead = self.ahead, None
         found = None if ahead is None else ahead.take(self)
-        return self.source.read_array(self.offset, self.nbytes) if found is None else found
+        unit = max(1, self.dtype.bitwidth // 8)
+        return self.source.read_array(self.offset, self.nbytes, unit) if found is None else found
 
 
 class MessageTensor(ir.serde.TensorProtoTensor):

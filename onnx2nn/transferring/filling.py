@@ -78,7 +78,7 @@ def transfer(
     if placed is not None and (gap := _difference(imported, model, placed, feeds)) <= TOLERANCE:
         return _filled(model, placed, TransferReport(by, difference=gap, runs=len(feeds)), imported)
     narrow = [value.float() if value.is_floating_point() else value for value in feeds[0]]
-    file, module = Program(imported), Program(twin(_evaluated(model), narrow))
+    file, module = Program(imported), Program(twin(_evaluated(model), narrow), model.state_dict().keys())
     placed, by = _by_structure(file, module, feeds), "structure"
     gap = _difference(imported, model, placed, feeds)
     if not gap <= TOLERANCE:

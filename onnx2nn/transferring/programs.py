@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,8 @@ class Weight:
 
     Attributes:
         value: its elements, in the layout of the layer's function.
-        elements: where each of them is in the state of the module (`Program.offsets`); None where it was computed.
+        elements: where each of them is in the state of the module (`Program.offsets`); None where they are computed,
+            or a constant's.
         names: the tensors of the state that it is made of.
     """
 
@@ -129,8 +130,16 @@ class Program:
         offsets: key of state_dict → the number of its first element, counted over the whole state.
     """
 
-    def __init__(self, module: fx.GraphModule):
+    def __init__(self, module: fx.GraphModule, weights: Collection[str] | None = None):
+        """Reads a program.
+
+        Args:
+            module: an import.
+            weights: keys that can be filled; other tensors are constants, such as buffers outside of state_dict. None:
+                all can.
+        """
         self.module = flattened(module)
+        self._weights = weights
         self.calls: list[Call] = []
         self._source: dict[fx.Node, Call | None] = {}
         self._values: dict[fx.Node, Any] = {}
@@ -174,7 +183,7 @@ class Program:
 
     def _numbered(self, key: str) -> torch.Tensor | None:
         value = self._state[key]
-        if not value.is_floating_point():
+        if not value.is_floating_point() or (self._weights is not None and key not in self._weights):
             return None
         start = self.offsets[key]
         return torch.arange(start, start + value.numel(), dtype=torch.float64).reshape(value.shape)
@@ -240,10 +249,10 @@ class Program:
         for role in [*dict(layer.named_parameters(remove_duplicate=False)), *dict(layer.named_buffers())]:
             key = f"{node.target}.{role}"
             value, numbers = self._state[key].detach(), self._numbered(key)
-            if numbers is None:
+            if not value.is_floating_point():
                 continue
             if isinstance(layer, Conv1D) and role == "weight":
-                value, numbers = value.t(), numbers.t()
+                value, numbers = value.t(), None if numbers is None else numbers.t()
             weights[role] = Weight(value, numbers, (key,))
         return Call(node, kind, weights, epsilon=getattr(layer, "eps", None) or 0.0) if weights else None
 
@@ -254,7 +263,10 @@ class Program:
             given = [*node.args, *[None] * 8]
             found = {role: self._weight(node.kwargs.get(role, given[position])) for position, role in places}
             weights = {role: weight for role, weight in found.items() if weight is not None}
-            return Call(node, kind, weights, epsilon=_epsilon(node, name)) if weights else None
+            # ONNX's InstanceNormalization always has weights; the import leaves out neutral ones of one element
+            if not weights and kind != "instance_norm":
+                return None
+            return Call(node, kind, weights, epsilon=_epsilon(node, name))
         matrix = self._weight(node.args[1]) if name == "matmul" and len(node.args) == 2 else None
         if matrix is not None and matrix.value.dim() == 2:
             numbers = None if matrix.elements is None else matrix.elements.t()
@@ -270,7 +282,7 @@ class Program:
         if len(inputs) != 1 or len(inputs[0].users) != 1 or len(call.sources) != 1:
             return None
         before = call.sources[0]
-        if before.last is not inputs[0] or before.kind not in LINEAR or before.norm:
+        if before.last is not _unshaped(inputs[0], before) or before.kind not in LINEAR or before.norm:
             return None
         if call.kind == "batch_norm" and "running_mean" in call.weights:
             before.norm, before.epsilon = call.weights, call.epsilon
@@ -287,6 +299,28 @@ class Program:
         call.last = call.node
         self.calls.append(call)
         return call
+
+
+def _unshaped(node: fx.Node, layer: Call) -> fx.Node:
+    """Returns the value behind reshapes that leave the last dimension, where a linear layer has its channels."""
+    weight = layer.weights.get("weight")
+    while node is not layer.last and weight is not None and weight.value.dim() == 2:
+        before = node.all_input_nodes
+        if len(before) != 1 or len(before[0].users) != 1 or not _leaves_last(node, weight.value.shape[0]):
+            break
+        node = before[0]
+    return node
+
+
+def _leaves_last(node: fx.Node, size: int) -> bool:
+    """Whether a call is a reshape to a known last dimension, or puts one in front."""
+    sizes = node.args[1:]
+    if function_name(node) == "unsqueeze":
+        return sizes == (0,)
+    if function_name(node) not in ("reshape", "view") or not sizes:
+        return False
+    last = sizes[-1][-1] if isinstance(sizes[-1], (tuple, list)) else sizes[-1]
+    return isinstance(last, int) and last == size
 
 
 def _is_bias(layer: Call, added: Weight) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -422,6 +423,35 @@ def test_further_operator_sets(tmp_path: Path) -> None:
             export(nn.Linear(4, 5).eval(), _normal(2, 4), extra_opsets=wrong)
 
 
+class Own(nn.LayerNorm):
+    """A norm over rows of halves."""
+
+    def forward(self, x: Any) -> Any:
+        return super(Own, self).forward(x * 0.5)  # noqa: UP008, the form that OneFlow's proxies refused
+
+
+class AskingForTypes(nn.Module):
+    """Takes the input itself, twice the layer's value or the value, by the layers' types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Identity(), Own(4), nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4))])
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            if not isinstance(layer, nn.Identity):
+                x = x + (layer(x) if isinstance(layer, nn.LayerNorm) else 2 * layer(x) * len(self.layers))
+        return x + 1 if isinstance(self.layers, nn.ModuleList) else x
+
+
+def test_modules_have_their_types_in_a_trace(tmp_path: Path) -> None:
+    proto = export(AskingForTypes().eval(), _normal(2, 4), tmp_path / "m.onnx", dynamic=True)
+    assert [node.op_type for node in proto.graph.node].count("LayerNormalization") == 1
+    from oneflow.nn.graph.proxy import ProxyModule
+
+    assert "__getattribute__" not in vars(ProxyModule)
+
+
 def make_model() -> Any:
     """For the command line."""
     return nn.Linear(4, 5)
@@ -439,3 +469,12 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     wrong += [["--input", "x:2,4", "--extra-opset", text] for text in ("com.microsoft", ":1", "a:b")]
     for broken in (*wrong, [], twice, weights):
         assert oneflow2onnx([f"{__name__}:make_model", *broken, "-o", target]) == 2, broken
+
+
+def test_a_report_without_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: Any) -> None:
+    """It is refused before the export."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    target = tmp_path / "m.onnx"
+    arguments = [f"{__name__}:make_model", "--input", "x:2,4", "-o", str(target)]
+    assert oneflow2onnx([*arguments, "--report", str(tmp_path / "m.html")]) == 2
+    assert "--report needs torch" in capsys.readouterr().err and not target.exists()

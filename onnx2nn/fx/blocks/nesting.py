@@ -32,7 +32,7 @@ from onnx2nn.fx.module_tree import children_of, members_of, modules_of, remove
 from onnx2nn.fx.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.spec import Spec
 from onnx2nn.ground.pass_times import timed
-from onnx2nn.importing.regions import Path
+from onnx2nn.importing.regions import REENTERED, Path
 
 
 @timed("nesting")
@@ -59,7 +59,9 @@ def nest(
         those that they have now.
     """
     declared, notes = {node: declared_scope(node) for node in module.graph.nodes}, dict[str, Any]()
-    declared |= called_from_elsewhere(module, declared)
+    elsewhere = called_from_elsewhere(module, declared)
+    callers = {node: declared[node] or () for node in elsewhere}
+    declared |= elsewhere
     of_torch = {node: path for node, path in declared.items() if path and is_of_torch(node)}
     make_modules(module, of_torch)
     added = add_scopes(module, of_torch)
@@ -74,10 +76,26 @@ def nest(
     tree = _Nesting(partition, module).run()
     for path in remove_empty(module, added):
         tree["flat"].pop(".".join(path), None)
+    _name_shared(tree["flat"], elsewhere, callers)
     _list_modules(partition)
     _order_modules(partition)
     _name_root(program)
     return tree | notes
+
+
+def _name_shared(flat: dict[str, str], elsewhere: Mapping[fx.Node, Path], callers: Mapping[fx.Node, Path]) -> None:
+    """Names the module that containers leave a value to, where the file names it by its place alone.
+
+    Args:
+        flat: the reasons by path, changed in place.
+        elsewhere: the scopes of calls in modules that stand elsewhere than in the module that calls them.
+        callers: their scopes as they are in the file.
+    """
+    for node, place in sorted(elsewhere.items(), key=lambda item: len(item[1])):  # the module before those in it
+        scope = callers[node]
+        for path in (".".join(scope[:end]) for end in range(1, len(scope))):
+            if flat.get(path) == REENTERED:
+                flat[path] = f"it calls {'.'.join(place)}, of which the file has no name in it"
 
 
 def _list_modules(partition: Partition) -> None:

@@ -1,0 +1,69 @@
+"""A program of torch.export that holds at as many sizes as torch can make it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.fx.experimental import _config
+
+from onnx2nn.optimization.entry import inputs_of
+from onnx2nn.output.checked_sizes import Shapes, refused_sizes
+
+_OBLIVIOUS = "backed_size_oblivious"
+"""The switch by which torch takes no decision by the example's sizes where the program is right without one: a slice is
+a view with strides of its own, be it the whole or not. torch.onnx.export sets it in its traces."""
+
+
+def exported_program(
+    module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], shapes: Any
+) -> tuple[torch.export.ExportedProgram, dict[str, list[Shapes]]]:
+    """Exports a module, with fewer decisions by the example's sizes where the program then refuses fewer others.
+
+    Args:
+        module: the module.
+        tensors: the example inputs.
+        shapes: the dynamic dimensions, as `torch.export.export` takes them.
+
+    Returns:
+        The program, and the conditions under which it refuses sizes, see `refused_sizes`.
+
+    Raises:
+        Exception: of torch.export, of many classes.
+    """
+    program = torch.export.export(module, tensors, dynamic_shapes=shapes)
+    refused = refused_sizes(program, tensors, least=1)
+    if not refused:
+        return program, refused
+    try:
+        with _oblivious():
+            other = torch.export.export(module, tensors, dynamic_shapes=shapes)
+    except Exception:  # of many classes: torch cannot do without a decision
+        return program, refused
+    other_refused = refused_sizes(other, tensors, least=1)
+    if _dynamic(other) == _dynamic(program) and _sizes(other_refused) < _sizes(refused):
+        return other, other_refused
+    return program, refused
+
+
+def is_symbolic(size: Any) -> bool:
+    """Whether a size in a program is dynamic."""
+    fixed = not isinstance(size, torch.SymInt) or size.node.expr.is_number  # torch.export leaves a fixed one there
+    return not fixed
+
+
+def _oblivious() -> AbstractContextManager[Any]:
+    """Returns a context in which torch decides nothing by the example's sizes."""
+    switched: AbstractContextManager[Any] = _config.patch(**{_OBLIVIOUS: True})  # type: ignore[attr-defined]  # set late
+    return switched
+
+
+def _dynamic(program: torch.export.ExportedProgram) -> int:
+    """The number of dynamic dimensions of a program's inputs."""
+    return sum(is_symbolic(size) for value in inputs_of(program) for size in getattr(value, "shape", ()))
+
+
+def _sizes(refused: dict[str, list[Shapes]]) -> set[tuple[tuple[int, ...], ...]]:
+    """The sizes that are refused."""
+    return {tuple(shapes) for tried in refused.values() for shapes in tried}
