@@ -256,16 +256,36 @@ def test_mask_travels() -> None:
     check_travels(module, inputs, other)
 
 
-def test_mask_of_another_batch_is_looked_up() -> None:
-    """A mask with more rows than there are sequences is no view of all of them."""
+def test_mask_of_another_batch_is_a_view_of_its_first_rows() -> None:
+    """A mask with fewer rows than there are sequences is an error, as it is for the lookup."""
     module = onnx2nn.load(parser.parse_model(MASK.format(batch="b", body=CAUSAL + STACKED)))
     code = module.code
-    assert "torch.cat" not in code and "maximum" not in code and "expand" not in code, code
+    assert "narrow(0, 0, " in code and "[:, None, None]" in code and code.count("torch.arange") == 1, code
     mask = torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 1]])
-    got = module(torch.zeros(2, 3, dtype=torch.int64), mask)
-    assert torch.equal(got, torch.ones(3, 3).tril().bool() & mask[:2].bool()[:, None, None])
-    with pytest.raises(IndexError):
+    for count in (1, 2, 3):
+        got = module(torch.zeros(count, 3, dtype=torch.int64), mask)
+        assert torch.equal(got, torch.ones(3, 3).tril().bool() & mask[:count].bool()[:, None, None])
+    with pytest.raises(ValueError, match=r"n >= b is needed by node 'looked_up' \(GatherND\)"):
         module(torch.zeros(4, 3, dtype=torch.int64), mask)
+
+
+def test_mask_of_another_batch_travels() -> None:
+    """At sizes that no export saw, and with more rows than sequences."""
+    module = onnx2nn.load(parser.parse_model(MASK.format(batch="b", body=CAUSAL + STACKED)))
+    generator = torch.Generator().manual_seed(0)
+    inputs, other = (
+        (torch.zeros(n, t, dtype=torch.int64), torch.randint(0, 2, (rows, t), generator=generator))
+        for n, rows, t in ((2, 4, 5), (3, 6, 7))
+    )
+    check_travels(module, inputs, other)
+
+
+def test_a_place_that_no_size_has_stays_a_lookup() -> None:
+    """Three rows of a mask of two: the call is the error, not the import."""
+    text = MASK.format(batch="3", body=CAUSAL + STACKED).replace("int64[n, t] mask", "int64[2, t] mask")
+    module = onnx2nn.load(parser.parse_model(text))
+    with pytest.raises(IndexError):
+        module(torch.zeros(3, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.int64))
 
 
 REPAIRED = """

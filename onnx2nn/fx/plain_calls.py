@@ -17,6 +17,7 @@ from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.positions import KnownPositions, row_major
 from onnx2nn.fx.spec import Shape, Spec
 from onnx2nn.fx.tensor import Tensor
+from onnx2nn.sizes.conditions import at_most
 from onnx2nn.sizes.expression import Number, Size, Symbol
 
 if TYPE_CHECKING:
@@ -96,6 +97,10 @@ class PlainCalls:
                 continue
             return self._indexed(source, index)
         return None
+
+    def inserts(self, shape: Shape, target: Shape) -> bool:
+        """Returns whether dimensions of size 1 that are inserted make a shape another one."""
+        return self._inserting(shape, target) is not None
 
     def _is_local(self, tensor: Tensor) -> bool:
         """Returns whether a value was computed in the module that computes what is recorded now.
@@ -255,7 +260,39 @@ def _looked_up(plain: PlainCalls, args: tuple[Any, ...], specs: Any) -> Any:
     grid = specs.shape[axis : len(specs.shape) - (len(shape) - end)]
     if row_major(plain.known, indices, shape[axis:end], grid):
         return plain.laid_out(data, specs.shape)
+    first = _first_places(plain, data, axis, indices, grid, specs.shape)
+    if first is not None:
+        return first
     return _looked_up_by_narrow(plain, data, items[:axis], indices, grid)
+
+
+def _first_places(
+    plain: PlainCalls, data: Tensor, axis: int, indices: Sequence[Any], grid: Shape, target: Shape
+) -> Tensor | None:
+    """Returns a view of the first places of indexed dimensions, which index tensors name once each, in their order.
+
+    A mask may have more rows than there are sequences. That it has no fewer is guarded: a lookup would be an error too.
+    """
+    counts: list[Number] = []
+    for index in indices:
+        count = plain.known.count(index, grid)
+        if count is None or not (isinstance(count, int) or count in plain.numbers):
+            return None
+        counts.append(count)
+    shape, end = data.spec.shape or (), axis + len(indices)
+    fits = [at_most(count, size) for count, size in zip(counts, shape[axis:end], strict=True)]
+    if (
+        any(plain.known.decide(condition) is False for condition in fits)
+        or not row_major(plain.known, indices, counts, grid)
+        or not plain.inserts((*shape[:axis], *counts, *shape[end:]), target)
+    ):
+        return None
+    for place, (count, condition) in enumerate(zip(counts, fits, strict=True), axis):
+        if not plain.known.same(count, shape[place]):
+            plain.tracer.guards.demand(condition, "a place for each position that is looked up")
+            number = count if isinstance(count, int) else plain.numbers[count]
+            data = plain.tracer.call("call_method", "narrow", (data, place, 0, number), {})
+    return plain.laid_out(data, target)
 
 
 def _looked_up_by_narrow(

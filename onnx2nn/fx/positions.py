@@ -126,6 +126,17 @@ class KnownPositions:
                 return None
         return least, most
 
+    def count(self, index: Any, grid: Shape) -> Number | None:
+        """Returns one more than the greatest element of an index tensor whose least is 0; None for others.
+
+        Args:
+            index: the tensor.
+            grid: the shape to which it is broadcast.
+        """
+        found = self.of(index)
+        ends = None if found is None else self.bounds(_aligned(found, len(grid)), grid)
+        return ends[1] + 1 if ends is not None and self.decide(is_zero(ends[0])) else None
+
     def decide(self, condition: Any) -> bool | None:
         """Returns the truth of a condition on sizes, None where it is not proven."""
         return self.tracer.guards.decide(condition)
