@@ -64,17 +64,16 @@ def forms(
 
 def _made(path: str, inputs: models.Tensors, mode: str | None, fixed: bool) -> torch.nn.Module:
     """Returns a form of a model. `load` makes it, which also replaces pairs of QuantizeLinear, where it can."""
-    if mode != "compile":
-        made: torch.nn.Module = onnx2nn.load(path, optimize=mode)
-        return made
-    module = onnx2nn.load(path)
-    signature = module.meta["onnx2nn"]["signature"]
-    if fixed:
-        shapes = {spec["name"]: list(tensor.shape) for spec, tensor in zip(signature, inputs, strict=True)}
-        return onnx2nn.load(path, input_shapes=shapes, optimize=mode)  # type: ignore[no-any-return]  # of torch
-    if any(isinstance(size, str) for spec in signature for size in (spec["shape"] or ())[1:]):
-        return onnx2nn.optimize(module, mode, example_inputs=inputs)
-    return onnx2nn.load(path, optimize=mode)  # type: ignore[no-any-return]  # of torch
+    shapes: dict[str, list[int]] = {}
+    if mode == "compile":
+        module = onnx2nn.load(path)
+        signature = module.meta["onnx2nn"]["signature"]
+        if fixed:
+            shapes = {spec["name"]: list(tensor.shape) for spec, tensor in zip(signature, inputs, strict=True)}
+        elif any(isinstance(size, str) for spec in signature for size in (spec["shape"] or ())[1:]):
+            return onnx2nn.optimize(module, mode, example_inputs=inputs)
+    made: torch.nn.Module = onnx2nn.load(path, input_shapes=shapes, optimize=mode)
+    return made
 
 
 def measure(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, tuple[list[float], list[float]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
@@ -15,10 +15,16 @@ from onnx2nn.optimization.chains import parts
 HALF = (torch.float16, torch.bfloat16)
 
 
-def _recorded(function: Callable[..., torch.Tensor], *tensors: Any, **options: Any) -> Any:
-    """Returns the call of a function of this module where torch.fx traces it, as reading a pickle does; else None."""
+def _recorded(function: Callable[..., torch.Tensor], *tensors: Any, **options: Any) -> torch.Tensor | None:
+    """Returns the call of a function of this module where torch.fx traces it, as reading a pickle does; else None.
+
+    A proxy stands for the tensor.
+    """
     proxy = next((value for value in (*tensors, *options.values()) if isinstance(value, fx.Proxy)), None)
-    return None if proxy is None else proxy.tracer.create_proxy("call_function", function, tensors, options)
+    if proxy is None:
+        return None
+    call: Any = proxy.tracer.create_proxy("call_function", function, tensors, options)
+    return cast("torch.Tensor", call)
 
 
 def _rounded(function: Callable[..., torch.Tensor], *tensors: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -32,7 +38,7 @@ def _rounded(function: Callable[..., torch.Tensor], *tensors: torch.Tensor, **op
 def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Returns `torch.matmul`, with float32 sums."""
     if (call := _recorded(matmul, input, other)) is not None:
-        return call  # type: ignore[no-any-return]  # a proxy stands for the tensor
+        return call
     return _rounded(torch.matmul, input, other)
 
 
@@ -42,7 +48,7 @@ def scaled_dot_product_attention(
     """Returns torch's function of this name, computed in float32."""
     call = _recorded(scaled_dot_product_attention, query, key, value, attn_mask=attn_mask, **options)
     if call is not None:
-        return call  # type: ignore[no-any-return]  # a proxy stands for the tensor
+        return call
     if attn_mask is not None and attn_mask.dtype == query.dtype and query.dtype in HALF:
         attn_mask = attn_mask.float()
     return _rounded(functional.scaled_dot_product_attention, query, key, value, attn_mask=attn_mask, **options)

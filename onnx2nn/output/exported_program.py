@@ -39,7 +39,7 @@ def exported_program(
     try:
         with _oblivious():
             other = torch.export.export(module, tensors, dynamic_shapes=shapes)
-    except Exception:  # of many classes: torch cannot do without a decision
+    except Exception:  # of torch.export, of many classes: the first program stands, with the sizes that it refuses
         return program, refused
     other_refused = refused_sizes(other, tensors, least=1)
     if _dynamic(other) == _dynamic(program) and _sizes(other_refused) < _sizes(refused):
@@ -55,7 +55,7 @@ def is_symbolic(size: Any) -> bool:
 
 def _oblivious() -> AbstractContextManager[Any]:
     """Returns a context in which torch decides nothing by the example's sizes."""
-    switched: AbstractContextManager[Any] = _config.patch(**{_OBLIVIOUS: True})  # type: ignore[attr-defined]  # set late
+    switched: AbstractContextManager[Any] = _config.patch(**{_OBLIVIOUS: True})  # type: ignore[attr-defined]  # torch gives configs `patch` at run time
     return switched
 
 
