@@ -23,6 +23,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper, parser
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from onnxruntime.quantization import quantize_dynamic
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -588,6 +589,48 @@ def test_a_condition_on_sizes_that_data_decide() -> None:
     assert program(x).tolist() == [[0, 2], [3, 4]]
     with pytest.raises(RuntimeError):
         program(x[:4])
+
+
+def test_an_equation_may_hold_by_cases_of_a_size_that_data_decide() -> None:
+    """Without elements the target's 0 copies a 2, and both sides are empty: the common factor may not be taken out."""
+    text = """(float[n] x) => (int64[a,b] y) <int64[1] two = {2}> {
+        p = NonZero(x)  u = Shape <start = 1> (p)  wide = Concat <axis = 0> (u, two, u)  e = Expand(p, wide)
+        double = Mul(u, two)  target = Concat <axis = 0> (double, u)  y = Reshape(e, target)
+    }"""
+    model = _model(text)
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["guards"] == []
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for count in (0, 1, 3):
+        x = torch.tensor([1.0] * count + [0.0] * 2)
+        (expected,) = session.run(None, {"x": x.numpy()})
+        assert module(x).tolist() == expected.tolist() and list(module(x).shape) == list(expected.shape)
+
+
+def test_two_sizes_that_data_decide_have_two_names() -> None:
+    """An equation of two of them holds where the common factor is 0: it stays part of the condition."""
+    text = """(float[n] x, float[m] w) => (int64[a,b] y) <int64[1] two = {2}> {
+        p = NonZero(x)  u = Shape <start = 1> (p)  q = NonZero(w)  v = Shape <start = 1> (q)
+        wide = Concat <axis = 0> (v, two, u)  e = Expand(p, wide)
+        double = Mul(v, two)  target = Concat <axis = 0> (double, u)  y = Reshape(e, target)
+    }"""
+    model = _model(text)
+    module = onnx2nn.load(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    refused = 0
+    for first, second in ((3, 2), (2, 0), (0, 0), (0, 2)):
+        x, w = (torch.tensor([1.0] * count + [0.0]) for count in (first, second))
+        try:
+            (expected,) = session.run(None, {"x": x.numpy(), "w": w.numpy()})
+        except Fail:
+            refused += 1
+            with pytest.raises(ValueError, match=r"Here u0 is 0, u1 is 2\."):
+                module(x, w)
+        else:
+            assert list(module(x, w).shape) == list(expected.shape)
+    assert refused == 1
+    (guard,) = module.meta["onnx2nn"]["guards"]
+    assert len(guard["dimensions"]) == 2
 
 
 def test_sizes_that_data_decide_have_bounds() -> None:
