@@ -500,8 +500,19 @@ EMPTY = {
             else_branch = e () => (float[a,b] w) { w = Mul(x, two) }
         >
     }""",
+    "of both signs": """(float[n,4] x) => (float[a,b] y)
+    <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64 two = {2}, int64 eight = {8}, int64 most = {16}> {
+        s = Shape(x)  l = Gather(s, zero)  d = Sub(eight, l)  far = Abs(d)
+        large = Greater(far, most)  few = Less(l, two)  less = Less(l, far)  both = And(few, less)  never = And(large, both)
+        y = If (never) <
+            then_branch = t () => (float[a,b] v) {
+                m = Max(far, one)  q = Div(l, m)  u = Unsqueeze(q, first)  v = Slice(x, first, u, first)
+            },
+            else_branch = e () => (float[a,b] w) { w = Identity(x) }
+        >
+    }""",
 }
-"""Models with a branch for no rows, in which their number is a divisor."""
+"""Models with a branch for no rows, or for no sizes at all, in which their number is a divisor."""
 
 
 @pytest.mark.parametrize("graph", EMPTY.values(), ids=EMPTY)
