@@ -501,9 +501,11 @@ EMPTY = {
         >
     }""",
     "of both signs": """(float[n,4] x) => (float[a,b] y)
-    <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64 two = {2}, int64 eight = {8}, int64 most = {16}> {
+    <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64 two = {2},
+        int64 eight = {8}, int64 most = {16}> {
         s = Shape(x)  l = Gather(s, zero)  d = Sub(eight, l)  far = Abs(d)
-        large = Greater(far, most)  few = Less(l, two)  less = Less(l, far)  both = And(few, less)  never = And(large, both)
+        large = Greater(far, most)  few = Less(l, two)  less = Less(l, far)
+        both = And(few, less)  never = And(large, both)
         y = If (never) <
             then_branch = t () => (float[a,b] v) {
                 m = Max(far, one)  q = Div(l, m)  u = Unsqueeze(q, first)  v = Slice(x, first, u, first)
