@@ -247,6 +247,11 @@ def _open_backward(start: Any, end: Any, step: int, size: Any) -> slice:
     return slice(None if fixed(first) and first == 0 else first, last, None if step == -1 else -step)
 
 
+@moves_elements
+def _flip(F: Any, data: Any, *, axes: Sequence[int]) -> Any:
+    return data.flip(axes)
+
+
 def _values_of_slice(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     numbers = [None if v is None else _integers(v).tolist() for v in (starts, ends, axes, steps)]
     for axis, start, end, step in _plan_slices(data.ndim, *numbers):
@@ -288,7 +293,7 @@ def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: A
             parts[axis] = _backward(start, end, step, data.shape[axis])
             flipped.append(axis)
     if flipped:
-        data = data.flip(flipped)
+        data = _flip(F, data, axes=flipped)
     while parts and parts[-1] == slice(None):
         parts.pop()
     return data[tuple(parts)] if parts else data
