@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx import helper, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
 import onnx2nn
@@ -202,3 +203,91 @@ def test_some_calls(domain: str, op: str) -> None:
 def test_many_calls(domain: str, op: str, request: pytest.FixtureRequest) -> None:
     first = FAST + HELD * request.config.getoption("--seed")
     _check(domain, op, range(first, first + HELD))
+
+
+def _ramp(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return (np.arange(np.prod(shape)).reshape(shape) * 7 % 11).astype(dtype)
+
+
+FOUND = {
+    "indices of a pool with pads at its end alone": (
+        "(float[1,2,4,5] x) => (float[a,b,c,d] y, int64[a,b,c,d] i) {"
+        " y, i = MaxPool <kernel_shape = [2, 2], pads = [0, 0, 1, 1]> (x) }",
+        [_ramp(1, 2, 4, 5)],
+    ),
+    "indices of bytes that are as low as a pad": (
+        "(uint8[1,1,3] x) => (uint8[a,b,c] y, int64[a,b,c] i) {"
+        " y, i = MaxPool <kernel_shape = [2], pads = [1, 0]> (x) }",
+        [np.zeros((1, 1, 3), np.uint8)],
+    ),
+    "parts of which the last is empty": (
+        "(float[n] x) => (float[a] y, float[b] z, float[c] w) { y, z, w = Split <num_outputs = 3> (x) }",
+        [_ramp(4)],
+    ),
+    "an exclusive sum of nothing": (
+        "(float[2,n] x) => (float[2,n] y) <int64 axis = {1}> { y = CumSum <exclusive = 1> (x, axis) }",
+        [_ramp(2, 0)],
+    ),
+    "unsigned integers backwards": (
+        "(uint16[n] x) => (uint16[m] y) <int64[1] last = {-1}, int64[1] end = {-9}, int64[1] zero = {0}> {"
+        " y = Slice(x, last, end, zero, last) }",
+        [_ramp(5, dtype=np.uint16)],
+    ),
+    "a number and a tensor as bounds": (
+        "(float[n] x, float low) => (float[n] y) <float high = {6.0}> { y = Clip(x, low, high) }",
+        [_ramp(9), np.array(3, np.float32)],
+    ),
+    "class weights of the file": (
+        "(float[2,3] x, int64[2] t) => (float y) <float[3] w = {0.5, 1.0, 2.0}> {"
+        " y = NegativeLogLikelihoodLoss(x, t, w) }",
+        [_ramp(2, 3), np.array([2, 0])],
+    ),
+    "statistics of the file and of an input": (
+        "(float[2,3] x, float[3] v) => (float[2,3] y) <float[3] m = {0.5, 1.0, 2.0}, float[3] s = {1, 2, 3}> {"
+        " y = BatchNormalization(x, s, s, m, v) }",
+        [_ramp(2, 3), np.array([1, 2, 3], np.float32)],
+    ),
+    **{
+        f"a {kind} window of one sample, periodic {periodic}": (
+            f"() => (float[n] y) <int64 one = {{1}}> {{ y = {kind}Window <periodic = {periodic}> (one) }}",
+            [],
+        )
+        for kind in ("Hann", "Hamming", "Blackman")
+        for periodic in (0, 1)
+    },
+}
+"""Faults that random calls found, each as small as it is."""
+
+
+@pytest.mark.parametrize("graph, values", FOUND.values(), ids=FOUND)
+def test_what_was_found(graph: str, values: list[np.ndarray]) -> None:
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> found {graph}')
+    feeds = dict(zip([info.name for info in model.graph.input], values, strict=True))
+    found = onnx2nn.load(model)(*(torch.from_numpy(np.array(value)) for value in values))
+    results = [found] if isinstance(found, torch.Tensor) else list(found)
+    for ours, theirs in zip(results, _onnxruntime(model, feeds), strict=True):
+        assert not _difference(ours, theirs, 1e-4)
+
+
+def test_a_pool_of_bytes_counts_what_its_last_windows_lack() -> None:
+    """Of three columns of 72 with a pad on each side, the last window of three has one, and no pad that it lacks."""
+    node = helper.make_node(
+        "QLinearAveragePool",
+        ["x", "s", "z", "s", "z"],
+        ["y"],
+        domain="com.microsoft",
+        kernel_shape=[1, 3],
+        strides=[1, 3],
+        pads=[0, 1, 0, 1],
+        ceil_mode=1,
+        count_include_pad=1,
+    )
+    inputs = [helper.make_tensor_value_info("x", onnx.TensorProto.INT8, [1, 1, 1, "n"])]
+    weights = [numpy_helper.from_array(np.float32(1), "s"), numpy_helper.from_array(np.int8(0), "z")]
+    outputs = [helper.make_tensor_value_info("y", onnx.TensorProto.INT8, [1, 1, 1, "m"])]
+    graph = helper.make_graph([node], "pool", inputs, outputs, weights)
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    x = np.full((1, 1, 1, 6), 72, np.int8)
+    (wanted,) = _onnxruntime(model, {"x": x})
+    assert onnx2nn.load(model)(torch.from_numpy(x)).tolist() == wanted.tolist() == [[[[48, 72, 24]]]]
