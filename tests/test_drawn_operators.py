@@ -109,7 +109,7 @@ REFUSALS = {
     **dict.fromkeys(("ReduceMax", "ReduceMin", "Hardmax"), "Expected reduction dim"),
     "Pad": "with possibly 0 batch size and other non-zero dimensions",
 }
-"""What torch says where it has no answer and ONNX Runtime has one: the largest number of none, an empty image's edge."""
+"""What torch says where it has no answer and ONNX Runtime has one: the largest of nothing, an edge of nothing."""
 
 
 def _known(drawn: Call) -> Difference | None:
