@@ -131,14 +131,18 @@ def smaller(a: Any, b: Any) -> Any:
     """Returns the smaller of two shape values."""
     if hasattr(a, "least") or hasattr(b, "least"):
         return a.least(b) if hasattr(a, "least") else b.least(a)
-    return a if a <= b else b
+    if a <= b:  # `min` is an operator here
+        return a
+    return b
 
 
 def larger(a: Any, b: Any) -> Any:
     """Returns the larger of two shape values."""
     if hasattr(a, "most") or hasattr(b, "most"):
         return a.most(b) if hasattr(a, "most") else b.most(a)
-    return b if a <= b else a
+    if a <= b:
+        return b
+    return a
 
 
 def truncated_quotient(a: Any, b: Any) -> Any:
