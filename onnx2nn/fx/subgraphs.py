@@ -23,6 +23,7 @@ from onnx2nn.fx.searches import import_beam_search, import_greedy_search, import
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.tensor import Opaque, Tensor
 from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.windows import window_views
 from onnx2nn.importing.builder import Regions
 from onnx2nn.importing.control_flow import batched_scan_form, loop_form, mapped_body, module_path, scan_form
 from onnx2nn.importing.trip_counts import trip_count
@@ -76,6 +77,9 @@ def _import_scan(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[
     axes_in = [a % v.ndim if isinstance(v, Tensor) and v.spec.shape else a for a, v in scanned]
     slices = [sliced(spec_of(v), a) for v, a in zip(form.scanned, axes_in, strict=True)]
     carried = [spec_of(value) for value in form.states]
+    windows = window_views(tracer, form, axes_in)
+    if windows is not None:
+        return windows
     child, outputs = _trace_body(walk, form.body, slices, carried, first=0)
     scans = [outside(tracer, spec_of(value)) for value in outputs[len(carried) :]]
     length = size_along(spec_of(form.scanned[0]), axes_in[0])
