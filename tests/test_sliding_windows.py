@@ -74,7 +74,7 @@ def _forms(draw: st.DrawFn) -> tuple[int, int, int, int, int, int]:
     return rank, axis, over, draw(st.integers(-rank - 1, rank)), draw(st.integers(1, 7)), draw(st.integers(1, 5))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_forms(), st.booleans(), st.lists(st.integers(1, 9), min_size=1, max_size=3))
 def test_windows_are_views_of_the_signal(
     form: tuple[int, int, int, int, int, int], from_the_end: bool, counts: list[int]
@@ -128,6 +128,7 @@ graph (float[b, N] wave) => (float[b, t, 400] frames)
 """How WeSpeaker's front end in onnx-asr frames a signal."""
 
 
+@pytest.mark.slow
 def test_the_frames_of_a_front_end_are_exported_at_every_length(tmp_path: Path) -> None:
     module = onnx2nn.load(parser.parse_model(FRONT_END))
     onnx2nn.export_onnx(module, tmp_path / "again.onnx")
