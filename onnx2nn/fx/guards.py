@@ -17,7 +17,7 @@ from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.points import Point, families
 from onnx2nn.sizes.rendering import Rendering
 from onnx2nn.sizes.selection import without_choice
-from onnx2nn.sizes.solving import fulfilled
+from onnx2nn.sizes.solving import direction, fulfilled
 
 if TYPE_CHECKING:
     from onnx2nn.fx.symbols import Symbols
@@ -395,6 +395,7 @@ def _as_range(condition: Condition, facts: Facts) -> Condition:
     plain = condition.kind == ">=" and all(set(monomial) <= {symbol} for monomial, _ in number.terms)
     if plain or least is None or (most is None and condition.kind == "=="):
         return condition
-    ends = at_most(least, size), most is None or at_most(size, most)
+    grows = condition.kind == ">=" and direction(number, symbol) == 1  # it leaves all sizes from the least on
+    ends = at_most(least, size), grows or most is None or at_most(size, most)
     solved = equal(size, least) if least == most else conjunction(ends)
     return solved if isinstance(solved, Condition) else condition
