@@ -106,7 +106,7 @@ def _att(d: Draw) -> Call:
         "Attention",
         [d.array([b, s, W]), d.array([W, 2 * H + v]), d.array([2 * H + v]) if d.mostly(4) else None, m, p, ab],
         a,
-        outputs=2 if p is not None or d.flag(4) else 1,
+        outputs=2 if p is not None or (v == H and d.flag(4)) else 1,
         **_open(m),
     )
 
