@@ -43,8 +43,9 @@ class Windows:
         self.dilations = tuple(dilations or [1] * rank)
         resolved = resolve_pads(auto_pad, pads, self.sizes, self.kernel, self.strides, self.dilations)
         self.begins, self.ends = resolved[:rank], resolved[rank:]
-        # With SAME_* and VALID, rounding up adds no window.
-        self.ceil = bool(ceil_mode) and auto_pad == "NOTSET"
+        # With SAME_*, rounding up adds no window. With VALID it does, in ONNX Runtime and in the standard's shape
+        # inference; the text of the standard says otherwise.
+        self.ceil = bool(ceil_mode) and auto_pad in ("NOTSET", "VALID")
 
     @property
     def plain(self) -> bool:
