@@ -322,3 +322,24 @@ def test_a_layer_without_a_name_beside_numbered_ones() -> None:
     module = onnx2nn.load(_model(nodes, {"w": np.eye(3), "0.weight": 2 * np.eye(3)}, [2, 3]))
     x = torch.randn(2, 3)
     torch.testing.assert_close(module(x), 2 * x)
+
+
+def test_operations_of_tensorflow_are_no_containers_of_constants() -> None:
+    """Which operation reads a variable, and which pass computed a constant, is not where they stand."""
+    keys = {
+        "ConstantFolding/net/norm/truediv_recip": "net.norm.truediv_recip",
+        "net/cell/Cast_1/ReadVariableOp/resource:0": "net.cell.Cast_1_ReadVariableOp_resource",
+        "net/cell/split/ReadVariableOp:0": "net.cell.split_ReadVariableOp",
+        "net/norm/ReadVariableOp:0": "net.norm.ReadVariableOp",
+        "net/while/loop_counter:0": "net.while__loop_counter",
+    }
+    nodes, last = [], "x"
+    for index, name in enumerate(keys):
+        scope = "net/cell" if "cell" in name else "net/norm" if "norm" in name else "net"
+        nodes.append(helper.make_node("Mul", [last, name], [f"v{index}"], name=f"{scope}/mul_{index}"))
+        last = f"v{index}"
+    nodes.append(helper.make_node("Relu", [last], ["y"], name="net/relu"))
+    module = onnx2nn.load(_model(nodes, {name: [2.0, 3.0] for name in keys}, [3, 2]))
+    assert set(module.state_dict()) == set(keys.values())
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(module(x), F.relu(x * torch.tensor([2.0, 3.0]) ** len(keys)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from torch import fx, nn
@@ -75,6 +76,7 @@ class Attempt:
         if state.plan.blocks == "repeated":
             own = state.author.names if state.author is not None else set()
         tree = nest(module, tracer.specs, tracer.held.nameless, own)
+        _add_inner(tree, module, state.trees)
         module.share(ImportedModule)
         different = {original: name for name, original in self._renamed.items() if original != name}
         if different:
@@ -193,3 +195,14 @@ def _keep_keys(module: nn.Module, author: Author) -> None:
             holder, name = container(module, key)
             holder.register_parameter(name, parameters[other])
             parameters[key] = parameters[other]
+
+
+def _add_inner(tree: dict[str, Any], module: nn.Module, trees: Mapping[nn.Module, dict[str, Any]]) -> None:
+    """Adds to what is known of a tree the trees of the programs of control flow, by their paths."""
+    for path, program in module.named_modules():
+        inner = trees.get(program)
+        if inner is not None:
+            for kind in ("blocks", "flat"):
+                tree[kind] |= {f"{path}.{name}": said for name, said in inner[kind].items()}
+            for kind in ("calls", "inside"):
+                tree[kind] += inner[kind]

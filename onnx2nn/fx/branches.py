@@ -65,7 +65,8 @@ def import_if(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[Any
             assert isinstance(chosen, Condition)
             tracer.guards.lift(child.tracer.guards, chosen)
     specs = tuple(unify(tracer, a, b) for a, b in zip(*results, strict=True))
-    modules = [t.finish(tuple(o), name) for t, o, name in zip(traced, outputs, ("Then", "Else"), strict=True)]
+    named = zip(children, outputs, ("Then", "Else"), strict=True)
+    modules = [child.program(values, kind) for child, values, kind in named]
     captured = (condition, *traced[0].captured, *traced[1].captured)
     truths: Sequence[Truth] = (True, True) if sizes is None else (sizes, negation(sizes))
     serves = [_served(tracer, child, truth) for child, truth in zip(traced, truths, strict=True)]

@@ -11,7 +11,9 @@ import onnx_ir as ir
 from onnx2nn.errors import OperatorError
 from onnx2nn.fx import folding, opaque_calls, size_vectors, weight_folding
 from onnx2nn.fx.arguments import Arguments
+from onnx2nn.fx.blocks.nesting import nest
 from onnx2nn.fx.constants import Constant, onnx_type
+from onnx2nn.fx.exportable import ExportableModule
 from onnx2nn.fx.import_state import TorchImport
 from onnx2nn.fx.origins import Origins
 from onnx2nn.fx.placement import NamedPlacement
@@ -98,6 +100,12 @@ class TorchBuilder(Builder):
         outer = prefix is None and author is not None and author.listed
         prefix = self.placement.prefix if prefix is None else prefix
         return self.child(prefix=prefix, outer=outer, branch=branch)
+
+    def program(self, outputs: Sequence[Any], name: str) -> ExportableModule:
+        """Returns the module of a node's graph, as a tree of modules that run; `name`: of its class."""
+        module = self.tracer.finish(tuple(outputs), name)
+        self.state.trees[module] = nest(module, self.tracer.specs, self.tracer.held.nameless)
+        return module
 
     def tensor(self, value: Any) -> Any:
         """Returns a value as a tensor argument."""

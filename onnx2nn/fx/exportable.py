@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -158,17 +159,22 @@ def _choose(choice: If, *inputs: Any) -> Any:
 
 def _exported(choice: If) -> If:
     """Returns an If with the weights that its branches have at this time, which are torch.export's during its trace."""
-    then_branch, else_branch = _exported_branch(choice.then_branch), _exported_branch(choice.else_branch)
+    then_branch, else_branch = _exported_module(choice.then_branch), _exported_module(choice.else_branch)
     return If(then_branch, else_branch, choice.split, choice.serves)
 
 
-def _exported_branch(branch: nn.Module) -> nn.Module:
-    if not isinstance(branch, ExportableModule):
-        return branch
-    graph: fx.Graph = DeferredModule.graph.fget(branch)  # type: ignore[attr-defined]  # mypy sees the value, not the property
-    copied = fx.GraphModule(branch, _rewritten(branch, graph))
-    for node, inner in _choices(copied, copied.graph):
-        copied.set_submodule(str(node.target), _exported(inner))
+def _exported_module(module: nn.Module) -> nn.Module:
+    """Returns a branch, or a module that it calls, with the programs that torch.onnx.export sees."""
+    if isinstance(module, If):
+        return _exported(module)
+    if isinstance(module, nn.Sequential):
+        return nn.Sequential(OrderedDict((name, _exported_module(inner)) for name, inner in module.named_children()))
+    if not isinstance(module, ExportableModule):
+        return module
+    graph: fx.Graph = DeferredModule.graph.fget(module)  # type: ignore[attr-defined]  # mypy sees the value, not the property
+    copied = fx.GraphModule(module, _rewritten(module, graph))
+    for target in {str(node.target) for node in copied.graph.nodes if node.op == "call_module"}:
+        copied.set_submodule(target, _exported_module(copied.get_submodule(target)))
     return copied
 
 

@@ -17,7 +17,7 @@ from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.points import Point, families
 from onnx2nn.sizes.rendering import Rendering
 from onnx2nn.sizes.selection import without_choice
-from onnx2nn.sizes.solving import fulfilled
+from onnx2nn.sizes.solving import direction, fulfilled
 
 if TYPE_CHECKING:
     from onnx2nn.fx.symbols import Symbols
@@ -157,21 +157,7 @@ class Guards(Sizes):
         return condition
 
     def _guard(self, condition: Condition, reason: str) -> None:
-        if len(condition.symbols) == 1:  # a range says more than the equation that it solves
-            (symbol,) = condition.symbols
-            size, known = of_symbol(symbol), self.facts.values.get(symbol)
-            least, most = (known, known) if isinstance(known, int) else self.facts.intervals.get(symbol, (None, None))
-            if (
-                condition.kind == "=="
-                and least is not None
-                and most is not None
-                and condition not in self.facts.assumed
-            ):
-                solved = (
-                    equal(size, least) if least == most else conjunction((at_most(least, size), at_most(size, most)))
-                )
-                condition = solved if isinstance(solved, Condition) else condition
-        guard = Guard(condition, reason, self._tracer.meta.get("onnx", ()))
+        guard = Guard(_as_range(condition, self.facts), reason, self._tracer.meta.get("onnx", ()))
         if self._of_own_data(condition):
             self._check_now(guard)
         else:
@@ -402,3 +388,24 @@ class _Nodes(Rendering[Any]):
 
     def choice(self, condition: Any, a: Any, b: Any) -> Any:
         return self._tracer.create("call_function", functional.onnx2nn__SizeIf, (condition, a, b))
+
+
+def _as_range(condition: Condition, facts: Facts) -> Condition:
+    """Returns a condition on one size as the range that it leaves, which says more than an equation or a quotient.
+
+    Args:
+        condition: an assumed condition.
+        facts: the facts that hold with it.
+    """
+    if len(condition.symbols) > 1 or condition in facts.assumed or condition.kind not in ("==", ">="):
+        return condition
+    (symbol,), (number,) = condition.symbols, condition.operands
+    size, known = of_symbol(symbol), facts.values.get(symbol)
+    least, most = (known, known) if isinstance(known, int) else facts.intervals.get(symbol, (None, None))
+    plain = condition.kind == ">=" and all(set(monomial) <= {symbol} for monomial, _ in number.terms)
+    if plain or least is None or (most is None and condition.kind == "=="):
+        return condition
+    grows = condition.kind == ">=" and direction(number, symbol) == 1  # it leaves all sizes from the least on
+    ends = at_most(least, size), grows or most is None or at_most(size, most)
+    solved = equal(size, least) if least == most else conjunction(ends)
+    return solved if isinstance(solved, Condition) else condition

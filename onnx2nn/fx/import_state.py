@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
+from torch import nn
 
 from onnx2nn.fx.constants import Constant, torch_dtype
 from onnx2nn.fx.guards import Choices, Guard
@@ -70,6 +71,7 @@ class TorchImport(ImportState):
     Attributes:
         given: the model's inputs, by name.
         steps: the number of imported nodes.
+        trees: what `nest` says of the programs of control flow.
     """
 
     def __init__(self, subject: Subject, known: Mapping[str, Known], strict: bool, choices: Choices):
@@ -79,6 +81,7 @@ class TorchImport(ImportState):
         self.repeats = Repeats()
         self.given: dict[str, Any] = {}
         self.steps = 0
+        self.trees: dict[nn.Module, dict[str, Any]] = {}
         self._sizes: dict[str, Number] = {}
         self._uses: Counter[int] = Counter()
 

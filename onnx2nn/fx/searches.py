@@ -126,7 +126,7 @@ def _imported(walk: TorchWalk, graph: ir.Graph, specs: Any) -> _Graph:
         dtype = torch.float32 if value.dtype is None else torch_dtype(value.dtype)
         bindings[value] = child.tracer.placeholder(f"value_{index}", Spec(shape, dtype))
     outputs = walk.inside(graph, bindings, child)
-    module = child.tracer.finish(tuple(outputs), "Body")
+    module = child.program(outputs, "Body")
     return _Graph(module, list(child.tracer.captured))
 
 

@@ -23,6 +23,7 @@ from onnx2nn.fx.searches import import_beam_search, import_greedy_search, import
 from onnx2nn.fx.spec import Spec
 from onnx2nn.fx.tensor import Opaque, Tensor
 from onnx2nn.fx.tracer import Tracer
+from onnx2nn.fx.windows import window_views
 from onnx2nn.importing.builder import Regions
 from onnx2nn.importing.control_flow import batched_scan_form, loop_form, mapped_body, module_path, scan_form
 from onnx2nn.importing.trip_counts import trip_count
@@ -55,7 +56,7 @@ def _import_loop(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[
     if count is not None:
         limit, outputs = count, [True, *outputs[1:]]
     scans = [outside(tracer, spec_of(value)) for value in outputs[1 + len(carried) :]]
-    module = Loop(child.tracer.finish(tuple(outputs), "Body"), len(carried), [empty(spec) for spec in scans])
+    module = Loop(child.program(outputs, "Body"), len(carried), [empty(spec) for spec in scans])
     start = _number(form.condition)
     length = None if count is None else _iterations(tracer, count, True if start is None else start)
     specs = (*carried, *(stacked(tracer, spec, 0, length) for spec in scans))
@@ -76,11 +77,14 @@ def _import_scan(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequence[
     axes_in = [a % v.ndim if isinstance(v, Tensor) and v.spec.shape else a for a, v in scanned]
     slices = [sliced(spec_of(v), a) for v, a in zip(form.scanned, axes_in, strict=True)]
     carried = [spec_of(value) for value in form.states]
+    windows = window_views(tracer, form, axes_in)
+    if windows is not None:
+        return windows
     child, outputs = _trace_body(walk, form.body, slices, carried, first=0)
     scans = [outside(tracer, spec_of(value)) for value in outputs[len(carried) :]]
     length = size_along(spec_of(form.scanned[0]), axes_in[0])
     module = Scan(
-        child.tracer.finish(tuple(outputs), "Body"),
+        child.program(outputs, "Body"),
         len(carried),
         list(zip(axes_in, form.directions_in, strict=True)),
         list(zip(form.axes_out, form.directions_out, strict=True)),
@@ -100,7 +104,7 @@ def _import_scan_8(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> Sequenc
     child, outputs = _trace_body(walk, form.body, slices, carried, first=0)
     scans = [outside(tracer, spec_of(value)) for value in outputs[len(carried) :]]
     scan = Scan(
-        child.tracer.finish(tuple(outputs), "Body"),
+        child.program(outputs, "Body"),
         len(carried),
         list(zip(form.axes_in, form.directions_in, strict=True)),
         list(zip(form.axes_out, form.directions_out, strict=True)),
@@ -130,7 +134,7 @@ def _import_sequence_map(walk: TorchWalk, node: ir.Node, inputs: list[Any]) -> S
     specs = [_element_spec(walk, *pair) for pair in zip(node.inputs, inputs, strict=True)]
     bindings = _arguments(child, graph, specs)
     outputs = walk.inside(graph, bindings, child)
-    module = SequenceMap(child.tracer.finish(tuple(outputs), "Body"), len(inputs), len(outputs))
+    module = SequenceMap(child.program(outputs, "Body"), len(inputs), len(outputs))
     values = tuple(walk.builder.tensor(value) for value in inputs)
     return _call(walk, node, module, values, child, (None,) * len(outputs))
 

@@ -99,8 +99,8 @@ def _constant_path(node: ir.Node | None, origin: str, weight: bool, size: int) -
         last = re.split(r"::|/", origin)[-1].replace("val_", "constant_")
         steps = [*scope, identifier(last)]
     else:
-        steps = split_path(origin)
-        if "/" in origin and len(steps) > 1 and (steps[-2] in _OPERATIONS or _is_operator(steps[-2])):
+        steps = split_path(origin.removeprefix(_FOLDED))
+        while "/" in origin and len(steps) > 1 and _is_operation(steps[-2], steps[-1]):
             steps[-2:] = [f"{steps[-2]}_{steps[-1]}"]  # an operation is no module
     number = size == 1 and (is_generated(origin) or _OPERAND.search(origin))  # a mask's -10000 is nothing to train
     return steps, weight and not number
@@ -112,6 +112,16 @@ def declared_scope(node: ir.Node) -> list[str] | None:
     if place is not None:
         return split_path(place.path) if place.path else []
     return split_path(node.name)[:-1] if node.name and "/" in node.name else None
+
+
+_FOLDED = "ConstantFolding/"
+"""Before the scope of a constant that TensorFlow's optimizer computed."""
+
+
+def _is_operation(step: str, behind: str) -> bool:
+    """Returns whether a step of a path names an operation, such as the one for which TensorFlow reads a variable."""
+    reads = behind.startswith("ReadVariableOp") and _is_operator(step.capitalize())
+    return reads or step in _OPERATIONS or _is_operator(step)
 
 
 def _is_operator(step: str) -> bool:
@@ -159,7 +169,7 @@ _NUMBERED = re.compile(r"\w+__\d+")
 _OPERATIONS = frozenset(
     {
         *("BiasAdd", "Conv1D", "Conv2D", "Conv3D", "FusedBatchNormV3", "GatherV2", "MatMul", "ReadVariableOp"),
-        *("batchnorm", "conv_transpose", "convolution", "depthwise", "merged_input", "separable_conv2d"),
+        *("batchnorm", "conv_transpose", "convolution", "depthwise", "merged_input", "separable_conv2d", "while_"),
     }
 )
 """Operations of TensorFlow and tf2onnx at the end of the names of nodes and weights: `model/dense/BiasAdd`."""

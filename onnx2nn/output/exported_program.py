@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.fx.experimental import _config
 
 from onnx2nn.optimization.entry import inputs_of
 from onnx2nn.output.checked_sizes import Shapes, refused_sizes
+from onnx2nn.output.loops_over_time import LoopsOverTime, is_recurrent
 
 _OBLIVIOUS = "backed_size_oblivious"
 """The switch by which torch takes no decision by the example's sizes where the program is right without one: a slice is
@@ -19,7 +21,7 @@ a view with strides of its own, be it the whole or not. torch.onnx.export sets i
 def exported_program(
     module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], shapes: Any
 ) -> tuple[torch.export.ExportedProgram, dict[str, list[Shapes]]]:
-    """Exports a module, with fewer decisions by the example's sizes where the program then refuses fewer others.
+    """Exports a module: decided less by the example's sizes, and with loops, where the program then takes more others.
 
     Args:
         module: the module.
@@ -34,17 +36,33 @@ def exported_program(
     """
     program = torch.export.export(module, tensors, dynamic_shapes=shapes)
     refused = refused_sizes(program, tensors, least=1)
-    if not refused:
-        return program, refused
-    try:
-        with _oblivious():
-            other = torch.export.export(module, tensors, dynamic_shapes=shapes)
-    except Exception:  # of torch.export, of many classes: the first program stands, with the sizes that it refuses
-        return program, refused
-    other_refused = refused_sizes(other, tensors, least=1)
-    if _dynamic(other) == _dynamic(program) and _sizes(other_refused) < _sizes(refused):
-        return other, other_refused
+    for context in _contexts(module):
+        if not refused and _dynamic(program) == sum(map(len, shapes)):
+            break
+        try:
+            with context:
+                other = torch.export.export(module, tensors, dynamic_shapes=shapes)
+        except Exception:  # of torch.export, of many classes: the program stands, with the sizes that it refuses
+            continue
+        other_refused = refused_sizes(other, tensors, least=1)
+        more = _dynamic(other) - _dynamic(program)
+        if more > 0 or (not more and _sizes(other_refused) < _sizes(refused)):
+            program, refused = other, other_refused
     return program, refused
+
+
+def _contexts(module: torch.nn.Module) -> Iterator[AbstractContextManager[Any]]:
+    """Yields the contexts of an export that may hold at more sizes."""
+    yield _oblivious()
+    if is_recurrent(module):
+        yield _looping()
+
+
+@contextmanager
+def _looping() -> Iterator[None]:
+    """A context in which recurrent layers are loops; torch.while_loop takes no views that autograd records."""
+    with torch.no_grad(), LoopsOverTime():
+        yield
 
 
 def is_symbolic(size: Any) -> bool:

@@ -61,6 +61,7 @@ class _Owners:
     def __init__(self, program: Scoped, declared: Mapping[fx.Node, Path | None]):
         self.program, self.scope, self.declared = program, program.scope, declared
         self.unknown: dict[fx.Node, None] = {}
+        self.nameless: dict[fx.Node, None] = {}
         self.named: set[Path] = set()
         self.lists = {path[:-1] for path in (*program.containers, *program.layers) if path} & {
             path[:-1] for path in (*program.containers, *program.layers) if path and not is_attribute(path[-1])
@@ -104,6 +105,8 @@ class _Owners:
                     self.named |= {self.scope[node][:end] for end in range(1, len(self.scope[node]) + 1)}
             else:
                 self.unknown[node] = None
+                if node.op == "call_module":
+                    self.nameless[node] = None
 
     def _weights(self) -> Iterator[tuple[fx.Node, Path]]:
         """Yields the reads of weights with the containers that hold the weights."""
@@ -119,7 +122,8 @@ class _Owners:
                 holders.setdefault(next(iter(node.users)), []).append(holder)
         for user, paths in holders.items():
             path, now = common(paths), self.scope.get(user, ())
-            if user.op.startswith("call_") and len(path) > len(now) and path[: len(now)] == now:
+            moves = user.op in ("call_function", "call_method") or user in self.nameless
+            if moves and len(path) > len(now) and path[: len(now)] == now:
                 self.scope[user] = path
                 self.unknown.pop(user, None)
 
@@ -230,9 +234,8 @@ class _Owners:
         """Moves the layers for which the file has no name to the containers in which they are called."""
         root = self.program.root
         places: dict[str, list[fx.Node]] = {}
-        for node in self.unknown:
-            if node.op == "call_module":
-                places.setdefault(str(node.target), []).append(node)
+        for node in self.nameless:
+            places.setdefault(str(node.target), []).append(node)
         for name, nodes in places.items():
             path = common([self.scope[node] for node in nodes])
             while path and path in self.lists:  # a list holds numbered modules alone
