@@ -3,9 +3,9 @@
     python benchmarks/floors.py --write   # measures, stores in floors.json and writes docs/benchmarks.md
     python benchmarks/floors.py resnet18  # prints one
 
-Each round calls ONNX Runtime, the form, and the form under torch's profiler. A part is the sum of the profiler's times
-of its calls in the round where that is least; a kernel's time has what oneDNN does to find it. Of an LSTM with 8-bit
-weights the part is measured alone: the calls of torch that a step needs, on the memory that it has.
+ONNX Runtime and the form are called in shuffled order, then the form under torch's profiler. A part is the sum of its
+calls' times, each the least of the rounds; a kernel's time has what oneDNN does to find it. Of an LSTM with weights of
+8 bits the part is measured alone: the calls of torch that a step needs, on the memory that it has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -57,11 +56,12 @@ def measured(name: str, form: str, repeats: int) -> dict[str, Any]:
         calls[STEPS] = _steps(*models.LSTMS[name])
     else:
         parts = MACHINE_CODE if form.startswith("compile") else LITERAL
-    passed: dict[str, list[float]] = {key: [] for key in (*calls, *parts)}
-    for round_ in range(repeats + 3):
-        found = {key: _seconds(call) for key, call in calls.items()} | _profiled(calls[form], parts)
-        for key, seconds in found.items() if round_ >= 3 else ():  # the first rounds warm caches
-            passed[key].append(seconds)
+    times = optimized.measure(calls, repeats)
+    least = {key: min(busy) for key, (_, busy) in times.items()}
+    profiles = [_profiled(calls[form]) for _ in range(repeats if parts else 0)]
+    for part, belongs in parts.items():
+        own = zip(*([seconds for name, seconds in events if belongs(name)] for events in profiles), strict=True)
+        least[part] = sum(map(min, own))
     return {
         "name": name,
         "form": form,
@@ -70,7 +70,7 @@ def measured(name: str, form: str, repeats: int) -> dict[str, Any]:
         "repeats": repeats,
         "versions": {"torch": torch.__version__, "ONNX Runtime": onnxruntime.__version__},
         "machine": stored.machine(),
-        "ms": {key: round(min(times) * 1e3, 3) for key, times in passed.items()},
+        "ms": {key: round(seconds * 1e3, 3) for key, seconds in least.items()},
     }
 
 
@@ -88,29 +88,16 @@ def _named_kernels() -> Iterator[None]:
                 os.environ["ONNX2NN_CACHE"] = cache
 
 
-def _seconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def _profiled(call: Callable[[], Any], parts: Parts) -> dict[str, float]:
-    """Returns the seconds of the calls of each part, without those inside of other calls: of the second of two calls.
+def _profiled(call: Callable[[], Any]) -> list[tuple[str, float]]:
+    """Returns name and seconds of the calls of torch, without those inside of other calls: of the second of two calls.
 
     The profiler's start empties the caches of the processor.
     """
-    if not parts:
-        return {}
     with profile(activities=[ProfilerActivity.CPU]) as found:
         call()
         call()
     outer = sorted((event for event in found.events() if event.cpu_parent is None), key=lambda e: e.time_range.start)
-    events = outer[len(outer) // 2 :]
-    assert [event.name for event in events] == [event.name for event in outer[: len(events)]]
-    return {
-        part: sum(event.cpu_time_total for event in events if belongs(event.name)) / 1e6
-        for part, belongs in parts.items()
-    }
+    return [(event.name, event.cpu_time_total / 1e6) for event in outer[len(outer) // 2 :]]
 
 
 def _steps(hidden: int, steps: int) -> Callable[[], None]:

@@ -133,11 +133,12 @@ def _missing(rows: dict[str, Row], names: list[str]) -> str:
 _FLOORS = """## What torch's kernels alone take
 
 Ratios to ONNX Runtime's time of the same run, of one thread: of a form, and of the calls of torch in it, which a form
-cannot be faster than (`python benchmarks/floors.py --write`). Wall time, the least of the rounds; a part is what
-torch's profiler counts in the round where it is least. "Kernels of oneDNN" are the convolutions and products that the
-machine code calls, with their packed weights and the activations and sums that they compute; "loops" are inductor's
-own. A literal module computes files with pairs of QuantizeLinear and DequantizeLinear by torch's layers of floats. The
-steps of an LSTM need six calls of torch each, which were called alone, and more for quantising.
+cannot be faster than (`python benchmarks/floors.py --write`). Processor time of the form, the least of the rounds; a
+part is the sum of the times that torch's profiler counts, of each call the least of the rounds. "Kernels of oneDNN" are
+the convolutions and products that the machine code calls, with their packed weights and the activations and sums that
+they compute; "loops" are inductor's own. A literal module computes files with pairs of QuantizeLinear and
+DequantizeLinear by torch's layers of floats. The steps of an LSTM need six calls of torch each, which were called
+alone, and more for quantising.
 """
 
 
