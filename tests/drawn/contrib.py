@@ -150,7 +150,7 @@ def _gqa(d: Draw) -> Call:
     rot = d.flag()
     T = past + s
     lens = np.full(b, T - 1, np.int32)
-    if b > 1 and d.flag():
+    if b > 1 and d.flag() and "local_window_size" not in a:  # else a token behind the end of a prompt sees none
         lens = np.array([d.int(max(s - 1, 0) if not first else 0, T - 1) for _ in range(b)], np.int32)
         lens[0] = T - 1
     cos = sin = None
@@ -207,7 +207,8 @@ def _bg(d: Draw, name: str) -> Call:
     h = d.int(1, 5)
     x = d.array([*d.shape(1, 2, (1, 2, 3)), h])
     ins = [x] if name in ("QuickGelu", "Gelu") else [x, d.array([h]) if name == "BiasGelu" or d.flag() else None]
-    return ms(name, ins, {"alpha": 1.5} if name == "QuickGelu" and d.flag() else {})
+    given = {"alpha": 1.5} if name == "QuickGelu" and d.flag() else {}
+    return ms(name, ins, given, rtol=1e-3)  # ONNX Runtime's erf cancels where the result is near 0
 
 
 @call("FusedMatMul", domain=CONTRIB)

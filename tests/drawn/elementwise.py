@@ -87,6 +87,7 @@ def _params(d: Draw, name: str) -> Call:
         24 if name == "Swish" else 20,
         [d.array(d.shape(), t, special=name in ("IsInf", "LeakyRelu", "ThresholdedRelu"))],
         a,
+        rtol=1e-3 if name == "Gelu" else 1e-4,  # ONNX Runtime's erf cancels where the result is near 0
     )
 
 
