@@ -248,6 +248,18 @@ class VoiceDetector(torch.nn.Module):
         return self.score(h[0].relu()).sigmoid(), h, c
 
 
+class Memory(torch.nn.Module):
+    """An LSTM over `(steps, batch, hidden)`."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.memory = torch.nn.LSTM(hidden, hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the hidden states, of the shape of `x`."""
+        return self.memory(x)[0]  # type: ignore[no-any-return]  # of nn.Module's call
+
+
 def _conv(inputs: int, outputs: int) -> torch.nn.Module:
     return torch.nn.Conv1d(inputs, outputs, 3, padding=1)
 
@@ -272,6 +284,14 @@ def _sentence(batch: int) -> Tensors:
 
 def _tokens(batch: int) -> Tensors:
     return (torch.arange(batch * 16).reshape(batch, 16),)
+
+
+LSTMS = {"lstm_64_dynamic_int8": (64, 100)}
+"""Name → hidden values and steps of one sequence."""
+
+
+def _steps(batch: int) -> Tensors:
+    return (torch.randn(100, batch, 64, generator=torch.Generator().manual_seed(0)),)
 
 
 ORIGINALS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], Tensors]]] = {
@@ -300,6 +320,7 @@ ORIGINALS: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], Tensor
     "transformer_48": (Transformer, _tokens),
     "recogniser": (Recogniser, _line),
     "voice_detector": (VoiceDetector, _sound),
+    "lstm_64": (lambda: Memory(64), _steps),
 }
 
 
@@ -345,6 +366,7 @@ QUANTISED: dict[str, tuple[str, Quantise]] = {
     "bert_base_dynamic_int8": ("bert_base", _dynamically),
     "recogniser_dynamic_int8": ("recogniser", _dynamically),
     "voice_detector_dynamic_int8": ("voice_detector", _dynamically),
+    "lstm_64_dynamic_int8": ("lstm_64", _dynamically),
     "resnet18_qoperator_int8": ("resnet18", _statically("QOperator")),
     "resnet18_qdq_int8": ("resnet18", _statically("QDQ")),
     "mobilenet_v2_qoperator_int8": ("mobilenet_v2", _statically("QOperator")),

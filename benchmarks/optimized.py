@@ -34,7 +34,8 @@ FORMS: dict[str, tuple[str | None, bool]] = {
 COLUMNS = ("model", "form", "made in s", "median ms", "ratio", "CPU ratio", "largest difference")
 
 
-def _session(path: str, inputs: models.Tensors, threads: int) -> Callable[[], Any]:
+def session(path: str, inputs: models.Tensors, threads: int) -> Callable[[], Any]:
+    """Returns the call of ONNX Runtime's session of a file."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
@@ -48,21 +49,21 @@ def forms(
 ) -> Iterator[tuple[str, float, Callable[[], Any] | str]]:
     """Yields the name of each form of a model, the seconds to make it, and its call or the reason of a failure."""
     start = time.perf_counter()
-    session = _session(path, inputs, threads)
-    yield "ONNX Runtime", time.perf_counter() - start, session
+    call = session(path, inputs, threads)
+    yield "ONNX Runtime", time.perf_counter() - start, call
     for form, (mode, fixed) in FORMS.items():
         if form not in names:
             continue
         start = time.perf_counter()
         try:
-            module = _made(path, inputs, mode, fixed)
+            module = made(path, inputs, mode, fixed)
         except Exception as error:  # of any class: the reason is in the table
             yield form, 0.0, importers.reason(error)
             continue
         yield form, time.perf_counter() - start, lambda module=module: module(*inputs)
 
 
-def _made(path: str, inputs: models.Tensors, mode: str | None, fixed: bool) -> torch.nn.Module:
+def made(path: str, inputs: models.Tensors, mode: str | None, fixed: bool) -> torch.nn.Module:
     """Returns a form of a model. `load` makes it, which also replaces pairs of QuantizeLinear, where it can."""
     shapes: dict[str, list[int]] = {}
     if mode == "compile":

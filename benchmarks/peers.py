@@ -25,7 +25,7 @@ import onnxruntime
 import optimized
 import stored
 import torch
-from peers_page import PAGE, RESULTS, SHOWN, TIMM, ZOO, Row, page, ratio
+from peers_page import PAGE, RESULTS, SHOWN, TIMM, ZOO, Row, floors, page, ratio
 
 PEERS = ("onnx2torch", "onnx2pytorch", "onnx2fx")
 AUTHORS = ORIGINAL, ORIGINAL_COMPILED = "original module", "original module, torch.compile, frozen"
@@ -141,7 +141,7 @@ def main() -> None:
 
 def _store(rows: dict[str, Row]) -> None:
     ordered = {name: rows[name] for name in (*SHOWN, *ZOO, *TIMM) if name in rows}
-    stored.store(RESULTS, ordered, PAGE, page(ordered))
+    stored.store(RESULTS, ordered, PAGE, page(ordered, floors()))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,20 @@ TIMM = (
 """Networks of timm, which are measured beside the author's module."""
 
 ORT = "ONNX Runtime"
+
+FLOORS = (
+    ("resnet18", "compile, fixed sizes"),
+    ("mobilenet_v2", "compile, fixed sizes"),
+    ("resnet18_qdq_int8", "compile, fixed sizes"),
+    ("mobilenet_v2_qdq_int8", "compile, fixed sizes"),
+    ("resnet18_qdq_int8", "literal"),
+    ("mobilenet_v2_qdq_int8", "literal"),
+    ("lstm_64_dynamic_int8", "literal"),
+)
+"""Networks and forms of which `floors.py` measures what torch's kernels and calls alone take."""
+
+FLOOR_RESULTS = Path(__file__).with_name("floors.json")
+
 Row = dict[str, Any]
 TITLES = {
     "literal": "onnx2nn",
@@ -35,8 +50,14 @@ TITLES = {
 }
 
 
-def page(rows: dict[str, Row]) -> str:
-    """Returns the page of stored results."""
+def floors() -> list[Row]:
+    """Returns the stored results of `floors.py`."""
+    found: list[Row] = json.loads(FLOOR_RESULTS.read_text(encoding="utf-8")) if FLOOR_RESULTS.exists() else []
+    return found
+
+
+def page(rows: dict[str, Row], floor_rows: list[Row]) -> str:
+    """Returns the page of stored results: of `peers.py`, and of `floors.py`."""
     shown = [name for name in SHOWN if name in rows]
     parts = [_HEAD, _conditions(rows), "## Networks\n", _table(rows, shown, _forms(rows, shown))]
     parts += [_missing(rows, shown), "## Means\n", _means(rows)]
@@ -47,6 +68,8 @@ def page(rows: dict[str, Row]) -> str:
     timm = [name for name in TIMM if name in rows]
     if timm:
         parts += ["## Networks of timm\n", _table(rows, timm, _forms(rows, timm)), _missing(rows, timm)]
+    if floor_rows:
+        parts += [_FLOORS, _floor_table(floor_rows)]
     return "\n".join(part for part in parts if part)
 
 
@@ -105,6 +128,31 @@ def _missing(rows: dict[str, Row], names: list[str]) -> str:
         for form, reason in rows[name]["failed"].items()
     ]
     return "\n".join(["Forms that did not run:", "", *reasons, ""]) if reasons else ""
+
+
+_FLOORS = """## What torch's kernels alone take
+
+Ratios to ONNX Runtime's time of the same run, of one thread: of a form, and of the calls of torch in it, which a form
+cannot be faster than (`python benchmarks/floors.py --write`). Processor time of the form, the least of the rounds; a
+part is the sum of the times that torch's profiler counts, of each call the least of the rounds. "Kernels of oneDNN" are
+the convolutions and products that the machine code calls, with their packed weights and the activations and sums that
+they compute; "loops" are inductor's own. A literal module computes files with pairs of QuantizeLinear and
+DequantizeLinear by torch's layers of floats. The steps of an LSTM need six calls of torch each, which were called
+alone, and more for quantising.
+"""
+
+
+def _floor_table(rows: list[Row]) -> str:
+    lines = ["| network | form | ONNX Runtime, ms | form | parts | rounds | date | load | machine | versions |"]
+    lines += ["|---|---|---:|---:|---|---|---|---|---|---|"]
+    for row in rows:
+        ratios = {key: f"{ms / row['ms'][ORT]:.2f}" for key, ms in row["ms"].items()}
+        shown = ", ".join(f"{key} {found}" for key, found in ratios.items() if key not in (ORT, row["form"]))
+        versions = ", ".join(f"{package} {version}" for package, version in row["versions"].items())
+        cells = [row["name"], row["form"], f"{row['ms'][ORT]:.2f}", ratios[row["form"]], shown]
+        cells += [str(row[key]) for key in ("repeats", "date", "load", "machine")]
+        lines.append(f"| {' | '.join([*cells, versions])} |")
+    return "\n".join([*lines, ""])
 
 
 def _means(rows: dict[str, Row]) -> str:

@@ -107,6 +107,7 @@ def __getattr__(name: str) -> Any:
             if error.name != path:
                 raise
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        gc_pause.set_aside()  # what was imported, which the first collection behind the pause would search
     return globals().setdefault(name, getattr(found, name) if home else found)
 
 

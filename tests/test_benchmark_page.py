@@ -30,7 +30,9 @@ def decoding_page() -> Any:
 
 def test_the_page_is_of_the_stored_results(peers_page: Any) -> None:
     rows = json.loads(peers_page.RESULTS.read_text(encoding="utf-8"))
-    assert peers_page.PAGE.read_text(encoding="utf-8") == peers_page.page(rows), "python benchmarks/peers.py --page"
+    assert peers_page.PAGE.read_text(encoding="utf-8") == peers_page.page(rows, peers_page.floors()), (
+        "python benchmarks/peers.py --page"
+    )
     assert [*rows] == [name for name in (*peers_page.SHOWN, *peers_page.ZOO, *peers_page.TIMM) if name in rows]
     assert all(set(peers_page.TITLES) <= {*row["ms"], *row["failed"]} for row in rows.values())
 
@@ -44,7 +46,10 @@ def test_ratios_means_and_failures(peers_page: Any) -> None:
         "densenet121": {**condition, "machine": "M", "ms": {"ONNX Runtime": 16.0, **forms}, "failed": {}},
     }
     del rows["densenet121"]["ms"]["compile"]
-    lines = peers_page.page(rows).splitlines()
+    floor = {"name": "net", "form": "literal", "versions": {"torch": "2"}, "date": "2026-01-02", "load": 1.5}
+    floor |= {"machine": "M", "repeats": 3, "ms": {"ONNX Runtime": 2.0, "literal": 7.0, "its calls": 5.0}}
+    lines = peers_page.page(rows, [floor]).splitlines()
+    assert "| net | literal | 2.00 | 3.50 | its calls 2.50 | 3 | 2026-01-02 | 1.5 | M | torch 2 |" in lines
     assert "| | resnet18 | bert_base |" in lines and "| | densenet121 |" in lines
     assert "| peer | - | 4.00 |" in lines and "- peer, resnet18: `a / 'b'`" in lines
     assert "| | all (3) | above 5 ms (2) | below 5 ms (1) |" in lines

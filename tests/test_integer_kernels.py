@@ -196,6 +196,36 @@ def test_packed_weights_follow_the_weights() -> None:
     assert len(integer_convolutions._forms) <= kept
 
 
+@pytest.mark.parametrize("name", ["QLinearConv", "onnx2nn__FusedQLinearConv"])
+def test_a_kept_call_follows_what_is_written(name: str) -> None:
+    """Each tensor of a convolution but its input is read when it is prepared; writing it prepares it again."""
+    x, w = torch.full((1, 2, 5, 5), 200, dtype=torch.uint8), torch.ones(3, 2, 3, 3, dtype=torch.int8)
+    given_ = {
+        "x_scale": torch.tensor(0.5),
+        "x_zero": torch.tensor(100, dtype=torch.uint8),
+        "w": w,
+        "w_scale": torch.tensor([0.25, 0.5, 0.125]),
+        "w_zero": torch.tensor(0, dtype=torch.int8),
+        "y_scale": torch.tensor(4.0),
+        "y_zero": torch.tensor(2, dtype=torch.uint8),
+        "bias": torch.full((3,), 100, dtype=torch.int32),
+    }
+
+    def expected() -> torch.Tensor:
+        numbers = {key: value.double() for key, value in given_.items()}
+        sums = 18 * (200 - numbers["x_zero"]) * (numbers["w"][:, 0, 0, 0] - numbers["w_zero"]) + numbers["bias"]
+        steps = (sums * numbers["x_scale"] * numbers["w_scale"] / numbers["y_scale"]).round() + numbers["y_zero"]
+        return steps.clamp(0, 255)
+
+    function = getattr(functional, name)
+    for written in given_.values():
+        for value in (written, 2 * written):
+            written.copy_(value)
+            found = function(x, *given_.values(), pads=[0, 0, 0, 0])
+            assert torch.equal(found[0, :, 1, 1].double(), expected())
+            assert torch.equal(function(x, *given_.values(), pads=[0, 0, 0, 0]), found)
+
+
 def test_kept_columns_follow_the_weights() -> None:
     if not integer_kernels.serves(torch, torch.ones(3, 4, dtype=torch.int8), torch.ones(4, 5, dtype=torch.int8)):
         pytest.skip("this processor adds two products of 8-bit integers in 16 bits")

@@ -247,19 +247,36 @@ def test_what_inductor_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.compile goes on, or eager mode where nothing can be compiled; a warning says which and why."""
     module = onnx2nn.load(DIGITS)
     x = torch.rand(2, 8, 8, 1)
-    for message, way in (
-        ("some operator", "AOTInductor refuses the module"),
-        ("No working C++ compiler", "No machine code"),
-    ):
 
-        def fail(*_: object, message: str = message, **__: object) -> None:
+    def fail(message: str) -> Callable[..., Any]:
+        def call(*_: object, **__: object) -> None:
             raise RuntimeError(message)
 
-        monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fail)
-        monkeypatch.setattr(torch, "compile", lambda module, **_: module)
-        with pytest.warns(UserWarning, match=f"{way}.*{message.split('+')[0]}"):
+        return call
+
+    for message, made, way in (
+        ("some operator", lambda module, **_: module, "AOTInductor refuses the module.*some operator.*leaves out"),
+        ("some operator", lambda _, **__: fail("a kernel"), "some operator.*a kernel.*optimised for eager"),
+        ("No working C++ compiler", None, "No machine code.*No working C"),
+    ):
+        monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fail(message))
+        monkeypatch.setattr(torch, "compile", made)
+        with pytest.warns(UserWarning, match=way):
             other = onnx2nn.optimize(module, "compile")
         torch.testing.assert_close(other(x), module(x))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_cache")
+def test_convolutions_of_float64(stem: Callable[[], nn.Module], recwarn: pytest.WarningsRecorder) -> None:
+    """Inductor packs their weights for oneDNN, which has no float64: AOTInductor and torch.compile raise an error."""
+    module = stem().double()
+    made = onnx2nn.optimize(module, "compile")
+    assert type(made) is compiling.CompiledModule and not [w for w in recwarn if "refuses" in str(w.message)]
+    x = torch.randn(3, 3, 6, 6, dtype=torch.float64)
+    torch.testing.assert_close(made(x), module(x))
+    wrapped = compiling.Frozen(torch.compile(module, options=compiling._CONFIG), module)
+    torch.testing.assert_close(wrapped(x), module(x))
 
 
 @pytest.mark.usefixtures("_cache")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnx2nn.errors import OperatorError
@@ -47,6 +47,16 @@ def resolve_pads(
         begins.append(small if auto_pad == "SAME_UPPER" else total - small)
         ends.append(total - small if auto_pad == "SAME_UPPER" else small)
     return begins + ends
+
+
+def window_of(
+    x: Sequence[Any], w: Sequence[int], attributes: Mapping[str, Any]
+) -> tuple[Sequence[int], Sequence[Any], Sequence[int]]:
+    """Returns strides, explicit pads and dilations of a convolution of these shapes by ONNX's attributes."""
+    rank = len(w) - 2
+    strides, dilations = attributes["strides"] or [1] * rank, attributes["dilations"] or [1] * rank
+    pads = resolve_pads(attributes["auto_pad"], attributes["pads"], x[2:], w[2:], strides, dilations)
+    return strides, pads, dilations
 
 
 def is_zero(pad: Any) -> bool:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from onnx2nn.ops.conv import pad_spatial
+from onnx2nn.ops.conv import pad_spatial, window_of
 from onnx2nn.ops.kept_forms import KeptForms
 from onnx2nn.ops.machine_code import machine_code
 from onnx2nn.optable.row import has_values
@@ -32,17 +32,7 @@ class Window(NamedTuple):
     groups: int
 
 
-def serves(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any) -> bool:
-    """Returns whether `convolved` may give the convolution here: for values in a processor's memory."""
-    if not hasattr(F, "_int_mm") or not has_values(F, x, w, x_zero_point, w_zero_point):
-        return False
-    if x.device.type != "cpu" or not {x.dtype, w.dtype} <= {F.int8, F.uint8} or x.ndim not in (3, 4) or not x.numel():
-        return False
-    of_one = x_zero_point is None or x_zero_point.numel() == 1
-    return of_one and x.ndim == w.ndim and bool(w.numel()) and not w.is_inference() and _is_exact(F)
-
-
-def records(F: Any, x: Any, w: Any, x_zero_point: Any, pads: Sequence[Any]) -> bool:
+def records(F: Any, x: Any, w: Any, x_zero_point: Any, attributes: Mapping[str, Any]) -> bool:
     """Returns whether `recorded` may give the convolution here: in a trace for machine code."""
     code = machine_code(F)
     if code is None or code.convolve is None or has_values(F, x, w) or x.device.type != "cpu":
@@ -50,7 +40,7 @@ def records(F: Any, x: Any, w: Any, x_zero_point: Any, pads: Sequence[Any]) -> b
     if not {x.dtype, w.dtype} <= {F.int8, F.uint8} or x.ndim not in (3, 4) or x.ndim != w.ndim:
         return False
     of_one = x_zero_point is None or x_zero_point.numel() == 1
-    return of_one and all(isinstance(pad, int) and pad >= 0 for pad in pads)
+    return of_one and all(isinstance(pad, int) and pad >= 0 for pad in window_of(x.shape, w.shape, attributes)[1])
 
 
 def recorded(
@@ -60,18 +50,14 @@ def recorded(
     x_zero_point: Any,
     w_zero_point: Any,
     bias: Any,
-    *,
-    strides: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
-    group: int,
+    attributes: Mapping[str, Any],
 ) -> Any:
     """Returns what `convolved` does, in int32, as one call that a compiler replaces. The arguments are its, too."""
     code = machine_code(F)
     assert code is not None and code.convolve is not None  # as `records` says
+    window, group, convolve = window_of(x.shape, w.shape, attributes), attributes["group"], code.convolve
     x, zero = _of_uint8(F, x, x_zero_point)
-    whole, window = _whole(F, w, w_zero_point), (strides, pads, dilations)
-    convolve = code.convolve
+    whole = _whole(F, w, w_zero_point)
     return _of_two_dimensions(lambda x, *window: convolve(x, zero, whole, bias, *window, group), x, *window)
 
 
@@ -82,17 +68,14 @@ def recorded_requantized(
     zero_points: tuple[Any, Any, Any],
     scales: tuple[Any, Any, Any],
     bias: Any,
-    *,
-    strides: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
-    group: int,
+    attributes: Mapping[str, Any],
 ) -> Any:
     """Returns what `requantized` does, as one call that a compiler replaces. The arguments are its, too."""
     code = machine_code(F)
     assert code is not None and code.requantize is not None  # as `records` says
+    window, group = window_of(x.shape, w.shape, attributes), attributes["group"]
     x, zero = _of_uint8(F, x, zero_points[0])
-    whole, window = _whole(F, w, zero_points[1]), (strides, pads, dilations)
+    whole = _whole(F, w, zero_points[1])
     scale = (scales[0] * scales[1] / scales[2]).reshape([-1])
     signed, requantize = zero_points[2].dtype == F.int8, code.requantize
     shift = (zero_points[2].view(F.uint8) ^ 128 if signed else zero_points[2]).reshape([])
@@ -131,11 +114,7 @@ def convolved(
     x_zero_point: Any,
     w_zero_point: Any,
     bias: Any,
-    *,
-    strides: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
-    group: int,
+    attributes: Mapping[str, Any],
 ) -> Any:
     """Returns the convolution of `x - x_zero_point` with `w - w_zero_point`, plus the bias; None without a kernel.
 
@@ -150,17 +129,9 @@ def convolved(
         x_zero_point: None or one number.
         w_zero_point: None, one number, or `(o,)`.
         bias: None or `(o,)`, int32.
-        strides: of each spatial dimension.
-        pads: all begins, then all ends; not negative.
-        dilations: of each spatial dimension.
-        group: how many groups the channels form.
+        attributes: of the ONNX operator, see `conv.window_of`.
     """
-    call = _prepared(F, x, w, x_zero_point, w_zero_point, strides, pads, dilations, group)
-    if call is None:
-        return None
-    packed, x, zero = call
-    found = packed(F, w, x, packed.offset(F, zero, bias))
-    return found if len(strides) == 2 else found.squeeze(2)
+    return _called(F, _sums, x, w, (x_zero_point, w_zero_point, bias), attributes)
 
 
 def requantized(
@@ -170,11 +141,7 @@ def requantized(
     zero_points: tuple[Any, Any, Any],
     scales: tuple[Any, Any, Any],
     bias: Any,
-    *,
-    strides: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
-    group: int,
+    attributes: Mapping[str, Any],
 ) -> Any:
     """Returns a QLinearConv as oneDNN rounds it: another step where the number lies next to the middle of two steps.
 
@@ -187,51 +154,143 @@ def requantized(
         zero_points: of `x`, the weights and the result.
         scales: likewise, in float32.
         bias: as for `convolved`.
-        strides: as for `convolved`.
-        pads: as for `convolved`.
-        dilations: as for `convolved`.
-        group: as for `convolved`.
+        attributes: as for `convolved`.
 
     Returns:
         The result; None where no kernel gives it.
     """
-    call = _prepared(F, x, w, zero_points[0], zero_points[1], strides, pads, dilations, group)
-    if call is None or len(call[0].bounds) > 1 or {scale.dtype for scale in scales} != {F.float32}:
+    x_zero_point, w_zero_point, y_zero_point = zero_points
+    return _called(F, _steps, x, w, (x_zero_point, w_zero_point, bias, y_zero_point, *scales), attributes)
+
+
+class _Call(NamedTuple):
+    """A convolution with all that it takes besides its input, of one shape.
+
+    Attributes:
+        kernel: gives the result for an input; None where no kernel does.
+    """
+
+    kernel: Callable[[Any], Any] | None
+
+
+_calls = KeptForms[_Call]()
+"""A call comes again with the same weights and settings; to lay them out takes longer than many a convolution."""
+
+
+def _called(
+    F: Any,
+    prepare: Callable[..., Callable[[Any], Any] | None],
+    x: Any,
+    w: Any,
+    others: tuple[Any, ...],
+    attributes: Mapping[str, Any],
+) -> Any:
+    """Returns the result of a kernel, which is prepared once for a shape; None without one."""
+    if not has_values(F, x):
         return None
-    packed, x, zero = call
-    factors = packed.scaled(F, zero, bias, scales)
-    if factors is None:
+
+    def make() -> _Call:
+        prepared = _prepared(F, x, w, others[0], others[1], attributes)
+        return _Call(None if prepared is None else prepare(F, *prepared, *others[2:]))
+
+    settings = (prepare, x.dtype, x.device, x.shape, *attributes.values())
+    kernel = _calls.form(F, w, others, settings, make).kernel
+    return None if kernel is None else kernel(x)
+
+
+def _sums(F: Any, packed: _Packed, layout: _Layout, weights: list[Any], bias: Any) -> Callable[[Any], Any]:
+    """Returns the kernel of `convolved`."""
+    offset = packed.offset(F, layout.zero, bias)
+    return lambda x: layout.back(packed.sums_of(F, weights, layout(F, x), offset))
+
+
+def _steps(
+    F: Any,
+    packed: _Packed,
+    layout: _Layout,
+    weights: list[Any],
+    bias: Any,
+    zero_point: Any,
+    *scales: Any,
+) -> Callable[[Any], Any] | None:
+    """Returns the kernel of `requantized`."""
+    if len(packed.bounds) > 1 or {scale.dtype for scale in scales} != {F.float32}:
         return None
-    found = packed.requantized(F, w, x, *factors, zero_points[2])
-    return found if len(strides) == 2 else found.squeeze(2)
+    x, w, y = (scale.detach() for scale in scales)
+    factor = (x * w / y).reshape(-1)
+    if not bool(factor.isfinite().all()):
+        return None
+    offset = packed.offset(F, layout.zero, bias)
+    added = None if offset is None else (offset * factor.to(F.float64)).to(F.float32)
+    kernel, zeros, one, (weight,) = _kernel(F), packed.zeros[: factor.numel()], packed.window, weights
+    zero, dtype = int(zero_point), zero_point.dtype
+    return lambda x: layout.back(
+        kernel(layout(F, x), 1.0, 0, weight, factor, zeros, added, *one, 1.0, zero, dtype, "none", [], "")
+    )
+
+
+def _kernel(F: Any) -> Any:
+    return F.ops.onednn.qconv_pointwise.default
+
+
+class _Layout(NamedTuple):
+    """How an input is given to the kernel: as uint8 of two spatial dimensions.
+
+    Attributes:
+        signed: whether it is int8.
+        zero: the zero point of the input as uint8.
+        pads: what the kernel does not pad itself, None for nothing.
+        flat: whether the input has one spatial dimension.
+    """
+
+    signed: bool
+    zero: int
+    pads: Sequence[int] | None
+    flat: bool
+
+    def __call__(self, F: Any, x: Any) -> Any:
+        x = x.view(F.uint8) ^ 128 if self.signed else x
+        x = x if self.pads is None else pad_spatial(F, x, self.pads, self.zero)
+        return x.unsqueeze(2) if self.flat else x
+
+    def back(self, y: Any) -> Any:
+        """Returns a result with the spatial dimensions of the input."""
+        return y.squeeze(2) if self.flat else y
 
 
 def _prepared(
-    F: Any,
-    x: Any,
-    w: Any,
-    x_zero_point: Any,
-    w_zero_point: Any,
-    strides: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
-    group: int,
-) -> tuple[_Packed, Any, int] | None:
-    """Returns the packed weights, the input as uint8 of two spatial dimensions, and its zero point."""
-    zero = 0 if x_zero_point is None else int(x_zero_point)
-    x, zero = (x, zero) if x.dtype == F.uint8 else (x.view(F.uint8) ^ 128, zero + 128)
-    rank = len(strides)
+    F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, attributes: Mapping[str, Any]
+) -> tuple[_Packed, _Layout, list[Any]] | None:
+    """Returns the weights, the layout of the input and the packed weights for it; None where no kernel serves."""
+    if not _serves(F, x, w, x_zero_point, w_zero_point):
+        return None
+    strides, pads, dilations = window_of(x.shape, w.shape, attributes)
+    if any(pad < 0 for pad in pads):
+        return None
+    rank, signed = len(strides), x.dtype == F.int8
+    zero = (0 if x_zero_point is None else int(x_zero_point)) + (128 if signed else 0)
     padding, dilations = tuple(pads[:rank]), spread(w.shape[2:], dilations)
-    if any(pads) and not kernel_pads(zero, pads, dilations):
-        x, padding = pad_spatial(F, x, pads, zero), (0,) * rank
-    window = Window(tuple(strides), padding, dilations, group)
+    outside = any(pads) and not kernel_pads(zero, pads, dilations)
+    padding = (0,) * rank if outside else padding
+    layout = _Layout(signed, zero, pads if outside else None, rank == 1)
+    window = Window(tuple(strides), padding, dilations, attributes["group"])
     if rank == 1:
-        x, window = x.unsqueeze(2), Window((1, *strides), (0, *padding), (1, *dilations), group)
-    kernel = (1, *w.shape[2:])[-2:]
-    if not writes_all(x.shape[2:], kernel, window, w.shape[1]):
+        window = Window((1, *strides), (0, *padding), (1, *dilations), attributes["group"])
+    shape, kernel = layout(F, x).shape, (1, *w.shape[2:])[-2:]
+    if not writes_all(shape[2:], kernel, window, w.shape[1]):
         return None
     packed = _packed(F, w, w_zero_point, window)
-    return None if packed is None else (packed, x, zero)
+    return None if packed is None else (packed, layout, packed.form(F, w, shape))
+
+
+def _serves(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any) -> bool:
+    """Returns whether a kernel may give the convolution here: for values in a processor's memory."""
+    if not hasattr(F, "_int_mm") or not has_values(F, x, w, x_zero_point, w_zero_point):
+        return False
+    if x.device.type != "cpu" or not {x.dtype, w.dtype} <= {F.int8, F.uint8} or x.ndim not in (3, 4) or not x.numel():
+        return False
+    of_one = x_zero_point is None or x_zero_point.numel() == 1
+    return of_one and x.ndim == w.ndim and bool(w.numel()) and not w.is_inference() and _is_exact(F)
 
 
 def spread(kernel: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
@@ -268,38 +327,6 @@ def writes_all(image: Sequence[Any], kernel: Sequence[int], window: Window, chan
     return (rows == 1) is True or (columns > 1) is True
 
 
-class _Offset(NamedTuple):
-    """What is added to each output channel, and what it was computed from.
-
-    Attributes:
-        zero: the zero point of the input.
-        bias: as given.
-        version: of the bias.
-        values: `(o,)` in float32 where floats of 32 bits hold all results, else in float64; None for nothing.
-    """
-
-    zero: int
-    bias: Any
-    version: int | None
-    values: Any
-
-
-class _Factors(NamedTuple):
-    """What a requantisation multiplies by and adds, in float32, and what it was computed from.
-
-    Attributes:
-        offset: as given.
-        scales: of the input, the weights and the result.
-        versions: of the scales.
-        found: the scales and offsets of the output channels, the latter None for none; None: a scale is not finite.
-    """
-
-    offset: _Offset
-    scales: tuple[Any, Any, Any]
-    versions: list[int]
-    found: tuple[Any, Any] | None
-
-
 _FORMS = 4
 """The number of shapes of the input for which weights are kept packed."""
 
@@ -317,8 +344,6 @@ class _Packed:
         ones: a scale of each output channel, which changes nothing.
         zeros: a zero point of each output channel.
         forms: by the input's shape, the weights of each part in oneDNN's layout.
-        last: the offset of the last call.
-        factors: of the last requantisation.
     """
 
     bounds: list[tuple[int, int]]
@@ -329,63 +354,32 @@ class _Packed:
     ones: Any
     zeros: Any
     forms: dict[Any, list[Any]] = field(default_factory=dict)
-    last: _Offset | None = None
-    factors: _Factors | None = None
 
     def offset(self, F: Any, zero: int, bias: Any) -> Any:
-        """Returns what is added to the sums for a zero point of the input and a bias, see `_Offset.values`."""
-        version = None if bias is None else bias._version
-        last = self.last
-        if last is None or last.zero != zero or last.bias is not bias or last.version != version:
-            values = None
-            if zero or bias is not None or len(self.bounds) > 1:
-                values = (0 if bias is None else bias.detach().to(F.float64)) - zero * self.sums.to(F.float64)
-                if len(self.bounds) == 1 and self.most + float(values.abs().max()) < _WHOLE:
-                    values = values.to(F.float32)
-            last = self.last = _Offset(zero, bias, version, values)
-        return last.values
+        """Returns what is added to the sums of each output channel, `(o,)`, for a zero point and a bias of the input.
 
-    def scaled(self, F: Any, zero: int, bias: Any, scales: tuple[Any, Any, Any]) -> tuple[Any, Any] | None:
-        """Returns the scales and offsets of a requantisation, see `_Factors.found`."""
-        values = self.offset(F, zero, bias)
-        known, versions = self.factors, [scale._version for scale in scales]
-        assert self.last is not None  # `offset` sets it
-        if (
-            known is None
-            or known.offset is not self.last
-            or known.versions != versions
-            or any(a is not b for a, b in zip(known.scales, scales, strict=True))
-        ):
-            x, weights, y = (scale.detach() for scale in scales)
-            factor = (x * weights / y).reshape(-1)
-            added = None if values is None else (values * factor.to(F.float64)).to(F.float32)
-            found = (factor, added) if bool(factor.isfinite().all()) else None
-            known = self.factors = _Factors(self.last, scales, versions, found)
-        return known.found
+        It is in float32 where floats of 32 bits hold all results, else in float64; None for nothing.
+        """
+        if not zero and bias is None and len(self.bounds) == 1:
+            return None
+        values = (0 if bias is None else bias.detach().to(F.float64)) - zero * self.sums.to(F.float64)
+        fits = len(self.bounds) == 1 and self.most + float(values.abs().max()) < _WHOLE
+        return values.to(F.float32) if fits else values
 
-    def requantized(self, F: Any, w: Any, x: Any, scales: Any, offset: Any, zero_point: Any) -> Any:
-        """Returns the convolution of `x`, scaled, plus the offset and the zero point, in the type of the latter."""
-        (weights,) = self._form(F, w, x.shape)
-        zeros = self.zeros if scales.shape == self.zeros.shape else self.zeros[: scales.numel()]
-        return F.ops.onednn.qconv_pointwise(
-            x, 1.0, 0, weights, scales, zeros, offset, *self.window, 1.0, int(zero_point), zero_point.dtype,
-            "none", [], "",
-        )  # fmt: skip
-
-    def __call__(self, F: Any, w: Any, x: Any, offset: Any) -> Any:
-        """Returns the convolution of `x`, uint8, with the weights `w`, plus `offset`, exactly."""
-        wide = offset is not None and offset.dtype == F.float64
+    def sums_of(self, F: Any, weights: list[Any], x: Any, offset: Any) -> Any:
+        """Returns the convolution of `x`, uint8, with packed weights, plus `offset`, exactly."""
+        wide, kernel = offset is not None and offset.dtype == F.float64, _kernel(F)
         found = offset.reshape([-1, 1, 1]) if wide else None
-        for (first, last), weights in zip(self.bounds, self._form(F, w, x.shape), strict=True):
+        for (first, last), weight in zip(self.bounds, weights, strict=True):
             part = x if len(self.bounds) == 1 else x[:, first:last]
-            sums = F.ops.onednn.qconv_pointwise(
-                part, 1.0, 0, weights, self.ones, self.zeros, None if wide else offset, *self.window, 1.0, 0, F.float32,
+            sums = kernel(
+                part, 1.0, 0, weight, self.ones, self.zeros, None if wide else offset, *self.window, 1.0, 0, F.float32,
                 "none", [], "",
             )  # fmt: skip
             found = sums if found is None else found + sums
         return found
 
-    def _form(self, F: Any, w: Any, shape: Any) -> list[Any]:
+    def form(self, F: Any, w: Any, shape: Any) -> list[Any]:
         """Returns the packed weights for an input's shape; packed for another shape, oneDNN packs them in each call."""
         found = self.forms.pop(shape, None)
         if found is None:
@@ -466,7 +460,8 @@ def _is_exact(F: Any) -> bool:
             w = F.full(shape, value, dtype=F.int8)
             x = F.full((1, shape[1] * groups, 9, 9), 255, dtype=F.uint8)
             try:
-                found = _pack(F, w, None, window)(F, w, x, F.ones(shape[0]))
+                packed = _pack(F, w, None, window)
+                found = packed.sums_of(F, packed.form(F, w, x.shape), x, F.ones(shape[0]))
             except (RuntimeError, AttributeError):  # this build of torch has no such operator
                 return False
             if not bool((found == 255 * value * math.prod(shape[1:]) + 1).all()):

@@ -14,7 +14,7 @@ from onnx2nn.ground.element_types import BY_NUMBER, Element
 from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import convert, element_of, type_number
-from onnx2nn.ops.conv import conv, resolve_pads
+from onnx2nn.ops.conv import conv, window_of
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import OWN, FloatForm, NeedsValues, has_values, in_onnx_export
@@ -367,49 +367,34 @@ def _conv_of_digits(F: Any, x: Any, w: Any, bias: Any, attributes: Any) -> Any:
     return total if bias is None else total + bias.to(F.float64).reshape([-1, *[1] * (x.ndim - 2)])
 
 
-def _window(x: Sequence[Any], w: Sequence[int], attributes: Any) -> tuple[Sequence[int], Sequence[Any], Sequence[int]]:
-    """Returns strides, explicit pads and dilations of a convolution of these shapes by ONNX's attributes."""
-    rank = len(w) - 2
-    strides, dilations = attributes["strides"] or [1] * rank, attributes["dilations"] or [1] * rank
-    pads = resolve_pads(attributes["auto_pad"], attributes["pads"], x[2:], w[2:], strides, dilations)
-    return strides, pads, dilations
-
-
 def _convolved(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, bias: Any, attributes: Any) -> Any:
     """Returns the convolution by a kernel for integers; None where no kernel gives it."""
-    if window := _recorded_window(F, x, w, x_zero_point, attributes):
-        return integer_convolutions.recorded(F, x, w, x_zero_point, w_zero_point, bias, **window)
-    window = _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes)
-    return window and integer_convolutions.convolved(F, x, w, x_zero_point, w_zero_point, bias, **window)
-
-
-def _recorded_window(F: Any, x: Any, w: Any, x_zero_point: Any, attributes: Any) -> Any:
-    """Returns the window of a convolution that is recorded for machine code; None where it is not."""
-    strides, pads, dilations = _window(x.shape, w.shape, attributes)
-    if not integer_convolutions.records(F, x, w, x_zero_point, pads):
-        return None
-    return {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
-
-
-def _window_of_kernel(F: Any, x: Any, w: Any, x_zero_point: Any, w_zero_point: Any, attributes: Any) -> Any:
-    """Returns the window as `integer_convolutions` takes it; None where no kernel serves."""
-    if not integer_convolutions.serves(F, x, w, x_zero_point, w_zero_point):
-        return None
-    strides, pads, dilations = _window(x.shape, w.shape, attributes)
-    if any(pad < 0 for pad in pads):
-        return None
-    return {"strides": strides, "pads": pads, "dilations": dilations, "group": attributes["group"]}
+    records = integer_convolutions.records(F, x, w, x_zero_point, attributes)
+    convolve = integer_convolutions.recorded if records else integer_convolutions.convolved
+    return convolve(F, x, w, x_zero_point, w_zero_point, bias, attributes)
 
 
 def shape_of_convolution(x: Sequence[Any], w: Sequence[int], attributes: Any) -> list[Any]:
     """Returns the shape of a convolution of a tensor of shape `x` with weights of shape `w`. Source: ONNX Conv-22."""
-    rank, (strides, pads, dilations) = len(w) - 2, _window(x, w, _WINDOW | attributes)
+    rank, (strides, pads, dilations) = len(w) - 2, window_of(x, w, _WINDOW | attributes)
     sizes = zip(x[2:], w[2:], pads[:rank], pads[rank:], strides, dilations, strict=True)
     spatial = [
         (size + begin + end - (kernel - 1) * dilation - 1) // stride + 1
         for size, kernel, begin, end, stride, dilation in sizes
     ]
     return [x[0], w[0], *spatial]
+
+
+def _attributes(
+    auto_pad: str,
+    dilations: Sequence[int] | None,
+    group: int,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
+) -> dict[str, Any]:
+    """Returns the attributes of a convolution by name, hashable."""
+    dilations, pads, strides = (None if given is None else tuple(given) for given in (dilations, pads, strides))
+    return {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
 
 
 _WINDOW = {"auto_pad": "NOTSET", "dilations": None, "pads": None, "strides": None}
@@ -443,7 +428,7 @@ def conv_integer(
     strides: Sequence[int] | None = None,
 ) -> Any:
     """Pads hold the zero point. See MatMulInteger for the computation."""
-    attributes = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    attributes = _attributes(auto_pad, dilations, group, pads, strides)
     return _to_int32(F, _integer_conv(F, x, w, x_zero_point, w_zero_point, None, attributes))
 
 
@@ -491,7 +476,7 @@ def qlinear_conv(
     strides: Sequence[int] | None = None,
 ) -> Any:
     """See ConvInteger and QLinearMatMul."""
-    attributes = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    attributes = _attributes(auto_pad, dilations, group, pads, strides)
     result = _integer_conv(F, x, w, x_zero_point, w_zero_point, B, attributes)
     scale = x_scale * w_scale / y_scale
     if w_scale.ndim == 1:
@@ -528,13 +513,12 @@ def fused_qlinear_conv(
     strides: Sequence[int] | None = None,
 ) -> Any:
     """QLinearConv; one kernel also scales and rounds, to another step where a number is next to the middle of two."""
-    attributes = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    attributes = _attributes(auto_pad, dilations, group, pads, strides)
     parameters = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B)
     zero_points, scales = (x_zero_point, w_zero_point, y_zero_point), (x_scale, w_scale, y_scale)
     found = None
     if y_zero_point.dtype in (F.int8, F.uint8):
-        if window := _recorded_window(F, x, w, x_zero_point, attributes):
-            found = integer_convolutions.recorded_requantized(F, x, w, zero_points, scales, B, **window)
-        elif window := _window_of_kernel(F, x, w, x_zero_point, w_zero_point, attributes):
-            found = integer_convolutions.requantized(F, x, w, zero_points, scales, B, **window)
+        records = integer_convolutions.records(F, x, w, x_zero_point, attributes)
+        convolve = integer_convolutions.recorded_requantized if records else integer_convolutions.requantized
+        found = convolve(F, x, w, zero_points, scales, B, attributes)
     return qlinear_conv(F, x, *parameters, **attributes) if found is None else found

@@ -21,6 +21,7 @@ from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.machine_code import MachineCode, traced_for
 from onnx2nn.optimization import cache
 from onnx2nn.optimization.compiled_module import CompiledModule
+from onnx2nn.optimization.double_code import keep_convolutions, restore_convolutions
 from onnx2nn.optimization.eager import optimized
 from onnx2nn.optimization.entry import Entry, entry_of
 from onnx2nn.optimization.frozen import Frozen
@@ -32,13 +33,18 @@ from onnx2nn.verification.module_runs import check_same, to_tensor
 
 
 def _use_kernels(graph: torch.fx.Graph) -> None:
+    restore_convolutions(graph)
     call_kernels(graph)
     multiply_pixels(graph)
     multiply_small(graph)
     pack_convolutions(graph)
 
 
-_CONFIG: dict[str, Any] = {"freezing": True, "post_grad_custom_pre_pass": _use_kernels}
+_CONFIG: dict[str, Any] = {
+    "freezing": True,
+    "joint_custom_pre_pass": keep_convolutions,
+    "post_grad_custom_pre_pass": _use_kernels,
+}
 """Of inductor: weights are constants, so that they are folded and packed for the kernels that read them."""
 
 
@@ -174,13 +180,25 @@ def _narrowed(example: Sequence[torch.Tensor], entry: Entry, ones: set[str]) -> 
     return found
 
 
-def _without_package(module: nn.Module, example: Sequence[torch.Tensor], error: Exception) -> nn.Module:
+def _without_package(module: nn.Module, example: tuple[torch.Tensor, ...], error: Exception) -> nn.Module:
     """Returns what runs where AOTInductor refuses a module, and warns."""
     reason = f"{type(error).__name__}: {first_line(error)}"
     if "compiler" in type(error).__name__.lower() or "compiler" in reason:
         warnings.warn(f"No machine code: there is no C++ compiler ({reason}). It is optimised for eager.", stacklevel=4)
         return optimized(module)
+    wrapped = Frozen(torch.compile(module, options=_CONFIG), module)
+    try:
+        check_same(module, wrapped, example, "compiled module", other_kernels=True)
+    except VerificationError:
+        raise
+    except Exception as other:  # of any class: inductor may refuse what AOTInductor refuses, at the first call
+        warnings.warn(
+            f"AOTInductor refuses the module ({reason}), and so does torch.compile ({type(other).__name__}: "
+            f"{first_line(other)}). It is optimised for eager.",
+            stacklevel=4,
+        )
+        return optimized(module)
     warnings.warn(
         f"AOTInductor refuses the module ({reason}). torch.compile leaves out what cannot be compiled.", stacklevel=4
     )
-    return Frozen(torch.compile(module, options=_CONFIG), module)
+    return wrapped

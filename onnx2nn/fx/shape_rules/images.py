@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 from torch.nn import functional as F
@@ -35,13 +34,13 @@ def _scaled(sizes: Sizes, size: Number, factor: Any) -> Number:
         raise Uncovered
     if isinstance(size, int):
         return int(float(size) * factor)
-    exact = Fraction(factor)
-    limit = _MANTISSA // exact.numerator
+    numerator, denominator = factor.as_integer_ratio()
+    limit = _MANTISSA // numerator
     if limit < _LONGEST:
         raise Uncovered
     if limit < MAX_DIMENSION:
         sizes.require(at_most(size, limit), "the size of an image, which its scaling does not round")
-    return size * exact.numerator // exact.denominator
+    return size * numerator // denominator
 
 
 def _scaled_sizes(sizes: Sizes, spatial: Shape, factors: Any) -> list[Number]:
