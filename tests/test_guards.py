@@ -23,6 +23,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper, parser
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from onnxruntime.quantization import quantize_dynamic
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -499,8 +500,21 @@ EMPTY = {
             else_branch = e () => (float[a,b] w) { w = Mul(x, two) }
         >
     }""",
+    "of both signs": """(float[n,4] x) => (float[a,b] y)
+    <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64 two = {2},
+        int64 eight = {8}, int64 most = {16}> {
+        s = Shape(x)  l = Gather(s, zero)  d = Sub(eight, l)  far = Abs(d)
+        large = Greater(far, most)  few = Less(l, two)  less = Less(l, far)
+        both = And(few, less)  never = And(large, both)
+        y = If (never) <
+            then_branch = t () => (float[a,b] v) {
+                m = Max(far, one)  q = Div(l, m)  u = Unsqueeze(q, first)  v = Slice(x, first, u, first)
+            },
+            else_branch = e () => (float[a,b] w) { w = Identity(x) }
+        >
+    }""",
 }
-"""Models with a branch for no rows, in which their number is a divisor."""
+"""Models with a branch for no rows, or for no sizes at all, in which their number is a divisor."""
 
 
 @pytest.mark.parametrize("graph", EMPTY.values(), ids=EMPTY)
@@ -588,6 +602,48 @@ def test_a_condition_on_sizes_that_data_decide() -> None:
     assert program(x).tolist() == [[0, 2], [3, 4]]
     with pytest.raises(RuntimeError):
         program(x[:4])
+
+
+def test_an_equation_may_hold_by_cases_of_a_size_that_data_decide() -> None:
+    """Without elements the target's 0 copies a 2, and both sides are empty: the common factor may not be taken out."""
+    text = """(float[n] x) => (int64[a,b] y) <int64[1] two = {2}> {
+        p = NonZero(x)  u = Shape <start = 1> (p)  wide = Concat <axis = 0> (u, two, u)  e = Expand(p, wide)
+        double = Mul(u, two)  target = Concat <axis = 0> (double, u)  y = Reshape(e, target)
+    }"""
+    model = _model(text)
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["guards"] == []
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for count in (0, 1, 3):
+        x = torch.tensor([1.0] * count + [0.0] * 2)
+        (expected,) = session.run(None, {"x": x.numpy()})
+        assert module(x).tolist() == expected.tolist() and list(module(x).shape) == list(expected.shape)
+
+
+def test_two_sizes_that_data_decide_have_two_names() -> None:
+    """An equation of two of them holds where the common factor is 0: it stays part of the condition."""
+    text = """(float[n] x, float[m] w) => (int64[a,b] y) <int64[1] two = {2}> {
+        p = NonZero(x)  u = Shape <start = 1> (p)  q = NonZero(w)  v = Shape <start = 1> (q)
+        wide = Concat <axis = 0> (v, two, u)  e = Expand(p, wide)
+        double = Mul(v, two)  target = Concat <axis = 0> (double, u)  y = Reshape(e, target)
+    }"""
+    model = _model(text)
+    module = onnx2nn.load(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    refused = 0
+    for first, second in ((3, 2), (2, 0), (0, 0), (0, 2)):
+        x, w = (torch.tensor([1.0] * count + [0.0]) for count in (first, second))
+        try:
+            (expected,) = session.run(None, {"x": x.numpy(), "w": w.numpy()})
+        except Fail:
+            refused += 1
+            with pytest.raises(ValueError, match=r"Here u0 is 0, u1 is 2\."):
+                module(x, w)
+        else:
+            assert list(module(x, w).shape) == list(expected.shape)
+    assert refused == 1
+    (guard,) = module.meta["onnx2nn"]["guards"]
+    assert len(guard["dimensions"]) == 2
 
 
 def test_sizes_that_data_decide_have_bounds() -> None:

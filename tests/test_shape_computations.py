@@ -574,3 +574,25 @@ def test_floats_round_as_the_file_says(graph: str) -> None:
     for size in (1, 7, 4095, 4097, 4999, 5000, 9999):
         x = np.zeros(size, np.float32)
         assert module(torch.from_numpy(x)).tolist() == session.run(None, {"x": x})[0].tolist(), size
+
+
+@pytest.mark.parametrize("step", [-1, -2])
+@pytest.mark.parametrize("end", ["first", "zero", "less", "most", "backwards"])
+@pytest.mark.parametrize("start", ["zero", "less", "most", "backwards", "last", "past"])
+def test_a_slice_backwards_over_an_open_axis_clamps(start: str, end: str, step: int) -> None:
+    """Both ends may lie in front of the axis and behind it, as its size decides."""
+    model = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 18]> g (float[n] x) => (float[m] y)
+        <int64[1] zero = {{0}}, int64[1] last = {{-1}}, int64[1] past = {{-4}}, int64[1] three = {{3}},
+        int64[1] first = {{-9223372036854775807}}, int64[1] step = {{{step}}}> {{
+            n = Shape(x)  less = Sub(n, three)  most = Add(n, three)  backwards = Sub(zero, n)
+            y = Slice(x, {start}, {end}, zero, step)
+        }}"""
+    )
+    module = onnx2nn.load(model)
+    assert module.meta["onnx2nn"]["guards"] == []
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for size in (0, 1, 2, 3, 4, 5, 8):
+        x = torch.arange(float(size))
+        (expected,) = session.run(None, {"x": x.numpy()})
+        assert module(x).tolist() == expected.tolist(), f"{size} elements"

@@ -290,9 +290,9 @@ class Integers:
         """
         facts = self._tracer.guards.facts
         x, y = (facts.settled(n.expr) if isinstance(n, Dim) else n for n in (a, b))
-        if facts.decide(conditions.at_most(y, 0)):
-            return -self.truncated(a, -b)
-        if facts.decide(conditions.at_most(0, y)) is not True:
+        if facts.decide(conditions.at_most(0, y)) is not True:  # both signs are proven in a branch that never runs
+            if facts.decide(conditions.at_most(y, 0)):
+                return -self.truncated(a, -b)
             raise TraceError("a size is divided by a number that may be negative")
         positive = facts.decide(conditions.at_most(0, x))
         if positive:

@@ -12,7 +12,7 @@ from onnx2nn import functional
 from onnx2nn.fx.shape_rules.rule import Sizes
 from onnx2nn.fx.trace_errors import ShapeMismatch, TraceError
 from onnx2nn.sizes.conditions import Condition, Truth, at_most, conjunction, disjunction, equal, is_zero, negation
-from onnx2nn.sizes.expression import Interval, Number, Size, Symbol, of_symbol, subtract, without_common_factor
+from onnx2nn.sizes.expression import Interval, Number, Size, Symbol, factored, of_symbol, subtract
 from onnx2nn.sizes.facts import Facts
 from onnx2nn.sizes.points import Point, families
 from onnx2nn.sizes.rendering import Rendering
@@ -189,9 +189,14 @@ class Guards(Sizes):
         """Requires two numbers to be equal; returns the one of which more is known."""
         a, b = self.facts.settled(a), self.facts.settled(b)
         if a is not b:
-            # `b * h == b` is `h == 1`, but for an empty batch, which is refused then.
-            difference = without_common_factor(subtract(a, b))
-            self.require(is_zero(difference), f"{reason} ({a!r} and {b!r})")
+            common, rest = factored(subtract(a, b))
+            reason = f"{reason} ({a!r} and {b!r})"
+            condition = self.facts.settled(is_zero(rest))
+            if _is_by_data(common) and _is_by_data(condition):
+                if not self.facts.decide(is_zero(subtract(a, b))):
+                    self.demand(disjunction((is_zero(common), without_choice(condition))), reason)
+            else:  # `b * h == b` is `h == 1`, but for an empty batch, which is refused then
+                self.require(condition, reason)
         return a if isinstance(a, int) or not isinstance(b, int) else b
 
     def declare(self, tensor: Tensor, place: tuple[str, int], dim: str, known: Guard | None) -> None:
@@ -326,6 +331,11 @@ class Guards(Sizes):
     def _check_now(self, guard: Guard) -> None:
         self.later.append(replace(guard, at_entry=False))
         _check(self._tracer, guard)
+
+
+def _is_by_data(value: Number | Truth) -> bool:
+    """Returns whether data decide a size in a number or condition."""
+    return isinstance(value, (Size, Condition)) and value.by_data
 
 
 def _check(tracer: Tracer, guard: Guard) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +40,7 @@ class Symbols:
         self._elements: dict[tuple[fx.Node, int], Dim] = {}
         self._proposed: dict[Symbol, Number] = {}
         self._places: dict[Symbol, tuple[str, int]] = {} if around is None else around._places
+        self._numbers: Iterator[int] = itertools.count() if around is None else around._numbers
 
     def __iter__(self) -> Any:
         """Yields all symbols that are known here."""
@@ -81,8 +84,7 @@ class Symbols:
 
     def fresh(self, name: str = "u", least: Bound = 0, most: Bound = MAX_DIMENSION) -> Number:
         """Returns a new size that data decide."""
-        total = 0 if self._around is None else sum(1 for _ in self._around)
-        return of_symbol(Symbol(f"{name}{total + len(self.own)}", least, most, by_data=True))
+        return of_symbol(Symbol(f"{name}{next(self._numbers)}", least, most, by_data=True))
 
     def proposed(self, size: Number) -> Number:
         """Returns a size that samples propose for a dimension of the next recorded tensor, which is then checked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -135,6 +136,8 @@ def body_arguments(
         tensor: returns a value as a tensor argument.
         static: returns the Python value of an input in `row.static`, by its name, that is a value of the framework.
     """
+    if row.buffers:
+        inputs = [_untrained(value) if row.input_name(i) in row.buffers else value for i, value in enumerate(inputs)]
     if not row.static and not row.numbers:
         return [tensor(value) for value in inputs]
     result: list[Any] = []
@@ -148,6 +151,10 @@ def body_arguments(
             )
             result.append(known_array(value).item() if scalar else tensor(value))
     return result
+
+
+def _untrained(value: Any) -> Any:
+    return dataclasses.replace(value, weight=False) if isinstance(value, Constant) and value.weight else value
 
 
 def known_array(value: Constant | ShapeValues) -> np.ndarray[Any, Any]:

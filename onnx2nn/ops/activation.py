@@ -173,7 +173,13 @@ def clip(F: Any, input: Any, min: Any = None, max: Any = None) -> Any:
 def _clamp(F: Any, input: Any, min: Any, max: Any) -> Any:
     """Clamps. A bound of NaN bounds nothing, as in the standard's function: no number is below or above it."""
     min, max = _bound(F, min, -math.inf), _bound(F, max, math.inf)
+    if any(hasattr(bound, "dtype") for bound in (min, max)):  # torch takes two tensors or two numbers
+        min, max = (_as_tensor(F, bound, input.dtype) for bound in (min, max))
     return input if min is None and max is None else F.clamp(input, min, max)
+
+
+def _as_tensor(F: Any, bound: Any, dtype: Any) -> Any:
+    return F.tensor(bound, dtype=dtype) if isinstance(bound, (int, float)) else bound
 
 
 def _bound(F: Any, bound: Any, none: float) -> Any:

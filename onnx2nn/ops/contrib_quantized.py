@@ -15,7 +15,7 @@ from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import type_number
 from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.kept_forms import KeptForms
-from onnx2nn.ops.pool import average_pool, max_pool
+from onnx2nn.ops.pool import Windows, average_pool, max_pool
 from onnx2nn.ops.rnn import (
     LinearMap,
     check_batch,
@@ -185,13 +185,15 @@ def qlinear_average_pool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Any:
+    """With `count_include_pad`, what `ceil_mode` adds to the last windows counts too, unlike in AveragePool."""
     x = _dequantized(F, X, x_scale, x_zero_point)
+    x = x.movedim(-1, 1) if channels_last else x
+    if ceil_mode and count_include_pad:
+        windows = Windows(x, kernel_shape, strides, pads, None, auto_pad, ceil_mode)
+        auto_pad, ceil_mode, pads = "NOTSET", 0, [*windows.begins, *windows.reach()]
     options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
-    options |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
-    if channels_last:
-        y = average_pool(F, x.movedim(-1, 1), **options).movedim(1, -1)
-    else:
-        y = average_pool(F, x, **options)
+    y = average_pool(F, x, kernel_shape=kernel_shape, pads=pads, strides=strides, **options)
+    y = y.movedim(1, -1) if channels_last else y
     return _shifted_and_rounded(F, y / y_scale, y_zero_point, X)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.arithmetic import ordered, sortable, widened
+from onnx2nn.ops.arithmetic import larger, ordered, smaller, sortable, widened
 from onnx2nn.ops.axes import from_front
-from onnx2nn.ops.shape import fixed, moves_elements, partly_known, scalar
+from onnx2nn.ops.shape import chosen, fixed, moves_elements, partly_known, scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import Counted, NeedsValues
@@ -219,8 +219,8 @@ def _backward(start: Any, end: Any, step: int, size: Any) -> slice:
 
     `end` at int32's or int64's maximum means "through the first element", as in ONNX Runtime.
     """
-    if not (fixed(start) and fixed(end)):
-        raise NeedsValues("a backward slice with dynamic ends")
+    if not (fixed(start) and fixed(end)) or (not fixed(size) and start < -1):
+        return _open_backward(start, end, step, size)
     if end >= _FAR or end <= -_FAR:
         last = None
     else:
@@ -233,10 +233,23 @@ def _backward(start: Any, end: Any, step: int, size: Any) -> slice:
     if fixed(size):
         start = min(max(start + size if start < 0 else start, 0), max(size - 1, 0))
         first = size - 1 - start
-    elif start < -1:
-        raise NeedsValues("a backward slice whose start may lie before a dynamic axis")
     first = None if first == 0 or first < -_FAR else first
     return slice(first, last, None if step == -1 else -step)
+
+
+def _open_backward(start: Any, end: Any, step: int, size: Any) -> slice:
+    """Returns the slice of `_backward` for an axis or ends whose sizes stay open: both ends clamp by numbers."""
+    first = smaller(larger(size - 1 - chosen(start < 0, start + size, start), 0), size - 1)
+    if fixed(end) and abs(end) >= _FAR:
+        last = None
+    else:
+        last = larger(size - 1 - chosen(end < 0, end + size, end), 0)
+    return slice(None if fixed(first) and first == 0 else first, last, None if step == -1 else -step)
+
+
+@moves_elements
+def _flip(F: Any, data: Any, *, axes: Sequence[int]) -> Any:
+    return data.flip(axes)
 
 
 def _values_of_slice(data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
@@ -280,7 +293,7 @@ def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: A
             parts[axis] = _backward(start, end, step, data.shape[axis])
             flipped.append(axis)
     if flipped:
-        data = data.flip(flipped)
+        data = _flip(F, data, axes=flipped)
     while parts and parts[-1] == slice(None):
         parts.pop()
     return data[tuple(parts)] if parts else data

@@ -19,7 +19,7 @@ def _channelwise(X: Any, value: Any) -> Any:
     return value.reshape([-1] + [1] * (X.ndim - 2))
 
 
-@op("BatchNormalization", 14, traits=["channels_first", "keeps_rank"])
+@op("BatchNormalization", 14, buffers=["input_mean", "input_var"], traits=["channels_first", "keeps_rank"])
 def batch_normalization(
     F: Any,
     X: Any,
@@ -55,7 +55,7 @@ def _batch_statistics(F: Any, X: Any, dtype: Any) -> tuple[Any, Any]:
     return X.mean(axes), X.var(axes, correction=0)
 
 
-@op("BatchNormalization", 9, traits=["channels_first", "keeps_rank"])
+@op("BatchNormalization", 9, buffers=["mean", "var"], traits=["channels_first", "keeps_rank"])
 def batch_normalization_9(
     F: Any,
     X: Any,
@@ -74,7 +74,7 @@ def batch_normalization_9(
     return results if _outputs <= 3 else (*results, *_batch_statistics(F, X, mean.dtype))[:_outputs]
 
 
-@op("BatchNormalization", 7, traits=["channels_first", "keeps_rank"])
+@op("BatchNormalization", 7, buffers=["mean", "var"], traits=["channels_first", "keeps_rank"])
 def batch_normalization_7(
     F: Any,
     X: Any,
@@ -99,7 +99,7 @@ def batch_normalization_7(
     return (results[0].reshape(X.shape), *(value.reshape(X.shape[1:]) for value in results[1:]))
 
 
-@op("BatchNormalization", 1, traits=["channels_first", "keeps_rank"])
+@op("BatchNormalization", 1, buffers=["mean", "var"], traits=["channels_first", "keeps_rank"])
 def batch_normalization_1(
     F: Any,
     X: Any,

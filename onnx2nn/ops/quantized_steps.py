@@ -160,7 +160,7 @@ def serves(F: Any, X: Any, W: Any, R: Any, scales: Any, zero_points: Any, states
 def lstm(F: Any, gates: Any, product: StateProduct, h: Any, c: Any) -> tuple[Any, Any, Any] | None:
     """Returns the hidden states `(steps, batch, hidden)` and the last states of one direction.
 
-    None where `StateProduct.add_to` declines.
+    None where `StateProduct.add_to` declines, and where a gradient of the input's part is asked for.
 
     Args:
         F: torch.
@@ -169,9 +169,11 @@ def lstm(F: Any, gates: Any, product: StateProduct, h: Any, c: Any) -> tuple[Any
         h: the first hidden state, `(batch, hidden)`.
         c: the first state of the cell.
     """
+    if gates.requires_grad:
+        return None
     steps, (batch, hidden) = gates.shape[0], h.shape
     states, given_states = _shared(F, [steps + 1, batch * hidden + 1])  # the range of a state has the 0 behind it
-    states[0, :-1] = h.reshape(-1).numpy()
+    states[0, :-1] = h.detach().reshape(-1).numpy()
     shown = list(states[:, :-1].reshape(steps + 1, batch, hidden))
     given_c = c.clone()
     c = given_c.numpy()

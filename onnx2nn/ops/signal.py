@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.cast import element_of
-from onnx2nn.ops.shape import scalar
+from onnx2nn.ops.shape import fixed, scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 
@@ -72,30 +74,41 @@ def stft(
     return F.view_as_real(_forward(F, frames, None, 2, onesided)).to(signal.dtype)
 
 
-def _window(make: Any, F: Any, periodic: int, output_datatype: int) -> Any:
-    """Returns the window of `make` in the output's type, computed in float64 where that is not float32."""
-    dtype = getattr(F, element_of(output_datatype).dtype)
-    if dtype in (F.float32, F.float64):
-        return make(periodic=bool(periodic), dtype=dtype)
-    return make(periodic=bool(periodic), dtype=F.float64).to(dtype)
+def _window(F: Any, size: Any, make: Any, cosines: Sequence[float], periodic: int, output_datatype: int) -> Any:
+    """Returns a window in the output's type, computed in float64 where that is not float32.
+
+    Args:
+        F: torch.
+        size: its number of samples.
+        make: torch's function. It gives 1 for one sample, where the standard divides by 1 or, if not periodic, by 0.
+        cosines: the coefficients of the cosines of 0, 1 and more periods, whose sum the window is.
+        periodic: whether a period has as many samples; else the last sample is the first of the next period.
+        output_datatype: ONNX's number of the type.
+    """
+    dtype, size = getattr(F, element_of(output_datatype).dtype), scalar(size)
+    if fixed(size) and size != 1:
+        if dtype in (F.float32, F.float64):
+            return make(size, periodic=bool(periodic), dtype=dtype)
+        return make(size, periodic=bool(periodic), dtype=F.float64).to(dtype)
+    phase = F.arange(size, dtype=F.float64) * (2 * math.pi) / (size if periodic else size - 1)
+    return sum(weight * F.cos(order * phase) for order, weight in enumerate(cosines)).to(dtype)
 
 
 @op("HannWindow", 17, static=["size"])
 def hann_window(F: Any, size: Any, *, output_datatype: int = 1, periodic: int = 1) -> Any:
-    return _window(lambda **options: F.hann_window(scalar(size), **options), F, periodic, output_datatype)
+    return _window(F, size, F.hann_window, (0.5, -0.5), periodic, output_datatype)
 
 
 @op("HammingWindow", 17, static=["size"])
 def hamming_window(F: Any, size: Any, *, output_datatype: int = 1, periodic: int = 1) -> Any:
     """The coefficients are 25/46 and 21/46; torch's defaults are 0.54 and 0.46."""
-    coefficients = dict(alpha=25 / 46, beta=21 / 46)
-    make = lambda **options: F.hamming_window(scalar(size), **coefficients, **options)  # noqa: E731
-    return _window(make, F, periodic, output_datatype)
+    make = functools.partial(F.hamming_window, alpha=25 / 46, beta=21 / 46)
+    return _window(F, size, make, (25 / 46, -21 / 46), periodic, output_datatype)
 
 
 @op("BlackmanWindow", 17, static=["size"])
 def blackman_window(F: Any, size: Any, *, output_datatype: int = 1, periodic: int = 1) -> Any:
-    return _window(lambda **options: F.blackman_window(scalar(size), **options), F, periodic, output_datatype)
+    return _window(F, size, F.blackman_window, (0.42, -0.5, 0.08), periodic, output_datatype)
 
 
 def _mel(hertz: float) -> float:

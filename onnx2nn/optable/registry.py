@@ -91,13 +91,14 @@ def op(
     static: Sequence[str] = (),
     numbers: Sequence[str] = (),
     counts: Sequence[str] = (),
+    buffers: Sequence[str] = (),
     traits: Iterable[Trait] = (),
     **fields: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes the decorated function the row of `operator` from revision `since` on; the other arguments are `Row`'s."""
 
     def add(body: Callable[..., Any]) -> Callable[..., Any]:
-        given = {"static": static, "numbers": numbers, "counts": counts, "traits": traits}
+        given = {"static": static, "numbers": numbers, "counts": counts, "buffers": buffers, "traits": traits}
         sets: dict[str, Any] = {name: frozenset(items) for name, items in given.items()}
         TABLE.add(Row(domain, operator, since, body, **sets, **fields))
         return body

@@ -147,7 +147,7 @@ def _inherited(row: Row, body: Revision) -> dict[str, Any]:
     gone = {*body.without, *body.as_attributes}
     inputs = {
         field: frozenset(body.renamed.get(name, name) for name in getattr(row, field) if name not in gone)
-        for field in ("static", "numbers", "counts")
+        for field in ("static", "numbers", "counts", "buffers")
     }
     sized_by = "" if row.sized_by in gone else body.renamed.get(row.sized_by, row.sized_by)
     translates = body.fixed or body.defaults or body.unused or body.as_attributes or body.renamed

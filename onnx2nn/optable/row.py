@@ -148,6 +148,7 @@ class Row:
             equal names are equal sizes.
         traits: properties of the operator, see `Trait`.
         sized_by: the input that holds the size of the result, or its end.
+        buffers: inputs of which torch has no gradient; constants of the file that are given there are no parameters.
         float_form: of a quantised operator: the corresponding float operator.
         custom_op: whether torch.export, torch.compile and torch.jit.trace keep the node as one call, because its body
             reads values; requires `results`.
@@ -168,6 +169,7 @@ class Row:
     counts: frozenset[str] = frozenset()
     traits: frozenset[Trait] = frozenset()
     sized_by: str = ""
+    buffers: frozenset[str] = frozenset()
     float_form: FloatForm | None = None
 
     @functools.cached_property

@@ -394,12 +394,15 @@ def _common_factor(a: Number, b: Number) -> Number:
     return of_terms({tuple(shared): max(coefficient, 1)})
 
 
-def without_common_factor(number: Number) -> Number:
-    """Returns a number divided by all that divides each of its terms: `b * w * h - b * w` becomes `h - 1`."""
+def factored(number: Number) -> tuple[Number, Number]:
+    """Returns all that divides each term of a number, and the rest: of `b * w * h - b * w`, these are `b * w`, `h - 1`.
+
+    A number of one term, and one whose terms share no symbol, is its own rest.
+    """
     common = _common_factor(number, 0)
     if isinstance(common, int) or (isinstance(number, Size) and len(number.terms) == 1):
-        return number
-    return _divided_exactly(number, common)
+        return 1, number
+    return common, _divided_exactly(number, common)
 
 
 def _divided_exactly(a: Number, factor: Number) -> Number:

@@ -297,6 +297,19 @@ def _not_negative_by(condition: Condition) -> Iterator[Size]:
             yield from _not_negative_by(part)
 
 
+def _known_by(condition: Condition) -> Iterator[tuple[Symbol, Number]]:
+    """Yields each symbol of which a condition says the number, and that number: of `n == 3`, alone or in an `and`."""
+    if condition.kind == "and":
+        for part in condition.operands:
+            yield from _known_by(part)
+    elif condition.kind == "==" and len(condition.symbols) == 1:
+        (symbol,), (size,) = condition.symbols, condition.operands
+        for sign in (1, -1):
+            rest = subtract(of_terms({(symbol,): 1}), multiply(size, sign))
+            if isinstance(rest, int):
+                yield symbol, rest
+
+
 def _solved(condition: Condition) -> tuple[Symbol, Number] | None:
     """Returns a symbol and the number that an equation says it is: another symbol and a constant; else None."""
     if condition.kind != "==":
@@ -359,8 +372,9 @@ class _Proof:
             most = self._facts.bounds(fact)[1]
             if most is not None and most < 0:
                 return True
+        known = dict(number for fact in facts if isinstance(fact, Condition) for number in _known_by(fact))
         try:
-            there = replaced(size, {atom: value})
+            there = replaced(replaced(size, {atom: value}), known)
         except ZeroDivisionError:  # the case may not occur, which is not proven
             return False
         return self.not_negative(there, [*given, *found], splits)
