@@ -384,8 +384,9 @@ def _cumulative(F: Any, function: Any, x: Any, axis: Any, exclusive: int, revers
     if reverse:
         x = F.flip(x, [axis])
     if exclusive:
-        first = F.full_like(x.narrow(axis, 0, 1), neutral)
-        x = F.cat([first, x.narrow(axis, 0, x.shape[axis] - 1)], axis)
+        before = (slice(None),) * from_front(axis, x.ndim)
+        head, rest = (*before, slice(None, 1)), (*before, slice(None, -1))  # slices, as the axis may be empty
+        x = F.cat([F.full_like(x[head], neutral), x[rest]], axis)
     result = function(x, axis, dtype=x.dtype)
     return F.flip(result, [axis]) if reverse else result
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.errors import OperatorError
-from onnx2nn.ops.shape import fixed, moves_elements, partly_known
+from onnx2nn.ops.shape import demand, fixed, moves_elements, partly_known
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
@@ -31,6 +31,9 @@ def _crop(data: Any, pads: list[tuple[Any, Any]]) -> tuple[Any, list[tuple[Any, 
     negative = [fixed(p) and p < 0 for pair in pads for p in pair]
     if not any(negative):
         return data, pads
+    for axis, pair in enumerate(pads):
+        if cropped := sum(-p for p in pair if fixed(p) and p < 0):
+            demand(data.shape[axis] >= cropped, f"the negative pads of axis {axis} crop no more than it has")
     parts = [slice(-b if fixed(b) and b < 0 else None, e if fixed(e) and e < 0 else None) for b, e in pads]
     left = [tuple(0 if fixed(p) and p < 0 else p for p in pair) for pair in pads]
     return data[tuple(parts)], left  # type: ignore[return-value]
@@ -142,8 +145,14 @@ def pad(F: Any, data: Any, pads: Any, constant_value: Any = None, axes: Any = No
     return data
 
 
+_EXACT = 1 << 53
+"""The largest integer up to which torch's pad, which takes a float64, has all of them."""
+
+
 def _pad_constant(F: Any, data: Any, pairs: list[tuple[Any, Any]], value: Any) -> Any:
     order = [p for pair in reversed(pairs) for p in pair]
+    if isinstance(value, int) and abs(value) > _EXACT:
+        value = F.tensor(value, dtype=data.dtype)
     if not hasattr(value, "dtype"):
         return _pad_number(F, data, order=order, value=value)
     inside = F.nn.functional.pad(F.ones_like(data, dtype=F.bool), order)

@@ -9,7 +9,7 @@ from typing import Any
 from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32
 from onnx2nn.ops.conv import is_zero, pad_spatial, resolve_pads
-from onnx2nn.ops.shape import fixed
+from onnx2nn.ops.shape import fixed, same_shape
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import NeedsValues
@@ -43,8 +43,9 @@ class Windows:
         self.dilations = tuple(dilations or [1] * rank)
         resolved = resolve_pads(auto_pad, pads, self.sizes, self.kernel, self.strides, self.dilations)
         self.begins, self.ends = resolved[:rank], resolved[rank:]
-        # With SAME_* and VALID, rounding up adds no window.
-        self.ceil = bool(ceil_mode) and auto_pad == "NOTSET"
+        # With SAME_*, rounding up adds no window. With VALID it does, in ONNX Runtime and in the standard's shape
+        # inference; the text of the standard says otherwise.
+        self.ceil = bool(ceil_mode) and auto_pad in ("NOTSET", "VALID")
 
     @property
     def plain(self) -> bool:
@@ -113,7 +114,8 @@ def max_pool(
         X = pad_spatial(F, X, [*windows.begins, *windows.reach()], lowest)
         return windows.view(X).amax(windows.trailing)
     bytes_ = dtype in (F.int8, F.uint8)
-    X = X.to(F.float32) if bytes_ else X  # torch has few kernels for bytes, one of which counts indices in a byte
+    if bytes_:  # torch has few kernels for bytes, one of which counts indices in a byte; of floats, -inf is no byte
+        X, lowest = X.to(F.float32), -math.inf
     function = [F.nn.functional.max_pool1d, F.nn.functional.max_pool2d, F.nn.functional.max_pool3d][rank - 1]
     sizes, offsets, padding, ceil = X.shape, [0] * rank, tuple(windows.begins), windows.ceil
     padded = X
@@ -133,7 +135,7 @@ def _flat_indices(
 ) -> Any:
     """Returns ONNX's indices for torch's, which count within a padded plane."""
     plane = math.prod(sizes[2:])
-    if storage_order or not all(map(is_zero, offsets)):
+    if storage_order or not all(map(is_zero, offsets)) or not same_shape(padded, sizes[2:]):
         coordinates: list[Any] = []
         for size, offset in zip(reversed(padded), reversed(offsets), strict=True):
             coordinates.insert(0, indices % size - offset)

@@ -309,6 +309,24 @@ def _split_sizes(size: Any, parts: int, even: bool) -> list[int] | None:
     return [length] * (parts - 1) + [last]
 
 
+def _fills(size: Any, parts: int) -> bool:
+    """Returns whether torch makes as many chunks as `parts` at all sizes: it makes none behind the last element."""
+    is_filled: bool = (size % parts == 0) is True or (_length(size, parts) * (parts - 1) < size) is True
+    return is_filled
+
+
+def _length(size: Any, parts: int) -> Any:
+    """Returns the length of all parts but the last."""
+    return (size + (parts - 1)) // parts
+
+
+def _slices(input: Any, axis: int, length: Any, parts: int) -> list[Any]:
+    starts = [length * part if part else None for part in range(parts)]
+    before, runs = (slice(None),) * from_front(axis, input.ndim), map(slice, starts, [*starts[1:], None])
+    places = [(*before, run) for run in runs]
+    return [input[place] for place in places]
+
+
 def _one_or_all(parts: Sequence[Any]) -> Any:
     """Returns the parts as a body returns outputs: a tuple, or the only part."""
     return parts[0] if len(parts) == 1 else tuple(parts)
@@ -345,7 +363,10 @@ def split(
     """Without `split`, the parts have one length; from opset 18 on the last part may be shorter."""
     parts = num_outputs or _outputs
     if split is None:
-        sizes = _split_sizes(input.shape[axis], parts, num_outputs is None)
+        size = input.shape[axis]
+        sizes = _split_sizes(size, parts, num_outputs is None)
+        if sizes is None and num_outputs and not _fills(size, parts):
+            return _one_or_all(_slices(input, axis, _length(size, parts), parts))
         if sizes is None or len(set(sizes)) == 1:
             return _one_or_all(input.chunk(parts, axis))
         split = sizes

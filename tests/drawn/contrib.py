@@ -106,7 +106,7 @@ def _att(d: Draw) -> Call:
         "Attention",
         [d.array([b, s, W]), d.array([W, 2 * H + v]), d.array([2 * H + v]) if d.mostly(4) else None, m, p, ab],
         a,
-        outputs=2 if p is not None or d.flag(4) else 1,
+        outputs=2 if p is not None or (v == H and d.flag(4)) else 1,
         **_open(m),
     )
 
@@ -633,3 +633,84 @@ def _slnorm(d: Draw, name: str) -> Call:
     c = Call(name, 17 if name == "LayerNormalization" else 1, [d.array(s), d.array(t)], {"axis": ax, "epsilon": 1e-3})
     c.domain = ""
     return c
+
+
+@call("NhwcMaxPool", domain=CONTRIB)
+def _nhwc_pool(d: Draw) -> Call:
+    kernel = [d.int(1, 3), d.int(1, 3)]
+    given = window(d, 2, most=[size - 1 for size in kernel]) | {"kernel_shape": kernel} | d.some(ceil_mode=1)
+    given.pop("auto_pad", None)
+    return ms("NhwcMaxPool", [d.full([1, 6, 7, 2], d.one((np.uint8, np.int8)))], given)
+
+
+@call("QLinearConv", domain=CONTRIB)
+def _qlinear_conv(d: Draw) -> Call:
+    drawn = standard(d, "QLinearConv")
+    drawn.constant = frozenset(range(1, 8))
+    if d.flag():
+        drawn.inputs[0] = np.moveaxis(drawn.inputs[0], 1, -1).copy()
+        drawn.attributes["channels_last"] = 1
+    return drawn
+
+
+@call("Pad", "GridSample", "Trilu", "GatherND", domain=CONTRIB)
+def _as_the_standard(d: Draw, name: str) -> Call:
+    drawn = standard(d, name)
+    drawn.inputs = drawn.inputs[: 3 if name == "Pad" else None]
+    if name == "Pad":
+        drawn.inputs[0] = drawn.inputs[0].astype(F32)
+        drawn.inputs[2] = None if drawn.inputs[2] is None else drawn.inputs[2].astype(F32)
+    return drawn
+
+
+@call("CDist", domain=CONTRIB)
+def _distances(d: Draw) -> Call:
+    width = d.int(1, 4)
+    given = {"metric": d.one(("euclidean", "sqeuclidean"))}
+    return ms("CDist", [d.array([d.int(1, 4), width]), d.array([d.int(1, 4), width])], given, rtol=1e-3)
+
+
+@call("TransposeMatMul", domain=CONTRIB)
+def _transposed(d: Draw) -> Call:
+    drawn = CALLS[CONTRIB, "FusedMatMul"](d)
+    drawn.op = "TransposeMatMul"
+    if any("Batch" in name for name in drawn.attributes):
+        drawn.op = "FusedMatMul"
+    return drawn
+
+
+@call("MaxpoolWithMask", domain=CONTRIB)
+def _masked_pool(d: Draw) -> Call:
+    kernel = [d.int(1, 3), d.int(1, 3)]
+    given = {"kernel_shape": kernel, **d.some(strides=[d.int(1, 2), d.int(1, 2)])}
+    mask = d.np.integers(0, 2, (1, 1, 5, 6)).astype(np.int32)
+    return ms("MaxpoolWithMask", [d.array([1, 2, 5, 6]), mask], given)
+
+
+@call("UnfoldTensor", domain=CONTRIB)
+def _unfold(d: Draw) -> Call:
+    shape = d.filled(1, 3, (3, 4, 5))
+    given = {"dim": d.int(-len(shape), len(shape) - 1), "size": d.int(1, 3), "step": d.int(1, 3)}
+    return ms("UnfoldTensor", [d.array(shape)], given)
+
+
+@call("DynamicTimeWarping", domain=CONTRIB)
+def _warping(d: Draw) -> Call:
+    return ms("DynamicTimeWarping", [d.array([1, d.int(1, 5), d.int(1, 6)])])
+
+
+@call("QEmbedLayerNormalization", domain=CONTRIB)
+def _quantised_embedding(d: Draw) -> Call:
+    batch, length, width = d.int(1, 2), d.int(1, 4), d.int(1, 5)
+    kind, segments = d.one((np.uint8, np.int8)), d.flag()
+    scales, zeros = [d.array([], F32, 0.01, 0.1) for _ in range(5)], [d.full([], kind) for _ in range(5)]
+    ids = d.np.integers(0, 7, (batch, length)).astype(np.int32)
+    of_segments = d.np.integers(0, 2, (batch, length)).astype(np.int32) if segments else None
+    mask = d.np.integers(0, 2, (batch, length)).astype(np.int32) if d.flag() else None
+    tables = [d.full([7, width], kind), d.full([6, width], kind), d.full([2, width], kind) if segments else None]
+    norms = [d.full([width], kind), d.full([width], kind)]
+    if not segments:
+        scales[2] = zeros[2] = None
+    inputs = [ids, of_segments, *tables, *norms, mask, *scales, *zeros]
+    constant = frozenset({*range(2, 7), *range(8, 18)})
+    return ms("QEmbedLayerNormalization", inputs, d.some(epsilon=1e-3), outputs=2, constant=constant, rtol=1e-3)

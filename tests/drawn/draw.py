@@ -215,7 +215,9 @@ def model_of(drawn: Call, d: Draw) -> tuple[onnx.ModelProto, dict[str, np.ndarra
     node = helper.make_node(drawn.op, names, outputs, domain=drawn.domain, **drawn.attributes)
     infos = [helper.make_empty_tensor_value_info(name) for name in outputs if name]
     graph = helper.make_graph([node], "drawn", inputs, infos, constants)
-    imports = [helper.make_opsetid(drawn.domain, drawn.opset)] if drawn.domain == "" else _OF_CONTRIB
+    imports = [helper.make_opsetid(drawn.domain, drawn.opset)]
+    if drawn.domain:
+        imports.append(helper.make_opsetid("", 17))
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     if drawn.domain == "":
         inferred = shape_inference.infer_shapes(model).graph.output
@@ -223,6 +225,3 @@ def model_of(drawn: Call, d: Draw) -> tuple[onnx.ModelProto, dict[str, np.ndarra
             del model.graph.output[:]
             model.graph.output.extend(inferred)
     return model, feeds
-
-
-_OF_CONTRIB = [helper.make_opsetid("", 17), helper.make_opsetid(CONTRIB, 1)]

@@ -241,3 +241,11 @@ def _cumsum(d: Draw) -> Call:
         {k: d.int(0, 1) for k in ("exclusive", "reverse") if d.flag()},
         static=frozenset({1}),
     )
+
+
+@call("CastLike")
+def _cast_like(d: Draw) -> Call:
+    source = d.one((F32, F64, np.int32, np.int64, np.uint8, bool))
+    target = d.one((F32, F64, F16, np.int32, np.int64, bool))
+    x = d.array(d.shape(), source, *((0, 100) if source is not bool else ()))
+    return Call("CastLike", 19, [x, d.array([1], target)])

@@ -400,3 +400,20 @@ def _cos(d: Draw) -> Call:
         {"value": numpy_helper.from_array(v)} if d.flag() else {},
         static=frozenset({0}),
     )
+
+
+@call("Shape", "Size")
+def _shape(d: Draw, name: str) -> Call:
+    given = d.some(start=d.int(-5, 5), end=d.int(-5, 5)) if name == "Shape" else {}
+    return Call(name, d.one((15, 19)) if name == "Shape" else 13, [d.array(d.shape(), d.number())], given)
+
+
+@call("TensorScatter")
+def _tensor_scatter(d: Draw) -> Call:
+    batch, length, step = d.int(1, 2), d.int(3, 6), d.int(1, 3)
+    given = d.some(mode=d.one(("linear", "circular")))
+    most = length - 1 if given.get("mode") == "circular" else length - step
+    where = d.np.integers(0, most + 1, batch).astype(np.int64) if d.flag() else None
+    shape = [batch, 2, length, 3] if d.flag() else [batch, length, 3]
+    update = [*shape[:-2], step, 3]
+    return Call("TensorScatter", 24, [d.array(shape), d.array(update), where], given)

@@ -81,6 +81,7 @@ def _gn(d: Draw) -> Call:
         21 if new else 18,
         [d.array([2, c, *spatial(d, d.int(1, 2), (2, 3))], F32), d.array([k], F32), d.array([k], F32)],
         {"num_groups": g, **({"epsilon": 1e-3} if d.flag() else {})},
+        rtol=1e-2,  # both oracles cancel where the elements of a group are nearly equal
     )
 
 

@@ -21,9 +21,9 @@ def _dft(d: Draw) -> Call:
     if d.flag():
         ins[1] = np.array(d.int(2, 8), np.int64)
     if d.flag():
-        return Call("DFT", 17, ins[:2], {**a, "axis": ax % 4}, static=frozenset({1}), rtol=1e-3)
+        return Call("DFT", 17, ins[:2], {**a, "axis": ax % 4}, static=frozenset({1}), rtol=1e-3, open_=frozenset())
     ins[2] = np.array(ax, np.int64)
-    return Call("DFT", 20, ins, a, static=frozenset({1, 2}), rtol=1e-3)
+    return Call("DFT", 20, ins, a, static=frozenset({1, 2}), rtol=1e-3, open_=frozenset())
 
 
 @call("STFT")
@@ -46,13 +46,9 @@ def _stft(d: Draw) -> Call:
 
 @call("HannWindow", "HammingWindow", "BlackmanWindow")
 def _win(d: Draw, name: str) -> Call:
-    return Call(
-        name,
-        17,
-        [np.array(d.int(1, 12), np.int64)],
-        {k: v for k, v in dict(periodic=d.int(0, 1), output_datatype=d.one((1, 11))).items() if d.flag()},
-        static=frozenset({0}),
-    )
+    attributes = d.some(periodic=d.int(0, 1), output_datatype=d.one((1, 11)))
+    size = np.array(d.int(1, 12), np.int64)
+    return Call(name, 17, [size], attributes, static=frozenset({0}), rtol=1e-3)  # ONNX Runtime computes in float32
 
 
 @call("MelWeightMatrix")
@@ -124,7 +120,7 @@ def _attention(d: Draw) -> Call:
     mask = None if d.flag() else d.array(d.one(([q, k], [b, 1, q, k], [b, hq, q, k], [1, 1, q, k])), d.one((F32, bool)))
     if mask is not None and mask.dtype == bool:
         mask[..., 0] = True
-    return Call("Attention", 23, [d.array(Q, t), d.array(K, t), d.array(V, t), mask], a, rtol=1e-3)
+    return Call("Attention", 23, [d.array(Q, t), d.array(K, t), d.array(V, t), mask], a, rtol=1e-3, open_=frozenset())
 
 
 @call("RotaryEmbedding")

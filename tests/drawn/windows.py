@@ -297,3 +297,45 @@ def _unpool(d: Draw) -> Call:
             for j in range(3):
                 idx[0, c, i, j] = c * 24 + (2 * i + d.int(0, 1)) * 6 + 2 * j + d.int(0, 1)
     return Call("MaxUnpool", 11, [x, idx], dict(kernel_shape=k, strides=[2, 2]))
+
+
+@call("DeformConv")
+def _deform(d: Draw) -> Call:
+    groups, of_offsets, kernel = d.one((1, 2)), d.one((1, 2)), [d.int(1, 3), d.int(1, 3)]
+    channels, image = 2 * groups, [d.int(4, 6), d.int(4, 6)]
+    strides, pads = [d.int(1, 2), d.int(1, 2)], [d.int(0, 1) for _ in range(4)]
+    dilations = [d.int(1, 2), d.int(1, 2)]
+    spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    out = [(image[i] + pads[i] + pads[i + 2] - spans[i]) // strides[i] + 1 for i in range(2)]
+    area = kernel[0] * kernel[1]
+    mask = d.array([2, of_offsets * area, *out], F32, 0, 1) if d.flag() else None
+    return Call(
+        "DeformConv",
+        d.one((19, 22)),
+        [
+            d.array([2, channels, *image]),
+            d.array([2 * groups, channels // groups, *kernel]),
+            d.array([2, of_offsets * 2 * area, *out]),
+            d.array([2 * groups]) if d.flag() else None,
+            mask,
+        ],
+        {"group": groups, "offset_group": of_offsets, "strides": strides, "pads": pads, "dilations": dilations},
+        rtol=1e-3,
+        open_=frozenset({0}),
+    )
+
+
+@call("MaxRoiPool")
+def _roi_pool(d: Draw) -> Call:
+    rois, images = d.int(1, 3), d.int(1, 2)
+    corners = np.sort(d.np.integers(0, 7, (rois, 2, 2)), 1).reshape(rois, 4)
+    boxes = np.concatenate([d.np.integers(0, images, (rois, 1)), corners], 1).astype(F32)
+    given = {"pooled_shape": [d.int(1, 3), d.int(1, 3)], **d.some(spatial_scale=d.one((0.5, 1.0)))}
+    return Call("MaxRoiPool", 1, [d.array([images, 2, 6, 7]), boxes], given)
+
+
+@call("Upsample")
+def _upsample(d: Draw) -> Call:
+    scales = np.array([1, 1, d.one((1.0, 1.5, 2.0, 3.0)), d.one((1.0, 2.0, 2.5))], F32)
+    image = d.array([1, d.int(1, 2), d.int(1, 4), d.int(1, 4)])
+    return Call("Upsample", 9, [image, scales], d.some(mode=d.one(("nearest", "linear"))), static=frozenset({1}))
