@@ -22,10 +22,8 @@ import onnx_ir as ir
 
 from onnx2nn.errors import LONGEST_MESSAGE, InputError, UnsupportedModelError, shown_name
 from onnx2nn.ground import gc_pause
-from onnx2nn.ground.extras import require
 from onnx2nn.ground.limits import Account, Limits
 from onnx2nn.ground.pass_times import timed
-from onnx2nn.importing.constants import Constant
 from onnx2nn.importing.inputs import InputShapes, chosen_shapes
 from onnx2nn.importing.model_report import refuse_malformed, report
 from onnx2nn.importing.plan import Plan, Report, plan
@@ -37,6 +35,7 @@ from onnx2nn.reading import reader
 from onnx2nn.reading.mapped import MappedFiles, mapping
 from onnx2nn.reading.read_ahead import reading_ahead
 from onnx2nn.rewrite import raise_patterns as raise_model
+from onnx2nn.targets import Target, target_of
 
 if TYPE_CHECKING:
     import onnx
@@ -81,11 +80,12 @@ def load(
             `module.meta["onnx2nn"]["raising"]` counts the replacements and lists the dropped ones. Attention returns 0
             for fully masked rows, where the file's softmax may give NaN. With False every node of the file becomes at
             least one call.
-        dynamic: input name → axis → name of the dimension, for fixed dimensions to make dynamic (PyTorch only).
-            Constants that hold the file's size are replaced; the module is run at the file's size and at another size
-            before it is returned. Where no constants follow a batch of 1, the model of one sample runs on each sample,
-            by `torch.func.vmap` or in a loop; the result is then an `nn.Module`, and its `one_sample` the GraphModule
-            of one sample. `module.meta["onnx2nn"]["thawed"]` says the way; a warning is logged.
+        dynamic: input name → axis → name of the dimension, for fixed dimensions to make dynamic; PyTorch is needed for
+            OneFlow too. Constants that hold the file's size are replaced; the module is run at the file's size and at
+            another size before it is returned. Where no constants follow a batch of 1, the model of one sample runs on
+            each sample, by `torch.func.vmap` or in a loop (PyTorch only); the result is then an `nn.Module`, and its
+            `one_sample` the GraphModule of one sample. `module.meta["onnx2nn"]["thawed"]` says the way; a warning is
+            logged.
         trainable: the weights that get gradients: all float weights (True), none (False), or a list of
             roles (`"weight"`, `"bias"`, `"norm"`, `"embedding"`, `"other"`) and patterns of keys (`"classifier.*"`).
             Other weights are frozen.
@@ -302,11 +302,6 @@ class Options:
     def _refuse_torch_only(self) -> None:
         if self.quantized == "torchao":
             raise InputError("quantized='torchao' needs framework='torch'. Give 'keep' or 'dequantize' for OneFlow.")
-        if self.dynamic is not None:
-            raise InputError(
-                "dynamic needs framework='torch', as it runs the model in PyTorch. For OneFlow, load the model so with "
-                "PyTorch, write it by onnx2nn.export_onnx, and load that file with framework='oneflow'."
-            )
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in ("blocks", "dtype", "device", "mmap", "optimize", "keep_computed"):
             if getattr(self, name) != defaults[name]:
@@ -360,7 +355,7 @@ def _load_model(model: ir.Model, options: Options, account: Account, files: Mapp
 
 
 def _import(model: ir.Model, options: Options, shapes: InputShapes, account: Account, files: MappedFiles | None) -> Any:
-    target = _target(options)
+    target = target_of(options.framework, options.dynamic)
     with _on_cpu(target.F) if options.framework == "torch" else contextlib.nullcontext():
         module, report = _import_to(target, model, options, shapes, account)
         if options.framework == "torch":
@@ -377,23 +372,8 @@ def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
     return cast("contextlib.AbstractContextManager[Any]", torch.device("cpu"))
 
 
-@dataclass(frozen=True)
-class _Target:
-    """A framework.
-
-    Attributes:
-        F: its namespace of tensor functions.
-        constants: its class of constants.
-        import_model: takes a model and a function that raises a model and returns its plan and notes for `meta`.
-    """
-
-    F: Any
-    constants: type[Constant]
-    import_model: Any
-
-
 def _import_to(
-    target: _Target, model: ir.Model, options: Options, shapes: InputShapes, account: Account
+    target: Target, model: ir.Model, options: Options, shapes: InputShapes, account: Account
 ) -> tuple[Any, Dequantization | None]:
     _refuse(model, options)
     done: dict[str, Any] = {}
@@ -471,30 +451,3 @@ def _drop_stored(module: Any, options: Options, files: MappedFiles) -> None:
                 stored.pop(name, None)
     module.meta["onnx2nn"]["stored"] = stored
     drop_elements(module, stored if options.keep_computed else module.state_dict().keys())
-
-
-def _target(options: Options) -> _Target:
-    """Returns the framework that the options name."""
-    if options.framework == "oneflow":
-        from oneflow_bridge import namespace
-        from oneflow_bridge.from_onnx import constants, importer
-
-        return _Target(namespace, constants.Constant, functools.partial(_import_prepared, importer.import_graph))
-    torch = require("torch", extra="torch", purpose="Importing into PyTorch")
-    from onnx2nn.fx.constants import Constant
-
-    if options.dynamic is not None:
-        from onnx2nn.unfreeze.search import import_dynamic
-
-        return _Target(torch, Constant, functools.partial(import_dynamic, dynamic=options.dynamic))
-    from onnx2nn.fx.importer import import_graph
-
-    return _Target(torch, Constant, functools.partial(_import_prepared, import_graph))
-
-
-def _import_prepared(import_graph: Any, model: ir.Model, prepare: Any, input_shapes: InputShapes) -> Any:
-    found, notes = prepare(model)
-    gc_pause.set_aside()  # the model
-    module = import_graph(model, found, input_shapes=input_shapes)
-    module.meta["onnx2nn"].update(notes)
-    return module

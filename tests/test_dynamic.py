@@ -10,11 +10,15 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from realmodels import EXPORTERS, seeded
 from tiers import mostly_slow
-from torch import nn
+from torch import fx, nn
 
 import onnx2nn
 from onnx2nn.errors import FrozenDimensionError, InputError
+from onnx2nn.fx.importer import import_graph
+from onnx2nn.importing.plan import plan
+from onnx2nn.reading.reader import opened
 from onnx2nn.unfreeze.reshape_targets import Factor, aligned
+from onnx2nn.unfreeze.search import import_dynamic_elsewhere
 
 
 class Recurrent(nn.Module):
@@ -101,6 +105,51 @@ def test_sizes_that_were_never_exported(name: str, exporter: str) -> None:
     if name != "resized image":  # torch.export would have to know that h and w are even
         program = torch.export.export(imported, (torch.randn(other),), dynamic_shapes=(dims,))
         torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+class Steps(nn.Module):
+    """Layers over a sequence, each of whose results depends on those before or behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru = nn.LSTM(6, 5, batch_first=True), nn.GRU(6, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.lstm(x)[0], self.gru(x.flip(1))[0].flip(1)], 2)
+
+
+def test_the_length_of_a_recurrent_layer() -> None:
+    model = seeded(Steps)
+    path = EXPORTERS["torchscript"]("fixed_steps", model, (torch.randn(1, 4, 6),))
+    imported = onnx2nn.load(path, dynamic={"x": {1: "t"}})
+    for length in (1, 4, 7):
+        x = torch.randn(1, length, 6)
+        torch.testing.assert_close(imported(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["attention, both", "LSTM"])
+def test_another_framework(name: str) -> None:
+    """Its module has to agree with PyTorch's at all sizes that are tried; here it is PyTorch's own."""
+    build, shape, axes, other = CASES[name]
+    model = seeded(build)
+    path = EXPORTERS["torchscript"](f"fixed_{name}", model, (torch.randn(shape),))
+
+    def imported(shift: float) -> fx.GraphModule:
+        with opened(path) as read:
+            found = import_dynamic_elsewhere(
+                read,
+                lambda changed: (plan(changed), {}),
+                lambda changed, shapes: import_graph(changed, plan(changed), input_shapes=shapes),
+                lambda module, given: [module(*given) + shift * (given[0].shape != shape)],
+                dynamic={"x": axes},
+            )
+        assert isinstance(found, fx.GraphModule)
+        return found
+
+    x = torch.randn(other)
+    torch.testing.assert_close(imported(0.0)(x), model(x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(FrozenDimensionError, match="differ from those of"):
+        imported(1.0)
 
 
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])

@@ -366,6 +366,28 @@ def test_fixed_sizes(build: Callable[[], nn.Module], exporter: str) -> None:
     check_same(run(onnx2nn.load(path, raise_patterns=False), inputs), outputs, "the literal import")
 
 
+class Normalised(nn.Module):
+    """Normalisations whose sizes the exporters write as numbers, of values whose sizes the file does not state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(2, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.norm(x.exp()), F.normalize(x.exp().transpose(2, 3) * 2, dim=-1)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_normalisations_at_fixed_sizes(exporter: str) -> None:
+    inputs = (torch.randn(2, 8, 7, 6),)
+    proto = onnx.load(EXPORTERS[exporter]("raising_fixed_norms", seeded(Normalised), inputs))
+    del proto.graph.value_info[:]
+    module = onnx2nn.load(proto)
+    report = module.meta["onnx2nn"]["raising"]
+    assert report == {"raised": {"GroupNorm": 1, "normalize": 1}, "dropped": []}
+    check_against_onnxruntime(proto.SerializeToString(), module, inputs)
+
+
 class Memory(nn.Module):
     """Two layers without bias and a softmax between them, as external attention has them; no attention over values."""
 

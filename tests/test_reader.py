@@ -227,6 +227,17 @@ def test_arrays_belong_to_the_caller(tmp_path):
         np.testing.assert_array_equal(tensor.numpy(), arrays["w"])
 
 
+def test_a_message_stays_as_it_is():
+    """Also where an import gives its tensors other names."""
+    proto, _ = weight_model()
+    before = proto.SerializeToString(deterministic=True)
+    model = read(proto)
+    for value in (*model.graph.initializers.values(), *(value for node in model.graph for value in node.outputs)):
+        value.name = f"other_{value.name}"
+    assert proto.SerializeToString(deterministic=True) == before
+    assert sorted(tensor.name for tensor in ir.to_proto(model).graph.initializer) == ["other_s", "other_w"]
+
+
 def test_the_open_file_survives_a_new_file_of_its_name(tmp_path):
     proto, arrays = weight_model()
     path = save(proto, tmp_path / "m.onnx")

@@ -447,8 +447,6 @@ def test_other_words_are_refused() -> None:
         onnx2nn.load(DIGITS, quantized="float")
     with pytest.raises(InputError, match=r"quantized='torchao' needs framework='torch'"):
         onnx2nn.load(DIGITS, framework="oneflow", quantized="torchao")
-    with pytest.raises(InputError, match=r"dynamic needs framework='torch'.*export_onnx"):
-        onnx2nn.load(DIGITS, framework="oneflow", dynamic={"x": {0: "n"}})
 
 
 def test_numbers_of_the_source_are_no_weights() -> None:

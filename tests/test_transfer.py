@@ -7,6 +7,7 @@ import logging
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -122,16 +123,34 @@ class ScaledRows(nn.Module):
 
 
 class Pooled(nn.Module):
-    """A normalisation of one group, for which exporters write an InstanceNormalization of neutral weights."""
+    """A normalisation of groups, for which exporters write an InstanceNormalization of neutral weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: int) -> None:
         super().__init__()
-        self.stem, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.GroupNorm(1, 8), nn.Linear(8, 2)
+        self.stem, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.GroupNorm(groups, 8), nn.Linear(8, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.stem(x)
         y = self.norm(x)
         return self.head((x + nn.functional.avg_pool2d(y, 3, 1, 1) - y).mean((2, 3)))
+
+
+class Placed(nn.Module):
+    """A layer that is called on a table of positions, the inputs stand beside its results."""
+
+    positions: torch.Tensor
+
+    def __init__(self, layer: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.stem, self.project, self.head = nn.Conv2d(3, 6, 1), layer(), nn.Linear(6, 2)
+        self.register_buffer("positions", torch.arange(48.0).reshape(1, 4, 4, 3).sin(), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.project, nn.Linear):
+            places = self.project(self.positions.flatten(1, 2)[:, :12])
+        else:
+            places = self.project(self.positions).flatten(2).transpose(1, 2)
+        return self.head(torch.relu(self.stem(x).flatten(2).transpose(1, 2) + places))
 
 
 class Parallel(nn.Module):
@@ -187,16 +206,52 @@ def test_scales_behind_reshaped_rows(sizes: tuple[int, ...]) -> None:
     _equal(model, other, sizes)
 
 
-def test_a_normalisation_of_one_group() -> None:
-    onnxsim = pytest.importorskip("onnxsim")
-    model, other = seeded(Pooled, 1), seeded(Pooled, 2)
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("form", ["onnxsim", "torchscript", "dynamo"])
+def test_a_normalisation_of_groups(form: str, groups: int) -> None:
+    build = partial(Pooled, groups)
+    model, other = seeded(build, 1), seeded(build, 2)
     for one in (model, other):
         nn.init.normal_(one.norm.weight)
         nn.init.normal_(one.norm.bias)
-    proto, _ = onnxsim.simplify(_written(model))
+    proto = _written(model, dynamo=form == "dynamo")
+    if form == "onnxsim":
+        proto, _ = pytest.importorskip("onnxsim").simplify(proto)
     report = onnx2nn.transfer(_shuffled(proto), other)
     assert {weight.key for weight in report.placed} == set(model.state_dict())
     _equal(model, other)
+
+
+ON_CONSTANTS: list[Callable[[], nn.Module]] = [
+    lambda: nn.Conv2d(4, 6, 1),
+    lambda: nn.Conv2d(4, 6, 3, padding=1, groups=2),
+    lambda: nn.Conv2d(4, 6, 1, bias=False),
+    lambda: nn.Linear(3, 6),
+]
+
+
+@pytest.mark.parametrize("layer", ON_CONSTANTS)
+@pytest.mark.parametrize("form", ["onnxsim", "torchscript", "dynamo"])
+def test_a_layer_on_a_constant(form: str, layer: Callable[[], nn.Module]) -> None:
+    model, other = seeded(partial(Placed, layer), 1), seeded(partial(Placed, layer), 2)
+    sizes = (1, 3, *(4, 3))
+    proto = _written(model, sizes, dynamo=form == "dynamo")
+    if form == "onnxsim":
+        proto, _ = pytest.importorskip("onnxsim").simplify(proto)
+    report = onnx2nn.transfer(_shuffled(proto), other)
+    assert {weight.key for weight in report.placed} == set(model.state_dict())
+    _equal(model, other, sizes)
+
+
+def test_a_constant_that_no_weights_give_is_refused() -> None:
+    """Three numbers at each of twelve places give a linear layer's results, not any results."""
+    model, other = seeded(partial(Placed, ON_CONSTANTS[-1]), 1), seeded(partial(Placed, ON_CONSTANTS[-1]), 2)
+    model.positions.normal_(generator=torch.Generator().manual_seed(1))
+    proto = _written(model, (1, 3, 4, 3), dynamo=True)
+    before = {key: value.clone() for key, value in other.state_dict().items()}
+    with pytest.raises(VerificationError, match="project"):
+        onnx2nn.transfer(_shuffled(proto), other)
+    assert all(torch.equal(value, before[key]) for key, value in other.state_dict().items())
 
 
 def test_a_constant_of_another_value_is_refused() -> None:

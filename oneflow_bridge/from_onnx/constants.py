@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,25 @@ class Constant(constants.Constant):
     def kind_of(tensor: Tensor) -> ir.DataType:
         """Returns the ONNX element type of a tensor."""
         return onnx_type(tensor.dtype)
+
+
+Typed = tuple[np.ndarray[Any, Any], ir.DataType]
+"""An array and its ONNX element type."""
+
+
+def run_on_arrays(module: Any, arrays: Sequence[Typed]) -> list[Typed | None]:
+    """Returns what an imported module gives for arrays, without gradients; None for an output that is no tensor.
+
+    Raises:
+        OperatorError: OneFlow has no dtype for an input.
+    """
+    with flow.no_grad():
+        outputs = module(*(to_tensor(*array).value for array in arrays))
+    tensors = [
+        Tensor(output) if isinstance(output, flow.Tensor) else None
+        for output in (outputs if isinstance(outputs, tuple) else (outputs,))
+    ]
+    return [None if tensor is None else (Constant.array_of(tensor), Constant.kind_of(tensor)) for tensor in tensors]
 
 
 def to_boundary(value: Any, kind: onnx.TypeProto) -> Any:

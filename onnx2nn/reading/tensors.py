@@ -87,20 +87,41 @@ class StoredTensor(ir.LazyTensor):
 
 
 class MessageTensor(ir.serde.TensorProtoTensor):
-    """A tensor inside a protobuf message; unlike its base it gives arrays that belong to the caller.
+    """A tensor inside a protobuf message, which stays as it is: arrays and the name, which may change, are its own.
 
     Args:
         proto: the message.
+        name: its name.
         dtype: its data type.
         shape: its dimensions, frozen.
         dims: the same as a plain tuple.
     """
 
-    __slots__ = ("_dims", "_dtype", "_shape")
+    __slots__ = ("_dims", "_dtype", "_own_name", "_shape")
 
-    def __init__(self, proto: onnx.TensorProto, dtype: ir.DataType, shape: ir.Shape, dims: tuple[int, ...]):
+    def __init__(self, proto: onnx.TensorProto, name: str, dtype: ir.DataType, shape: ir.Shape, dims: tuple[int, ...]):
         super().__init__(proto)
+        self._own_name = name
         self._dtype, self._shape, self._dims = dtype, shape, dims
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._own_name
+
+    @name.setter
+    def name(self, value: str | None) -> None:
+        self._own_name = value or ""
+
+    @property
+    def raw(self) -> onnx.TensorProto:
+        """The message; a copy where the name has changed."""
+        if self._proto.name == self._own_name:
+            return self._proto
+        renamed = onnx.TensorProto()
+        renamed.CopyFrom(self._proto)
+        renamed.name = self._own_name
+        return renamed
 
     @property
     def dtype(self) -> ir.DataType:  # type: ignore[override]  # onnx_ir's protocol says attribute, its tensors have properties
@@ -114,7 +135,7 @@ class MessageTensor(ir.serde.TensorProtoTensor):
 
     def numpy(self) -> np.ndarray:
         """Returns the elements as a new, writable array."""
-        proto = self.raw
+        proto = self._proto
         dtype = _WHOLE_BYTES.get(self._dtype)
         if dtype is not None and proto.HasField("raw_data") and sys.byteorder == "little":
             # A copy, as a view of the message's bytes would be read-only.
@@ -182,7 +203,7 @@ class TensorReader:
         key = tuple(dims)
         if key not in self._shapes:  # many small tensors have the same few
             self._shapes[key] = ir.Shape(key, frozen=True)
-        tensor = MessageTensor(proto, dtype, self._shapes[key], key)
+        tensor = MessageTensor(proto, name, dtype, self._shapes[key], key)
         if size > _LARGE:
             self._messages.append(tensor)
         return tensor

@@ -129,7 +129,7 @@ def _exporter_default_sample(match: Match, facts: ValueFacts) -> Sample:
 
 # Group normalisation, which torch's exporters write as an instance normalisation of the groups.
 
-_GROUPS = "Reshape((norm := InstanceNormalization(Reshape(x, split), ones, zeros)), _)"
+_GROUPS = "Reshape((norm := InstanceNormalization(Reshape(x, split), ones, zeros)), sizes)"
 
 
 def _group_norm(match: Match, facts: ValueFacts) -> NewNode | None:
@@ -157,7 +157,9 @@ def _group_sample(match: Match, facts: ValueFacts) -> Sample:
     groups = (facts.ints(match["split"]) or [0, 1])[1] or 1
     channels = shape[0] if shape is not None and len(shape) > 1 and shape[0] > 1 else 2 * groups
     rank = facts.rank(match["x"]) or (len(shape) + 1 if shape is not None and len(shape) > 1 else 4)
-    x = {"x": (2, channels, *(4, 5, 3)[: rank - 2])}
+    free = (2, channels, *(4, 5, 3)[: rank - 2])
+    sizes = facts.ints(match["sizes"]) or [None] * len(free)  # numbers where the exporter saw fixed sizes
+    x = {"x": tuple(known if known and known > 0 else size for known, size in zip(sizes, free, strict=True))}
     if shape is None or facts.is_exporter_default(match["weight"], 1):
         return x
     return {**x, "weight": shape, "bias": shape}
@@ -214,7 +216,9 @@ def _normalize(match: Match, facts: ValueFacts) -> NewNode | None:
 
 
 def _normalize_sample(match: Match, facts: ValueFacts) -> Sample:
-    return {"x": facts.shape(match["x"]) or (2, 3, 5, 4)}
+    sizes = facts.ints(match["sizes"]) if "sizes" in match else None  # numbers where the exporter saw fixed sizes
+    given = tuple(size for size in sizes or () if size) if sizes and all(sizes) else None
+    return {"x": given or facts.shape(match["x"]) or (2, 3, 5, 4)}
 
 
 CHANNELS_LAST = (Rule("LayerNorm", parse(_TENSORFLOW), _layer_norm, _affine_sample),)
@@ -231,5 +235,5 @@ RULES = (
     Rule("GroupNorm", parse(f"{_GROUPS} * weight + bias"), _group_norm, _group_sample),
     Rule("GroupNorm", parse(_GROUPS), _group_norm, _group_sample),
     Rule("BatchNorm", parse("(sum := (factor := x * +scale) + +shift)"), _batch_norm, _batch_norm_sample),
-    Rule("normalize", parse(f"x / (Expand({_CLAMPED}, _) | {_CLAMPED})"), _normalize, _normalize_sample),
+    Rule("normalize", parse(f"x / (Expand({_CLAMPED}, sizes) | {_CLAMPED})"), _normalize, _normalize_sample),
 )

@@ -105,8 +105,8 @@ class ValueFacts:
     def constant_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
         """Returns the shape of a constant without evaluating it, None for any other value.
 
-        Constants are initializers, outputs of Constant nodes, and outputs of Cast, Transpose, DequantizeLinear and
-        Identity nodes on them: exporters leave these nodes in their files.
+        Constants are initializers, outputs of Constant nodes, and outputs of Cast, Transpose, Unsqueeze,
+        DequantizeLinear and Identity nodes on them: exporters leave these nodes in their files.
         """
         if value is None:
             return None
@@ -117,6 +117,8 @@ class ValueFacts:
         node = value.producer()
         if node is None or node.domain or not node.inputs:
             return None
+        if node.op_type == "Unsqueeze":
+            return self._unsqueezed(node)
         if node.op_type not in _FOLDABLE and node.op_type != "Transpose":
             return None
         shapes = [self.constant_shape(v) for v in node.inputs]
@@ -125,6 +127,15 @@ class ValueFacts:
             return None if any(s is None for s in shapes) else shape
         perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else range(len(shape))[::-1]
         return tuple(shape[axis] for axis in perm)
+
+    def _unsqueezed(self, node: ir.Node) -> tuple[int, ...] | None:
+        """Returns the constant shape of an Unsqueeze node's output."""
+        shape, axes = self.constant_shape(node.inputs[0]), self.axes(node)
+        if shape is None or axes is None:
+            return None
+        rank, sizes = len(shape) + len(axes), iter(shape)
+        new = {axis % rank for axis in axes}
+        return tuple(1 if axis in new else next(sizes) for axis in range(rank)) if len(new) == len(axes) else None
 
     def channels(self, value: ir.Value, data: ir.Value) -> int | None:
         """Returns the size of a constant that has one element for each channel of `data`, None for any other value.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from onnx2nn.errors import InputError, listed
+from onnx2nn.transferring import constant_layers
 from onnx2nn.transferring.alignment import Alignment
 from onnx2nn.transferring.programs import LINEAR, Call, Program, Weight
 
@@ -18,6 +19,10 @@ _NEUTRAL = {"bias": 0.0, "running_mean": 0.0, "weight": 1.0, "running_var": 1.0}
 
 FOLDED = "the file folded the batch normalisation into its layer; it is neutral but for the bias"
 SCALED = "the file folded the scale into its layer; it is 1"
+COMPUTED = "the file has the constant that the layer gives; these are the smallest weights with which it does"
+
+_Piece = tuple[Weight, torch.Tensor, tuple[str, ...], str]
+"""A weight, its value, the file's tensors that it is of, and how it was solved."""
 
 
 @dataclass
@@ -52,13 +57,14 @@ def place(alignment: Alignment, module: Program, factors: Mapping[Call, float] |
     for ours, theirs in alignment.pairs.items():
         try:
             solved, notes = _solve(ours, theirs)
+            if factors and ours in factors:
+                solved[0]["weight"] = solved[0]["weight"] * factors[ours]
+                notes["weight"] = f"the file's, times {factors[ours]:g}, which is folded into one of the two"
+            pieces = list(_pieces(ours, theirs, solved, notes, module))
         except InputError as error:
             problems.append(f"{ours} from {theirs}: {error}")
             continue
-        if factors and ours in factors:
-            solved[0]["weight"] = solved[0]["weight"] * factors[ours]
-            notes["weight"] = f"the file's, times {factors[ours]:g}, which is folded into one of the two"
-        for weight, value, source, note in _pieces(ours, theirs, solved, notes):
+        for weight, value, source, note in pieces:
             problem = _write(target, weight, value)
             if problem:
                 problems.append(f"{ours} from {theirs}: {problem}")
@@ -77,15 +83,39 @@ def place(alignment: Alignment, module: Program, factors: Mapping[Call, float] |
 
 
 def _pieces(
-    ours: Call, theirs: Call, solved: tuple[_Values, _Values], notes: Mapping[str, str]
-) -> Iterator[tuple[Weight, torch.Tensor, tuple[str, ...], str]]:
-    """Yields the weights of a call, each with its value, the file's tensors, and how it was solved."""
+    ours: Call, theirs: Call, solved: tuple[_Values, _Values], notes: Mapping[str, str], module: Program
+) -> Iterator[_Piece]:
+    """Yields the weights of a call, each with its value, the file's tensors, and how it was solved.
+
+    Raises:
+        InputError: the weights of a layer on a constant cannot be solved.
+    """
     own = tuple(dict.fromkeys(name for weight in theirs.pieces for name in weight.names))
     for group, values, others in ((ours.weights, solved[0], theirs.weights), (ours.norm, solved[1], theirs.norm)):
         for role, weight in group.items():
+            if weight.layer is not None:
+                yield from _of_constant_layer(weight, weight.layer, values[role], others.get(role), module)
+                continue
             name = f"norm.{role}" if group is ours.norm else role
             source = others[role].names if role in others and name not in notes else own
             yield weight, values[role], source, notes.get(name, "" if role in others else "the file leaves it out")
+
+
+def _of_constant_layer(
+    weight: Weight, layer: Call, value: torch.Tensor, other: Weight | None, module: Program
+) -> Iterator[_Piece]:
+    """Yields the weights of the layer that computes a weight: the file's where it has such a layer, else solved."""
+    if other is not None and other.layer is not None and other.layer.label == layer.label:
+        for role, piece in layer.weights.items():
+            if role in other.layer.weights:
+                theirs = other.layer.weights[role]
+                yield piece, theirs.value, theirs.names, ""
+        return
+    assert weight.elements is not None  # the numbers of the layer's results
+    results = torch.full_like(module.constant(layer.node), torch.nan)
+    results.view(-1)[weight.elements.reshape(-1).long()] = value.reshape(-1).double()
+    for role, found in constant_layers.solved(layer, module, results).items():
+        yield layer.weights[role], found, () if other is None else other.names, COMPUTED
 
 
 def _write(target: torch.Tensor, weight: Weight, value: torch.Tensor) -> str:

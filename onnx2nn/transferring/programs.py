@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,14 +63,16 @@ class Weight:
 
     Attributes:
         value: its elements, in the layout of the layer's function.
-        elements: where each of them is in the state of the module (`Program.offsets`); None where they are computed,
-            or a constant's.
+        elements: where each of them is in the state of the module (`Program.offsets`), or among the results of `layer`;
+            None where they are computed otherwise, or a constant's.
         names: the tensors of the state that it is made of.
+        layer: the layer that computes it from a constant, where one does.
     """
 
     value: torch.Tensor
     elements: torch.Tensor | None
     names: tuple[str, ...]
+    layer: Call | None = None
 
 
 @dataclass(eq=False)
@@ -145,6 +148,7 @@ class Program:
         self._values: dict[fx.Node, Any] = {}
         self._elements: dict[fx.Node, Any] = {}
         self._names: dict[fx.Node, tuple[str, ...]] = {}
+        self._layers: dict[fx.Node, Call] = {}
         self.offsets: dict[str, int] = {}
         self._state: dict[str, torch.Tensor] = {
             **dict(self.module.named_parameters(remove_duplicate=False)),
@@ -161,6 +165,10 @@ class Program:
     def state(self) -> Mapping[str, torch.Tensor]:
         """Returns all parameters and buffers by their keys."""
         return self._state
+
+    def constant(self, node: fx.Node) -> Any:
+        """Returns the value of a node that depends on no input."""
+        return self._values[node]
 
     def _add(self, node: fx.Node) -> None:
         if node.op == "placeholder":
@@ -185,8 +193,7 @@ class Program:
         value = self._state[key]
         if not value.is_floating_point() or (self._weights is not None and key not in self._weights):
             return None
-        start = self.offsets[key]
-        return torch.arange(start, start + value.numel(), dtype=torch.float64).reshape(value.shape)
+        return _counted(value.shape, self.offsets[key])
 
     def _is_constant(self, node: fx.Node) -> bool:
         inputs = node.all_input_nodes
@@ -204,19 +211,47 @@ class Program:
         with torch.no_grad():
             self._values[node] = call(self._values)
             self._names[node] = tuple(dict.fromkeys(n for value in node.all_input_nodes for n in self._names[value]))
+            layer = self._constant_layer(node)
+            if layer is not None:
+                self._layers[node] = layer
+                self._elements[node] = _counted(self._values[node].shape)
+                return
             numbered = {value: self._elements.get(value) for value in node.all_input_nodes}
-            if function_name(node) not in _LAYOUT or all(found is None for found in numbered.values()):
+            layers = {self._layers.get(value) for value, found in numbered.items() if found is not None}
+            if function_name(node) not in _LAYOUT or len(layers) != 1:
                 self._elements[node] = None
                 return
+            (layer,) = layers
+            if layer is not None:
+                self._layers[node] = layer
             mixed = {v: self._values[v] if found is None else found for v, found in numbered.items()}
             self._elements[node] = call(mixed)
+
+    def _constant_layer(self, node: fx.Node) -> Call | None:
+        """Returns the layer that a node calls on a constant; None where weights affect what it is called on."""
+        if _FUNCTIONS.get(function_name(node), ("",))[0] != "affine" or not isinstance(node.args[0], fx.Node):
+            return None
+        call = self._function(node)
+        if call is None or "weight" not in call.weights or call.weights["weight"].elements is None:
+            return None
+        bias = call.weights.get("bias")
+        if self._is_affected(self._names[node.args[0]]) or (
+            bias is not None and bias.elements is None and self._is_affected(bias.names)
+        ):
+            return None
+        call.given = node.args[0]
+        return call
+
+    def _is_affected(self, names: Collection[str]) -> bool:
+        """Whether any of some tensors is a weight, where weights and other tensors are told apart."""
+        return self._weights is not None and any(name in self._weights for name in names)
 
     def _weight(self, node: Any) -> Weight | None:
         """Returns a weight that a call is given; None for a scalar, an index and what is no constant."""
         value = self._values.get(node) if isinstance(node, fx.Node) else None
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return None
-        return Weight(value, self._elements.get(node), self._names[node])
+        return Weight(value, self._elements.get(node), self._names[node], self._layers.get(node))
 
     def _called(self, node: fx.Node) -> Call | None:
         inputs = [value for value in node.all_input_nodes if value not in self._values]
@@ -299,6 +334,11 @@ class Program:
         call.last = call.node
         self.calls.append(call)
         return call
+
+
+def _counted(shape: Sequence[int], start: int = 0) -> torch.Tensor:
+    """Returns the numbers from `start` on, which stand for the elements of a tensor."""
+    return torch.arange(start, start + math.prod(shape), dtype=torch.float64).reshape(shape)
 
 
 def _unshaped(node: fx.Node, layer: Call) -> fx.Node:

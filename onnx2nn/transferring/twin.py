@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import fx, nn
 
@@ -18,7 +19,8 @@ from onnx2nn.loading import load
 def twin(model: nn.Module, tensors: Sequence[Any]) -> fx.GraphModule:
     """Returns the module's program, with the module's keys, in float64.
 
-    Its weights are random: where weights of a module are equal, exporters write them once.
+    Its weights are random: where weights of a module are equal, exporters write them once. Constants are folded as the
+    exporter does it, but for those that are computed from weights.
 
     Args:
         model: a module in eval mode, which stays as it is.
@@ -41,6 +43,7 @@ def twin(model: nn.Module, tensors: Sequence[Any]) -> fx.GraphModule:
             "takes, or a module that can be exported."
         ) from error
     assert program is not None  # dynamo=True gives a program
+    _fold(program.model)
     found: fx.GraphModule = load(program.model_proto, dtype=torch.float64)
     return found
 
@@ -54,3 +57,14 @@ def _randomise(model: nn.Module) -> None:
         slot = name.rpartition(".")[2]
         if slot in ("running_mean", "running_var"):
             buffer.copy_(torch.rand(buffer.shape, generator=generator, dtype=buffer.dtype) + 0.5)
+
+
+def _fold(model: ir.Model) -> None:
+    from onnxscript import optimizer  # an extra, see `twin`
+
+    weights = set(model.graph.initializers.values())  # those that are folded become initializers too
+
+    def should_fold(node: ir.Node) -> bool | None:
+        return None if weights.isdisjoint(node.inputs) else False
+
+    optimizer.fold_constants_ir(model, onnx_shape_inference=True, should_fold=should_fold)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ TOLERANCE = 1e-4  # relative to an output's scale: the order of a sum may depend
 
 def verify(
     original: nn.Module,
-    module: nn.Module,
+    module: Callable[..., Any],
     specs: Sequence[InputSpec],
     opened: Mapping[str, Sequence[int | str | None]],
     frozen: Mapping[str, int],
@@ -29,7 +29,7 @@ def verify(
 
     Args:
         original: the module at the frozen sizes.
-        module: the module with the dimensions dynamic.
+        module: the module with the dimensions dynamic, or a function that calls one.
         specs: the inputs.
         opened: their dimensions, dynamic ones by name.
         frozen: name of each freed dimension → its size in the file.
@@ -84,7 +84,7 @@ def example(
     return {spec.name: to_torch(arrays[spec.name], spec.dtype) for spec in specs if spec.dtype is not None}
 
 
-def run(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor | None]:
+def run(module: Callable[..., Any], inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor | None]:
     """Returns the outputs of a module, None for one that is no tensor."""
     with torch.no_grad():
         results = module(*inputs.values())
@@ -92,7 +92,7 @@ def run(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[torch.Ten
     return [result if isinstance(result, torch.Tensor) else None for result in results]
 
 
-def _attempt(module: nn.Module, inputs: Mapping[str, torch.Tensor], where: str) -> list[torch.Tensor | None]:
+def _attempt(module: Callable[..., Any], inputs: Mapping[str, torch.Tensor], where: str) -> list[torch.Tensor | None]:
     """Returns what `run` does.
 
     Raises:
@@ -141,10 +141,10 @@ def _parts_agree(
         _attempt(original, {k: parts[k][index] if k in parts else v for k, v in inputs.items()}, "One input alone:")
         for index in range(min(map(len, parts.values())))
     ]
-    mixed: Any = None
-    if size > 1:
-        other = {key: _but_first(part[0], part[1], axes[key]) for key, part in parts.items()}
-        mixed = _attempt(original, {key: other.get(key, value) for key, value in inputs.items()}, "Mixed inputs:")
+    mixed: list[tuple[int, Any]] = []
+    for end in (0, size - 1) if size > 1 else ():  # both, as a recurrent layer mixes in one direction
+        given = {key: _but_one(part[0], part[1], axes[key], end) for key, part in parts.items()}
+        mixed.append((end, _attempt(original, {**inputs, **given}, "Mixed inputs:")))
     for index, whole in enumerate(results):
         pieces: Any = [outputs[index] for outputs in runs]
         if whole is None:
@@ -159,10 +159,13 @@ def _parts_agree(
         if len(changed) != 1:
             continue
         axis = changed[0]
-        if mixed is not None:
-            one = pieces[0].shape[axis] // size
-            if difference_of([pieces[0].narrow(axis, 0, one)], [mixed[index].narrow(axis, 0, one)]) > TOLERANCE:
-                continue
+        one = pieces[0].shape[axis] // size
+        if any(
+            difference_of([pieces[0].narrow(axis, end * one, one)], [other[index].narrow(axis, end * one, one)])
+            > TOLERANCE
+            for end, other in mixed
+        ):
+            continue
         if difference_of([torch.cat(pieces, axis)], [whole]) > TOLERANCE:
             return False
     return True
@@ -181,6 +184,8 @@ def _told_apart(value: torch.Tensor, axis: int) -> torch.Tensor:
     return result
 
 
-def _but_first(first: torch.Tensor, rest: torch.Tensor, axis: int) -> torch.Tensor:
-    """Returns the first slice of one tensor and the other slices of another tensor."""
-    return torch.cat([first.narrow(axis, 0, 1), rest.narrow(axis, 1, rest.shape[axis] - 1)], axis)
+def _but_one(one: torch.Tensor, others: torch.Tensor, axis: int, index: int) -> torch.Tensor:
+    """Returns one slice of a tensor and the other slices of another tensor."""
+    found = others.clone()
+    found.select(axis, index).copy_(one.select(axis, index))
+    return found

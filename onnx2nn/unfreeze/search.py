@@ -69,15 +69,9 @@ def import_dynamic(
         InputError: an unknown input or axis, or one name for two sizes.
         UnsupportedModelError: as for `load`.
     """
-    given = {name: list(dims) for name, dims in (input_shapes or {}).items()}
-    declared = input_dimensions(model, given)
-    _check(declared, dynamic)
-    opened = {name: _opened(dims, dynamic.get(name, {})) for name, dims in declared.items() if dims is not None}
-    sizes = _frozen_sizes(model, prepare, declared, dynamic, given)
-    if not sizes:
-        return _imported(model, prepare, opened)
-
-    request = Request(opened, sizes)
+    request = _requested(model, prepare, dynamic, input_shapes)
+    if not request.sizes:
+        return _imported(model, prepare, request.opened)
     batch = request.batch()
     try:
         original = _at_file_sizes(model, prepare, request)
@@ -86,6 +80,69 @@ def import_dynamic(
         if batch is None:
             raise
         return vectorised(_of_one_sample(model, prepare, request, batch), model, request, batch, str(error))
+
+
+def import_dynamic_elsewhere(
+    model: ir.Model,
+    prepare: Prepare,
+    import_model: Callable[[ir.Model, InputShapes], Any],
+    run: Callable[[Any, Sequence[Any]], Sequence[Any]],
+    *,
+    dynamic: Mapping[str, Mapping[int, str]],
+    input_shapes: InputShapes | None = None,
+) -> Any:
+    """Returns `model` as a module of another framework with dynamic dimensions.
+
+    The constants are found, and proven for all sizes, as for PyTorch, which runs the model. The module of the other
+    framework must agree with PyTorch's at the file's sizes and at others.
+
+    Args:
+        model: as for `import_dynamic`.
+        prepare: as for `import_dynamic`.
+        import_model: imports a model, which it may change, with the dimensions of its inputs.
+        run: calls the module that `import_model` returns, on tensors of PyTorch; returns such tensors.
+        dynamic: as for `import_dynamic`.
+        input_shapes: as for `import_dynamic`.
+
+    Raises:
+        FrozenDimensionError: as for `import_dynamic`, also of a batch whose samples run one by one only.
+        InputError: as for `import_dynamic`.
+        UnsupportedModelError: as for `load`.
+    """
+    request = _requested(model, prepare, dynamic, input_shapes)
+    if not request.sizes:
+        return import_model(model, request.opened)
+    try:
+        original = _at_file_sizes(model, prepare, request)
+        changed, repairs = _with_sizes(model, request)
+        _proven(changed.clone(), prepare, request, original)
+    except FrozenDimensionError as error:
+        if request.batch() is None:
+            raise
+        raise FrozenDimensionError(
+            f"{error} For framework='torch' each sample runs alone: load it there, write that by onnx2nn.export_onnx, "
+            "and load the file."
+        ) from None
+    specs = input_specs(changed)
+    module = import_model(changed, request.opened)
+    verify(original, lambda *tensors: tuple(run(module, tensors)), specs, request.opened, request.sizes)
+    module.meta["onnx2nn"]["thawed"] = _thawed(request, repairs)
+    return module
+
+
+def _requested(
+    model: ir.Model, prepare: Prepare, dynamic: Mapping[str, Mapping[int, str]], input_shapes: InputShapes | None
+) -> Request:
+    """Returns the dimensions to make dynamic.
+
+    Raises:
+        InputError, UnsupportedModelError: as for `import_dynamic`.
+    """
+    given = {name: list(dims) for name, dims in (input_shapes or {}).items()}
+    declared = input_dimensions(model, given)
+    _check(declared, dynamic)
+    opened = {name: _opened(dims, dynamic.get(name, {})) for name, dims in declared.items() if dims is not None}
+    return Request(opened, _frozen_sizes(model, prepare, declared, dynamic, given))
 
 
 def _of_one_sample(model: ir.Model, prepare: Prepare, request: Request, batch: str) -> fx.GraphModule:
@@ -150,30 +207,55 @@ def _by_constants(model: ir.Model, prepare: Prepare, request: Request, original:
     Raises:
         FrozenDimensionError: there are no such constants, or the results at other sizes are wrong.
     """
+    changed, repairs = _with_sizes(model, request)
+    module = _proven(changed, prepare, request, original)
+    module.meta["onnx2nn"]["thawed"] = _thawed(request, repairs)
+    return module
+
+
+def _with_sizes(model: ir.Model, request: Request) -> tuple[ir.Model, list[Repair]]:
+    """Returns a copy of the model with nodes in place of the constants that follow the dimensions.
+
+    Raises:
+        FrozenDimensionError: there are no such constants, or data decide for all samples at once.
+    """
     model = model.clone()
-    wanted = wish(request.sizes)
     join_constants(model.graph)
     reshape_whole_gathers(model.graph)
     repairs, known = unfreeze(model, plan(model), request.opened, request.sizes)
     decision = data_decision(model, request.inputs(), known) if request.batch() is not None else None
     if decision is not None:
         raise FrozenDimensionError(
-            f"{wanted} cannot be dynamic: data decide {decision.op_type} {node_name(decision)!r}, once for all samples."
+            f"{wish(request.sizes)} cannot be dynamic: data decide {decision.op_type} {node_name(decision)!r}, "
+            "once for all samples."
         )
+    return model, repairs
+
+
+def _proven(model: ir.Model, prepare: Prepare, request: Request, original: nn.Module) -> fx.GraphModule:
+    """Returns a model with dynamic dimensions, which is changed, as a module that has shown that it accepts them.
+
+    Raises:
+        FrozenDimensionError: it accepts some sizes only, or its results at other sizes are wrong.
+    """
     try:
         module = _strictly_imported(model, prepare, request.opened)
         _refuse_fixed(module, request.sizes)
     except ShapeConflictError as error:
         raise FrozenDimensionError(_obstacle(error.node, str(error), request.sizes)) from None
     except UnsupportedModelError as error:
-        raise FrozenDimensionError(f"{wanted} cannot be dynamic: {error}") from None
+        raise FrozenDimensionError(f"{wish(request.sizes)} cannot be dynamic: {error}") from None
     verify(original, module, input_specs(model), request.opened, request.sizes)
-    module.meta["onnx2nn"]["thawed"] = {
+    return module
+
+
+def _thawed(request: Request, repairs: Sequence[Repair]) -> dict[str, Any]:
+    """Returns what `meta` says about the dimensions."""
+    return {
         "way": "constants",
         "frozen": dict(request.sizes),
         "repairs": [f"{node_name(r.node)} ({r.node.op_type}): {r.kind} of input {r.position}" for r in repairs],
     }
-    return module
 
 
 def _refuse_fixed(module: fx.GraphModule, sizes: Mapping[str, int]) -> None:

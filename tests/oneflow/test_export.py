@@ -471,6 +471,14 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         assert oneflow2onnx([f"{__name__}:make_model", *broken, "-o", target]) == 2, broken
 
 
+def test_a_report_beside_the_file(tmp_path: Path) -> None:
+    pytest.importorskip("torch")  # not in CI's environment, as its wheel for Python 3.10 has CUDA
+    target, page = tmp_path / "m.onnx", tmp_path / "m.html"
+    arguments = [f"{__name__}:make_model", "--input", "x:2,4", "-o", str(target), "--report", str(page)]
+    assert oneflow2onnx(arguments) == 0
+    assert target.exists() and page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
 def test_a_report_without_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: Any) -> None:
     """It is refused before the export."""
     monkeypatch.setitem(sys.modules, "torch", None)

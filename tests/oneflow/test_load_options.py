@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnx import numpy_helper
 
 import onnx2nn
 from oneflow_bridge.runtime import import_oneflow
-from onnx2nn.errors import InputError
+from onnx2nn.errors import FrozenDimensionError, InputError, MissingDependencyError
 
 flow = import_oneflow()
 RNG = np.random.default_rng(0)
@@ -121,7 +122,40 @@ def test_packed_weights_of_four_bits() -> None:
     np.testing.assert_allclose(module(flow.tensor(x)).numpy(), x @ expected.T, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("option", [{"quantized": "torchao"}, {"dynamic": {"i": {0: "n"}}}, {"blocks": "repeated"}])
+def flattened(size: int = 1) -> onnx.ModelProto:
+    """A model whose Reshape holds the batch, as exporters write `x.view(1, -1)` and `x.flatten(1)` at a fixed size."""
+    text = f"""m (float[{size}, 2, 3] x) => (float[{size}, 4] y) {{
+        flat = Reshape(x, sizes)
+        y = MatMul(flat, weight) }}"""
+    return parsed(text, sizes=np.array([size, 6]), weight=RNG.standard_normal((6, 4)).astype(np.float32))
+
+
+def test_a_fixed_batch_becomes_dynamic() -> None:
+    pytest.importorskip("torch")  # finds the constants; not in CI's environment, as its wheel for Python 3.10 has CUDA
+    proto = flattened()
+    module = onnx2nn.load(proto, framework="oneflow", dynamic={"x": {0: "n"}})
+    assert module.meta["onnx2nn"]["thawed"]["frozen"] == {"n": 1}
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    for size in (1, 3):
+        x = normal(size, 2, 3)
+        found = module(flow.tensor(x)).numpy()
+        np.testing.assert_allclose(found, x.reshape(size, 6) @ weights["weight"], rtol=1e-5, atol=1e-5)
+
+
+def test_a_dimension_that_data_use_stays_fixed() -> None:
+    pytest.importorskip("torch")  # as above
+    table = parsed("m (float[4, 2] x) => (float[4, 2] y) { y = Add(x, table) }", table=normal(4, 2))
+    with pytest.raises(FrozenDimensionError, match=r"'n' \(4 in the file\) cannot be dynamic"):
+        onnx2nn.load(table, framework="oneflow", dynamic={"x": {0: "n"}})
+
+
+def test_dynamic_dimensions_need_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingDependencyError, match=r"dynamic= for OneFlow needs torch.*onnx2nn\[torch\]"):
+        onnx2nn.load(flattened(), framework="oneflow", dynamic={"x": {0: "n"}})
+
+
+@pytest.mark.parametrize("option", [{"quantized": "torchao"}, {"blocks": "repeated"}])
 def test_what_is_for_pytorch_only_says_so(option: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"{next(iter(option))}.*needs framework='torch'"):
         onnx2nn.load(with_roles(), framework="oneflow", **option)
