@@ -26,18 +26,12 @@ _EIGHT_BITS = ("INT8", "UINT8")
 
 def _convolution(match: Match, facts: ValueFacts) -> NewNode | None:
     """Builds a FusedQLinearConv; its result saturates where a Relu or Clip in the pattern does."""
-    x_kind, y_kind = (BY_NAME.get(match[name].dtype.name) for name in ("x_zero", "y_zero"))
     w, w_scale, x_scale = (facts.array(match[name]) for name in ("w", "w_scale", "x_scale"))
-    if w is None or w_scale is None or x_scale is None or w.dtype not in (np.int8, np.uint8) or w.ndim not in (3, 4):
+    if w is None or w_scale is None or x_scale is None or w.ndim not in (3, 4) or not is_of_bytes(match, facts):
         return None
-    if x_kind is None or y_kind is None or not {x_kind.name, y_kind.name} <= {*_EIGHT_BITS}:
+    if not integer_convolutions.available(facts.F) or not _saturates(match, facts):
         return None
-    of_one = (facts.array(match[name]) for name in ("x_scale", "x_zero", "y_scale", "y_zero"))
-    if any(array is None or array.size != 1 for array in of_one) or not integer_convolutions.available(facts.F):
-        return None
-    if w_scale.size not in (1, w.shape[0]) or (w_scale.size > 1 and _attribute(match["weight"], "axis", 1) != 0):
-        return None
-    if any(_attribute(match[name], "block_size", 0) for name in ("weight", "input")) or not _saturates(match, facts):
+    if w_scale.size not in (1, w.shape[0]) or (w_scale.size > 1 and attribute(match["weight"], "axis", 1) != 0):
         return None
     inputs = [match[name] for name in ("x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero")]
     if "b" in match:
@@ -46,6 +40,18 @@ def _convolution(match: Match, facts: ValueFacts) -> NewNode | None:
             return None
         inputs.append(match["b"])
     return NewNode(FUSED, tuple(inputs), _attributes(match))
+
+
+def is_of_bytes(match: Match, facts: ValueFacts) -> bool:
+    """Returns whether input, constant weight and result are 8-bit integers, of one scale each but for the weight."""
+    w = facts.array(match["w"])
+    kinds = [BY_NAME.get(match[name].dtype.name) for name in ("x_zero", "y_zero")]
+    if w is None or w.dtype not in (np.int8, np.uint8) or not {kind and kind.name for kind in kinds} <= {*_EIGHT_BITS}:
+        return False
+    if any(attribute(match[name], "block_size", 0) for name in ("weight", "input")):
+        return False
+    of_one = (facts.array(match[name]) for name in ("x_scale", "x_zero", "y_scale", "y_zero"))
+    return all(array is not None and array.size == 1 for array in of_one)
 
 
 def _fused(match: Match, facts: ValueFacts) -> NewNode | None:
@@ -58,7 +64,8 @@ def _attributes(match: Match) -> dict[str, Any]:
     return {attribute.name: attribute.value for attribute in match["conv"].attributes.values()}
 
 
-def _attribute(node: Any, name: str, default: int) -> int:
+def attribute(node: Any, name: str, default: int) -> int:
+    """Returns an integer attribute of a node."""
     return node.attributes[name].as_int() if name in node.attributes else default
 
 
@@ -79,7 +86,7 @@ def _saturates(match: Match, facts: ValueFacts) -> bool:
 
 def _sample(match: Match, facts: ValueFacts) -> Sample:
     w = facts.array(match["w"])
-    group = _attribute(match["conv"], "group", 1)
+    group = attribute(match["conv"], "group", 1)
     dilations = match["conv"].attributes["dilations"].as_ints() if "dilations" in match["conv"].attributes else []
     assert w is not None  # of a match
     sizes = [(kernel - 1) * d + 3 for kernel, d in zip(w.shape[2:], dilations or [1] * (w.ndim - 2), strict=True)]
@@ -88,10 +95,10 @@ def _sample(match: Match, facts: ValueFacts) -> Sample:
     return {"x": np.random.default_rng(0).integers(kind[0], kind[1] + 1, shape).astype(dtype)}
 
 
-_INPUT = "(input := DequantizeLinear(x, x_scale, x_zero))"
-_WEIGHT = "(weight := DequantizeLinear(w, w_scale, w_zero))"
+INPUT = "(input := DequantizeLinear(x, x_scale, x_zero))"
+WEIGHT = "(weight := DequantizeLinear(w, w_scale, w_zero))"
 _BIAS = "(DequantizeLinear(b, b_scale, ...) | DequantizeLinear(b, b_scale))"
-_CONV = f"((conv := Conv({_INPUT}, {_WEIGHT}, {_BIAS})) | (conv := Conv({_INPUT}, {_WEIGHT})))"
+_CONV = f"((conv := Conv({INPUT}, {WEIGHT}, {_BIAS})) | (conv := Conv({INPUT}, {WEIGHT})))"
 _ACTIVATED = f"({_CONV} | (relu := Relu({_CONV})) | (clip := Clip({_CONV}, low, high)))"
 
 RULES = (

@@ -24,6 +24,7 @@ from onnx2nn.rewrite import (
     multihead_attention,
     normalization,
     quantised_convolutions,
+    quantised_products,
     reshape_transpose,
     rotary_embedding,
 )
@@ -52,7 +53,7 @@ SWEEPS: tuple[tuple[Rule, ...], ...] = (
 )
 """The rules of each sweep over the graph, from end to start. Later sweeps match nodes that earlier ones made."""
 
-FOR_INFERENCE: tuple[tuple[Rule, ...], ...] = (quantised_convolutions.RULES,)
+FOR_INFERENCE: tuple[tuple[Rule, ...], ...] = ((*quantised_convolutions.RULES, *quantised_products.RULES),)
 """The rules of further sweeps, whose replacements round otherwise."""
 
 
