@@ -108,6 +108,13 @@ RULES = (
         _convolution,
         _sample,
         shared=frozenset({"DequantizeLinear"}),
+        rounds=True,
     ),
-    Rule("fused convolution of integers", parse("(conv := QLinearConv(x, x_scale, x_zero, w, ...))"), _fused, _sample),
+    Rule(
+        "fused convolution of integers",
+        parse("(conv := QLinearConv(x, x_scale, x_zero, w, ...))"),
+        _fused,
+        _sample,
+        rounds=True,
+    ),
 )

@@ -39,5 +39,6 @@ RULES = (
         _product,
         _sample,
         shared=frozenset({"DequantizeLinear"}),
+        rounds=True,
     ),
 )

@@ -49,6 +49,8 @@ class Rule:
         sample: returns the sample inputs on which the matched nodes and the replacement are compared. Constants that
             it does not name keep their values from the graph.
         shared: operators of matched nodes that may have readers outside, for which they stay.
+        rounds: whether the result is rounded to steps of 1, and the replacement may give the next step where a number
+            lies in the middle of two.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Rule:
     build: Callable[[Match, ValueFacts], NewNode | None]
     sample: Callable[[Match, ValueFacts], Sample]
     shared: frozenset[str] = frozenset()
+    rounds: bool = False
 
     @functools.cached_property
     def roots(self) -> frozenset[str]:
@@ -79,6 +82,7 @@ class Replacement:
         added: the new nodes, in execution order.
         new: the values that replace `old`, in the same order.
         sample: sample inputs of the nodes: a shape, to be filled with random numbers, or an array.
+        rounds: the rule's.
     """
 
     rule: str
@@ -87,3 +91,4 @@ class Replacement:
     added: Sequence[ir.Node]
     new: Sequence[ir.Value]
     sample: Mapping[ir.Value, Any]
+    rounds: bool = False
