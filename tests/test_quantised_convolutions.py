@@ -127,6 +127,19 @@ def test_limits_of_a_clip() -> None:
     assert raised == ({RULE: 1} if integer_convolutions.available(torch) else {})
 
 
+def test_weights_that_are_an_input_stay_as_they_are() -> None:
+    node = helper.make_node("QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z"], ["y"])
+    kinds = {"x": [1, 2, 5, 5], "w": [3, 2, 3, 3]}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.UINT8, shape) for name, shape in kinds.items()]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.UINT8, None)]
+    held = [numpy_helper.from_array(np.float32(0.5), "s"), numpy_helper.from_array(np.uint8(3), "z")]
+    graph = helper.make_graph([node], "input", inputs, outputs, held)
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x, w = (torch.randint(0, 7, shape, dtype=torch.uint8) for shape in kinds.values())
+    with torch.no_grad():
+        assert torch.equal(onnx2nn.load(file, optimize="eager")(x, w), onnx2nn.load(file)(x, w))
+
+
 def test_operators_on_integers() -> None:
     """A file whose convolutions are of integers, as the pairs are replaced by ONNX Runtime."""
     file = model()

@@ -56,7 +56,8 @@ def is_of_bytes(match: Match, facts: ValueFacts) -> bool:
 
 def _fused(match: Match, facts: ValueFacts) -> NewNode | None:
     """Builds the fused form of a QLinearConv."""
-    available = integer_convolutions.available(facts.F) and facts.rank(match["w"]) in (3, 4)
+    w = facts.array(match["w"])
+    available = integer_convolutions.available(facts.F) and w is not None and w.ndim in (3, 4)
     return NewNode(FUSED, tuple(match["conv"].inputs), _attributes(match)) if available else None
 
 
