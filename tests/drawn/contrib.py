@@ -27,7 +27,7 @@ def _open(mask: np.ndarray | None) -> dict[str, Any]:
 
 
 @call("MultiHeadAttention", domain=CONTRIB)
-def _mha(d: Draw) -> Call:
+def _multi_head_attention(d: Draw) -> Call:
     b, s, t, n, h, v = d.int(1, 2), d.int(1, 4), d.int(1, 5), d.one((1, 2)), d.one((2, 4)), d.one((2, 4))
     a = {"num_heads": n}
     if d.flag(3):
@@ -64,7 +64,7 @@ def _mha(d: Draw) -> Call:
 
 
 @call("Attention", domain=CONTRIB)
-def _att(d: Draw) -> Call:
+def _attention(d: Draw) -> Call:
     b, s, n, h = d.int(1, 2), d.int(1, 4), d.one((1, 2)), d.one((2, 4))
     H = n * h
     W = d.int(2, 5)
@@ -112,7 +112,7 @@ def _att(d: Draw) -> Call:
 
 
 @call("RotaryEmbedding", domain=CONTRIB)
-def _rot(d: Draw) -> Call:
+def _rotary_embedding(d: Draw) -> Call:
     b, s, n, h = d.int(1, 2), d.int(1, 4), d.one((1, 2)), d.one((4, 8))
     a = {}
     r = h
@@ -133,7 +133,7 @@ def _rot(d: Draw) -> Call:
 
 
 @call("GroupQueryAttention", domain=CONTRIB)
-def _gqa(d: Draw) -> Call:
+def _group_query_attention(d: Draw) -> Call:
     b, n, kv, h = d.int(1, 2), 4, d.one((4, 2, 1)), d.one((8, 16))
     first = d.flag()
     s = d.int(1, 4) if first or (b == 1 and d.flag(3)) else 1
@@ -167,7 +167,7 @@ def _gqa(d: Draw) -> Call:
 
 
 @call("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=CONTRIB)
-def _skip(d: Draw, name: str) -> Call:
+def _skip_layer_normalization(d: Draw, name: str) -> Call:
     b, s, h = d.int(1, 2), d.int(1, 3), d.int(1, 6)
     three = d.mostly(4)
     sh = [b, s, h] if three else [s, h]
@@ -180,7 +180,7 @@ def _skip(d: Draw, name: str) -> Call:
 
 
 @call("EmbedLayerNormalization", domain=CONTRIB)
-def _emb(d: Draw) -> Call:
+def _embed_layer_normalization(d: Draw) -> Call:
     b, s, h = d.int(1, 2), d.int(1, 4), d.int(1, 5)
     seg = d.flag()
     m = d.np.integers(0, 2, (b, s)).astype(np.int32) if d.flag() else None
@@ -203,7 +203,7 @@ def _emb(d: Draw) -> Call:
 
 
 @call("BiasGelu", "FastGelu", "QuickGelu", "Gelu", domain=CONTRIB)
-def _bg(d: Draw, name: str) -> Call:
+def _bias_gelu(d: Draw, name: str) -> Call:
     h = d.int(1, 5)
     x = d.array([*d.shape(1, 2, (1, 2, 3)), h])
     ins = [x] if name in ("QuickGelu", "Gelu") else [x, d.array([h]) if name == "BiasGelu" or d.flag() else None]
@@ -212,7 +212,7 @@ def _bg(d: Draw, name: str) -> Call:
 
 
 @call("FusedMatMul", domain=CONTRIB)
-def _fmm(d: Draw) -> Call:
+def _fused_mat_mul(d: Draw) -> Call:
     a = {k: 1 for k in ("transA", "transB", "transBatchA", "transBatchB") if d.flag(3)}
     if d.flag():
         a["alpha"] = 0.5
@@ -239,7 +239,7 @@ ACT = ("Relu", "Tanh", "Sigmoid", "LeakyRelu", "Clip", "HardSigmoid")
 
 
 @call("FusedConv", domain=CONTRIB)
-def _fc(d: Draw) -> Call:
+def _fused_conv(d: Draw) -> Call:
     g = d.one((1, 2))
     k = [d.int(1, 3), d.int(1, 3)]
     a = window(d, 2)
@@ -256,7 +256,7 @@ def _fc(d: Draw) -> Call:
 
 
 @call("FusedGemm", domain=CONTRIB)
-def _fg(d: Draw) -> Call:
+def _fused_gemm(d: Draw) -> Call:
     c = standard(d, "Gemm")
     c.op = "FusedGemm"
     act = d.one(("Relu", "Tanh", "Sigmoid", "LeakyRelu"))
@@ -268,7 +268,7 @@ def _fg(d: Draw) -> Call:
 
 
 @call("BiasSoftmax", domain=CONTRIB)
-def _bs(d: Draw) -> Call:
+def _bias_softmax(d: Draw) -> Call:
     b, n, s, t = d.int(1, 2), d.int(1, 3), d.int(1, 3), d.int(1, 4)
     return ms(
         "BiasSoftmax",
@@ -278,7 +278,7 @@ def _bs(d: Draw) -> Call:
 
 
 @call("QAttention", domain=CONTRIB)
-def _qatt(d: Draw) -> Call:
+def _q_attention(d: Draw) -> Call:
     b, s, n, h, W = d.int(1, 2), d.int(1, 4), d.one((1, 2)), 4, d.int(2, 5)
     H = n * h
     w = d.one((np.int8, np.uint8))
@@ -312,12 +312,13 @@ def _qatt(d: Draw) -> Call:
     )
 
 
-def _q(d, t):
+def _q(d: Draw, t: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a scale and a zero point."""
     return d.array([], F32, 0.02, 0.1), d.full([], t)
 
 
 @call("QLinearAdd", "QLinearMul", domain=CONTRIB)
-def _qla(d: Draw, name: str) -> Call:
+def _qlinear_add(d: Draw, name: str) -> Call:
     t = d.one((np.uint8, np.int8))
     s = d.shape(1, 3)
     a, b, c = _q(d, t), _q(d, t), _q(d, t)
@@ -332,7 +333,7 @@ def _qla(d: Draw, name: str) -> Call:
 
 
 @call("QLinearConcat", domain=CONTRIB)
-def _qlc(d: Draw) -> Call:
+def _qlinear_concat(d: Draw) -> Call:
     t = d.one((np.uint8, np.int8))
     s = [max(1, k) for k in d.shape(1, 3)]
     ax = d.axis(len(s))
@@ -345,7 +346,7 @@ def _qlc(d: Draw) -> Call:
 
 
 @call("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", domain=CONTRIB)
-def _qls(d: Draw, name: str) -> Call:
+def _qlinear_sigmoid(d: Draw, name: str) -> Call:
     t = d.one((np.uint8, np.int8))
     s = [max(1, k) for k in d.shape(1, 3)]
     a, b = _q(d, t), _q(d, t)
@@ -357,7 +358,7 @@ def _qls(d: Draw, name: str) -> Call:
 
 
 @call("QLinearGlobalAveragePool", "QLinearAveragePool", domain=CONTRIB)
-def _qlp(d: Draw, name: str) -> Call:
+def _qlinear_global_average_pool(d: Draw, name: str) -> Call:
     t = d.one((np.uint8, np.int8))
     last = d.flag(3)
     sh = [1, 5, 6, 2] if last else [1, 2, 5, 6]
@@ -375,7 +376,7 @@ def _qlp(d: Draw, name: str) -> Call:
 
 
 @call("QLinearWhere", domain=CONTRIB)
-def _qlw(d: Draw) -> Call:
+def _qlinear_where(d: Draw) -> Call:
     t = d.one((np.uint8, np.int8))
     s = d.shape(1, 3)
     return ms(
@@ -386,7 +387,7 @@ def _qlw(d: Draw) -> Call:
 
 
 @call("QGemm", domain=CONTRIB)
-def _qg(d: Draw) -> Call:
+def _q_gemm(d: Draw) -> Call:
     t = d.one((np.uint8, np.int8))
     w = t if t == np.int8 else d.one((np.uint8, np.int8))
     m, k, n = d.int(1, 3), d.int(1, 5), d.int(1, 4)
@@ -413,7 +414,7 @@ def _qg(d: Draw) -> Call:
 
 
 @call("MatMulIntegerToFloat", "DynamicQuantizeMatMul", domain=CONTRIB)
-def _mif(d: Draw, name: str) -> Call:
+def _mat_mul_integer_to_float(d: Draw, name: str) -> Call:
     t, w = d.one((np.uint8, np.int8)), d.one((np.uint8, np.int8))
     m, k, n = d.int(1, 3), d.int(1, 5), d.int(1, 4)
     per = d.flag()
@@ -442,7 +443,7 @@ def _mif(d: Draw, name: str) -> Call:
 
 
 @call("MatMulNBits", domain=CONTRIB)
-def _nb(d: Draw) -> Call:
+def _mat_mul_nbits(d: Draw) -> Call:
     bits = d.one((4, 4, 8, 2))
     bl = d.one((16, 32))
     K = d.one((16, 32, 48, 40, 64))
@@ -470,7 +471,7 @@ def _nb(d: Draw) -> Call:
 
 
 @call("GatherBlockQuantized", domain=CONTRIB)
-def _gbq(d: Draw) -> Call:
+def _gather_block_quantized(d: Draw) -> Call:
     bits = d.one((4, 8))
     bl = 16
     C = d.one((16, 32))
@@ -492,7 +493,7 @@ def _gbq(d: Draw) -> Call:
 
 
 @call("DynamicQuantizeLSTM", domain=CONTRIB)
-def _dql(d: Draw) -> Call:
+def _dynamic_quantize_lstm(d: Draw) -> Call:
     dr = d.one(("forward", "reverse", "bidirectional"))
     n = 2 if dr == "bidirectional" else 1
     T, B, W, H = d.int(1, 4), d.int(1, 3), d.int(1, 4), d.int(1, 4)
@@ -530,7 +531,7 @@ def _dql(d: Draw) -> Call:
 
 
 @call("MatMulBnb4", domain=CONTRIB)
-def _bnb(d: Draw) -> Call:
+def _mat_mul_bnb4(d: Draw) -> Call:
     bl = d.one((16, 32))
     K = d.one((16, 32))
     N = d.int(1, 4)
@@ -549,7 +550,7 @@ def _bnb(d: Draw) -> Call:
 
 
 @call("NGramRepeatBlock", domain=CONTRIB)
-def _ng(d: Draw) -> Call:
+def _n_gram_repeat_block(d: Draw) -> Call:
     b, s, v = d.int(1, 2), d.int(1, 8), d.int(2, 4)
     return ms(
         "NGramRepeatBlock", [d.np.integers(0, v, (b, s)).astype(np.int64), d.array([b, v])], {"ngram_size": d.int(1, 3)}
@@ -557,13 +558,13 @@ def _ng(d: Draw) -> Call:
 
 
 @call("Inverse", domain=CONTRIB)
-def _inv(d: Draw) -> Call:
+def _inverse(d: Draw) -> Call:
     k = d.int(1, 3)
     return ms("Inverse", [d.array([*d.shape(0, 2, (1, 2)), k, k]) + 3 * np.eye(k, dtype=F32)], rtol=1e-3)
 
 
 @call("CropAndResize", domain=CONTRIB)
-def _car(d: Draw) -> Call:
+def _crop_and_resize(d: Draw) -> Call:
     n = d.int(1, 3)
     b = d.int(1, 2)
     return ms(
@@ -584,12 +585,12 @@ def _car(d: Draw) -> Call:
 
 
 @call("QuantizeLinear", "DequantizeLinear", domain=CONTRIB)
-def _qd(d: Draw, name: str) -> Call:
+def _quantize_linear(d: Draw, name: str) -> Call:
     return standard(d, name)
 
 
 @call("MoE", domain=CONTRIB)
-def _moe(d: Draw) -> Call:
+def _experts(d: Draw) -> Call:
     r, h, i, e = d.int(1, 4), 4, 4, d.int(2, 4)
     sw = d.flag(4)
     act = "swiglu" if sw else d.one(("relu", "gelu", "silu", "identity"))
@@ -627,7 +628,7 @@ def _misc(d: Draw, name: str) -> Call:
 
 
 @call("LayerNormalization", "SimplifiedLayerNormalization", domain=CONTRIB)
-def _slnorm(d: Draw, name: str) -> Call:
+def _layer_normalization(d: Draw, name: str) -> Call:
     s = d.shape(1, 3, (1, 2, 3))
     ax = d.axis(len(s))
     t = s[ax:]

@@ -46,7 +46,7 @@ call(*UNARY_FLOAT)(_unary)
 
 
 @call("Abs", "Neg", "Sign")
-def _num(d: Draw, name: str) -> Call:
+def _abs(d: Draw, name: str) -> Call:
     t = d.number()
     if name == "Neg" and np.dtype(t).kind == "u":
         t = F32
@@ -59,7 +59,7 @@ def _relu(d: Draw) -> Call:
 
 
 @call("Elu", "Celu", "Selu", "LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Shrink", "Gelu", "IsInf", "Swish")
-def _params(d: Draw, name: str) -> Call:
+def _elu(d: Draw, name: str) -> Call:
     t = d.float()
     a = {}
     if name in ("Elu", "Celu", "LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Selu", "Swish") and d.flag():
@@ -151,7 +151,7 @@ def _bits(d: Draw, name: str) -> Call:
 
 
 @call("BitwiseNot")
-def _bnot(d: Draw) -> Call:
+def _bitwise_not(d: Draw) -> Call:
     return Call("BitwiseNot", 18, [d.array(d.shape(), d.one(INTS))])
 
 

@@ -195,7 +195,7 @@ def _gather(d: Draw) -> Call:
 
 
 @call("GatherElements")
-def _gather_el(d: Draw) -> Call:
+def _gather_elements(d: Draw) -> Call:
     s = d.shape(1, 3)
     ax = d.axis(len(s))
     k = s[ax]
@@ -221,7 +221,7 @@ def _gather_nd(d: Draw) -> Call:
 
 
 @call("ScatterElements")
-def _scatter_el(d: Draw) -> Call:
+def _scatter_elements(d: Draw) -> Call:
     s = d.shape(1, 3, (1, 2, 3, 4))
     ax = d.axis(len(s))
     t = d.one((F32, F64, np.int32, np.int64))
@@ -290,7 +290,7 @@ def _trilu(d: Draw) -> Call:
 
 
 @call("EyeLike")
-def _eye(d: Draw) -> Call:
+def _eye_like(d: Draw) -> Call:
     return Call(
         "EyeLike",
         9,
@@ -300,7 +300,7 @@ def _eye(d: Draw) -> Call:
 
 
 @call("DepthToSpace")
-def _d2s(d: Draw) -> Call:
+def _depth_to_space(d: Draw) -> Call:
     b = d.int(1, 3)
     return Call(
         "DepthToSpace",
@@ -311,7 +311,7 @@ def _d2s(d: Draw) -> Call:
 
 
 @call("SpaceToDepth")
-def _s2d(d: Draw) -> Call:
+def _space_to_depth(d: Draw) -> Call:
     b = d.int(1, 3)
     return Call(
         "SpaceToDepth",
@@ -322,7 +322,7 @@ def _s2d(d: Draw) -> Call:
 
 
 @call("ReverseSequence")
-def _revseq(d: Draw) -> Call:
+def _reverse_sequence(d: Draw) -> Call:
     s = [max(k, 1) for k in d.shape(2, 4)]
     b = d.int(0, 1)
     return Call(
@@ -365,7 +365,7 @@ def _unique(d: Draw) -> Call:
 
 
 @call("CenterCropPad")
-def _ccp(d: Draw) -> Call:
+def _center_crop_pad(d: Draw) -> Call:
     s = d.shape(1, 4)
     axes = d.axes(len(s), 1) if d.flag() else None
     n = len(s) if axes is None else len(axes)
@@ -391,7 +391,7 @@ def _range(d: Draw) -> Call:
 
 
 @call("ConstantOfShape")
-def _cos(d: Draw) -> Call:
+def _constant_of_shape(d: Draw) -> Call:
     v = d.array([1], d.number())
     return Call(
         "ConstantOfShape",

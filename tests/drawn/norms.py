@@ -6,7 +6,7 @@ from tests.drawn.draw import F32, F64, Call, Draw, call, spatial
 
 
 @call("BatchNormalization")
-def _bn(d: Draw) -> Call:
+def _batch_normalization(d: Draw) -> Call:
     c = d.int(1, 3)
     s = [2, c, *spatial(d, d.int(0, 3), (1, 2, 3))]
     t = d.one((F32, F64))
@@ -26,7 +26,7 @@ def _bn(d: Draw) -> Call:
 
 
 @call("InstanceNormalization")
-def _in(d: Draw) -> Call:
+def _instance_normalization(d: Draw) -> Call:
     c = d.int(1, 3)
     return Call(
         "InstanceNormalization",
@@ -37,7 +37,7 @@ def _in(d: Draw) -> Call:
 
 
 @call("LayerNormalization")
-def _ln(d: Draw) -> Call:
+def _layer_normalization(d: Draw) -> Call:
     s = d.shape(1, 4, (1, 2, 3, 4))
     ax = d.axis(len(s))
     t = d.one((F32, F32, F64))
@@ -55,7 +55,7 @@ def _ln(d: Draw) -> Call:
 
 
 @call("RMSNormalization")
-def _rms(d: Draw) -> Call:
+def _rms_normalization(d: Draw) -> Call:
     s = d.shape(1, 4, (1, 2, 3, 4))
     ax = d.axis(len(s))
     tail = s[ax:]
@@ -71,7 +71,7 @@ def _rms(d: Draw) -> Call:
 
 
 @call("GroupNormalization")
-def _gn(d: Draw) -> Call:
+def _group_normalization(d: Draw) -> Call:
     g = d.int(1, 3)
     c = g * d.int(1, 2)
     new = d.flag()
@@ -86,7 +86,7 @@ def _gn(d: Draw) -> Call:
 
 
 @call("LRN")
-def _lrn(d: Draw) -> Call:
+def _lrn_call(d: Draw) -> Call:
     return Call(
         "LRN",
         13,
@@ -96,7 +96,7 @@ def _lrn(d: Draw) -> Call:
 
 
 @call("MeanVarianceNormalization")
-def _mvn(d: Draw) -> Call:
+def _mean_variance_normalization(d: Draw) -> Call:
     s = [d.int(2, 3) for _ in range(4)]
     return Call(
         "MeanVarianceNormalization",
@@ -107,7 +107,7 @@ def _mvn(d: Draw) -> Call:
 
 
 @call("LpNormalization")
-def _lpn(d: Draw) -> Call:
+def _lp_normalization(d: Draw) -> Call:
     s = d.shape(1, 4, (1, 2, 3))
     return Call(
         "LpNormalization",

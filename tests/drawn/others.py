@@ -45,14 +45,14 @@ def _stft(d: Draw) -> Call:
 
 
 @call("HannWindow", "HammingWindow", "BlackmanWindow")
-def _win(d: Draw, name: str) -> Call:
+def _hann_window(d: Draw, name: str) -> Call:
     attributes = d.some(periodic=d.int(0, 1), output_datatype=d.one((1, 11)))
     size = np.array(d.int(1, 12), np.int64)
     return Call(name, 17, [size], attributes, static=frozenset({0}), rtol=1e-3)  # ONNX Runtime computes in float32
 
 
 @call("MelWeightMatrix")
-def _mel(d: Draw) -> Call:
+def _mel_weight_matrix(d: Draw) -> Call:
     return Call(
         "MelWeightMatrix",
         17,
@@ -90,7 +90,7 @@ def _loss(d: Draw, name: str) -> Call:
 
 
 @call("Det")
-def _det(d: Draw) -> Call:
+def _det_call(d: Draw) -> Call:
     k = d.int(1, 4)
     return Call("Det", 11, [d.array([*d.shape(0, 2, (1, 2)), k, k], F32)], rtol=1e-3)
 

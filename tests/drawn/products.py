@@ -39,7 +39,7 @@ def _gemm(d: Draw) -> Call:
 
 
 @call("MatMulInteger")
-def _mmi(d: Draw) -> Call:
+def _mat_mul_integer(d: Draw) -> Call:
     ta, tb = d.one((np.uint8, np.int8)), d.one((np.uint8, np.int8))
     m, k, n = d.int(1, 4), d.int(1, 5), d.int(1, 4)
     za = None if d.flag() else d.full([], ta)
@@ -48,7 +48,7 @@ def _mmi(d: Draw) -> Call:
 
 
 @call("QuantizeLinear")
-def _ql(d: Draw) -> Call:
+def _quantize_linear(d: Draw) -> Call:
     s = d.shape(1, 4, (1, 2, 3, 4))
     t = d.one((np.uint8, np.int8))
     ax = d.axis(len(s))
@@ -64,7 +64,7 @@ def _ql(d: Draw) -> Call:
 
 
 @call("DequantizeLinear")
-def _dql(d: Draw) -> Call:
+def _dequantize_linear(d: Draw) -> Call:
     s = d.shape(1, 4, (1, 2, 3, 4))
     t = d.one((np.uint8, np.int8, np.int32))
     ax = d.axis(len(s))
@@ -81,7 +81,7 @@ def _dql(d: Draw) -> Call:
 
 
 @call("DynamicQuantizeLinear")
-def _dyq(d: Draw) -> Call:
+def _dynamic_quantize_linear(d: Draw) -> Call:
     return Call(
         "DynamicQuantizeLinear",
         11,
@@ -91,7 +91,7 @@ def _dyq(d: Draw) -> Call:
 
 
 @call("QLinearMatMul")
-def _qmm(d: Draw) -> Call:
+def _qlinear_mat_mul(d: Draw) -> Call:
     t = d.one((np.uint8, np.int8))
     m, k, n = d.int(1, 4), d.int(1, 5), d.int(1, 4)
     x, y, z = (d.array([], F32, 0.01, 0.3) for _ in range(3))
@@ -103,7 +103,7 @@ def _qmm(d: Draw) -> Call:
 
 
 @call("QLinearConv")
-def _qconv(d: Draw) -> Call:
+def _qlinear_conv(d: Draw) -> Call:
     t = d.one((np.uint8, np.int8))
     w = d.one((np.int8, np.uint8)) if t == np.uint8 else np.int8
     g = d.one((1, 2))
@@ -135,7 +135,7 @@ def _qconv(d: Draw) -> Call:
 
 
 @call("ConvInteger")
-def _convint(d: Draw) -> Call:
+def _conv_integer(d: Draw) -> Call:
     g = d.one((1, 2))
     k = [d.int(1, 3) for _ in range(2)]
     a = window(d, 2)

@@ -34,7 +34,7 @@ def _reduce(d: Draw, name: str) -> Call:
 
 
 @call("ArgMax", "ArgMin")
-def _arg(d: Draw, name: str) -> Call:
+def _arg_max(d: Draw, name: str) -> Call:
     t = d.one((F32, F64, np.int32, np.int8, np.uint8))
     s = d.shape(1, 4)
     x = d.array(s, t, *((-2, 2) if np.dtype(t).kind != "u" else (0, 2)))

@@ -37,7 +37,7 @@ def _conv(d: Draw) -> Call:
 
 
 @call("ConvTranspose")
-def _convt(d: Draw) -> Call:
+def _conv_transpose(d: Draw) -> Call:
     rank = d.one((1, 2, 2, 3))
     g = d.one((1, 1, 2))
     ci, co = g * d.int(1, 2), d.int(1, 2)
@@ -249,7 +249,7 @@ def _roi(d: Draw) -> Call:
 
 
 @call("NonMaxSuppression")
-def _nms(d: Draw) -> Call:
+def _non_max_suppression(d: Draw) -> Call:
     b, n, c = d.int(1, 2), d.int(1, 8), d.int(1, 3)
     p = d.np.uniform(0, 5, (b, n, 2))
     q = p + d.np.uniform(-3, 3, (b, n, 2))
