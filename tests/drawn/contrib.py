@@ -267,16 +267,6 @@ def _fused_gemm(d: Draw) -> Call:
     return c
 
 
-@call("BiasSoftmax", domain=CONTRIB)
-def _bias_softmax(d: Draw) -> Call:
-    b, n, s, t = d.int(1, 2), d.int(1, 3), d.int(1, 3), d.int(1, 4)
-    return ms(
-        "BiasSoftmax",
-        [d.array([b, n, s, t]), d.array([b, 1, 1, t])],
-        {"axis": 3, "is_inner_broadcast": 0},
-    )
-
-
 @call("QAttention", domain=CONTRIB)
 def _q_attention(d: Draw) -> Call:
     b, s, n, h, W = d.int(1, 2), d.int(1, 4), d.one((1, 2)), 4, d.int(2, 5)
@@ -613,18 +603,16 @@ def _experts(d: Draw) -> Call:
     )
 
 
-@call("Unique", "ExpandDims", "Rfft", "Irfft", "ComplexMul", domain=CONTRIB)
-def _misc(d: Draw, name: str) -> Call:
-    if name == "Unique":
-        return ms(name, [np.round(d.array([d.int(1, 6)], F32, -2, 2))], outputs=3)
-    if name == "ExpandDims":
-        s = d.shape(0, 3)
-        return ms(name, [d.array(s), np.array(d.int(-len(s) - 1, len(s)), np.int32)], static=frozenset({1}))
-    if name == "Rfft":
-        return ms(name, [d.array([2, 8])], dict(normalized=0, onesided=1, signal_ndim=1))
-    if name == "Irfft":
-        return ms(name, [d.array([2, 5, 2])], dict(normalized=0, onesided=1, signal_ndim=1))
-    return ms(name, [d.array([2, 3, 2]), d.array([2, 3, 2])])
+@call("Unique", domain=CONTRIB)
+def _unique(d: Draw) -> Call:
+    return ms("Unique", [np.round(d.array([d.int(1, 6)], F32, -2, 2))], outputs=3)
+
+
+@call("ExpandDims", domain=CONTRIB)
+def _expand_dims(d: Draw) -> Call:
+    shape = d.shape(0, 3)
+    axis = np.array(d.int(-len(shape) - 1, len(shape)), np.int32)
+    return ms("ExpandDims", [d.array(shape), axis], static=frozenset({1}))
 
 
 @call("LayerNormalization", "SimplifiedLayerNormalization", domain=CONTRIB)
