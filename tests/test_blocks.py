@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import warnings
 from pathlib import Path
@@ -328,3 +329,29 @@ def test_only_what_encloses_others_stays_flat() -> None:
     check_same(run(module, inputs), run(original, inputs), "the model")
     check_same(run(module.blocks[1].mlp, inputs), run(original.blocks[1].mlp, inputs), "a module in a flat block")
     check_same(run(module.gate, inputs), run(original.gate, inputs), "the module that blocks share")
+
+
+class Pools(nn.Module):
+    """Pools as modules, over one to three dimensions."""
+
+    def __init__(self, rank: int):
+        super().__init__()
+        name = f"{rank}d"
+        self.conv: nn.Module = getattr(nn, f"Conv{name}")(3, 4, 3, padding=1)
+        self.largest: nn.Module = getattr(nn, f"MaxPool{name}")(2)
+        self.mean: nn.Module = getattr(nn, f"AvgPool{name}")(2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mean(self.largest(self.conv(x))).flatten(1)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@both
+def test_pools_are_modules(exporter: str, rank: int) -> None:
+    original = seeded(functools.partial(Pools, rank)).eval()
+    first, second = (torch.randn(batch, 3, *[8] * rank) for batch in (2, 3))
+    module = onnx2nn.load(EXPORTERS[exporter](f"pools {rank}d", original, (first,), (second,)))
+    found = {name: type(inner) for name, inner in module.named_children()}
+    assert found == {name: type(inner) for name, inner in original.named_children()}
+    for x in (first, second):
+        check_same(run(module, (x,)), run(original, (x,)), f"pools of {rank} dimensions")

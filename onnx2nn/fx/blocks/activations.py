@@ -14,8 +14,9 @@ ACTIVATIONS: dict[Any, type[nn.Module]] = {
     F.relu: nn.ReLU, torch.relu: nn.ReLU, F.gelu: nn.GELU, F.silu: nn.SiLU, F.relu6: nn.ReLU6, F.elu: nn.ELU,
     F.selu: nn.SELU, F.mish: nn.Mish, F.softplus: nn.Softplus, F.hardswish: nn.Hardswish, F.softsign: nn.Softsign,
     F.hardsigmoid: nn.Hardsigmoid, F.leaky_relu: nn.LeakyReLU, torch.tanh: nn.Tanh, torch.sigmoid: nn.Sigmoid,
-    F.max_pool2d: nn.MaxPool2d, F.avg_pool2d: nn.AvgPool2d, F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-    F.celu: nn.CELU, F.max_pool1d: nn.MaxPool1d, F.hardtanh: nn.Hardtanh,
+    F.max_pool1d: nn.MaxPool1d, F.max_pool2d: nn.MaxPool2d, F.max_pool3d: nn.MaxPool3d,
+    F.avg_pool1d: nn.AvgPool1d, F.avg_pool2d: nn.AvgPool2d, F.avg_pool3d: nn.AvgPool3d,
+    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d, F.celu: nn.CELU, F.hardtanh: nn.Hardtanh,
 }  # fmt: skip
 """Functions of one tensor that are modules too, whose other arguments have the same names and order."""
 
@@ -34,7 +35,10 @@ def module_of(node: fx.Node) -> tuple[type[nn.Module], dict[str, Any]] | None:
     return kind, {name: _one_of(value) if kind in _POOLS else value for name, value in options.items()}
 
 
-_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d)
+_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+
+NO_ACTIVATIONS = (nn.Flatten, nn.AdaptiveAvgPool2d, *_POOLS)
+"""Modules of `ACTIVATIONS`, and what `module_of` adds, that change the shape."""
 
 
 def _one_of(value: Any) -> Any:

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
-from torch import fx, nn
+from torch import fx
 
-from onnx2nn.fx.blocks.activations import module_of
+from onnx2nn.fx.blocks.activations import NO_ACTIVATIONS, module_of
 from onnx2nn.fx.blocks.repeats import module_path, separate
 from onnx2nn.fx.blocks.scopes import Scoped, is_attribute, is_size, numbers, path_of
 from onnx2nn.fx.module_tree import put_module, remove
@@ -22,7 +22,6 @@ _FAR = 4096
 
 _CALL = re.compile(r"_\d+$")
 SUMS = (operator.add, torch.add, "add")
-_NO_ACTIVATIONS = (nn.Flatten, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 
 
 def place(program: Scoped, declared: Mapping[fx.Node, Path | None]) -> None:
@@ -325,7 +324,7 @@ class _Forks:
 def _activated(node: fx.Node) -> fx.Node | None:
     """Returns the value to which `node` applies an activation, None for another call."""
     found = module_of(node) if node.op in ("call_function", "call_method") else None
-    if found is None or issubclass(found[0], _NO_ACTIVATIONS) or len(node.all_input_nodes) != 1:
+    if found is None or issubclass(found[0], NO_ACTIVATIONS) or len(node.all_input_nodes) != 1:
         return None
     return node.all_input_nodes[0]
 
