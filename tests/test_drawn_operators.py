@@ -51,8 +51,10 @@ def _transformation(drawn: Call) -> str:
 
 
 def _keeps_a_size(drawn: Call) -> bool:
-    image, _, scales, sizes = drawn.inputs
-    return 1 in scales[2:] if sizes is None else any(a == b for a, b in zip(image.shape[2:], sizes[2:], strict=True))
+    image, roi, scales, sizes = drawn.inputs
+    kept = scales == 1 if sizes is None else np.equal(image.shape, sizes)
+    cropped = (roi[: image.ndim] != 0) | (roi[image.ndim :] != 1)
+    return bool((kept & cropped).any())
 
 
 def _is_padded_otherwise(drawn: Call) -> bool:
