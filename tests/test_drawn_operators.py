@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
 import onnx2nn
-from onnx2nn.errors import ModuleInputError, UnsupportedModelError
+from onnx2nn.errors import ModuleInputError, OperatorError, UnsupportedModelError
 from tests.drawn import contrib, elementwise, layout, ml, norms, others, products, recurrent, reductions, windows
 from tests.drawn.draw import CALLS, Call, Draw, model_of
 
@@ -66,6 +66,8 @@ def _is_padded_otherwise(drawn: Call) -> bool:
 
 _PADDED = "ONNX Runtime and the reference leave dilations out of SAME pads, and ONNX Runtime has pads below 0 for bytes"
 
+_POOLS = ("MaxPool", "LpPool", "AveragePool", "QLinearAveragePool")
+
 DIFFERENCES = (
     Difference(
         "Resize",
@@ -78,7 +80,7 @@ DIFFERENCES = (
         lambda drawn: _transformation(drawn) == "tf_crop_and_resize" and _keeps_a_size(drawn),
         "ONNX Runtime does not crop along an axis that keeps its size; the reference takes size * scale for its length",
     ),
-    *(Difference(op, _is_padded_otherwise, _PADDED) for op in ("MaxPool", "LpPool", "AveragePool")),
+    *(Difference(op, _is_padded_otherwise, _PADDED) for op in _POOLS),
     Difference(
         "AffineGrid",
         lambda drawn: bool(drawn.attributes.get("align_corners")) and 1 in drawn.inputs[1][2:],
@@ -188,8 +190,9 @@ def _outcome(domain: str, op: str, seed: int) -> tuple[str, str]:
                 found = onnx2nn.load(model, optimize=optimize)(*(torch.from_numpy(x.copy()) for x in feeds.values()))
         except UnsupportedModelError as error:
             return "refused", about + str(error)
-        except (ModuleInputError, ValueError) as error:
-            named = "The sizes of the inputs do not fit" in str(error) or isinstance(error, ModuleInputError)
+        except (ModuleInputError, OperatorError, ValueError) as error:
+            named = "The sizes of the inputs do not fit" in str(error)
+            named = named or isinstance(error, (ModuleInputError, OperatorError))
             return "refused" if named else "wrong", about + repr(error)
         except Exception as error:  # of torch's, which says nothing of the file
             said = REFUSALS.get(op)

@@ -16,6 +16,8 @@ def _reduce(d: Draw, name: str) -> Call:
     if name in ("ReduceL2", "ReduceMean", "ReduceLogSum", "ReduceLogSumExp"):
         t = d.one((F32, F64))
     x = d.array(s, t, *((0.1, 3) if np.dtype(t).kind == "f" else (0 if np.dtype(t).kind == "u" else -5, 5)))
+    if name == "ReduceProd":  # a product of integers that overflows is undefined
+        x = np.clip(x, -1, 1) if x.dtype.kind == "i" else x
     a = {"keepdims": d.int(0, 1)} if d.flag() else {}
     new = d.flag()
     axes = d.axes(len(s)) if s else []
