@@ -257,7 +257,8 @@ class Memory(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the hidden states, of the shape of `x`."""
-        return self.memory(x)[0]  # type: ignore[no-any-return]  # of nn.Module's call
+        outputs: torch.Tensor = self.memory(x)[0]
+        return outputs
 
 
 def _conv(inputs: int, outputs: int) -> torch.nn.Module:

@@ -175,11 +175,12 @@ class Guards(Sizes):
         """Requires two numbers to be equal; returns the one of which more is known."""
         a, b = self.facts.settled(a), self.facts.settled(b)
         if a is not b:
-            common, rest = factored(subtract(a, b))
+            difference = subtract(a, b)
+            common, rest = factored(difference)
             reason = f"{reason} ({a!r} and {b!r})"
             condition = self.facts.settled(is_zero(rest))
             if _is_by_data(common) and _is_by_data(condition):
-                if not self.facts.decide(is_zero(subtract(a, b))):
+                if not self.facts.decide(is_zero(difference)):
                     self.demand(disjunction((is_zero(common), without_choice(condition))), reason)
             else:  # `b * h == b` is `h == 1`, but for an empty batch, which is refused then
                 self.require(condition, reason)

@@ -91,9 +91,13 @@ def _sample(match: Match, facts: ValueFacts) -> Sample:
     dilations = match["conv"].attributes["dilations"].as_ints() if "dilations" in match["conv"].attributes else []
     assert w is not None  # of a match
     sizes = [(kernel - 1) * d + 3 for kernel, d in zip(w.shape[2:], dilations or [1] * (w.ndim - 2), strict=True)]
-    kind = limits(BY_NAME[match["x_zero"].dtype.name])
-    shape, dtype = (1, w.shape[1] * group, *sizes), match["x_zero"].dtype.numpy()
-    return {"x": np.random.default_rng(0).integers(kind[0], kind[1] + 1, shape).astype(dtype)}
+    return sample_of_bytes(match, (1, w.shape[1] * group, *sizes))
+
+
+def sample_of_bytes(match: Match, shape: tuple[int, ...]) -> Sample:
+    """Returns an input of a shape, of all the numbers that its type holds."""
+    least, most = limits(BY_NAME[match["x_zero"].dtype.name])
+    return {"x": np.random.default_rng(0).integers(least, most + 1, shape).astype(match["x_zero"].dtype.numpy())}
 
 
 INPUT = "(input := DequantizeLinear(x, x_scale, x_zero))"

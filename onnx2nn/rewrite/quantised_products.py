@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from onnx2nn.ground.element_types import BY_NAME
-from onnx2nn.ops.quantize import limits
 from onnx2nn.rewrite.patterns import Match, parse
-from onnx2nn.rewrite.quantised_convolutions import INPUT, WEIGHT, attribute, is_of_bytes
+from onnx2nn.rewrite.quantised_convolutions import INPUT, WEIGHT, attribute, is_of_bytes, sample_of_bytes
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -27,9 +23,7 @@ def _product(match: Match, facts: ValueFacts) -> NewNode | None:
 def _sample(match: Match, facts: ValueFacts) -> Sample:
     w = facts.array(match["w"])
     assert w is not None  # of a match
-    least, most = limits(BY_NAME[match["x_zero"].dtype.name])
-    x = np.random.default_rng(0).integers(least, most + 1, (3, w.shape[0]))
-    return {"x": x.astype(match["x_zero"].dtype.numpy())}
+    return sample_of_bytes(match, (3, w.shape[0]))
 
 
 RULES = (

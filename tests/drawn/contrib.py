@@ -26,6 +26,18 @@ def _open(mask: np.ndarray | None) -> dict[str, Any]:
     return {"rtol": 1e-3, "open_": frozenset() if mask is not None and mask.ndim == 1 else frozenset({0})}
 
 
+def _mask(d: Draw, b: int, s: int, total: int) -> np.ndarray | None:
+    """Returns a mask of keys, lengths, or a mask of queries and keys; None in two of five times."""
+    kind = d.r.randrange(5)
+    if kind == 2:
+        return d.np.integers(1, total + 1, (b,)).astype(np.int32)
+    if kind not in (1, 3):
+        return None
+    mask = d.np.integers(0, 2, (b, total) if kind == 1 else (b, s, total)).astype(np.int32)
+    mask[..., 0] = 1
+    return mask
+
+
 @call("MultiHeadAttention", domain=CONTRIB)
 def _multi_head_attention(d: Draw) -> Call:
     b, s, t, n, h, v = d.int(1, 2), d.int(1, 4), d.int(1, 5), d.one((1, 2)), d.one((2, 4)), d.one((2, 4))
@@ -46,16 +58,7 @@ def _multi_head_attention(d: Draw) -> Call:
         p = d.int(0, 3)
         past = (d.array([b, n, p, h]), d.array([b, n, p, v]))
         T = p + t
-    m = None
-    w = d.r.randrange(5)
-    if w == 1:
-        m = d.np.integers(0, 2, (b, T)).astype(np.int32)
-        m[:, 0] = 1
-    elif w == 2:
-        m = d.np.integers(1, T + 1, (b,)).astype(np.int32)
-    elif w == 3:
-        m = d.np.integers(0, 2, (b, s, T)).astype(np.int32)
-        m[..., 0] = 1
+    m = _mask(d, b, s, T)
     ab = d.array([d.one((1, b)), d.one((1, n)), s, T]) if d.flag(3) else None
     if d.flag(4):
         a["unidirectional"] = 1
@@ -87,17 +90,8 @@ def _attention(d: Draw) -> Call:
         k = d.int(0, 3)
         p = d.array([2, b, n, k, h])
         T = s + k
-    m = None
-    w = d.r.randrange(6)
-    if w == 1:
-        m = d.np.integers(0, 2, (b, T)).astype(np.int32)
-        m[:, 0] = 1
-    elif w == 2:
-        m = d.np.integers(1, T + 1, (b,)).astype(np.int32)
-    elif w == 3:
-        m = d.np.integers(0, 2, (b, s, T)).astype(np.int32)
-        m[..., 0] = 1
-    elif w == 4:
+    m = _mask(d, b, s, T)
+    if m is None and d.flag(3):
         end = d.np.integers(1, T + 1, (b,))
         start = np.minimum(d.np.integers(0, T, (b,)), end - 1)
         m = np.concatenate([end, start]).astype(np.int32)

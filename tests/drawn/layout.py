@@ -10,6 +10,11 @@ from onnx import numpy_helper
 from tests.drawn.draw import F16, F32, F64, Call, Draw, call, i64
 
 
+def _axis(d: Draw, axis: int) -> dict[str, int]:
+    """Returns the attribute `axis`, left out in two times where it is the default."""
+    return {"axis": axis} if axis != 0 or d.flag() else {}
+
+
 @call("Transpose")
 def _transpose(d: Draw) -> Call:
     s = d.shape(0, 5)
@@ -190,7 +195,7 @@ def _gather(d: Draw) -> Call:
         "Gather",
         13,
         [d.array(s, d.number()), d.array(ishape, d.one((np.int64, np.int32)), -k, max(k - 1, -k))],
-        {"axis": ax} if ax != 0 or d.flag() else {},
+        _axis(d, ax),
     )
 
 
@@ -205,18 +210,17 @@ def _gather_elements(d: Draw) -> Call:
         "GatherElements",
         13,
         [d.array(s, d.number()), d.array(q, d.one((np.int64, np.int32)), -k, max(k - 1, -k))],
-        {"axis": ax} if ax != 0 or d.flag() else {},
+        _axis(d, ax),
     )
 
 
 @call("GatherND")
 def _gather_nd(d: Draw) -> Call:
-    s = d.shape(1, 4, (1, 2, 3))
-    s = [max(k, 1) for k in s]
+    s = d.filled(1, 4, (1, 2, 3))
     b = d.int(0, len(s) - 1)
     depth = d.int(1, len(s) - b)
     q = s[:b] + [d.int(1, 3) for _ in range(d.int(0 if b else 1, 2))]
-    idx = np.stack([d.array(q, np.int64, -s[b + i], s[b + i] - 1) for i in range(depth)], -1) if True else None
+    idx = np.stack([d.array(q, np.int64, -s[b + i], s[b + i] - 1) for i in range(depth)], -1)
     return Call("GatherND", 13, [d.array(s, d.number()), idx], {"batch_dims": b} if b or d.flag() else {})
 
 
