@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from onnx2nn import functional
 from onnx2nn.ops import integer_convolutions, integer_kernels
@@ -25,7 +26,10 @@ def convolutions(draw: Any) -> Case:
     """Draws the arguments of a convolution; the weights are often the largest ones, and the pads differ."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
     groups = draw(st.sampled_from([1, 1, 3, 16]))
-    inputs, outputs = draw(st.sampled_from([1, 2, 33, 1200] if groups == 1 else [1, 2])), 16 * (1 if groups > 3 else 3)
+    inputs, outputs = (
+        draw(st.sampled_from([1, 2, 3, 4, 33, 1200] if groups == 1 else [1, 2])),
+        16 * (1 if groups > 3 else 3),
+    )
     kernel, dilation = draw(st.sampled_from([(1, 1), (3, 3), (1, 4)])), [draw(st.integers(1, 2)), 1]
     limit = draw(st.sampled_from([127, 127, 200]))
     weight = torch.randint(-limit, limit + 1, (outputs, inputs, *kernel), generator=generator, dtype=torch.int16)
@@ -56,7 +60,7 @@ def program(
         nodes.append(None if value is None else graph.get_attr(name) if constants else graph.placeholder(name))
     for node, value in zip(nodes, (x, *operands), strict=True):
         if node is not None:
-            node.meta["val"] = mode.from_tensor(value)
+            node.meta["val"] = mode.from_tensor(value, static_shapes=True)
     names = torch.ops.onnx2nn
     target = names.requantized_convolution.default if scaling else names.integer_convolution.default
     call = graph.call_function(target, (*nodes[:4], *case[4], case[5], *nodes[4:]))
@@ -80,6 +84,16 @@ def test_kernels_give_the_integers(case: Case, constants: bool) -> None:
     assert all(node.meta["val"].shape == expected.shape for node in module.graph.find_nodes(op="output")[0].args)
     if constants and integer_convolutions.available(torch) and int(case[2].abs().max()) <= 127 and case[5] == 1:
         assert "qconv_pointwise" in module.code
+
+
+def test_sizes_are_known() -> None:
+    """In a mode that gives symbols to the sizes of tensors: the order of the next kernel's weights depends on them."""
+    x, weight = torch.zeros(1, 3, 8, 9, dtype=torch.uint8), torch.ones(16, 3, 3, 3, dtype=torch.int16)
+    case = x, torch.tensor(3, dtype=torch.uint8), weight, None, [[1, 1], [1, 1, 1, 1], [1, 1]], 1
+    module = program(case, True, FakeTensorMode(shape_env=ShapeEnv()))
+    call_kernels(module.graph)
+    (result,) = module.graph.find_nodes(op="output")[0].args
+    assert [type(size) for size in result.meta["val"].shape] == [int] * 4
 
 
 @settings(max_examples=80, deadline=None)

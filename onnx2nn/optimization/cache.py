@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-FORMAT = "5"
+FORMAT = "6"
 """Changes with what a package holds."""
 
 

@@ -47,5 +47,5 @@ class GraphCalls:
         if not hasattr(self._module, name):
             self._module.register_buffer(name, value)
         node = self._graph.get_attr(name)
-        node.meta["val"] = self._mode.from_tensor(value if shown is None else shown)
+        node.meta["val"] = self._mode.from_tensor(value if shown is None else shown, static_shapes=True)
         return node

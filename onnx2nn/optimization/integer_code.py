@@ -13,6 +13,7 @@ from torch import fx
 
 from onnx2nn.ops.integer_convolutions import Window, exact_parts, kernel_pads, spread, writes_all
 from onnx2nn.optimization.graph_calls import GraphCalls
+from onnx2nn.optimization.integer_images import laid_out
 
 _FLOATS = 1 << 24
 """Up to this number, floats of 32 bits hold all integers."""
@@ -206,6 +207,8 @@ class _Calls:
         if not writes_all(x.meta["val"].shape[2:], weight.shape[2:], window, weight.shape[1]):
             return None
         offset = weight.sum([1, 2, 3], dtype=torch.int64) * -zero + (0 if bias is None else bias.to(torch.int64))
+        added = x.meta["val"].shape[1] - weight.shape[1] * window.groups
+        weight = torch.nn.functional.pad(weight, [0, 0, 0, 0, 0, added])  # zeros for channels that the image has not
         return _Kernel(x, window, weight, parts, most, offset)
 
     def _of_integers(self, kernel: _Kernel) -> fx.Node:
@@ -213,7 +216,10 @@ class _Calls:
         x, window, weight, parts, most, offset = kernel
         inside = len(parts) == 1 and most + int(offset.abs().max()) < _FLOATS
         added = self._kept("bias", offset.to(torch.float32)) if inside else None
-        sums = [self._sums(x, weight[:, a:b], (a, b) if len(parts) > 1 else None, window, added) for a, b in parts]
+        if len(parts) == 1:
+            sums = [self._sums(x, weight, None, window, added)]
+        else:
+            sums = [self._sums(x, weight[:, a:b], (a, b), window, added) for a, b in parts]
         found = sums[0]
         for other in sums[1:]:
             found = self._calls.call(torch.ops.aten.add.Tensor, found, other)
@@ -223,12 +229,12 @@ class _Calls:
         return found
 
     def _padded(self, zero: int) -> tuple[fx.Node, Window]:
-        """Returns the input and the window; where the kernel cannot pad by zeros, the input is padded."""
+        """Returns the input, padded where the kernel cannot pad by zeros, and the window."""
         begins, ends = tuple(self._pads[:2]), tuple(self._pads[2:])
-        if not any(self._pads) or kernel_pads(zero, self._pads, self._window.dilation):
-            return self._x, self._window._replace(padding=begins)
-        order = [begins[1], ends[1], begins[0], ends[0]]
-        return self._calls.call(torch.ops.aten.constant_pad_nd.default, self._x, order, zero), self._window
+        window, order = self._window, [begins[1], ends[1], begins[0], ends[0]]
+        if not any(self._pads) or kernel_pads(zero, self._pads, window.dilation):
+            window, order = window._replace(padding=begins), []
+        return laid_out(self._calls, self._x, order, zero, window.groups), window
 
     def _sums(
         self, x: Any, weight: torch.Tensor, channels: tuple[int, int] | None, window: Window, added: Any
