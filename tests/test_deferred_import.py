@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from onnx2nn.ground.deferred_import import import_without
+from onnx2nn.optable.registry import load_rows
 
 
 @pytest.fixture
@@ -96,3 +97,20 @@ def test_symbolic_dimensions_compute() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split() == ["Max(3,", "n)", "+", "2", "True"], done.stderr
+
+
+def test_operators_of_onnx_runtime_are_imported_where_they_are_asked_for() -> None:
+    model = Path(__file__).parent.parent / "examples" / "digits" / "digits.onnx"
+    code = (
+        "import sys, onnx2nn; onnx2nn.load(sys.argv[1]); "
+        "print([name for name in sys.modules if 'contrib_' in name]); "
+        "from onnx2nn.optable.registry import load_rows; table = load_rows(); "
+        "print(table.newest('com.microsoft', 'BiasGelu'), 'com.microsoft.nchwc' in {row.domain for row in table})"
+    )
+    done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.splitlines() == ["[]", "com.microsoft::BiasGelu-1 True"], done.stdout + done.stderr
+
+
+def test_families_of_onnx_runtime_have_its_operators_alone() -> None:
+    rows = [row for row in load_rows() if row.body.__module__.startswith("onnx2nn.ops.contrib_")]
+    assert rows and all(row.domain.startswith("com.microsoft") for row in rows)

@@ -11,7 +11,7 @@ from onnx2nn.ops.arithmetic import widened
 from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.conv import conv, conv_transpose
 from onnx2nn.ops.linalg import gemm, matmul
-from onnx2nn.ops.norm import layer_normalization
+from onnx2nn.ops.norm import inverse_root, layer_normalization
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
 from onnx2nn.optable.row import REQUIRED
@@ -243,53 +243,6 @@ def gemm_fast_gelu(F: Any, X: Any, W: Any, bias: Any = None) -> Any:
     return fast_gelu(F, matmul(F, X, W), bias)
 
 
-@op("LayerNormalization", 1, traits=["keeps_rank"])
-def layer_normalization_1(
-    F: Any,
-    X: Any,
-    Scale: Any,
-    B: Any = None,
-    *,
-    axis: int = -1,
-    epsilon: float = 1e-05,
-    stash_type: int = 1,
-    _outputs: int = 1,
-) -> Any:
-    """ONNX Runtime's optimiser writes it in the domain ai.onnx in files of opsets 1 to 16 too.
-
-    X may have another type than Scale and B. The result has the type of Scale.
-    """
-    options = dict(axis=axis, epsilon=epsilon, stash_type=stash_type, _outputs=_outputs)
-    if X.dtype == Scale.dtype:
-        return layer_normalization(F, X, Scale, B, **options)
-    wide = F.promote_types(X.dtype, Scale.dtype)
-    result = layer_normalization(F, X.to(wide), Scale.to(wide), None if B is None else B.to(wide), **options)
-    return result.to(Scale.dtype) if _outputs == 1 else (result[0].to(Scale.dtype), *result[1:])
-
-
-@op("SimplifiedLayerNormalization", 1)
-def simplified_layer_normalization(
-    F: Any, X: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-05, stash_type: int = 1, _outputs: int = 1
-) -> Any:
-    """RMS normalisation, which ONNX Runtime's optimiser writes in the domain ai.onnx.
-
-    float16 and bfloat16 are computed in float32. X may have another type than scale. The result has the type of scale.
-    """
-    axis = from_front(axis, X.ndim)
-    dtype = scale.dtype
-    if X.dtype != dtype:
-        wide = F.promote_types(X.dtype, dtype)
-        X, scale = X.to(wide), scale.to(wide)
-    Y = F.nn.functional.rms_norm(X, X.shape[axis:], scale, epsilon)
-    Y = Y if Y.dtype == dtype else Y.to(dtype)
-    return Y if _outputs == 1 else (Y, _inverse_root(F, X, tuple(range(axis, X.ndim)), epsilon))
-
-
-def _inverse_root(F: Any, X: Any, axes: tuple[int, ...], epsilon: float) -> Any:
-    X = X if X.dtype == F.float64 else X.to(F.float32)
-    return (X.square().mean(axes, keepdim=True) + epsilon).rsqrt()
-
-
 def _sum(F: Any, input: Any, skip: Any, bias: Any) -> tuple[Any, Any]:
     """Returns input + skip + bias twice: for the normalisation (float16 in float32), and in the type of the inputs."""
     dtype = input.dtype
@@ -339,7 +292,7 @@ def skip_simplified_layer_normalization(
         Y = (F.nn.functional.rms_norm(total, total.shape[-1:], None, epsilon) * gamma).to(input.dtype)
     if _outputs == 1:
         return Y
-    inverse = _inverse_root(F, total, (-1,), epsilon)
+    inverse = inverse_root(F, total, (-1,), epsilon)
     return (Y, F.zeros_like(inverse), inverse, rounded)[:_outputs]
 
 

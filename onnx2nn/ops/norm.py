@@ -269,3 +269,51 @@ def mean_variance_normalization_1(F: Any, input: Any, *, across_channels: int = 
     if not normalize_variance:
         return input - input.mean(axes, keepdim=True)
     return mean_variance_normalization(F, input, axes=axes)
+
+
+@op("LayerNormalization", 1, traits=["keeps_rank"])
+def layer_normalization_1(
+    F: Any,
+    X: Any,
+    Scale: Any,
+    B: Any = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-05,
+    stash_type: int = 1,
+    _outputs: int = 1,
+) -> Any:
+    """ONNX Runtime's optimiser writes it in the domain ai.onnx in files of opsets 1 to 16 too.
+
+    X may have another type than Scale and B. The result has the type of Scale.
+    """
+    options = dict(axis=axis, epsilon=epsilon, stash_type=stash_type, _outputs=_outputs)
+    if X.dtype == Scale.dtype:
+        return layer_normalization(F, X, Scale, B, **options)
+    wide = F.promote_types(X.dtype, Scale.dtype)
+    result = layer_normalization(F, X.to(wide), Scale.to(wide), None if B is None else B.to(wide), **options)
+    return result.to(Scale.dtype) if _outputs == 1 else (result[0].to(Scale.dtype), *result[1:])
+
+
+@op("SimplifiedLayerNormalization", 1)
+def simplified_layer_normalization(
+    F: Any, X: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-05, stash_type: int = 1, _outputs: int = 1
+) -> Any:
+    """RMS normalisation, which ONNX Runtime's optimiser writes in the domain ai.onnx.
+
+    float16 and bfloat16 are computed in float32. X may have another type than scale. The result has the type of scale.
+    """
+    axis = from_front(axis, X.ndim)
+    dtype = scale.dtype
+    if X.dtype != dtype:
+        wide = F.promote_types(X.dtype, dtype)
+        X, scale = X.to(wide), scale.to(wide)
+    Y = F.nn.functional.rms_norm(X, X.shape[axis:], scale, epsilon)
+    Y = Y if Y.dtype == dtype else Y.to(dtype)
+    return Y if _outputs == 1 else (Y, inverse_root(F, X, tuple(range(axis, X.ndim)), epsilon))
+
+
+def inverse_root(F: Any, X: Any, axes: tuple[int, ...], epsilon: float) -> Any:
+    """Returns the inverse root of the mean of squares over `axes`, in float32 or float64."""
+    X = X if X.dtype == F.float64 else X.to(F.float32)
+    return (X.square().mean(axes, keepdim=True) + epsilon).rsqrt()

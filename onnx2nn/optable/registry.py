@@ -14,6 +14,12 @@ from onnx2nn.ground.naming import identifier
 from onnx2nn.optable.row import Row
 from onnx2nn.optable.traits import Trait
 
+_RUNTIME = "com.microsoft"
+"""ONNX Runtime's domain, which has parts (`com.microsoft.nchwc`)."""
+
+_OF_RUNTIME = "contrib_"
+"""What the names of the families begin with that have rows of its operators alone."""
+
 
 class Table:
     """Rows by domain, operator and revision."""
@@ -43,21 +49,21 @@ class Table:
         try:
             return self._found[domain, operator, version]
         except KeyError:
-            rows = self._rows.get((domain, operator), [])
+            rows = self._of(domain, operator)
             index = bisect_right([row.since for row in rows], version)
             row = self._found[domain, operator, version] = rows[index - 1] if index else None
             return row
 
     def newest(self, domain: str, operator: str) -> Row | None:
         """Returns the newest row of an operator, None where it has no rows."""
-        return next(reversed(self._rows.get((domain, operator), [])), None)
+        return next(reversed(self._of(domain, operator)), None)
 
     def operators(self, trait: Trait, domain: str = "") -> frozenset[str]:
         """Returns the names of the operators of `domain` with a trait."""
         try:
             return self._with[trait, domain]
         except KeyError:
-            rows = (row for row in self if row.domain == domain and trait in row.traits)
+            rows = (row for row in self.imported(domain) if row.domain == domain and trait in row.traits)
             found = self._with[trait, domain] = frozenset(row.operator for row in rows)
             return found
 
@@ -67,9 +73,19 @@ class Table:
 
     def revisions(self, domain: str, operator: str) -> list[Row]:
         """Returns all rows of an operator, oldest first."""
-        return list(self._rows.get((domain, operator), []))
+        return list(self._of(domain, operator))
+
+    def _of(self, domain: str, operator: str) -> list[Row]:
+        _import_families_of(domain)
+        return self._rows.get((domain, operator), [])
+
+    def imported(self, domain: str) -> Iterator[Row]:
+        """Yields the rows that are imported by now, all rows of `domain` among them."""
+        _import_families_of(domain)
+        return (row for rows in self._rows.values() for row in rows)
 
     def __iter__(self) -> Iterator[Row]:
+        _import_families_of(_RUNTIME)
         return (row for key in sorted(self._rows) for row in self._rows[key])
 
 
@@ -165,18 +181,38 @@ def register(
 
 @functools.cache
 def load_rows() -> Table:
-    """Imports every family of `onnx2nn.ops`, so that the table is complete, and returns it."""
+    """Imports the families of `onnx2nn.ops`, so that the table is complete, and returns it.
+
+    It imports those of ONNX Runtime's operators, `contrib_*`, at the first question about their domain.
+    """
+    _import_families(lambda name: not name.startswith(_OF_RUNTIME))
+    return TABLE
+
+
+def _import_families_of(domain: str) -> None:
+    """Imports the families that `load_rows` left out, where they have rows of `domain`."""
+    if domain.startswith(_RUNTIME):
+        _import_families_of_runtime()
+
+
+@functools.cache
+def _import_families_of_runtime() -> None:
+    _import_families(lambda name: name.startswith(_OF_RUNTIME))
+
+
+def _import_families(chosen: Callable[[str], bool]) -> None:
     package = importlib.import_module("onnx2nn.ops")
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"onnx2nn.ops.{module.name}")
-    return TABLE
+        if chosen(module.name):
+            importlib.import_module(f"onnx2nn.ops.{module.name}")
 
 
 def row_named(name: str) -> Row | None:
     """Returns the row whose function has this name (see `name_of`), None where there is none."""
     if name.startswith("__"):
         return None
-    return next((row for row in load_rows() if row.operator in name and name_of(row) == name), None)
+    rows = load_rows().imported(_RUNTIME if name.startswith(identifier(_RUNTIME)) else "")
+    return next((row for row in rows if row.operator in name and name_of(row) == name), None)
 
 
 def name_function(function: Any, row: Row, module: str) -> None:
