@@ -63,7 +63,8 @@ def _function(row: Row) -> Any:
         if proxy is not None:
             return proxy.tracer.create_proxy("call_function", function, inputs, attributes)
         values = [_plain(v) if i < len(static) and static[i] else v for i, v in enumerate(inputs)]
-        device = _elsewhere((*inputs, *attributes.values()))
+        tensors = (value for value in attributes.values() if isinstance(value, torch.Tensor))
+        device = _elsewhere((*inputs, *tensors))
         if device is None:
             return row.run(torch, *values, **attributes)
         with device:  # what a body makes of numbers is there; what it computes with NumPy is not
