@@ -72,7 +72,7 @@ def measured(name: str, repeats: int, threads: int, names: Collection[str], devi
         "load": round(os.getloadavg()[0], 1),
         "threads": threads,
         "repeats": repeats,
-        "versions": _versions(),
+        "versions": _versions(device),
         "machine": stored.machine() if device == "cpu" else torch.cuda.get_device_name(device),
         "ms": {form: round(min(seconds) * 1e3, 3) for form, seconds in counted.items()},
         "passed ms": {form: round(statistics.median(passed) * 1e3, 3) for form, (passed, _) in times.items()},
@@ -114,9 +114,11 @@ def _openvino(path: Path, inputs: models.Tensors) -> Call:
     return lambda: program(arrays)
 
 
-def _versions() -> dict[str, str]:
-    packages = {package: importers.title(package).rpartition(" ")[2] for package in (*PEERS, "openvino")}
-    return {"torch": torch.__version__, "ONNX Runtime": onnxruntime.__version__} | {
+def _versions(device: str) -> dict[str, str]:
+    of_cpu = ("openvino",) if device == "cpu" else ()
+    packages = {package: importers.title(package).rpartition(" ")[2] for package in (*PEERS, *of_cpu)}
+    runtime = {"ONNX Runtime": onnxruntime.__version__} if device == "cpu" else {}
+    return {"torch": torch.__version__, **runtime} | {
         package: version for package, version in packages.items() if version != package
     }
 
