@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import onnx.numpy_helper
+import onnx.parser
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,6 +16,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+import onnx2nn
 from onnx2nn import functional
 from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.machine_code import MachineCode, traced_for
@@ -229,3 +234,29 @@ def test_weights_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.state_dict().keys() == {"module.weight", "module.bias"}
     with pytest.raises(RuntimeError, match=r"Train the module of onnx2nn\.load"):
         module.train()
+
+
+@pytest.mark.slow
+def test_compiled_convolutions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of images of three channels, then of eight, both with pads by a zero point that is not 0, for any batch."""
+    monkeypatch.setenv("ONNX2NN_CACHE", str(tmp_path / "cache"))
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (uint8[N, 3, 9, 10] x) => (uint8[N, 6, 5, 5] y)
+        <float s = {0.05}, float t = {0.9}, float u = {9.0}, uint8 z = {7}, int8 w_zero = {0}, float w_scale = {0.02},
+        int32[8] b = {-900, 0, 7, 250, 5, 6, 1, 90}>
+        {
+            y1 = QLinearConv <pads = [1, 1, 1, 1]> (x, s, z, w1, w_scale, w_zero, t, z, b)
+            y = QLinearConv <pads = [1, 1, 1, 1], strides = [2, 2]> (y1, t, z, w2, w_scale, w_zero, u, z)
+        }
+    """)
+    random = np.random.default_rng(0)
+    for name, shape in (("w1", (8, 3, 3, 3)), ("w2", (6, 8, 3, 3))):
+        weight = random.integers(-127, 128, shape).astype(np.int8)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    module = onnx2nn.load(model)
+    made = onnx2nn.optimize(module, "compile", example_inputs=[torch.zeros(2, 3, 9, 10, dtype=torch.uint8)])
+    assert type(made).__name__ == "CompiledModule"
+    for batch in (1, 2, 5):
+        x = torch.from_numpy(random.integers(0, 256, (batch, 3, 9, 10)).astype(np.uint8))
+        assert torch.equal(made(x), module(x)) and len(module(x).unique()) > 50
