@@ -80,7 +80,7 @@ def _outcome(name: str, seed: int) -> tuple[str, str]:
     except NO_CALL:
         return "no oracle", ""
     if RULES[name].name == "scaled_dot_product_attention" and any(np.isnan(value).any() for value in wanted):
-        return "no oracle", ""  # torch's attention gives 0 to a query without keys, a softmax NaN: docs/conformance.md
+        return "no oracle", ""  # 0 for a query without keys, see `raise_patterns` of onnx2nn.load
     about = f"seed {seed}: {onnx.printer.to_text(model)}\n"
     runs = [(feeds, wanted)]
     other = _resized(model, feeds, random.Random(seed))
