@@ -36,10 +36,10 @@ RULES = {
 
 REFUSALS = (
     "The sizes of the inputs do not fit",
-    "Output size is too small",
+    *("Output size is too small", "Invalid computed output size", "smaller than kernel size"),
     "Expected more than 1 spatial element",
 )
-"""Our own words, and torch's of a pool that gives nothing and of an instance with a single element."""
+"""Our own words, and torch's of pools that give nothing and of an instance with a single element."""
 
 OF_NAMES = ("BatchNorm", "InstanceNorm")
 """Rules that ask for names of exporters, which no drawn graph has; LayerNormalization's weights of 1 too."""
