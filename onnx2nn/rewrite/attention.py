@@ -68,10 +68,18 @@ def _size(match: Match) -> int | None:
     return shape[-1] if shape is not None and len(shape) and isinstance(shape[-1], int) else None
 
 
-def _is_over_keys(softmax: ir.Node, rank: int | None) -> bool:
-    """Returns whether the softmax is over the last dimension, which holds the keys."""
+def _is_over_keys(match: Match, facts: ValueFacts, rank: int | None) -> bool:
+    """Returns whether the softmax is over the last dimension, which holds the keys.
+
+    A mask may have more dimensions than queries and keys, `rank`.
+    """
+    softmax = match["softmax"]
     axis = softmax.attributes["axis"].as_int() if "axis" in softmax.attributes else -1
-    return axis == -1 or (rank is not None and axis == rank - 1)
+    masks = [facts.rank(match[name]) for name in ("mask", "allowed", "selected", "masked") if name in match]
+    scores = facts.rank(softmax.inputs[0])
+    if scores is None and rank is not None and None not in masks:
+        scores = max([rank, *(count for count in masks if count is not None)])
+    return axis == -1 or (scores is not None and axis == scores - 1)
 
 
 def _key(match: Match) -> tuple[Any, bool] | None:
@@ -150,7 +158,7 @@ def _attention(match: Match, facts: ValueFacts) -> NewNode | None:
     rank = facts.rank(match["q"]) or (
         len(match["transpose"].attributes["perm"].as_ints()) if "transpose" in match else None
     )
-    if scale is None or key is None or mask is None or not _is_over_keys(match["softmax"], rank):
+    if scale is None or key is None or mask is None or not _is_over_keys(match, facts, rank):
         return None
     repeats = [match[name].attributes["repeats"].as_int() for name in ("repeat_k", "repeat_v") if name in match]
     if len(repeats) == 1 or len(set(repeats)) > 1:

@@ -91,10 +91,10 @@ def _swap_of_last_two(match: Match, facts: ValueFacts) -> NewNode | None:
 
 def _swap_then_split(match: Match, facts: ValueFacts) -> NewNode | None:
     """Builds a transpose of the last two dimensions after a split of the first one; in the file the split follows."""
-    shape, target = facts.shape(match["x"]), facts.ints(match["target"])
+    shape, target = facts.declared(match["x"]), facts.ints(match["target"])
     if shape is None or len(shape) != 3 or target is None or len(target) != 4 or not _is_small(match, facts):
         return None
-    if target[2:] != [shape[2], shape[1]] or None in target or 0 in target:
+    if None in shape[1:] or target[2:] != [shape[2], shape[1]] or None in target or 0 in target:
         return None
     split = NewNode("Reshape", (match["x"], np.array([*target[:2], shape[1], shape[2]])))
     return NewNode("Transpose", (split,), {"perm": [0, 1, 3, 2]})

@@ -207,6 +207,13 @@ class ValueFacts:
             return None if array is None else array.shape
         return tuple(size if size is not None and size > 0 else _SIZES[i % 6] for i, size in enumerate(target))
 
+    def declared(self, value: ir.Value) -> list[int | None] | None:
+        """Returns a value's shape, with None for each dynamic dimension; None where its rank is unknown."""
+        if value.shape is not None:
+            return [dim if isinstance(dim, int) else None for dim in value.shape]
+        target = self._target_shape(value)
+        return None if target is None else [size if size is not None and size > 0 else None for size in target]
+
     def _target_shape(self, value: ir.Value) -> list[int | None] | None:
         """Returns the shape that a Reshape or Transpose gives a value; None for each size known at run time only."""
         node = value.producer()

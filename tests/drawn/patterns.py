@@ -276,6 +276,8 @@ def _reshape(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank:
     x = g.draw(below, rank - g.d.int(1, 2) if splits and rank is not None and rank > 2 else None)
     name = pattern.inputs[1].name if isinstance(pattern.inputs[1], Var) else ""
     sizes = list(x.array.shape)
+    if not sizes:
+        raise NoCallError("a number")
     known = g.bound.get("x")
     if rank is None and known is not None and known.array.size == x.array.size and g.d.flag():
         sizes = list(known.array.shape)
