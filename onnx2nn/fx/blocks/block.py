@@ -141,7 +141,7 @@ class Block(SharedProgram):
     def __init__(self, holder: nn.Module, notes: Notes):
         # Not by torch's constructor, which copies each attribute that the graph reads, and makes buffers persistent.
         self.__dict__.update(vars(holder))
-        self.__dict__.update({name: copy.copy(value) for name, value in _OF_GRAPH_MODULES.items()}, _notes=notes)
+        self.__dict__.update(_OF_GRAPH_MODULES, _notes=notes, **{name: kind() for name, kind in _EMPTY.items()})
         self.defer()
 
     def generate(self) -> None:
@@ -161,6 +161,9 @@ _OF_GRAPH_MODULES = {
     if name not in vars(nn.Module()) and name != "_graph"
 }
 """What the constructor of a GraphModule sets beside the graph."""
+
+_EMPTY = {name: type(value) for name, value in _OF_GRAPH_MODULES.items() if isinstance(value, (dict, list))}
+"""The classes of what is the module's own among these, all of it empty."""
 
 BLOCK_ATTRIBUTES = frozenset({*dir(Block), *dir(fx.GraphModule(nn.Module(), fx.Graph()))})
 """Names that nothing in a block may have; containers without a program of their own hold some of them."""

@@ -28,7 +28,7 @@ from onnx2nn.fx.blocks.scopes import (
 )
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
 from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
-from onnx2nn.fx.module_tree import children_of, members_of, modules_of, remove
+from onnx2nn.fx.module_tree import children_of, holds_parameters, members_of, order_children, remove
 from onnx2nn.fx.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.spec import Spec
 from onnx2nn.ground.pass_times import timed
@@ -100,16 +100,17 @@ def _name_shared(flat: dict[str, str], elsewhere: Mapping[fx.Node, Path], caller
 
 def _list_modules(partition: Partition) -> None:
     """Makes lists of the containers that hold numbered modules and nothing else."""
-    modules = modules_of(partition.program.root)
-    for path, holder in reversed(modules.items()):  # a module before the one around it
-        if not path or path not in partition.program.containers or path in partition.regions:
+    program = partition.program
+    flat = [path for path in program.containers if path and path not in partition.regions]
+    for path in sorted(flat, key=len, reverse=True):  # a module before the one around it
+        holder = program.find(path)
+        if type(holder) is not nn.Module or not (children := children_of(holder)):
             continue
-        children = children_of(holder)
-        if type(holder) is not nn.Module or not children or len(members_of(holder)) > len(children):
+        if len(members_of(holder)) > len(children):
             continue
         numbers = [str(number) for number in range(len(children))]
         if children.keys() == set(numbers):
-            modules[path[:-1]].add_module(path[-1], nn.ModuleList(children[number] for number in numbers))
+            program.module(path[:-1]).add_module(path[-1], nn.ModuleList(children[number] for number in numbers))
 
 
 def _order_modules(partition: Partition) -> None:
@@ -127,22 +128,20 @@ def _order_modules(partition: Partition) -> None:
                 note(item)
 
     note(partition.regions[()])
-    for path, around in modules_of(program.root).items():
-        if path not in program.containers or isinstance(around, (nn.Sequential, nn.ModuleList)):
+    for path in program.containers:
+        around = program.find(path)
+        if around is None or isinstance(around, (nn.Sequential, nn.ModuleList)):
             continue
         latest, children = 0, children_of(around)
         positions = {name: first.get((*path, name), len(first)) for name in children}
         if [*positions.values()] == sorted(positions.values()):
             continue
         for name, child in children.items():
-            if next(child.parameters(), None) is not None:
+            if holds_parameters(child):
                 positions[name] = latest = max(latest, positions[name])  # the order of the state_dict stays
         ordered = sorted(children, key=positions.__getitem__)
         if ordered != list(children):
-            for name in ordered:
-                delattr(around, name)
-            for name in ordered:
-                around.add_module(name, children[name])
+            order_children(around, ordered)
 
 
 def _name_root(program: Scoped) -> None:
