@@ -340,9 +340,10 @@ class Pools(nn.Module):
         self.conv: nn.Module = getattr(nn, f"Conv{name}")(3, 4, 3, padding=1)
         self.largest: nn.Module = getattr(nn, f"MaxPool{name}")(2)
         self.mean: nn.Module = getattr(nn, f"AvgPool{name}")(2, 1)
+        self.overall: nn.Module = getattr(nn, f"AdaptiveAvgPool{name}")(1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.mean(self.largest(self.conv(x))).flatten(1)
+        return self.overall(self.mean(self.largest(self.conv(x)))).flatten(1)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])

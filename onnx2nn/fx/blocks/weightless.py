@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from onnx2nn.fx.blocks.activations import module_of
+from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
 from onnx2nn.fx.blocks.scopes import declared_class
 from onnx2nn.fx.module_tree import child_of, children_of, container, modules_of
@@ -64,10 +64,13 @@ def _author_module(node: fx.Node) -> Made | None:
     """Returns the module that a call in a scope of its own was, None where it is no call of a module of one tensor."""
     if node.op not in _FUNCTIONS or len(node.all_input_nodes) != 1:
         return None
-    if declared_class(node) == "AdaptiveAvgPool2d" and node.target == "mean":
+    if node.target == "mean":
         options = {**dict(zip(("dim", "keepdim"), node.args[1:], strict=False)), **node.kwargs}
-        if options in ({"dim": [2, 3], "keepdim": True}, {"dim": [3, 2], "keepdim": True}):
-            return nn.AdaptiveAvgPool2d, {"output_size": 1}
+        axes = options.pop("dim", None)
+        for rank, kind in enumerate(ADAPTIVE_POOLS, 1):
+            spatial = isinstance(axes, list) and sorted(axes) == [*range(2, 2 + rank)]  # type: ignore[type-var]  # of ints
+            if spatial and options == {"keepdim": True} and declared_class(node) == kind.__name__:
+                return kind, {"output_size": 1}
     return module_of(node)
 
 
