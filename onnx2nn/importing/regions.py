@@ -252,7 +252,13 @@ def values_of(item: Item) -> Sequence[Any]:
 
 def producers_of(items: Iterable[Item]) -> dict[Any, Item]:
     """Returns the items by the values that others may use."""
-    return {node: item for item in items for node in values_of(item)}
+    found: dict[Any, Item] = {}
+    for item in items:
+        if isinstance(item, Region):
+            found |= dict.fromkeys(item.outputs, item)
+        else:
+            found[item] = item
+    return found
 
 
 def common(paths: Iterable[Path]) -> Path:

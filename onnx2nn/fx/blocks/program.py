@@ -88,7 +88,8 @@ class Program:
         for call, meta in zip(self.calls, notes.meta, strict=True):
             target = next(names) if call.op == "placeholder" else call.target
             node = add_node(graph, call.op, target, *fx.node.map_aggregate((call.args, call.kwargs), node_of))
-            node.type = call.type
+            if call.type is not None:
+                node.type = call.type
             node.meta.update(meta)
             nodes.append(node)
         return graph

@@ -12,6 +12,7 @@ from torch import fx, nn
 from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
 from onnx2nn.fx.blocks.scopes import declared_class
+from onnx2nn.fx.graph_nodes import call_module_instead
 from onnx2nn.fx.module_tree import child_of, children_of, container, modules_of
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.regions import Path
@@ -56,8 +57,7 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path]) -> None
             around.add_module(name, kind(**options))
             made[place] = first
         for node in nodes:
-            node.op, node.target = "call_module", ".".join(place)
-            node.args, node.kwargs = node.args[:1], {}
+            call_module_instead(node, ".".join(place))
 
 
 def _author_module(node: fx.Node) -> Made | None:
