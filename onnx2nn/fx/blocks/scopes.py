@@ -52,8 +52,11 @@ class Scoped:
     @functools.cached_property
     def tensors(self) -> frozenset[str]:
         """The keys of all parameters and buffers, also of buffers in no state_dict."""
-        found = (self.root.named_parameters, self.root.named_buffers)
-        return frozenset(name for named in found for name, _ in named(remove_duplicate=False))
+        return frozenset(
+            ".".join((*path, name))
+            for path, module in modules_of(self.root).items()
+            for name in (*own_parameters(module), *own_buffers(module))
+        )
 
     def is_movable(self, node: fx.Node) -> bool:
         """Returns whether any module may hold what a node reads: a buffer in no state_dict, a weight without a name."""
