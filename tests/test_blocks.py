@@ -6,6 +6,8 @@ import copy
 import functools
 import io
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 from realmodels import EXPORTERS, check_same, run, seeded
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional as F
 
 import onnx2nn
@@ -147,6 +149,32 @@ def test_a_changed_block_is_its_own() -> None:
     assert torch.equal(second(x, positions), other)
     again = onnx2nn.load(_path("dynamo"))
     assert torch.equal(again.layers.get_submodule("0")(x, positions), before)
+
+
+def _graphs(module: nn.Module) -> list[Any]:
+    """Describes the nodes of all programs, with what is noted of them."""
+    programs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
+    return [[(node.format_node(), sorted(node.meta.items(), key=str)) for node in graph.nodes] for graph in programs]
+
+
+def _called(module: nn.Module) -> nn.Module:
+    module(*_inputs(2))
+    return module
+
+
+@pytest.mark.parametrize("ready", [copy.deepcopy, copy.copy, _called, lambda module: copy.deepcopy(_called(module))])
+@both
+def test_a_graph_is_the_same_whenever_it_is_read(exporter: str, ready: Callable[[nn.Module], nn.Module]) -> None:
+    """Blocks of one class have graphs of their own, which are built when something reads them."""
+    expected, module = _graphs(onnx2nn.load(_path(exporter))), ready(onnx2nn.load(_path(exporter)))
+    blocks = [module.layers.get_submodule(layer) for layer in "01"]
+    with ThreadPoolExecutor(4) as threads:
+        first, *others = threads.map(lambda _: blocks[0].graph, range(8))
+    assert all(other is first for other in others)
+    assert first.owning_module is blocks[0]
+    assert blocks[1].graph is not first
+    assert _graphs(module) == expected
+    check_same(run(module, _inputs(3, 6)), run(onnx2nn.load(_path(exporter)), _inputs(3, 6)), "graphs were read")
 
 
 @both
@@ -340,9 +368,10 @@ class Pools(nn.Module):
         self.conv: nn.Module = getattr(nn, f"Conv{name}")(3, 4, 3, padding=1)
         self.largest: nn.Module = getattr(nn, f"MaxPool{name}")(2)
         self.mean: nn.Module = getattr(nn, f"AvgPool{name}")(2, 1)
+        self.overall: nn.Module = getattr(nn, f"AdaptiveAvgPool{name}")(1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.mean(self.largest(self.conv(x))).flatten(1)
+        return self.overall(self.mean(self.largest(self.conv(x)))).flatten(1)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])

@@ -391,6 +391,20 @@ def test_a_limit_that_only_huge_sizes_exceed_is_left_to_eager_calls() -> None:
     assert program(huge).shape == (1 << 23,)
 
 
+def test_limits_of_several_dimensions_stand_in_their_order() -> None:
+    """Programs, and what is exported of them, are the same in every process."""
+    module = onnx2nn.load(
+        _model(
+            """(float[a,b,c,d,e,f] x) => (int64[6] y) <float factor = {0.5}> {
+                s = Shape(x)  k = ReduceSum <keepdims = 0> (s)  p = Cast <to = 1> (k)  g = Mul(p, factor)
+                h = Floor(g)  i = Cast <to = 7> (h)  y = Add(s, i)
+            }"""
+        )
+    )
+    conditions = [guard["condition"] for guard in module.meta["onnx2nn"]["guards"]]
+    assert [condition.partition(" <= ")[0] for condition in conditions] == ["a", "b", "c", "d", "e", "f"]
+
+
 def test_export_holds_no_condition_that_only_0_and_1_do_not_fulfil() -> None:
     """torch.export takes a dynamic size for 2 or more; calls and compiled modules check it."""
     module = onnx2nn.load(

@@ -649,6 +649,23 @@ CANCELLING = {
         [("Unsqueeze", [[0]], {}), ("Transpose", [], {"perm": [3, 1, 0, 2]}), ("Squeeze", [[2]], {})],
         ["Transpose"],
     ),
+    "pool_of_sequences": (
+        [
+            ("Unsqueeze", [[-2]], {}),
+            ("ReduceMean", [], {"axes": [-1, -2]}),
+            ("Squeeze", [[-2]], {}),
+            ("Reshape", [[2, 3]], {}),
+        ],
+        ["GlobalAveragePool", "Reshape"],
+    ),
+    "mean_of_rows": (
+        [("Unsqueeze", [[0]], {}), ("ReduceMean", [], {"axes": [0, 3]}), ("Squeeze", [[0]], {})],
+        ["Unsqueeze", "ReduceMean", "Squeeze"],
+    ),
+    "mean_of_columns": (
+        [("Unsqueeze", [[2]], {}), ("ReduceMean", [], {"axes": [1, 2]}), ("Squeeze", [[2]], {})],
+        ["Unsqueeze", "ReduceMean", "Squeeze"],
+    ),
 }
 
 
@@ -819,4 +836,5 @@ TESTED_ON_THEIR_OWN = {
     "transposes",
     "reshapes",
     "as_strided",
+    "GlobalAveragePool",
 }

@@ -22,13 +22,13 @@ from onnx2nn.ground.pass_times import timed
 _KEPT_IN_COPIES = "_user_preserved_attributes"
 """The item of `meta` whose attributes torch gives to a copy of a GraphModule."""
 
-_GENERATING = threading.RLock()  # while torch writes a graph's program, the graph's nodes have other names
+GENERATING = threading.RLock()  # while torch writes a graph's program, the graph's nodes have other names
 
 
 @timed("code generation")
 def generate_programs(root: nn.Module) -> None:
     """Generates the missing programs of `root` and the modules in it."""
-    with _GENERATING:
+    with GENERATING:
         for module in root.modules():
             if isinstance(module, DeferredModule):
                 module.generate()
@@ -97,12 +97,16 @@ class DeferredModule(fx.GraphModule):
     @property
     def graph(self) -> fx.Graph:
         """The program."""
+        self._build_graph()
         graph: fx.Graph = fx.GraphModule.graph.fget(self)  # type: ignore[attr-defined]  # mypy sees the value, not the property
         return graph
 
     @graph.setter
     def graph(self, graph: fx.Graph) -> None:
         fx.GraphModule.graph.fset(self, owned(graph))  # type: ignore[attr-defined]  # mypy sees the value, not the property
+
+    def _build_graph(self) -> None:
+        """Builds the graph of a module that has none yet."""
 
     def recompile(self) -> Any:
         """Generates the program again; before its first use this is deferred.
@@ -112,7 +116,7 @@ class DeferredModule(fx.GraphModule):
         """
         if self.defer():
             return None
-        with _GENERATING:
+        with GENERATING:
             return super().recompile()
 
     def defer(self) -> bool:
@@ -148,10 +152,11 @@ class DeferredModule(fx.GraphModule):
     def __reduce__(self) -> tuple[Any, ...]:
         """Returns a `torch.fx.GraphModule`; torch's own pickle makes all buffers persistent, as does its deepcopy."""
         generate_programs(self)  # torch copies the attributes before it generates the code
+        source = self._pickled_source()
         rebuild, (body, imports) = super().__reduce__()
         outside = {"_non_persistent_buffers_set": body["_non_persistent_buffers_set"]}
         meta = {_KEPT_IN_COPIES: outside} if outside["_non_persistent_buffers_set"] else {}
-        named = {"_code": self._pickled_source(), "_graphmodule_cls_name": type(self).__name__}
+        named = {"_code": source, "_graphmodule_cls_name": type(self).__name__}
         return rebuild, ({**body, **named}, imports), {**outside, "meta": meta}
 
     def __reduce_package__(self, exporter: Any) -> tuple[Any, ...]:

@@ -23,6 +23,7 @@ from torch.fx.node import map_aggregate
 
 from onnx2nn.control_flow import If, Loop, Scan
 from onnx2nn.errors import InputError
+from onnx2nn.fx.deferred import DeferredModule
 from onnx2nn.fx.float_regions import Both, run_region
 from onnx2nn.fx.tensor import leaves
 from onnx2nn.importing.inputs import example_inputs, specs_of
@@ -128,7 +129,8 @@ def _programs(module: nn.Module) -> Iterator[fx.GraphModule]:
 
 def _graph_of(module: fx.GraphModule) -> fx.Graph:
     """Returns a graph to read: the property of a block generates the program of its class first."""
-    graph: fx.Graph = fx.GraphModule.graph.fget(module)  # type: ignore[attr-defined]  # mypy sees the value
+    kind = DeferredModule if isinstance(module, DeferredModule) else fx.GraphModule
+    graph: fx.Graph = kind.graph.fget(module)  # type: ignore[attr-defined]  # mypy sees the value
     return graph
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from torch import fx, nn
 
 from onnx2nn.errors import ModuleInputError
-from onnx2nn.fx.blocks.block import SharedProgram, program_key
+from onnx2nn.fx.blocks.block import SharedProgram
+from onnx2nn.fx.blocks.program import Program
 from onnx2nn.fx.constants import memory_of
 from onnx2nn.fx.float_type import constants, float_type, follow
 from onnx2nn.fx.wrong_inputs import misfit, wrong_inputs
@@ -78,9 +79,10 @@ class ImportedModule(SharedProgram):
         return self
 
     @classmethod
-    def key_of(cls, graph: fx.Graph) -> Hashable:
-        """Returns a value that is equal for graphs with equal programs and arguments, which callers give by name."""
-        return program_key(graph), tuple(node.target for node in graph.nodes if node.op == "placeholder")
+    def program_of(cls, graph: fx.Graph) -> Program:
+        """Returns the program of a graph with the names of its arguments, by which callers may give them."""
+        program = super().program_of(graph)
+        return Program(program.calls, tuple(call.target for call in program.calls if call.op == "placeholder"))
 
     def naming_report(self) -> NamingReport:
         """Returns which keys of the author's state_dict this module has, and why others are missing."""

@@ -12,6 +12,15 @@ from onnx2nn.fx.pickled_source import PROGRAM_NAMES
 _set_args, _set_kwargs = fx.Node.args.fset, fx.Node.kwargs.fset  # type: ignore[attr-defined]  # mypy sees values, not properties
 
 
+def call_module_instead(node: fx.Node, target: str) -> None:
+    """Makes the call of a function one of a module, to which its first argument is given alone."""
+    node.op, node.target = "call_module", target
+    if len(node.args) > 1:
+        _set_args(node, node.args[:1])
+    if node.kwargs:
+        _set_kwargs(node, {})
+
+
 def add_node(
     graph: fx.Graph,
     kind: str,

@@ -232,7 +232,7 @@ class Guards(Sizes):
         raise TraceError("floats computed from sizes that float32 rounds")
 
     def _restrict(self, condition: Condition, most: int) -> None:
-        for symbol in condition.symbols:
+        for symbol in sorted(condition.symbols, key=_number):
             least, known = self.facts.intervals.get(symbol, symbol.interval)
             bound = at_most(of_symbol(symbol), most)
             if (known is not None and known <= most) or not isinstance(bound, Condition):

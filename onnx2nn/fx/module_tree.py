@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -38,6 +38,36 @@ def members_of(module: nn.Module) -> list[str]:
     """Returns the names of the parameters, buffers and modules that a module holds itself."""
     kinds = ("_parameters", "_buffers", "_modules")
     return [name for kind in kinds for name, value in vars(module)[kind].items() if value is not None]
+
+
+def child_of(module: nn.Module | None, name: str) -> nn.Module | None:
+    """Returns the module of a name that a module holds itself, None for no module; in a fraction of torch's time."""
+    child: nn.Module | None = None if module is None else vars(module)["_modules"].get(name)
+    return child
+
+
+def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Returns the parameters that a module holds itself, by name; a shared one under all its names."""
+    held: dict[str, nn.Parameter | None] = vars(module)["_parameters"]
+    return {name: value for name, value in held.items() if value is not None}
+
+
+def own_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Returns the buffers that a module holds itself, by name; a shared one under all its names."""
+    held: dict[str, torch.Tensor | None] = vars(module)["_buffers"]
+    return {name: value for name, value in held.items() if value is not None}
+
+
+def holds_parameters(module: nn.Module) -> bool:
+    """Returns whether a module, or one in it, has parameters."""
+    return bool(own_parameters(module)) or any(map(holds_parameters, children_of(module).values()))
+
+
+def order_children(module: nn.Module, names: Iterable[str]) -> None:
+    """Puts the modules that a module holds in the order of their `names`."""
+    held = vars(module)["_modules"]
+    for name in names:
+        held[name] = held.pop(name)
 
 
 def modules_of(root: nn.Module) -> dict[tuple[str, ...], nn.Module]:

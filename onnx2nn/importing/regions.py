@@ -204,13 +204,12 @@ class Divider(Generic[N, R]):
 
     def _canonical(self, region: R) -> list[Item]:
         """Returns a region's items in an order that depends on its structure alone, so that equal regions are equal."""
-        producers = producers_of(region.items)
+        producers, inside = producers_of(region.items), region.nodes
         before = {item: [producers[arg] for arg in self._inputs(item) if arg in producers] for item in region.items}
         found: dict[Item, None] = {}
         for end in region.items:
-            values = values_of(end)
-            used = any(node.users for node in values)
-            if used and all(region.nodes.issuperset(node.users) for node in values):
+            users = [node.users for node in values_of(end)]
+            if any(users) and all(map(inside.issuperset, users)):
                 continue
             stack = [end]
             while stack:
@@ -253,7 +252,13 @@ def values_of(item: Item) -> Sequence[Any]:
 
 def producers_of(items: Iterable[Item]) -> dict[Any, Item]:
     """Returns the items by the values that others may use."""
-    return {node: item for item in items for node in values_of(item)}
+    found: dict[Any, Item] = {}
+    for item in items:
+        if isinstance(item, Region):
+            found |= dict.fromkeys(item.outputs, item)
+        else:
+            found[item] = item
+    return found
 
 
 def common(paths: Iterable[Path]) -> Path:

@@ -205,9 +205,10 @@ def _spatial(X: Any) -> tuple[int, ...]:
 
 @op("GlobalAveragePool", 1, traits=["channels_first", "keeps_rank"])
 def global_average_pool(F: Any, X: Any) -> Any:
-    if X.ndim == 4:
-        return F.nn.functional.adaptive_avg_pool2d(X, 1)
-    return X.mean(_spatial(X), keepdim=True)
+    functional = F.nn.functional
+    functions = [functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_avg_pool3d]
+    spatial = _spatial(X)
+    return functions[len(spatial) - 1](X, 1) if 1 <= len(spatial) <= 3 else X.mean(spatial, keepdim=True)
 
 
 @op("GlobalMaxPool", 1, traits=["channels_first", "keeps_rank", "value_preserving"])

@@ -48,11 +48,15 @@ _SHAPE_PASSING = ("Shape", "Identity", "Transpose")
 """Operators that may stand between a value and the computation of its shape."""
 
 SWEEPS: tuple[tuple[Rule, ...], ...] = (
+    reshape_transpose.POOLS,
     (*reshape_transpose.RULES, *normalization.CHANNELS_LAST, *count_nonzero.RULES),
     (*linear_conv.RULES, *normalization.RULES, *activation.RULES, *rotary_embedding.RULES, *attention.RULES),
     (*multihead_attention.RULES,),
 )
 """The rules of each sweep over the graph, from end to start. Later sweeps match nodes that earlier ones made."""
+
+_MOVED_BEFORE = 2
+"""The number of the sweep before which channels move to the front: behind what reads transposes, before layers."""
 
 FOR_INFERENCE: tuple[tuple[Rule, ...], ...] = ((*quantised_convolutions.RULES, *quantised_products.RULES),)
 """The rules of further sweeps, whose replacements round otherwise."""
@@ -113,7 +117,7 @@ class _Raiser:
             self.facts = ValueFacts(self.table, self.F, opsets, self.account)
             operators = _operators(graph)
             for number, rules in enumerate(self.sweeps):
-                if number == 1 and isinstance(graph, ir.Graph) and "Transpose" in operators.values():
+                if number == _MOVED_BEFORE and isinstance(graph, ir.Graph) and "Transpose" in operators.values():
                     self._move_channels_first(graph)
                     operators = _operators(graph)
                 if self._sweep(graph, operators, rules):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.optable.row import OWN
-from onnx2nn.rewrite.patterns import Match, parse
+from onnx2nn.rewrite.patterns import Match, attribute_of, parse
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -206,6 +206,28 @@ def _without_new_axis(match: Match, facts: ValueFacts) -> NewNode | None:
 def _new_axis_sample(match: Match, facts: ValueFacts) -> Sample:
     return {"x": (2, 3, 4, 5, 6, 7)[: len(match["transpose"].attributes["perm"].as_ints()) - 1]}
 
+
+def _pool_of_sequence(match: Match, facts: ValueFacts) -> NewNode | None:
+    """Builds the pool over one dimension that torch's dynamo exporter writes as one over two, of which one is new."""
+    axes = [sorted(axis % 4 for axis in facts.axes(match[name]) or ()) for name in ("unsqueeze", "mean", "squeeze")]
+    if match["x"].shape is None or match["x"].shape.rank() != 3 or not attribute_of(match["mean"], "keepdims", 1):
+        return None
+    return NewNode("GlobalAveragePool", (match["x"],)) if axes == [[2], [2, 3], [2]] else None
+
+
+def _sequence_sample(match: Match, facts: ValueFacts) -> Sample:
+    return {"x": (2, 3, 5)}
+
+
+POOLS = (
+    Rule(
+        "GlobalAveragePool",
+        parse("(squeeze := Squeeze((mean := ReduceMean((unsqueeze := Unsqueeze(x, ...)), ...)), ...))"),
+        _pool_of_sequence,
+        _sequence_sample,
+    ),
+)
+"""Rules that come before those that combine a Squeeze with what follows it."""
 
 _PIXELS = "Reshape(Transpose(Reshape(x, split), perm={}), join)"
 _EXPANDED = "Expand((unsqueeze := Unsqueeze(x, _)), sizes)"

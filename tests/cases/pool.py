@@ -66,6 +66,12 @@ CASES = [
     case("GlobalAveragePool", f32(1, 3, 5, 4)),
     case("GlobalAveragePool", f32(1, 3, 5)),
     case("GlobalAveragePool", f32(1, 3, 5, 4, 2)),
+    case("GlobalAveragePool", f32(1, 2, 2, 3, 2, 2)),
+    *[
+        case("GlobalAveragePool", of(dtype, *shape))
+        for shape in ((2, 3, 5), (2, 3, 5, 4), (2, 3, 4, 3, 2), (0, 3, 5), (0, 3, 4, 3, 2))
+        for dtype in (np.float64, np.float16)
+    ],
     case("GlobalMaxPool", f32(1, 3, 5, 4)),
     case("GlobalMaxPool", f32(1, 3, 5)),
 ]  # fmt: skip

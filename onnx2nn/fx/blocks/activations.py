@@ -16,7 +16,8 @@ ACTIVATIONS: dict[Any, type[nn.Module]] = {
     F.hardsigmoid: nn.Hardsigmoid, F.leaky_relu: nn.LeakyReLU, torch.tanh: nn.Tanh, torch.sigmoid: nn.Sigmoid,
     F.max_pool1d: nn.MaxPool1d, F.max_pool2d: nn.MaxPool2d, F.max_pool3d: nn.MaxPool3d,
     F.avg_pool1d: nn.AvgPool1d, F.avg_pool2d: nn.AvgPool2d, F.avg_pool3d: nn.AvgPool3d,
-    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d, F.celu: nn.CELU, F.hardtanh: nn.Hardtanh,
+    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d, F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
+    F.adaptive_avg_pool3d: nn.AdaptiveAvgPool3d, F.celu: nn.CELU, F.hardtanh: nn.Hardtanh,
 }  # fmt: skip
 """Functions of one tensor that are modules too, whose other arguments have the same names and order."""
 
@@ -37,7 +38,9 @@ def module_of(node: fx.Node) -> tuple[type[nn.Module], dict[str, Any]] | None:
 
 _POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 
-NO_ACTIVATIONS = (nn.Flatten, nn.AdaptiveAvgPool2d, *_POOLS)
+ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+
+NO_ACTIVATIONS = (nn.Flatten, *ADAPTIVE_POOLS, *_POOLS)
 """Modules of `ACTIVATIONS`, and what `module_of` adds, that change the shape."""
 
 

@@ -9,7 +9,8 @@ from typing import Any, TypeVar, cast
 
 from torch import fx, nn
 
-from onnx2nn.fx.deferred import DeferredModule, generate_programs, is_deferred
+from onnx2nn.fx.blocks.program import Notes, Program
+from onnx2nn.fx.deferred import GENERATING, DeferredModule, generate_programs, is_deferred
 from onnx2nn.fx.exportable import ExportableModule
 
 
@@ -20,8 +21,8 @@ class SharedProgram(ExportableModule):
     another class.
     """
 
-    program: Hashable = None
-    """The `program_key` of the class; None for a module whose class is not shared yet."""
+    program: Program | None = None
+    """The program of the class; None for a module whose class is not shared yet."""
 
     kind: type[SharedProgram]
     """What the class derives from."""
@@ -29,14 +30,17 @@ class SharedProgram(ExportableModule):
     generated: Mapping[str, Any] | None = None
     """What `fx.GraphModule.recompile` set on the module for which the program of the class was generated."""
 
+    _notes: Notes | None = None
+    """What the graph has beside the program of the class, until something reads the graph."""
+
     @classmethod
-    def key_of(cls, graph: fx.Graph) -> Hashable:
-        """Returns a value that is equal for graphs whose modules may have one class."""
-        return program_key(graph)
+    def program_of(cls, graph: fx.Graph) -> Program:
+        """Returns the program of a graph; modules with equal ones may have one class."""
+        return Program.of(graph)
 
     def share(self, kind: type[SharedProgram]) -> None:
         """Gives a module with a class of its own the class of all modules of a kind and name with its program."""
-        self.__class__ = class_of(kind, type(self).__name__, kind.key_of(self.graph))
+        self.__class__ = class_of(kind, type(self).__name__, kind.program_of(self.graph))
         self.defer()
 
     @property
@@ -48,8 +52,20 @@ class SharedProgram(ExportableModule):
 
     @graph.setter
     def graph(self, graph: fx.Graph) -> None:
+        self._build_graph()
         self._keep_program()
         ExportableModule.graph.fset(self, graph)  # type: ignore[attr-defined]  # mypy sees the value, not the property
+
+    def _build_graph(self) -> None:
+        """Builds the graph where nothing read it yet: modules with equal programs differ in notes alone."""
+        if self._notes is None:
+            return
+        with GENERATING:
+            notes, program = self._notes, type(self).program
+            if notes is not None:
+                assert program is not None, "only the program of a class is a graph later"
+                ExportableModule.graph.fset(self, program.graph(notes))  # type: ignore[attr-defined]  # as below
+                del self._notes
 
     def _keep_program(self) -> None:
         """Generates the program of the class, which other modules share, before this one's may change."""
@@ -60,6 +76,7 @@ class SharedProgram(ExportableModule):
         """Generates the program of the class, if it has none, and the attributes of this module that describe it."""
         kind = type(self)
         if is_deferred(kind):
+            self._build_graph()
             before = vars(self).copy()
             fx.GraphModule.recompile(self)
             kind.generated = {name: value for name, value in vars(self).items() if before.get(name) is not value}
@@ -70,15 +87,15 @@ class SharedProgram(ExportableModule):
         """Generates the program again; a program that differs from the class's gives the module a class of its own.
 
         Returns:
-            The `torch.fx.graph.PythonCode` of the graph; None where nothing was generated yet.
+            The `torch.fx.graph.PythonCode` of the graph; None where nothing was generated yet, or read the graph.
         """
         kind = type(self)
-        if self.defer() or not _is_complete(self):
+        if self.defer() or self._notes is not None or not _is_complete(self):
             return None
         if kind.program is None:
             return super().recompile()
         graph = fx.GraphModule.graph.fget(self)  # type: ignore[attr-defined]  # as above
-        program = kind.key_of(graph)
+        program = kind.program_of(graph)
         if program != kind.program:
             self.__class__ = class_of(kind.kind, kind.__name__, program)
             self.defer()
@@ -87,6 +104,7 @@ class SharedProgram(ExportableModule):
 
     def __copy__(self) -> SharedProgram:
         """Returns a module of the same class that holds the same graph, state and submodules."""
+        self._build_graph()
         result = object.__new__(type(self))
         result.__dict__.update(vars(self))
         for name in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
@@ -99,7 +117,8 @@ class SharedProgram(ExportableModule):
         result = object.__new__(type(self))
         memo[id(self)] = result
         result.__dict__.update(copy.deepcopy(vars(self), memo))
-        fx.GraphModule.graph.fget(result).owning_module = result  # type: ignore[attr-defined]  # as above
+        if result._notes is None:
+            fx.GraphModule.graph.fget(result).owning_module = result  # type: ignore[attr-defined]  # as above
         result.defer()
         return result
 
@@ -112,18 +131,18 @@ class Block(SharedProgram):
 
     Args:
         holder: the module with its submodules and state, which the block takes over.
-        graph: its program.
+        notes: on the program of the class; the graph is built when something reads it.
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Block:
         """Returns an object of the class itself, unlike `fx.GraphModule`."""
         return object.__new__(cls)
 
-    def __init__(self, holder: nn.Module, graph: fx.Graph):
+    def __init__(self, holder: nn.Module, notes: Notes):
         # Not by torch's constructor, which copies each attribute that the graph reads, and makes buffers persistent.
         self.__dict__.update(vars(holder))
-        self.graph = graph
-        self.__dict__.update({name: copy.copy(value) for name, value in _OF_GRAPH_MODULES.items()})
+        self.__dict__.update(_OF_GRAPH_MODULES, _notes=notes, **{name: kind() for name, kind in _EMPTY.items()})
+        self.defer()
 
     def generate(self) -> None:
         """Generates the program of the class, if it has none.
@@ -143,6 +162,9 @@ _OF_GRAPH_MODULES = {
 }
 """What the constructor of a GraphModule sets beside the graph."""
 
+_EMPTY = {name: type(value) for name, value in _OF_GRAPH_MODULES.items() if isinstance(value, (dict, list))}
+"""The classes of what is the module's own among these, all of it empty."""
+
 BLOCK_ATTRIBUTES = frozenset({*dir(Block), *dir(fx.GraphModule(nn.Module(), fx.Graph()))})
 """Names that nothing in a block may have; containers without a program of their own hold some of them."""
 
@@ -157,13 +179,13 @@ _CLASSES: weakref.WeakValueDictionary[Hashable, type[SharedProgram]] = weakref.W
 _Kind = TypeVar("_Kind", bound=SharedProgram)
 
 
-def class_of(kind: type[_Kind], name: str, program: Hashable) -> type[_Kind]:
+def class_of(kind: type[_Kind], name: str, program: Program) -> type[_Kind]:
     """Returns the class of the modules of a kind and name with equal programs, generated at its first use.
 
     Args:
         kind: the class that it derives from.
         name: of the class.
-        program: the `program_key` of their graphs.
+        program: of their graphs.
     """
     key = (kind, name, program)
     found = _CLASSES.get(key)
@@ -171,29 +193,3 @@ def class_of(kind: type[_Kind], name: str, program: Hashable) -> type[_Kind]:
         names = {"__module__": kind.__module__, "program": program, "kind": kind}
         found = _CLASSES[key] = type(name, (kind,), names)
     return cast(type[_Kind], found)
-
-
-def program_key(graph: fx.Graph) -> Hashable:
-    """Returns a value that is equal for graphs whose programs differ at most in names of values."""
-    numbers: dict[fx.Node, int] = {}
-
-    def plain(value: Any) -> Hashable:
-        if isinstance(value, fx.Node):
-            return numbers[value]
-        if isinstance(value, (list, tuple)):
-            return (type(value), *map(plain, value))
-        if isinstance(value, dict):
-            return (dict, *((name, plain(item)) for name, item in value.items()))
-        if isinstance(value, slice):
-            return (slice, plain(value.start), plain(value.stop), plain(value.step))
-        return (type(value), repr(value))
-
-    found: list[Hashable] = []
-    for node in graph.nodes:
-        numbers[node] = len(numbers)
-        if node.op == "placeholder":
-            found.append((node.op, node.type))
-        else:
-            args = [numbers[arg] if type(arg) is fx.Node else plain(arg) for arg in node.args]
-            found.append((node.op, node.target, tuple(args), plain(node.kwargs) if node.kwargs else ()))
-    return tuple(found)

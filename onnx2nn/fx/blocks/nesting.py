@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Hashable, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from onnx2nn.fx.blocks.activations import module_of
-from onnx2nn.fx.blocks.block import Block, class_of, program_key
+from onnx2nn.fx.blocks.block import Block, class_of
 from onnx2nn.fx.blocks.equal_names import name_equal_parts
 from onnx2nn.fx.blocks.moves import assign
 from onnx2nn.fx.blocks.partition import Partition, Region, divide
+from onnx2nn.fx.blocks.program import Call, Notes, Program, Value
 from onnx2nn.fx.blocks.repeats import module_path
 from onnx2nn.fx.blocks.scopes import (
     Scoped,
@@ -27,8 +28,7 @@ from onnx2nn.fx.blocks.scopes import (
 )
 from onnx2nn.fx.blocks.value_hints import annotation, class_name_of, suggested_name
 from onnx2nn.fx.blocks.weightless import add_scopes, make_modules, remove_empty
-from onnx2nn.fx.graph_nodes import add_node
-from onnx2nn.fx.module_tree import children_of, members_of, modules_of, remove
+from onnx2nn.fx.module_tree import children_of, holds_parameters, members_of, order_children, remove
 from onnx2nn.fx.pickled_source import PROGRAM_NAMES
 from onnx2nn.fx.spec import Spec
 from onnx2nn.ground.pass_times import timed
@@ -100,16 +100,17 @@ def _name_shared(flat: dict[str, str], elsewhere: Mapping[fx.Node, Path], caller
 
 def _list_modules(partition: Partition) -> None:
     """Makes lists of the containers that hold numbered modules and nothing else."""
-    modules = modules_of(partition.program.root)
-    for path, holder in reversed(modules.items()):  # a module before the one around it
-        if not path or path not in partition.program.containers or path in partition.regions:
+    program = partition.program
+    flat = [path for path in program.containers if path and path not in partition.regions]
+    for path in sorted(flat, key=len, reverse=True):  # a module before the one around it
+        holder = program.find(path)
+        if type(holder) is not nn.Module or not (children := children_of(holder)):
             continue
-        children = children_of(holder)
-        if type(holder) is not nn.Module or not children or len(members_of(holder)) > len(children):
+        if len(members_of(holder)) > len(children):
             continue
         numbers = [str(number) for number in range(len(children))]
         if children.keys() == set(numbers):
-            modules[path[:-1]].add_module(path[-1], nn.ModuleList(children[number] for number in numbers))
+            program.module(path[:-1]).add_module(path[-1], nn.ModuleList(children[number] for number in numbers))
 
 
 def _order_modules(partition: Partition) -> None:
@@ -127,22 +128,20 @@ def _order_modules(partition: Partition) -> None:
                 note(item)
 
     note(partition.regions[()])
-    for path, around in modules_of(program.root).items():
-        if path not in program.containers or isinstance(around, (nn.Sequential, nn.ModuleList)):
+    for path in program.containers:
+        around = program.find(path)
+        if around is None or isinstance(around, (nn.Sequential, nn.ModuleList)):
             continue
         latest, children = 0, children_of(around)
         positions = {name: first.get((*path, name), len(first)) for name in children}
         if [*positions.values()] == sorted(positions.values()):
             continue
         for name, child in children.items():
-            if next(child.parameters(), None) is not None:
+            if holds_parameters(child):
                 positions[name] = latest = max(latest, positions[name])  # the order of the state_dict stays
         ordered = sorted(children, key=positions.__getitem__)
         if ordered != list(children):
-            for name in ordered:
-                delattr(around, name)
-            for name in ordered:
-                around.add_module(name, children[name])
+            order_children(around, ordered)
 
 
 def _name_root(program: Scoped) -> None:
@@ -188,9 +187,8 @@ class _Nesting:
         if region.slots is not None:
             module: nn.Module = self._sequential(region, holder)
         else:
-            graph, key = _Body(self, region).graph_and_key()
-            kind = class_of(Block, self._class_name(path), key)
-            module = kind(holder, graph)
+            block, notes = _Body(self, region).block()
+            module = class_of(Block, self._class_name(path), block)(holder, notes)
         self.program.module(path[:-1]).add_module(path[-1], module)
         self.blocks[".".join(path)] = type(module).__name__
 
@@ -220,8 +218,14 @@ class _Nesting:
         return result
 
 
+_NO_META: Mapping[str, Any] = {}
+
+_TYPES = {"int": int, "float": float, "torch.device": torch.device}
+"""The types of arguments that are annotated, by name."""
+
+
 class _Body:
-    """Builds the graph of one region.
+    """Writes the program of one region.
 
     Args:
         nesting: of the program.
@@ -230,27 +234,35 @@ class _Body:
 
     def __init__(self, nesting: _Nesting, region: Region):
         self.nesting, self.region, self.program = nesting, region, nesting.program
-        self.result = fx.Graph()
-        self.known: dict[fx.Node, fx.Node] = {}
-        self.packed: dict[tuple[fx.Node, ...], fx.Node] = {}
+        self.calls, self.arguments = list[Call](), list[str]()
+        self.meta: list[Mapping[str, Any]] = []
+        self.known: dict[fx.Node, Value] = {}
+        self.packed: dict[tuple[fx.Node, ...], Value] = {}
 
-    def graph_and_key(self) -> tuple[fx.Graph, Hashable]:
-        """Returns the graph of a block, and what determines its program."""
+    def block(self) -> tuple[Program, Notes]:
+        """Returns the program of a block, and what its graph has besides."""
         self._arguments()
         self._calls()
         results = tuple(self.known[node] for node in self.region.outputs)
-        self.result.output(results[0] if len(results) == 1 else results)
-        return self.result, program_key(self.result)
+        self._add(Call("output", "output", (results[0] if len(results) == 1 else results,)))
+        return Program(self.calls), Notes(self.arguments, self.meta)
 
     def graph(self, output: fx.Node) -> fx.Graph:
         """Returns the graph of the root, with the `output` of the flat graph."""
         for node in self.region.inputs:
-            self.known[node] = add_node(self.result, "placeholder", str(node.target))
-            self.known[node].meta.update(node.meta)
+            self.known[node] = self._argument(str(node.target), meta=node.meta)
         self._calls()
-        copied = self.result.output(fx.map_arg(output.args[0], self.known.__getitem__))
-        copied.meta = output.meta
-        return self.result
+        self._add(Call("output", "output", fx.map_arg(output.args, self.known.__getitem__)), output.meta)
+        return Program(self.calls).graph(Notes(self.arguments, self.meta))
+
+    def _add(self, call: Call, meta: Mapping[str, Any] = _NO_META) -> Value:
+        self.calls.append(call)
+        self.meta.append(meta)
+        return Value(len(self.calls) - 1)
+
+    def _argument(self, name: str, kind: Any = None, meta: Mapping[str, Any] = _NO_META) -> Value:
+        self.arguments.append(name)
+        return self._add(Call("placeholder", name, type=kind), meta)
 
     def _arguments(self) -> None:
         """Adds the arguments: `x` for the value that passes from module to module, others by their origin."""
@@ -263,56 +275,45 @@ class _Body:
         taken: set[str] = {"x", *PROGRAM_NAMES}
         for argument in arguments:
             if isinstance(argument, tuple):
-                self.packed[argument] = add_node(self.result, "placeholder", _unique("features", taken))
+                self.packed[argument] = self._argument(_unique("features", taken))
             elif argument is main and len(inputs) < 2:
-                self.known[argument] = add_node(self.result, "placeholder", "x")
+                self.known[argument] = self._argument("x")
             else:
-                kind = annotation(argument, known)
-                type_of = {"int": int, "float": float, "torch.device": torch.device}.get(kind)
                 name = _unique(suggested_name(argument), taken)
-                self.known[argument] = add_node(self.result, "placeholder", name)
-                if type_of is not None:
-                    self.known[argument].type = type_of
+                self.known[argument] = self._argument(name, _TYPES.get(annotation(argument, known)))
 
     def _calls(self) -> None:
         for item in self.region.items:
             if isinstance(item, Region):
                 self._call_block(item)
             else:
-                self.known[item] = self._copy(item)
+                self.known[item] = self._add(self._call(item), item.meta)
 
     def _call_block(self, region: Region) -> None:
         given = tuple(
             list(map(self.known.__getitem__, argument)) if isinstance(argument, tuple) else self.known[argument]
             for argument in region.arguments
         )
-        target = self._inside(region.path)
-        called = add_node(self.result, "call_module", target, given)
+        called = self._add(Call("call_module", self._inside(region.path), given))
         if len(region.outputs) == 1:
             self.known[region.outputs[0]] = called
             return
         for index, node in enumerate(region.outputs):
-            self.known[node] = add_node(self.result, "call_function", operator.getitem, (called, index))
+            self.known[node] = self._add(Call("call_function", operator.getitem, (called, index)))
 
-    def _copy(self, node: fx.Node) -> fx.Node:
-        target = node.target
+    def _call(self, node: fx.Node) -> Call:
+        target, args, kwargs = node.target, node.args, node.kwargs
         if node.op == "call_module":
-            target = self._inside(tuple(str(target).split(".")))
+            target = self._inside(path_of(target))
         elif node.op == "get_attr":
             target = self._attribute(node)
-        args, kwargs = node.args, node.kwargs
-        if self.packed and node.target is torch.cat and isinstance(args[0], (list, tuple)):
+        known = self.known
+        if self.packed and target is torch.cat and isinstance(args[0], (list, tuple)):
             joined = self.packed.get(tuple(args[0]))  # type: ignore[arg-type]  # a tuple of nodes is a key
-            args = args if joined is None else (joined, *args[1:])
-        copied = add_node(
-            self.result,
-            node.op,
-            target,
-            fx.map_arg(args, lambda arg: self.known.get(arg, arg)),
-            fx.map_arg(kwargs, self.known.__getitem__) if kwargs else None,
-        )
-        copied.meta.update(node.meta)
-        return copied
+            if joined is not None:
+                return Call(node.op, target, (joined, *fx.map_arg(args[1:], known.__getitem__)), kwargs)
+        args = fx.map_arg(args, known.__getitem__)
+        return Call(node.op, target, args, fx.map_arg(kwargs, known.__getitem__) if kwargs else kwargs)
 
     def _inside(self, path: Path) -> str:
         """Returns the path of a module as this region's module calls it."""

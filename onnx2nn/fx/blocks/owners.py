@@ -146,8 +146,8 @@ class _Owners:
 
     def enclose_joins(self) -> None:
         """Places residual connections, and the activations of their sums."""
-        if not self.unknown:
-            return
+        if not any(len(node.all_input_nodes) > 1 for node in self.unknown):
+            return  # nothing joins two values
         anchors = self._anchors()
         total = Counter(path[:end] for path in anchors.values() for end in range(1, len(path) + 1))
         forks = _Forks(self.program.graph)

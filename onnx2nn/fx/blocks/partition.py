@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,11 +136,8 @@ class _Divider(regions.Divider[fx.Node, Region]):
 
     def _is_list(self, path: Path) -> bool:
         """Returns whether a container holds modules under numbers, which are no names of attributes."""
-        return any(not is_attribute(module_path(child)[-1]) for child in self._children(path))
-
-    def _children(self, path: Path) -> Iterable[Path]:
-        yield from self.layers.get(module_path(path), ())
-        yield from self.partition.children[path]
+        children = (*self.layers.get(module_path(path), ()), *self.partition.children[path])
+        return any(not is_attribute(module_path(child)[-1]) for child in children)
 
 
 def _repeats(first: Region, other: Region) -> bool:

@@ -17,7 +17,10 @@ _MARK = "."
 
 def module_path(path: Path) -> Path:
     """Returns the path of the module that is called at `path`, in which steps may have numbers of calls."""
-    return tuple(step.partition(_MARK)[0] for step in path)
+    for step in path:
+        if _MARK in step:
+            return tuple(step.partition(_MARK)[0] for step in path)
+    return path
 
 
 def separate(program: Scoped) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from onnx2nn import functional
-from onnx2nn.fx.module_tree import children_of, modules_of
+from onnx2nn.fx.module_tree import child_of, children_of, modules_of, own_buffers, own_parameters
 from onnx2nn.fx.spec import Spec
 from onnx2nn.ground.naming import split_scopes
 from onnx2nn.importing.regions import Path
@@ -52,8 +52,11 @@ class Scoped:
     @functools.cached_property
     def tensors(self) -> frozenset[str]:
         """The keys of all parameters and buffers, also of buffers in no state_dict."""
-        found = (self.root.named_parameters, self.root.named_buffers)
-        return frozenset(name for named in found for name, _ in named(remove_duplicate=False))
+        return frozenset(
+            ".".join((*path, name))
+            for path, module in modules_of(self.root).items()
+            for name in (*own_parameters(module), *own_buffers(module))
+        )
 
     def is_movable(self, node: fx.Node) -> bool:
         """Returns whether any module may hold what a node reads: a buffer in no state_dict, a weight without a name."""
@@ -62,11 +65,11 @@ class Scoped:
 
     def parameters(self, path: Path) -> dict[str, nn.Parameter]:
         """Returns the parameters that the module at `path` holds itself, by name."""
-        return dict(self.module(path).named_parameters(recurse=False, remove_duplicate=False))
+        return own_parameters(self.module(path))
 
     def buffers(self, path: Path) -> dict[str, torch.Tensor]:
         """Returns the buffers that the module at `path` holds itself, by name."""
-        return dict(self.module(path).named_buffers(recurse=False, remove_duplicate=False))
+        return own_buffers(self.module(path))
 
     def children(self, path: Path) -> list[str]:
         """Returns the names of the modules that the module at `path` holds itself, all names of a shared module."""
@@ -78,6 +81,13 @@ class Scoped:
         for step in path:
             module = vars(module)["_modules"][step]  # in a fifth of the time of an attribute
         return module
+
+    def find(self, path: Path) -> nn.Module | None:
+        """Returns the module at `path`, None where there is none."""
+        found: nn.Module | None = self.root
+        for step in path:
+            found = child_of(found, step)
+        return found
 
     def find_containers(self) -> None:
         """Finds the layers and containers, and the author's classes."""
@@ -92,23 +102,27 @@ class Scoped:
             self._note_classes()
 
     def _note_classes(self) -> None:
-        first: dict[Sequence[str], fx.Node] = {}
-        for node in self.graph.nodes:
-            first.setdefault(_metadata(node, "scopes")[:-1], node)
         found: dict[str, str] = {}
-        for scopes, node in first.items():
-            for scope, name in zip(scopes, _metadata(node, "classes"), strict=False):
-                if scope not in found:  # most calls have the outer modules of others
+        seen: set[str] = set()
+        for node in self.graph.nodes:
+            scopes = _metadata(node, "scopes")
+            if len(scopes) < 2 or scopes[-2] in seen:  # most calls have the modules of others around them
+                continue
+            seen.add(scopes[-2])
+            for scope, name in zip(scopes[:-1], _metadata(node, "classes"), strict=False):
+                if scope not in found:
                     found[scope] = name.rsplit(".", 1)[-1]
         for scope, name in found.items():
             self.class_names.setdefault(path_of(scope), name)
 
 
+@functools.lru_cache(1 << 12)
 def path_of(target: Any) -> Path:
     """Returns a dotted path as its steps."""
     return tuple(str(target).split(".")) if target else ()
 
 
+@functools.lru_cache(1 << 12)
 def is_attribute(name: str) -> bool:
     """Returns whether a module's name can be written after a dot; Python normalises what is not ASCII."""
     if not name.isidentifier() or keyword.iskeyword(name):

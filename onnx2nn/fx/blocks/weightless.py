@@ -9,10 +9,11 @@ from typing import Any
 
 from torch import fx, nn
 
-from onnx2nn.fx.blocks.activations import module_of
+from onnx2nn.fx.blocks.activations import ADAPTIVE_POOLS, module_of
 from onnx2nn.fx.blocks.block import BLOCK_ATTRIBUTES
 from onnx2nn.fx.blocks.scopes import declared_class
-from onnx2nn.fx.module_tree import children_of, container, modules_of
+from onnx2nn.fx.graph_nodes import call_module_instead
+from onnx2nn.fx.module_tree import child_of, children_of, container, modules_of
 from onnx2nn.ground.naming import identifier
 from onnx2nn.importing.regions import Path
 
@@ -56,18 +57,20 @@ def make_modules(root: fx.GraphModule, declared: Mapping[fx.Node, Path]) -> None
             around.add_module(name, kind(**options))
             made[place] = first
         for node in nodes:
-            node.op, node.target = "call_module", ".".join(place)
-            node.args, node.kwargs = node.args[:1], {}
+            call_module_instead(node, ".".join(place))
 
 
 def _author_module(node: fx.Node) -> Made | None:
     """Returns the module that a call in a scope of its own was, None where it is no call of a module of one tensor."""
     if node.op not in _FUNCTIONS or len(node.all_input_nodes) != 1:
         return None
-    if declared_class(node) == "AdaptiveAvgPool2d" and node.target == "mean":
+    if node.target == "mean":
         options = {**dict(zip(("dim", "keepdim"), node.args[1:], strict=False)), **node.kwargs}
-        if options in ({"dim": [2, 3], "keepdim": True}, {"dim": [3, 2], "keepdim": True}):
-            return nn.AdaptiveAvgPool2d, {"output_size": 1}
+        axes = options.pop("dim", None)
+        for rank, kind in enumerate(ADAPTIVE_POOLS, 1):
+            spatial = isinstance(axes, list) and sorted(axes) == [*range(2, 2 + rank)]  # type: ignore[type-var]  # of ints
+            if spatial and options == {"keepdim": True} and declared_class(node) == kind.__name__:
+                return kind, {"output_size": 1}
     return module_of(node)
 
 
@@ -125,13 +128,13 @@ class _Called:
         """Returns the path of the module of a scope, and the module, if there is one."""
         if path not in self._found:
             (found, around), step = self._module(path[:-1]), path[-1]
-            inner = getattr(around, step if step.isdecimal() else identifier(step), None)
+            inner = child_of(around, step if step.isdecimal() else identifier(step))
             base = re.sub(r"_\d+$", "", step) if inner is None else step
             if base != step:
-                first = getattr(around, base, None)
+                first = child_of(around, base)
                 if type(first) is nn.Module or (first is not None and ".".join((*found, base)) in self._again):
                     step, inner = base, first
-            self._found[path] = (*found, step), inner if isinstance(inner, nn.Module) else None
+            self._found[path] = (*found, step), inner
         return self._found[path]
 
 
@@ -141,9 +144,9 @@ def _place(root: nn.Module, path: Path) -> Path:
     around: nn.Module | None = root
     for step in path[:-1]:
         names = (step, step if step.isdecimal() else identifier(step))
-        inner = next((name for name in names if around is not None and hasattr(around, name)), None)
+        inner = next((name for name in names if around is not None and _has(around, name)), None)
         if inner is not None:
-            around = getattr(around, inner)
+            around = child_of(around, inner)
             if type(around) is not nn.Module:
                 return ()
         else:
@@ -154,6 +157,11 @@ def _place(root: nn.Module, path: Path) -> Path:
     if any(name in BLOCK_ATTRIBUTES for name in place) and not _is_there(root, place):
         return ()  # the container around it could not run
     return place
+
+
+def _has(module: nn.Module, name: str) -> bool:
+    """Returns whether a module has an attribute; in a fraction of the time where it is a module."""
+    return child_of(module, name) is not None or hasattr(module, name)
 
 
 def _is_there(root: nn.Module, place: Path) -> bool:
