@@ -70,6 +70,18 @@ def test_difference_is_relative_and_of_equal_kinds() -> None:
             exported.difference([other], [x])
 
 
+def test_a_reason_names_what_an_error_came_from() -> None:
+    """As torch's exporters raise them: advice in colours after the first paragraph, and the cause behind."""
+    try:
+        try:
+            raise KeyError("aten.unfold")
+        except KeyError as cause:
+            raise ValueError("cannot\nexport\n\n\x1b[96mNext steps\x1b[0m") from cause
+    except ValueError as error:
+        assert exported.reason(error) == "ValueError: cannot export From KeyError: 'aten.unfold'"
+    assert exported.reason(ValueError("\x1b[1;31mone\x1b[0m\n\ntwo")) == "ValueError: one two"
+
+
 def test_a_row_that_failed_stays_on_the_page() -> None:
     text = page.document([Row(FILE, EXPORT, {"torch": "9"}), Row(FILE, "PyTorch", {"problem": "first | second"})])
     assert "torch 9" in text and "No: first \\| second" in text and "| 0 of 1 |" in text

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -163,5 +164,19 @@ def _call(module: Any, inputs: tuple[Any, ...]) -> list[np.ndarray[Any, Any]]:
 
 
 def reason(error: BaseException) -> str:
-    """Returns an error in one line of at most 300 letters."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+    """Returns an error in one line of at most 300 letters, without colours.
+
+    The first of several paragraphs is kept, with the error that it came from: torch's exporters explain themselves in
+    the others.
+    """
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    cause = f" From {_line(first)}" if first is not error else ""
+    return f"{_line(error, paragraphs=not cause)}{cause}"[:300]
+
+
+def _line(error: BaseException, *, paragraphs: bool = True) -> str:
+    text = re.sub(r"\x1b\[[\d;]*m", "", str(error))
+    words = (text if paragraphs else text.partition("\n\n")[0]).split()
+    return f"{type(error).__name__}: {' '.join(words)}"
