@@ -12,14 +12,21 @@ from onnx.backend.base import Backend, BackendRep
 
 import onnx2nn
 from onnx2nn.fx.constants import from_boundary, to_boundary
+from onnx2nn.ground.device_placement import placed
 
 
 class OnnxModule(BackendRep):
     """An imported model whose inputs and outputs are numpy values."""
 
-    def __init__(self, model: onnx.ModelProto, module: torch.fx.GraphModule, program: Callable[..., Any] | None = None):
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        module: torch.fx.GraphModule,
+        program: Callable[..., Any] | None = None,
+        device: str = "cpu",
+    ):
         """Binds `module` to the types of `model`; `program`, a torch tool's form of it, is called in its place."""
-        self.module = module
+        self.module, self._device = module, torch.device(device)
         self._program = program or module
         self._inputs = {value.name: value.type for value in model.graph.input}
         self._outputs = [value.type for value in model.graph.output]
@@ -35,11 +42,12 @@ class OnnxModule(BackendRep):
         """Returns the module's arguments for `inputs`, given as for `run`."""
         names = self.module.meta["onnx2nn"]["inputs"]
         values = [inputs[name] for name in names] if isinstance(inputs, dict) else list(inputs)
-        return [to_boundary(value, self._inputs[name]) for name, value in zip(names, values, strict=False)]
+        given = [to_boundary(value, self._inputs[name]) for name, value in zip(names, values, strict=False)]
+        return placed(given, self._device)  # type: ignore[no-any-return]  # a list
 
 
 class OnnxBackend(Backend):
-    """Runs models in PyTorch on the CPU."""
+    """Runs models in PyTorch, on the CPU or a GPU of NVIDIA."""
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> OnnxModule:
@@ -48,7 +56,7 @@ class OnnxBackend(Backend):
         Raises:
             Onnx2nnError: the model cannot be imported; the text says why.
         """
-        return OnnxModule(model, onnx2nn.load(model, **kwargs))
+        return OnnxModule(model, onnx2nn.load(model, device=device.lower(), **kwargs), device=device.lower())
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
@@ -78,8 +86,9 @@ class OnnxBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Returns whether `device` is the CPU."""
-        return device == "CPU"
+        """Returns whether `device` is the CPU, or a GPU that is there: "CUDA" or "CUDA:1"."""
+        kind, _, index = device.partition(":")
+        return device == "CPU" or (kind == "CUDA" and int(index or 0) < torch.cuda.device_count())
 
 
 prepare = OnnxBackend.prepare

@@ -12,7 +12,7 @@ torch.jit.trace record a call of `torch.ops.onnx2nn.<name>`, torch.onnx.export w
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from onnx2nn.errors import OperatorError
+from onnx2nn.ground.device_placement import placed
 from onnx2nn.ops.machine_code import machine_code
 from onnx2nn.optable.registry import name_function, name_of, row_named
 from onnx2nn.optable.row import REQUIRED, Row, in_onnx_export
@@ -42,6 +43,12 @@ def _proxy_among(values: Any) -> fx.Proxy | None:
     return None
 
 
+def _elsewhere(values: Iterable[Any]) -> torch.device | None:
+    """Returns the device of the first tensor on another one than the CPU, where tensors have elements."""
+    devices = (value.device for value in values if isinstance(value, torch.Tensor))
+    return next((device for device in devices if device.type not in ("cpu", "meta")), None)
+
+
 def _function(row: Row) -> Any:
     static = [row.input_name(i) in row.static for i in range(len(row.inputs))] if row.static else []
 
@@ -50,11 +57,11 @@ def _function(row: Row) -> Any:
         if proxy is not None:
             return proxy.tracer.create_proxy("call_function", function, inputs, attributes)
         values = [_plain(v) if i < len(static) and static[i] else v for i, v in enumerate(inputs)]
-        devices = [v.device for v in values if isinstance(v, torch.Tensor)]
-        if not devices or devices[0].type in ("cpu", "meta"):
+        device = _elsewhere((*inputs, *attributes.values()))
+        if device is None:
             return row.run(torch, *values, **attributes)
-        with torch.device(devices[0]):
-            return row.run(torch, *values, **attributes)
+        with device:  # what a body makes of numbers is there; what it computes with NumPy is not
+            return placed(row.run(torch, *values, **attributes), device)
 
     function: Any = _as_custom_op(row, run) if row.custom_op else run
     name_function(function, row, __name__)

@@ -137,13 +137,13 @@ def _lay_out(views: Iterable[torch.Tensor]) -> None:
         views: views of all elements of their memory, of which no other tensor reads; a view of a part of its memory is
             copied to new memory.
     """
-    spare = torch.empty(0, dtype=torch.uint8).untyped_storage()
+    spare = None
     for view in views:
         storage = view.untyped_storage()
         if storage.nbytes() > view.nbytes:
             view.data = view.data.clone(memory_format=torch.contiguous_format)
             continue
-        if spare.nbytes() != view.nbytes:
-            spare = torch.empty(view.nbytes, dtype=torch.uint8).untyped_storage()
-        view.data = torch.empty(0, dtype=view.dtype).set_(spare).view(view.shape).copy_(view.data)
+        if spare is None or spare.nbytes() != view.nbytes:
+            spare = torch.empty(view.nbytes, dtype=torch.uint8, device=view.device).untyped_storage()
+        view.data = torch.empty(0, dtype=view.dtype, device=view.device).set_(spare).view(view.shape).copy_(view.data)
         spare = storage

@@ -28,7 +28,7 @@ def optimize(module: torch.nn.Module, mode: str, *, example_inputs: Sequence[Any
 
     `"eager"` gives the same tree of `nn.Module`s: batch norms are folded into the layers before them, whose keys they
     leave as they are, convolutions, linear layers and self-attention pack their weights for oneDNN where that is
-    faster, and activations work in place on what nothing else reads.
+    faster (on the CPU), and activations work in place on what nothing else reads.
 
     `"compile"` gives machine code for all sizes of the dynamic dimensions, in a package of torch's AOTInductor, which
     has the weights: a `CompiledModule` without state. Compiling takes from seconds to minutes and needs a C++ compiler.
@@ -38,7 +38,7 @@ def optimize(module: torch.nn.Module, mode: str, *, example_inputs: Sequence[Any
     compared with the module on the example before it is kept.
 
     Args:
-        module: a module of `onnx2nn.load`, on the CPU.
+        module: a module of `onnx2nn.load`, on the CPU or on a GPU, where the result runs.
         mode: `"eager"` or `"compile"`.
         example_inputs: for `"compile"`: one tensor or array for each input; left out, they are made, which takes
             fixed sizes but that of the first dimension.
@@ -47,13 +47,17 @@ def optimize(module: torch.nn.Module, mode: str, *, example_inputs: Sequence[Any
         The faster module, in evaluation mode. Its `train()` raises a `RuntimeError`.
 
     Raises:
-        InputError: another mode, a module that was not imported, or example inputs are needed and missing.
+        InputError: another mode, a module that was not imported, is on several devices or has no elements, or example
+            inputs are needed and missing.
         VerificationError: the compiled module gives other outputs.
     """
     check_mode(mode)
     require("torch", extra="torch", purpose="Optimising a module")
     if getattr(module, "meta", {}).get("onnx2nn", {}).get("signature") is None:
         raise InputError(f"A {type(module).__name__} cannot be optimised. Give a module of onnx2nn.load.")
+    devices = dict.fromkeys(str(tensor.device) for tensor in (*module.parameters(), *module.buffers()))
+    if len(devices) > 1 or "meta" in devices:
+        raise InputError(f"The weights are on {', '.join(devices)}. Optimise a module whose weights are on one device.")
     if mode == "eager":
         from onnx2nn.optimization.eager import optimized
 

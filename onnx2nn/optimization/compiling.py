@@ -9,13 +9,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from onnx2nn.errors import InputError, VerificationError, first_line
 from onnx2nn.ground.atomic_files import replacing
 from onnx2nn.ground.cache_folder import cache_folder
+from onnx2nn.ground.device_placement import device_of
 from onnx2nn.importing.inputs import InputSpec, example_inputs, resolve_shapes, specs_of
 from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.machine_code import MachineCode, traced_for
@@ -29,7 +29,7 @@ from onnx2nn.optimization.half_code import compute_in_float32
 from onnx2nn.optimization.integer_code import call_kernels, integer_convolution, requantized_convolution
 from onnx2nn.optimization.packed_code import pack_convolutions
 from onnx2nn.optimization.product_code import multiply_pixels, multiply_small
-from onnx2nn.verification.module_runs import check_same, to_tensor
+from onnx2nn.verification.module_runs import check_same, inputs_for
 
 
 def _use_kernels(graph: torch.fx.Graph) -> None:
@@ -40,18 +40,21 @@ def _use_kernels(graph: torch.fx.Graph) -> None:
     pack_convolutions(graph)
 
 
-_CONFIG: dict[str, Any] = {
-    "freezing": True,
-    "joint_custom_pre_pass": keep_convolutions,
-    "post_grad_custom_pre_pass": _use_kernels,
-}
-"""Of inductor: weights are constants, so that they are folded and packed for the kernels that read them."""
+def _config(device: torch.device) -> dict[str, Any]:
+    """Returns the settings of inductor: weights are constants, folded and packed for the kernels that read them."""
+    if device.type != "cpu":
+        return {"freezing": True}
+    return {
+        "freezing": True,
+        "joint_custom_pre_pass": keep_convolutions,
+        "post_grad_custom_pre_pass": _use_kernels,
+    }
 
 
 def compiled(module: Any, given: Sequence[Any] | None) -> nn.Module:
     """Returns a module of machine code, see `onnx2nn.optimize`."""
-    specs = specs_of(module)
-    example = _example(specs, given)
+    specs, device = specs_of(module), device_of(module, torch.device("cpu"))
+    example = _example(module, specs, given)
     dynamic = [
         {axis: str(size) for axis, size in enumerate(spec.shape or ()) if isinstance(size, str)} for spec in specs
     ]
@@ -60,22 +63,22 @@ def compiled(module: Any, given: Sequence[Any] | None) -> nn.Module:
     described = package.with_suffix(".json")
     if not (package.exists() and described.exists()):
         try:
-            _write(module, example, dynamic, package, described)
+            _write(module, example, dynamic, package, described, device)
         except (VerificationError, InputError):
             raise
         except Exception as error:  # torch.export and inductor raise errors of many unrelated classes
-            return _without_package(module, example, error)
+            return _without_package(module, example, error, device)
     return CompiledModule(package, _entry(described), module.meta)
 
 
-def _example(specs: Sequence[InputSpec], given: Sequence[Any] | None) -> tuple[torch.Tensor, ...]:
+def _example(module: nn.Module, specs: Sequence[InputSpec], given: Sequence[Any] | None) -> tuple[torch.Tensor, ...]:
     if given is None:
         try:
             shapes = resolve_shapes(specs)
         except InputError as error:
             raise InputError(f"{error} Compiling needs an example: give example_inputs.") from error
         given = [*example_inputs(specs, shapes).values()]
-    tensors = tuple(to_tensor(value) if isinstance(value, np.ndarray) else value for value in given)
+    tensors = inputs_for(module, given)
     return tuple(_doubled(value, spec) for value, spec in zip(tensors, specs, strict=True))
 
 
@@ -93,17 +96,21 @@ def _write(
     dynamic: Sequence[dict[int, str]],
     package: Path,
     described: Path,
+    device: torch.device,
 ) -> None:
     """Writes a package and the description of its entry, after comparing it with the module."""
     shapes = tuple(dict.fromkeys(axes, torch.export.Dim.AUTO) for axes in dynamic)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of inductor, on its own code
-        with traced_for(_target()):
+        with traced_for(_target(device)):
             program = torch.export.export(module, example, dynamic_shapes=shapes)
-        compute_in_float32(program.graph)
-        entry = entry_of(program, specs_of(module))
+        if device.type == "cpu":
+            compute_in_float32(program.graph)
+        entry = entry_of(program, specs_of(module), device)
         with replacing(package) as temporary:
-            torch._inductor.aoti_compile_and_package(program, package_path=str(temporary), inductor_configs=_CONFIG)
+            torch._inductor.aoti_compile_and_package(
+                program, package_path=str(temporary), inductor_configs=_config(device)
+            )
             made = CompiledModule(temporary, entry, {})
             check_same(module, made, example, "compiled module", other_kernels=True)
             entry = _down_to_one(module, made, example)
@@ -111,8 +118,10 @@ def _write(
                 text.write_text(json.dumps({**asdict(entry), "dtypes": list(map(str, entry.dtypes))}), encoding="utf-8")
 
 
-def _target() -> MachineCode:
-    """Returns what code for the processor at hand has."""
+def _target(device: torch.device) -> MachineCode:
+    """Returns what code for the processor at hand has; kernels of integers are the CPU's."""
+    if device.type != "cpu":
+        return MachineCode(False, None, None)
     multiplies = integer_kernels.available(torch)
     if not integer_convolutions.available(torch):
         return MachineCode(multiplies, None, None)
@@ -126,6 +135,7 @@ def _entry(described: Path) -> Entry:
         tuple(getattr(torch, name.removeprefix("torch.")) for name in found["dtypes"]),
         tuple(map(tuple, found["shapes"])),
         {name: tuple(bounds) for name, bounds in found["ranges"].items()},
+        found["device"],
     )
 
 
@@ -180,13 +190,15 @@ def _narrowed(example: Sequence[torch.Tensor], entry: Entry, ones: set[str]) -> 
     return found
 
 
-def _without_package(module: nn.Module, example: tuple[torch.Tensor, ...], error: Exception) -> nn.Module:
+def _without_package(
+    module: nn.Module, example: tuple[torch.Tensor, ...], error: Exception, device: torch.device
+) -> nn.Module:
     """Returns what runs where AOTInductor refuses a module, and warns."""
     reason = f"{type(error).__name__}: {first_line(error)}"
     if "compiler" in type(error).__name__.lower() or "compiler" in reason:
         warnings.warn(f"No machine code: there is no C++ compiler ({reason}). It is optimised for eager.", stacklevel=4)
         return optimized(module)
-    wrapped = Frozen(torch.compile(module, options=_CONFIG), module)
+    wrapped = Frozen(torch.compile(module, options=_config(device)), module)
     try:
         check_same(module, wrapped, example, "compiled module", other_kernels=True)
     except VerificationError:

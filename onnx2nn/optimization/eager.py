@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import torch
 from torch import nn
 
 from onnx2nn.fx.float_type import float_type
+from onnx2nn.ground.device_placement import device_of
 from onnx2nn.optimization.batch_norms import fold_batch_norms
 from onnx2nn.optimization.half_products import HALF, compute_in_float32
 from onnx2nn.optimization.in_place import work_in_place
@@ -21,10 +23,13 @@ def optimized(module: nn.Module) -> nn.Module:
     for parameter in result.parameters():
         parameter.requires_grad_(False)
     fold_batch_norms(result)
-    pack_layers(result)
-    if (dtype := float_type(result)) in HALF and is_slow(nn.Linear, dtype):
-        compute_in_float32(result)
+    is_on_cpu = device_of(result, torch.device("cpu")).type == "cpu"
+    if is_on_cpu:
+        pack_layers(result)
+        if (dtype := float_type(result)) in HALF and is_slow(nn.Linear, dtype):
+            compute_in_float32(result)
     work_in_place(result)
-    hold_channels_last(result)
+    if is_on_cpu:
+        hold_channels_last(result)
     result.meta["onnx2nn"]["optimized"] = "eager"
     return result  # type: ignore[no-any-return]  # a copy

@@ -21,12 +21,14 @@ class Entry:
         dtypes: of each input.
         shapes: of each input: sizes, and names of sizes that may vary.
         ranges: the smallest and largest value of each named size.
+        device: the type of device that the program runs on.
     """
 
     names: tuple[str, ...]
     dtypes: tuple[torch.dtype, ...]
     shapes: tuple[tuple[int | str, ...], ...]
     ranges: Mapping[str, tuple[int, int | None]]
+    device: str = "cpu"
 
     def __str__(self) -> str:
         shapes = (f"{name} {self._shape(shape)}" for name, shape in zip(self.names, self.shapes, strict=True))
@@ -46,9 +48,10 @@ class Entry:
             )
         sizes: dict[str, int] = {}
         for name, dtype, shape, value in zip(self.names, self.dtypes, self.shapes, given, strict=True):
-            if not isinstance(value, torch.Tensor) or value.dtype != dtype or value.device.type != "cpu":
+            if not isinstance(value, torch.Tensor) or value.dtype != dtype or value.device.type != self.device:
                 shown = f"{value.dtype} on {value.device}" if isinstance(value, torch.Tensor) else type(value).__name__
-                raise ModuleInputError(f"Input {name!r} is a tensor of {dtype} on the CPU; it was given {shown}.")
+                place = "the CPU" if self.device == "cpu" else self.device
+                raise ModuleInputError(f"Input {name!r} is a tensor of {dtype} on {place}; it was given {shown}.")
             if len(value.shape) != len(shape) or not all(map(self._fits, shape, value.shape, [sizes] * len(shape))):
                 raise ModuleInputError(self._refusal(name, shape, value))
         return [value.contiguous() for value in given]
@@ -86,12 +89,13 @@ def size_range(program: torch.export.ExportedProgram, size: torch.SymInt) -> tup
     return int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None
 
 
-def entry_of(program: torch.export.ExportedProgram, specs: Sequence[InputSpec]) -> Entry:
+def entry_of(program: torch.export.ExportedProgram, specs: Sequence[InputSpec], device: torch.device) -> Entry:
     """Returns the entry of an exported program.
 
     Args:
         program: the program.
         specs: its inputs in the ONNX file, whose names of sizes are taken.
+        device: where it runs.
 
     Raises:
         NotImplementedError: a size of an input is computed from others.
@@ -114,4 +118,4 @@ def entry_of(program: torch.export.ExportedProgram, specs: Sequence[InputSpec]) 
             ranges[name] = size_range(program, size)
         shapes.append(tuple(shape))
     names = tuple(spec.name for spec in specs)
-    return Entry(names, tuple(tensor.dtype for tensor in tensors), tuple(shapes), ranges)
+    return Entry(names, tuple(tensor.dtype for tensor in tensors), tuple(shapes), ranges, device.type)

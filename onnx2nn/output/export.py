@@ -23,7 +23,7 @@ from onnx2nn.output.file_comparison import compare_file
 from onnx2nn.output.save import endless, one_sided, unchecked
 from onnx2nn.output.trace_examples import Run, runs_of
 from onnx2nn.provenance import exporter_metadata
-from onnx2nn.verification.module_runs import to_tensor
+from onnx2nn.verification.module_runs import inputs_for
 
 if TYPE_CHECKING:
     import torch
@@ -133,7 +133,7 @@ def _export(
     from onnx2nn.unfreeze.vectorised import Vectorised
 
     known = getattr(module, "meta", {}).get("onnx2nn", {})
-    tensors = [to_tensor(array) for array in runs[0][0]]
+    tensors = inputs_for(module, runs[0][0])
     batch: Sequence[int | None] = [None] * len(names)
     if isinstance(module, Vectorised):
         batch = module.batch_arrangement.inputs

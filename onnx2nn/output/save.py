@@ -19,7 +19,7 @@ from onnx2nn.ground.extras import require
 from onnx2nn.output.source_folder import save_source
 from onnx2nn.output.stored_types import check_types
 from onnx2nn.output.weight_files import written_by_safetensors
-from onnx2nn.verification.module_runs import check_same, to_tensor
+from onnx2nn.verification.module_runs import check_same, inputs_for
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +87,7 @@ def save(
         return _save_package(module, target, example_inputs)
     tensors = None
     if example_inputs is not None:
-        tensors = tuple(to_tensor(value) if isinstance(value, np.ndarray) else value for value in example_inputs)
+        tensors = tuple(inputs_for(module, example_inputs))
     elif writer in (_save_program, _save_torchscript):
         raise InputError(f"Saving {target.suffix} needs example inputs to trace the module with. Give example_inputs.")
     if writer is save_source:

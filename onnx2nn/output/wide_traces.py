@@ -94,7 +94,7 @@ def unchecked_runs(module: Any, program: torch.export.ExportedProgram, tensors: 
     """
     found: list[Run] = []
     for *_, shapes in refused_sizes(program, tuple(tensors)).values():
-        inputs = [np.resize(tensor.numpy(), shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+        inputs = [np.resize(tensor.cpu().numpy(), shape) for tensor, shape in zip(tensors, shapes, strict=True)]
         try:
             found.append((inputs, run_module(module, inputs)))
         except Onnx2nnError:  # the module's own limit
@@ -111,7 +111,8 @@ def _larger(
 ) -> Run | None:
     """Returns a run of the module with a dimension of one more than `most`; None where it does not take it."""
     larger = [
-        _resized(tensor.numpy(), names or {}, label, most + 1) for tensor, names in zip(tensors, opened, strict=True)
+        _resized(tensor.cpu().numpy(), names or {}, label, most + 1)
+        for tensor, names in zip(tensors, opened, strict=True)
     ]
     try:
         return larger, run_module(module, larger)

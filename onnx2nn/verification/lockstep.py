@@ -15,7 +15,7 @@ from onnx2nn.ground.progress import tracked
 from onnx2nn.optable.registry import load_rows
 from onnx2nn.verification.block_reports import blocks_around
 from onnx2nn.verification.gaps import Gap, gap
-from onnx2nn.verification.module_runs import to_tensor
+from onnx2nn.verification.module_runs import inputs_for, to_tensor
 from onnx2nn.verification.node_reports import NodeComparison
 from onnx2nn.verification.noise import rounding_floor
 from onnx2nn.verification.probe import Probe, node_name, operator_name
@@ -100,7 +100,7 @@ class Lockstep:
         with torch.no_grad():
             given = self._values(memory_limit)
             own, fed = self.runs
-            inputs = iter([to_tensor(array) for array in self.probe.feeds.values()])
+            inputs = iter(inputs_for(self.module, [*self.probe.feeds.values()]))
             for node in tracked(list(self.module.graph.nodes)):
                 if node.op == "output":
                     self.outputs = self._result(own, node)
@@ -147,7 +147,7 @@ class Lockstep:
                     blocks_around(node, self.blocks)[-1],
                 )
         if names[0] in values:
-            fed.env[node] = _as_torch(values[names[0]])
+            (fed.env[node],) = inputs_for(self.module, [_as_torch(values[names[0]])])
             if names[0] in self.random:
                 own.env[node] = self.drawn[node] = fed.env[node]
 
@@ -192,7 +192,7 @@ class Lockstep:
         from torch import fx
 
         measuring = fx.Interpreter(self.module)
-        inputs = iter([to_tensor(array) for array in self.probe.feeds.values()])
+        inputs = iter(inputs_for(self.module, [*self.probe.feeds.values()]))
         result = []
         for node in self.module.graph.nodes:
             if node.op == "output":

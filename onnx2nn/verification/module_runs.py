@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnx2nn.errors import Onnx2nnError, VerificationError, first_line
+from onnx2nn.ground.device_placement import device_of, placed
 from onnx2nn.ground.extras import require
 from onnx2nn.verification.noise import SMALLEST_WEIGHT, growing_changes, moved_bits
 from onnx2nn.verification.value_comparison import OutputComparison, compare, differences
@@ -25,7 +26,7 @@ def run_module(module: Callable[..., Any], arrays: Sequence[np.ndarray]) -> tupl
         VerificationError: the module failed on these inputs.
     """
     torch = require("torch", extra="torch", purpose="Running the imported module")
-    tensors = [to_tensor(array) for array in arrays]
+    tensors = inputs_for(module, arrays)
     try:
         with torch.no_grad():
             outputs = module(*tensors)
@@ -34,6 +35,17 @@ def run_module(module: Callable[..., Any], arrays: Sequence[np.ndarray]) -> tupl
     except Exception as error:  # any error of the module's own run
         raise VerificationError(f"The imported module failed: {type(error).__name__}: {first_line(error)}") from error
     return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
+
+
+def inputs_for(module: Callable[..., Any], values: Sequence[Any]) -> list[Any]:
+    """Returns arrays and tensors as inputs of a PyTorch module, on the device of its weights."""
+    import torch
+
+    tensors = [to_tensor(value) if isinstance(value, np.ndarray) else value for value in values]
+    device = device_of(module, None) if isinstance(module, torch.nn.Module) else None
+    if device is None or device.type == "meta":
+        return tensors
+    return placed(tensors, device)  # type: ignore[no-any-return]  # a list
 
 
 def to_tensor(array: np.ndarray) -> Any:
@@ -150,8 +162,8 @@ def moved_tensor(value: Any, ulps: int, trial: int) -> Any:
     if carrier is None or not value.numel():
         return value
     infinity = int(torch.full((1,), torch.inf, dtype=value.dtype).view(carrier))
-    bits = value.detach().resolve_neg().contiguous().view(carrier).numpy()
-    return torch.from_numpy(moved_bits(bits, infinity, ulps, trial)).view(value.dtype)
+    bits = value.detach().resolve_neg().contiguous().view(carrier).cpu().numpy()
+    return torch.from_numpy(moved_bits(bits, infinity, ulps, trial)).view(value.dtype).to(value.device)
 
 
 def _as_tuple(outputs: Any) -> tuple[Any, ...]:

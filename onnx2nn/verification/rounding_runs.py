@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnx2nn.errors import VerificationError
-from onnx2nn.verification.module_runs import moved_tensor, to_tensor
+from onnx2nn.verification.module_runs import inputs_for, moved_tensor
 from onnx2nn.verification.noise import Changes, growing_changes, moved_feeds
 from onnx2nn.verification.probe import Probe
 from onnx2nn.verification.widening import widened, widened_feeds
@@ -97,7 +97,7 @@ def _moved_run(
     from torch import fx
 
     interpreter = fx.Interpreter(module)
-    inputs = iter([to_tensor(array) for array in feeds])
+    inputs = iter(inputs_for(module, feeds))
     for position, node in enumerate(module.graph.nodes):
         if node.op == "output":
             break
@@ -122,4 +122,4 @@ def _moved_value(value: Any, ulps: int, trial: int, noise: np.ndarray | None = N
     if noise is None or not isinstance(value, torch.Tensor) or tuple(noise.shape) != tuple(value.shape):
         return moved
     direction = torch.sign(moved - value)  # the noise goes where the unit in the last place goes
-    return moved + direction * torch.from_numpy(noise).to(value.dtype)
+    return moved + direction * torch.from_numpy(noise).to(value)

@@ -12,12 +12,13 @@ import numpy as np
 
 from onnx2nn.errors import InputError
 from onnx2nn.ground.atomic_files import check_folder_writable, made_folder, replacing
+from onnx2nn.ground.device_placement import device_of
 from onnx2nn.ground.extras import require
 from onnx2nn.ground.limits import Limits
 from onnx2nn.loading import load
 from onnx2nn.output.stored_types import check_types
 from onnx2nn.output.weight_files import written_by_safetensors
-from onnx2nn.verification.module_runs import check_same, to_tensor
+from onnx2nn.verification.module_runs import check_same, inputs_for
 
 if TYPE_CHECKING:
     import torch
@@ -114,8 +115,8 @@ def write_source(
         for name, text in texts.items():
             files.enter_context(replacing(target / name)).write_text(text, encoding="utf-8")
         if example_inputs is not None:
-            given = [to_tensor(value) if isinstance(value, np.ndarray) else value for value in example_inputs]
-            check_same(model, namespace["load_model"](stored), given, "exported program")
+            written = namespace["load_model"](stored).to(device_of(model, "cpu"))
+            check_same(model, written, inputs_for(model, example_inputs), "exported program")
     count = source.count("\nclass ")
     classes = f"{count} class{'es' * (count != 1)}"
     return f"{target / 'model.py'}: {len(source.splitlines())} lines, {classes}; {target / weights}"
