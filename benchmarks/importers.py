@@ -144,9 +144,12 @@ def _onnxruntime() -> Load:
 
 
 def without_gradients(torch: Any, module: Any) -> Loaded:
-    """Returns a call of the module without gradients, as in inference."""
+    """Returns a call of the module without gradients, as in inference; it goes where the first inputs are."""
+    moved: list[Any] = []
 
     def call(inputs: Sequence[Any]) -> Any:
+        if not moved:
+            moved.append(module.to(inputs[0].device))
         with torch.no_grad():
             return module(*inputs)
 

@@ -47,10 +47,14 @@ def session(path: str, inputs: models.Tensors, threads: int) -> Callable[[], Any
 def forms(
     path: str, inputs: models.Tensors, threads: int, names: Collection[str] = tuple(FORMS)
 ) -> Iterator[tuple[str, float, Callable[[], Any] | str]]:
-    """Yields the name of each form of a model, the seconds to make it, and its call or the reason of a failure."""
-    start = time.perf_counter()
-    call = session(path, inputs, threads)
-    yield "ONNX Runtime", time.perf_counter() - start, call
+    """Yields the name of each form of a model, the seconds to make it, and its call or the reason of a failure.
+
+    They are made for the device of the inputs. ONNX Runtime is among them on the CPU.
+    """
+    if inputs[0].device.type == "cpu":
+        start = time.perf_counter()
+        call = session(path, inputs, threads)
+        yield "ONNX Runtime", time.perf_counter() - start, call
     for form, (mode, fixed) in FORMS.items():
         if form not in names:
             continue
@@ -66,15 +70,27 @@ def forms(
 def made(path: str, inputs: models.Tensors, mode: str | None, fixed: bool) -> torch.nn.Module:
     """Returns a form of a model. `load` makes it, which also replaces pairs of QuantizeLinear, where it can."""
     shapes: dict[str, list[int]] = {}
+    device = inputs[0].device
     if mode == "compile":
-        module = onnx2nn.load(path)
+        module = onnx2nn.load(path, device=device)
         signature = module.meta["onnx2nn"]["signature"]
         if fixed:
             shapes = {spec["name"]: list(tensor.shape) for spec, tensor in zip(signature, inputs, strict=True)}
         elif any(isinstance(size, str) for spec in signature for size in (spec["shape"] or ())[1:]):
             return onnx2nn.optimize(module, mode, example_inputs=inputs)
-    made: torch.nn.Module = onnx2nn.load(path, input_shapes=shapes, optimize=mode)
+    made: torch.nn.Module = onnx2nn.load(path, device=device, input_shapes=shapes, optimize=mode)
     return made
+
+
+def waiting(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns a call that ends when the GPU has done what it asked for."""
+
+    def wait() -> Any:
+        found = call()
+        torch.cuda.synchronize()
+        return found
+
+    return wait
 
 
 def measure(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, tuple[list[float], list[float]]]:

@@ -27,6 +27,19 @@ TIMM = (
 """Networks of timm, which are measured beside the author's module."""
 
 ORT = "ONNX Runtime"
+ORIGINAL = "original module"
+
+CUDA = ("resnet50", "mobilenet_v2", "vit_b_16", "bert_base")
+"""Networks that are measured on a GPU, beside the author's module."""
+
+
+def on_cuda(name: str) -> str:
+    """Returns the key of a network's results on a GPU."""
+    return f"{name}, cuda"
+
+
+ORDER = (*SHOWN, *ZOO, *TIMM, *map(on_cuda, CUDA))
+"""Keys of the stored results."""
 
 FLOORS = (
     ("resnet18", "compile, fixed sizes"),
@@ -58,6 +71,8 @@ def floors() -> list[Row]:
 
 def page(rows: dict[str, Row], floor_rows: list[Row]) -> str:
     """Returns the page of stored results: of `peers.py`, and of `floors.py`."""
+    there = {name: rows[on_cuda(name)] for name in CUDA if on_cuda(name) in rows}
+    rows = {name: row for name, row in rows.items() if row not in there.values()}
     shown = [name for name in SHOWN if name in rows]
     parts = [_HEAD, _conditions(rows), "## Networks\n", _table(rows, shown, _forms(rows, shown))]
     parts += [_missing(rows, shown), "## Means\n", _means(rows)]
@@ -68,6 +83,9 @@ def page(rows: dict[str, Row], floor_rows: list[Row]) -> str:
     timm = [name for name in TIMM if name in rows]
     if timm:
         parts += ["## Networks of timm\n", _table(rows, timm, _forms(rows, timm)), _missing(rows, timm)]
+    if there:
+        forms = [form for form in _forms(there, [*there]) if form != ORIGINAL]
+        parts += [_ON_CUDA, _conditions(there), _table(there, [*there], forms), _missing(there, [*there])]
     if floor_rows:
         parts += [_FLOORS, _floor_table(floor_rows)]
     return "\n".join(part for part in parts if part)
@@ -106,14 +124,22 @@ def _forms(rows: dict[str, Row], names: list[str]) -> list[str]:
 
 
 def ratio(row: Row, form: str) -> float | None:
-    """Returns the time of a form, divided by ONNX Runtime's; None where it did not run."""
-    return row["ms"][form] / row["ms"][ORT] if form in row["ms"] else None
+    """Returns the time of a form, divided by ONNX Runtime's, by the author's module's where that did not run.
+
+    None where the form did not run.
+    """
+    return row["ms"][form] / row["ms"][_base(row)] if form in row["ms"] else None
+
+
+def _base(row: Row) -> str:
+    return ORT if ORT in row["ms"] else ORIGINAL
 
 
 def _table(rows: dict[str, Row], names: list[str], forms: list[str]) -> str:
     lines = [f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
-    times = (f"{rows[name]['ms'][ORT]:.2f}" for name in names)
-    lines.append(f"| ONNX Runtime, ms | {' | '.join(times)} |")
+    base = _base(rows[names[0]])
+    times = (f"{rows[name]['ms'][base]:.2f}" for name in names)
+    lines.append(f"| {base}, ms | {' | '.join(times)} |")
     for form in forms:
         ratios = [ratio(rows[name], form) for name in names]
         cells = ("-" if found is None else f"{found:.2f}" for found in ratios)
@@ -129,6 +155,13 @@ def _missing(rows: dict[str, Row], names: list[str]) -> str:
     ]
     return "\n".join(["Forms that did not run:", "", *reasons, ""]) if reasons else ""
 
+
+_ON_CUDA = """## On a GPU
+
+Time of one call until the GPU is done, the fastest of the rounds, divided by the author's module's in the same run
+(`python benchmarks/peers.py --device cuda --write`). Products of float32 as torch computes them by default. ONNX
+Runtime is not among the forms: its package for GPUs was not at hand.
+"""
 
 _FLOORS = """## What torch's kernels alone take
 

@@ -45,8 +45,14 @@ def _proxy_among(values: Any) -> fx.Proxy | None:
 
 def _elsewhere(values: Iterable[Any]) -> torch.device | None:
     """Returns the device of the first tensor on another one than the CPU, where tensors have elements."""
-    devices = (value.device for value in values if isinstance(value, torch.Tensor))
-    return next((device for device in devices if device.type not in ("cpu", "meta")), None)
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            found = _elsewhere(value)
+        else:
+            found = value.device if isinstance(value, torch.Tensor) else None
+        if found is not None and found.type not in ("cpu", "meta"):
+            return found
+    return None
 
 
 def _function(row: Row) -> Any:
@@ -57,7 +63,8 @@ def _function(row: Row) -> Any:
         if proxy is not None:
             return proxy.tracer.create_proxy("call_function", function, inputs, attributes)
         values = [_plain(v) if i < len(static) and static[i] else v for i, v in enumerate(inputs)]
-        device = _elsewhere((*inputs, *attributes.values()))
+        tensors = (value for value in attributes.values() if isinstance(value, torch.Tensor))
+        device = _elsewhere((*inputs, *tensors))
         if device is None:
             return row.run(torch, *values, **attributes)
         with device:  # what a body makes of numbers is there; what it computes with NumPy is not

@@ -33,7 +33,7 @@ def test_the_page_is_of_the_stored_results(peers_page: Any) -> None:
     assert peers_page.PAGE.read_text(encoding="utf-8") == peers_page.page(rows, peers_page.floors()), (
         "python benchmarks/peers.py --page"
     )
-    assert [*rows] == [name for name in (*peers_page.SHOWN, *peers_page.ZOO, *peers_page.TIMM) if name in rows]
+    assert [*rows] == [name for name in peers_page.ORDER if name in rows]
     assert all(set(peers_page.TITLES) <= {*row["ms"], *row["failed"]} for row in rows.values())
 
 
