@@ -635,7 +635,7 @@ def test_two_sizes_that_data_decide_have_two_names() -> None:
         x, w = (torch.tensor([1.0] * count + [0.0]) for count in (first, second))
         try:
             (expected,) = session.run(None, {"x": x.numpy(), "w": w.numpy()})
-        except (Fail, RuntimeException):  # the latter from ONNX Runtime before 1.28
+        except (Fail, RuntimeException):  # the latter from ONNX Runtime before 1.27
             refused += 1
             with pytest.raises(ValueError, match=r"Here u0 is 0, u1 is 2\."):
                 module(x, w)
