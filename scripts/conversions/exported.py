@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -164,19 +163,12 @@ def _call(module: Any, inputs: tuple[Any, ...]) -> list[np.ndarray[Any, Any]]:
 
 
 def reason(error: BaseException) -> str:
-    """Returns an error in one line of at most 300 letters, without colours.
+    """Returns an error in one line of at most 300 letters: its text, or the first line and what it came from.
 
-    The first of several paragraphs is kept, with the error that it came from: torch's exporters explain themselves in
-    the others.
+    The other lines of torch's exporters are advice, the same for all models.
     """
     first = error
     while first.__cause__ is not None:
         first = first.__cause__
-    cause = f" From {_line(first)}" if first is not error else ""
-    return f"{_line(error, paragraphs=not cause)}{cause}"[:300]
-
-
-def _line(error: BaseException, *, paragraphs: bool = True) -> str:
-    text = re.sub(r"\x1b\[[\d;]*m", "", str(error))
-    words = (text if paragraphs else text.partition("\n\n")[0]).split()
-    return f"{type(error).__name__}: {' '.join(words)}"
+    lines = [str(error)] if first is error else [str(error).partition("\n")[0], f"From {type(first).__name__}: {first}"]
+    return f"{type(error).__name__}: {' '.join(' '.join(lines).split())}"[:300]
