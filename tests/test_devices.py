@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -19,6 +20,7 @@ from realmodels import require_transformers
 from safetensors.torch import load_file
 
 import onnx2nn
+from onnx2nn import backend
 from onnx2nn.errors import InputError, Onnx2nnError
 from scripts.language_models import built, feeds, tensors
 
@@ -185,3 +187,28 @@ def test_a_file_that_became_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("onnx2nn.loading.mapping", shorten)
     with pytest.raises(Onnx2nnError, match="Cannot map"):
         onnx2nn.load(path, device="meta")
+
+
+@pytest.mark.slow
+@pytest.mark.pinned("torch")  # fake tensors of a simulated device are of the newest
+def test_results_are_where_the_inputs_are() -> None:
+    """On a device without elements, as there is no GPU: drawn calls make all their tensors there."""
+    command = [sys.executable, "-m", "tests.simulated_device", "4"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False)
+    assert found.returncode == 0, found.stderr
+    *wrong, counts = found.stdout.splitlines()
+    assert not wrong, "\n".join(wrong)
+    assert int(re.search(r"(\d+) right", counts).group(1)) > 800, counts  # type: ignore[union-attr]  # it is there
+
+
+def test_what_is_on_no_single_device_is_not_optimised() -> None:
+    module = onnx2nn.load(DIGITS, device="meta")
+    with pytest.raises(InputError, match="weights are on meta"):
+        onnx2nn.optimize(module, "eager")
+
+
+def test_devices_of_the_backend() -> None:
+    assert backend.supports_device("CPU")
+    assert backend.supports_device("CUDA") == torch.cuda.is_available()
+    assert not backend.supports_device("CUDA:99")
+    assert not backend.supports_device("TPU")
