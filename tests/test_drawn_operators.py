@@ -9,33 +9,22 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from onnx import helper, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
-from onnxruntime.capi.onnxruntime_pybind11_state import (
-    Fail,
-    InvalidArgument,
-    InvalidGraph,
-    RuntimeException,
-)
-from onnxruntime.capi.onnxruntime_pybind11_state import (
-    NotImplemented as NoKernel,
-)
 
 import onnx2nn
 from onnx2nn.errors import ModuleInputError, OperatorError, UnsupportedModelError
 from tests.drawn import contrib, elementwise, layout, ml, norms, others, products, recurrent, reductions, windows
 from tests.drawn.draw import CALLS, Call, Draw, model_of
+from tests.drawn.oracle import NO_CALL, Outputs, answer, difference
 
 FILES = (contrib, elementwise, layout, ml, norms, others, products, recurrent, reductions, windows)
 """They fill `CALLS`."""
 
 FAST, HELD = 3, 150
 """Calls of each operator."""
-
-Outputs = list[np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -129,55 +118,16 @@ def _known(drawn: Call) -> Difference | None:
     return next((each for each in DIFFERENCES if each.op == drawn.op and each.holds(drawn)), None)
 
 
-def _onnxruntime(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> Outputs:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, feeds))
-
-
-_NO_CALL = (Fail, InvalidArgument, InvalidGraph, NoKernel, RuntimeException, RuntimeError)
-"""What ONNX Runtime raises for no call of the operator, and where it has no kernel or array for the type."""
-
-
 def _expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray], drawn: Call) -> Outputs | None:
     """Returns the oracle's answer: ONNX Runtime's, the reference's where that is known to differ; None without one."""
     try:
-        found = _onnxruntime(model, feeds)
-    except _NO_CALL:
+        found = answer(model, feeds)
+    except NO_CALL:
         return None
     known = _known(drawn)
     if known is None:
         return found
     return list(ReferenceEvaluator(model).run(None, feeds)) if known.reference else None
-
-
-_SHOWN = {torch.bfloat16: np.int16, torch.float8_e4m3fn: np.uint8, torch.float8_e5m2: np.uint8}
-
-
-def _difference(found: Any, wanted: np.ndarray, rtol: float) -> str:
-    """Returns how two results differ, empty where they are equal within the rounding of their type."""
-    if wanted.dtype.kind in "OU":
-        same = np.array_equal(np.asarray(found, object), wanted.astype(object))
-        return "" if same else f"{found}, not {wanted.tolist()}"
-    result = found.detach()
-    if result.dtype in _SHOWN:  # ONNX Runtime shows their bits, and NaN has several
-        wanted = torch.from_numpy(wanted.view(_SHOWN[result.dtype])).view(result.dtype).float().numpy()
-        result = result.float()
-    ours = result.numpy()
-    if ours.shape != wanted.shape or ours.dtype != wanted.dtype:
-        return f"{ours.dtype}{list(ours.shape)}, not {wanted.dtype}{list(wanted.shape)}"
-    if ours.dtype.kind != "f":
-        return "" if np.array_equal(ours, wanted) else f"{ours.tolist()}, not {wanted.tolist()}"
-    a, b = ours.astype(np.float64), wanted.astype(np.float64)
-    finite = np.isfinite(a) & np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return f"{ours.tolist()}, not {wanted.tolist()}"
-    scale = np.abs(b[finite]).max(initial=1e-3)
-    bound = {"float16": 3e-3, "float64": 1e-6 if rtol < 1e-3 else rtol}.get(ours.dtype.name, rtol)
-    apart = np.abs(a[finite] - b[finite]).max(initial=0) / scale
-    return "" if apart <= bound else f"{apart:.2g} of the largest element apart"
 
 
 def _outcome(domain: str, op: str, seed: int) -> tuple[str, str]:
@@ -207,7 +157,7 @@ def _outcome(domain: str, op: str, seed: int) -> tuple[str, str]:
             return "refused" if said and said in str(error) else "wrong", f"{about}optimize={optimize}: {error!r}"
         results = [found] if isinstance(found, torch.Tensor) else list(found)
         for index, (ours, theirs) in enumerate(zip(results, wanted, strict=True)):
-            if said := _difference(ours, np.asarray(theirs), drawn.rtol * times):
+            if said := difference(ours, np.asarray(theirs), drawn.rtol * times):
                 return "wrong", f"{about}optimize={optimize}, output {index}: {said}"
     return "right", ""
 
@@ -304,8 +254,8 @@ def test_what_was_found(graph: str, values: list[np.ndarray]) -> None:
     feeds = dict(zip([info.name for info in model.graph.input], values, strict=True))
     found = onnx2nn.load(model)(*(torch.from_numpy(np.array(value)) for value in values))
     results = [found] if isinstance(found, torch.Tensor) else list(found)
-    for ours, theirs in zip(results, _onnxruntime(model, feeds), strict=True):
-        assert not _difference(ours, theirs, 1e-4)
+    for ours, theirs in zip(results, answer(model, feeds), strict=True):
+        assert not difference(ours, theirs, 1e-4)
 
 
 def test_a_pool_of_bytes_counts_what_its_last_windows_lack() -> None:
@@ -328,5 +278,5 @@ def test_a_pool_of_bytes_counts_what_its_last_windows_lack() -> None:
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     x = np.full((1, 1, 1, 6), 72, np.int8)
-    (wanted,) = _onnxruntime(model, {"x": x})
+    (wanted,) = answer(model, {"x": x})
     assert onnx2nn.load(model)(torch.from_numpy(x)).tolist() == wanted.tolist() == [[[[48, 72, 24]]]]

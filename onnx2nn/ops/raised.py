@@ -9,8 +9,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from onnx2nn.errors import OperatorError
 from onnx2nn.ops.rnn import reordered
-from onnx2nn.ops.shape import fixed, reshape
+from onnx2nn.ops.shape import expand, fixed, reshape
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.row import OWN
 
@@ -91,9 +94,25 @@ def rms_norm(F: Any, X: Any, *, dims: int, epsilon: float) -> Any:
     return F.nn.functional.rms_norm(X, X.shape[-dims:], eps=epsilon)
 
 
-@op("GroupNorm", 1, domain=OWN)
-def group_norm(F: Any, X: Any, *, num_groups: int, epsilon: float) -> Any:
-    return F.nn.functional.group_norm(X, num_groups, eps=epsilon)
+@op("GroupNorm", 1, domain=OWN, static=["split", "sizes"])
+def group_norm(F: Any, X: Any, split: Any, sizes: Any, *, num_groups: int, epsilon: float) -> Any:
+    """X reshaped to `split`, `(N, groups, size)`, normalised, and reshaped to `sizes`.
+
+    This is `F.group_norm` where the reshapes keep the samples and the shape of X, and each group has whole channels.
+    """
+    if all(map(_holds, _conditions_of_groups(X, split, sizes))):
+        return F.nn.functional.group_norm(X, num_groups, eps=epsilon)
+    return reshape(F, F.nn.functional.instance_norm(reshape(F, X, split), eps=epsilon), sizes)
+
+
+@op("Grouped", 1, domain=OWN, static=["split", "sizes"])
+def grouped(F: Any, X: Any, split: Any, sizes: Any) -> Any:
+    """X, if a normalisation of groups, which reshapes to `split` and then to `sizes`, keeps its samples and shape."""
+    if not all(_conditions_of_groups(X, split, sizes)):
+        raise OperatorError(
+            "its reshapes do not keep the shape of what is normalised. Import it with raise_patterns=False."
+        )
+    return X
 
 
 @op("InstanceNorm", 1, domain=OWN)
@@ -101,10 +120,35 @@ def instance_norm(F: Any, X: Any, *, epsilon: float) -> Any:
     return F.nn.functional.instance_norm(X, eps=epsilon)
 
 
-@op("Normalize", 1, domain=OWN)
-def normalize(F: Any, X: Any, *, p: float, axis: int, epsilon: float) -> Any:
-    """X divided by its norm, or by epsilon where epsilon is larger."""
-    return F.nn.functional.normalize(X, p, axis, epsilon)
+@op("Normalize", 1, domain=OWN, static=["sizes"])
+def normalize(F: Any, X: Any, sizes: Any = None, *, p: float, axis: int, epsilon: float) -> Any:
+    """X divided by its norm, or by epsilon where epsilon is larger; the divisor is expanded to `sizes` before."""
+    if sizes is None or all(map(_holds, _keeps_shape(X, sizes))):
+        return F.nn.functional.normalize(X, p, axis, epsilon)
+    return X / expand(F, F.linalg.vector_norm(X, p, axis, keepdim=True).clamp_min(epsilon), sizes)
+
+
+def _holds(condition: Any) -> bool:
+    """Returns whether a condition on sizes is proven; one that depends on them does not hold."""
+    return condition is True or condition is np.True_
+
+
+def _keeps_shape(X: Any, sizes: Sequence[Any]) -> list[Any]:
+    """Returns the conditions under which `sizes`, in which 0 is X's size at the axis and -1 inferred, are X's shape."""
+    if len(sizes) != X.ndim:
+        return [False]
+    return [a == b for a, b in zip(sizes, X.shape, strict=True) if not (fixed(a) and a in (0, -1))]
+
+
+def _conditions_of_groups(X: Any, split: Sequence[Any], sizes: Sequence[Any]) -> list[Any]:
+    """Returns the conditions under which a reshape to `(N, groups, size)` keeps samples, groups whole channels, and a
+    reshape to `sizes` gives X's shape again."""
+    count, groups, size = split
+    if fixed(count) and count == -1:
+        kept = [groups * size == math.prod(X.shape[1:])]
+    else:
+        kept = [] if fixed(count) and count == 0 else [count == X.shape[0]]
+    return [*kept, X.shape[1] % groups == 0, *_keeps_shape(X, sizes)]
 
 
 def _splits(X: Any, split: Sequence[Any], *groups: Sequence[int]) -> bool:
@@ -118,7 +162,7 @@ def _splits(X: Any, split: Sequence[Any], *groups: Sequence[int]) -> bool:
     sizes = [X.shape[axis] if fixed(size) and size == 0 and axis < X.ndim else size for axis, size in enumerate(split)]
     open_ = [axis for axis, group in enumerate(groups) if any(fixed(sizes[i]) and sizes[i] == -1 for i in group)]
     closed = [axis for axis in range(X.ndim) if axis not in open_]
-    return len(open_) < 2 and all(math.prod(sizes[i] for i in groups[axis]) == X.shape[axis] for axis in closed)
+    return len(open_) < 2 and all(_holds(math.prod(sizes[i] for i in groups[axis]) == X.shape[axis]) for axis in closed)
 
 
 def _rearranged(F: Any, X: Any, split: Sequence[Any], perm: Sequence[int], join: Sequence[Any]) -> Any:
@@ -187,7 +231,15 @@ def scaled_dot_product_attention(
     """Q: `(..., queries, size)`, K and V: `(..., keys, size)`; K `(..., size, keys)` where it is transposed.
 
     A bool mask is True at attended keys, a float mask is added. With `grouped`, several heads of Q share a head of K.
+    torch takes a mask of at least two dimensions that fits the scores; one that makes them larger is added to them.
     """
+    keys = K if transposed else K.mT
+    if mask is not None and not grouped and _enlarges(mask, Q, keys):
+        scores = Q @ keys * (Q.shape[-1] ** -0.5 if scale is None else scale)
+        scores = F.where(mask, scores, -math.inf) if mask.dtype == F.bool else scores + mask
+        return F.softmax(scores, -1) @ V
+    if mask is not None and mask.ndim == 1:
+        mask = mask[None]
     options: dict[str, Any] = {"is_causal": True} if is_causal else {}
     if mask is not None:
         options["attn_mask"] = mask
@@ -196,6 +248,16 @@ def scaled_dot_product_attention(
     if grouped:
         options["enable_gqa"] = True
     return F.nn.functional.scaled_dot_product_attention(Q, K.mT if transposed else K, V, **options)
+
+
+def _enlarges(mask: Any, Q: Any, keys: Any) -> bool:
+    """Returns whether a mask surely broadcasts the scores of Q and `keys`, `(..., size, keys)`, to a larger shape."""
+    places: list[tuple[Any, ...]] = [(Q.shape[axis], keys.shape[axis]) for axis in range(-min(Q.ndim, keys.ndim), -2)]
+    places += [(Q.shape[-2],), (keys.shape[-1],)]
+    if mask.ndim > max(Q.ndim, keys.ndim):
+        return True
+    pairs = zip(reversed(mask.shape), reversed(places), strict=False)
+    return any(_holds(wanted != 1) and all(_holds(size == 1) for size in sizes) for wanted, sizes in pairs)
 
 
 def _recurrent(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx2nn.rewrite.patterns import NODES, Match, parse, tensor_of
+from onnx2nn.rewrite.patterns import Match, largest_constant_rank, parse
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -20,22 +20,16 @@ def _is(operator: str, **attributes: Any) -> Callable[[Match, ValueFacts], NewNo
         clip = match.get("clip")
         if clip is not None and _limits(clip, facts) != (0.0, 6.0):
             return None
-        if _largest_constant_rank(match) > max(facts.rank(match["x"]) or 0, 1):
+        if largest_constant_rank(match) > max(facts.rank(match["x"]) or 0, 1):
             return None  # broadcasting against such a constant may raise the rank of the result
         return NewNode(operator, (match["x"],), attributes)
 
     return build
 
 
-def _largest_constant_rank(match: Match) -> int:
-    """Returns the largest rank of a constant that the matched nodes read."""
-    tensors = [tensor_of(value) for node in match[NODES] for value in node.inputs]
-    return max((len(tensor.shape) for tensor in tensors if tensor is not None), default=0)
-
-
 def any_shape(match: Match, facts: ValueFacts) -> Sample:
     """Returns the sample inputs of an elementwise function."""
-    return {"x": (2, 3, 5, 4, 3, 2)[: max(3, _largest_constant_rank(match))]}
+    return {"x": (2, 3, 5, 4, 3, 2)[: max(3, largest_constant_rank(match))]}
 
 
 def _limits(clip: Any, facts: ValueFacts) -> tuple[float | None, float | None]:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx2nn.optable.row import OWN
-from onnx2nn.rewrite.patterns import Match, parse
+from onnx2nn.rewrite.patterns import NODES, Match, largest_constant_rank, parse
 from onnx2nn.rewrite.rewrite_rule import NewNode, Rule, Sample
 from onnx2nn.rewrite.value_facts import ValueFacts
 
@@ -17,24 +17,26 @@ from onnx2nn.rewrite.value_facts import ValueFacts
 
 _CENTRED = "(x - (mean := ReduceMean(x, ...) | GlobalAveragePool(x)))"
 _SQUARES = f"({_CENTRED} ** 2 | {_CENTRED} * {_CENTRED})"
-_DEVIATION = f"Sqrt((var := ReduceMean({_SQUARES}, ...) | GlobalAveragePool({_SQUARES})) + eps)"
+_DEVIATION = f"Sqrt((ReduceMean({_SQUARES}, ...) | GlobalAveragePool({_SQUARES})) + eps)"
 _STANDARDISED = f"({_CENTRED} / {_DEVIATION} | {_CENTRED} * (Reciprocal({_DEVIATION}) | 1 / {_DEVIATION}))"
 
 _FACTOR = f"(factor := (Reciprocal({_DEVIATION}) | 1 / {_DEVIATION}) * weight)"
 _TENSORFLOW = f"x * {_FACTOR} + ((-mean) * factor + bias)"
 
-_ROOT = "Sqrt((mean := ReduceMean(x ** 2 | x * x, ...)) + eps)"
+_ROOT = "Sqrt(ReduceMean(x ** 2 | x * x, ...) + eps)"
 _SCALED = f"(x / {_ROOT} | x * (Reciprocal({_ROOT}) | 1 / {_ROOT}))"
 
 
 def _dims_and_epsilon(match: Match, facts: ValueFacts) -> tuple[int, float] | None:
-    """Returns the number of last dimensions that are normalised, and epsilon; None for other axes."""
+    """Returns the number of last dimensions that are normalised, and epsilon.
+
+    None for other axes, of any of the means, and where a constant has more dimensions than `x`.
+    """
     epsilon, rank = facts.number(match["eps"]), facts.rank(match["x"])
     counts = set()
-    for name in ("mean", "var"):
-        node: ir.Node | None = match.get(name)
-        if node is None:
-            continue
+    if rank is not None and largest_constant_rank(match) > max(rank, 1):
+        return None
+    for node in (node for node in match[NODES] if node.op_type in ("ReduceMean", "GlobalAveragePool")):
         # tf2onnx writes the mean over the last of three dimensions so.
         if node.op_type == "GlobalAveragePool":
             if rank != 3:
@@ -59,7 +61,7 @@ def _x_shape(match: Match, facts: ValueFacts, inner: tuple[int, ...], least: int
 
 def _affine_sample(match: Match, facts: ValueFacts) -> Sample:
     shape, found = facts.constant_shape(match["weight"]) or (), _dims_and_epsilon(match, facts)
-    inner = shape[-found[0] :] if found else shape
+    inner = tuple(size if size > 1 else 7 for size in (shape[-found[0] :] if found else shape))
     sample = {"x": _x_shape(match, facts, inner, len(shape)), "weight": shape, "bias": shape}
     return {name: sample[name] for name in sample if name in match}
 
@@ -136,20 +138,30 @@ def _group_norm(match: Match, facts: ValueFacts) -> NewNode | None:
     split, ones, zeros = facts.ints(match["split"]), facts.array(match["ones"]), facts.array(match["zeros"])
     if split is None or len(split) != 3 or not split[1] or split[1] < 1 or ones is None or zeros is None:
         return None
-    if (ones != 1).any() or zeros.any():
+    if (ones != 1).any() or zeros.any() or _contradicts(facts.ints(match["sizes"]), match["x"]):
         return None
     norm: ir.Node = match["norm"]
     epsilon = norm.attributes["epsilon"].as_float() if "epsilon" in norm.attributes else 1e-5
     attributes = {"num_groups": split[1], "epsilon": epsilon}
+    inputs = (match["x"], match["split"], match["sizes"])
     if "weight" not in match or (
         facts.is_exporter_default(match["weight"], 1) and facts.is_exporter_default(match["bias"], 0)
     ):
-        return NewNode(f"{OWN}::GroupNorm", (match["x"],), attributes)
+        return NewNode(f"{OWN}::GroupNorm", inputs, attributes)
     shapes = [facts.constant_shape(match[name]) for name in ("weight", "bias")]
     if shapes[0] is None or shapes[0] != shapes[1] or len(shapes[0]) < 2 or set(shapes[0][1:]) != {1}:
         return None
     weight, bias = (NewNode("Reshape", (match[name], np.array([-1]))) for name in ("weight", "bias"))
-    return NewNode("GroupNormalization", (match["x"], weight, bias), attributes)
+    return NewNode("GroupNormalization", (NewNode(f"{OWN}::Grouped", inputs), weight, bias), attributes)
+
+
+def _contradicts(sizes: list[int | None] | None, value: ir.Value) -> bool:
+    """Returns whether the target of a reshape is known to be another shape than a value has."""
+    if sizes is None or value.shape is None:
+        return False
+    known = [size if size and size > 0 else None for size in sizes]
+    pairs = zip(known, value.shape, strict=False)
+    return len(known) != len(value.shape) or any(a and isinstance(b, int) and a != b for a, b in pairs)
 
 
 def _group_sample(match: Match, facts: ValueFacts) -> Sample:
@@ -212,7 +224,8 @@ def _normalize(match: Match, facts: ValueFacts) -> NewNode | None:
     if epsilon is None or limit is not None or "max" in clip.attributes:
         return None
     attributes = {"p": float(norm.op_type[-1]), "axis": axes[0], "epsilon": epsilon}
-    return NewNode(f"{OWN}::Normalize", (match["x"],), attributes)
+    inputs = (match["x"], match["sizes"]) if "sizes" in match else (match["x"],)
+    return NewNode(f"{OWN}::Normalize", inputs, attributes)
 
 
 def _normalize_sample(match: Match, facts: ValueFacts) -> Sample:

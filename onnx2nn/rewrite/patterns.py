@@ -338,6 +338,12 @@ def number_of(value: ir.Value | None) -> float | None:
     return float(tensor.numpy().reshape(-1)[0])
 
 
+def largest_constant_rank(match: Match) -> int:
+    """Returns the largest rank of a constant that the matched nodes read; one above `x`'s raises that of the result."""
+    tensors = [tensor_of(value) for node in match[NODES] for value in node.inputs]
+    return max((len(tensor.shape) for tensor in tensors if tensor is not None), default=0)
+
+
 def is_number(value: ir.Value, number: float) -> bool:
     """Returns whether a value is a constant of one element that equals `number` up to the rounding of its dtype."""
     value = uncast(value)

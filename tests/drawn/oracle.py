@@ -1,0 +1,60 @@
+"""What ONNX Runtime answers to a drawn graph, and how an answer differs from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from onnxruntime.capi.onnxruntime_pybind11_state import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    RuntimeException,
+)
+from onnxruntime.capi.onnxruntime_pybind11_state import (
+    NotImplemented as NoKernel,
+)
+
+Outputs = list[np.ndarray]
+
+
+def answer(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> Outputs:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+NO_CALL = (Fail, InvalidArgument, InvalidGraph, NoKernel, RuntimeException, RuntimeError)
+"""What ONNX Runtime raises for no call of the operator, and where it has no kernel or array for the type."""
+
+
+_SHOWN = {torch.bfloat16: np.int16, torch.float8_e4m3fn: np.uint8, torch.float8_e5m2: np.uint8}
+
+
+def difference(found: Any, wanted: np.ndarray, rtol: float) -> str:
+    """Returns how two results differ, empty where they are equal within the rounding of their type."""
+    if wanted.dtype.kind in "OU":
+        same = np.array_equal(np.asarray(found, object), wanted.astype(object))
+        return "" if same else f"{found}, not {wanted.tolist()}"
+    result = found.detach()
+    if result.dtype in _SHOWN:  # ONNX Runtime shows their bits, and NaN has several
+        wanted = torch.from_numpy(wanted.view(_SHOWN[result.dtype])).view(result.dtype).float().numpy()
+        result = result.float()
+    ours = result.numpy()
+    if ours.shape != wanted.shape or ours.dtype != wanted.dtype:
+        return f"{ours.dtype}{list(ours.shape)}, not {wanted.dtype}{list(wanted.shape)}"
+    if ours.dtype.kind != "f":
+        return "" if np.array_equal(ours, wanted) else f"{ours.tolist()}, not {wanted.tolist()}"
+    a, b = ours.astype(np.float64), wanted.astype(np.float64)
+    finite = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return f"{ours.tolist()}, not {wanted.tolist()}"
+    scale = np.abs(b[finite]).max(initial=1e-3)
+    bound = {"float16": 3e-3, "float64": 1e-6 if rtol < 1e-3 else rtol}.get(ours.dtype.name, rtol)
+    apart = np.abs(a[finite] - b[finite]).max(initial=0) / scale
+    return "" if apart <= bound else f"{apart:.2g} of the largest element apart"
