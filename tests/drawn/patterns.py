@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnx import helper
 
 from onnx2nn.rewrite.patterns import Either, Number, Op, Var
 from tests.drawn.draw import Draw, window
+from tests.drawn.graphs import Graph, NoCallError, Value
 
 ELEMENTWISE = ("Erf", "Exp", "Log", "Neg", "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh", "Reciprocal", "IsNaN")
 OF_TWO = ("Add", "Sub", "Mul", "Div", "Pow", "Greater", "Equal")
@@ -26,24 +24,7 @@ OWN = ("Linear", "RepeatInterleave", "ScaledDotProductAttention")
 """Operators that earlier rules make: no file has them."""
 
 
-class NoCallError(Exception):
-    """What was drawn is no valid graph."""
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value of the graph.
-
-    Attributes:
-        name: its name.
-        array: what it is at the sizes that were drawn.
-    """
-
-    name: str
-    array: np.ndarray
-
-
-class Graph:
+class PatternGraph(Graph):
     """Draws a graph that matches a pattern.
 
     Args:
@@ -52,70 +33,11 @@ class Graph:
     """
 
     def __init__(self, d: Draw, pattern: Any):
-        self.d = d
-        self.dtype = d.one((np.float32,) * 7 + (np.float64,))
-        self.opset = d.one((13, 17, 18, 18, 20))
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-        self.inputs: list[Value] = []
+        super().__init__(d)
         self.bound: dict[str, Value] = {}
-        self.made: list[Value] = []
         self.hint: list[int] | None = None
         """The shape that the next leaf needs, for the product that reads it."""
-        self.result = self.draw(pattern, None)
-
-    # Values.
-
-    def constant(self, array: Any) -> Value:
-        """Adds an initializer."""
-        name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
-        return Value(name, np.asarray(array))
-
-    def ints(self, *values: int) -> Value:
-        """Adds an initializer of sizes, axes or positions."""
-        return self.constant(np.array(values, np.int64))
-
-    def input(self, array: np.ndarray) -> Value:
-        """Adds an input of the graph."""
-        value = Value(f"x{len(self.inputs)}", array)
-        self.inputs.append(value)
-        return value
-
-    def leaf(self, shape: Sequence[int], *, constant: bool = False) -> Value:
-        """Adds an input or a constant of floats."""
-        array = self.d.array(shape, self.dtype)
-        return self.constant(array) if constant else self.input(array)
-
-    def node(self, op: str, inputs: Sequence[Value | None], **attributes: Any) -> Value:
-        """Adds a node and computes it.
-
-        Raises:
-            NoCallError: the operator does not take the inputs.
-        """
-        names = ["" if value is None else value.name for value in inputs]
-        name = f"v{len(self.nodes)}"
-        node = helper.make_node(op, names, [name], f"n{len(self.nodes)}", **attributes)
-        infos = [
-            helper.make_tensor_value_info(v.name, helper.np_dtype_to_tensor_dtype(v.array.dtype), v.array.shape)
-            for v in {v.name: v for v in inputs if v is not None}.values()
-        ]
-        graph = helper.make_graph([node], "one", infos, [helper.make_empty_tensor_value_info(name)])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9)
-        feeds = {value.name: value.array for value in inputs if value is not None}
-        try:
-            with np.errstate(all="ignore"):
-                (array,) = ReferenceEvaluator(model).run(None, feeds)
-        except Exception as error:  # of any class of the reference's and NumPy's
-            raise NoCallError(f"{op}: {error}") from error
-        if np.asarray(array).size > 20_000:
-            raise NoCallError("too large")
-        self.nodes.append(node)
-        value = Value(name, np.asarray(array))
-        self.made.append(value)
-        return value
-
-    # Patterns.
+        self.outputs = [self.draw(pattern, None)]
 
     def draw(self, pattern: Any, rank: int | None, like: Value | None = None) -> Value:
         """Adds what matches a pattern.
@@ -216,31 +138,6 @@ class Graph:
             a, b = b, a
         return self.node(op, [a, b])
 
-    def model(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-        """Returns the model, of which some dimensions are open, and its inputs."""
-        d = self.d
-        feeds = {value.name: value.array for value in self.inputs}
-        infos = []
-        for value in self.inputs:
-            shape = [f"{value.name}_{axis}" if d.flag(3) else size for axis, size in enumerate(value.array.shape)]
-            infos.append(helper.make_tensor_value_info(value.name, _kind(value), shape))
-        outputs = {self.result.name: self.result}
-        if d.flag(8) and self.made:
-            more = d.one(self.made)
-            outputs[more.name] = more
-        graph = helper.make_graph(
-            self.nodes,
-            "drawn",
-            infos,
-            [helper.make_tensor_value_info(v.name, _kind(v), [None] * v.array.ndim) for v in outputs.values()],
-            self.constants,
-        )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9), feeds
-
-
-def _kind(value: Value) -> int:
-    return int(helper.np_dtype_to_tensor_dtype(value.array.dtype))
-
 
 def _reads(pattern: Any, variable: Var) -> bool:
     if isinstance(pattern, Either):
@@ -248,7 +145,7 @@ def _reads(pattern: Any, variable: Var) -> bool:
     return pattern == variable or (isinstance(pattern, Op) and any(_reads(one, variable) for one in pattern.inputs))
 
 
-Maker = Callable[[Graph, str, Op, dict[str, Any], "int | None"], Value]
+Maker = Callable[[PatternGraph, str, Op, dict[str, Any], "int | None"], Value]
 _MAKERS: dict[str, Maker] = {}
 
 
@@ -261,18 +158,18 @@ def _maker(*ops: str) -> Callable[[Maker], Maker]:
 
 
 @_maker("Cast")
-def _cast(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _cast(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     value = g.draw(pattern.inputs[0], rank)
     return g.node(op, [value], to=given.get("to", helper.np_dtype_to_tensor_dtype(np.dtype(g.dtype))))
 
 
 @_maker("HardSigmoid")
-def _hard_sigmoid(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _hard_sigmoid(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     return g.node(op, [g.draw(pattern.inputs[0], rank)], **given, **({"beta": 0.4} if g.d.flag(6) else {}))
 
 
 @_maker("ReduceMean", "ReduceL1", "ReduceL2", "ReduceSum")
-def _reduce(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _reduce(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], rank)
     count = x.array.ndim
     if not pattern.more:
@@ -288,12 +185,12 @@ def _reduce(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | N
 
 
 @_maker("GlobalAveragePool")
-def _global_pool(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _global_pool(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     return g.node(op, [g.draw(pattern.inputs[0], g.d.one((3, 3, 4)))])
 
 
 @_maker("Clip")
-def _clip(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _clip(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], rank)
     low, high = g.d.one(((0, 6), (0, 6), (1e-12, None), (1e-3, None), (0.5, None), (0, 5), (None, 6)))
     bounds = [None if bound is None else g.constant(np.asarray(bound, g.dtype)) for bound in (low, high)]
@@ -301,14 +198,14 @@ def _clip(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | Non
 
 
 @_maker("Softmax")
-def _softmax(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _softmax(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], rank)
     axis = {"axis": -1} if g.d.mostly(4) else {"axis": g.d.axis(x.array.ndim)} if x.array.ndim else {}
     return g.node(op, [x], **axis)
 
 
 @_maker("MatMul")
-def _product(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _product(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     a = g.draw(pattern.inputs[0], rank or g.d.one((2, 3, 4, 4)))
     inner = a.array.shape[-1]
     second = pattern.inputs[1]
@@ -324,7 +221,7 @@ def _product(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | 
 
 
 @_maker("Conv", "ConvTranspose")
-def _convolution(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _convolution(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     d = g.d
     x = g.draw(pattern.inputs[0], d.one((3, 4, 4)))
     space, channels = x.array.ndim - 2, x.array.shape[1]
@@ -340,7 +237,7 @@ def _convolution(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: in
 
 
 @_maker("Pad")
-def _pad(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _pad(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], rank)
     count = x.array.ndim
     pads = [0 if axis < 2 and g.d.mostly(6) else g.d.int(0, 2) for axis in range(count)]
@@ -351,7 +248,7 @@ def _pad(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None
 
 
 @_maker("LayerNormalization")
-def _layer_norm(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _layer_norm(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x, count = g.draw(pattern.inputs[0], rank), g.d.one((1, 1, 2))
     shape = x.array.shape[-count:]
     scale = g.constant(np.ones(shape, g.dtype)) if g.d.mostly(3) else g.leaf(shape, constant=True)
@@ -360,7 +257,7 @@ def _layer_norm(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int
 
 
 @_maker("InstanceNormalization")
-def _instance_norm(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _instance_norm(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], rank or g.d.one((3, 3, 4)))
     if x.array.ndim < 3:
         raise NoCallError("no instances")
@@ -373,7 +270,7 @@ def _instance_norm(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: 
 
 
 @_maker("Reshape")
-def _reshape(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _reshape(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     below = pattern.inputs[0]
     splits = rank is not None and isinstance(below, Var)
     x = g.draw(below, rank - g.d.int(1, 2) if splits and rank is not None and rank > 2 else None)
@@ -413,7 +310,7 @@ def _regrouped(d: Draw, sizes: list[int], rank: int) -> list[int]:
 
 
 @_maker("Transpose")
-def _transpose(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _transpose(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     perm = given.get("perm")
     if g.hint is not None:
         g.hint[-2:] = g.hint[:-3:-1]
@@ -426,13 +323,13 @@ def _transpose(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int 
 
 
 @_maker("Flatten")
-def _flatten(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _flatten(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], rank)
     return g.node(op, [x], axis=g.d.int(0, x.array.ndim))
 
 
 @_maker("Squeeze")
-def _squeeze(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _squeeze(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], rank)
     ones = [axis for axis, size in enumerate(x.array.shape) if size == 1]
     if not ones:
@@ -441,14 +338,14 @@ def _squeeze(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | 
 
 
 @_maker("Unsqueeze")
-def _unsqueeze(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _unsqueeze(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], None if rank is None else rank - 1)
     axis = 2 if x.array.ndim > 1 and g.d.flag() else g.d.axis(x.array.ndim + 1)
     return g.node(op, [x, g.ints(axis)])
 
 
 @_maker("Expand")
-def _expand(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _expand(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], rank)
     sizes = [g.d.int(2, 4) if size == 1 and g.d.flag() else size for size in x.array.shape]
     if g.d.flag(12):
@@ -457,7 +354,7 @@ def _expand(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | N
 
 
 @_maker("Gather")
-def _gather(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _gather(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x = g.draw(pattern.inputs[0], rank)
     flat = math.prod(x.array.shape[:1])
     if isinstance(pattern.inputs[1], Number):
@@ -469,7 +366,7 @@ def _gather(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | N
 
 
 @_maker("Slice")
-def _slice(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _slice(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     x, d = g.draw(pattern.inputs[0], rank), g.d
     if not x.array.ndim:
         raise NoCallError("nothing to slice")
@@ -492,13 +389,13 @@ def _slice(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | No
 
 
 @_maker("Concat")
-def _concat(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _concat(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     parts = [g.draw(one, rank) for one in pattern.inputs]
     return g.node(op, parts, axis=-1 if g.d.mostly(5) else g.d.axis(parts[0].array.ndim))
 
 
 @_maker("Where")
-def _where(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _where(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     d, parts = g.d, dict[int, Value]()
     for index in sorted(range(3), key=lambda i: not isinstance(pattern.inputs[i], (Op, Either))):
         one = pattern.inputs[index]
@@ -515,20 +412,20 @@ def _where(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | No
 
 
 @_maker("Trilu")
-def _trilu(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _trilu(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     return g.node(op, [g.draw(pattern.inputs[0], rank)], **given)
 
 
 @_maker("Shape")
-def _shape(g: Graph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
+def _shape(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank: int | None) -> Value:
     return g.node(op, [g.draw(pattern.inputs[0], None)])
 
 
-def drawn(d: Draw, pattern: Any, tries: int = 60) -> Graph | None:
+def drawn(d: Draw, pattern: Any, tries: int = 60) -> PatternGraph | None:
     """Returns a graph of a pattern; None where none of the tries was valid."""
     for _ in itertools.repeat(None, tries):
         try:
-            return Graph(d, pattern)
+            return PatternGraph(d, pattern)
         except NoCallError:
             continue
     return None
