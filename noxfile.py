@@ -122,7 +122,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def lowest(session: nox.Session) -> None:
-    """The fast tests with the lowest numpy, onnx, onnx-ir and ONNX Runtime that pyproject.toml allows."""
+    """The fast tests with the lowest versions that pyproject.toml allows of what `onnx2nn[all]` brings, torch aside."""
     session.install("-c", "constraints-lowest.txt", "-e", ".[all,ncnn]", "torchvision", *TOOLS)
     session.run("pytest", "-n", "auto", *session.posargs)
 

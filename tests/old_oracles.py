@@ -62,6 +62,7 @@ FLAWS = [
     Flaw("GroupQueryAttention", (1, 24), "attends otherwise in a prompt whose scores are an output", "prompt"),
     Flaw("LinearClassifier", (1, 27), "gives the scores of two classes without their transformation"),
     Flaw("LpNormalization", (1, 25), f"{_NO_KERNEL} divides by the sum without absolute values", "p=1", since=22),
+    Flaw("MaxPool", (1, 29), "has no index for bytes that are as low as a pad", "as low as a pad"),
     Flaw("MultiHeadAttention", (1, 31), "reads a cache that has room, or one of beams, otherwise", "token"),
     Flaw("Pad", (1, 31), "wraps around once only", "more than once"),
     Flaw("QLinearSoftmax", (1, 32), "gives one number or another where there is an -inf", "-inf"),

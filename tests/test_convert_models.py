@@ -70,10 +70,22 @@ def test_difference_is_relative_and_of_equal_kinds() -> None:
             exported.difference([other], [x])
 
 
+def test_a_reason_names_what_an_error_came_from() -> None:
+    """As torch's exporters raise them: advice behind the first line, and the cause."""
+    try:
+        try:
+            raise KeyError("aten.unfold")
+        except KeyError as cause:
+            raise ValueError("cannot  export\nNext steps:\n- look") from cause
+    except ValueError as error:
+        assert exported.reason(error) == "ValueError: cannot export From KeyError: 'aten.unfold'"
+    assert exported.reason(ValueError("one\n\ntwo")) == "ValueError: one two"
+
+
 def test_a_row_that_failed_stays_on_the_page() -> None:
     text = page.document([Row(FILE, EXPORT, {"torch": "9"}), Row(FILE, "PyTorch", {"problem": "first | second"})])
     assert "torch 9" in text and "No: first \\| second" in text and "| 0 of 1 |" in text
-    text = page.document([Row(FILE, EXPORT, {"problem": "no such layer"})])
+    text = page.document([Row(FILE, EXPORT, {"problem": "no \x1b[96msuch\x1b[0m layer"})])
     assert "| `definitions/super_resolution/torchscript` | no such layer |" in text and "0 of 1 |" not in text
 
 

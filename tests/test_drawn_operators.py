@@ -203,15 +203,6 @@ FOUND = {
         " y, i = MaxPool <kernel_shape = [2, 2], pads = [0, 0, 1, 1]> (x) }",
         [_ramp(1, 2, 4, 5)],
     ),
-    "indices of bytes that are as low as a pad": (
-        "(uint8[1,1,3] x) => (uint8[a,b,c] y, int64[a,b,c] i) {"
-        " y, i = MaxPool <kernel_shape = [2], pads = [1, 0]> (x) }",
-        [np.zeros((1, 1, 3), np.uint8)],
-    ),
-    "parts of which the last is empty": (
-        "(float[n] x) => (float[a] y, float[b] z, float[c] w) { y, z, w = Split <num_outputs = 3> (x) }",
-        [_ramp(4)],
-    ),
     "a pad that float64 does not hold": (
         "(int64[n] x) => (int64[m] y) <int64[2] pads = {0, 2}, int64 value = {-6069530194987715670}> {"
         " y = Pad(x, pads, value) }",

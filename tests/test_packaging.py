@@ -1,6 +1,7 @@
 """What a user installs: dependencies, extras, files in the wheel, the README's commands."""
 
 import ast
+import itertools
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import onnx2nn
 from onnx2nn.errors import MissingDependencyError
@@ -136,6 +138,20 @@ def test_tests_run_with_pinned_versions() -> None:
     }
     wanted |= {Requirement(entry).name for entry in PROJECT["dependencies"]}
     assert wanted - pinned == {"onnx2nn"}
+
+
+def test_the_lowest_versions_are_those_that_run() -> None:
+    """`nox -s lowest` and `nox -s torch_oldest` install the lower bounds, to as many numbers as the bounds have."""
+    (extra,) = EXTRAS["all"]
+    extras = [EXTRAS[name] for name in sorted(Requirement(extra).extras)]
+    bounds = [Requirement(entry) for entry in itertools.chain(PROJECT["dependencies"], *extras)]
+    text = (ROOT / "constraints-lowest.txt").read_text()
+    installed = dict(re.findall(r"^([\w-]+)==([\w.]+)", text, re.MULTILINE))
+    (installed["torch"],) = re.findall(r'OLDEST_TORCH = \("torch==([\w.]+)"', (ROOT / "noxfile.py").read_text())
+    for bound in bounds:
+        (lowest,) = bound.specifier
+        assert lowest.operator == ">=", f"{bound} has no lower bound"
+        assert installed[bound.name] in SpecifierSet(f"=={lowest.version}.*"), bound
 
 
 def test_ci_runs_the_command_of_the_readme() -> None:

@@ -194,6 +194,7 @@ def test_constants_of_the_module_are_no_weights(dynamo: bool) -> None:
     _equal(model, other, (3, 6))
 
 
+@pytest.mark.pinned("onnxsim")  # those before 0.8 leave MatMul and Add, where this one writes Gemm
 @pytest.mark.parametrize("sizes", [(1, 4, 4, 6), (1, 4, 6)])
 def test_scales_behind_reshaped_rows(sizes: tuple[int, ...]) -> None:
     """onnxsim makes Gemm of a linear layer on four dimensions, with a Reshape on either side."""

@@ -163,5 +163,12 @@ def _call(module: Any, inputs: tuple[Any, ...]) -> list[np.ndarray[Any, Any]]:
 
 
 def reason(error: BaseException) -> str:
-    """Returns an error in one line of at most 300 letters."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+    """Returns an error in one line of at most 300 letters: its text, or the first line and what it came from.
+
+    The other lines of torch's exporters are advice, the same for all models.
+    """
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    lines = [str(error)] if first is error else [str(error).partition("\n")[0], f"From {type(first).__name__}: {first}"]
+    return f"{type(error).__name__}: {' '.join(' '.join(lines).split())}"[:300]

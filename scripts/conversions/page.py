@@ -188,7 +188,8 @@ def _peer(row: Row | None) -> str:
 
 
 def _plain(text: str, length: int = 200) -> str:
-    """Returns a reason for a cell of a table."""
+    """Returns a reason for a cell of a table, without the colours that torch's exporters give it."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", text)
     short = text if len(text) <= length else f"{text[:length]}..."
     return re.sub(r"([|<>*_`])", r"\\\1", re.sub(r"/\S*/(?=\S)", "", short))
 

@@ -17,6 +17,7 @@ CASES = [
     case("MaxPool", of(np.uint8, 1, 2, 9, 8, low=0, high=200), kernel_shape=[3, 3], strides=[2, 2], pads=[2, 0, 1, 2]),
     case("MaxPool", of(np.int8, 1, 2, 300), kernel_shape=[3], strides=[2]),
     case("MaxPool", of(np.uint8, 1, 2, 9, 8, low=0, high=200), kernel_shape=[3, 3], outputs=2),
+    case("MaxPool", np.zeros((1, 1, 3), np.uint8), kernel_shape=[2], pads=[1, 0], outputs=2, note="bytes as low as a pad"),
     case("MaxPool", of(np.float16, 1, 2, 9, 8), kernel_shape=[3, 3]),
     case("MaxPool", of(np.float64, 1, 2, 9, 8), kernel_shape=[3, 3], pads=[0, 0, 1, 1], since=8),
     case("MaxPool", f32(1, 2, 9, 8), kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"),

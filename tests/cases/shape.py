@@ -57,6 +57,7 @@ CASES = [
     case("Concat", of(np.uint32, 2, low=0), of(np.uint32, 3, low=0), axis=0, note="uint32"),
     case("Split", f32(6, 2), outputs=3, attributes={"num_outputs": 3}, since=18),
     case("Split", f32(7, 2), outputs=3, attributes={"num_outputs": 3}, since=18, note="last one smaller"),
+    case("Split", f32(4), outputs=3, attributes={"num_outputs": 3}, since=18, note="last one empty"),
     case("Split", f32(2, 6), outputs=2, since=2, until=17, axis=1, note="equal parts"),
     case("Split", f32(2, 6), i64(1, 3, 2), outputs=3, axis=-1, since=11, constant=(1,)),
     case("Split", f32(6, 2), i64(1, 3, 2), outputs=3, axis=0, constant=(1,)),
