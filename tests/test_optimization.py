@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import ctypes.util
 import io
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -347,3 +351,33 @@ def test_a_module_of_chance_is_no_excuse() -> None:
     module = nn.Dropout(0.5)
     with pytest.raises(VerificationError, match="differs from the module"):
         check_same(module, module, [torch.randn(64)], "other module", other_kernels=True)
+
+
+_STRIDES = """
+import io, sys, warnings
+import torch
+import onnx2nn
+
+warnings.simplefilter("ignore")
+layers = [torch.nn.Conv2d(1, 16, (1, width), stride=(step, 1), padding=1) for width in (2, 3, 5) for step in (3, 4, 5)]
+model = torch.nn.Sequential(*layers, torch.nn.Flatten()).eval()
+model.forward = lambda x: torch.cat([layer(x).flatten(1) for layer in layers], 1)
+for side in (112, 150):
+    file, x = io.BytesIO(), torch.rand(1, 1, side, side)
+    torch.onnx.export(model, (x,), file, dynamo=False, input_names=["x"], output_names=["y"])
+    with torch.no_grad():
+        module = onnx2nn.load(file.getvalue(), optimize=sys.argv[1])
+        for _ in range(10):
+            assert (module(x) - model(x)).abs().max() < 1e-5
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["eager", "compile"])
+def test_convolutions_that_skip_rows(mode: str, tmp_path: Path) -> None:
+    """oneDNN's kernel for packed weights wrote outside of its memory, which ended the process."""
+    environment = {**os.environ, "ONNX2NN_CACHE": str(tmp_path), "MALLOC_CHECK_": "3", "OMP_NUM_THREADS": "1"}
+    if ctypes.util.find_library("c_malloc_debug"):  # glibc's own checks of the heap
+        environment["LD_PRELOAD"] = "libc_malloc_debug.so.0"
+    done = subprocess.run([sys.executable, "-c", _STRIDES, mode], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

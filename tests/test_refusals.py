@@ -49,6 +49,7 @@ REFUSED = [
     (group(*_CACHE, scales=_SCALES, kv_cache_bit_width=8, **_QUANTISED), "a cache of torch.float32"),
     (group(*_BYTE_CACHE, scales=_SCALES, kv_cache_bit_width=8, k_quant_type="PER_TENSOR"), "keys or values alone"),
     (group(*_BYTE_CACHE, scales=_SCALES, **{name: "PER_ROW" for name in _QUANTISED}), "PER_ROW"),
+    (case("Slice", f32(4, 5), np.array(1), np.array(3), constant=(1, 2)), "a number where a Slice takes a vector"),
     (ms("FusedConv", f32(1, 1, 3, 3), f32(1, 1, 2, 2), activation="Gelu"), "Gelu"),
     (nbits(_BYTES, None, None, weight_prepacked=1), "weight_prepacked=1"),
     (nbits(_BYTES, np.zeros(4, np.uint8), _GROUPS), "g_idx"),

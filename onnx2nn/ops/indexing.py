@@ -196,7 +196,14 @@ def tensor_scatter(
 
 
 def _plan_slices(rank: int, starts: Any, ends: Any, axes: Any, steps: Any) -> list[tuple[int, Any, Any, int]]:
-    """Returns `(axis, start, end, step)` of a Slice, axes counted from the front."""
+    """Returns `(axis, start, end, step)` of a Slice, axes counted from the front.
+
+    Raises:
+        OperatorError: an input is a number, no vector, or a step is 0.
+    """
+    given = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
+    if numbers := [name for name, value in given.items() if fixed(value)]:
+        raise OperatorError(f"{' and '.join(numbers)}: a number where a Slice takes a vector.")
     axes = range(len(starts)) if axes is None else [from_front(axis, rank) for axis in axes]
     steps = [1] * len(starts) if steps is None else steps
     plan = [(axis, *rest) for axis, *rest in zip(axes, starts, ends, steps, strict=True)]
@@ -283,7 +290,8 @@ def _results_of_slice(F: Any, data: Any, starts: Any, ends: Any, axes: Any = Non
 )
 def slice_(F: Any, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
     """torch has no negative steps: the axis is flipped first."""
-    rank = data.ndim if axes is None or any(axis < 0 for axis in axes) else max([-1, *map(from_front, axes)]) + 1
+    most = data.ndim if axes is None or fixed(axes) or any(axis < 0 for axis in axes) else None
+    rank = max([-1, *map(from_front, axes)]) + 1 if most is None else most
     parts = [slice(None)] * rank
     flipped = []
     for axis, start, end, step in _plan_slices(rank, starts, ends, axes, steps):

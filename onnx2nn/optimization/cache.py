@@ -9,7 +9,7 @@ import torch
 
 from onnx2nn.ground.device_placement import device_of
 
-FORMAT = "7"
+FORMAT = "8"
 """Changes with what a package holds."""
 
 

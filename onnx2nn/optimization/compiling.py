@@ -21,7 +21,6 @@ from onnx2nn.ops import integer_convolutions, integer_kernels
 from onnx2nn.ops.machine_code import MachineCode, traced_for
 from onnx2nn.optimization import cache
 from onnx2nn.optimization.compiled_module import CompiledModule
-from onnx2nn.optimization.double_code import keep_convolutions, restore_convolutions
 from onnx2nn.optimization.eager import optimized
 from onnx2nn.optimization.entry import Entry, entry_of
 from onnx2nn.optimization.frozen import Frozen
@@ -29,6 +28,7 @@ from onnx2nn.optimization.half_code import compute_in_float32
 from onnx2nn.optimization.integer_code import call_kernels, integer_convolution, requantized_convolution
 from onnx2nn.optimization.packed_code import pack_convolutions
 from onnx2nn.optimization.product_code import multiply_pixels, multiply_small
+from onnx2nn.optimization.unpacked_code import keep_convolutions, restore_convolutions
 from onnx2nn.verification.module_runs import check_same, inputs_for
 
 
@@ -40,15 +40,17 @@ def _use_kernels(graph: torch.fx.Graph) -> None:
     pack_convolutions(graph)
 
 
+_CONFIG: dict[str, Any] = {
+    "freezing": True,
+    "joint_custom_pre_pass": keep_convolutions,
+    "post_grad_custom_pre_pass": _use_kernels,
+}
+"""Of inductor: weights are constants, so that they are folded and packed for the kernels that read them."""
+
+
 def _config(device: torch.device) -> dict[str, Any]:
-    """Returns the settings of inductor: weights are constants, folded and packed for the kernels that read them."""
-    if device.type != "cpu":
-        return {"freezing": True}
-    return {
-        "freezing": True,
-        "joint_custom_pre_pass": keep_convolutions,
-        "post_grad_custom_pre_pass": _use_kernels,
-    }
+    """Returns the settings of inductor for a device; the passes are for the CPU's kernels."""
+    return _CONFIG if device.type == "cpu" else {"freezing": True}
 
 
 def compiled(module: Any, given: Sequence[Any] | None) -> nn.Module:

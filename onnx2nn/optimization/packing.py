@@ -24,6 +24,7 @@ from onnx2nn.optimization.packed_layers import (
     can_be_held,
 )
 from onnx2nn.optimization.residual_sums import fuse_sums
+from onnx2nn.optimization.unpacked_code import skips_rows
 
 _FUNCTIONS: dict[Any, Callable[[], nn.Module]] = {
     torch.relu: nn.ReLU,
@@ -122,6 +123,7 @@ def _packed(layer: nn.Module, calls: list[fx.Node]) -> PackedLayer | PackedSelfA
 def _can_be_packed(layer: Any) -> bool:
     if type(layer) is nn.Conv2d:
         fits = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+        fits = fits and not skips_rows(layer.weight, layer.stride)
     else:
         fits = type(layer) is nn.Linear
     return fits and can_be_held(layer.weight)

@@ -1,17 +1,32 @@
-"""Convolutions of float64 in programs that inductor compiles, whose weights it must not pack."""
+"""Convolutions whose weights must not be packed for oneDNN, by layers and in programs that inductor compiles."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+
+def skips_rows(weight: torch.Tensor, stride: Sequence[int]) -> bool:
+    """Returns whether a convolution of one channel leaves out rows of its input, `stride` being larger than the kernel.
+
+    With packed weights, oneDNN's kernel for them writes outside of its memory (torch 2.13: kernels of one row and
+    strides from 3 on, AVX512), and the process ends. With plain weights, torch takes another kernel.
+
+    Args:
+        weight: `(channels, channels of a group, *kernel)`.
+        stride: of each dimension of the kernel.
+    """
+    return weight.shape[1] == 1 and any(step > size for step, size in zip(stride, weight.shape[2:], strict=True))
+
+
 _CONVOLUTION = torch.ops.aten.convolution.default
 
 
-@torch.library.custom_op("onnx2nn::double_convolution", mutates_args=())
-def double_convolution(
+@torch.library.custom_op("onnx2nn::unpacked_convolution", mutates_args=())
+def unpacked_convolution(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -26,16 +41,16 @@ def double_convolution(
     return _CONVOLUTION(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
-@double_convolution.register_fake
+@unpacked_convolution.register_fake
 def _(*arguments: Any) -> torch.Tensor:
     return _CONVOLUTION(*arguments)
 
 
-_KEPT = torch.ops.onnx2nn.double_convolution.default
+_KEPT = torch.ops.onnx2nn.unpacked_convolution.default
 
 
 def keep_convolutions(graph: fx.Graph) -> None:
-    """Keeps convolutions of float64 from inductor's freezing, by another name.
+    """Keeps convolutions of float64, and those that `skips_rows` names, from inductor's freezing, by another name.
 
     It packs the weights of each type for oneDNN, which has no float64 and raises an error (torch 2.13). It is a pass of
     inductor before its freezing.
@@ -44,7 +59,8 @@ def keep_convolutions(graph: fx.Graph) -> None:
         graph: of operators.
     """
     for node in graph.find_nodes(op="call_function", target=_CONVOLUTION):
-        if node.meta["val"].dtype == torch.float64:
+        weight, stride, is_transposed = node.args[1].meta["val"], node.args[3], node.args[6]
+        if weight.dtype == torch.float64 or (not is_transposed and skips_rows(weight, stride)):
             node.target = _KEPT
 
 
