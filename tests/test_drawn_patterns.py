@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -27,12 +29,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:The file declares dimensions as 
 FAST, HELD = 4, 100
 """Graphs of each rule."""
 
-RULES = {
-    f"{rule.name}-{number}-{index}": rule
-    for number, rules in enumerate(SWEEPS)
-    for index, rule in enumerate(rules)
-    if rule.name != "MultiheadAttention"  # of nodes that other rules make
-}
+
+def _named(rules: Iterable[Rule]) -> dict[str, Rule]:
+    """Returns rules by their name and number among those of one name: what is drawn does not depend on other rules."""
+    counts: Counter[str] = Counter()
+    found = {}
+    for rule in rules:
+        found[f"{rule.name}-{counts[rule.name]}"] = rule
+        counts[rule.name] += 1
+    return found
+
+
+RULES = _named(rule for rules in SWEEPS for rule in rules if rule.name != "MultiheadAttention")
+"""All but the one whose pattern has nodes that other rules make."""
 
 REFUSALS = (
     "The sizes of the inputs do not fit",
@@ -41,8 +50,13 @@ REFUSALS = (
 )
 """Our own words, and torch's of pools that give nothing and of an instance with a single element."""
 
-OF_NAMES = ("BatchNorm", "InstanceNorm")
-"""Rules that ask for names of exporters, which no drawn graph has; LayerNormalization's weights of 1 too."""
+
+def _asks_for_names(rule: Rule) -> bool:
+    """Returns whether a rule asks for names of exporters, which no drawn graph has.
+
+    They tell folded batch normalisations, and weights of 1 that an exporter filled in.
+    """
+    return rule.name == "BatchNorm" or not rule.roots.isdisjoint({"InstanceNormalization", "LayerNormalization"})
 
 
 Model = tuple[onnx.ModelProto, dict[str, np.ndarray]]
@@ -171,16 +185,16 @@ def test_channels_move() -> None:
 
 def _applies(rule: Rule, name: str, seed: int) -> bool:
     made = _model(name, seed)
-    return made is not None and rule.name in onnx2nn.load(made[0]).meta["onnx2nn"]["raising"]["raised"]
+    with contextlib.suppress(UnsupportedModelError):
+        return made is not None and rule.name in onnx2nn.load(made[0]).meta["onnx2nn"]["raising"]["raised"]
+    return False
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.name not in OF_NAMES])
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if not _asks_for_names(rule)])
 def test_a_rule_applies(name: str) -> None:
     """What is drawn is no graph that every rule declines."""
-    if name == "LayerNorm-1-8":
-        pytest.skip("asks for weights that an exporter named")
-    assert any(_applies(RULES[name], name, seed) for seed in range(400))
+    assert any(_applies(RULES[name], name, seed) for seed in range(2000))
 
 
 FOUND = {

@@ -281,6 +281,11 @@ def _reshape(g: PatternGraph, op: str, pattern: Op, given: dict[str, Any], rank:
     known = g.bound.get("x")
     if rank is None and known is not None and known.array.size == x.array.size and g.d.flag():
         sizes = list(known.array.shape)
+    elif rank is not None and len(sizes) > rank and not splits and g.d.flag():
+        sizes = [math.prod(sizes[: 1 - rank]), *sizes[1 - rank :]]  # all dimensions but the last ones in one
+    elif rank is None and not isinstance(below, Var) and g.d.flag(3):
+        first = g.d.one([size for size in range(1, sizes[0] + 1) if sizes[0] % size == 0] or [1])
+        sizes = [first, sizes[0] // first, *sizes[1:]]
     elif rank is not None or g.d.mostly(4):
         sizes = _regrouped(g.d, sizes, rank or g.d.int(1, 5))
     target = list(sizes)
