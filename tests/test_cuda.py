@@ -1,4 +1,7 @@
-"""Modules on a GPU give what they give on the CPU. Run `pytest -n 8 tests/test_cuda.py` on a machine that has one."""
+"""Modules on a GPU give what they give on the CPU: `pytest -n 8 tests/test_cuda.py` on a machine that has one.
+
+The tests themselves are tried by ONNX2NN_TEST_DEVICE=cpu.
+"""
 
 from __future__ import annotations
 
