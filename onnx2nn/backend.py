@@ -43,7 +43,7 @@ class OnnxModule(BackendRep):
         names = self.module.meta["onnx2nn"]["inputs"]
         values = [inputs[name] for name in names] if isinstance(inputs, dict) else list(inputs)
         given = [to_boundary(value, self._inputs[name]) for name, value in zip(names, values, strict=False)]
-        return placed(given, self._device)  # type: ignore[no-any-return]  # a list
+        return placed(given, self._device)
 
 
 class OnnxBackend(Backend):

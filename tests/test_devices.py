@@ -198,7 +198,8 @@ def test_results_are_where_the_inputs_are() -> None:
     assert found.returncode == 0, found.stderr
     *wrong, counts = found.stdout.splitlines()
     assert not wrong, "\n".join(wrong)
-    assert int(re.search(r"(\d+) right", counts).group(1)) > 800, counts  # type: ignore[union-attr]  # it is there
+    right = re.search(r"(\d+) right", counts)
+    assert right is not None and int(right.group(1)) > 800, counts
 
 
 def test_what_is_on_no_single_device_is_not_optimised() -> None:

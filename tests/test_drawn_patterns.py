@@ -84,7 +84,7 @@ def _said(module: Any, wanted: list[np.ndarray], feeds: dict[str, np.ndarray], r
     """Returns whether a module is right, refuses the inputs by our own words, or is wrong, and what there is to say."""
     try:
         found = module(*(torch.from_numpy(value.copy()) for value in feeds.values()))
-    except Exception as error:  # of any class of torch's
+    except Exception as error:  # of any class of torch's; it is wrong, but for what REFUSALS names
         return ("refused" if any(text in str(error) for text in REFUSALS) else "wrong"), repr(error)
     results = [found] if isinstance(found, torch.Tensor) else list(found)
     for ours, theirs in zip(results, wanted, strict=True):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def device_of(module: Any, default: Any) -> Any:
@@ -11,8 +13,12 @@ def device_of(module: Any, default: Any) -> Any:
     return next((tensor.device for tensor in chain(module.parameters(), module.buffers())), default)
 
 
-def placed(value: Any, device: Any) -> Any:
+def placed(value: T, device: Any) -> T:
     """Returns a value whose tensors, also those in lists and tuples, are on a device; those that are there stay."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(placed(item, device) for item in value)
-    return value.to(device) if hasattr(value, "to") and value.device != device else value
+    found: Any = value
+    if isinstance(found, (list, tuple)):
+        found = type(found)(placed(item, device) for item in found)
+    elif hasattr(found, "to") and found.device != device:
+        found = found.to(device)
+    result: T = found
+    return result

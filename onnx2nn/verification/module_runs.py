@@ -45,7 +45,7 @@ def inputs_for(module: Callable[..., Any], values: Sequence[Any]) -> list[Any]:
     device = device_of(module, None) if isinstance(module, torch.nn.Module) else None
     if device is None or device.type == "meta":
         return tensors
-    return placed(tensors, device)  # type: ignore[no-any-return]  # a list
+    return placed(tensors, device)
 
 
 def to_tensor(array: np.ndarray) -> Any:

@@ -64,7 +64,7 @@ class SharedProgram(ExportableModule):
             notes, program = self._notes, type(self).program
             if notes is not None:
                 assert program is not None, "only the program of a class is a graph later"
-                ExportableModule.graph.fset(self, program.graph(notes))  # type: ignore[attr-defined]  # as below
+                ExportableModule.graph.fset(self, program.graph(notes))  # type: ignore[attr-defined]  # mypy sees the value
                 del self._notes
 
     def _keep_program(self) -> None:
@@ -94,7 +94,7 @@ class SharedProgram(ExportableModule):
             return None
         if kind.program is None:
             return super().recompile()
-        graph = fx.GraphModule.graph.fget(self)  # type: ignore[attr-defined]  # as above
+        graph = fx.GraphModule.graph.fget(self)  # type: ignore[attr-defined]  # mypy sees the value
         program = kind.program_of(graph)
         if program != kind.program:
             self.__class__ = class_of(kind.kind, kind.__name__, program)
@@ -118,7 +118,7 @@ class SharedProgram(ExportableModule):
         memo[id(self)] = result
         result.__dict__.update(copy.deepcopy(vars(self), memo))
         if result._notes is None:
-            fx.GraphModule.graph.fget(result).owning_module = result  # type: ignore[attr-defined]  # as above
+            fx.GraphModule.graph.fget(result).owning_module = result  # type: ignore[attr-defined]  # mypy sees the value
         result.defer()
         return result
 

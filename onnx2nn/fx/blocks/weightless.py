@@ -68,7 +68,7 @@ def _author_module(node: fx.Node) -> Made | None:
         options = {**dict(zip(("dim", "keepdim"), node.args[1:], strict=False)), **node.kwargs}
         axes = options.pop("dim", None)
         for rank, kind in enumerate(ADAPTIVE_POOLS, 1):
-            spatial = isinstance(axes, list) and sorted(axes) == [*range(2, 2 + rank)]  # type: ignore[type-var]  # of ints
+            spatial = isinstance(axes, list) and sorted(axes) == [*range(2, 2 + rank)]  # type: ignore[type-var]  # torch takes ints
             if spatial and options == {"keepdim": True} and declared_class(node) == kind.__name__:
                 return kind, {"output_size": 1}
     return module_of(node)
