@@ -358,11 +358,17 @@ def _import(model: ir.Model, options: Options, shapes: InputShapes, account: Acc
     target = target_of(options.framework, options.dynamic)
     with _on_cpu(target.F) if options.framework == "torch" else contextlib.nullcontext():
         module, report = _import_to(target, model, options, shapes, account)
+        if account.stored_bytes >= _LARGE:
+            gc_pause.collect_young()  # the dropped tracer holds the weights in the file's layout
         if options.framework == "torch":
             _finish(module, options, files, report)
         elif options.trainable is not True:
             choose_trainable(module.holders(), options.trainable, target.F.nn)
     return module
+
+
+_LARGE = 32 << 20
+"""Bytes of weights from which on their second copy matters more than the milliseconds of a collection."""
 
 
 def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:
@@ -418,7 +424,6 @@ def _finish(module: Any, options: Options, files: MappedFiles | None, report: De
     from onnx2nn.fx.devices import move
     from onnx2nn.fx.graph_module import lay_out_state
 
-    gc_pause.collect_young()  # the dropped tracer holds the weights in the file's layout
     if options.elsewhere is None:
         if not options.mmap:
             lay_out_state(module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,8 +64,20 @@ def _made(kind: Any, config: dict[str, Any]) -> nn.Module:
     if any(True for _ in pattern.children()):
         return _uninitialised(kind, config)
     module: nn.Module = kind.__new__(kind)
-    vars(module).update((name, copy.copy(value)) for name, value in vars(pattern).items())
+    vars(module).update((name, _copied(value)) for name, value in vars(pattern).items())
     return module
+
+
+def _copied(value: Any) -> Any:
+    """Returns a shallow copy; most attributes of a layer are numbers, or containers of hooks without any."""
+    kind = type(value)
+    if kind in _UNCHANGING:
+        return value
+    return kind() if kind in _CONTAINERS and not value else copy.copy(value)
+
+
+_UNCHANGING = frozenset({bool, int, float, str, type(None)})
+_CONTAINERS = frozenset({dict, list, set, OrderedDict})
 
 
 @functools.lru_cache(256, typed=True)

@@ -197,4 +197,10 @@ class Walk(Generic[B]):
 
 def _used_inside(nodes: Iterable[ir.Node]) -> set[ir.Value | None]:
     """Returns all values that nodes in subgraphs of `nodes` read, including values of the subgraphs."""
-    return {value for body in inner_graphs(nodes) for node in body.all_nodes() for value in node.inputs}
+    used: set[ir.Value | None] = set()
+    pending = inner_graphs(nodes)
+    for body in pending:
+        inside = list(body)
+        used.update(value for node in inside for value in node.inputs)
+        pending += inner_graphs(inside)
+    return used

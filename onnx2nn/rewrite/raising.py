@@ -41,8 +41,8 @@ SMALL_CONSTANT = 64
 
 Replacements with one signature are verified once. Of larger constants only the shape is part of it.
 """
-LARGE_SAMPLE = 1 << 18
-"""Samples of at least this many elements are compared in float32, which is faster than float64."""
+LARGE_SAMPLE = 1 << 13
+"""Samples and constants of at least this many elements are compared in float32, which is faster than float64."""
 
 _SHAPE_PASSING = ("Shape", "Identity", "Transpose")
 """Operators that may stand between a value and the computation of its shape."""
@@ -207,7 +207,7 @@ class _Raiser:
 
     def _agrees(self, this: Replacement) -> bool:
         """Compares the nodes with their replacement, once for all replacements of one signature."""
-        key = (this.rule, _signature(this.nodes), _signature(this.added), _shapes(this.sample))
+        key = (this.rule, *(_signature(nodes, this.sample) for nodes in (this.nodes, this.added)), _shapes(this.sample))
         if key not in self._agreed:
             self._agreed[key] = True
             try:
@@ -233,7 +233,8 @@ class _Raiser:
         size = sum(math.prod(item) for item in this.sample.values() if not isinstance(item, np.ndarray))
         if 4 * size > self.facts.account.free_bytes:
             return f"its values are too large for a comparison, {size} elements"
-        floats: Any = np.float64 if size < LARGE_SAMPLE else np.float32
+        stored = sum(tensor.size for node in this.nodes for tensor in map(tensor_of, node.inputs) if tensor is not None)
+        floats: Any = np.float64 if size + stored < LARGE_SAMPLE else np.float32
         given = {
             value: item if isinstance(item, np.ndarray) else random.standard_normal(item, floats)
             for value, item in this.sample.items()
@@ -344,7 +345,7 @@ def _nodes(new: NewNode) -> Iterator[ir.Node]:
             yield from before
             inputs.append(before[-1].outputs[0])
         elif isinstance(item, np.ndarray):
-            constant = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(item))])
+            constant = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.Tensor(item))])
             yield constant
             inputs.append(constant.outputs[0])
         else:
@@ -354,20 +355,26 @@ def _nodes(new: NewNode) -> Iterator[ir.Node]:
     yield ir.Node("".join(domain), operator, inputs, attributes, version=1 if domain else REPLACEMENT_OPSET)
 
 
-def _signature(nodes: Iterable[ir.Node]) -> tuple[Any, ...]:
-    """Returns the signature of nodes: operators, attributes, small constants, shapes of large constants."""
+def _signature(nodes: Iterable[ir.Node], sample: Mapping[ir.Value, Any]) -> tuple[Any, ...]:
+    """Returns the signature of nodes: operators, attributes, small constants, shapes of large constants.
+
+    Args:
+        nodes: the nodes.
+        sample: the values in whose place a comparison takes a sample; their position stands for them.
+    """
+    sampled = {value: ("sampled", position) for position, value in enumerate(sample)}
     return tuple(
         (
             node.op_type,
             *sorted((name, repr(attr.value)) for name, attr in node.attributes.items()),
-            *(_constant(value) for value in node.inputs),
+            *(sampled[value] if value in sampled else _constant(value) for value in node.inputs),
         )
         for node in nodes
     )
 
 
 def _constant(value: ir.Value | None) -> Any:
-    tensor = None if value is None else tensor_of(value)
+    tensor = tensor_of(value)
     if tensor is None:
         return None
     shape = tuple(tensor.shape.numpy())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from onnx2nn.sizes.conditions import Condition, negation
 from onnx2nn.sizes.expression import Atom, Interval, Number, Size, Symbol
 from onnx2nn.sizes.selection import Choice
-from onnx2nn.sizes.substitution import evaluated, replaced
+from onnx2nn.sizes.substitution import evaluated, evaluator, replaced
 from onnx2nn.sizes.traversal import ordered_atoms
 
 _FARTHEST = 1 << 31
@@ -135,16 +135,21 @@ def _monotonic(condition: Condition, symbol: Symbol, within: Interval) -> Interv
     if not way or within[0] is None:
         return None
     low, high = within[0], _FARTHEST if within[1] is None else within[1]
+    at = evaluator(size)
+
+    def value_at(number: int) -> Any:
+        return at({symbol: number})
+
     try:
         first, last = low, high
         if way > 0:  # it holds from the first size that is at least 0 on
-            first = _first(size, symbol, low, high, lambda value: value >= 0)
+            first = _first(value_at, low, high, lambda value: value >= 0)
         else:
-            last = _first(size, symbol, low, high, lambda value: value < 0) - 1
+            last = _first(value_at, low, high, lambda value: value < 0) - 1
         if condition.kind == "==" and way > 0:
-            last = _first(size, symbol, low, high, lambda value: value > 0) - 1
+            last = _first(value_at, low, high, lambda value: value > 0) - 1
         elif condition.kind == "==":
-            first = _first(size, symbol, low, high, lambda value: value <= 0)
+            first = _first(value_at, low, high, lambda value: value <= 0)
     except ZeroDivisionError:
         return None
     if within[1] is not None or last < high:
@@ -152,13 +157,13 @@ def _monotonic(condition: Condition, symbol: Symbol, within: Interval) -> Interv
     return (first, None) if way > 0 and condition.kind == ">=" and first <= high else None
 
 
-def _first(size: Size, symbol: Symbol, low: int, high: int, holds: Any) -> int:
-    """Returns the first value of `symbol` from `low` on for which `holds` is true, `high + 1` where there is none."""
-    if not holds(evaluated(size, {symbol: high})):
+def _first(value_at: Callable[[int], int], low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Returns the first number from `low` on at which `holds` is true of the value, `high + 1` where there is none."""
+    if not holds(value_at(high)):
         return high + 1
     while low < high:
         middle = (low + high) // 2
-        if holds(evaluated(size, {symbol: middle})):
+        if holds(value_at(middle)):
             high = middle
         else:
             low = middle + 1

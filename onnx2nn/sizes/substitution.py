@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onnx2nn.sizes.conditions import Condition, Truth, at_least_zero, conjunction, disjunction, is_not_zero, is_zero
@@ -65,9 +65,21 @@ def evaluated(value: Any, given: Mapping[Symbol, int]) -> Any:
     Raises:
         ZeroDivisionError: a divisor is 0.
     """
-    result = replaced(value, given)
-    assert isinstance(result, int), f"{result!r} holds a symbol without a value"
-    return result
+    return evaluator(value)(given)
+
+
+def evaluator(value: Any) -> Callable[[Mapping[Any, int]], Any]:
+    """Returns `evaluated` of a number or condition, for many sizes: the atoms are put in order once."""
+    atoms = ordered_atoms(value, lambda atom: bool(atom.symbols))
+    if isinstance(value, Size) and all(isinstance(atom, Symbol) for atom in atoms):
+        return lambda given: sum(factor * math.prod([given[atom] for atom in atoms]) for atoms, factor in value.terms)
+
+    def at(given: Mapping[Any, int]) -> Any:
+        result = _Replacement(given).of(value, atoms)
+        assert isinstance(result, int), f"{result!r} holds a symbol without a value"
+        return result
+
+    return at
 
 
 def with_multiples(value: Any, multiples: Mapping[Atom, int]) -> Any:
@@ -101,10 +113,11 @@ class _Replacement:
         self._known: dict[Atom, Number | None] = dict(given)
         self._symbols = {symbol for atom in given for symbol in atom.symbols}
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: Any, atoms: Sequence[Atom] | None = None) -> Any:
+        """Returns `value` with the atoms replaced; `atoms`: all that it holds, in order, where they are at hand."""
         if self._symbols.isdisjoint(getattr(value, "symbols", ())):
             return value
-        for atom in ordered_atoms(value, self._is_open):
+        for atom in ordered_atoms(value, self._is_open) if atoms is None else filter(self._is_open, atoms):
             try:
                 self._known[atom] = self._replaced(atom)
             except ZeroDivisionError:  # it does not matter in a choice of another number
