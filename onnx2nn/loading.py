@@ -358,7 +358,7 @@ def _import(model: ir.Model, options: Options, shapes: InputShapes, account: Acc
     target = target_of(options.framework, options.dynamic)
     with _on_cpu(target.F) if options.framework == "torch" else contextlib.nullcontext():
         module, report = _import_to(target, model, options, shapes, account)
-        if account.stored_bytes >= _LARGE:
+        if account.stored_bytes >= COLLECTED_FROM:
             gc_pause.collect_young()  # the dropped tracer holds the weights in the file's layout
         if options.framework == "torch":
             _finish(module, options, files, report)
@@ -367,8 +367,8 @@ def _import(model: ir.Model, options: Options, shapes: InputShapes, account: Acc
     return module
 
 
-_LARGE = 32 << 20
-"""Bytes of weights from which on their second copy matters more than the milliseconds of a collection."""
+COLLECTED_FROM = 32 << 20
+"""Bytes of weights from which on the memory that an import drops matters more than the milliseconds of a collection."""
 
 
 def _on_cpu(torch: Any) -> contextlib.AbstractContextManager[Any]:

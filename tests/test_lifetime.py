@@ -22,6 +22,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import onnx2nn
+from onnx2nn import loading
 
 DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.onnx"
 
@@ -78,7 +79,8 @@ SOURCES: dict[str, tuple[Callable[[], Any], dict[str, Any], tuple[int, ...]]] = 
 
 
 @pytest.fixture(autouse=True)
-def uncollected() -> Iterator[None]:
+def uncollected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(loading, "COLLECTED_FROM", 0)  # these small models stand for large ones
     gc.collect()
     gc.disable()
     yield

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 import onnx_ir as ir
 
@@ -95,6 +95,10 @@ class Walk(Generic[B]):
             return [UNKNOWN] * len(node.outputs)
         version = version_of(node, self.opsets)
         try:
+            stored = _stored(node)
+            if stored is not None:
+                builder.begin(node)
+                return (builder.settle(builder.attribute(stored)),)
             inputs = builder.inputs(node, values)
             key, result = builder.replay(node, version, inputs)
             if result is not None:
@@ -193,6 +197,19 @@ class Walk(Generic[B]):
         if isinstance(known, ShapeValues):
             return ir.DataType.from_numpy(known.dtype), ""
         return self.builder.type_of(known)
+
+
+def _stored(node: ir.Node) -> ir.TensorProtocol | None:
+    """Returns the tensor of a Constant node, which is an initializer in another place; None for any other node.
+
+    Some exporters write one for each weight, so that they are most nodes of a file; the row would do the same.
+    """
+    if node.op_type != "Constant" or node.domain or len(node.attributes.data) != 1 or node.inputs:
+        return None
+    attribute = node.attributes.data.get("value")
+    if attribute is None or attribute.type != ir.AttributeType.TENSOR or attribute.is_ref():
+        return None
+    return cast("ir.TensorProtocol", attribute.value)
 
 
 def _used_inside(nodes: Iterable[ir.Node]) -> set[ir.Value | None]:

@@ -15,9 +15,9 @@ from onnx2nn.sizes.expression import Number
 
 def _filled(sizes: Sizes, batch: Number, channels: Number, spatial: tuple[Number, ...]) -> None:
     """Requires what torch's convolutions do: an empty input has no images or no channels."""
-    some = conjunction([less(0, size) for size in spatial])
-    if some is not True:
-        some = disjunction([equal(batch, 0), equal(channels, 0), some])
+    filled = [less(0, size) for size in spatial]
+    if not all(map(sizes.decide, filled)):
+        some = disjunction([equal(batch, 0), equal(channels, 0), conjunction(filled)])
         sizes.require(some, "an input of a convolution that is not empty")
 
 
