@@ -2,6 +2,7 @@
 
 python benchmarks/load.py                     # all tables but the profiles
 python benchmarks/load.py --only large        # 40,000 nodes, and 8 GB of external data on the meta device
+python benchmarks/load.py --time a.onnx       # time of the loads of these files alone
 python benchmarks/load.py --profile           # seconds of each pass of imports, and of export_onnx
 python benchmarks/load.py --profile a.onnx    # of the imports of these files
 """
@@ -234,10 +235,26 @@ EXPORTED = ("ResNet50", "BERT base")
 """Models whose export is profiled."""
 
 
+PAIR = ("onnx2nn", "onnxruntime")
+"""The importers that are timed where the others would take too long, or refuse the files."""
+
+
+def tables(only: str | None, weights: int, repeats: int, console: Console, notes: list[str]) -> None:
+    """Prints all tables, or `only` one kind of them; appends the reasons of failures to `notes`."""
+    if only in (None, "memory"):
+        console.print(memory_table(weights, repeats, notes))
+    if only in (None, "time"):
+        console.print(time_table(TIMED, repeats, notes))
+    if only in (None, "large"):
+        console.print(time_table(LARGE, repeats, notes, PAIR))
+        console.print(external_table(repeats, notes))
+
+
 def main() -> None:
     """Prints the tables, or those selected by the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("memory", "time", "large"), help="measure only one of them")
+    parser.add_argument("--time", nargs="+", metavar="FILE", help="time the loads of these files alone")
     parser.add_argument("--profile", nargs="*", metavar="FILE", help="seconds of each pass, of these files if given")
     parser.add_argument("--weights", type=int, default=256, metavar="MIB", help="size of the weights (default 256)")
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each (default 5)")
@@ -249,13 +266,11 @@ def main() -> None:
         for table in profiles(arguments.profile, arguments.repeats):
             console.print(table)
         return
-    if arguments.only in (None, "memory"):
-        console.print(memory_table(arguments.weights, arguments.repeats, notes))
-    if arguments.only in (None, "time"):
-        console.print(time_table(TIMED, arguments.repeats, notes))
-    if arguments.only in (None, "large"):
-        console.print(time_table(LARGE, arguments.repeats, notes, ("onnx2nn", "onnxruntime")))
-        console.print(external_table(arguments.repeats, notes))
+    if arguments.time is not None:
+        files = {Path(path).name: functools.partial(Path, path) for path in arguments.time}
+        console.print(time_table(files, arguments.repeats, notes, PAIR))
+    else:
+        tables(arguments.only, arguments.weights, arguments.repeats, console, notes)
     for note in notes:
         console.print(note, markup=False)
 
