@@ -117,7 +117,10 @@ def _take_out_parts(state: Sequence[torch.Tensor]) -> None:
     """Gives tensors that are parts of a memory their own one, unless another tensor is all of it."""
     parts, whole = [], set()
     for tensor in state:
-        if tensor.untyped_storage().nbytes() > tensor.nbytes:
+        storage = tensor.untyped_storage()
+        if not tensor.nbytes and (storage.nbytes() or storage.data_ptr()):
+            tensor.data = tensor.data.clone()  # torch.export.save asks how far from its memory an empty tensor ends
+        elif storage.nbytes() > tensor.nbytes:
             parts.append(tensor)
         else:
             whole.add(memory_of(tensor))

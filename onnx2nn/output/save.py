@@ -221,14 +221,19 @@ def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[
     from onnx2nn.output.exported_program import is_symbolic
 
     names = program.graph_signature.user_inputs
+    from onnx2nn.output.checked_sizes import tied
+
     kept: list[str] = []
     fixed: list[str] = []
+    sizes: list[tuple[str, str]] = []
     for name, value, given in zip(names, inputs_of(program), axes, strict=True):
         for axis, dimension in given.items():
             open_ = isinstance(value, torch.Tensor) and is_symbolic(value.shape[axis])
             (kept if open_ else fixed).append(f"{dimension or '?'} (axis {axis} of {name})")
+            if open_:
+                sizes.append((str(value.shape[axis]), dimension or kept[-1]))
     text = f"dynamic: {', '.join(kept) or 'nothing'}"
-    return text + (f"; fixed although dynamic in the file: {', '.join(fixed)}" if fixed else "")
+    return text + (f"; fixed although dynamic in the file: {', '.join(fixed)}" if fixed else "") + tied(sizes)
 
 
 def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.Tensor, ...], *_: Any) -> str:
@@ -236,6 +241,11 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
 
     from onnx2nn.output.scripted_branches import trace
 
+    if counted := _counted_by_runs(module):
+        raise VerificationError(
+            f"A trace would hold the example's numbers of {', '.join(counted)}: data or sizes decide them. Save .pth, "
+            ".pt2 or source."
+        )
     try:
         traced = trace(module, tensors)
     except VerificationError:
@@ -247,6 +257,25 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
         torch.jit.save(traced, file)
     lost = unchecked(module) + one_sided(module)
     return f"traced TorchScript module, read back with torch.jit.load{_first(module)}{lost}"
+
+
+def _counted_by_runs(module: torch.nn.Module) -> list[str]:
+    """Returns the inputs of nodes that functions read as numbers when they run, and that are no constants."""
+    from torch import fx
+
+    found: dict[str, None] = {}
+    for part in _programs(module):
+        constant: set[fx.Node] = set()
+        for node in part.graph.nodes:
+            if node.op == "get_attr" or (node.op == "call_function" and constant.issuperset(node.all_input_nodes)):
+                constant.add(node)
+            row = getattr(node.target, "row", None)
+            for position, value in enumerate(node.args if row is not None and not row.custom_op else ()):
+                read = row.input_name(position)
+                if isinstance(value, fx.Node) and value not in constant and read in row.static:
+                    _, operator, name = node.meta.get("onnx", ("", row.operator, str(node)))
+                    found[f"input {read} of node {name!r} ({operator})"] = None
+    return list(found)
 
 
 def unchecked(module: torch.nn.Module, axes: Mapping[str, Collection[int]] | None = None) -> str:
