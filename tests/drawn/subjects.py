@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import random
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,22 +14,23 @@ import torch
 
 import onnx2nn
 from onnx2nn.errors import Onnx2nnError
-from onnx2nn.rewrite.raising import SWEEPS
 from tests import size_graphs
-from tests.drawn import contrib, elementwise, layout, ml, norms, others, products, recurrent, reductions, windows
 from tests.drawn.channels_last import ChannelsLastGraph
-from tests.drawn.draw import CALLS, Draw, model_of
-from tests.drawn.graphs import NoCallError
+from tests.drawn.draw import Draw, model_of, resized
+from tests.drawn.graphs import Graph, NoCallError
+from tests.drawn.operators import CALLS
 from tests.drawn.oracle import NO_CALL, answer, difference
-from tests.drawn.patterns import drawn
+from tests.drawn.patterns import RULES, drawn
 
-FILES = (contrib, elementwise, layout, ml, norms, others, products, recurrent, reductions, windows)
-"""They fill `CALLS`."""
+MOST_RUNS, TRIES = 4, 8
+"""Sizes of a subject, the drawn ones among them, and how often others are tried."""
 
-MOST_RUNS = 4
-"""Of a subject."""
+CHANNELS_LAST, OF_SIZES = 20, 60
+"""Graphs of these kinds for each seed."""
 
 Feeds = dict[str, np.ndarray]
+Model = tuple[onnx.ModelProto, list[Feeds], float]
+"""A file, its inputs at the sizes that were drawn, and the difference that is rounding, of the largest element."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Run:
     Attributes:
         feeds: the inputs by name.
         wanted: the outputs in ONNX Runtime.
-        imported: the outputs of the import.
+        imported: the outputs of the import, which are right.
     """
 
     feeds: Feeds
@@ -80,93 +79,88 @@ class Subject:
         return f"{self.name}: {onnx.printer.to_text(self.model)}"
 
 
-def resized(model: onnx.ModelProto, feeds: Feeds, rng: random.Random) -> Feeds:
-    """Returns inputs of other sizes in the dimensions that are open."""
-    found = {}
-    for info in model.graph.input:
-        array = feeds[info.name]
-        open_ = [axis for axis, dim in enumerate(info.type.tensor_type.shape.dim) if dim.dim_param]
-        shape = [
-            rng.randrange(1, 6) if axis in open_ and rng.random() < 0.5 else s for axis, s in enumerate(array.shape)
-        ]
-        found[info.name] = np.resize(array, shape)
-    return found
-
-
-def _operator(domain: str, op: str, seed: int) -> tuple[onnx.ModelProto, list[Feeds], float]:
+def _call(domain: str, op: str, seed: int) -> Model:
     d = Draw(random.Random(f"{domain}.{op}.{seed}"))
     call = CALLS[domain, op](d)
     model, feeds = model_of(call, d)
     return model, [feeds], call.rtol
 
 
-def _pattern(pattern: Any, name: str, seed: int) -> tuple[onnx.ModelProto, list[Feeds], float]:
-    graph = drawn(Draw(random.Random(f"{name}.{seed}")), pattern)
+def _of_graph(graph: Graph | None) -> Model:
     if graph is None:
         raise NoCallError("no graph")
     model, feeds = graph.model()
     return model, [feeds], 2e-4
 
 
-def _channels_last(seed: int) -> tuple[onnx.ModelProto, list[Feeds], float]:
-    model, feeds = ChannelsLastGraph(Draw(random.Random(f"channels last.{seed}"))).model()
-    return model, [feeds], 2e-4
+def _pattern(name: str, seed: int) -> Model:
+    return _of_graph(drawn(Draw(random.Random(f"{name}.{seed}")), RULES[name].pattern))
 
 
-def _sizes(seed: int) -> tuple[onnx.ModelProto, list[Feeds], float]:
-    graph = size_graphs.build(random.Random(seed))
-    points = random.Random(seed).sample(graph.points, len(graph.points))
-    return graph.model, [graph.inputs(point) for point in points], 1e-5
+def _channels_last(part: int, seed: int) -> Model:
+    return _of_graph(ChannelsLastGraph(Draw(random.Random(f"channels last.{CHANNELS_LAST * seed + part}"))))
 
 
-_RULES = [rule for rules in SWEEPS for rule in rules if rule.name != "MultiheadAttention"]
+def _of_sizes(part: int, seed: int) -> Model:
+    rng = random.Random(OF_SIZES * seed + part)
+    graph = size_graphs.build(rng)
+    return graph.model, [graph.inputs(point) for point in rng.sample(graph.points, len(graph.points))], 1e-5
 
-KINDS = {
-    **{f"{domain}.{op}".lstrip("."): (_operator, domain, op) for domain, op in sorted(CALLS)},
-    **{f"{rule.name}-{i}": (_pattern, rule.pattern, rule.name) for i, rule in enumerate(_RULES)},
-    **{f"channels last-{part}": (lambda part, seed: _channels_last(20 * seed + part), part) for part in range(20)},
-    **{f"sizes-{part}": (lambda part, seed: _sizes(60 * seed + part), part) for part in range(60)},
+
+KINDS: dict[str, Callable[[int], Model]] = {
+    **{f"{domain}.{op}".lstrip("."): partial(_call, domain, op) for domain, op in sorted(CALLS)},
+    **{name: partial(_pattern, name) for name in RULES},
+    **{f"channels last-{part}": partial(_channels_last, part) for part in range(CHANNELS_LAST)},
+    **{f"sizes-{part}": partial(_of_sizes, part) for part in range(OF_SIZES)},
 }
-"""What draws a model, by name."""
+"""What draws a model of a seed, by name."""
 
 
 def outputs(found: Any) -> list[Any]:
     """Returns what a module gives as a list of its outputs."""
-    return [found] if isinstance(found, torch.Tensor) or not isinstance(found, (tuple, list)) else list(found)
+    return list(found) if isinstance(found, (tuple, list)) else [found]
 
 
 def subject(kind: str, seed: int) -> Subject | None:
-    """Returns a drawn model; None where it is no valid one, is refused, or where its import is not right."""
-    draw, *given = KINDS[kind]
+    """Returns a drawn model; None for no valid one, and where the import refuses it or is not right."""
     try:
-        model, points, rtol = draw(*given, seed)
-    except NoCallError:
+        model, points, rtol = KINDS[kind](seed)
+        if len(points) == 1:
+            rng = random.Random(seed)
+            points += [resized(model, points[0], rng) for _ in range(TRIES)]
+        return imported(f"{kind}, seed {seed}", model, points, rtol)
+    except (NoCallError, Onnx2nnError):
         return None
-    rng = random.Random(seed)
-    others = [resized(model, points[0], rng) for _ in range(8)] if len(points) == 1 else []
+
+
+def imported(name: str, model: onnx.ModelProto, points: Sequence[Feeds], rtol: float) -> Subject | None:
+    """Returns a model with its runs; None where its import is right at none of the sizes.
+
+    Raises:
+        Onnx2nnError: the import refuses it.
+    """
+    module = onnx2nn.load(model)
     runs: list[Run] = []
-    module = None
-    for feeds in itertools.chain(points, others):
-        if any(_shapes(feeds) == _shapes(run.feeds) for run in runs) or len(runs) == MOST_RUNS:
-            continue
-        try:
-            module = module or onnx2nn.load(model)
-            with torch.no_grad():
-                imported = outputs(module(*(torch.from_numpy(value.copy()) for value in feeds.values())))
-            wanted = answer(model, feeds)  # asked last: at sizes that do not fit it may read beyond its memory
-        except NO_CALL:  # these sizes do not fit each other
-            if not runs and len(points) == 1:
-                return None
-            continue
-        except Exception:  # what an import refuses, and why, is asked by other tests
-            if not runs:
-                return None
-            continue
-        if all(not difference(a, np.asarray(b), rtol) for a, b in zip(imported, wanted, strict=True)):
-            runs.append(Run(feeds, wanted, imported))
-        elif not runs:
-            return None
-    return Subject(f"{kind} {seed}", model, module, runs, rtol) if module is not None and runs else None
+    for feeds in points:
+        if len(runs) < MOST_RUNS and all(_shapes(feeds) != _shapes(run.feeds) for run in runs):
+            runs += _run(model, module, feeds, rtol)
+    return Subject(name, model, module, runs, rtol) if runs else None
+
+
+def _run(model: onnx.ModelProto, module: torch.fx.GraphModule, feeds: Feeds, rtol: float) -> Sequence[Run]:
+    """Returns the run on some inputs; none where these do not fit, and where the import is not right."""
+    run = Run(feeds, [], [])
+    try:
+        with torch.no_grad():
+            run.imported.extend(outputs(module(*run.tensors())))
+    except Exception:  # of any class of torch's, at sizes that do not fit each other: other tests ask for the words
+        return ()
+    try:
+        run.wanted.extend(answer(model, feeds))  # asked last, as it may end the process where sizes do not fit
+    except NO_CALL:
+        return ()
+    pairs = zip(run.imported, run.wanted, strict=True)
+    return () if any(difference(ours, np.asarray(theirs), rtol) for ours, theirs in pairs) else (run,)
 
 
 def _shapes(feeds: Feeds) -> list[tuple[int, ...]]:
