@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import tempfile
 from collections import Counter
@@ -258,24 +259,28 @@ def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[
         inputs: names of the inputs.
         outputs: names of the outputs; a value that has the name itself is not copied.
     """
-    import torch
     from torch import fx
 
     output, placeholders = graph.output_node(), (node for node in graph.nodes if node.op == "placeholder")
-    names = dict(zip(placeholders, inputs, strict=False))
-    names |= {node: node.target for node in graph.nodes if node.op == "get_attr"}
+    names: dict[fx.Node, str] = dict(zip(placeholders, inputs, strict=False))
+    names |= {node: str(node.target) for node in graph.nodes if node.op == "get_attr"}
     several = isinstance(output.args[0], tuple)  # a list is one output, a sequence
     values: Any = output.args[0] if several else output.args
-    if len(values) != len(outputs) or names.keys().isdisjoint(output.all_input_nodes):
+    if len(values) != len(outputs):
         return
     with graph.inserting_before(output):
-        separate = [
-            graph.call_function(torch.clone, (value,))
-            if isinstance(value, fx.Node) and names.get(value, name) != name
-            else value
-            for value, name in zip(values, outputs, strict=True)
-        ]
+        copied = graph.call_function(_copied_sources, (list(values), list(names), list(names.values()), list(outputs)))
+        separate = [graph.call_function(operator.getitem, (copied, place)) for place in range(len(values))]
     output.args = (tuple(separate) if several else separate[0],)
+
+
+def _copied_sources(values: Sequence[Any], sources: Sequence[Any], names: Sequence[str], outputs: Sequence[str]) -> Any:
+    """Returns values with copies of those that are sources: a loop without iterations, or a branch, gives its input."""
+    import torch
+
+    known = {id(source): name for source, name in zip(sources, names, strict=True)}
+    pairs = zip(values, outputs, strict=True)
+    return [torch.clone(value) if known.get(id(value), name) != name else value for value, name in pairs]
 
 
 @timed("names and folding")

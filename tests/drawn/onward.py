@@ -21,7 +21,7 @@ import torch
 
 import onnx2nn
 from onnx2nn.errors import Onnx2nnError
-from tests.drawn.oracle import answer, difference
+from tests.drawn.oracle import NoKernel, answer, difference
 from tests.drawn.subjects import Run, Subject, outputs
 
 SECONDS = 60
@@ -150,7 +150,14 @@ def export(subject: Subject, folder: Path) -> Iterator[Runner]:
     now, before = _interface(written, are_tied, set()), _interface(subject.model, are_tied, fixed)
     assert now == before, f"{now}, not {before}: {told}"
     held = "it holds" in told
-    yield lambda given: answer(written, given.feeds) if given is first or not held else None
+
+    def in_onnxruntime(given: Run) -> list[Any] | None:
+        try:
+            return answer(written, given.feeds) if given is first or not held else None
+        except NoKernel:  # of Softplus in float64, where the original file has its parts
+            return None
+
+    yield in_onnxruntime
     again = _call(onnx2nn.load(written))
     yield lambda given: again(given) if given is first or not (held or are_tied) else None
 
