@@ -162,7 +162,7 @@ def _loaded(graph: str) -> torch.fx.GraphModule:
 
 
 def test_a_trace_holds_no_numbers_of_the_example(tmp_path: Path) -> None:
-    module = _loaded("(float[2,3] x, int64[k] axes) => (float[a,b] y) { [\"sum\"] y = ReduceL1 (x, axes) }")
+    module = _loaded('(float[2,3] x, int64[k] axes) => (float[a,b] y) { ["sum"] y = ReduceL1 (x, axes) }')
     with pytest.raises(VerificationError, match=r"numbers of input axes of node 'sum' \(ReduceL1\)"):
         onnx2nn.save(module, tmp_path / "m.torchscript", example_inputs=[torch.ones(2, 3), torch.tensor([0])])
 

@@ -97,8 +97,8 @@ class ImportedModule(SharedProgram):
 def lay_out_state(module: nn.Module) -> None:
     """Makes the state contiguous; files hold some tensors in another layout, such as the weights of `nn.Linear`.
 
-    safetensors and `parameters_to_vector` refuse views, and safetensors parts of a memory that no tensor has as a whole,
-    such as the results of a Split of a weight. Other tensors with shared memory keep their layout.
+    safetensors and `parameters_to_vector` refuse views, and safetensors parts of a memory that no tensor has as a
+    whole, such as the results of a Split of a weight. Other tensors with shared memory keep their layout.
     """
     state = [*module.parameters(), *module.buffers()]
     _take_out_parts(state)

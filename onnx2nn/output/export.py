@@ -259,8 +259,6 @@ def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[
         inputs: names of the inputs.
         outputs: names of the outputs; a value that has the name itself is not copied.
     """
-    from torch import fx
-
     output, placeholders = graph.output_node(), (node for node in graph.nodes if node.op == "placeholder")
     names: dict[fx.Node, str] = dict(zip(placeholders, inputs, strict=False))
     names |= {node: str(node.target) for node in graph.nodes if node.op == "get_attr"}

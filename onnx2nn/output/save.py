@@ -270,7 +270,9 @@ def _counted_by_runs(module: torch.nn.Module) -> list[str]:
             if node.op == "get_attr" or (node.op == "call_function" and constant.issuperset(node.all_input_nodes)):
                 constant.add(node)
             row = getattr(node.target, "row", None)
-            for position, value in enumerate(node.args if row is not None and not row.custom_op else ()):
+            if row is None or row.custom_op:
+                continue
+            for position, value in enumerate(node.args):
                 read = row.input_name(position)
                 if isinstance(value, fx.Node) and value not in constant and read in row.static:
                     _, operator, name = node.meta.get("onnx", ("", row.operator, str(node)))

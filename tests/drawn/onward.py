@@ -28,7 +28,7 @@ SECONDS = 60
 """The most of one way of one subject: the exporters of torch may take any time."""
 
 Runner = Callable[[Run], list[Any] | None]
-"""Gives the outputs for the inputs of a run, None where the description of a file says that it does not hold its sizes."""
+"""Gives the outputs for inputs, None where the description of a file says that it does not hold their sizes."""
 
 
 class LateError(Exception):
@@ -100,9 +100,7 @@ def source(subject: Subject, folder: Path) -> Iterator[Runner]:
 def program(subject: Subject, folder: Path) -> Iterator[Runner]:
     """A program of torch.export, which refuses the sizes that its description names."""
     first = subject.runs[0]
-    told = onnx2nn.save(
-        subject.module, folder / "m.pt2", example_inputs=first.tensors(), dynamic_axes=subject.axes()
-    )
+    told = onnx2nn.save(subject.module, folder / "m.pt2", example_inputs=first.tensors(), dynamic_axes=subject.axes())
     run = _call(torch.export.load(folder / "m.pt2").module())
 
     def refusing(given: Run) -> list[Any] | None:
@@ -214,18 +212,16 @@ class Way:
 
     Attributes:
         take: goes it, and gives what runs then.
-        is_ours: whether each refusal has to be an error of ours; torch's own ways have torch's errors.
+        refusals: what errors say that are not ours and refuse a subject all the same; None where all have to be ours.
     """
 
     take: Callable[[Subject, Path], Iterator[Runner]]
-    is_ours: bool = True
+    refusals: str | None = None
 
 
 WAYS = {way.__name__: Way(way) for way in (copies, weights, source, program, script, export)}
-WAYS |= {way.__name__: Way(way, is_ours=False) for way in (types, trace, exporter, older_exporter)}
-
-TORCH_REFUSES = ("not implemented for '(Half|BFloat16)'", "Low precision dtypes not supported")
-"""What torch says of 16-bit floats that an operator of it does not compute."""
+WAYS |= {way.__name__: Way(way, "") for way in (trace, exporter, older_exporter)}  # torch's, with torch's errors
+WAYS["types"] = Way(types, "not implemented for '(Half|BFloat16)'|Low precision dtypes not supported")
 
 
 def outcome(way: Way, subject: Subject, folder: Path) -> tuple[str, str]:
@@ -242,13 +238,11 @@ def outcome(way: Way, subject: Subject, folder: Path) -> tuple[str, str]:
                         return "wrong", f"form {number} at {sizes}: {said}"
     except Onnx2nnError as error:
         return "refused", str(error)
-    except LateError as error:
-        return "wrong" if way.is_ours else "refused", str(error)
     except Exception as error:  # of any class of torch's and ONNX Runtime's
         text = f"{type(error).__name__}: {error}"
-        if "The sizes of the inputs do not fit" in text:  # ours, though a ValueError
-            return "refused", text
-        return "wrong" if way.is_ours else "refused", text
+        is_ours = "The sizes of the inputs do not fit" in text  # though a ValueError
+        is_refusal = is_ours or (way.refusals is not None and re.search(way.refusals, text) is not None)
+        return "refused" if is_refusal else "wrong", text
     return "right", ""
 
 

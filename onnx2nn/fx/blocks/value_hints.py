@@ -95,9 +95,7 @@ def _annotation(node: fx.Node, known: dict[fx.Node, str]) -> str:
     return "Tensor"
 
 
-_SIZES = frozenset(
-    getattr(functional, f"onnx2nn__Size{name}") for name in ("At", "Min", "Max", "Where", "If")
-)
+_SIZES = frozenset(getattr(functional, f"onnx2nn__Size{name}") for name in ("At", "Min", "Max", "Where", "If"))
 """Functions that give a size."""
 
 
