@@ -85,6 +85,12 @@ FOUND = {
         " a = Slice (w, one, three) y = Add (x, a) }",
         [[_ramp(2)]],
     ),
+    "a weight that is expanded": (
+        "weights",
+        "(float[2,3] x) => (float[2,3] y) <float[3] w = {1, 2, 3}, int64[2] sizes = {2, 3}> {"
+        " e = Expand (w, sizes) p = Sigmoid (e) y = Add (x, e) }",
+        [[_ramp(2, 3)]],
+    ),
     "a size as a tensor in a branch": (
         "copies",
         "(float[n] x, bool c) => (float y) { s = Size (x) y = If (c) <"
@@ -165,6 +171,16 @@ def test_a_trace_holds_no_numbers_of_the_example(tmp_path: Path) -> None:
     module = _loaded('(float[2,3] x, int64[k] axes) => (float[a,b] y) { ["sum"] y = ReduceL1 (x, axes) }')
     with pytest.raises(VerificationError, match=r"numbers of input axes of node 'sum' \(ReduceL1\)"):
         onnx2nn.save(module, tmp_path / "m.torchscript", example_inputs=[torch.ones(2, 3), torch.tensor([0])])
+
+
+def test_a_trace_holds_no_sizes_of_the_example_as_numbers(tmp_path: Path) -> None:
+    module = _loaded(
+        "(float[1,1,3,n] x, int64[k] axes) => (float[1,1,3,m] y) <float half = {0.5}, float[3] ones = {1, 1, 1}> {"
+        " s = Shape <start = 3> (x) n = Cast <to = 1> (s) a = Mul (n, half) w = Concat <axis = 0> (ones, a)"
+        ' ["grow"] y = Resize <mode = "linear", coordinate_transformation_mode = "asymmetric"> (x, , w) }'
+    )
+    with pytest.raises(VerificationError, match=r"numbers of input scales of node 'grow' \(Resize\)"):
+        onnx2nn.save(module, tmp_path / "m.torchscript", example_inputs=[torch.ones(1, 1, 3, 4), torch.tensor([0])])
 
 
 def test_descriptions_say_which_sizes_are_taken_for_one(tmp_path: Path) -> None:

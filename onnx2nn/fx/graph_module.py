@@ -98,10 +98,14 @@ def lay_out_state(module: nn.Module) -> None:
     """Makes the state contiguous; files hold some tensors in another layout, such as the weights of `nn.Linear`.
 
     safetensors and `parameters_to_vector` refuse views, and safetensors parts of a memory that no tensor has as a
-    whole, such as the results of a Split of a weight. Other tensors with shared memory keep their layout.
+    whole, such as the results of a Split of a weight. load_state_dict writes no tensor whose elements share memory.
+    Other tensors with shared memory keep their layout.
     """
     state = [*module.parameters(), *module.buffers()]
     _take_out_parts(state)
+    for tensor in module.state_dict(keep_vars=True).values():
+        if tensor.untyped_storage().nbytes() < tensor.nbytes and tensor.device.type != "meta":
+            tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
     if all(tensor.is_contiguous() for tensor in state):
         return
     views = sorted((view for view in _unshared(state) if not view.is_contiguous()), key=lambda view: view.nbytes)

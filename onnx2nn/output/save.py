@@ -273,8 +273,9 @@ def _counted_by_runs(module: torch.nn.Module) -> list[str]:
             if row is None or row.custom_op:
                 continue
             for position, value in enumerate(node.args):
-                read = row.input_name(position)
-                if isinstance(value, fx.Node) and value not in constant and read in row.static:
+                read, used = row.input_name(position), list[fx.Node]()
+                fx.map_arg(value, used.append)  # a list of numbers has them among its elements
+                if read in row.static and not constant.issuperset(used):
                     _, operator, name = node.meta.get("onnx", ("", row.operator, str(node)))
                     found[f"input {read} of node {name!r} ({operator})"] = None
     return list(found)
