@@ -131,6 +131,11 @@ FOUND = {
         "(float[2,3] x, int64[k] axes) => (float[a,b] y) { y = ReduceL1 (x, axes) }",
         [[_ramp(2, 3), np.zeros(0, np.int64)]],
     ),
+    "zeros of a shape of data": (
+        "trace",
+        "(int64[2] shape) => (float[a,b] y) { y = ConstantOfShape (shape) }",
+        [[np.array([2, 3])]],
+    ),
     "the magnitude of a size": (
         "program",
         "(float[n] x) => (float[m] y) <int64[1] five = {5}, float[1] one = {1}> {"
