@@ -133,7 +133,7 @@ FOUND = {
     ),
     "zeros of a shape of data": (
         "trace",
-        "(int64[2] shape) => (float[a,b] y) { y = ConstantOfShape (shape) }",
+        "(int64[k] shape) => (float[a,b] y) { y = ConstantOfShape (shape) }",
         [[np.array([2, 3])]],
     ),
     "the magnitude of a size": (
