@@ -71,8 +71,8 @@ def save(
     Raises:
         InputError: no module, unknown ending, missing `example_inputs`, or the file cannot be written.
         MissingDependencyError: torch or safetensors is not installed.
-        VerificationError: the module cannot be exported or traced, a trace cannot hold both branches of an If, or the
-            result gives other outputs.
+        VerificationError: the module cannot be exported or traced, a trace cannot hold both branches of an If or would
+            hold numbers of the example, or the result gives other outputs.
     """
     target = Path(path)
     writer = check_target(path)
