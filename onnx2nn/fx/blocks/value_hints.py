@@ -95,7 +95,8 @@ def _annotation(node: fx.Node, known: dict[fx.Node, str]) -> str:
     return "Tensor"
 
 
-_SIZES = frozenset(getattr(functional, f"onnx2nn__Size{name}") for name in ("At", "Min", "Max", "Where", "If"))
+_SIZES = {functional.onnx2nn__SizeAt, functional.onnx2nn__SizeMin, functional.onnx2nn__SizeMax}
+_SIZES |= {functional.onnx2nn__SizeWhere, functional.onnx2nn__SizeIf}
 """Functions that give a size."""
 
 
