@@ -218,11 +218,10 @@ def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[
     import torch
 
     from onnx2nn.optimization.entry import inputs_of
+    from onnx2nn.output.checked_sizes import tied
     from onnx2nn.output.exported_program import is_symbolic
 
     names = program.graph_signature.user_inputs
-    from onnx2nn.output.checked_sizes import tied
-
     kept: list[str] = []
     fixed: list[str] = []
     sizes: list[tuple[str, str]] = []
