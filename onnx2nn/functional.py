@@ -27,6 +27,8 @@ from onnx2nn.optable.row import REQUIRED, Row, in_onnx_export
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.ndim == 1 and value.shape[0] == 0:
+        return []  # torch.export would record a call without results, which it cannot read back
     return value.tolist() if hasattr(value, "tolist") else value
 
 

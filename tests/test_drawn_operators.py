@@ -16,12 +16,11 @@ from onnx.reference import ReferenceEvaluator
 
 import onnx2nn
 from onnx2nn.errors import ModuleInputError, OperatorError, UnsupportedModelError
-from tests.drawn import contrib, elementwise, layout, ml, norms, others, products, recurrent, reductions, windows
-from tests.drawn.draw import CALLS, Call, Draw, model_of
+from tests.drawn import operators
+from tests.drawn.draw import Call, Draw, model_of
 from tests.drawn.oracle import NO_CALL, Outputs, answer, difference
 
-FILES = (contrib, elementwise, layout, ml, norms, others, products, recurrent, reductions, windows)
-"""They fill `CALLS`."""
+CALLS = operators.CALLS
 
 FAST, HELD = 3, 150
 """Calls of each operator."""

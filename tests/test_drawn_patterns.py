@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,32 +14,18 @@ from onnx import helper, parser
 
 import onnx2nn
 from onnx2nn.errors import UnsupportedModelError
-from onnx2nn.rewrite.raising import SWEEPS
 from onnx2nn.rewrite.rewrite_rule import Rule
 from tests.drawn.channels_last import ChannelsLastGraph
-from tests.drawn.draw import Draw
+from tests.drawn.draw import Draw, resized
 from tests.drawn.graphs import NoCallError
 from tests.drawn.oracle import NO_CALL, answer, difference
-from tests.drawn.patterns import drawn
+from tests.drawn.patterns import RULES, drawn
 
 pytestmark = pytest.mark.filterwarnings("ignore:The file declares dimensions as dynamic")
 
 FAST, HELD = 4, 100
 """Graphs of each rule."""
 
-
-def _named(rules: Iterable[Rule]) -> dict[str, Rule]:
-    """Returns rules by their name and number among those of one name: what is drawn does not depend on other rules."""
-    counts: Counter[str] = Counter()
-    found = {}
-    for rule in rules:
-        found[f"{rule.name}-{counts[rule.name]}"] = rule
-        counts[rule.name] += 1
-    return found
-
-
-RULES = _named(rule for rules in SWEEPS for rule in rules if rule.name != "MultiheadAttention")
-"""All but the one whose pattern has nodes that other rules make."""
 
 REFUSALS = (
     "The sizes of the inputs do not fit",
@@ -65,19 +49,6 @@ Model = tuple[onnx.ModelProto, dict[str, np.ndarray]]
 def _model(name: str, seed: int) -> Model | None:
     graph = drawn(Draw(random.Random(f"{name}.{seed}")), RULES[name].pattern)
     return None if graph is None else graph.model()
-
-
-def _resized(model: onnx.ModelProto, feeds: dict[str, np.ndarray], rng: random.Random) -> dict[str, np.ndarray]:
-    """Returns inputs of other sizes in the dimensions that are open."""
-    found = {}
-    for info in model.graph.input:
-        array = feeds[info.name]
-        open_ = [axis for axis, dim in enumerate(info.type.tensor_type.shape.dim) if dim.dim_param]
-        shape = [
-            rng.randrange(1, 6) if axis in open_ and rng.random() < 0.5 else s for axis, s in enumerate(array.shape)
-        ]
-        found[info.name] = np.resize(array, shape)
-    return found
 
 
 def _said(module: Any, wanted: list[np.ndarray], feeds: dict[str, np.ndarray], rtol: float) -> tuple[str, str]:
@@ -105,7 +76,7 @@ def _outcome(made: Model | None, seed: int, *, is_attention: bool = False) -> tu
         return "no oracle", ""  # 0 for a query without keys, see `raise_patterns` of onnx2nn.load
     about = f"seed {seed}: {onnx.printer.to_text(model)}\n"
     runs = [(feeds, wanted)]
-    other = _resized(model, feeds, random.Random(seed))
+    other = resized(model, feeds, random.Random(seed))
     with contextlib.suppress(*NO_CALL):  # these sizes do not fit each other
         runs.append((other, answer(model, other)))
     kinds = []

@@ -189,7 +189,7 @@ def test_laying_out_state_writes_to_no_memory_that_others_have() -> None:
     for name, parameter in module.named_parameters():
         assert torch.equal(parameter, before[name]), name
     found = {name for name, parameter in module.named_parameters() if parameter.is_contiguous()}
-    assert found == {"tail", "matrix", "other", "columns"}
+    assert found == {"tail", "matrix", "other", "columns", "expanded"}
     now = {name: parameter.data_ptr() for name, parameter in module.named_parameters()}
     assert (now["matrix"] == addresses["other"]) != (now["other"] == addresses["matrix"])
     assert (shared == np.arange(24)).all()

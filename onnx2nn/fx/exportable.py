@@ -245,7 +245,15 @@ def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *others:
     return result
 
 
+def _absolute(input: Any) -> Any:
+    """`torch.abs`: of 16-bit floats the exporter writes the Abs of a float32, and leaves it so."""
+    if input.dtype not in (torch.float16, torch.bfloat16) or torch.jit.is_tracing():
+        return torch.abs(input)
+    return torch.onnx.ops.symbolic("Abs", (input,), dtype=input.dtype, shape=input.shape)
+
+
 _REPLACEMENTS = {
+    torch.abs: _absolute,
     nn.functional.scaled_dot_product_attention: _attention,
     torch.cdist: _distances,
     torch.searchsorted: _places,

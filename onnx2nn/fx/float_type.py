@@ -26,7 +26,7 @@ from onnx2nn.errors import InputError
 from onnx2nn.fx.deferred import DeferredModule
 from onnx2nn.fx.float_regions import Both, run_region
 from onnx2nn.fx.tensor import leaves
-from onnx2nn.importing.inputs import example_inputs, specs_of
+from onnx2nn.importing.inputs import MOST_ELEMENTS, example_inputs, specs_of
 
 _LOG = logging.getLogger("onnx2nn")
 
@@ -194,6 +194,8 @@ def _examples(module: Any) -> Iterator[Sequence[Any]]:
     tried = [{name: min(size, 2) if name in batches else size for name in names} for size in _SIZES]
     for sizes in [names | sizes for sizes in (*known, *tried)]:
         shapes = {spec.name: [sizes.get(size, size) for size in spec.shape or ()] for spec in specs}
+        if sum(map(math.prod, shapes.values())) > MOST_ELEMENTS:
+            continue
         with contextlib.suppress(InputError):  # an input is no tensor
             yield list(example_inputs(specs, shapes).values())
 

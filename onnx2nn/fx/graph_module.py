@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import fx, nn
 from onnx2nn.errors import ModuleInputError
 from onnx2nn.fx.blocks.block import SharedProgram
 from onnx2nn.fx.blocks.program import Program
-from onnx2nn.fx.constants import memory_of
+from onnx2nn.fx.constants import identity_of, memory_of
 from onnx2nn.fx.float_type import constants, float_type, follow
 from onnx2nn.fx.wrong_inputs import misfit, wrong_inputs
 from onnx2nn.provenance.naming_reports import NamingReport, naming_report
@@ -97,9 +97,15 @@ class ImportedModule(SharedProgram):
 def lay_out_state(module: nn.Module) -> None:
     """Makes the state contiguous; files hold some tensors in another layout, such as the weights of `nn.Linear`.
 
-    safetensors and `parameters_to_vector` refuse views. Tensors with shared memory keep their layout.
+    safetensors and `parameters_to_vector` refuse views, and safetensors parts of a memory that no tensor has as a
+    whole, such as the results of a Split of a weight. load_state_dict writes no tensor whose elements share memory.
+    Other tensors with shared memory keep their layout.
     """
     state = [*module.parameters(), *module.buffers()]
+    _take_out_parts(state)
+    for tensor in module.state_dict(keep_vars=True).values():
+        if tensor.untyped_storage().nbytes() < tensor.nbytes and tensor.device.type != "meta":
+            tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
     if all(tensor.is_contiguous() for tensor in state):
         return
     views = sorted((view for view in _unshared(state) if not view.is_contiguous()), key=lambda view: view.nbytes)
@@ -109,6 +115,26 @@ def lay_out_state(module: nn.Module) -> None:
     count = torch.get_num_threads()  # torch transposes a matrix in one thread
     with ThreadPoolExecutor(count) as threads:
         list(threads.map(_lay_out, (views[number::count] for number in range(count))))
+
+
+def _take_out_parts(state: Sequence[torch.Tensor]) -> None:
+    """Gives tensors that are parts of a memory their own one, unless another tensor is all of it."""
+    parts, whole = [], set()
+    for tensor in state:
+        storage = tensor.untyped_storage()
+        if not tensor.nbytes and (storage.nbytes() or storage.data_ptr()):
+            tensor.data = tensor.data.clone()  # torch.export.save asks how far from its memory an empty tensor ends
+        elif storage.nbytes() > tensor.nbytes:
+            parts.append(tensor)
+        else:
+            whole.add(memory_of(tensor))
+    copies: dict[Any, torch.Tensor] = {}
+    for part in parts:
+        if memory_of(part) not in whole:
+            key = identity_of(part)
+            if key not in copies:
+                copies[key] = part.data.clone(memory_format=torch.contiguous_format)
+            part.data = copies[key]
 
 
 _SMALL = 1 << 21

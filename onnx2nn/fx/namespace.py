@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from onnx2nn.fx.dim import Dim
 from onnx2nn.fx.factories import DRAWS, FACTORIES, RANDOM
 from onnx2nn.fx.tensor import Tensor, is_traced
 
@@ -49,6 +50,9 @@ class Namespace:
             if function is torch.numel and isinstance(args[0], Tensor):
                 return args[0].numel()
             traced = (args and type(args[0]) is Tensor) or is_traced((args, kwargs))
+            if function is torch.tensor and isinstance(args[0], Dim):
+                # torch.fx, which unpickles a module by tracing it, takes no size as the data of a tensor.
+                return tracer.call("call_function", torch.full, ((), *args), kwargs)
             if traced or function in RANDOM or function in DRAWS:
                 return tracer.call("call_function", function, args, kwargs)
             if function in FACTORIES:

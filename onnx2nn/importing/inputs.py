@@ -14,6 +14,9 @@ import onnx_ir as ir
 from onnx2nn.errors import InputError
 from onnx2nn.optable.registry import load_rows
 
+MOST_ELEMENTS = 1 << 26
+"""Of all inputs that are generated at sizes of our choice."""
+
 
 @dataclass(frozen=True)
 class InputSpec:

@@ -612,7 +612,7 @@ def non_max_suppression(
     overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(-1)[0])
     least = None if score_threshold is None else float(score_threshold.reshape(-1)[0])
     found = [np.empty((0, 3), np.int64)]
-    corners, marks = boxes.detach().cpu().numpy(), scores.detach().cpu().numpy()
+    corners, marks = ((x if x.dtype == F.float64 else x.float()).detach().cpu().numpy() for x in (boxes, scores))
     for batch in range(marks.shape[0]):
         low, high = _corners(corners[batch].T, bool(center_point_box))
         areas = _product(high - low)
@@ -650,10 +650,13 @@ class _Boxes(NamedTuple):
 
 
 def _by_score(scores: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Returns the positions `chosen` of float32 scores, highest score first, lower position first among equals.
+    """Returns the positions `chosen` of scores, highest score first, lower position first among equals.
 
-    It sorts integers, a float's bits above the position: numpy's stable sort takes five times as long.
+    Of float32 it sorts integers, a float's bits above the position: numpy's stable sort takes five times as long.
     """
+    if scores.dtype == np.float64:
+        order: np.ndarray = chosen[np.argsort(-scores[chosen], kind="stable")]
+        return order
     bits = (scores[chosen] + np.float32(0.0)).view(np.int32)  # -0.0 becomes 0.0
     rising = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64)
     rising[np.isnan(scores[chosen])] = -np.iinfo(np.int32).max

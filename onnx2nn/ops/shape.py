@@ -530,7 +530,7 @@ def _results_of_constant(F: Any, input: Any, *, value: Any = None) -> Any:
     sized_by="input",
 )
 def constant_of_shape(F: Any, input: Any, *, value: TensorAttribute = None) -> Any:
-    if not has_values(F, value):
+    if value is not None and not has_values(F, value):
         return value.reshape([1] * len(input)).expand(*input)
     number, dtype = (0, F.float32) if value is None else (value.reshape(()).item(), value.dtype)
     if number in (0, 1):  # torch.jit.trace cannot record full with a bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -51,6 +51,22 @@ def refused_sizes(
         except AssertionError as error:
             failed.setdefault(str(error).removeprefix(_PREFIX), []).append(sizes)
     return failed
+
+
+def tied(sizes: Iterable[tuple[str, str]]) -> str:
+    """Returns which dimensions a program takes for one, as the end of a description; `""` where there are none.
+
+    Two dimensions of an example that are equal and meet in a call are one symbol to torch.export, although the module
+    may also take a 1 there, which broadcasts.
+
+    Args:
+        sizes: the symbol of each dynamic dimension in the program, and its name in the file.
+    """
+    groups: dict[str, dict[str, None]] = {}
+    for symbol, label in sizes:
+        groups.setdefault(symbol, {})[label] = None
+    found = [" and ".join(labels) for labels in groups.values() if len(labels) > 1]
+    return f"; it takes equal sizes alone of {', of '.join(found)}" if found else ""
 
 
 def _other_sizes(

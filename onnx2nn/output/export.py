@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import tempfile
 from collections import Counter
@@ -19,6 +20,7 @@ from onnx2nn.ground.pass_times import timed
 from onnx2nn.ground.quiet import quiet
 from onnx2nn.importing import inputs as model_inputs
 from onnx2nn.output import wide_traces
+from onnx2nn.output.checked_sizes import tied
 from onnx2nn.output.file_comparison import compare_file
 from onnx2nn.output.save import endless, one_sided, unchecked
 from onnx2nn.output.trace_examples import Run, runs_of
@@ -177,7 +179,7 @@ def _export(
     compared = _write(program.model, path, size > EXTERNAL_DATA_BYTES, [*runs, *beyond])
     count = sum(1 for _ in program.model.graph)
     told = f"ONNX opset {version}, {count} nodes, {_describe(axes)}; {compared}"
-    return told + unchecked(module, axes) + lost
+    return told + tied(_written_sizes(program.model, axes)) + unchecked(module, axes) + lost
 
 
 def _sample(module: Any) -> Any:
@@ -201,6 +203,17 @@ def _dynamic_axes(module: Any, given: Mapping[str, Mapping[int, str]] | None) ->
 def _describe(axes: Mapping[str, Mapping[int, str]]) -> str:
     named = [f"{label} (axis {axis} of {name})" for name, dims in axes.items() for axis, label in dims.items()]
     return f"dynamic dimensions: {', '.join(named) or 'none'}"
+
+
+def _written_sizes(model: ir.Model, axes: Mapping[str, Mapping[int, str]]) -> list[tuple[str, str]]:
+    """Returns the name of each dynamic dimension in a written file, and the one that it was to have."""
+    shapes = {value.name: value.shape for value in model.graph.inputs}
+    return [
+        (str(shape[axis]), label)
+        for name, dims in axes.items()
+        for axis, label in dims.items()
+        if (shape := shapes.get(name)) is not None
+    ]
 
 
 def _traceable(module: Any) -> fx.GraphModule:
@@ -246,24 +259,26 @@ def _separate_outputs(graph: fx.Graph, inputs: Sequence[str], outputs: Sequence[
         inputs: names of the inputs.
         outputs: names of the outputs; a value that has the name itself is not copied.
     """
-    import torch
-    from torch import fx
-
     output, placeholders = graph.output_node(), (node for node in graph.nodes if node.op == "placeholder")
-    names = dict(zip(placeholders, inputs, strict=False))
-    names |= {node: node.target for node in graph.nodes if node.op == "get_attr"}
+    names: dict[fx.Node, str] = dict(zip(placeholders, inputs, strict=False))
+    names |= {node: str(node.target) for node in graph.nodes if node.op == "get_attr"}
     several = isinstance(output.args[0], tuple)  # a list is one output, a sequence
     values: Any = output.args[0] if several else output.args
-    if len(values) != len(outputs) or names.keys().isdisjoint(output.all_input_nodes):
+    if len(values) != len(outputs):
         return
     with graph.inserting_before(output):
-        separate = [
-            graph.call_function(torch.clone, (value,))
-            if isinstance(value, fx.Node) and names.get(value, name) != name
-            else value
-            for value, name in zip(values, outputs, strict=True)
-        ]
+        copied = graph.call_function(_copied_sources, (list(values), list(names), list(names.values()), list(outputs)))
+        separate = [graph.call_function(operator.getitem, (copied, place)) for place in range(len(values))]
     output.args = (tuple(separate) if several else separate[0],)
+
+
+def _copied_sources(values: Sequence[Any], sources: Sequence[Any], names: Sequence[str], outputs: Sequence[str]) -> Any:
+    """Returns values with copies of those that are sources: a loop without iterations, or a branch, gives its input."""
+    import torch
+
+    known = {id(source): name for source, name in zip(sources, names, strict=True)}
+    pairs = zip(values, outputs, strict=True)
+    return [torch.clone(value) if known.get(id(value), name) != name else value for value, name in pairs]
 
 
 @timed("names and folding")
@@ -396,8 +411,10 @@ def _sort_stable(self: Any, stable: bool = True, dim: int = -1, descending: bool
 
 
 def _gist(error: Exception) -> str:
-    """Returns the first line of the innermost error: torch.onnx.export wraps it in pages of advice."""
-    return first_line(_innermost(error))
+    """Returns the first line of the innermost error, and the next behind a colon: the exporter adds pages of advice."""
+    cause = _innermost(error)
+    lines = [first_line(cause), *(line.strip() for line in str(cause).splitlines()[1:] if line.strip())]
+    return " ".join(lines[: 1 + lines[0].endswith(":")])
 
 
 def _innermost(error: Exception) -> BaseException:

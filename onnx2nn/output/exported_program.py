@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -48,7 +49,18 @@ def exported_program(
         more = _dynamic(other) - _dynamic(program)
         if more > 0 or (not more and _sizes(other_refused) < _sizes(refused)):
             program, refused = other, other_refused
+    _write_magnitudes(program)
     return program, refused
+
+
+def _write_magnitudes(program: torch.export.ExportedProgram) -> None:
+    """Replaces the absolute values of sizes, which torch.export.save does not write, by the larger of both signs."""
+    for node in program.graph.find_nodes(op="call_function", target=operator.abs):
+        with program.graph.inserting_before(node):
+            negative = program.graph.call_function(operator.neg, node.args)
+            negative.meta["val"] = -node.args[0].meta["val"]
+        node.target, node.args = torch.sym_max, (*node.args, negative)
+    program.graph_module.recompile()
 
 
 def _contexts(module: torch.nn.Module) -> Iterator[AbstractContextManager[Any]]:

@@ -71,8 +71,8 @@ def save(
     Raises:
         InputError: no module, unknown ending, missing `example_inputs`, or the file cannot be written.
         MissingDependencyError: torch or safetensors is not installed.
-        VerificationError: the module cannot be exported or traced, a trace cannot hold both branches of an If, or the
-            result gives other outputs.
+        VerificationError: the module cannot be exported or traced, a trace cannot hold both branches of an If or would
+            hold numbers of the example, or the result gives other outputs.
     """
     target = Path(path)
     writer = check_target(path)
@@ -218,17 +218,21 @@ def _kept_dynamic(program: torch.export.ExportedProgram, axes: Sequence[Mapping[
     import torch
 
     from onnx2nn.optimization.entry import inputs_of
+    from onnx2nn.output.checked_sizes import tied
     from onnx2nn.output.exported_program import is_symbolic
 
     names = program.graph_signature.user_inputs
     kept: list[str] = []
     fixed: list[str] = []
+    sizes: list[tuple[str, str]] = []
     for name, value, given in zip(names, inputs_of(program), axes, strict=True):
         for axis, dimension in given.items():
             open_ = isinstance(value, torch.Tensor) and is_symbolic(value.shape[axis])
             (kept if open_ else fixed).append(f"{dimension or '?'} (axis {axis} of {name})")
+            if open_:
+                sizes.append((str(value.shape[axis]), dimension or kept[-1]))
     text = f"dynamic: {', '.join(kept) or 'nothing'}"
-    return text + (f"; fixed although dynamic in the file: {', '.join(fixed)}" if fixed else "")
+    return text + (f"; fixed although dynamic in the file: {', '.join(fixed)}" if fixed else "") + tied(sizes)
 
 
 def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.Tensor, ...], *_: Any) -> str:
@@ -236,6 +240,11 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
 
     from onnx2nn.output.scripted_branches import trace
 
+    if counted := _counted_by_runs(module):
+        raise VerificationError(
+            f"A trace would hold the example's numbers of {', '.join(counted)}: data or sizes decide them. Save .pth, "
+            ".pt2 or source."
+        )
     try:
         traced = trace(module, tensors)
     except VerificationError:
@@ -247,6 +256,28 @@ def _save_torchscript(module: torch.nn.Module, path: Path, tensors: tuple[torch.
         torch.jit.save(traced, file)
     lost = unchecked(module) + one_sided(module)
     return f"traced TorchScript module, read back with torch.jit.load{_first(module)}{lost}"
+
+
+def _counted_by_runs(module: torch.nn.Module) -> list[str]:
+    """Returns the inputs of nodes that functions read as numbers when they run, and that are no constants."""
+    from torch import fx
+
+    found: dict[str, None] = {}
+    for part in _programs(module):
+        constant: set[fx.Node] = set()
+        for node in part.graph.nodes:
+            if node.op == "get_attr" or (node.op == "call_function" and constant.issuperset(node.all_input_nodes)):
+                constant.add(node)
+            row = getattr(node.target, "row", None)
+            if row is None or row.custom_op:
+                continue
+            for position, value in enumerate(node.args):
+                read, used = row.input_name(position), list[fx.Node]()
+                fx.map_arg(value, used.append)  # a list of numbers has them among its elements
+                if read in row.static and not constant.issuperset(used):
+                    _, operator, name = node.meta.get("onnx", ("", row.operator, str(node)))
+                    found[f"input {read} of node {name!r} ({operator})"] = None
+    return list(found)
 
 
 def unchecked(module: torch.nn.Module, axes: Mapping[str, Collection[int]] | None = None) -> str:

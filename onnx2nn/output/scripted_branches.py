@@ -101,8 +101,15 @@ def _traced(module: nn.Module, inputs: tuple[Any, ...]) -> torch.jit.ScriptModul
 
         return hook
 
+    def copy_state(_: nn.Module, values: Any, results: Any) -> Any:
+        several = isinstance(results, (tuple, list))
+        found = [value.clone() if id(value) in state else value for value in (results if several else [results])]
+        return type(results)(found) if several else found[0]
+
+    state = {id(value) for value in (*module.parameters(), *module.buffers())}
     found = [(path, child) for path, child in module.named_modules() if isinstance(child, If)]
     hooks = [child.register_forward_pre_hook(note(path)) for path, child in found]
+    hooks.append(module.register_forward_hook(copy_state))  # TorchScript has no trace whose result is a weight
     try:
         return torch.jit.trace(module, inputs, check_trace=False, strict=False)
     finally:

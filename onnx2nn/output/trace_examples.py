@@ -98,7 +98,8 @@ def _examples(
                 raise InputError(
                     f"dynamic_axes does not name every dynamic dimension of input {spec}. Give example_inputs."
                 )
-        yield list(model_inputs.example_inputs(specs, shapes).values())
+        if sum(map(math.prod, shapes.values())) <= model_inputs.MOST_ELEMENTS:
+            yield list(model_inputs.example_inputs(specs, shapes).values())
 
 
 def _known_size(labels: Sequence[str], point: Mapping[str, int], index: int) -> int:

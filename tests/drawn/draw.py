@@ -225,3 +225,16 @@ def model_of(drawn: Call, d: Draw) -> tuple[onnx.ModelProto, dict[str, np.ndarra
             del model.graph.output[:]
             model.graph.output.extend(inferred)
     return model, feeds
+
+
+def resized(model: onnx.ModelProto, feeds: dict[str, np.ndarray], rng: random.Random) -> dict[str, np.ndarray]:
+    """Returns inputs of other sizes in the dimensions that are open."""
+    found = {}
+    for info in model.graph.input:
+        array = feeds[info.name]
+        open_ = [axis for axis, dim in enumerate(info.type.tensor_type.shape.dim) if dim.dim_param]
+        shape = [
+            rng.randrange(1, 6) if axis in open_ and rng.random() < 0.5 else s for axis, s in enumerate(array.shape)
+        ]
+        found[info.name] = np.resize(array, shape)
+    return found

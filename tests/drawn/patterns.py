@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from onnx import helper
 
 from onnx2nn.rewrite.patterns import Either, Number, Op, Var
+from onnx2nn.rewrite.raising import SWEEPS
+from onnx2nn.rewrite.rewrite_rule import Rule
 from tests.drawn.draw import Draw, window
 from tests.drawn.graphs import Graph, NoCallError, Value
 
@@ -436,3 +439,17 @@ def drawn(d: Draw, pattern: Any, tries: int = 60) -> PatternGraph | None:
         except NoCallError:
             continue
     return None
+
+
+def _named(rules: Iterable[Rule]) -> dict[str, Rule]:
+    """Returns rules by their name and number among those of one name: what is drawn does not depend on other rules."""
+    counts: Counter[str] = Counter()
+    found = {}
+    for rule in rules:
+        found[f"{rule.name}-{counts[rule.name]}"] = rule
+        counts[rule.name] += 1
+    return found
+
+
+RULES = _named(rule for rules in SWEEPS for rule in rules if rule.name != "MultiheadAttention")
+"""All but the one whose pattern has nodes that other rules make."""

@@ -87,12 +87,17 @@ def _operands(node: fx.Node) -> list[fx.Node]:
 def _annotation(node: fx.Node, known: dict[fx.Node, str]) -> str:
     if is_size(node):
         return "int" if node.target == "size" else "torch.device" if node.args[1] == "device" else "object"
-    if node.target is functional.onnx2nn__SizeAt:
+    if node.target in _SIZES:
         return "int"
     operands = _operands(node)
     if operands and all(known[operand] in ("int", "float") for operand in operands):
         return "float" if getattr(node.target, "__name__", "") == "truediv" else "int"
     return "Tensor"
+
+
+_SIZES = {functional.onnx2nn__SizeAt, functional.onnx2nn__SizeMin, functional.onnx2nn__SizeMax}
+_SIZES |= {functional.onnx2nn__SizeWhere, functional.onnx2nn__SizeIf}
+"""Functions that give a size."""
 
 
 def row_of(node: fx.Node) -> Row | None:

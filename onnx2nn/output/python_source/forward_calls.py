@@ -10,7 +10,7 @@ from torch import fx
 
 from onnx2nn.fx.blocks.activations import ACTIVATIONS
 from onnx2nn.fx.blocks.partition import Region
-from onnx2nn.fx.blocks.value_hints import row_of
+from onnx2nn.fx.blocks.value_hints import annotation, row_of
 from onnx2nn.fx.tracer import ASSERTIONS
 from onnx2nn.importing.regions import Path
 from onnx2nn.output.python_source.constructors import function_name
@@ -93,8 +93,16 @@ class ForwardCalls:
         if row is not None:
             for position, arg in enumerate(node.args):
                 if isinstance(arg, fx.Node) and row.input_name(position) in row.static:
-                    args[position] = Call(Attribute(args[position], "tolist"))
+                    args[position] = _numbers(arg, args[position])
             return Call(Text(self.layout.program.inlined.name(row)), (Text("torch"), *args), kwargs)
         if node.target is operator.getitem:
             return Subscript(args[0], args[1])
         return Call(Text(function_name(node.target)), tuple(args), kwargs)
+
+
+def _numbers(node: fx.Node, value: Expression) -> Expression:
+    """Returns a value as numbers; what a branch takes from around it may be a tensor or a number."""
+    if annotation(node) in ("int", "float"):
+        return value
+    tensor = Call(Text("torch.as_tensor"), (value,)) if node.op == "placeholder" else value
+    return Call(Attribute(tensor, "tolist"))

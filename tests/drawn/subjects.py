@@ -1,0 +1,167 @@
+"""Drawn models that import right: calls of operators, graphs of patterns, graphs with channels last, and of sizes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+import onnx2nn
+from onnx2nn.errors import Onnx2nnError
+from tests import size_graphs
+from tests.drawn.channels_last import ChannelsLastGraph
+from tests.drawn.draw import Draw, model_of, resized
+from tests.drawn.graphs import Graph, NoCallError
+from tests.drawn.operators import CALLS
+from tests.drawn.oracle import NO_CALL, answer, difference
+from tests.drawn.patterns import RULES, drawn
+
+MOST_RUNS, TRIES = 4, 8
+"""Sizes of a subject, the drawn ones among them, and how often others are tried."""
+
+CHANNELS_LAST, OF_SIZES = 20, 60
+"""Graphs of these kinds for each seed."""
+
+Feeds = dict[str, np.ndarray]
+Model = tuple[onnx.ModelProto, list[Feeds], float]
+"""A file, its inputs at the sizes that were drawn, and the difference that is rounding, of the largest element."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Inputs at some sizes, and what they give.
+
+    Attributes:
+        feeds: the inputs by name.
+        wanted: the outputs in ONNX Runtime.
+        imported: the outputs of the import, which are right.
+    """
+
+    feeds: Feeds
+    wanted: list[Any]
+    imported: list[Any]
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Returns copies of the inputs, which a module may write."""
+        return tuple(torch.from_numpy(value.copy()) for value in self.feeds.values())
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model that imports right.
+
+    Attributes:
+        name: what was drawn.
+        model: the file.
+        module: its import.
+        runs: first one at the sizes that were drawn, then at others of the open dimensions.
+        rtol: the difference that is rounding, of the largest element.
+    """
+
+    name: str
+    model: onnx.ModelProto
+    module: torch.fx.GraphModule
+    runs: list[Run]
+    rtol: float
+
+    def axes(self) -> list[dict[int, str]]:
+        """Returns the open dimensions of each input."""
+        shapes = [info.type.tensor_type.shape.dim for info in self.model.graph.input]
+        return [{axis: dim.dim_param for axis, dim in enumerate(dims) if dim.dim_param} for dims in shapes]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {onnx.printer.to_text(self.model)}"
+
+
+def _call(domain: str, op: str, seed: int) -> Model:
+    d = Draw(random.Random(f"{domain}.{op}.{seed}"))
+    call = CALLS[domain, op](d)
+    model, feeds = model_of(call, d)
+    return model, [feeds], call.rtol
+
+
+def _of_graph(graph: Graph | None) -> Model:
+    if graph is None:
+        raise NoCallError("no graph")
+    model, feeds = graph.model()
+    return model, [feeds], 2e-4
+
+
+def _pattern(name: str, seed: int) -> Model:
+    return _of_graph(drawn(Draw(random.Random(f"{name}.{seed}")), RULES[name].pattern))
+
+
+def _channels_last(part: int, seed: int) -> Model:
+    return _of_graph(ChannelsLastGraph(Draw(random.Random(f"channels last.{CHANNELS_LAST * seed + part}"))))
+
+
+def _of_sizes(part: int, seed: int) -> Model:
+    rng = random.Random(OF_SIZES * seed + part)
+    graph = size_graphs.build(rng)
+    return graph.model, [graph.inputs(point) for point in rng.sample(graph.points, len(graph.points))], 1e-5
+
+
+KINDS: dict[str, Callable[[int], Model]] = {
+    **{f"{domain}.{op}".lstrip("."): partial(_call, domain, op) for domain, op in sorted(CALLS)},
+    **{name: partial(_pattern, name) for name in RULES},
+    **{f"channels last-{part}": partial(_channels_last, part) for part in range(CHANNELS_LAST)},
+    **{f"sizes-{part}": partial(_of_sizes, part) for part in range(OF_SIZES)},
+}
+"""What draws a model of a seed, by name."""
+
+
+def outputs(found: Any) -> list[Any]:
+    """Returns what a module gives as a list of its outputs."""
+    return list(found) if isinstance(found, (tuple, list)) else [found]
+
+
+def subject(kind: str, seed: int) -> Subject | None:
+    """Returns a drawn model; None for no valid one, and where the import refuses it or is not right."""
+    try:
+        model, points, rtol = KINDS[kind](seed)
+        if len(points) == 1:
+            rng = random.Random(seed)
+            points += [resized(model, points[0], rng) for _ in range(TRIES)]
+        return imported(f"{kind}, seed {seed}", model, points, rtol)
+    except (NoCallError, Onnx2nnError):
+        return None
+
+
+def imported(name: str, model: onnx.ModelProto, points: Sequence[Feeds], rtol: float) -> Subject | None:
+    """Returns a model with its runs; None where its import is right at none of the sizes.
+
+    Raises:
+        Onnx2nnError: the import refuses it.
+    """
+    module = onnx2nn.load(model)
+    runs: list[Run] = []
+    for feeds in points:
+        if len(runs) < MOST_RUNS and all(_shapes(feeds) != _shapes(run.feeds) for run in runs):
+            runs += _run(model, module, feeds, rtol)
+    return Subject(name, model, module, runs, rtol) if runs else None
+
+
+def _run(model: onnx.ModelProto, module: torch.fx.GraphModule, feeds: Feeds, rtol: float) -> Sequence[Run]:
+    """Returns the run on some inputs; none where these do not fit, and where the import is not right."""
+    run = Run(feeds, [], [])
+    try:
+        with torch.no_grad():
+            run.imported.extend(outputs(module(*run.tensors())))
+    except Exception:  # of any class of torch's, at sizes that do not fit each other: other tests ask for the words
+        return ()
+    try:
+        run.wanted.extend(answer(model, feeds))  # asked last, as it may end the process where sizes do not fit
+    except NO_CALL:
+        return ()
+    pairs = zip(run.imported, run.wanted, strict=True)
+    return () if any(difference(ours, np.asarray(theirs), rtol) for ours, theirs in pairs) else (run,)
+
+
+def _shapes(feeds: Feeds) -> list[tuple[int, ...]]:
+    return [value.shape for value in feeds.values()]

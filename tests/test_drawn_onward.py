@@ -1,0 +1,206 @@
+"""What goes onward from the imports of random graphs gives what they give, or is refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from onnx import parser
+
+import onnx2nn
+from onnx2nn.errors import VerificationError
+from tests.drawn.onward import WAYS, outcome
+from tests.drawn.subjects import KINDS, imported, subject
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # torch's exporters and tracer warn of most models
+    pytest.mark.pinned("onnxruntime", "torch"),  # older ones end the process at some graphs, and export others wrongly
+]
+
+FAST = {
+    "copies": 40, "weights": 40, "types": 12, "source": 30, "program": 8, "script": 30, "trace": 30, "export": 4,
+    "exporter": 3, "older_exporter": 8,
+}  # fmt: skip
+"""Graphs of each way, most of them on the ways that take the least time."""
+
+HELD = {"copies": 4, "weights": 4, "source": 4, "script": 4, "trace": 2, "types": 2}
+"""Graphs of each kind, where they are several."""
+
+PARTS = 6
+"""Of the held tier's graphs: a part is a test, for processes and shards."""
+
+
+def _check(name: str, drawn: Iterable[tuple[str, int]], folder: Path) -> None:
+    kinds: Counter[str] = Counter()
+    wrong = []
+    for number, (kind, seed) in enumerate(drawn):
+        place = folder / f"{name}{number}"
+        place.mkdir()
+        with contextlib.redirect_stderr(io.StringIO()):  # torch.fx prints the programs that raise an error
+            model = subject(kind, seed)
+            found, said = ("none", "") if model is None else outcome(WAYS[name], model, place)
+        kinds[found] += 1
+        if found == "wrong":
+            wrong.append(f"{said}\n{model}")
+    assert not wrong, "\n".join([f"{len(wrong)} of {kinds.total()} are wrong", *wrong[:3]])
+    assert kinds["right"], kinds
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_some_graphs(name: str, tmp_path: Path) -> None:
+    chosen = random.Random(name).choices([*KINDS], k=FAST[name])
+    _check(name, [(kind, number) for number, kind in enumerate(chosen)], tmp_path)
+
+
+@pytest.mark.held
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("name", WAYS)
+def test_many_graphs(name: str, part: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    count = HELD.get(name, 1)
+    first = 100 + count * request.config.getoption("--seed")
+    _check(name, [(kind, seed) for seed in range(first, first + count) for kind in [*KINDS][part::PARTS]], tmp_path)
+
+
+def _ramp(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    return (np.arange(np.prod(shape)).reshape(shape) * 7 % 11).astype(dtype)
+
+
+FOUND = {
+    "parts of a weight": (
+        "weights",
+        "(float[2] x) => (float[2] y) <float[4] w = {1, 2, 3, 4}, int64[2] sizes = {2, 2}> {"
+        " a, b = Split (w, sizes) c = Add (x, a) y = Mul (c, b) }",
+        [[_ramp(2)]],
+    ),
+    "a part of a weight": (
+        "weights",
+        "(float[2] x) => (float[2] y) <float[4] w = {1, 2, 3, 4}, int64[1] one = {1}, int64[1] three = {3}> {"
+        " a = Slice (w, one, three) y = Add (x, a) }",
+        [[_ramp(2)]],
+    ),
+    "a weight that is expanded": (
+        "weights",
+        "(float[2,3] x) => (float[2,3] y) <float[3] w = {1, 2, 3}, int64[2] sizes = {2, 3}> {"
+        " e = Expand (w, sizes) p = Sigmoid (e) y = Add (x, e) }",
+        [[_ramp(2, 3)]],
+    ),
+    "a size as a tensor in a branch": (
+        "copies",
+        "(float[n] x, bool c) => (float y) { s = Size (x) y = If (c) <"
+        " then_branch = t () => (float a) { f = Cast <to = 1> (s) a = Sqrt (f) },"
+        " else_branch = e () => (float b) { b = Constant <value = float {1}> () }> }",
+        [[_ramp(4), np.array(True)], [_ramp(9), np.array(False)]],
+    ),
+    "a size where a function reads a tensor": (
+        "source",
+        "(float[n] x, int64 limit) => (int64[m] y) <int64 one = {1}> { s = Size (x) y = Range (s, limit, one) }",
+        [[_ramp(4), np.array(9)], [_ramp(2), np.array(3)]],
+    ),
+    "a size that a branch reads as a tensor": (
+        "source",
+        "(float[n] x, bool c, int64 limit) => (int64[m] y) <int64 one = {1}> { s = Size (x) y = If (c) <"
+        " then_branch = t () => (int64[k] a) { a = Range (s, limit, one) },"
+        " else_branch = e () => (int64[j] b) { b = Range (limit, s, one) }> }",
+        [[_ramp(4), np.array(True), np.array(9)], [_ramp(2), np.array(False), np.array(0)]],
+    ),
+    "scores of other types": (
+        "types",
+        "(float[1,4,n] boxes) => (int64[k,3] y) <float[1,1,4] scores = {0.4, 0.6, 0.7, 0.1}, int64[1] most = {3}> {"
+        " y = NonMaxSuppression (boxes, scores, most) }",
+        [[_ramp(1, 4, 4)]],
+    ),
+    "a weight as the result": (
+        "script",
+        "() => (float[3] y) { y = Constant <value = float[3] {1, 2, 3}> () }",
+        [[]],
+    ),
+    "an empty constant": (
+        "program",
+        "(float x) => (int64[0] y) { y = Shape <start = 2> (x) }",
+        [[np.array(0.5, np.float32)]],
+    ),
+    "no axes": (
+        "program",
+        "(float[2,3] x, int64[k] axes) => (float[a,b] y) { y = ReduceL1 (x, axes) }",
+        [[_ramp(2, 3), np.zeros(0, np.int64)]],
+    ),
+    "zeros of a shape of data": (
+        "trace",
+        "(int64[k] shape) => (float[a,b] y) { y = ConstantOfShape (shape) }",
+        [[np.array([2, 3])]],
+    ),
+    "the magnitude of a size": (
+        "program",
+        "(float[n] x) => (float[m] y) <int64[1] five = {5}, float[1] one = {1}> {"
+        " s = Shape (x) d = Sub (s, five) a = Abs (d) y = Expand (one, a) }",
+        [[_ramp(9)], [_ramp(3)]],
+    ),
+    "an input that a loop gives": (
+        "export",
+        "(float[n] x) => (float[m] y, int64 k) <int64 none = {0}> {"
+        " y = Loop (none, , x) <body = b (int64 i, bool c, float[n] a) => (bool d, float[o] e) {"
+        " d = Identity (c) e = Concat <axis = 0> (a, a) }> k = Size (y) }",
+        [[_ramp(3)], [_ramp(7)]],
+    ),
+    "16-bit floats without their signs": (
+        "export",
+        "(float16[n] x) => (float16[n] y) { y = Abs (x) }",
+        [[_ramp(3, dtype=np.float16)], [_ramp(7, dtype=np.float16)]],
+    ),
+}
+"""Faults that random graphs found, each as small as it is: the way, the graph, and its inputs at some sizes."""
+
+
+@pytest.mark.parametrize("about", FOUND)
+def test_what_was_found(about: str, tmp_path: Path) -> None:
+    name, graph, points = FOUND[about]
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> found {graph}')
+    names = [info.name for info in model.graph.input]
+    found = imported(about, model, [dict(zip(names, point, strict=True)) for point in points], 1e-5)
+    assert found is not None and len(found.runs) == len(points)
+    assert outcome(WAYS[name], found, tmp_path) == ("right", "")
+
+
+def _loaded(graph: str) -> torch.fx.GraphModule:
+    return onnx2nn.load(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> found {graph}'))
+
+
+def test_a_trace_holds_no_numbers_of_the_example(tmp_path: Path) -> None:
+    module = _loaded('(float[2,3] x, int64[k] axes) => (float[a,b] y) { ["sum"] y = ReduceL1 (x, axes) }')
+    with pytest.raises(VerificationError, match=r"numbers of input axes of node 'sum' \(ReduceL1\)"):
+        onnx2nn.save(module, tmp_path / "m.torchscript", example_inputs=[torch.ones(2, 3), torch.tensor([0])])
+
+
+def test_a_trace_holds_no_sizes_of_the_example_as_numbers(tmp_path: Path) -> None:
+    module = _loaded(
+        "(float[1,1,3,n] x, int64[k] axes) => (float[1,1,3,m] y) <float half = {0.5}, float[3] ones = {1, 1, 1}> {"
+        " s = Shape <start = 3> (x) n = Cast <to = 1> (s) a = Mul (n, half) w = Concat <axis = 0> (ones, a)"
+        ' ["grow"] y = Resize <mode = "linear", coordinate_transformation_mode = "asymmetric"> (x, , w) }'
+    )
+    with pytest.raises(VerificationError, match=r"numbers of input scales of node 'grow' \(Resize\)"):
+        onnx2nn.save(module, tmp_path / "m.torchscript", example_inputs=[torch.ones(1, 1, 3, 4), torch.tensor([0])])
+
+
+def test_descriptions_say_which_sizes_are_taken_for_one(tmp_path: Path) -> None:
+    """The module takes 1 and 4 too, which broadcast; torch.export decides by the example that both are equal."""
+    module = _loaded("(float[n] x, float[m] z) => (float[k] y) { y = Add (x, z) }")
+    example = [torch.ones(4), torch.ones(4)]
+    axes = [{0: "n"}, {0: "m"}]
+    for told in (
+        onnx2nn.save(module, tmp_path / "m.pt2", example_inputs=example, dynamic_axes=axes),
+        onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=example),
+    ):
+        assert "it takes equal sizes alone of n and m" in told
+
+
+def test_a_refused_dimension_is_named(tmp_path: Path) -> None:
+    module = _loaded("(float[n] x, float[4] z) => (float[k] y) { y = Add (x, z) }")
+    with pytest.raises(VerificationError, match=r"inferred a static shape of 4 for dimension .*shape\[0\]"):
+        onnx2nn.export_onnx(module, tmp_path / "m.onnx", example_inputs=[torch.ones(4), torch.ones(4)])
