@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from onnx2nn.optimization.small_products import Product, multiplies_pixels
+
+Fused = tuple[str, tuple[float, ...], str]
+"""An activation's name, numbers and algorithm, as torch's operators take them."""
 
 
 @dataclass(frozen=True)
@@ -17,16 +22,24 @@ class Activation:
     """A function of a layer's result, which the layer's kernel computes on the way.
 
     Attributes:
-        layer: computes it alone.
+        layer: computes it alone; activations of equal names, numbers and algorithms are equal.
         name: oneDNN's, as torch names it.
         scalars: its numbers.
         algorithm: which of several forms.
     """
 
-    layer: nn.Module
+    layer: nn.Module = field(compare=False)
     name: str
     scalars: tuple[float, ...] = ()
     algorithm: str = ""
+
+    @property
+    def of_kernel(self) -> Fused:
+        """What torch's operators take."""
+        return self.name, self.scalars, self.algorithm
+
+
+_NONE: Fused = ("none", (), "")
 
 
 def activation_of(layer: nn.Module) -> Activation | None:
@@ -88,10 +101,11 @@ class PackedLayer(nn.Module):
         super().__init__()
         self.described, self.window = layer.extra_repr(), self._window(layer)
         self.activation: Activation | None = None
-        self.bias = layer.bias
+        self.register_parameter("bias", layer.bias)
         self._fits = False
         self._dense: torch.Tensor | None = None
         self._packed: torch.Tensor | None = None
+        self._prepared: Any = None
         self.hold(layer.weight.detach())
         self.register_state_dict_post_hook(_save_weight)
         self.register_load_state_dict_pre_hook(_load_weight)
@@ -106,6 +120,7 @@ class PackedLayer(nn.Module):
         """Takes a weight: packed if the kernels serve, else as it is."""
         self._fits, self._type = can_be_held(weight), weight.dtype
         self._dense, self._packed = (None, self._pack(weight.float().contiguous())) if self._fits else (weight, None)
+        self._prepared = None
 
     @staticmethod
     def _window(layer: Any) -> tuple[Any, ...]:
@@ -119,12 +134,12 @@ class PackedLayer(nn.Module):
         """Returns whether oneDNN's kernels compute the result."""
         return (
             self._fits
+            and x.dtype is self._type
+            and x.is_cpu
             and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
-            and x.dtype == self._type
-            and x.device.type == "cpu"
-            and x.numel() > 0
             and not (torch.is_grad_enabled() and x.requires_grad)
             and not torch.is_autocast_enabled("cpu")
+            and x.numel() > 0
         )
 
     @property
@@ -132,13 +147,19 @@ class PackedLayer(nn.Module):
         """Whether the kernel computes what is behind the layer too."""
         return self._type == torch.float32
 
-    def _fused(self) -> tuple[str, tuple[float, ...], str]:
-        a = self.activation
-        return ("none", (), "") if a is None or not self._fuses else (a.name, a.scalars, a.algorithm)
+    def _fused(self) -> Fused:
+        return _NONE if self.activation is None or not self._fuses else self.activation.of_kernel
 
     def _bias(self) -> torch.Tensor | None:
         """Returns the bias for the kernel."""
-        return None if self.bias is None else self.bias.float()
+        bias = self._parameters["bias"]  # an attribute that is a parameter takes longer to read
+        return bias if bias is None or self._fuses else bias.float()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets an attribute; what was prepared for another activation is dropped."""
+        super().__setattr__(name, value)
+        if name == "activation":
+            self._prepared = None
 
     def _activated(self, y: torch.Tensor) -> torch.Tensor:
         return y if self.activation is None else self.activation.layer(y)
@@ -150,7 +171,7 @@ class PackedLayer(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the attributes with the plain weight."""
-        return {**self.__dict__, "_packed": None, "_dense": self.weight}
+        return {**self.__dict__, "_packed": None, "_prepared": None, "_dense": self.weight}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Takes attributes, and packs the weight."""
@@ -177,14 +198,59 @@ def _load_weight(layer: PackedLayer, state: dict[str, Any], prefix: str, *others
         layer.hold(weight.detach().to(layer.weight))
 
 
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    """A convolution of images of one shape by oneDNN.
+
+    Attributes:
+        shape: of the images.
+        result: the shape of the result.
+        weight: as it is held.
+        window: the settings.
+        fused: the activation.
+        fused_with_sum: the activation behind a sum.
+        activate: computes the activation behind a sum, which the kernel does not have.
+        kernel: the operator.
+        kernel_with_sum: the operator that adds a tensor.
+    """
+
+    shape: torch.Size
+    result: tuple[int, ...]
+    weight: torch.Tensor
+    window: tuple[Any, ...]
+    fused: Fused
+    fused_with_sum: tuple[Any, ...]
+    activate: Callable[[torch.Tensor], torch.Tensor] | None
+    kernel: Any
+    kernel_with_sum: Any
+
+    def run(self, x: torch.Tensor, bias: torch.Tensor | None, added: torch.Tensor | None) -> torch.Tensor:
+        if added is None:
+            return self.kernel(x, self.weight, bias, *self.window, *self.fused)  # type: ignore[no-any-return]  # a tensor
+        y = self.kernel_with_sum(x, added, self.weight, bias, *self.window, "add", None, *self.fused_with_sum)
+        return y if self.activate is None else self.activate(y)  # type: ignore[no-any-return]  # a tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Pixels:
+    """A convolution of images of one shape by torch's BLAS; the attributes are those of `_Convolution`."""
+
+    shape: torch.Size
+    result: tuple[int, ...]
+    product: Product
+
+    def run(self, x: torch.Tensor, bias: torch.Tensor | None, added: torch.Tensor | None) -> torch.Tensor:
+        return self.product(x, bias, added)
+
+
 class PackedConv2d(PackedLayer):
     """An `nn.Conv2d` with a packed weight.
 
     The order in which a kernel reads the weight depends on the size of the image; a weight in another order is
     reordered in each call, which may take longer than the convolution. The weight is therefore packed in the first
     call, and anew for another size. After `SIZES` of them it stays plain: oneDNN packs a plain one fast in each call.
-    For single pixels, as in squeeze-and-excite blocks, torch multiplies by the plain weight, which takes a few us where
-    finding oneDNN's kernel takes 20.
+    Where the kernel has one element, torch multiplies few pixels by the plain weight, as in squeeze-and-excite blocks,
+    if that takes less time here.
 
     Attributes:
         SIZES: for how many sizes of images in a row a weight is packed.
@@ -199,8 +265,10 @@ class PackedConv2d(PackedLayer):
         """Takes a weight, which a call packs."""
         self._fits, self._type = can_be_held(weight), weight.dtype
         self._dense, self._packed = weight, None
+        self._prepared: _Convolution | _Pixels | None = None
         self.weight_shape = weight.shape
-        self._of_pixels = weight.shape[2:] == (1, 1) and not any(self.window[0]) and self.window[3] == 1
+        padding, stride, _, groups = self.window
+        self._of_pixels = weight.shape[2:] == (1, 1) and not any(padding) and max(stride) == 1 == groups
         self._size: torch.Size | None = None
         self._left = self.SIZES
 
@@ -234,31 +302,51 @@ class PackedConv2d(PackedLayer):
             x: the images.
             added: of the result's shape; it is added before the activation.
         """
-        serves = x.ndim == 4 and self._serves(x)
-        if serves and self._of_pixels and self._fuses and x.shape[2:] == (1, 1):
-            serves = False
-            if self._dense is None:
-                self._hold_plain(self.weight)
-        if serves:
-            weight = self._weight_for(x)
-            if added is None or not self._fuses:
-                y = torch.ops.mkldnn._convolution_pointwise(
-                    x.float(), weight, self._bias(), *self.window, *self._fused()
-                )
-                return y if self._fuses else self._behind(y.to(self._type), added)
-            if added.shape == self._result_shape(x) and added.dtype == x.dtype and not added.is_mkldnn:
-                return self._with_sum(x, weight, added)
+        if self._serves(x) and x.ndim == 4:
+            prepared = self._prepared
+            if prepared is None or prepared.shape != x.shape:
+                prepared = self._prepare(x)
+            if not self._fuses:
+                return self._behind(prepared.run(x.float(), self._bias(), None).to(self._type), added)
+            if added is None or self._can_add(added, prepared.result):
+                return prepared.run(x, self._bias(), added)
         padding, stride, dilation, groups = self.window
         return self._behind(F.conv2d(x, self.weight, self.bias, stride, padding, dilation, groups), added)
+
+    @staticmethod
+    def _can_add(added: torch.Tensor, shape: tuple[int, ...]) -> bool:
+        return (
+            added.shape == shape
+            and added.dtype is torch.float32
+            and added.is_cpu
+            and not added.is_mkldnn
+            and not (torch.is_grad_enabled() and added.requires_grad)
+        )
 
     def _behind(self, y: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
         return self._activated(y if added is None else y + added)
 
-    def _with_sum(self, x: torch.Tensor, weight: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
-        kernel = torch.ops.mkldnn._convolution_pointwise.binary
-        if self.activation is not None and self.activation.name == "relu":  # it has no other one behind a sum
-            return kernel(x, added, weight, self.bias, *self.window, "add", None, *self._fused())
-        return self._activated(kernel(x, added, weight, self.bias, *self.window, "add", None, None, (), None))
+    def _prepare(self, x: torch.Tensor) -> _Convolution | _Pixels:
+        """Returns, and keeps, the call that computes the result for images of the shape of `x`."""
+        result, activation = self._result_shape(x), self.activation if self._fuses else None
+        pixels = result[0] * result[2] * result[3]
+        if self._of_pixels and self._fuses and multiplies_pixels(pixels, self.weight_shape, activation):
+            weight = self._hold_plain(self.weight) if self._dense is None else self._dense
+            self._prepared = _Pixels(x.shape, result, Product(weight.flatten(1), activation))
+            return self._prepared
+        has_one_behind_sum = activation is None or activation.name == "relu"  # the kernel has no other one there
+        self._prepared = _Convolution(
+            x.shape,
+            result,
+            self._weight_for(x),
+            self.window,
+            self._fused(),
+            (None, (), None) if activation is None or not has_one_behind_sum else activation.of_kernel,
+            None if has_one_behind_sum else self._activated,
+            torch.ops.mkldnn._convolution_pointwise.default,
+            torch.ops.mkldnn._convolution_pointwise.binary,
+        )
+        return self._prepared
 
     def _result_shape(self, x: torch.Tensor) -> tuple[int, ...]:
         padding, stride, dilation, _ = self.window
@@ -279,6 +367,6 @@ class PackedLinear(PackedLayer):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the result for `(..., in_features)`."""
         if self._serves(x):
-            y = torch.ops.mkldnn._linear_pointwise(x.float(), self._packed, self._bias(), *self._fused())
+            y = torch.ops.mkldnn._linear_pointwise.default(x.float(), self._packed, self._bias(), *self._fused())
             return y if self._fuses else self._activated(y.to(self._type))
         return self._activated(F.linear(x, self.weight, self.bias))

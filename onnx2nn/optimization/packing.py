@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from onnx2nn.optimization.packed_layers import (
     can_be_held,
 )
 from onnx2nn.optimization.residual_sums import fuse_sums
+from onnx2nn.optimization.timing import fastest
 from onnx2nn.optimization.unpacked_code import skips_rows
 
 _FUNCTIONS: dict[Any, Callable[[], nn.Module]] = {
@@ -38,9 +38,6 @@ _FUNCTIONS: dict[Any, Callable[[], nn.Module]] = {
     functional.gelu: nn.GELU,
 }
 """Functions of one tensor that are activations."""
-
-_ROUNDS, _LEAST_ROUNDS = 30, 4
-"""Measurements of each form of a layer, of which the fastest counts."""
 
 _SECONDS = 0.01
 """After them, the least number of measurements is enough."""
@@ -176,7 +173,7 @@ def _is_faster(settings: _Settings) -> bool:
     times: dict[nn.Module, float] = {plain: 0.0, packed: 0.0}
     with torch.no_grad():
         for x in _samples(plain):
-            for form, seconds in _fastest((plain, packed), x).items():
+            for form, seconds in fastest((plain, packed), x, _SECONDS).items():
                 times[form] += seconds
     return times[packed] < _TIE * times[plain]
 
@@ -192,7 +189,7 @@ def is_slow(kind: type[nn.Conv2d | nn.Linear], dtype: torch.dtype) -> bool:
     x = torch.ones(16, 64, dtype=dtype) if kind is nn.Linear else torch.ones(1, 64, 14, 14, dtype=dtype)
     packed = _pack(plain)
     with torch.no_grad():
-        times = _fastest((plain, packed), x)
+        times = fastest((plain, packed), x, _SECONDS)
     return times[packed] < times[plain]
 
 
@@ -209,21 +206,6 @@ def _samples(layer: nn.Conv2d | nn.Linear) -> Iterator[torch.Tensor]:
     for side in (28, 112) if layer.in_channels <= _FEW_CHANNELS else (28,):
         x = torch.ones(1, layer.in_channels, *(max(side, size) for size in least))
         yield x.contiguous(memory_format=torch.channels_last)
-
-
-def _fastest(forms: tuple[nn.Module, ...], x: torch.Tensor) -> dict[nn.Module, float]:
-    """Returns the seconds of each form's fastest call; of this thread where it computes alone: other programs run."""
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    found = dict.fromkeys(forms, float("inf"))
-    end = clock() + _SECONDS
-    for round_ in range(_ROUNDS):
-        if round_ >= _LEAST_ROUNDS and clock() > end:
-            break
-        for form in forms:
-            start = clock()
-            form(x)
-            found[form] = min(found[form], clock() - start)
-    return found
 
 
 def _fuse_layer(part: fx.GraphModule | nn.Sequential, link: Link, calls: Calls) -> bool:

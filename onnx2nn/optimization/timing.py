@@ -1,0 +1,35 @@
+"""Times forms of a layer against each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+_ROUNDS, _LEAST_ROUNDS = 30, 4
+"""Measurements of each form, of which the fastest counts."""
+
+Form = TypeVar("Form", bound=Callable[..., Any])
+
+
+def fastest(forms: Sequence[Form], x: torch.Tensor, seconds: float) -> dict[Form, float]:
+    """Returns the seconds of each form's fastest call; of this thread where it computes alone: other programs run.
+
+    Args:
+        forms: what is called.
+        x: the argument.
+        seconds: after them, the least number of measurements is enough.
+    """
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    found = dict.fromkeys(forms, float("inf"))
+    end = clock() + seconds
+    for round_ in range(_ROUNDS):
+        if round_ >= _LEAST_ROUNDS and clock() > end:
+            break
+        for form in forms:
+            start = clock()
+            form(x)
+            found[form] = min(found[form], clock() - start)
+    return found
