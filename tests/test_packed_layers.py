@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from onnx2nn.optimization import packing
-from onnx2nn.optimization.packed_layers import PackedConv2d, PackedLayer, PackedLinear, activation_of
+from onnx2nn.optimization import packed_layers, packing, small_products
+from onnx2nn.optimization.activations import activation_of
+from onnx2nn.optimization.packed_layers import PackedConv2d, PackedLayer, PackedLinear
 from onnx2nn.optimization.packing import pack_layers
 
 ACTIVATIONS = (
@@ -45,15 +47,25 @@ def layers(draw: Callable[..., Any]) -> tuple[nn.Module, torch.Tensor]:
     return layer, x.to(memory_format=torch.channels_last) if draw(st.booleans()) else x
 
 
+@contextlib.contextmanager
+def multiplied_by(blas: bool) -> Iterator[None]:
+    """Lets torch's BLAS, or oneDNN, compute all products that both can."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("multiplies_rows", "multiplies_pixels"):
+            patch.setattr(packed_layers, name, lambda *_: blas)
+        yield
+
+
 @settings(max_examples=200, deadline=None)
-@given(layers(), st.sampled_from([None, *ACTIVATIONS]))
-def test_results(case: tuple[Any, torch.Tensor], activation: nn.Module | None) -> None:
+@given(layers(), st.sampled_from([None, *ACTIVATIONS]), st.booleans())
+def test_results(case: tuple[Any, torch.Tensor], activation: nn.Module | None, blas: bool) -> None:
     layer, x = case
     form = packed(layer)
     form.activation = None if activation is None else activation_of(activation)
     expected = layer(x) if activation is None else activation(layer(x))
-    with torch.no_grad():
-        torch.testing.assert_close(form(x), expected, rtol=1e-5, atol=1e-5)
+    with torch.no_grad(), multiplied_by(blas):
+        for _ in range(2):
+            torch.testing.assert_close(form(x), expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(form.weight, layer.weight)
     ours, theirs = form.state_dict(), layer.state_dict()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
@@ -83,13 +95,97 @@ def pickled(module: nn.Module) -> nn.Module:
 def test_copies(layer: Any, x: torch.Tensor) -> None:
     form = packed(layer)
     form.activation = activation_of(nn.ReLU())
-    for way in (copy.deepcopy, copy.copy, pickled):
-        again = way(form)
-        if isinstance(layer, nn.Linear):
-            assert again._packed is not None and again._dense is None
-        assert torch.equal(again(x), form(x)) and torch.equal(again.weight, layer.weight)
-        assert again._packed is not None and again._dense is None, "a convolution is packed for the image that comes"
-        assert str(again) == str(form) and "activation=ReLU()" in str(form)
+    with multiplied_by(blas=False):
+        for way in (copy.deepcopy, copy.copy, pickled):
+            again = way(form)
+            assert torch.equal(again(x), form(x)) and torch.equal(again.weight, layer.weight)
+            assert again._packed is not None and again._dense is None, "packed for the input that comes"
+            assert str(again) == str(form) and "activation=ReLU()" in str(form)
+
+
+@pytest.mark.parametrize("blas", [False, True])
+def test_what_is_prepared_follows_the_layer(layer: Any, x: torch.Tensor, blas: bool) -> None:
+    form = packed(layer)
+    with torch.no_grad(), multiplied_by(blas):
+        for shape in (x.shape, (1, *x.shape[1:]), x.shape):
+            given = torch.randn(shape)
+            torch.testing.assert_close(form(given), layer(given))
+        form.activation = activation_of(nn.Tanh())
+        torch.testing.assert_close(form(x), layer(x).tanh())
+        bias = torch.randn_like(layer.bias)
+        torch.testing.assert_close(torch.func.functional_call(form, {"bias": bias}, (x,)), _with(layer, bias)(x).tanh())
+        torch.testing.assert_close(form(x), layer(x).tanh())
+        form.load_state_dict(_with(layer, bias).state_dict())
+        torch.testing.assert_close(form(x), _with(layer, bias)(x).tanh())
+
+
+def _with(layer: Any, bias: torch.Tensor) -> Any:
+    other = copy.deepcopy(layer)
+    with torch.no_grad():
+        other.bias.copy_(bias)
+    return other
+
+
+def test_a_linear_layer_is_packed_when_oneDNN_is_faster() -> None:
+    layer = nn.Linear(5, 7).requires_grad_(False)
+    form, x = PackedLinear(layer), torch.randn(3, 5)
+    for blas in (True, False, True):
+        with multiplied_by(blas):
+            torch.testing.assert_close(form(x), layer(x))
+            assert (form._packed is None) == (form._dense is not None)
+            torch.testing.assert_close(form(x[:1]), layer(x[:1]))
+    assert form._packed is not None, "it stays packed"
+
+
+def test_states_are_not_shared(layer: Any, x: torch.Tensor) -> None:
+    form, state = packed(layer), copy.deepcopy(layer.state_dict())
+    form.load_state_dict(state)
+    expected = layer(x)
+    for value in state.values():
+        value.zero_()
+    torch.testing.assert_close(form(x), expected)
+
+
+@pytest.mark.parametrize("blas", [False, True])
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+def test_sums(activation: nn.Module | None, blas: bool) -> None:
+    torch.manual_seed(0)
+    behind = activation or nn.Identity()
+    for layer in (nn.Conv2d(6, 8, 1), nn.Conv2d(6, 8, 1, bias=False), nn.Conv2d(6, 8, 3, padding=1)):
+        form = packed(layer.requires_grad_(False))
+        form.activation = None if activation is None else activation_of(activation)
+        for size in (1, 5):
+            x, added = torch.randn(2, 6, size, size), torch.randn(2, 8, size, size)
+            kept = added.clone()
+            with multiplied_by(blas):
+                torch.testing.assert_close(form(x, added), behind(layer(x) + added))
+                torch.testing.assert_close(form(x, added[:1]), behind(layer(x) + added[:1]))
+                inputs = added.clone().requires_grad_(), added.clone().requires_grad_()
+                form(x, inputs[0]).sum().backward()
+                behind(layer(x) + inputs[1]).sum().backward()
+            torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
+            assert torch.equal(added, kept)
+
+
+def test_not_a_number_stays_one_in_products_of_blas(layer: Any, x: torch.Tensor) -> None:
+    layer = layer if isinstance(layer, nn.Linear) else nn.Conv2d(5, 7, 1).requires_grad_(False)
+    form = packed(layer)
+    form.activation = activation_of(nn.Hardtanh(-0.5, 0.25))
+    with multiplied_by(blas=True):
+        assert torch.equal(form(x * torch.nan).isnan(), nn.Hardtanh(-0.5, 0.25)(layer(x * torch.nan)).isnan())
+
+
+def test_the_faster_product_is_measured() -> None:
+    activation = activation_of(nn.ReLU6())
+    for faster in (small_products.multiplies_rows, small_products.multiplies_pixels):
+        assert not faster(1 << 20, (64, 64, 1, 1)[: 2 if faster is small_products.multiplies_rows else 4], None)
+    assert isinstance(small_products.multiplies_rows(3, (4, 4), activation), bool)
+    assert isinstance(small_products.multiplies_pixels(3, (4, 4, 1, 1), activation), bool)
+    for found in (small_products._rows_are_faster, small_products._pixels_are_faster):
+        before = found.cache_info().misses
+        for other in (activation_of(nn.ReLU6()), activation):
+            found(2, 4, 4, other)
+        assert found.cache_info().misses <= before + 1, "equal activations are measured once"
 
 
 def test_states(layer: Any, x: torch.Tensor) -> None:

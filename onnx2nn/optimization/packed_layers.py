@@ -4,66 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from onnx2nn.optimization.small_products import Product, multiplies_pixels
-
-Fused = tuple[str, tuple[float, ...], str]
-"""An activation's name, numbers and algorithm, as torch's operators take them."""
-
-
-@dataclass(frozen=True)
-class Activation:
-    """A function of a layer's result, which the layer's kernel computes on the way.
-
-    Attributes:
-        layer: computes it alone; activations of equal names, numbers and algorithms are equal.
-        name: oneDNN's, as torch names it.
-        scalars: its numbers.
-        algorithm: which of several forms.
-    """
-
-    layer: nn.Module = field(compare=False)
-    name: str
-    scalars: tuple[float, ...] = ()
-    algorithm: str = ""
-
-    @property
-    def of_kernel(self) -> Fused:
-        """What torch's operators take."""
-        return self.name, self.scalars, self.algorithm
-
-
-_NONE: Fused = ("none", (), "")
-
-
-def activation_of(layer: nn.Module) -> Activation | None:
-    """Returns an activation as oneDNN computes it, None for one that it does not have."""
-    kind = type(layer)
-    if kind in _PLAIN:
-        return Activation(layer, _PLAIN[kind])
-    if isinstance(layer, nn.Hardtanh):  # ReLU6 is one
-        return Activation(layer, "hardtanh", (layer.min_val, layer.max_val))
-    if isinstance(layer, nn.LeakyReLU):
-        return Activation(layer, "leaky_relu", (layer.negative_slope,))
-    if isinstance(layer, nn.GELU):
-        return Activation(layer, "gelu", (), layer.approximate)
-    return None
-
-
-_PLAIN: dict[type, str] = {
-    nn.ReLU: "relu",
-    nn.Sigmoid: "sigmoid",
-    nn.Tanh: "tanh",
-    nn.Hardswish: "hardswish",
-    nn.Hardsigmoid: "hardsigmoid",
-    nn.SiLU: "swish",
-}
+from onnx2nn.optimization.activations import NO_ACTIVATION, Activation, Fused
+from onnx2nn.optimization.small_products import PixelProduct, RowProduct, multiplies_pixels, multiplies_rows
 
 
 def can_be_held(weight: torch.Tensor) -> bool:
@@ -101,7 +50,7 @@ class PackedLayer(nn.Module):
         super().__init__()
         self.described, self.window = layer.extra_repr(), self._window(layer)
         self.activation: Activation | None = None
-        self.register_parameter("bias", layer.bias)
+        self.register_parameter("bias", cast("nn.Parameter | None", layer.bias))
         self._fits = False
         self._dense: torch.Tensor | None = None
         self._packed: torch.Tensor | None = None
@@ -117,18 +66,13 @@ class PackedLayer(nn.Module):
         return _unpacked(self._packed).to(self._type) if dense is None else dense  # type: ignore[arg-type]  # one is held
 
     def hold(self, weight: torch.Tensor) -> None:
-        """Takes a weight: packed if the kernels serve, else as it is."""
-        self._fits, self._type = can_be_held(weight), weight.dtype
-        self._dense, self._packed = (None, self._pack(weight.float().contiguous())) if self._fits else (weight, None)
-        self._prepared = None
+        """Takes a weight."""
+        raise NotImplementedError
 
     @staticmethod
     def _window(layer: Any) -> tuple[Any, ...]:
         """Returns the settings of the kernel."""
         return ()
-
-    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
 
     def _serves(self, x: torch.Tensor) -> bool:
         """Returns whether oneDNN's kernels compute the result."""
@@ -148,7 +92,7 @@ class PackedLayer(nn.Module):
         return self._type == torch.float32
 
     def _fused(self) -> Fused:
-        return _NONE if self.activation is None or not self._fuses else self.activation.of_kernel
+        return NO_ACTIVATION if self.activation is None or not self._fuses else self.activation.of_kernel
 
     def _bias(self) -> torch.Tensor | None:
         """Returns the bias for the kernel."""
@@ -195,7 +139,7 @@ def _load_weight(layer: PackedLayer, state: dict[str, Any], prefix: str, *others
     elif weight.shape != layer.weight.shape:
         errors.append(f"{prefix}weight has shape {tuple(weight.shape)}, not {tuple(layer.weight.shape)}")
     else:
-        layer.hold(weight.detach().to(layer.weight))
+        layer.hold(weight.detach().to(layer.weight, copy=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +181,7 @@ class _Pixels:
 
     shape: torch.Size
     result: tuple[int, ...]
-    product: Product
+    product: PixelProduct
 
     def run(self, x: torch.Tensor, bias: torch.Tensor | None, added: torch.Tensor | None) -> torch.Tensor:
         return self.product(x, bias, added)
@@ -332,7 +276,7 @@ class PackedConv2d(PackedLayer):
         pixels = result[0] * result[2] * result[3]
         if self._of_pixels and self._fuses and multiplies_pixels(pixels, self.weight_shape, activation):
             weight = self._hold_plain(self.weight) if self._dense is None else self._dense
-            self._prepared = _Pixels(x.shape, result, Product(weight.flatten(1), activation))
+            self._prepared = _Pixels(x.shape, result, PixelProduct(weight.flatten(1), activation))
             return self._prepared
         has_one_behind_sum = activation is None or activation.name == "relu"  # the kernel has no other one there
         self._prepared = _Convolution(
@@ -358,15 +302,54 @@ class PackedConv2d(PackedLayer):
         return x.shape[0], self.weight_shape[0], *sizes
 
 
-class PackedLinear(PackedLayer):
-    """An `nn.Linear` with a packed weight."""
+@dataclass(frozen=True, slots=True)
+class _LinearKernel:
+    """A product of rows with a packed weight by oneDNN, and the activation of it."""
 
-    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._reorder_linear_weight(weight)
+    weight: torch.Tensor
+    fused: Fused
+    kernel: Any
+
+    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return self.kernel(x, self.weight, bias, *self.fused)  # type: ignore[no-any-return]  # a tensor
+
+
+class PackedLinear(PackedLayer):
+    """An `nn.Linear` with a packed weight.
+
+    It is packed in the first call in which oneDNN takes less time here than torch does with the plain weight, which
+    multiplies few rows faster.
+    """
+
+    def hold(self, weight: torch.Tensor) -> None:
+        """Takes a weight, which a call packs."""
+        self._fits, self._type = can_be_held(weight), weight.dtype
+        self._dense, self._packed = weight, None
+        self.weight_shape = weight.shape
+        self._shape: torch.Size | None = None
+        self._prepared: _LinearKernel | RowProduct | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the result for `(..., in_features)`."""
         if self._serves(x):
-            y = torch.ops.mkldnn._linear_pointwise.default(x.float(), self._packed, self._bias(), *self._fused())
-            return y if self._fuses else self._activated(y.to(self._type))
+            prepared = self._prepared
+            if prepared is None or self._shape != x.shape:
+                prepared = self._prepare(x)
+            if self._fuses:
+                return prepared(x, self._bias())
+            return self._activated(prepared(x.float(), self._bias()).to(self._type))
         return self._activated(F.linear(x, self.weight, self.bias))
+
+    def _prepare(self, x: torch.Tensor) -> _LinearKernel | RowProduct:
+        """Returns, and keeps, the call that computes the result for inputs of the shape of `x`."""
+        dense, rows = self._dense, x.numel() // x.shape[-1]
+        if dense is not None and self._fuses and multiplies_rows(rows, self.weight_shape, self.activation):
+            prepared: _LinearKernel | RowProduct = RowProduct(dense, self.activation)
+        else:
+            if dense is not None:
+                self._packed = torch.ops.mkldnn._reorder_linear_weight(dense.float().contiguous())
+                self._dense = None
+            kernel: Any = torch.ops.mkldnn._linear_pointwise.default
+            prepared = _LinearKernel(self._packed, self._fused(), kernel)  # type: ignore[arg-type]  # one is held
+        self._shape, self._prepared = x.shape, prepared
+        return prepared

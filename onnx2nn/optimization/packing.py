@@ -13,13 +13,13 @@ from torch import fx, nn
 from torch.nn import functional
 
 from onnx2nn.optimization import packed_attention
+from onnx2nn.optimization.activations import activation_of
 from onnx2nn.optimization.chains import Calls, Link, links, parts
 from onnx2nn.optimization.packed_attention import PackedSelfAttention, matrices
 from onnx2nn.optimization.packed_layers import (
     PackedConv2d,
     PackedLayer,
     PackedLinear,
-    activation_of,
     can_be_held,
 )
 from onnx2nn.optimization.residual_sums import fuse_sums
@@ -173,7 +173,7 @@ def _is_faster(settings: _Settings) -> bool:
     times: dict[nn.Module, float] = {plain: 0.0, packed: 0.0}
     with torch.no_grad():
         for x in _samples(plain):
-            for form, seconds in fastest((plain, packed), x, _SECONDS).items():
+            for form, seconds in fastest((plain, packed), _SECONDS, x).items():
                 times[form] += seconds
     return times[packed] < _TIE * times[plain]
 
@@ -189,7 +189,7 @@ def is_slow(kind: type[nn.Conv2d | nn.Linear], dtype: torch.dtype) -> bool:
     x = torch.ones(16, 64, dtype=dtype) if kind is nn.Linear else torch.ones(1, 64, 14, 14, dtype=dtype)
     packed = _pack(plain)
     with torch.no_grad():
-        times = fastest((plain, packed), x, _SECONDS)
+        times = fastest((plain, packed), _SECONDS, x)
     return times[packed] < times[plain]
 
 

@@ -14,13 +14,13 @@ _ROUNDS, _LEAST_ROUNDS = 30, 4
 Form = TypeVar("Form", bound=Callable[..., Any])
 
 
-def fastest(forms: Sequence[Form], x: torch.Tensor, seconds: float) -> dict[Form, float]:
+def fastest(forms: Sequence[Form], seconds: float, *args: Any) -> dict[Form, float]:
     """Returns the seconds of each form's fastest call; of this thread where it computes alone: other programs run.
 
     Args:
         forms: what is called.
-        x: the argument.
         seconds: after them, the least number of measurements is enough.
+        args: the arguments.
     """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     found = dict.fromkeys(forms, float("inf"))
@@ -30,6 +30,6 @@ def fastest(forms: Sequence[Form], x: torch.Tensor, seconds: float) -> dict[Form
             break
         for form in forms:
             start = clock()
-            form(x)
+            form(*args)
             found[form] = min(found[form], clock() - start)
     return found
