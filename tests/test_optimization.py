@@ -24,6 +24,7 @@ from onnx2nn.errors import InputError, ModuleInputError, VerificationError
 from onnx2nn.optimization import compiling, packing
 from onnx2nn.optimization.packed_code import pack_convolutions
 from onnx2nn.optimization.packed_layers import PackedConv2d, PackedLinear
+from onnx2nn.optimization.sequences import skip_identities
 from onnx2nn.verification.module_runs import check_same
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits" / "digits.onnx"
@@ -381,3 +382,16 @@ def test_convolutions_that_skip_rows(mode: str, tmp_path: Path) -> None:
         environment["LD_PRELOAD"] = "libc_malloc_debug.so.0"
     done = subprocess.run([sys.executable, "-c", _STRIDES, mode], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_sequences_skip_what_was_folded() -> None:
+    plain = nn.Sequential(nn.Linear(3, 3), nn.Identity(), nn.Identity(), nn.ReLU())
+    model, x, called = nn.Sequential(plain), torch.randn(2, 3), list[str]()
+    expected, shown = model(x), str(model)
+    skip_identities(model)
+    again = copy.deepcopy(model)
+    for name, layer in model[0].named_children():
+        layer.forward = lambda x, name=name, forward=layer.forward: (called.append(name), forward(x))[1]  # type: ignore[misc]  # a list's method gives None
+    model[0][2].register_forward_hook(lambda *_: called.append("hook"))
+    assert torch.equal(model(x), expected) and torch.equal(again(x), expected)
+    assert called == ["0", "2", "hook", "3"] and str(model) == shown == str(again)

@@ -51,7 +51,7 @@ def layers(draw: Callable[..., Any]) -> tuple[nn.Module, torch.Tensor]:
 def multiplied_by(blas: bool) -> Iterator[None]:
     """Lets torch's BLAS, or oneDNN, compute all products that both can."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("multiplies_rows", "multiplies_pixels"):
+        for name in ("blas_multiplies_rows", "blas_multiplies_pixels"):
             patch.setattr(packed_layers, name, lambda *_: blas)
         yield
 
@@ -177,10 +177,10 @@ def test_not_a_number_stays_one_in_products_of_blas(layer: Any, x: torch.Tensor)
 
 def test_the_faster_product_is_measured() -> None:
     activation = activation_of(nn.ReLU6())
-    for faster in (small_products.multiplies_rows, small_products.multiplies_pixels):
-        assert not faster(1 << 20, (64, 64, 1, 1)[: 2 if faster is small_products.multiplies_rows else 4], None)
-    assert isinstance(small_products.multiplies_rows(3, (4, 4), activation), bool)
-    assert isinstance(small_products.multiplies_pixels(3, (4, 4, 1, 1), activation), bool)
+    for faster in (small_products.blas_multiplies_rows, small_products.blas_multiplies_pixels):
+        assert not faster(1 << 20, (64, 64, 1, 1)[: 2 if faster is small_products.blas_multiplies_rows else 4], None)
+    assert isinstance(small_products.blas_multiplies_rows(3, (4, 4), activation), bool)
+    assert isinstance(small_products.blas_multiplies_pixels(3, (4, 4, 1, 1), activation), bool)
     for found in (small_products._rows_are_faster, small_products._pixels_are_faster):
         before = found.cache_info().misses
         for other in (activation_of(nn.ReLU6()), activation):

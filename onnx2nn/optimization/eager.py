@@ -15,6 +15,7 @@ from onnx2nn.optimization.half_products import HALF, compute_in_float32
 from onnx2nn.optimization.in_place import work_in_place
 from onnx2nn.optimization.layouts import hold_channels_last
 from onnx2nn.optimization.packing import is_slow, pack_layers
+from onnx2nn.optimization.sequences import skip_identities
 
 
 def optimized(module: nn.Module) -> nn.Module:
@@ -29,6 +30,7 @@ def optimized(module: nn.Module) -> nn.Module:
         if (dtype := float_type(result)) in HALF and is_slow(nn.Linear, dtype):
             compute_in_float32(result)
     work_in_place(result)
+    skip_identities(result)
     if is_on_cpu:
         hold_channels_last(result)
     result.meta["onnx2nn"]["optimized"] = "eager"

@@ -12,7 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from onnx2nn.optimization.activations import NO_ACTIVATION, Activation, Fused
-from onnx2nn.optimization.small_products import PixelProduct, RowProduct, multiplies_pixels, multiplies_rows
+from onnx2nn.optimization.small_products import (
+    blas_multiplies_pixels,
+    blas_multiplies_rows,
+    in_place,
+    multiply_pixels,
+    multiply_rows,
+)
 
 
 def can_be_held(weight: torch.Tensor) -> bool:
@@ -25,6 +31,25 @@ def _unpacked(packed: torch.Tensor) -> torch.Tensor:
     """Returns a weight in torch's order; to a program that is traced it is a constant."""
     with ThreadPoolExecutor(1) as thread:  # a trace belongs to a thread, and cannot hold a packed tensor
         return thread.submit(packed.to_dense).result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """The call that computes the results for inputs of one shape, in float32.
+
+    Attributes:
+        shape: of the inputs.
+        call: takes an input, the weight, the bias and the settings.
+        weight: as it is held.
+        settings: what follows.
+        result: the shape of the result; of images alone.
+    """
+
+    shape: torch.Size
+    call: Callable[..., torch.Tensor]
+    weight: torch.Tensor
+    settings: tuple[Any, ...]
+    result: tuple[int, ...] = ()
 
 
 class PackedLayer(nn.Module):
@@ -54,7 +79,7 @@ class PackedLayer(nn.Module):
         self._fits = False
         self._dense: torch.Tensor | None = None
         self._packed: torch.Tensor | None = None
-        self._prepared: Any = None
+        self._prepared: _Prepared | None = None
         self.hold(layer.weight.detach())
         self.register_state_dict_post_hook(_save_weight)
         self.register_load_state_dict_pre_hook(_load_weight)
@@ -142,51 +167,6 @@ def _load_weight(layer: PackedLayer, state: dict[str, Any], prefix: str, *others
         layer.hold(weight.detach().to(layer.weight, copy=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Convolution:
-    """A convolution of images of one shape by oneDNN.
-
-    Attributes:
-        shape: of the images.
-        result: the shape of the result.
-        weight: as it is held.
-        window: the settings.
-        fused: the activation.
-        fused_with_sum: the activation behind a sum.
-        activate: computes the activation behind a sum, which the kernel does not have.
-        kernel: the operator.
-        kernel_with_sum: the operator that adds a tensor.
-    """
-
-    shape: torch.Size
-    result: tuple[int, ...]
-    weight: torch.Tensor
-    window: tuple[Any, ...]
-    fused: Fused
-    fused_with_sum: tuple[Any, ...]
-    activate: Callable[[torch.Tensor], torch.Tensor] | None
-    kernel: Any
-    kernel_with_sum: Any
-
-    def run(self, x: torch.Tensor, bias: torch.Tensor | None, added: torch.Tensor | None) -> torch.Tensor:
-        if added is None:
-            return self.kernel(x, self.weight, bias, *self.window, *self.fused)  # type: ignore[no-any-return]  # a tensor
-        y = self.kernel_with_sum(x, added, self.weight, bias, *self.window, "add", None, *self.fused_with_sum)
-        return y if self.activate is None else self.activate(y)  # type: ignore[no-any-return]  # a tensor
-
-
-@dataclass(frozen=True, slots=True)
-class _Pixels:
-    """A convolution of images of one shape by torch's BLAS; the attributes are those of `_Convolution`."""
-
-    shape: torch.Size
-    result: tuple[int, ...]
-    product: PixelProduct
-
-    def run(self, x: torch.Tensor, bias: torch.Tensor | None, added: torch.Tensor | None) -> torch.Tensor:
-        return self.product(x, bias, added)
-
-
 class PackedConv2d(PackedLayer):
     """An `nn.Conv2d` with a packed weight.
 
@@ -209,7 +189,7 @@ class PackedConv2d(PackedLayer):
         """Takes a weight, which a call packs."""
         self._fits, self._type = can_be_held(weight), weight.dtype
         self._dense, self._packed = weight, None
-        self._prepared: _Convolution | _Pixels | None = None
+        self._prepared = None
         self.weight_shape = weight.shape
         padding, stride, _, groups = self.window
         self._of_pixels = weight.shape[2:] == (1, 1) and not any(padding) and max(stride) == 1 == groups
@@ -246,16 +226,25 @@ class PackedConv2d(PackedLayer):
             x: the images.
             added: of the result's shape; it is added before the activation.
         """
-        if self._serves(x) and x.ndim == 4:
-            prepared = self._prepared
-            if prepared is None or prepared.shape != x.shape:
-                prepared = self._prepare(x)
-            if not self._fuses:
-                return self._behind(prepared.run(x.float(), self._bias(), None).to(self._type), added)
-            if added is None or self._can_add(added, prepared.result):
-                return prepared.run(x, self._bias(), added)
+        if x.ndim != 4 or not self._serves(x):
+            return self._plain(x, added)
+        if not self._fuses:
+            kernel = torch.ops.mkldnn._convolution_pointwise.default
+            y = kernel(x.float(), self._weight_for(x), self._bias(), *self.window, *NO_ACTIVATION)
+            return self._behind(y.to(self._type), added)
+        prepared = self._prepared
+        if prepared is None or prepared.shape != x.shape:
+            prepared = self._prepare(x)
+        if added is None:
+            return prepared.call(x, prepared.weight, self._parameters["bias"], *prepared.settings)
+        return self._sum(prepared, x, added) if self._can_add(added, prepared.result) else self._plain(x, added)
+
+    def _plain(self, x: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
         padding, stride, dilation, groups = self.window
         return self._behind(F.conv2d(x, self.weight, self.bias, stride, padding, dilation, groups), added)
+
+    def _behind(self, y: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
+        return self._activated(y if added is None else y + added)
 
     @staticmethod
     def _can_add(added: torch.Tensor, shape: tuple[int, ...]) -> bool:
@@ -267,30 +256,30 @@ class PackedConv2d(PackedLayer):
             and not (torch.is_grad_enabled() and added.requires_grad)
         )
 
-    def _behind(self, y: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
-        return self._activated(y if added is None else y + added)
+    def _sum(self, prepared: _Prepared, x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+        bias = self._parameters["bias"]
+        if prepared.call is multiply_pixels:
+            (activate,) = prepared.settings
+            return multiply_pixels(x, prepared.weight, bias, activate, added)
+        operands = (x, added, prepared.weight, bias, *self.window, "add", None)
+        kernel = torch.ops.mkldnn._convolution_pointwise.binary
+        if self.activation is not None and self.activation.name == "relu":  # it has no other one behind a sum
+            return kernel(*operands, *self.activation.of_kernel)  # type: ignore[no-any-return]  # a tensor
+        return self._activated(kernel(*operands, None, (), None))
 
-    def _prepare(self, x: torch.Tensor) -> _Convolution | _Pixels:
+    def _prepare(self, x: torch.Tensor) -> _Prepared:
         """Returns, and keeps, the call that computes the result for images of the shape of `x`."""
-        result, activation = self._result_shape(x), self.activation if self._fuses else None
+        result = self._result_shape(x)
         pixels = result[0] * result[2] * result[3]
-        if self._of_pixels and self._fuses and multiplies_pixels(pixels, self.weight_shape, activation):
-            weight = self._hold_plain(self.weight) if self._dense is None else self._dense
-            self._prepared = _Pixels(x.shape, result, PixelProduct(weight.flatten(1), activation))
-            return self._prepared
-        has_one_behind_sum = activation is None or activation.name == "relu"  # the kernel has no other one there
-        self._prepared = _Convolution(
-            x.shape,
-            result,
-            self._weight_for(x),
-            self.window,
-            self._fused(),
-            (None, (), None) if activation is None or not has_one_behind_sum else activation.of_kernel,
-            None if has_one_behind_sum else self._activated,
-            torch.ops.mkldnn._convolution_pointwise.default,
-            torch.ops.mkldnn._convolution_pointwise.binary,
-        )
-        return self._prepared
+        if self._of_pixels and blas_multiplies_pixels(pixels, self.weight_shape, self.activation):
+            dense = self._hold_plain(self.weight) if self._dense is None else self._dense
+            columns, activate = dense.flatten(1).t(), in_place(self.activation)
+            prepared = _Prepared(x.shape, multiply_pixels, columns, (activate,), result)
+        else:
+            kernel, settings = torch.ops.mkldnn._convolution_pointwise.default, (*self.window, *self._fused())
+            prepared = _Prepared(x.shape, kernel, self._weight_for(x), settings, result)
+        self._prepared = prepared
+        return prepared
 
     def _result_shape(self, x: torch.Tensor) -> tuple[int, ...]:
         padding, stride, dilation, _ = self.window
@@ -300,18 +289,6 @@ class PackedConv2d(PackedLayer):
             for size, pad, step, spread, window in zip(x.shape[2:], padding, stride, dilation, kernel, strict=True)
         )
         return x.shape[0], self.weight_shape[0], *sizes
-
-
-@dataclass(frozen=True, slots=True)
-class _LinearKernel:
-    """A product of rows with a packed weight by oneDNN, and the activation of it."""
-
-    weight: torch.Tensor
-    fused: Fused
-    kernel: Any
-
-    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return self.kernel(x, self.weight, bias, *self.fused)  # type: ignore[no-any-return]  # a tensor
 
 
 class PackedLinear(PackedLayer):
@@ -326,30 +303,36 @@ class PackedLinear(PackedLayer):
         self._fits, self._type = can_be_held(weight), weight.dtype
         self._dense, self._packed = weight, None
         self.weight_shape = weight.shape
-        self._shape: torch.Size | None = None
-        self._prepared: _LinearKernel | RowProduct | None = None
+        self._prepared = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the result for `(..., in_features)`."""
-        if self._serves(x):
-            prepared = self._prepared
-            if prepared is None or self._shape != x.shape:
-                prepared = self._prepare(x)
-            if self._fuses:
-                return prepared(x, self._bias())
-            return self._activated(prepared(x.float(), self._bias()).to(self._type))
-        return self._activated(F.linear(x, self.weight, self.bias))
+        if not self._serves(x):
+            return self._activated(F.linear(x, self.weight, self.bias))
+        if not self._fuses:
+            kernel = torch.ops.mkldnn._linear_pointwise.default
+            y = kernel(x.float(), self._packed_weight(), self._bias(), *NO_ACTIVATION)
+            return self._activated(y.to(self._type))
+        prepared = self._prepared
+        if prepared is None or prepared.shape != x.shape:
+            prepared = self._prepare(x)
+        return prepared.call(x, prepared.weight, self._parameters["bias"], *prepared.settings)
 
-    def _prepare(self, x: torch.Tensor) -> _LinearKernel | RowProduct:
+    def _prepare(self, x: torch.Tensor) -> _Prepared:
         """Returns, and keeps, the call that computes the result for inputs of the shape of `x`."""
         dense, rows = self._dense, x.numel() // x.shape[-1]
-        if dense is not None and self._fuses and multiplies_rows(rows, self.weight_shape, self.activation):
-            prepared: _LinearKernel | RowProduct = RowProduct(dense, self.activation)
+        if dense is not None and blas_multiplies_rows(rows, self.weight_shape, self.activation):
+            prepared = _Prepared(x.shape, multiply_rows, dense, (in_place(self.activation),))
         else:
-            if dense is not None:
-                self._packed = torch.ops.mkldnn._reorder_linear_weight(dense.float().contiguous())
-                self._dense = None
-            kernel: Any = torch.ops.mkldnn._linear_pointwise.default
-            prepared = _LinearKernel(self._packed, self._fused(), kernel)  # type: ignore[arg-type]  # one is held
-        self._shape, self._prepared = x.shape, prepared
+            kernel = torch.ops.mkldnn._linear_pointwise.default
+            prepared = _Prepared(x.shape, kernel, self._packed_weight(), self._fused())
+        self._prepared = prepared
         return prepared
+
+    def _packed_weight(self) -> torch.Tensor:
+        dense, packed = self._dense, self._packed
+        if dense is None:
+            return packed  # type: ignore[return-value]  # one is held
+        packed = torch.ops.mkldnn._reorder_linear_weight(dense.float().contiguous())
+        self._packed, self._dense = packed, None
+        return packed
