@@ -17,6 +17,7 @@ from onnx2nn.optimization.small_products import (
     blas_multiplies_rows,
     in_place,
     multiply_pixels,
+    multiply_pixels_packed,
     multiply_rows,
 )
 
@@ -43,6 +44,7 @@ class _Prepared:
         weight: as it is held.
         settings: what follows.
         result: the shape of the result; of images alone.
+        adds: whether a tensor is added to the results.
     """
 
     shape: torch.Size
@@ -50,6 +52,7 @@ class _Prepared:
     weight: torch.Tensor
     settings: tuple[Any, ...]
     result: tuple[int, ...] = ()
+    adds: bool = False
 
 
 class PackedLayer(nn.Module):
@@ -70,6 +73,7 @@ class PackedLayer(nn.Module):
     """
 
     bias: torch.Tensor | None
+    weight_shape: torch.Size
 
     def __init__(self, layer: nn.Conv2d | nn.Linear):
         super().__init__()
@@ -88,7 +92,10 @@ class PackedLayer(nn.Module):
     def weight(self) -> torch.Tensor:
         """The weight as the plain layer has it; a copy where it is packed."""
         dense = self._dense
-        return _unpacked(self._packed).to(self._type) if dense is None else dense  # type: ignore[arg-type]  # one is held
+        if dense is not None:
+            return dense
+        unpacked = _unpacked(self._packed)  # type: ignore[arg-type]  # one is held
+        return unpacked.to(self._type).view(self.weight_shape)
 
     def hold(self, weight: torch.Tensor) -> None:
         """Takes a weight."""
@@ -167,14 +174,19 @@ def _load_weight(layer: PackedLayer, state: dict[str, Any], prefix: str, *others
         layer.hold(weight.detach().to(layer.weight, copy=True))
 
 
+_NO_SIZE = torch.Size([])
+"""Stands for the size of the images of a weight that is packed as a matrix."""
+
+
 class PackedConv2d(PackedLayer):
     """An `nn.Conv2d` with a packed weight.
 
     The order in which a kernel reads the weight depends on the size of the image; a weight in another order is
     reordered in each call, which may take longer than the convolution. The weight is therefore packed in the first
     call, and anew for another size. After `SIZES` of them it stays plain: oneDNN packs a plain one fast in each call.
-    Where the kernel has one element, torch multiplies few pixels by the plain weight, as in squeeze-and-excite blocks,
-    if that takes less time here.
+    Where the kernel has one element, oneDNN's product of pixels takes less time than its convolution, and the order of
+    its weight does not depend on the size; torch multiplies few pixels by the plain weight, as in squeeze-and-excite
+    blocks, if that takes less time here.
 
     Attributes:
         SIZES: for how many sizes of images in a row a weight is packed.
@@ -200,18 +212,21 @@ class PackedConv2d(PackedLayer):
     def _window(layer: Any) -> tuple[Any, ...]:
         return list(layer.padding), list(layer.stride), list(layer.dilation), layer.groups
 
-    def _weight_for(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the weight as it is held for images of a size, in float32."""
-        packed, dense, size = self._packed, self._dense, x.shape[2:]
+    def _weight_for(self, x: torch.Tensor, *, as_matrix: bool = False) -> torch.Tensor:
+        """Returns the weight as it is held for images of a size, or as a matrix for pixels, in float32."""
+        packed, dense, size = self._packed, self._dense, _NO_SIZE if as_matrix else x.shape[2:]
         if dense is not None and not self._left:
-            return dense.float()
+            return dense.float().flatten(1) if as_matrix else dense.float()
         if packed is not None and size == self._size:
             return packed
         plain = self.weight.contiguous()
         if not self._left:
-            return self._hold_plain(plain.contiguous(memory_format=torch.channels_last)).float()
-        plain = plain.float()
-        packed = torch.ops.mkldnn._reorder_convolution_weight(plain, *self.window, list(x.shape))
+            self._hold_plain(plain.contiguous(memory_format=torch.channels_last))
+            return self._weight_for(x, as_matrix=as_matrix)
+        if as_matrix:
+            packed = torch.ops.mkldnn._reorder_linear_weight(plain.float().flatten(1))
+        else:
+            packed = torch.ops.mkldnn._reorder_convolution_weight(plain.float(), *self.window, list(x.shape))
         self._packed, self._dense, self._size, self._left = packed, None, size, self._left - 1
         return packed
 
@@ -233,8 +248,8 @@ class PackedConv2d(PackedLayer):
             y = kernel(x.float(), self._weight_for(x), self._bias(), *self.window, *NO_ACTIVATION)
             return self._behind(y.to(self._type), added)
         prepared = self._prepared
-        if prepared is None or prepared.shape != x.shape:
-            prepared = self._prepare(x)
+        if prepared is None or prepared.shape != x.shape or prepared.adds != (added is not None):
+            prepared = self._prepare(x, adds=added is not None)
         if added is None:
             return prepared.call(x, prepared.weight, self._parameters["bias"], *prepared.settings)
         return self._sum(prepared, x, added) if self._can_add(added, prepared.result) else self._plain(x, added)
@@ -267,17 +282,20 @@ class PackedConv2d(PackedLayer):
             return kernel(*operands, *self.activation.of_kernel)  # type: ignore[no-any-return]  # a tensor
         return self._activated(kernel(*operands, None, (), None))
 
-    def _prepare(self, x: torch.Tensor) -> _Prepared:
+    def _prepare(self, x: torch.Tensor, *, adds: bool) -> _Prepared:
         """Returns, and keeps, the call that computes the result for images of the shape of `x`."""
         result = self._result_shape(x)
         pixels = result[0] * result[2] * result[3]
         if self._of_pixels and blas_multiplies_pixels(pixels, self.weight_shape, self.activation):
             dense = self._hold_plain(self.weight) if self._dense is None else self._dense
             columns, activate = dense.flatten(1).t(), in_place(self.activation)
-            prepared = _Prepared(x.shape, multiply_pixels, columns, (activate,), result)
+            prepared = _Prepared(x.shape, multiply_pixels, columns, (activate,), result, adds)
+        elif self._of_pixels and not adds:  # the product has no activation behind a sum
+            weight = self._weight_for(x, as_matrix=True)
+            prepared = _Prepared(x.shape, multiply_pixels_packed, weight, self._fused(), result)
         else:
             kernel, settings = torch.ops.mkldnn._convolution_pointwise.default, (*self.window, *self._fused())
-            prepared = _Prepared(x.shape, kernel, self._weight_for(x), settings, result)
+            prepared = _Prepared(x.shape, kernel, self._weight_for(x), settings, result, adds)
         self._prepared = prepared
         return prepared
 

@@ -19,6 +19,9 @@ from onnx2nn.optimization.timing import fastest
 _LARGE = 1 << 23
 """From this number of multiplications on, finding a kernel takes no noticeable part of the time."""
 
+_CLEARLY = 0.8
+"""The share of oneDNN's time up to which BLAS is taken: between other layers it gains less than by itself."""
+
 _SECONDS = 0.002
 """After them, the least number of measurements is enough."""
 
@@ -72,6 +75,24 @@ def multiply_pixels(
     return y.view(images, height, width, -1).permute(0, 3, 1, 2)
 
 
+def multiply_pixels_packed(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *fused: Any
+) -> torch.Tensor:
+    """Returns pixels times a matrix, plus a bias, and the activation of it, by oneDNN.
+
+    Args:
+        x: `(N, inputs, H, W)`, float32.
+        weight: `(outputs, inputs)`, as oneDNN packs it.
+        bias: `(outputs,)` or None.
+        fused: the activation, see `Activation.of_kernel`.
+
+    Returns:
+        `(N, outputs, H, W)`, in the memory format `channels_last`.
+    """
+    y = torch.ops.mkldnn._linear_pointwise.default(x.permute(0, 2, 3, 1), weight, bias, *fused)
+    return y.permute(0, 3, 1, 2)  # type: ignore[no-any-return]  # a tensor
+
+
 def in_place(activation: Activation | None) -> Activate | None:
     """Returns the function of an activation, which works in the memory that it is given, where it can."""
     if activation is None:
@@ -94,7 +115,7 @@ def blas_multiplies_rows(rows: int, weight: Sequence[int], activation: Activatio
 
 
 def blas_multiplies_pixels(pixels: int, weight: Sequence[int], activation: Activation | None) -> bool:
-    """Returns whether `multiply_pixels` takes less time than oneDNN's convolution, as measured on ones.
+    """Returns whether `multiply_pixels` takes less time than `multiply_pixels_packed`, as measured on ones.
 
     Args:
         pixels: how many; numbers of as many bits are taken for one.
@@ -118,17 +139,16 @@ def _rows_are_faster(bits: int, outputs: int, inputs: int, activation: Activatio
 def _pixels_are_faster(bits: int, outputs: int, inputs: int, activation: Activation | None) -> bool:
     height, width = 1 << (bits - 1) // 2, 1 << bits // 2
     x = torch.ones(1, inputs, height, width).contiguous(memory_format=torch.channels_last)
-    weight, bias, window = torch.ones(outputs, inputs, 1, 1), torch.ones(outputs), ([0, 0], [1, 1], [1, 1], 1)
-    packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *window, list(x.shape))
+    weight, bias = torch.ones(outputs, inputs), torch.ones(outputs)
+    columns, packed = weight.t(), torch.ops.mkldnn._reorder_linear_weight(weight)
     fused = NO_ACTIVATION if activation is None else activation.of_kernel
-    kernel, activate = torch.ops.mkldnn._convolution_pointwise.default, in_place(activation)
-    columns = weight.flatten(1).t()
+    activate = in_place(activation)
     return _is_first_faster(
-        lambda: multiply_pixels(x, columns, bias, activate), lambda: kernel(x, packed, bias, *window, *fused)
+        lambda: multiply_pixels(x, columns, bias, activate), lambda: multiply_pixels_packed(x, packed, bias, *fused)
     )
 
 
 def _is_first_faster(first: Callable[[], Any], second: Callable[[], Any]) -> bool:
     with torch.no_grad():
         times = fastest((first, second), _SECONDS)
-    return times[first] < times[second]
+    return times[first] < _CLEARLY * times[second]
