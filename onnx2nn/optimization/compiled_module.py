@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_unflatten, treespec_loads
 
 from onnx2nn.optimization.entry import Entry
 
@@ -28,7 +29,11 @@ class CompiledModule(nn.Module):
     def __init__(self, package: Path, entry: Entry, meta: dict[str, Any]):
         super().__init__()
         self.package, self.entry, self.meta = package, entry, meta
-        self._program = torch._inductor.aoti_load_package(str(package))
+        self._loader = torch._inductor.aoti_load_package(str(package)).loader
+        _, outputs = self._loader.get_call_spec()
+        self._outputs = treespec_loads(
+            outputs
+        )  # reading it takes up to 30 us, which the loaded program spends each time
         super().train(False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -37,7 +42,7 @@ class CompiledModule(nn.Module):
         Raises:
             ModuleInputError: inputs for which the code was not compiled.
         """
-        return self._program(*self.entry.checked(args, kwargs))
+        return tree_unflatten(self._loader.boxed_run(self.entry.checked(args, kwargs)), self._outputs)
 
     def train(self, mode: bool = True) -> CompiledModule:
         """Refuses `mode=True`: machine code has no gradients.

@@ -40,27 +40,47 @@ class Entry:
         Raises:
             ModuleInputError: their number, names, element types, devices or sizes are not those of the program.
         """
+        if not kwargs and len(args) == len(self.names):
+            given = list(args)
+        else:
+            given = self._in_order(args, kwargs)
+        sizes: dict[str, int] = {}
+        for index, value in enumerate(given):
+            shape = self.shapes[index]
+            if not isinstance(value, torch.Tensor) or value.dtype is not self.dtypes[index]:
+                raise ModuleInputError(self._other_kind(index, value))
+            if value.device.type != self.device:
+                raise ModuleInputError(self._other_kind(index, value))
+            found = value.shape
+            if found != shape and (len(found) != len(shape) or not self._fits(shape, found, sizes)):
+                raise ModuleInputError(self._refusal(self.names[index], shape, value))
+        return [value.contiguous() for value in given]
+
+    def _in_order(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Returns the inputs in order."""
         given = list(args) + [kwargs[name] for name in self.names[len(args) :] if name in kwargs]
         extra = [name for name in kwargs if name not in self.names[len(args) :]]
         if len(given) != len(self.names) or extra:
             raise ModuleInputError(
                 f"The inputs are {', '.join(self.names) or 'none'}; {len(args)} and {[*kwargs]} given."
             )
-        sizes: dict[str, int] = {}
-        for name, dtype, shape, value in zip(self.names, self.dtypes, self.shapes, given, strict=True):
-            if not isinstance(value, torch.Tensor) or value.dtype != dtype or value.device.type != self.device:
-                shown = f"{value.dtype} on {value.device}" if isinstance(value, torch.Tensor) else type(value).__name__
-                place = "the CPU" if self.device == "cpu" else self.device
-                raise ModuleInputError(f"Input {name!r} is a tensor of {dtype} on {place}; it was given {shown}.")
-            if len(value.shape) != len(shape) or not all(map(self._fits, shape, value.shape, [sizes] * len(shape))):
-                raise ModuleInputError(self._refusal(name, shape, value))
-        return [value.contiguous() for value in given]
+        return given
 
-    def _fits(self, wanted: int | str, size: int, sizes: dict[str, int]) -> bool:
-        if isinstance(wanted, int):
-            return size == wanted
-        least, most = self.ranges[wanted]
-        return sizes.setdefault(wanted, size) == size and least <= size and (most is None or size <= most)
+    def _other_kind(self, index: int, value: Any) -> str:
+        shown = f"{value.dtype} on {value.device}" if isinstance(value, torch.Tensor) else type(value).__name__
+        place = "the CPU" if self.device == "cpu" else self.device
+        return f"Input {self.names[index]!r} is a tensor of {self.dtypes[index]} on {place}; it was given {shown}."
+
+    def _fits(self, wanted: tuple[int | str, ...], found: torch.Size, sizes: dict[str, int]) -> bool:
+        for name, size in zip(wanted, found, strict=True):
+            if isinstance(name, int):
+                if size != name:
+                    return False
+                continue
+            least, most = self.ranges[name]
+            if sizes.setdefault(name, size) != size or size < least or (most is not None and size > most):
+                return False
+        return True
 
     def _refusal(self, name: str, shape: tuple[int | str, ...], value: torch.Tensor) -> str:
         return f"Input {name!r} was compiled for the shape {self._shape(shape)}; it was given {list(value.shape)}."
