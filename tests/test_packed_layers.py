@@ -341,3 +341,30 @@ def test_attention(batch_first: bool, bias: bool, monkeypatch: pytest.MonkeyPatc
     assert all(torch.equal(value, state[key]) for key, value in network.state_dict().items())
     network.load_state_dict({key: value + 1 for key, value in state.items()})
     assert torch.equal(network.state_dict()["own.in_proj_weight"], state["own.in_proj_weight"] + 1)
+
+
+def test_the_faster_product_is_measured_whatever_the_default_type_is() -> None:
+    layer, x = nn.Linear(5, 7).requires_grad_(False), torch.randn(3, 5)
+    convolution, images = nn.Conv2d(5, 7, 1).requires_grad_(False), torch.randn(3, 5, 2, 2)
+    expected = layer(x), convolution(images)
+    for found in (small_products._rows_are_faster, small_products._pixels_are_faster):
+        found.cache_clear()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            found = PackedLinear(layer)(x), PackedConv2d(convolution)(images)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("blas", [False, True])
+def test_inputs_of_other_widths_are_errors(blas: bool) -> None:
+    with multiplied_by(blas):
+        for form, shape in (
+            (PackedLinear(nn.Linear(8, 4).requires_grad_(False)), (2, 9)),
+            (PackedConv2d(nn.Conv2d(8, 4, 1).requires_grad_(False)), (2, 9, 3, 3)),
+        ):
+            for _ in range(2):
+                with pytest.raises(RuntimeError):
+                    form(torch.zeros(shape))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_unflatten, treespec_loads
 
 from onnx2nn.optimization.entry import Entry
 
@@ -29,11 +30,8 @@ class CompiledModule(nn.Module):
     def __init__(self, package: Path, entry: Entry, meta: dict[str, Any]):
         super().__init__()
         self.package, self.entry, self.meta = package, entry, meta
-        self._loader = torch._inductor.aoti_load_package(str(package)).loader
-        _, outputs = self._loader.get_call_spec()
-        self._outputs = treespec_loads(
-            outputs
-        )  # reading it takes up to 30 us, which the loaded program spends each time
+        self._program = torch._inductor.aoti_load_package(str(package))
+        self._form: Callable[[list[Any]], Any] | None = None
         super().train(False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -42,7 +40,13 @@ class CompiledModule(nn.Module):
         Raises:
             ModuleInputError: inputs for which the code was not compiled.
         """
-        return tree_unflatten(self._loader.boxed_run(self.entry.checked(args, kwargs)), self._outputs)
+        inputs = self.entry.checked(args, kwargs)
+        if self._form is None:
+            found = self._program(*inputs)
+            self._form = _form_of(found)
+            return found
+        # the program itself reads the structure of its outputs from text in each call, for up to 30 us
+        return self._form(self._program.loader.boxed_run(inputs))
 
     def train(self, mode: bool = True) -> CompiledModule:
         """Refuses `mode=True`: machine code has no gradients.
@@ -65,3 +69,12 @@ class CompiledModule(nn.Module):
             TypeError: always.
         """
         raise TypeError("A compiled module is not pickled. Save it with onnx2nn.save(module, 'M.pt2').")
+
+
+def _form_of(outputs: Any) -> Callable[[list[Any]], Any] | None:
+    """Returns what makes outputs of the same structure from their tensors in order; None for structures in others."""
+    if isinstance(outputs, torch.Tensor):
+        return operator.itemgetter(0)
+    if type(outputs) in (tuple, list) and all(isinstance(output, torch.Tensor) for output in outputs):
+        return type(outputs)  # type: ignore[no-any-return]  # of these two
+    return None

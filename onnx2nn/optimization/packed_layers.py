@@ -128,7 +128,7 @@ class PackedLayer(nn.Module):
 
     def _bias(self) -> torch.Tensor | None:
         """Returns the bias for the kernel."""
-        bias = self._parameters["bias"]  # an attribute that is a parameter takes longer to read
+        bias = self.bias
         return bias if bias is None or self._fuses else bias.float()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -251,7 +251,7 @@ class PackedConv2d(PackedLayer):
         if prepared is None or prepared.shape != x.shape or prepared.adds != (added is not None):
             prepared = self._prepare(x, adds=added is not None)
         if added is None:
-            return prepared.call(x, prepared.weight, self._parameters["bias"], *prepared.settings)
+            return prepared.call(x, prepared.weight, self.bias, *prepared.settings)
         return self._sum(prepared, x, added) if self._can_add(added, prepared.result) else self._plain(x, added)
 
     def _plain(self, x: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
@@ -272,7 +272,7 @@ class PackedConv2d(PackedLayer):
         )
 
     def _sum(self, prepared: _Prepared, x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
-        bias = self._parameters["bias"]
+        bias = self.bias
         if prepared.call is multiply_pixels:
             (activate,) = prepared.settings
             return multiply_pixels(x, prepared.weight, bias, activate, added)
@@ -334,7 +334,7 @@ class PackedLinear(PackedLayer):
         prepared = self._prepared
         if prepared is None or prepared.shape != x.shape:
             prepared = self._prepare(x)
-        return prepared.call(x, prepared.weight, self._parameters["bias"], *prepared.settings)
+        return prepared.call(x, prepared.weight, self.bias, *prepared.settings)
 
     def _prepare(self, x: torch.Tensor) -> _Prepared:
         """Returns, and keeps, the call that computes the result for inputs of the shape of `x`."""

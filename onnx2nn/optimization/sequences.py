@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-class FoldedSequential(nn.Sequential):
+class Sequential(nn.Sequential):
     """An `nn.Sequential` that does not call its identities, which stand where layers were folded into others.
 
     A call of a module takes about as long as that of a small operator.
@@ -14,17 +14,14 @@ class FoldedSequential(nn.Sequential):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Returns what `nn.Sequential` does."""
-        for layer in self._modules.values():
-            if type(layer) is not nn.Identity or layer._forward_hooks or layer._forward_pre_hooks:
-                input = layer(input)  # type: ignore[misc]  # a sequence has no None
+        for layer in self:
+            if type(layer) is not nn.Identity:
+                input = layer(input)
         return input
-
-    def _get_name(self) -> str:
-        return "Sequential"
 
 
 def skip_identities(root: nn.Module) -> None:
     """Lets the sequences of a tree skip their identities."""
     for module in root.modules():
         if type(module) is nn.Sequential and any(type(layer) is nn.Identity for layer in module):
-            module.__class__ = FoldedSequential  # the same sequence wherever it stands, with its hooks
+            module.__class__ = Sequential  # the same sequence wherever it stands, with its hooks

@@ -127,19 +127,19 @@ def blas_multiplies_pixels(pixels: int, weight: Sequence[int], activation: Activ
 
 @functools.lru_cache(maxsize=4096)
 def _rows_are_faster(bits: int, outputs: int, inputs: int, activation: Activation | None) -> bool:
-    weight, bias = torch.ones(outputs, inputs), torch.ones(outputs)
+    weight, bias = _ones(outputs, inputs), _ones(outputs)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight)
     fused = NO_ACTIVATION if activation is None else activation.of_kernel
     kernel, activate = torch.ops.mkldnn._linear_pointwise.default, in_place(activation)
-    x = torch.ones(1 << bits - 1, inputs)
+    x = _ones(1 << bits - 1, inputs)
     return _is_first_faster(lambda: multiply_rows(x, weight, bias, activate), lambda: kernel(x, packed, bias, *fused))
 
 
 @functools.lru_cache(maxsize=4096)
 def _pixels_are_faster(bits: int, outputs: int, inputs: int, activation: Activation | None) -> bool:
     height, width = 1 << (bits - 1) // 2, 1 << bits // 2
-    x = torch.ones(1, inputs, height, width).contiguous(memory_format=torch.channels_last)
-    weight, bias = torch.ones(outputs, inputs), torch.ones(outputs)
+    x = _ones(1, inputs, height, width).contiguous(memory_format=torch.channels_last)
+    weight, bias = _ones(outputs, inputs), _ones(outputs)
     columns, packed = weight.t(), torch.ops.mkldnn._reorder_linear_weight(weight)
     fused = NO_ACTIVATION if activation is None else activation.of_kernel
     activate = in_place(activation)
@@ -152,3 +152,8 @@ def _is_first_faster(first: Callable[[], Any], second: Callable[[], Any]) -> boo
     with torch.no_grad():
         times = fastest((first, second), _SECONDS)
     return times[first] < _CLEARLY * times[second]
+
+
+def _ones(*shape: int) -> torch.Tensor:
+    """Returns what a layer has here, whatever is the default elsewhere."""
+    return torch.ones(shape, dtype=torch.float32, device="cpu")

@@ -29,7 +29,7 @@ def fastest(forms: Sequence[Form], seconds: float, *args: Any) -> dict[Form, flo
     """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     found = dict.fromkeys(forms, float("inf"))
-    others = torch.ones(_OTHERS, device="cpu")
+    others = torch.ones(_OTHERS, dtype=torch.float32, device="cpu")
     end = clock() + seconds
     for round_ in range(_ROUNDS):
         if round_ >= _LEAST_ROUNDS and clock() > end:
