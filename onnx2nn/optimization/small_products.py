@@ -19,6 +19,9 @@ from onnx2nn.optimization.timing import fastest
 _LARGE = 1 << 23
 """From this number of multiplications on, finding a kernel takes no noticeable part of the time."""
 
+_MANY_PIXELS = 1 << 19
+"""The same for pixels: larger ones gain less in a network than noise adds to the measurement."""
+
 _CLEARLY = 0.8
 """The share of oneDNN's time up to which BLAS is taken: between other layers it gains less than by itself."""
 
@@ -122,7 +125,9 @@ def blas_multiplies_pixels(pixels: int, weight: Sequence[int], activation: Activ
         weight: the shape of the weight, `(outputs, inputs, 1, 1)`.
         activation: behind it.
     """
-    return pixels * weight[0] * weight[1] < _LARGE and _pixels_are_faster(pixels.bit_length(), *weight[:2], activation)
+    return pixels * weight[0] * weight[1] < _MANY_PIXELS and _pixels_are_faster(
+        pixels.bit_length(), *weight[:2], activation
+    )
 
 
 @functools.lru_cache(maxsize=4096)
