@@ -21,7 +21,7 @@ from torch import nn
 import onnx2nn
 from onnx2nn.commands.main import main
 from onnx2nn.errors import InputError, ModuleInputError, VerificationError
-from onnx2nn.optimization import compiling, packing
+from onnx2nn.optimization import compiling, packed_layers, packing
 from onnx2nn.optimization.packed_code import pack_convolutions
 from onnx2nn.optimization.packed_layers import PackedConv2d, PackedLinear
 from onnx2nn.optimization.sequences import skip_identities
@@ -106,8 +106,9 @@ def _pickled(module: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize(("kernel", "groups"), [(1, 1), (3, 1), (3, 64)])
-def test_a_packed_convolution_at_many_sizes(kernel: int, groups: int) -> None:
-    """The weight is packed anew for another size, and stays plain after a few of them."""
+def test_a_packed_convolution_at_many_sizes(kernel: int, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight is packed anew for another size, and stays plain after a few of them, and where BLAS multiplies."""
+    monkeypatch.setattr(packed_layers, "blas_multiplies_pixels", lambda pixels, *others: pixels < 100)
     plain = nn.Conv2d(64, 128, kernel, padding=kernel // 2, groups=groups).eval()
     packed = PackedConv2d(plain)
     orders = set()
