@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from scripts.conversions import directions, exported, measuring, page
@@ -40,6 +41,17 @@ def test_a_store_gives_back_what_it_was_given(kind: type[Lines] | type[Parquet],
     changed = Row(FILE, "PyTorch", {"nodes": 4})
     store.add(changed)
     assert store.rows()[changed.name] == changed and len(store.rows()) == 3
+
+
+def test_the_size_counts_every_file_of_the_weights(tmp_path: Path) -> None:
+    graph = onnx.parser.parse_graph("g (float[64] x) => (float[64] y) { y = Sum(x, a, b) }")
+    weights = np.ones(64, np.float32)
+    graph.initializer.extend(onnx.numpy_helper.from_array(weights, name) for name in "ab")
+    model = onnx.helper.make_model(graph)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, all_tensors_to_one_file=False, size_threshold=0)
+    (tmp_path / "model.onnx.log").write_bytes(bytes(10_000))
+    assert directions.graph_facts(exported.Exported(path, [weights], None, {}))["mb"] == pytest.approx(7e-4, rel=0.1)
 
 
 def test_sorted_lines_are_the_same_rows(tmp_path: Path) -> None:

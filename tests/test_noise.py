@@ -331,6 +331,49 @@ def test_another_window_of_such_a_transform_is_found(change: float) -> None:
     assert not onnx2nn.verify(model, onnx2nn.load(other), inputs=inputs).ok
 
 
+def _enlarged_differences(opset: int, resize: str) -> onnx.ModelProto:
+    """A resized image whose sine at a high frequency shows what coordinates of 128 pixels round."""
+    return onnx.parser.parse_model(f"""
+    <ir_version: 8, opset_import: ["" : {opset}]>
+    graph (float[1, 3, 128, 112] x) => (float y)
+    <int64[4] sizes = {{1, 3, 96, 96}}, int64[2] last = {{96, 96}}, float[4] scales = {{1, 1, 0.75, 0.857143}},
+    float[8] roi = {{0, 0, 0, 0, 1, 1, 1, 1}}, float[0] empty = {{}}, float hundred = {{100}}>
+    {{ ["resize"] r = {resize} many = Mul(r, hundred) y = Sin(many) }}
+    """)
+
+
+RESIZES = {
+    "sizes": (17, 'Resize<mode = "linear">(x, , , sizes)'),
+    "last axes": (18, 'Resize<mode = "linear", axes = [2, 3]>(x, , , last)'),
+    "cubic": (13, 'Resize<mode = "cubic", coordinate_transformation_mode = "pytorch_half_pixel">(x, , , sizes)'),
+    "scales": (17, 'Resize<mode = "linear">(x, , scales)'),
+    "eleven": (11, 'Resize<mode = "linear">(x, roi, empty, sizes)'),
+}
+
+
+@pytest.mark.parametrize("form", RESIZES)
+def test_coordinates_of_a_large_image_are_right_within_their_noise(form: str) -> None:
+    """They are computed in float32, here from 0 to 127, by ONNX Runtime and by torch in another order."""
+    model = _enlarged_differences(*RESIZES[form])
+    inputs = {"x": np.random.default_rng(0).standard_normal((1, 3, 128, 112)).astype(np.float32)}
+    nodes = onnx2nn.verify_nodes(model, inputs=inputs)
+    assert nodes.ok, nodes.verdict
+    assert not nodes.outputs[0].agrees, "it tests nothing if the outputs agree"
+    assert nodes.nodes[0].node == "resize" and nodes.nodes[0].introduced.noise is not None
+
+
+@pytest.mark.parametrize("scale", [0.75003, 0.751])
+def test_other_coordinates_of_a_large_image_are_found(scale: float) -> None:
+    """By 1e-3 and 1e-2 of a pixel at the farthest, where rounding moves them by 1e-5."""
+    model = _enlarged_differences(17, 'Resize<mode = "linear">(x, , , sizes)')
+    other = _enlarged_differences(17, 'Resize<mode = "linear">(x, , scales)')
+    (scales,) = [tensor for tensor in other.graph.initializer if tensor.name == "scales"]
+    scales.CopyFrom(numpy_helper.from_array(np.array([1, 1, scale, 96 / 112], np.float32), "scales"))
+    inputs = {"x": np.random.default_rng(0).standard_normal((1, 3, 128, 112)).astype(np.float32)}
+    nodes = onnx2nn.verify_nodes(model, onnx2nn.load(other), inputs=inputs)
+    assert nodes.first is not None and nodes.first.node == "resize"
+
+
 def test_an_output_that_no_node_computes_is_named() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>

@@ -257,6 +257,7 @@ def test_the_transposed_product_of_bitsandbytes() -> None:
     torch.testing.assert_close(floats, kept)
 
 
+@pytest.mark.pinned("onnxruntime")  # 1.23 refuses tables of 2 bits, and packs zero points across the rows
 @settings(UNHURRIED, max_examples=60)
 @given(st.sampled_from([2, 4, 8]), st.sampled_from([16, 32, 64]), st.integers(1, 3), st.booleans(), st.integers(0, 99))
 def test_packed_tables_become_embeddings(bits: int, block: int, blocks: int, shifted: bool, seed: int) -> None:

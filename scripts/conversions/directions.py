@@ -74,7 +74,9 @@ def graph_facts(file: Exported) -> dict[str, Any]:
     wanted = set(input_names(file.path))
     dims = [dim for value in graph.input if value.name in wanted for dim in value.type.tensor_type.shape.dim]
     open_ = list(dict.fromkeys(dim.dim_param or "?" for dim in dims if not dim.HasField("dim_value")))
-    size = sum(path.stat().st_size for path in file.path.parent.glob(file.path.name + "*"))
+    # Torch's older exporter writes each weight of a large model into a file of its name.
+    paths = {file.path, *(file.path.parent / name for tensor in graph.initializer for name in _location(tensor))}
+    size = sum(path.stat().st_size for path in paths)
     facts = {
         "nodes": len(graph.node),
         "mb": rounded(size / 1e6),
@@ -82,6 +84,11 @@ def graph_facts(file: Exported) -> dict[str, Any]:
         "open": open_,
     }
     return facts | ({"fixed": file.author["fixed"]} if "fixed" in file.author else {})
+
+
+def _location(tensor: Any) -> list[str]:
+    """Returns the name of the file that has an initializer's data, where it is not the model itself."""
+    return [entry.value for entry in tensor.external_data if entry.key == "location"]
 
 
 def noise(module: Any, inputs: Arrays, outputs: Arrays) -> float:

@@ -99,7 +99,8 @@ def _weights(name: str) -> int:
 
 
 def _model(name: str) -> TorchModel:
-    part, edge = kind(name), next((edge for start, edge in EDGES.items() if name.startswith(start)), EDGE)
+    part, architecture = kind(name), name.removeprefix("quantized_")
+    edge = next((edge for start, edge in EDGES.items() if architecture.startswith(start)), EDGE)
     options: dict[str, Any] = {"weights": None}
     shape: tuple[int, ...] = (3, edge, edge)
     if part == "segmentation":
