@@ -88,6 +88,11 @@ class FlowBuilder(Builder):
         """Returns a tensor attribute as a tensor of the namespace."""
         return Constant("", ir.DataType(tensor.dtype), tensor).value
 
+    def stored(self, node: ir.Node, tensor: ir.TensorProtocol) -> Any:
+        """Returns the tensor of a Constant node as a constant."""
+        self.begin(node)
+        return self._settled(self.attribute(tensor), ())
+
     def for_function(self) -> FlowBuilder:
         """Counts the call and returns this builder: the function's nodes become lines of the same program."""
         self.at.step += 1

@@ -64,6 +64,11 @@ class Builder(ABC):
         """Counts a node; all calls that are recorded from now on are attributed to it."""
         self.at.step += 1
 
+    def stored(self, node: ir.Node, tensor: ir.TensorProtocol) -> Any:
+        """Returns the tensor of a Constant node, in the form that the scope holds."""
+        self.begin(node)
+        return self.settle(self.attribute(tensor))
+
     def replay(self, node: ir.Node, version: int, inputs: Sequence[Any]) -> tuple[Hashable, Any]:
         """Returns the signature of a node's call, and its result where a call with the same signature is known."""
         return None, None

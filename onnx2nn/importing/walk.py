@@ -97,8 +97,7 @@ class Walk(Generic[B]):
         try:
             stored = _stored(node)
             if stored is not None:
-                builder.begin(node)
-                return (builder.settle(builder.attribute(stored)),)
+                return (builder.stored(node, stored),)
             inputs = builder.inputs(node, values)
             key, result = builder.replay(node, version, inputs)
             if result is not None:

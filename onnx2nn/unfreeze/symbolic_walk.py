@@ -156,6 +156,11 @@ class SymbolicBuilder(Builder):
         """Returns a tensor of the file."""
         return Constant("", ir.DataType(tensor.dtype), tensor).value
 
+    def stored(self, node: ir.Node, tensor: ir.TensorProtocol) -> Any:
+        """Returns the tensor of a Constant node."""
+        self._step += 1
+        return self._kept(self.attribute(tensor))
+
     def numbers(self, row: Row, inputs: Sequence[Any], attributes: dict[str, Any]) -> Any:
         """Returns the shape that `row` reads, or its result for numbers computed from sizes; None for neither."""
         values = [None if value is None else value.argument() for value in inputs]
