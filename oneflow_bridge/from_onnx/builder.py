@@ -114,24 +114,19 @@ class FlowBuilder(Builder):
             raise OperatorError(f"it needs values that are not known at import: {error}.") from None
         except Exception as error:  # OneFlow has no common class of errors
             raise OperatorError(f"it fails on its constants: {_reason(error)}") from error
-        folded = self._settled_results(result, inputs)
+        folded = self._settled(result, inputs)
         if not lays_out_weight(row, inputs) and not self.placement.loses_weight(inputs, folded):
             return folded
         table = self.writer.operator(node, row, inputs, attributes, known_of(folded.value))
         table.fixed = True
         return table
 
-    def _settled_results(self, result: Any, inputs: Sequence[Any]) -> Any:
-        """Returns the result of a body on `inputs`, one value or a tuple, as the scope holds it."""
-        weights = [value for value in inputs if isinstance(value, Constant) and value.weight]
-        if isinstance(result, tuple):
-            return tuple(self._settled(item, weights) for item in result)
-        return self._settled(result, weights)
-
-    def _settled(self, value: Any, weights: Sequence[Constant]) -> Any:
-        if isinstance(value, list):
-            return [self._settled(item, weights) for item in value]
+    def _settled(self, value: Any, inputs: Sequence[Any]) -> Any:
+        """Returns the result of a body on `inputs`, one value, a list or a tuple, as the scope holds it."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._settled(item, inputs) for item in value)
         if isinstance(value, Tensor):
+            weights = [item for item in inputs if isinstance(item, Constant) and item.weight]
             return self.placement.constant_of(value, weights)
         return Constant.of(value) if isinstance(value, np.ndarray) else value
 
@@ -293,7 +288,7 @@ class FlowBuilder(Builder):
             return Live(value.name, self.program, value.spec, fixed=fixed, checks=checks)
         if isinstance(value, (list, tuple)):
             return type(value)(self._recorded(item, inputs) for item in value)
-        return self._settled(value, [i for i in inputs if isinstance(i, Constant) and i.weight])
+        return self._settled(value, inputs)
 
 
 class _Stand:
