@@ -41,8 +41,8 @@ SMALL_CONSTANT = 64
 
 Replacements with one signature are verified once. Of larger constants only the shape is part of it.
 """
-LARGE_SAMPLE = 1 << 13
-"""Samples and constants of at least this many elements are compared in float32, which is faster than float64."""
+LARGE_SAMPLE = 1 << 18
+"""Samples of at least this many elements are compared in float32, which is faster than float64."""
 
 _SHAPE_PASSING = ("Shape", "Identity", "Transpose")
 """Operators that may stand between a value and the computation of its shape."""
@@ -233,8 +233,7 @@ class _Raiser:
         size = sum(math.prod(item) for item in this.sample.values() if not isinstance(item, np.ndarray))
         if 4 * size > self.facts.account.free_bytes:
             return f"its values are too large for a comparison, {size} elements"
-        stored = sum(tensor.size for node in this.nodes for tensor in map(tensor_of, node.inputs) if tensor is not None)
-        floats: Any = np.float64 if size + stored < LARGE_SAMPLE else np.float32
+        floats: Any = np.float64 if size < LARGE_SAMPLE else np.float32
         given = {
             value: item if isinstance(item, np.ndarray) else random.standard_normal(item, floats)
             for value, item in this.sample.items()
