@@ -92,6 +92,8 @@ def test_rows_name_inputs_of_theirs() -> None:
         named = row.static | row.numbers | row.counts | ({row.sized_by} - {""})
         assert named <= set(row.inputs), row
         assert row.counts <= row.static, row
+        for indices, table, axis in row.lookups:
+            assert {indices, table} <= set(row.inputs) and {axis} - {""} <= set(row.attributes), row
 
 
 def test_an_older_revision_is_what_differs_from_a_newer_one() -> None:

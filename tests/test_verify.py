@@ -216,6 +216,23 @@ def test_token_ids_stay_inside_their_table() -> None:
     assert ids.dtype == np.int64 and set(ids.ravel()) == {0, 1, 2}
 
 
+def test_token_ids_of_fused_embeddings_stay_inside_their_tables() -> None:
+    model = onnx.parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        graph (int32[b, n] ids, int32[b, n] segments, int32[b, n] positions, int32[b, n] other,
+               float[9, 4] words, float[5, 4] places, float[2, 4] kinds, float[4] gamma, float[4] beta,
+               uint8[8, 7] codes, float[8, 1] scales) => (float[b, n, 4] y, float[b, n, 8] z)
+        {
+            y = com.microsoft.EmbedLayerNormalization (ids, segments, words, places, kinds, gamma, beta, , positions)
+            z = com.microsoft.GatherBlockQuantized <bits = 8, gather_axis = 1, quantize_axis = 0> (codes, other, scales)
+        }
+        """
+    )
+    limits = {spec.name: spec.limit for spec in input_specs(ir.serde.deserialize_model(model))}
+    assert [limits[name] for name in ("ids", "segments", "positions", "other", "words")] == [9, 2, 5, 7, None]
+
+
 @pytest.mark.parametrize("dtype", [d for d in ir.DataType if d is not ir.DataType.UNDEFINED], ids=lambda d: d.name)
 def test_every_dtype_has_examples(dtype: ir.DataType) -> None:
     spec = InputSpec("x", dtype, (64,))

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnx2nn.errors import InputError
 from onnx2nn.optable.registry import load_rows
+from onnx2nn.optable.row import Lookup, Row
 
 MOST_ELEMENTS = 1 << 26
 """Of all inputs that are generated at sizes of our choice."""
@@ -184,13 +185,21 @@ def _index_limit(value: ir.Value) -> int | None:
     """Returns the rows of the smallest table that an input indexes (token, position and segment embeddings)."""
     limits: list[int] = []
     for node, position in _readers(value):
-        if node.op_type == "Gather" and position == 1 and node.inputs[0] is not None:
-            table = node.inputs[0].shape
-            axis = node.attributes.get_int("axis", 0)
-            size = table[axis] if table is not None and -len(table) <= axis < len(table) else None
-            if isinstance(size, int):
-                limits.append(size)
+        row = load_rows().newest(node.domain, node.op_type)
+        if row is not None:
+            indexed = [lookup for lookup in row.lookups if lookup.indices == row.input_name(position)]
+            limits += filter(None, (_rows(node, row, lookup) for lookup in indexed))
     return min(limits, default=None)
+
+
+def _rows(node: ir.Node, row: Row, lookup: Lookup) -> int | None:
+    """Returns the number of rows of the table of a lookup, None where the file does not say it."""
+    position = [*row.inputs].index(lookup.table)
+    table = node.inputs[position] if position < len(node.inputs) else None
+    shape = None if table is None else table.shape
+    axis = node.attributes.get_int(lookup.axis, row.attributes[lookup.axis]) if lookup.axis else 0
+    size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+    return size if isinstance(size, int) else None
 
 
 def _choices(value: ir.Value) -> tuple[int, ...]:

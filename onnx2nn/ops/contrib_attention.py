@@ -12,7 +12,7 @@ from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.linalg import rotary_embedding
 from onnx2nn.ops.shape import scalar
 from onnx2nn.optable.registry import op
-from onnx2nn.optable.row import NeedsValues
+from onnx2nn.optable.row import Lookup, NeedsValues
 
 
 def softmax_with_sink(F: Any, scores: Any, sink: Any) -> Any:
@@ -279,7 +279,7 @@ def attention(
     )  # fmt: skip
 
 
-@op("RotaryEmbedding", 1, domain=MICROSOFT)
+@op("RotaryEmbedding", 1, domain=MICROSOFT, lookups=(Lookup("position_ids", "cos_cache"),))
 def rotary_embedding_ms(
     F: Any,
     input: Any,

@@ -14,7 +14,7 @@ from onnx2nn.ops.linalg import gemm, matmul
 from onnx2nn.ops.norm import inverse_root, layer_normalization
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
-from onnx2nn.optable.row import REQUIRED
+from onnx2nn.optable.row import REQUIRED, Lookup
 
 MICROSOFT = "com.microsoft"
 
@@ -296,7 +296,16 @@ def skip_simplified_layer_normalization(
     return (Y, F.zeros_like(inverse), inverse, rounded)[:_outputs]
 
 
-@op("EmbedLayerNormalization", 1, domain=MICROSOFT)
+@op(
+    "EmbedLayerNormalization",
+    1,
+    domain=MICROSOFT,
+    lookups=(
+        Lookup("input_ids", "word_embedding"),
+        Lookup("segment_ids", "segment_embedding"),
+        Lookup("position_ids", "position_embedding"),
+    ),
+)
 def embed_layer_normalization(
     F: Any,
     input_ids: Any,

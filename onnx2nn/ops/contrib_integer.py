@@ -12,7 +12,7 @@ from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.contrib_quantized import element_like
 from onnx2nn.ops.linalg import matmul
 from onnx2nn.optable.registry import op
-from onnx2nn.optable.row import REQUIRED
+from onnx2nn.optable.row import REQUIRED, Lookup
 
 
 def _whole(F: Any, x: Any, zero_point: Any) -> Any:
@@ -89,7 +89,12 @@ def qattention(
     )  # fmt: skip
 
 
-@op("QEmbedLayerNormalization", 1, domain=MICROSOFT)
+@op(
+    "QEmbedLayerNormalization",
+    1,
+    domain=MICROSOFT,
+    lookups=(Lookup("input_ids", "word_embedding_quant"), Lookup("segment_ids", "segment_embedding")),
+)
 def qembed_layer_normalization(
     F: Any,
     input_ids: Any,

@@ -27,7 +27,7 @@ from onnx2nn.ops.rnn import (
     summed,
 )
 from onnx2nn.optable.registry import op
-from onnx2nn.optable.row import REQUIRED, FloatForm, NeedsValues, has_values
+from onnx2nn.optable.row import REQUIRED, FloatForm, Lookup, NeedsValues, has_values
 
 
 def _dequantized(F: Any, x: Any, scale: Any, zero_point: Any) -> Any:
@@ -617,7 +617,13 @@ def matmul_bnb4(
     return F.nn.functional.linear(A.to(F.float32), weight if transB else weight.t()).to(A.dtype)
 
 
-@op("GatherBlockQuantized", 1, domain=MICROSOFT, call="packed")
+@op(
+    "GatherBlockQuantized",
+    1,
+    domain=MICROSOFT,
+    call="packed",
+    lookups=(Lookup("indices", "data", "gather_axis"),),
+)
 def gather_block_quantized(
     F: Any,
     data: Any,

@@ -10,6 +10,7 @@ from onnx2nn.ops.contrib_fused import MICROSOFT
 from onnx2nn.ops.linalg import rotary_embedding
 from onnx2nn.ops.shape import scalar
 from onnx2nn.optable.registry import op
+from onnx2nn.optable.row import Lookup
 
 
 def _streams(sections: Sequence[int], layout: int) -> list[int]:
@@ -21,7 +22,7 @@ def _streams(sections: Sequence[int], layout: int) -> list[int]:
     return [i % 3 if i % 3 and i < 3 * sections[i % 3] else 0 for i in range(sum(sections))]
 
 
-@op("MRotaryEmbedding", 1, domain=MICROSOFT)
+@op("MRotaryEmbedding", 1, domain=MICROSOFT, lookups=(Lookup("position_ids", "cos_cache"),))
 def mrotary_embedding(
     F: Any,
     input: Any,

@@ -14,7 +14,7 @@ from onnx2nn.ops.axes import from_front
 from onnx2nn.ops.shape import chosen, fixed, moves_elements, partly_known, scalar
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
-from onnx2nn.optable.row import Counted, NeedsValues
+from onnx2nn.optable.row import Counted, Lookup, NeedsValues
 from onnx2nn.optable.traits import BINARY
 
 _FAR = (1 << 31) - 1
@@ -41,7 +41,14 @@ def _values_of_gather(data: Any, indices: Any, *, axis: int = 0) -> Any:
     return np.asarray(np.take(data, _integers(indices), axis), dtype=object)
 
 
-@op("Gather", 1, numbers=["indices"], on_shape_values=_values_of_gather, traits=["value_preserving"])
+@op(
+    "Gather",
+    1,
+    numbers=["indices"],
+    on_shape_values=_values_of_gather,
+    traits=["value_preserving"],
+    lookups=(Lookup("indices", "data", "axis"),),
+)
 def gather(F: Any, data: Any, indices: Any, *, axis: int = 0) -> Any:
     """A constant float table becomes `nn.Embedding`, where negative indices are errors."""
     axis = from_front(axis, data.ndim)

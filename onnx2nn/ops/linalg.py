@@ -8,6 +8,7 @@ from onnx2nn.errors import OperatorError
 from onnx2nn.ops.arithmetic import halves_in_float32, widened
 from onnx2nn.optable.registry import op
 from onnx2nn.optable.revisions import revision
+from onnx2nn.optable.row import Lookup
 
 
 def _is_weight(matrix: Any, other: Any) -> bool:
@@ -244,7 +245,7 @@ attention_24 = revision(attention, 24, without=["left_window_size", "right_windo
 revision(attention_24, 23, without=["nonpad_kv_seqlen"])
 
 
-@op("RotaryEmbedding", 23)
+@op("RotaryEmbedding", 23, lookups=(Lookup("position_ids", "cos_cache"),))
 def rotary_embedding(
     F: Any,
     X: Any,

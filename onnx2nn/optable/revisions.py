@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from onnx2nn.optable.registry import TABLE
-from onnx2nn.optable.row import REQUIRED, Row
+from onnx2nn.optable.row import REQUIRED, Lookup, Row
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _VARIADIC = inspect.Parameter.VAR_POSITIONAL
@@ -150,10 +150,13 @@ def _inherited(row: Row, body: Revision) -> dict[str, Any]:
         for field in ("static", "numbers", "counts", "buffers")
     }
     sized_by = "" if row.sized_by in gone else body.renamed.get(row.sized_by, row.sized_by)
+    lookups = tuple(
+        Lookup(*(body.renamed.get(name, name) for name in lookup)) for lookup in row.lookups if gone.isdisjoint(lookup)
+    )
     translates = body.fixed or body.defaults or body.unused or body.as_attributes or body.renamed
     called_late = inputs["static"] or row.call == "opaque" or row.custom_op
     on_shape_values, results = row.on_shape_values, row.results if called_late else None
     if translates:
         on_shape_values = on_shape_values and dataclasses.replace(body, newer=on_shape_values, arrays=True)
         results = results and dataclasses.replace(body, newer=results)
-    return {**inputs, "on_shape_values": on_shape_values, "results": results, "sized_by": sized_by}
+    return {**inputs, "on_shape_values": on_shape_values, "results": results, "sized_by": sized_by, "lookups": lookups}

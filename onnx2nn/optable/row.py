@@ -51,6 +51,20 @@ class Counted(str):
         return counted
 
 
+class Lookup(NamedTuple):
+    """An input of indices and the table whose rows they number.
+
+    Attributes:
+        indices: the name of the input.
+        table: the name of the input that holds the rows.
+        axis: the name of the attribute that holds the table's axis; by default it is the first.
+    """
+
+    indices: str
+    table: str
+    axis: str = ""
+
+
 class FloatForm(NamedTuple):
     """The float operator of ai.onnx that corresponds to a quantised operator.
 
@@ -149,6 +163,7 @@ class Row:
         traits: properties of the operator, see `Trait`.
         sized_by: the input that holds the size of the result, or its end.
         buffers: inputs of which torch has no gradient; constants of the file that are given there are no parameters.
+        lookups: inputs of indices, with the tables that they index; examples of such inputs stay inside the tables.
         float_form: of a quantised operator: the corresponding float operator.
         custom_op: whether torch.export, torch.compile and torch.jit.trace keep the node as one call, because its body
             reads values; requires `results`.
@@ -170,6 +185,7 @@ class Row:
     traits: frozenset[Trait] = frozenset()
     sized_by: str = ""
     buffers: frozenset[str] = frozenset()
+    lookups: tuple[Lookup, ...] = ()
     float_form: FloatForm | None = None
 
     @functools.cached_property
