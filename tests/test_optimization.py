@@ -71,6 +71,37 @@ def _batch_norms(module: nn.Module) -> int:
     return sum(isinstance(inner, nn.BatchNorm2d) for inner in module.modules())
 
 
+UP: dict[str, Callable[[], nn.Module]] = {
+    "as many channels": lambda: nn.ConvTranspose2d(4, 4, 2, 2),
+    "fewer channels": lambda: nn.ConvTranspose2d(4, 2, 3, bias=False),
+    "groups": lambda: nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2),
+    "each channel": lambda: nn.ConvTranspose2d(4, 4, 2, 2, groups=4),
+    "one dimension": lambda: nn.ConvTranspose1d(4, 4, 3, groups=2),
+    "three dimensions": lambda: nn.ConvTranspose3d(4, 6, 2, groups=2),
+}
+
+
+@pytest.mark.parametrize("case", UP)
+def test_batch_norms_behind_transposed_convolutions(case: str) -> None:
+    """Their weights have the channels of the input first, and those of one group of the output second."""
+    torch.manual_seed(0)
+    up: Any = UP[case]()
+    rank = up.weight.ndim - 2
+    norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[rank - 1](up.out_channels)
+    for statistic, number in zip((norm.running_mean, norm.running_var), (-1.0, 0.5), strict=True):
+        assert statistic is not None
+        nn.init.uniform_(statistic, number, 2)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    original, x = nn.Sequential(up, norm, nn.ReLU()).eval(), torch.randn(2, 4, *range(3, 3 + rank))
+    file = io.BytesIO()
+    torch.onnx.export(original, (x,), file, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    faster = onnx2nn.load(file.getvalue(), optimize="eager")
+    assert not any(isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)) for layer in faster.modules())
+    for images in (x, x[:1]):
+        torch.testing.assert_close(faster(images), original(images))
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_eager(stem: Callable[[], nn.Module], packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "_is_faster", lambda forms: packed)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from onnx2nn.optimization.chains import Calls, Link, links, parts
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_FOLDING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -31,7 +33,7 @@ def _folds(link: Link, calls: Calls) -> bool:
     before, layer = link.before, link.layer
     if not isinstance(layer, _BATCH_NORMS) or layer.running_mean is None or before is None:
         return False
-    if type(before) not in (*_CONVOLUTIONS, nn.Linear) or calls[before] > 1 or calls[layer] > 1:
+    if type(before) not in _FOLDING or calls[before] > 1 or calls[layer] > 1:
         return False
     if type(before) is nn.Linear:  # a batch norm of three dimensions has its channels at the second one
         return isinstance(layer, nn.BatchNorm1d) and _is_flat(link)
@@ -45,10 +47,20 @@ def _is_flat(link: Link) -> bool:
 
 
 def _fold(link: Link) -> None:
-    before: Any = link.before
-    fuse: Any = fuse_linear_bn_eval if type(before) is nn.Linear else fuse_conv_bn_eval
-    fused = fuse(before, link.layer)
-    before.weight, before.bias = fused.weight.requires_grad_(False), fused.bias.requires_grad_(False)
+    before, norm = link.before, link.layer
+    assert isinstance(before, _FOLDING) and isinstance(norm, _BATCH_NORMS)
+    assert norm.running_mean is not None and norm.running_var is not None
+    weight, bias = fuse_conv_bn_weights(
+        _by_output(before, before.weight),
+        before.bias,
+        norm.running_mean,
+        norm.running_var,
+        norm.eps,
+        norm.weight,
+        norm.bias,
+    )
+    before.weight = nn.Parameter(_by_output(before, weight.detach()), requires_grad=False)
+    before.bias = nn.Parameter(bias.detach(), requires_grad=False)
     if link.node is None:
         setattr(link.part, link.name, nn.Identity())
         return
@@ -56,3 +68,14 @@ def _fold(link: Link) -> None:
     link.node.graph.erase_node(link.node)
     around, _, name = link.name.rpartition(".")
     delattr(link.part.get_submodule(around), name)
+
+
+def _by_output(layer: nn.Module, weight: torch.Tensor) -> torch.Tensor:
+    """Returns the weight of a layer with the channels of its output first, and such a weight in the layer's own order.
+
+    A transposed convolution has those of the input first, and second those of one group of the output. Both orders
+    come from each other by the same exchange, group by group.
+    """
+    if not isinstance(layer, _TRANSPOSED):
+        return weight
+    return weight.unflatten(0, (layer.groups, -1)).transpose(1, 2).flatten(0, 1).contiguous()
